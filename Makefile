@@ -1,0 +1,74 @@
+# Commands a newcomer needs: make demo, make test, make lint, make bench, make soak.
+# Each sets up .venv itself; a machine needs Python >= 3.11, a C++20 compiler, make and a package
+# index. Nothing is installed outside this directory.
+
+PYTHON ?= python3
+JOBS ?= 2
+
+VENV := .venv
+BIN := $(VENV)/bin
+STAMP := $(VENV)/.installed
+# Tests of one xdist_group (a cluster on this machine) run one after the other in one worker.
+PYTEST := $(BIN)/python -m pytest -n $(JOBS) --dist loadgroup
+# cmake and ninja come from the package index: the machine's own may be missing or too old.
+BUILD_TOOLS := scikit-build-core nanobind cmake ninja
+CPP_SOURCES := $(shell find cpp -type f)
+CPP_BUILD := build/cpp-tests
+BENCHMARKS := $(sort $(filter-out benchmarks/_%,$(wildcard benchmarks/*.py)))
+LETHEON_DATA ?= $(abspath $(wildcard ../shared/data))
+
+.DEFAULT_GOAL := help
+.PHONY: help setup demo test test-cpp test-python lint bench soak clean
+
+help:
+	@echo "make demo   set up and run the main job end to end"
+	@echo "make test   set up and run all tests"
+	@echo "make lint   ruff, mypy and the import rules"
+	@echo "make bench  every benchmark in benchmarks/"
+	@echo "make soak   the tests again, long, with fresh random examples"
+	@echo "make clean  remove .venv, builds and caches"
+
+setup: $(STAMP)
+
+# Debian packages that later work needs (a database, a browser) belong here, before .venv.
+# Python sources are linked (editable install); only C++ and packaging changes reinstall.
+$(STAMP): pyproject.toml constraints.txt CMakeLists.txt $(CPP_SOURCES)
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { \
+	  echo "letheon needs Python >= 3.11; '$(PYTHON)' is $$($(PYTHON) --version 2>&1)." \
+	       "Try: make PYTHON=/path/to/python3.11" >&2; exit 1; }
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet -c constraints.txt $(BUILD_TOOLS)
+	PATH="$(CURDIR)/$(BIN):$$PATH" $(BIN)/python -m pip install --quiet -c constraints.txt \
+	  --no-build-isolation --editable '.[all,test,lint]'
+	@touch $@
+
+demo: $(STAMP)
+	$(BIN)/letheon demo
+
+test: test-cpp test-python
+
+test-cpp: $(STAMP)
+	$(BIN)/cmake -S . -B $(CPP_BUILD) -G Ninja -DCMAKE_MAKE_PROGRAM="$(CURDIR)/$(BIN)/ninja" \
+	  -DLETHEON_BINDINGS=OFF -DLETHEON_TESTS=ON --log-level=WARNING
+	$(BIN)/cmake --build $(CPP_BUILD)
+	$(BIN)/ctest --test-dir $(CPP_BUILD) --output-on-failure
+
+test-python: $(STAMP)
+	$(PYTEST)
+
+lint: $(STAMP)
+	$(BIN)/ruff check
+	$(BIN)/ruff format --check
+	$(BIN)/mypy $(wildcard src tests benchmarks)
+	$(BIN)/lint-imports
+
+bench: $(STAMP)
+	@set -e; for script in $(BENCHMARKS); do \
+	  echo "== $$script"; $(if $(LETHEON_DATA),LETHEON_DATA="$(LETHEON_DATA)") $(BIN)/python "$$script"; \
+	done
+
+soak: $(STAMP)
+	$(PYTEST) -m "soak or not soak" --hypothesis-profile=soak
+
+clean:
+	rm -rf $(VENV) build dist .hypothesis .import_linter_cache .mypy_cache .pytest_cache .ruff_cache

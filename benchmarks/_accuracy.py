@@ -1,0 +1,119 @@
+"""Accuracy against the number of shards, and mean against vote, on repeated random splits."""
+
+from collections import defaultdict
+from collections.abc import Iterable
+from typing import Any, NamedTuple
+
+import numpy as np
+from benchmarks._data import Data
+from benchmarks._report import Table, mean_interval
+from sklearn.ensemble import RandomForestClassifier
+from sklearn.linear_model import SGDClassifier
+from sklearn.tree import DecisionTreeClassifier
+
+from letheon import Measure, NaiveUnlearner, SISAClassifier
+
+SHARDS = (1, 2, 5, 10, 20, 50, 100)
+NAIVE = 0  # stands for NaiveUnlearner where a number of shards is asked for
+
+
+class Run(NamedTuple):
+    """Accuracy of one model on one split, under both aggregations."""
+
+    data: str
+    learner: str
+    n_shards: int
+    seed: int
+    mean: float
+    vote: float
+
+
+def learners(data: str) -> dict[str, Any]:
+    """Return the inner estimators; on images a forest is faster than one tree on all pixels."""
+    tree: Any = DecisionTreeClassifier()
+    if data == "mnist":
+        tree = RandomForestClassifier(n_estimators=10)
+    name = "forest of 10" if data == "mnist" else "decision tree"
+    return {name: tree, "SGD logistic": SGDClassifier(loss="log_loss", max_iter=20, tol=None)}
+
+
+def runs(data: Data, n_train: int, n_test: int, seeds: Iterable[int]) -> list[Run]:
+    """Fit every learner with every number of shards on one random split per seed."""
+    results = []
+    for seed in seeds:
+        split = data.sample(n_train + n_test, seed)
+        train, test = slice(None, -n_test), slice(-n_test, None)
+        for name, learner in learners(data.name).items():
+            naive = NaiveUnlearner(learner, random_state=seed).fit(split.X[train], split.y[train])
+            score = _accuracy(naive, split.X[test], split.y[test])
+            results.append(Run(data.name, name, NAIVE, seed, score, score))
+            for n_shards in SHARDS:
+                model = SISAClassifier(learner, n_shards=n_shards, random_state=seed)
+                model.fit(split.X[train], split.y[train])
+                mean = _accuracy(model, split.X[test], split.y[test])
+                model.aggregation = "vote"
+                vote = _accuracy(model, split.X[test], split.y[test])
+                results.append(Run(data.name, name, n_shards, seed, mean, vote))
+    return results
+
+
+def _accuracy(model: Any, X: Any, y: Any) -> float:
+    return float(np.mean(model.predict(X) == y))
+
+
+def measures(results: list[Run]) -> dict[tuple[str, str, int], Measure]:
+    """Return the mean accuracy of every case with Student's interval over the splits."""
+    scores = defaultdict(list)
+    for run in results:
+        scores[run[:3]].append(run.mean)
+    return {case: _measure(values) for case, values in scores.items()}
+
+
+def _measure(values: list[float]) -> Measure:
+    value, half = mean_interval(values)
+    return Measure(
+        name="accuracy",
+        value=value,
+        low=value - half,
+        high=value + half,
+        n=len(values),
+        better="higher",
+        basis="measured",
+        note="Student's interval over random splits, which share rows: a little too narrow",
+    )
+
+
+def accuracy_table(results: list[Run], sizes: str) -> Table:
+    """Return accuracy by data, learner and number of shards."""
+    found = measures(results)
+    cases = dict.fromkeys(case[:2] for case in found)
+    rows = [
+        (*case, *(_percent(found[(*case, n)]) for n in (NAIVE, *SHARDS))) for case in cases
+    ]
+    columns = ("data", "learner", "naive", *(f"S={n}" for n in SHARDS))
+    note = (
+        f"Per cent correct on held-out rows ± half of Student's 95 % interval over splits; {sizes}. "
+        "Mean of probabilities, no slices."
+    )
+    return Table("4. Accuracy against the number of shards", columns, rows, note)
+
+
+def _percent(measure: Measure) -> str:
+    assert measure.high is not None
+    return f"{100 * measure.value:.2f} ± {100 * (measure.high - measure.value):.2f}"
+
+
+def aggregation_table(results: list[Run]) -> Table:
+    """Return the paired difference of the two aggregations."""
+    differences = defaultdict(list)
+    for run in results:
+        if run.n_shards > 1:
+            differences[run[:3]].append(100 * (run.mean - run.vote))
+    cases = dict.fromkeys(case[:2] for case in differences)
+    rows = []
+    for case in cases:
+        pairs = (mean_interval(differences[(*case, n)]) for n in SHARDS[1:])
+        rows.append((*case, *(f"{value:+.2f} ± {half:.2f}" for value, half in pairs)))
+    columns = ("data", "learner", *(f"S={n}" for n in SHARDS[1:]))
+    note = "Percentage points, the same shard models; positive: the mean of probabilities is better."
+    return Table("6. Mean against vote: difference in accuracy", columns, rows, note)

@@ -1,0 +1,183 @@
+"""What a benchmark leaves behind: the machine, verdicts, tables, JSON and Markdown."""
+
+import json
+import os
+import platform
+import time
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import asdict, dataclass, field
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+import scipy.linalg  # noqa: F401 - loads the BLAS that scipy brings, so that it is listed
+import threadpoolctl
+
+LIBRARIES = ("numpy", "scipy", "scikit-learn", "joblib", "threadpoolctl", "narwhals")
+
+__all__ = ["Report", "Seconds", "Table", "Verdict", "machine", "mean_interval", "timed"]
+
+
+class Seconds(NamedTuple):
+    """Time of one call: on the clock, and of the processor for this process."""
+
+    wall: float
+    cpu: float
+
+
+def timed(call: Callable[[], Any]) -> tuple[Any, Seconds]:
+    """Return what the call returns and how long it took."""
+    wall, cpu = time.perf_counter(), time.process_time()
+    result = call()
+    return result, Seconds(time.perf_counter() - wall, time.process_time() - cpu)
+
+
+def mean_interval(values: Sequence[float]) -> tuple[float, float]:
+    """Return the mean and the half-width of Student's 95 % interval."""
+    from scipy.special import stdtrit
+
+    sample = np.asarray(values, float)
+    spread = sample.std(ddof=1) / np.sqrt(sample.size) if sample.size > 1 else np.nan
+    return float(sample.mean()), float(stdtrit(max(sample.size - 1, 1), 0.975) * spread)
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """One thing that must hold, the number reached and whether it held."""
+
+    what: str
+    reached: str
+    required: str
+    passed: bool
+
+    def __str__(self) -> str:
+        """One line for people."""
+        word = "PASS" if self.passed else "FAIL"
+        return f"{word}  {self.what}: {self.reached} (required: {self.required})"
+
+
+@dataclass(frozen=True)
+class Table:
+    """A titled table of texts and numbers."""
+
+    title: str
+    columns: tuple[str, ...]
+    rows: list[tuple[Any, ...]]
+    note: str = ""
+
+    def lines(self) -> Iterable[str]:
+        """Yield the table in Markdown, which reads well as plain text too."""
+        cells = [self.columns, *([_cell(value) for value in row] for row in self.rows)]
+        widths = [max(len(row[i]) for row in cells) for i in range(len(self.columns))]
+        yield f"## {self.title}"
+        yield ""
+        for number, row in enumerate(cells):
+            padded = (text.ljust(width) for text, width in zip(row, widths, strict=True))
+            yield f"| {' | '.join(padded)} |"
+            if number == 0:
+                yield f"|{'|'.join('-' * (width + 2) for width in widths)}|"
+        if self.note:
+            yield ""
+            yield self.note
+
+
+def _cell(value: Any) -> str:
+    return f"{value:.4g}" if isinstance(value, float) else str(value)
+
+
+@dataclass
+class Report:
+    """Everything one run found out; printed as it comes."""
+
+    title: str
+    settings: dict[str, Any]
+    machine: dict[str, Any] = field(default_factory=lambda: machine())
+    verdicts: list[Verdict] = field(default_factory=list)
+    tables: list[Table] = field(default_factory=list)
+
+    def add(self, table: Table, verdicts: Iterable[Verdict] = ()) -> None:
+        """Take a table and its verdicts, and print both."""
+        self.tables.append(table)
+        print("", *table.lines(), sep="\n", flush=True)
+        for verdict in verdicts:
+            self.verdicts.append(verdict)
+            print(verdict, flush=True)
+
+    @property
+    def passed(self) -> bool:
+        """Whether everything held."""
+        return all(verdict.passed for verdict in self.verdicts)
+
+    def write(self, folder: Path, name: str) -> None:
+        """Write ``name.json`` and ``name.md``."""
+        folder.mkdir(parents=True, exist_ok=True)
+        text = json.dumps(self._to_dict(), indent=1, default=_plain)
+        (folder / f"{name}.json").write_text(text + "\n", encoding="utf-8")
+        (folder / f"{name}.md").write_text("\n".join(self._markdown()) + "\n", encoding="utf-8")
+
+    def _to_dict(self) -> dict[str, Any]:
+        return {
+            "title": self.title,
+            "machine": self.machine,
+            "settings": self.settings,
+            "verdicts": [asdict(verdict) for verdict in self.verdicts],
+            "tables": [
+                {
+                    "title": table.title,
+                    "note": table.note,
+                    "rows": [dict(zip(table.columns, row, strict=True)) for row in table.rows],
+                }
+                for table in self.tables
+            ],
+        }
+
+    def _markdown(self) -> Iterable[str]:
+        yield f"# {self.title}"
+        yield ""
+        for name, value in {**self.machine, **self.settings}.items():
+            yield f"- {name}: {value}"
+        yield ""
+        verdicts = [
+            ("PASS" if v.passed else "**FAIL**", v.what, v.reached, v.required)
+            for v in self.verdicts
+        ]
+        columns = ("", "what", "reached", "required")
+        for table in (Table("Must hold", columns, list(verdicts)), *self.tables):
+            yield from table.lines()
+            yield ""
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, np.generic):
+        return value.item()
+    raise TypeError(f"no JSON for {type(value).__name__}")
+
+
+def machine() -> dict[str, Any]:
+    """Describe the machine without naming it: processor, memory, versions, BLAS kernels."""
+    kernels = {
+        f"{info['internal_api']} {info['version']} ({info.get('architecture')})"
+        for info in threadpoolctl.threadpool_info()
+        if info["user_api"] == "blas"
+    }
+    load = os.getloadavg()[0]
+    return {
+        "processor": _processor(),
+        "cores": os.cpu_count(),
+        "memory_gib": round(os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 2**30, 1),
+        "system": f"{platform.system()} {platform.machine()}",
+        "python": platform.python_version(),
+        **{name: version(name) for name in LIBRARIES},
+        "blas": sorted(kernels),
+        "load_at_start": f"{load:.2f} (1-minute average; other work on the machine adds noise)",
+    }
+
+
+def _processor() -> str:
+    cpuinfo = Path("/proc/cpuinfo")
+    if cpuinfo.exists():
+        for line in cpuinfo.read_text(encoding="utf-8").splitlines():
+            if line.startswith("model name"):
+                return line.partition(":")[2].strip()
+    return platform.processor() or platform.machine()

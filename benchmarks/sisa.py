@@ -1,0 +1,124 @@
+"""SISA in numbers: cost against the closed form, overhead, accuracy, storage, import time.
+
+Run ``python benchmarks/sisa.py`` (about ten minutes on two cores) or, for a first look,
+``python benchmarks/sisa.py --quick`` (under a minute). Results go to ``benchmarks/results``.
+"""
+
+import sys
+import time
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+import typer
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # run as a script, not a module
+
+from benchmarks._accuracy import Run, accuracy_table, aggregation_table, runs
+from benchmarks._cost import Cost, Setting, cost_table, naive_seconds, removals
+from benchmarks._data import Data, load
+from benchmarks._pictures import draw_accuracy, draw_plan
+from benchmarks._report import Report
+from benchmarks._training import (
+    Race,
+    import_times,
+    latency_table,
+    overhead_table,
+    race,
+    storage_table,
+)
+
+RESULTS = Path(__file__).resolve().parent / "results"
+SEED = 20260
+# Epochs are such that whole-number schedules meet the formula: R + 1 divides 2 e, or nearly so.
+SETTINGS = {
+    Setting(1, 1, 6): 3,
+    Setting(5, 1, 6): 15,
+    Setting(20, 1, 6): 30,
+    Setting(5, 10, 11): 30,
+    Setting(20, 50, 26): 50,
+}
+BATCHES = {8: 6, 18: 4, 39: 4}
+
+
+class Size(NamedTuple):
+    """How much of everything one run does."""
+
+    n_rows: int
+    repeats: int
+    divide_removals: int
+    n_train: int
+    n_test: int
+    splits: int
+
+
+FULL = Size(n_rows=20_000, repeats=3, divide_removals=1, n_train=8_000, n_test=4_000, splits=5)
+QUICK = Size(n_rows=3_000, repeats=2, divide_removals=3, n_train=1_000, n_test=1_000, splits=2)
+
+
+def measure_costs(data: Data, size: Size) -> tuple[list[Race], list[Cost]]:
+    """Train every setting in turn with its bare loop, then forget with the last model."""
+    X, y, rng = data.X, data.y, np.random.default_rng(SEED)
+    settings = {s: max(3, n // size.divide_removals) for s, n in SETTINGS.items()}
+    naive = {e: naive_seconds(Setting(1, 1, e), X, y, SEED) for e in {s.epochs for s in settings}}
+    races, costs = [], []
+    for setting, n_removals in settings.items():
+        raced = race(setting, X, y, SEED, size.repeats)
+        races.append(raced)
+        jobs = {1: n_removals}
+        if setting.n_slices == 50:
+            jobs |= {k: max(2, n // size.divide_removals) for k, n in BATCHES.items()}
+        for people, n_batches in jobs.items():
+            known = raced.sisa, naive[setting.epochs]
+            costs.append(removals(setting, raced.model, *known, people, n_batches, rng))
+    return races, costs
+
+
+def measure_accuracy(size: Size) -> list[Run]:
+    """Return the accuracy of every data set, learner and number of shards."""
+    results = []
+    for name in ("adult", "covtype", "mnist"):
+        results += runs(load(name), size.n_train, size.n_test, range(size.splits))
+        print(f"accuracy on {name}: done", flush=True)
+    return results
+
+
+def run(size: Size, *, quick: bool) -> Report:
+    """Do everything, printing as it goes."""
+    start = time.perf_counter()
+    data = load("mnist").sample(size.n_rows, SEED)
+    settings: dict[str, Any] = {"quick": quick, "seed": SEED, "data": data.describe()}
+    report = Report("SISA benchmarks", settings)
+    Setting(2, 2, 3).model(0).fit(data.X[:200], data.y[:200]).forget([0])  # load what is lazy
+    report.add(*import_times(5 if quick else 15))
+    races, costs = measure_costs(data, size)
+    report.add(cost_table(costs, data.describe()), [v for c in costs for v in c.verdicts()])
+    report.add(overhead_table(races, size.repeats), [v for r in races for v in r.verdicts()])
+    models = {r.setting: r.model for r in races}
+    report.add(storage_table(models))
+    report.add(latency_table(models, 3 if quick else 8))
+    results = measure_accuracy(size)
+    sizes = f"{size.n_train:,} training and {size.n_test:,} test rows, {size.splits} splits"
+    report.add(accuracy_table(results, sizes))
+    report.add(aggregation_table(results))
+    draw_accuracy(results, RESULTS / f"{_name(quick)}_accuracy.png")
+    draw_plan(data.X.shape[0], RESULTS / f"{_name(quick)}_plan.png")
+    report.settings["seconds"] = round(time.perf_counter() - start)
+    return report
+
+
+def _name(quick: bool) -> str:
+    return "sisa_quick" if quick else "sisa"
+
+
+def main(quick: bool = typer.Option(False, help="Small sizes: indicative only.")) -> None:
+    """Run the SISA benchmarks; exit with 1 when something that must hold does not."""
+    report = run(QUICK if quick else FULL, quick=quick)
+    report.write(RESULTS, _name(quick))
+    held = sum(verdict.passed for verdict in report.verdicts)
+    print(f"\n{held} of {len(report.verdicts)} hold; {report.settings['seconds']} s")
+    raise typer.Exit(0 if quick or report.passed else 1)
+
+
+if __name__ == "__main__":
+    typer.run(main)

@@ -1,0 +1,30 @@
+"""Checks that every forgetting estimator must pass; run them on your own.
+
+>>> from sklearn.tree import DecisionTreeClassifier
+>>> from letheon import NaiveUnlearner
+>>> from letheon.checks import check_forgetting_estimator
+>>> check_forgetting_estimator(NaiveUnlearner(DecisionTreeClassifier()))
+
+In a test file, one test per check::
+
+    @parametrize_with_checks([MyUnlearner()])
+    def test_contract(estimator, check):
+        check(estimator)
+
+scikit-learn's own `check_estimator` covers the ordinary conventions; these cover forgetting.
+"""
+
+from letheon.checks._people import People, make_people
+from letheon.checks._suite import (
+    check_forgetting_estimator,
+    parametrize_with_checks,
+    yield_checks,
+)
+
+__all__ = [
+    "People",
+    "check_forgetting_estimator",
+    "make_people",
+    "parametrize_with_checks",
+    "yield_checks",
+]

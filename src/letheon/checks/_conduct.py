@@ -1,0 +1,172 @@
+"""Checks of conduct: errors change nothing, receipts tell the truth, predictions are pure."""
+
+import threading
+from typing import Any
+
+import numpy as np
+
+from letheon.checks._files import saved_bytes
+from letheon.checks._people import answers, fit, make_people, refit
+from letheon.exceptions import EmptyModelError, UnknownIdError
+
+
+def _raises(error: type[Exception], model: Any, ids: list[Any], what: str) -> None:
+    try:
+        model.forget(ids)
+    except error:
+        return
+    raise AssertionError(f"{what} must raise {error.__name__}")
+
+
+def check_forget_unknown_id_raises(estimator: Any) -> None:
+    """An id that nobody has is refused by name, whatever its kind."""
+    model = fit(estimator, make_people(estimator))
+    _raises(UnknownIdError, model, ["nobody"], "an unknown id")
+    _raises(UnknownIdError, model, [17], "an int id where ids are str")
+
+
+def check_forget_twice_raises(estimator: Any) -> None:
+    """A forgotten person is unknown afterwards."""
+    people = make_people(estimator)
+    model = fit(estimator, people)
+    model.forget(people.names[:1])
+    _raises(UnknownIdError, model, people.names[:1], "forgetting the same person again")
+
+
+def check_forget_failure_leaves_model_unchanged(estimator: Any) -> None:
+    """After every kind of refusal the model and its file are as they were."""
+    people = make_people(estimator)
+    model = fit(estimator, people)
+    digest, file, said = model.digest(), saved_bytes(model), answers(model, people.X)
+    refusals: list[tuple[type[Exception], list[Any]]] = [
+        (UnknownIdError, [people.names[0], "nobody"]),
+        (EmptyModelError, people.names),
+        (TypeError, [people.names[0], None]),
+        (TypeError, [1.5]),
+    ]
+    for error, ids in refusals:
+        _raises(error, model, ids, f"forgetting {len(ids)} id(s) that cannot be forgotten")
+        assert model.digest() == digest, f"a refused forget changed the digest ({error.__name__})"
+        assert saved_bytes(model) == file, f"a refused forget changed the file ({error.__name__})"
+        assert np.array_equal(answers(model, people.X), said), "a refused forget changed answers"
+        assert sorted(model.ids_.tolist()) == sorted(people.names), "a refused forget lost people"
+
+
+def check_forget_nobody_is_a_no_op(estimator: Any) -> None:
+    """An empty request changes nothing and has a receipt."""
+    model = fit(estimator, make_people(estimator))
+    digest = model.digest()
+    receipt = model.forget([])
+    assert (receipt.n_ids, receipt.n_rows, receipt.work) == (0, 0, 0.0), f"not empty: {receipt}"
+    assert model.digest() == digest, "an empty forget changed the model"
+
+
+def check_forget_removes_all_rows_of_a_person(estimator: Any) -> None:
+    """Every row of a person goes, and repeated ids count once."""
+    people = make_people(estimator)
+    name = max(people.names, key=people.ids.tolist().count)
+    model = fit(estimator, people)
+    receipt = model.forget([name, name])
+    owned = people.ids.tolist().count(name)
+    assert (receipt.n_ids, receipt.n_rows) == (1, owned), f"wrong numbers in {receipt}"
+    assert model.n_rows_ == len(people.ids) - owned, "some rows of the person are still held"
+    assert name not in model.ids_.tolist(), "the person is still in ids_"
+
+
+def check_receipt_digest_matches_model(estimator: Any) -> None:
+    """Digests in a receipt are those of the model before and after, and only when asked for."""
+    people = make_people(estimator)
+    model = fit(estimator, people)
+    before = model.digest()
+    receipt = model.forget(people.names[:2], digest=True)
+    assert receipt.digest_before == before, "digest_before is not that of the model before"
+    assert receipt.digest_after == model.digest(), "digest_after is not that of the model after"
+    assert receipt.digest_after != before, "the digest did not change though rows left"
+    plain = model.forget(people.names[2:3])
+    assert plain.digest_before is None and plain.digest_after is None, "digests nobody asked for"
+    assert people.names[0] not in repr(receipt), "the receipt names a person"
+
+
+def check_forget_last_of_class(estimator: Any) -> None:
+    """When the last row of a class leaves, `classes_` shrinks as in a retrain."""
+    people = make_people(estimator)
+    assert people.y is not None
+    gone = people.y[0]
+    holders = [name for name in people.names if gone in people.y[people.ids == name]]
+    model = fit(estimator, people)
+    model.forget(holders)
+    fresh = refit(model, people.without(holders))
+    assert gone not in model.classes_.tolist(), f"class {gone!r} has no row but is in classes_"
+    assert np.array_equal(model.classes_, fresh.classes_), "classes_ differ from a fresh fit"
+    said, expected = answers(model, people.X), answers(fresh, people.X)
+    assert said.shape == expected.shape, "answers still have room for the class"
+
+
+def check_predict_is_pure(estimator: Any) -> None:
+    """Asking the model changes neither it nor its answers."""
+    people = make_people(estimator)
+    model = fit(estimator, people)
+    digest, file, said = model.digest(), saved_bytes(model), answers(model, people.X)
+    assert np.array_equal(answers(model, people.X), said), "the second answer differs"
+    assert model.digest() == digest, "predict changed the digest"
+    assert saved_bytes(model) == file, "predict changed the saved file"
+
+
+def check_predict_while_forgetting(estimator: Any) -> None:
+    """A concurrent reader sees the model before or after a request, never a mixture."""
+    people = make_people(estimator)
+    model, after = fit(estimator, people), fit(estimator, people)
+    after.forget(people.names[:1])
+    allowed = [answers(model, people.X), answers(after, people.X)]
+    seen: list[Any] = []
+    stop = threading.Event()
+
+    def read() -> None:
+        while not stop.is_set() and len(seen) < 500:
+            seen.append(answers(model, people.X))
+
+    reader = threading.Thread(target=read)
+    reader.start()
+    model.forget(people.names[:1])
+    stop.set()
+    reader.join()
+    mixed = [said for said in seen if not any(np.array_equal(said, fine) for fine in allowed)]
+    assert not mixed, f"{len(mixed)} of {len(seen)} answers were of neither model"
+
+
+def check_changed_parameters_are_noticed(estimator: Any) -> None:
+    """Settings changed after fit are never mixed with states of the old ones."""
+    people = make_people(estimator)
+    model = fit(estimator, people)
+    name, value = _other_setting(model)
+    if name is None:
+        return
+    model.set_params(**{name: value})
+    try:
+        model.forget(people.names[:1])
+    except ValueError:
+        return
+    raise AssertionError(f"forget went on after {name} was changed to {value!r}")
+
+
+def _other_setting(model: Any) -> tuple[str | None, Any]:
+    from letheon.base import NEUTRAL_PARAMETERS
+
+    for name, value in sorted(model.get_params(deep=True).items()):
+        neutral = name.rpartition("__")[2] in NEUTRAL_PARAMETERS
+        if not neutral and isinstance(value, int | float):
+            return name, (not value) if isinstance(value, bool) else value + 1
+    return None, None
+
+
+def check_guarantee_is_honest(estimator: Any) -> None:
+    """No model claims more than its method declares."""
+    people = make_people(estimator)
+    model = fit(estimator, people)
+    claim, facts = model.guarantee_, model.facts
+    assert facts.exact or claim.kind != "exact", "an approximate method claims to be exact"
+    assert claim.requests == "oblivious" or facts.requests == "adaptive", "claims adaptive requests"
+    assert claim.releases in (facts.releases, "latest-only"), "claims more releases than permitted"
+    for heading in ("Claim", "Assumptions", "Removal"):
+        assert f"**{heading}" in facts.definition, f"the definition text has no {heading}"
+    assert model.forget(people.names[:1]).guarantee == model.guarantee_, "receipt and model differ"

@@ -1,0 +1,83 @@
+"""Small made-up data for the checks: people with one or more rows, one of them a canary."""
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from sklearn.base import clone, is_classifier, is_regressor
+from sklearn.utils import get_tags
+
+CANARY = "canary-9f2c51d7"
+_CLASSES = ("ash", "elm", "oak")
+
+
+@dataclass(frozen=True)
+class People:
+    """Rows of several people."""
+
+    X: NDArray[np.float64]
+    y: NDArray[Any] | None
+    ids: NDArray[Any]
+
+    @property
+    def names(self) -> list[str]:
+        """Every person once, in order of first appearance."""
+        return list(dict.fromkeys(self.ids.tolist()))
+
+    def without(self, leaving: list[str]) -> "People":
+        """Return the rows of everybody else."""
+        keep = ~np.isin(self.ids, leaving)
+        return People(self.X[keep], None if self.y is None else self.y[keep], self.ids[keep])
+
+    def only(self, staying: list[str]) -> "People":
+        """Return the rows of these people."""
+        return self.without([name for name in self.names if name not in staying])
+
+
+def make_people(estimator: Any, *, seed: int = 0, n_people: int = 24) -> People:
+    """Return rows that suit the estimator: labels, targets or none; non-negative if it must be.
+
+    Everybody owns one to three rows. One person is called `CANARY`; their only row holds large
+    and unmistakable numbers.
+    """
+    rng = np.random.default_rng(seed)
+    owners = np.repeat(np.arange(n_people), rng.integers(1, 4, n_people))
+    rng.shuffle(owners)
+    labels = rng.integers(0, len(_CLASSES), len(owners))
+    X = rng.normal(size=(len(owners), 4)) + labels[:, None]
+    X = np.vstack([X, [[812.0625, -977.1875, 655.4375, -733.3125]]])
+    labels = np.append(labels, 1)
+    if get_tags(estimator).input_tags.positive_only:
+        X = np.abs(X)
+    ids = np.array([*(f"person-{owner:02d}" for owner in owners), CANARY])
+    return People(X, _target(estimator, X, labels), ids)
+
+
+def _target(estimator: Any, X: NDArray[np.float64], labels: NDArray[Any]) -> NDArray[Any] | None:
+    if is_classifier(estimator):
+        return np.array(_CLASSES)[labels]
+    if is_regressor(estimator):
+        return labels + X[:, 0] / 10
+    return None
+
+
+def fit(estimator: Any, people: People, *, seed: int = 0) -> Any:
+    """Return a fitted clone; its `random_state`, where it has one, is the seed."""
+    model = clone(estimator)
+    if "random_state" in model.get_params(deep=False):
+        model.set_params(random_state=seed)
+    return model.fit(people.X, people.y, ids=people.ids)
+
+
+def refit(model: Any, people: People) -> Any:
+    """Return a fresh fit with the settings and seed of a fitted model."""
+    return fit(model, people, seed=model.seed_)
+
+
+def answers(model: Any, X: NDArray[Any]) -> NDArray[Any]:
+    """Return what the model says: probabilities where it has them."""
+    for method in ("predict_proba", "predict", "transform"):
+        if hasattr(model, method):
+            return np.asarray(getattr(model, method)(X))
+    raise TypeError(f"{type(model).__name__} neither predicts nor transforms")

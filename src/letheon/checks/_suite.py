@@ -1,0 +1,67 @@
+"""Which checks apply to which estimator, and how to run them."""
+
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any
+
+from sklearn.base import is_classifier
+
+from letheon.checks import _conduct, _exactness, _residue
+
+Check = Callable[[Any], None]
+
+_ALWAYS: tuple[Check, ...] = (
+    _conduct.check_forget_unknown_id_raises,
+    _conduct.check_forget_twice_raises,
+    _conduct.check_forget_failure_leaves_model_unchanged,
+    _conduct.check_forget_nobody_is_a_no_op,
+    _conduct.check_forget_removes_all_rows_of_a_person,
+    _conduct.check_receipt_digest_matches_model,
+    _conduct.check_predict_is_pure,
+    _conduct.check_predict_while_forgetting,
+    _conduct.check_changed_parameters_are_noticed,
+    _conduct.check_guarantee_is_honest,
+    _residue.check_canary_bytes_absent_from_saved_model,
+    _residue.check_aggregates_do_not_reveal_the_row,
+    _residue.check_digest_depends_on_state,
+    _exactness.check_save_load_then_forget,
+)
+_EXACT: tuple[Check, ...] = (
+    _exactness.check_forget_equals_retrain,
+    _exactness.check_forget_in_one_batch_equals_one_by_one,
+    _exactness.check_forget_order_does_not_matter,
+)
+
+
+def yield_checks(estimator: Any) -> Iterator[Check]:
+    """Yield the checks that apply to this estimator."""
+    yield from _ALWAYS
+    if estimator.facts.exact:
+        yield from _EXACT
+        if hasattr(estimator, "learn"):
+            yield _exactness.check_learn_equals_fit
+    if is_classifier(estimator):
+        yield _conduct.check_forget_last_of_class
+
+
+def check_forgetting_estimator(estimator: Any) -> None:
+    """Run every check that applies; raise AssertionError at the first that fails.
+
+    Parameters
+    ----------
+    estimator : forgetting estimator
+        Unfitted; every check fits clones of it on small made-up data.
+    """
+    for check in yield_checks(estimator):
+        check(estimator)
+
+
+def parametrize_with_checks(estimators: Iterable[Any]) -> Any:
+    """Return a pytest decorator that gives a test each (estimator, check)."""
+    import pytest
+
+    cases = [
+        pytest.param(estimator, check, id=f"{estimator!r}-{check.__name__}".replace("\n", ""))
+        for estimator in estimators
+        for check in yield_checks(estimator)
+    ]
+    return pytest.mark.parametrize(("estimator", "check"), cases)

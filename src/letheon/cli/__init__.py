@@ -1,0 +1,112 @@
+"""The `letheon` command: a demo, a planner, and a look into saved files.
+
+Only what a command needs is imported, and only when it runs, so that ``letheon --help`` is quick.
+"""
+
+from pathlib import Path
+from typing import Annotated, Literal
+
+import typer
+
+from letheon.cli._words import whole_numbers
+
+__all__ = ["app"]
+
+app = typer.Typer(
+    name="letheon",
+    help="Models that can forget people.",
+    no_args_is_help=True,
+    add_completion=False,
+    # A traceback with local variables would show rows of people.
+    pretty_exceptions_show_locals=False,
+)
+
+
+def _show_version(wanted: bool) -> None:
+    if wanted:
+        from letheon import __version__
+
+        typer.echo(f"letheon {__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def main(
+    version: Annotated[
+        bool,
+        typer.Option("--version", callback=_show_version, is_eager=True, help="Show the version."),
+    ] = False,
+) -> None:
+    """Models that can forget people."""
+
+
+@app.command()
+def demo(
+    seed: Annotated[int, typer.Option(min=0, help="Seed of the models.")] = 0,
+) -> None:
+    """Train, forget, check and save on data that ships with scikit-learn (no download).
+
+    The exit status is 1 if a forgotten model differs from a fresh fit on the remaining rows.
+    """
+    from letheon.cli._demo import play
+
+    if not play(seed):
+        raise typer.Exit(1)
+
+
+@app.command()
+def plan(
+    rows: Annotated[int, typer.Argument(min=2, help="Rows to be trained on.")],
+    requests: Annotated[
+        str, typer.Option(help="People who leave; several numbers with commas are compared.")
+    ] = "1,30",
+    shards: Annotated[str, typer.Option(help="Numbers of shards to compare.")] = "1,5,20",
+    slices: Annotated[str, typer.Option(help="Numbers of slices per shard to compare.")] = "1,10",
+    epochs: Annotated[
+        int | None,
+        typer.Option(
+            min=1, help="Passes of a model without slices.", show_default="as slices need"
+        ),
+    ] = None,
+    stage_data: Annotated[
+        Literal["cumulative", "new"],
+        typer.Option(help="A stage trains on all slices so far, or on its new one only."),
+    ] = "cumulative",
+    one_by_one: Annotated[
+        bool, typer.Option("--one-by-one", help="Serve requests singly, not in one batch.")
+    ] = False,
+    rows_per_person: Annotated[float, typer.Option(min=1, help="Mean rows of one person.")] = 1.0,
+    state_bytes: Annotated[
+        int | None, typer.Option(min=0, help="Size of one saved state; adds a storage column.")
+    ] = None,
+) -> None:
+    """Show what forgetting will cost for shards x slices x requests, before any training.
+
+    Numbers are expectations for people who leave whatever shard or slice they are in. Example:
+    letheon plan 100000 --shards 5,20 --slices 1,50 --requests 1,8,39
+    """
+    from letheon.cli._plan import show_plans
+
+    show_plans(
+        rows,
+        whole_numbers("--requests", requests),
+        whole_numbers("--shards", shards),
+        whole_numbers("--slices", slices),
+        epochs=epochs,
+        stage_data=stage_data,
+        batch=not one_by_one,
+        rows_per_person=rows_per_person,
+        state_bytes=state_bytes,
+    )
+
+
+@app.command()
+def inspect(
+    file: Annotated[
+        Path, typer.Argument(exists=True, dir_okay=False, help="A file that letheon.save wrote.")
+    ],
+) -> None:
+    """Say what is in a saved model: verified, and without building or running anything from it."""
+    from letheon.cli._inspect import show_file
+
+    show_file(file)

@@ -1,0 +1,229 @@
+"""`letheon demo`: the main job end to end, as a list of small acts.
+
+A new act is a function of the `Scene` and a line in `ACTS`. Acts find things out with
+`Scene.check`; the demo fails if one of them was false.
+"""
+
+import tempfile
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import NamedTuple
+
+from rich.box import SIMPLE_HEAD
+from rich.console import Console
+from rich.table import Table
+
+from letheon.cli._scene import (
+    NAIVE,
+    PASSES,
+    ROWS_PER_PERSON,
+    SHARDED,
+    SLICED,
+    Scene,
+    fixed_passes,
+    let_go,
+    set_scene,
+)
+from letheon.cli._words import size_text, time_text
+from letheon.exceptions import UnknownIdError
+from letheon.measures import efficiency
+from letheon.persist import inspect, load, save
+from letheon.sharded import SISAClassifier, plan
+
+
+class Act(NamedTuple):
+    """One part of the demo."""
+
+    title: str
+    play: Callable[[Scene], None]
+
+
+def play(seed: int = 0, console: Console | None = None) -> bool:
+    """Play all acts; return whether everything that was claimed turned out true."""
+    begin = time.perf_counter()
+    scene = set_scene(console or Console(highlight=False), seed)
+    for number, act in enumerate(ACTS, start=1):
+        scene.console.print(f"\n[bold]{number}. {act.title}[/bold]")
+        act.play(scene)
+    for claim in scene.failures:
+        scene.console.print(f"\n[bold red]NOT TRUE:[/bold red] {claim}")
+    scene.console.print(f"\nDone in {time.perf_counter() - begin:.1f} s.")
+    return not scene.failures
+
+
+def meet(scene: Scene) -> None:
+    """Say what the data and the models are."""
+    people = len(set(scene.ids.tolist()))
+    scene.say(
+        f"{len(scene.X):,} images of handwritten digits from scikit-learn, given to {people} "
+        f"made-up people with {ROWS_PER_PERSON} rows each; {len(scene.X_test)} more for testing. "
+        f"One small neural network, {PASSES} passes, made to forget in three ways."
+    )
+
+
+def train(scene: Scene) -> None:
+    """Fit every model."""
+    with scene.progress() as bars:
+        task = bars.add_task("", total=len(scene.models))
+        for name, model in scene.models.items():
+            bars.update(task, description=name)
+            begin = time.perf_counter()
+            with fixed_passes():
+                model.fit(scene.X, scene.y, ids=scene.ids)
+            scene.fit_seconds[name] = time.perf_counter() - begin
+            bars.advance(task)
+        bars.update(task, description="models trained")
+    table = _table("model", "training", "test accuracy")
+    for name, model in scene.models.items():
+        accuracy = model.score(scene.X_test, scene.y_test)
+        table.add_row(name, time_text(scene.fit_seconds[name]), f"{accuracy:.1%}")
+    scene.console.print(table)
+    scene.say("Shards are trained apart, on fewer rows each. Accuracy is what that costs.")
+
+
+def forget(scene: Scene) -> None:
+    """Let some people leave, one after the other."""
+    leaving = scene.some_people(6)
+    with scene.progress() as bars:
+        for name, model in scene.models.items():
+            task = bars.add_task(name, total=len(leaving))
+            scene.receipts[name] = []
+            for person in leaving:
+                scene.receipts[name].append(let_go(model, [person]))
+                bars.advance(task)
+    scene.gone += leaving
+    scene.say("The last receipt of each model; a receipt never says who left:")
+    for receipts in scene.receipts.values():
+        scene.quote(str(receipts[-1]))
+    scene.console.print(_costs(scene))
+    scene.say(
+        "Work is what was trained again, as a share of a retrain. The expected speed-up is the "
+        "mean over all people (letheon plan); the measured one is that of these six, timed on this "
+        "machine, and depends on which slices they are in."
+    )
+
+
+def _costs(scene: Scene) -> Table:
+    table = _table("model", "mean time", "mean work", "speed-up", "expected")
+    naive = [receipt.seconds for receipt in scene.receipts[NAIVE]]
+    for name, receipts in scene.receipts.items():
+        seconds = [receipt.seconds for receipt in receipts]
+        work = sum(receipt.work for receipt in receipts) / len(receipts)
+        table.add_row(
+            name,
+            time_text(sum(seconds) / len(seconds)),
+            f"{work:.1%}",
+            f"{efficiency(naive, seconds).value:.1f}x",
+            f"{_expected(scene, name):.1f}x",
+        )
+    return table
+
+
+def _expected(scene: Scene, name: str) -> float:
+    model = scene.models[name]
+    if not isinstance(model, SISAClassifier):
+        return 1.0
+    return plan(
+        len(scene.X),
+        n_shards=model.n_shards,
+        n_slices=model.n_slices,
+        epochs=PASSES,
+        rows_per_person=ROWS_PER_PERSON,
+    ).speed_up
+
+
+def compare(scene: Scene) -> None:
+    """Compare every model with a fresh fit on the remaining rows."""
+    table = _table("model", "after forgetting", "fresh fit", "equal")
+    with scene.progress() as bars:
+        task = bars.add_task("fresh fits without the six", total=len(scene.models))
+        for name, model in scene.models.items():
+            ours, fresh = model.digest(), scene.fresh_fit(name).digest()
+            verdict = scene.check(ours == fresh, f"{name}: forgetting equals a fresh fit")
+            table.add_row(name, f"{ours[:12]}...", f"{fresh[:12]}...", verdict)
+            bars.advance(task)
+    scene.console.print(table)
+    scene.say(
+        "A digest is the SHA-256 of everything the model keeps: rows, states, parameters, seed. "
+        "Equal digests: the model is, byte for byte, one that never saw the six people. Whoever "
+        "has the remaining rows can make this comparison."
+    )
+
+
+def keep(scene: Scene) -> None:
+    """Save and load a model; let one more person leave both the old and the loaded one."""
+    model, person = scene.models[SLICED], scene.somebody_else()
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "digits.letheon"
+        save(model, path)
+        info, loaded = inspect(path), load(path)
+    let_go(model, [person])
+    receipt = let_go(loaded, [person])
+    scene.gone.append(person)
+    fresh = scene.fresh_fit(SLICED).digest()
+    scene.say(
+        f"Saved in the format {info.format}: {size_text(info.size)}, no pickle. The file holds "
+        "rows, so it is personal data. Loaded again, and one more person left:"
+    )
+    scene.quote(str(receipt))
+    same = scene.check(loaded.digest() == model.digest(), "a loaded model forgets alike")
+    exact = scene.check(loaded.digest() == fresh, "a loaded model forgets exactly")
+    scene.say(f"Equal to the model that was never saved: {same}.")
+    scene.say(f"Equal to a fresh fit without all seven: {exact}.")
+
+
+def refuse(scene: Scene) -> None:
+    """Ask for somebody who is not there: the request is refused and nothing changes."""
+    model = scene.models[SHARDED]
+    known, before, refused = scene.somebody_else(), model.digest(), False
+    try:
+        let_go(model, [known, "person-999"])
+    except UnknownIdError as error:
+        refused = True
+        scene.quote(f"UnknownIdError: {error}", "yellow")
+    scene.check(refused, "an unknown id is refused")
+    same = scene.check(model.digest() == before, "a refused request changes nothing")
+    scene.say(f"All or nothing: {known} is known, and is still held. Model unchanged: {same}.")
+
+
+def explain(scene: Scene) -> None:
+    """Say what was claimed and what was not."""
+    claim = scene.models[SLICED].guarantee_
+    words = Table.grid(padding=(0, 2))
+    words.add_row(
+        claim.kind,
+        "The bytes of a fresh fit on the remaining rows, in their order, "
+        "with the same seed, library versions and CPU kernel.",
+    )
+    words.add_row(
+        claim.requests,
+        "People did not choose to leave because of what the model showed "
+        "them. Nothing is claimed about people who did.",
+    )
+    words.add_row(claim.releases, "Whoever kept an older model still has what it knew.")
+    words.add_row(
+        "confidential",
+        "Digests: with the remaining rows at hand, an old digest "
+        "confirms a right guess of a forgotten row.",
+    )
+    scene.console.print(words)
+
+
+def _table(*columns: str) -> Table:
+    table = Table(box=SIMPLE_HEAD, pad_edge=False)
+    table.add_column(columns[0], no_wrap=True)
+    for name in columns[1:]:
+        table.add_column(name, justify="right", no_wrap=True)
+    return table
+
+
+ACTS: tuple[Act, ...] = (
+    Act("People and their rows", meet),
+    Act("Train", train),
+    Act("Six people leave, one after the other", forget),
+    Act("Is it really as if they had never been there?", compare),
+    Act("Save, load, forget again", keep),
+    Act("A request that cannot be served", refuse),
+    Act("What this means", explain),
+)

@@ -1,0 +1,376 @@
+"""Pipelines that forget: every step either forgets too, or never looked at the data.
+
+A scaler or encoder ahead of a model has seen the forgotten rows. A plain `Pipeline` would keep
+what it learned from them.
+"""
+
+from dataclasses import dataclass
+from typing import Any, ClassVar, NamedTuple, Self
+
+from sklearn.base import BaseEstimator, MetaEstimatorMixin, TransformerMixin, clone
+from sklearn.pipeline import Pipeline
+from sklearn.utils import Tags, get_tags
+from sklearn.utils.metaestimators import available_if
+from sklearn.utils.validation import check_is_fitted
+
+from letheon.base import ForgetMixin, Outcome, Removal, exclusive, removal_of
+from letheon.exceptions import CannotForgetError
+from letheon.guarantee import Guarantee, MethodFacts
+from letheon.inner import inherit_tags, remember_features, retraining
+from letheon.receipt import Receipt
+from letheon.rows import Ids, Rows, hold_table, hold_target, row_ids, table_length
+from letheon.seeds import Purpose, library_seed, seed_from
+
+Steps = list[tuple[str, Any]]
+
+
+def forget(model: Any, ids: Any, *, digest: bool = False) -> Receipt:
+    """Forget these people in any model that can; otherwise say what to do instead.
+
+    Raises
+    ------
+    CannotForgetError
+        The model is no forgetting estimator: a plain `Pipeline`, say, whose scaler would keep what
+        it learned from the forgotten rows.
+    """
+    if isinstance(model, ForgetMixin):
+        return model.forget(ids, digest=digest)
+    if isinstance(model, Pipeline):
+        raise CannotForgetError(
+            "a plain Pipeline cannot forget: its steps keep what they learned from the rows. "
+            "Put the Pipeline inside (SISAClassifier(pipeline) or NaiveUnlearner(pipeline)), which "
+            "is fastest, or build a letheon.ForgetPipeline from steps that can forget."
+        )
+    raise CannotForgetError(
+        f"{type(model).__name__} cannot forget; wrap it before fitting, e.g. "
+        f"SISAClassifier({type(model).__name__}(...)) or NaiveUnlearner({type(model).__name__}(...))"
+    )
+
+
+class DataIndependent(TransformerMixin, BaseEstimator):
+    """A transformer that the caller declares to learn nothing from data.
+
+    For steps whose `fit` looks at no values (a fixed projection, a hashing vectoriser, a column
+    selection by name). scikit-learn's own stateless transformers need no such declaration.
+
+    Parameters
+    ----------
+    transformer : transformer
+        Used as it is; `fit` is called once, with the first rows, to set its attributes. You
+        vouch that no value in them is remembered.
+    """
+
+    def __init__(self, transformer: Any) -> None:
+        self.transformer = transformer
+
+    def fit(self, X: Any, y: Any = None) -> Self:
+        """Fit a clone of the transformer."""
+        self.transformer_ = clone(self.transformer).fit(X, y)
+        return self
+
+    def transform(self, X: Any) -> Any:
+        """Transform with the fitted clone."""
+        check_is_fitted(self)
+        return self.transformer_.transform(X)
+
+    def __sklearn_tags__(self) -> Tags:
+        """Tags of the transformer inside."""
+        return inherit_tags(super().__sklearn_tags__(), self.transformer)
+
+
+def is_data_independent(step: Any) -> bool:
+    """Return whether a step learns nothing from data: declared so, or stateless by its tags."""
+    if step is None or step == "passthrough" or isinstance(step, DataIndependent):
+        return True
+    return not isinstance(step, ForgetMixin) and not get_tags(step).requires_fit
+
+
+@dataclass(frozen=True)
+class FittedSteps:
+    """The fitted steps; `rows` are the raw rows where a step before the last learns from them."""
+
+    steps: tuple[tuple[str, Any], ...]
+    rows: Rows | None
+
+    @property
+    def model(self) -> Any:
+        """The last step."""
+        return self.steps[-1][1]
+
+    def transform(self, X: Any) -> Any:
+        """Transform with every step but the last."""
+        for _, step in self.steps[:-1]:
+            if step is not None and step != "passthrough":
+                X = step.transform(X)
+        return X
+
+
+class _Plan(NamedTuple):
+    """Either a new set of fitted steps, or a plan of the last step alone."""
+
+    refitted: FittedSteps | None
+    inner: Any
+
+
+def _has(name: str) -> Any:
+    def check(self: "ForgetPipeline") -> bool:
+        getattr(self._model, name)
+        return True
+
+    return available_if(check)
+
+
+class ForgetPipeline(ForgetMixin, MetaEstimatorMixin, BaseEstimator):
+    """Steps that all can forget, ending in a forgetting estimator.
+
+    Forgetting through a step that learns from data refits that step and everything after it; when
+    all steps before the last are data-independent, only the last one forgets, at its own speed.
+    For speed put a plain `Pipeline` *inside* SISA instead.
+
+    Parameters
+    ----------
+    steps : list of (name, step)
+        Each step is a forgetting estimator (`NaiveUnlearner(StandardScaler())`, say), a stateless
+        transformer of scikit-learn, or a `DataIndependent`. The last one forgets.
+
+    Attributes
+    ----------
+    steps_ : tuple of (name, fitted step)
+    ids_, guarantee_, n_rows_
+        See `ForgetMixin`.
+
+    Guarantee
+    ---------
+    That of the last step; it is exact only if every step is.
+
+    Examples
+    --------
+    >>> from sklearn.datasets import load_iris
+    >>> from sklearn.linear_model import LogisticRegression
+    >>> from sklearn.preprocessing import StandardScaler
+    >>> from letheon import ForgetPipeline, NaiveUnlearner
+    >>> X, y = load_iris(return_X_y=True)
+    >>> model = ForgetPipeline([
+    ...     ("scale", NaiveUnlearner(StandardScaler(), random_state=0)),
+    ...     ("model", NaiveUnlearner(LogisticRegression(), random_state=0)),
+    ... ]).fit(X, y)
+    >>> model.forget([0, 1, 2]).rebuilt
+    {'steps': 2}
+    """
+
+    facts: ClassVar[MethodFacts] = MethodFacts(
+        method="pipeline",
+        applicability="steps that can forget",
+        exact=True,
+        strength="not stated",
+        efficiency_parameters=(),
+        certifiability_parameters=(),
+        requests="oblivious",
+        releases="latest-only",
+        definition_name="pipeline",
+    )
+
+    def __init__(self, steps: Steps) -> None:
+        self.steps = steps
+
+    def fit(self, X: Any, y: Any = None, *, ids: Any = None) -> Self:
+        """Fit the steps in order; all of them get the same ids."""
+        with exclusive(self):
+            self._check_steps()
+            held = hold_table(X)
+            target = None if y is None else hold_target(y)
+            rows = Rows(held, target, row_ids(ids, table_length(held)))
+            fitted = self._fit_steps([(name, _seeded(step)) for name, step in self.steps], rows)
+            remember_features(self, X)
+            self._install(fitted)
+        return self
+
+    @_has("predict")
+    def predict(self, X: Any) -> Any:
+        """Transform and predict with the last step."""
+        return self._apply("predict", X)
+
+    @_has("predict_proba")
+    def predict_proba(self, X: Any) -> Any:
+        """Transform and return the last step's class probabilities."""
+        return self._apply("predict_proba", X)
+
+    @_has("decision_function")
+    def decision_function(self, X: Any) -> Any:
+        """Transform and return the last step's decision values."""
+        return self._apply("decision_function", X)
+
+    @_has("transform")
+    def transform(self, X: Any) -> Any:
+        """Transform with all steps, the last included."""
+        return self._apply("transform", X)
+
+    @_has("score")
+    def score(self, X: Any, y: Any = None) -> float:
+        """Transform and score with the last step."""
+        return float(self._apply("score", X, y))
+
+    @property
+    def steps_(self) -> tuple[tuple[str, Any], ...]:
+        """Names and fitted steps."""
+        check_is_fitted(self)
+        return self.fitted_.steps
+
+    @property
+    def classes_(self) -> Any:
+        """Labels still held, sorted."""
+        return self.fitted_.model.classes_
+
+    @property
+    def n_rows_(self) -> int:
+        """Number of rows still held."""
+        return int(self.fitted_.model.n_rows_)
+
+    def get_params(self, deep: bool = True) -> dict[str, Any]:
+        """Return parameters, those of the steps included, as `Pipeline` does."""
+        params: dict[str, Any] = {"steps": self.steps}
+        if not deep or not isinstance(self.steps, list | tuple):
+            return params
+        params.update({name: step for name, step in self.steps})
+        for name, step in self.steps:
+            if hasattr(step, "get_params"):
+                params.update(
+                    {f"{name}__{key}": value for key, value in step.get_params(deep=True).items()}
+                )
+        return params
+
+    def set_params(self, **params: Any) -> Self:
+        """Set `steps`, a whole step by its name, or a parameter of a step."""
+        if "steps" in params:
+            self.steps = params.pop("steps")
+        names = [name for name, _ in self.steps]
+        for name in [key for key in params if key in names]:
+            step = params.pop(name)
+            self.steps = [(key, step if key == name else old) for key, old in self.steps]
+        super().set_params(**params)
+        return self
+
+    @property
+    def _model(self) -> Any:
+        fitted = vars(self).get("fitted_")
+        return self.steps[-1][1] if fitted is None else fitted.model
+
+    def _apply(self, method: str, X: Any, *more: Any) -> Any:
+        check_is_fitted(self)
+        fitted = self.fitted_  # read once: a commit may replace it meanwhile
+        return getattr(fitted.model, method)(fitted.transform(hold_table(X)), *more)
+
+    def _check_steps(self) -> None:
+        names = [name for name, _ in self.steps]
+        if not names or len(set(names)) != len(names):
+            raise ValueError(f"steps need distinct names and at least one step; got {names}")
+        if any(name == "steps" or "__" in name for name in names):
+            raise ValueError(f"no step may be called 'steps' or have '__' in its name; got {names}")
+        *early, (last_name, last) = self.steps
+        if not isinstance(last, ForgetMixin):
+            raise CannotForgetError(f"the last step {last_name!r} cannot forget: {last!r}")
+        for name, step in early:
+            if not isinstance(step, ForgetMixin) and not is_data_independent(step):
+                kind = type(step).__name__
+                raise CannotForgetError(
+                    f"step {name!r} learns from data and cannot forget: use "
+                    f"NaiveUnlearner({kind}(...)), or DataIndependent({kind}(...)) if it keeps "
+                    "nothing of the rows"
+                )
+
+    def _fit_steps(self, steps: Steps, rows: Rows) -> FittedSteps:
+        """Fit unfitted steps on the rows, keeping the raw rows only where they are needed."""
+        X, done = rows.X, []
+        for name, step in steps[:-1]:
+            done.append((name, _fit_step(step, X, rows)))
+            if step is not None and step != "passthrough":
+                X = step.transform(X)
+        name, model = steps[-1]
+        done.append((name, _fit_step(model, X, rows)))
+        return FittedSteps(tuple(done), rows if self._learns_early() else None)
+
+    def _learns_early(self) -> bool:
+        return not all(is_data_independent(step) for _, step in self.steps[:-1])
+
+    def _install(self, fitted: FittedSteps) -> None:
+        vars(self).update(
+            fitted_=fitted, seed_=fitted.model.seed_, **self._remember_settings()
+        )
+
+    def _held_ids(self) -> Ids:
+        ids: Ids = self.fitted_.model._held_ids()
+        return ids
+
+    def _claim(self) -> Guarantee:
+        claim: Guarantee = self.fitted_.model.guarantee_
+        return claim
+
+    def _locate(self, wanted: Ids) -> Removal:
+        if self.fitted_.rows is not None:
+            return removal_of(self.fitted_.rows.find(wanted), len(wanted))
+        removal: Removal = self.fitted_.model._locate(wanted)
+        return removal
+
+    def _prepare(self, removal: Removal) -> _Plan:
+        rows = self.fitted_.rows
+        if rows is None:
+            self.fitted_.model._require_same_parameters()
+            return _Plan(None, self.fitted_.model._prepare(removal))
+        steps = [(name, _unfitted(step)) for name, step in self.fitted_.steps]
+        with retraining():
+            return _Plan(self._fit_steps(steps, rows.without(removal.where)), None)
+
+    def _commit(self, plan: _Plan) -> Outcome:
+        if plan.refitted is None:
+            outcome: Outcome = self.fitted_.model._commit(plan.inner)
+            return outcome
+        self._install(plan.refitted)
+        return Outcome(work=1.0, rebuilt={"steps": len(plan.refitted.steps)})
+
+    def __sklearn_tags__(self) -> Tags:
+        """Tags of the last step, input tags of the first."""
+        tags = super().__sklearn_tags__()
+        if not self.steps:
+            return tags
+        last = get_tags(self.steps[-1][1])
+        tags = inherit_tags(tags, self.steps[-1][1])
+        tags.estimator_type = last.estimator_type
+        first = self.steps[0][1]
+        if hasattr(first, "__sklearn_tags__"):
+            tags.input_tags = get_tags(first).input_tags
+        return tags
+
+
+def _clone(step: Any) -> Any:
+    return step if step is None or step == "passthrough" else clone(step)
+
+
+def _seeded(step: Any) -> Any:
+    """Return an unfitted clone; a step that does not forget keeps its seeds when it is refitted."""
+    fresh = _clone(step)
+    if fresh is None or isinstance(fresh, str | ForgetMixin):
+        return fresh
+    unset = {
+        name: library_seed(seed_from(None), Purpose.STEP, name)
+        for name, value in fresh.get_params(deep=True).items()
+        if name.rpartition("__")[2] == "random_state" and not isinstance(value, int)
+    }
+    return fresh.set_params(**unset)
+
+
+def _unfitted(step: Any) -> Any:
+    """Return an unfitted clone that will draw the seeds the fitted step has."""
+    fresh = _clone(step)
+    if isinstance(step, ForgetPipeline):
+        return fresh.set_params(steps=[(name, _unfitted(part)) for name, part in step.steps_])
+    if isinstance(step, ForgetMixin) and "random_state" in fresh.get_params(deep=False):
+        fresh.set_params(random_state=step.seed_)  # type: ignore[attr-defined]
+    return fresh
+
+
+def _fit_step(step: Any, X: Any, rows: Rows) -> Any:
+    if step is None or step == "passthrough":
+        return step
+    if isinstance(step, ForgetMixin):
+        return step.fit(X, rows.y, ids=rows.ids)  # type: ignore[attr-defined]
+    return step.fit(X, rows.y)

@@ -1,0 +1,1 @@
+"""Definition texts of the methods: claim, assumptions, pseudo-code, proof or reference."""

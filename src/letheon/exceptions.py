@@ -1,0 +1,134 @@
+"""Every error and warning that letheon raises by name.
+
+::
+
+    LetheonError
+    ├── IdsTypeError          (TypeError)    ids of a wrong kind, or of mixed kinds
+    ├── IdsLengthError        (ValueError)   not one id per row
+    ├── ForgetError
+    │   ├── UnknownIdError    (LookupError)  nobody of that id is held
+    │   ├── EmptyModelError   (ValueError)   nothing left that `fit` would accept
+    │   ├── CannotForgetError (TypeError)    this object has no way to forget
+    │   └── ChangedParametersError (ValueError)  set_params after fit; fit again
+    └── StateError
+        ├── UnsupportedStateError (TypeError)   a value with no canonical bytes
+        ├── CorruptFileError      (ValueError)  truncated or altered
+        ├── NewerFormatError      (ValueError)  written by a later letheon
+        ├── UntrustedClassError   (ValueError)  names a class that nobody allowed
+        └── CheckpointError       (OSError)     a checkpoint cannot be written
+
+    LetheonWarning (UserWarning)
+    ├── ShardingWarning       more shards than people, and the like
+    ├── CheckpointWarning     a checkpoint is missing or altered; it is rebuilt
+    └── EnvironmentWarning    the model was built with other library versions
+
+`NotFittedError` is scikit-learn's own and is reachable here under that name.
+"""
+
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from sklearn.exceptions import NotFittedError
+
+__all__ = [
+    "CannotForgetError",
+    "ChangedParametersError",
+    "CheckpointError",
+    "CheckpointWarning",
+    "CorruptFileError",
+    "EmptyModelError",
+    "EnvironmentWarning",
+    "ForgetError",
+    "IdsLengthError",
+    "IdsTypeError",
+    "LetheonError",
+    "LetheonWarning",
+    "NewerFormatError",
+    "NotFittedError",
+    "ShardingWarning",
+    "StateError",
+    "UnknownIdError",
+    "UnsupportedStateError",
+    "UntrustedClassError",
+]
+
+
+class LetheonError(Exception):
+    """Base of every error that letheon raises by name."""
+
+
+class IdsTypeError(LetheonError, TypeError):
+    """Ids are not all int (64 bits) or all str."""
+
+
+class IdsLengthError(LetheonError, ValueError):
+    """The number of ids is not the number of rows."""
+
+
+class ForgetError(LetheonError):
+    """A `forget` (or `learn`) was refused; the model is as it was."""
+
+
+class UnknownIdError(ForgetError, LookupError):
+    """Some ids belong to nobody in this model."""
+
+
+class EmptyModelError(ForgetError, ValueError):
+    """`fit` on the remaining rows would raise, so nothing was forgotten."""
+
+
+class CannotForgetError(ForgetError, TypeError):
+    """The object is no forgetting estimator, or holds a step that is none."""
+
+
+class ChangedParametersError(ForgetError, ValueError):
+    """Parameters were changed after `fit`; states of the old ones are not reused."""
+
+
+class StateError(LetheonError):
+    """A model could not be turned into canonical bytes, or back."""
+
+
+class UnsupportedStateError(StateError, TypeError):
+    """A value in the model has no canonical bytes."""
+
+
+class CorruptFileError(StateError, ValueError):
+    """A file is truncated, altered, or no letheon file."""
+
+
+class NewerFormatError(StateError, ValueError):
+    """A file was written in a format that this version does not know."""
+
+
+class UntrustedClassError(StateError, ValueError):
+    """A file names a class that is neither on the allow-list nor trusted by the caller."""
+
+
+class CheckpointError(StateError, OSError):
+    """A checkpoint cannot be written where the caller wants it."""
+
+
+class LetheonWarning(UserWarning):
+    """Base of every warning that letheon gives by name."""
+
+
+class ShardingWarning(LetheonWarning):
+    """The shards asked for do not suit the people at hand."""
+
+
+class CheckpointWarning(LetheonWarning):
+    """A saved state is missing or altered; it is trained again."""
+
+
+class EnvironmentWarning(LetheonWarning):
+    """The model was built with other library versions than those present."""
+
+
+def __getattr__(name: str) -> Any:
+    """Return scikit-learn's `NotFittedError` without importing it earlier."""
+    if name == "NotFittedError":
+        from sklearn.exceptions import NotFittedError
+
+        return NotFittedError
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -1,0 +1,126 @@
+"""What a method claims: `Guarantee` of a model as it is, `MethodFacts` of a method in general."""
+
+import hashlib
+from dataclasses import dataclass, replace
+from importlib import resources
+from typing import Literal, Self
+
+Kind = Literal["exact", "certified", "empirical"]
+Requests = Literal["oblivious", "adaptive"]
+Releases = Literal["latest-only", "every-version", "labels-only"]
+
+KINDS = ("exact", "certified", "empirical")
+REQUESTS = ("oblivious", "adaptive")
+RELEASES = ("latest-only", "every-version", "labels-only")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Guarantee:
+    """What is claimed about one model as it is now.
+
+    Attributes
+    ----------
+    kind : {"exact", "certified", "empirical"}
+        *exact*: the model has the bytes of a fresh `fit` on the remaining rows (survey,
+        Definition 2). *certified*: (epsilon, delta)-indistinguishable from one (Definition 5).
+        *empirical*: measured, not proved; it does not bound what the model still reveals.
+    reference : str
+        Theorem or paper behind the claim.
+    requests : {"oblivious", "adaptive"}
+        Whether people may choose to leave after seeing the model (Gupta et al., 2021).
+    releases : {"latest-only", "every-version", "labels-only"}
+        What an observer may hold: only the newest model, every version, or only labels.
+    assumptions : tuple of str
+        Short codes of what must hold for the claim.
+    epsilon, delta, spent, budget : float or None
+        Only for certified ones; `spent` counts the whole sequence of requests.
+    residual_state : tuple of str
+        What a forgotten row may still have touched in the saved state.
+    tuning : str or None
+        How hyper-parameters were chosen, when the caller says. Tuning on rows that are forgotten
+        later weakens every guarantee.
+    """
+
+    kind: Kind
+    reference: str
+    requests: Requests = "oblivious"
+    releases: Releases = "latest-only"
+    assumptions: tuple[str, ...] = ()
+    epsilon: float | None = None
+    delta: float | None = None
+    spent: float | None = None
+    budget: float | None = None
+    residual_state: tuple[str, ...] = ()
+    tuning: str | None = None
+
+    def __post_init__(self) -> None:
+        """Refuse a claim that contradicts itself."""
+        _one_of("kind", self.kind, KINDS)
+        _one_of("requests", self.requests, REQUESTS)
+        _one_of("releases", self.releases, RELEASES)
+        accounting = (self.epsilon, self.delta, self.spent, self.budget)
+        if self.kind == "certified":
+            if self.epsilon is None or self.delta is None:
+                raise ValueError("a certified guarantee states epsilon and delta; got None")
+            if not (self.epsilon >= 0 and 0 <= self.delta < 1):
+                raise ValueError(
+                    f"need epsilon >= 0 and 0 <= delta < 1; got {self.epsilon}, {self.delta}"
+                )
+        elif any(number is not None for number in accounting):
+            raise ValueError(f"only a certified guarantee has a budget; this one is {self.kind}")
+
+    def with_tuning(self, tuning: str | None) -> Self:
+        """Return the same claim with a note on how hyper-parameters were chosen."""
+        return replace(self, tuning=tuning)
+
+
+@dataclass(frozen=True, kw_only=True)
+class MethodFacts:
+    """What a method declares about itself, as data.
+
+    The survey's Table 2, candidate selection and the hash in a certificate are made from this.
+
+    Attributes
+    ----------
+    method : str
+        Short name, as in receipts and certificates.
+    applicability : str
+        Models or losses it serves.
+    exact : bool
+        Whether the removal mechanism is exact (survey, Definition 2).
+    strength : {"strong", "weak", "not stated"}
+        Growth of the update time over a sequence of requests (survey, Definition 11).
+    efficiency_parameters, certifiability_parameters : tuple of str
+        Constructor parameters that trade speed, and assurance, for something else.
+    requests, releases : str
+        The strongest claims that any model of this method may make.
+    definition_name : str
+        Name of the definition text in `letheon.definitions`: claim, assumptions, pseudo-code,
+        proof or reference.
+    """
+
+    method: str
+    applicability: str
+    exact: bool
+    strength: Literal["strong", "weak", "not stated"]
+    efficiency_parameters: tuple[str, ...]
+    certifiability_parameters: tuple[str, ...]
+    requests: Requests
+    releases: Releases
+    definition_name: str
+
+    @property
+    def definition(self) -> str:
+        """The definition text: claim, assumptions, pseudo-code, proof or reference."""
+        file = resources.files("letheon.definitions") / f"{self.definition_name}.md"
+        return file.read_text(encoding="utf-8")
+
+    @property
+    def definition_digest(self) -> str:
+        """SHA-256 of the definition text, as certificates quote it."""
+        return hashlib.sha256(self.definition.encode()).hexdigest()
+
+
+def _one_of(name: str, value: str, allowed: tuple[str, ...]) -> None:
+    if value not in allowed:
+        raise ValueError(f"{name}={value!r} is not one of {allowed}")

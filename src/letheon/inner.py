@@ -1,0 +1,77 @@
+"""How a wrapper treats the estimator inside it: clone, seeds, errors, tags."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from copy import deepcopy
+from typing import Any
+
+import numpy as np
+import scipy.sparse as sp
+from sklearn.base import clone
+from sklearn.utils import Tags, assert_all_finite, get_tags
+from sklearn.utils.validation import validate_data
+
+from letheon.exceptions import EmptyModelError
+from letheon.rows import is_text_column
+from letheon.seeds import Purpose, library_seed
+
+
+def seeded_clone(estimator: Any, seed: int, purpose: Purpose, *parts: int) -> Any:
+    """Return an unfitted clone whose every `random_state` is derived from the keyed hash."""
+    return set_seeds(clone(estimator), seed, purpose, *parts)
+
+
+def set_seeds(estimator: Any, seed: int, purpose: Purpose, *parts: int) -> Any:
+    """Set every nested `random_state` from (seed, purpose, parts, parameter name), in place.
+
+    Splitters inside parameters (a shuffled `KFold`, say) are replaced by seeded copies.
+    """
+    changes: dict[str, Any] = {}
+    for name, value in sorted(estimator.get_params(deep=True).items()):
+        if name == "random_state" or name.endswith("__random_state"):
+            changes[name] = library_seed(seed, purpose, *parts, name)
+        elif hasattr(value, "random_state") and not hasattr(value, "get_params"):
+            changes[name] = deepcopy(value)
+            changes[name].random_state = library_seed(seed, purpose, *parts, name)
+    return estimator.set_params(**changes)
+
+
+@contextmanager
+def retraining() -> Iterator[None]:
+    """Turn a refusal by the inner `fit` into `EmptyModelError`: a fresh fit would raise too."""
+    try:
+        yield
+    except EmptyModelError:
+        raise
+    except ValueError as error:
+        raise EmptyModelError(
+            f"fit on the remaining rows would fail, so nothing was changed: {error}"
+        ) from error
+
+
+def require_acceptable(estimator: Any, X: Any) -> None:
+    """Raise for NaN and infinity where the estimator says it refuses them.
+
+    For rows that the estimator itself is never shown.
+    """
+    numeric = sp.issparse(X) or (isinstance(X, np.ndarray) and X.dtype.kind == "f")
+    if numeric and not get_tags(estimator).input_tags.allow_nan:
+        assert_all_finite(X, estimator_name=type(estimator).__name__, input_name="X")
+
+
+def inherit_tags(tags: Tags, estimator: Any) -> Tags:
+    """Copy what the inner estimator can take and do into the wrapper's tags."""
+    inner = get_tags(estimator)
+    tags.input_tags = inner.input_tags
+    tags.target_tags = inner.target_tags
+    tags.classifier_tags = inner.classifier_tags
+    tags.regressor_tags = inner.regressor_tags
+    tags.non_deterministic = inner.non_deterministic
+    tags.no_validation = inner.no_validation
+    return tags
+
+
+def remember_features(model: Any, X: Any) -> None:
+    """Set `n_features_in_` and `feature_names_in_` as scikit-learn does."""
+    if not is_text_column(X):
+        validate_data(model, X, skip_check_array=True, reset=True)

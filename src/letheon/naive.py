@@ -1,0 +1,228 @@
+"""Naive retraining: the yardstick of every other method (survey, Definitions 3 and 9)."""
+
+from typing import Any, ClassVar, NamedTuple, Self
+
+from sklearn.base import BaseEstimator, MetaEstimatorMixin
+from sklearn.utils import Tags, get_tags
+from sklearn.utils.metaestimators import available_if
+from sklearn.utils.validation import check_consistent_length, check_is_fitted
+
+from letheon import state
+from letheon.base import ForgetMixin, Outcome, Removal, exclusive, removal_of
+from letheon.exceptions import IdsTypeError
+from letheon.guarantee import Guarantee, MethodFacts
+from letheon.inner import inherit_tags, remember_features, retraining, seeded_clone
+from letheon.parallel import one_thread
+from letheon.rows import Ids, Rows, hold_table, hold_target, row_ids, table_length
+from letheon.seeds import Purpose, seed_from
+
+
+class _Retrained(NamedTuple):
+    rows: Rows
+    estimator: Any
+
+
+def _has(name: str) -> Any:
+    """Return a check that the inner estimator, fitted if possible, offers a method."""
+
+    def check(self: "NaiveUnlearner") -> bool:
+        getattr(vars(self).get("estimator_", self.estimator), name)
+        return True
+
+    return available_if(check)
+
+
+class NaiveUnlearner(ForgetMixin, MetaEstimatorMixin, BaseEstimator):
+    """Any scikit-learn estimator, made to forget by retraining on the remaining rows.
+
+    The removal mechanism of the survey's Definition 3: ``U*(A(D), D, D_u) = A(D \\ D_u)``. Slow and
+    plain; what every other method is measured against. A transformer inside makes a forgetting
+    step for `letheon.ForgetPipeline`.
+
+    Parameters
+    ----------
+    estimator : estimator
+        Classifier, regressor or transformer. Every `random_state` in it is derived from `seed_`.
+    random_state : int, RandomState, Generator or None, default=None
+        Seed of everything random. None draws 128 bits from the operating system.
+
+    Attributes
+    ----------
+    estimator_ : estimator
+        The fitted estimator.
+    seed_ : int
+        128 bits; ``random_state=model.seed_`` gives the same model on the same rows.
+    rows_ : Rows
+        The training rows still held. A saved model is personal data.
+    ids_, guarantee_, n_rows_
+        See `ForgetMixin`.
+
+    Guarantee
+    ---------
+    Exact, for requests that do not depend on the model (oblivious), towards an observer of the
+    latest model: after any sequence of `forget` and `learn` the model has the bytes of a fresh
+    `fit` on the rows it holds, with the same seed, library versions and CPU kernel.
+
+    Examples
+    --------
+    >>> from sklearn.datasets import load_iris
+    >>> from sklearn.linear_model import LogisticRegression
+    >>> from letheon import NaiveUnlearner
+    >>> X, y = load_iris(return_X_y=True)
+    >>> model = NaiveUnlearner(LogisticRegression(max_iter=500), random_state=0).fit(X, y)
+    >>> model.forget([3, 17]).n_rows
+    2
+    >>> model.n_rows_
+    148
+    """
+
+    facts: ClassVar[MethodFacts] = MethodFacts(
+        method="naive",
+        applicability="any estimator",
+        exact=True,
+        strength="strong",
+        efficiency_parameters=(),
+        certifiability_parameters=(),
+        requests="oblivious",
+        releases="latest-only",
+        definition_name="naive",
+    )
+
+    def __init__(self, estimator: Any, *, random_state: Any = None) -> None:
+        self.estimator = estimator
+        self.random_state = random_state
+
+    def fit(self, X: Any, y: Any = None, *, ids: Any = None) -> Self:
+        """Fit on all rows and keep them.
+
+        Parameters
+        ----------
+        X : array-like, sparse, pandas or polars frame, or a list of texts
+            Training rows.
+        y : array-like, optional
+            Labels or targets, where the estimator needs them.
+        ids : sequence of int or of str, optional
+            Whose row each is; may repeat. Default ``0..n-1``.
+
+        Returns
+        -------
+        self
+        """
+        with exclusive(self):
+            seed = seed_from(self.random_state)
+            state.ensure_supported(self.estimator)
+            rows = self._hold(X, y, ids)
+            estimator = self._train(rows, seed)
+            remember_features(self, X)
+            self._install(rows, estimator, seed)
+        return self
+
+    def learn(self, X: Any, y: Any = None, *, ids: Any) -> Self:
+        """Add rows and retrain; rows of a known id are added to that person."""
+        check_is_fitted(self)
+        if ids is None:
+            raise IdsTypeError("learn got ids=None; say whose rows they are, one id per row")
+        with exclusive(self):
+            self._require_same_parameters()
+            rows = self.rows_.joined(self._hold(X, y, ids))
+            self._install(rows, self._train(rows, self.seed_), self.seed_)
+        return self
+
+    @_has("predict")
+    def predict(self, X: Any) -> Any:
+        """Predict with the fitted estimator."""
+        check_is_fitted(self)
+        return self.estimator_.predict(hold_table(X))
+
+    @_has("predict_proba")
+    def predict_proba(self, X: Any) -> Any:
+        """Class probabilities of the fitted estimator."""
+        check_is_fitted(self)
+        return self.estimator_.predict_proba(hold_table(X))
+
+    @_has("decision_function")
+    def decision_function(self, X: Any) -> Any:
+        """Decision values of the fitted estimator."""
+        check_is_fitted(self)
+        return self.estimator_.decision_function(hold_table(X))
+
+    @_has("transform")
+    def transform(self, X: Any) -> Any:
+        """Transform with the fitted estimator."""
+        check_is_fitted(self)
+        return self.estimator_.transform(hold_table(X))
+
+    @_has("transform")
+    def fit_transform(self, X: Any, y: Any = None, *, ids: Any = None) -> Any:
+        """Fit, then transform the same rows."""
+        return self.fit(X, y, ids=ids).transform(X)
+
+    @_has("score")
+    def score(self, X: Any, y: Any = None) -> float:
+        """Score of the fitted estimator, by its own rule."""
+        check_is_fitted(self)
+        return float(self.estimator_.score(hold_table(X), y))
+
+    @property
+    def classes_(self) -> Any:
+        """Labels still held, sorted."""
+        return self.estimator_.classes_
+
+    @property
+    def n_rows_(self) -> int:
+        """Number of rows still held."""
+        return len(self.rows_)
+
+    def _hold(self, X: Any, y: Any, ids: Any) -> Rows:
+        if y is None and get_tags(self.estimator).target_tags.required:
+            raise ValueError(
+                f"{type(self).__name__} requires y to be passed, but the target y is None"
+            )
+        held = hold_table(X)
+        target = None if y is None else hold_target(y)
+        if target is not None:
+            check_consistent_length(held, target)
+        return Rows(held, target, row_ids(ids, table_length(held)))
+
+    def _train(self, rows: Rows, seed: int) -> Any:
+        estimator = seeded_clone(self.estimator, seed, Purpose.RETRAIN)
+        with one_thread():
+            return estimator.fit(*rows.part(0, len(rows)))
+
+    def _install(self, rows: Rows, estimator: Any, seed: int) -> None:
+        # One call, so that a concurrent predict never sees half of it.
+        vars(self).update(
+            rows_=rows, estimator_=estimator, seed_=seed, **self._remember_settings()
+        )
+
+    def _held_ids(self) -> Ids:
+        return self.rows_.ids
+
+    def _claim(self) -> Guarantee:
+        return Guarantee(
+            kind="exact",
+            reference="Mercuri et al. 2022, Definition 3",
+            requests=self.facts.requests,
+            releases=self.facts.releases,
+            assumptions=("seed-independent-of-requests", "same-libraries-and-cpu-kernel"),
+        )
+
+    def _locate(self, wanted: Ids) -> Removal:
+        return removal_of(self.rows_.find(wanted), len(wanted))
+
+    def _prepare(self, removal: Removal) -> _Retrained:
+        rows = self.rows_.without(removal.where)
+        with retraining():
+            return _Retrained(rows, self._train(rows, self.seed_))
+
+    def _commit(self, plan: _Retrained) -> Outcome:
+        self._install(plan.rows, plan.estimator, self.seed_)
+        return Outcome(work=1.0, rebuilt={"models": 1})
+
+    def __sklearn_tags__(self) -> Tags:
+        """Tags of the inner estimator."""
+        tags = inherit_tags(super().__sklearn_tags__(), self.estimator)
+        inner = get_tags(self.estimator)
+        tags.estimator_type = inner.estimator_type
+        tags.transformer_tags = inner.transformer_tags
+        return tags

@@ -1,0 +1,203 @@
+"""Run independent tasks wherever `joblib.parallel_config` says."""
+
+import sys
+import traceback
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from itertools import takewhile
+from typing import Any
+from weakref import WeakSet
+
+import joblib
+from joblib.parallel import get_active_backend
+
+from letheon.parallel.parcel import Parcel
+from letheon.parallel.threads import one_thread
+
+__all__ = ["run_tasks"]
+
+# Without these an actor of Ray's pool dies with its node, and its tasks are never run.
+_RAY_ARGUMENTS = {"max_restarts": -1, "max_task_retries": -1, "scheduling_strategy": "SPREAD"}
+
+
+class _Task:
+    """The function, called with one thread for BLAS and OpenMP."""
+
+    def __init__(self, function: Callable[..., Any]) -> None:
+        self.function = function
+
+    def run(self, *payload: Any) -> Any:
+        with one_thread():
+            return self.function(*payload)
+
+    def __call__(self, *payload: Any) -> Any:
+        return self.run(*payload)
+
+
+class _Stored:
+    """A reference into Ray's object store that can be given up from outside.
+
+    After a failed run joblib still holds the calls it did not send; their rows must go.
+    """
+
+    __slots__ = ("__weakref__", "reference")
+
+    def __init__(self, reference: Any) -> None:
+        self.reference = reference
+
+    def __reduce__(self) -> tuple[type["_Stored"], tuple[Any]]:
+        return _Stored, (self.reference,)
+
+    def get(self) -> Any:
+        # Ray resolves a reference only where it is an argument of Ray's own remote call; this
+        # one lies inside a pickled batch of joblib's.
+        import ray
+
+        return ray.get(self.reference)
+
+
+class _RemoteTask(_Task):
+    """The function, called on another machine with the content of a parcel."""
+
+    def __call__(self, sent: Parcel | _Stored) -> Parcel:
+        parcel = sent.get() if isinstance(sent, _Stored) else sent
+        # Parallel loops inside the task stay on this machine: rows travel once.
+        with joblib.parallel_config(backend="threading", n_jobs=1):
+            return Parcel.pack(self.run(*parcel.open()))
+
+
+class _CaughtTask(_RemoteTask):
+    """The same, returning ``(result, error)``: it never fails in the eyes of joblib."""
+
+    def run(self, *payload: Any) -> tuple[Any, Exception | None]:
+        try:
+            return super().run(*payload), None
+        except Exception as error:  # noqa: BLE001 - raised again where the run was started
+            error.add_note(traceback.format_exc())
+            return None, error
+
+
+def _comes_from(backend: object, package: str) -> bool:
+    """Return whether the joblib backend is, or derives from, one defined in `package`."""
+    modules = (kind.__module__ + "." for kind in type(backend).__mro__)
+    return any(module.startswith(package + ".") for module in modules)
+
+
+def _run_local(
+    function: Callable[..., Any], payloads: Sequence[tuple[Any, ...]], n_jobs: int
+) -> list[Any]:
+    task = joblib.delayed(_Task(function))
+    # max_nbytes=None: rows of people are not written to files that workers map.
+    parallel = joblib.Parallel(n_jobs=n_jobs, batch_size=1, max_nbytes=None)
+    return list(parallel(task(*payload) for payload in payloads))
+
+
+def _run_remote(
+    task: _RemoteTask, sent: Iterable[Parcel | _Stored], n_jobs: int, **options: Any
+) -> Iterator[Any]:
+    """Yield what the task returns for each item, in order."""
+    # pre_dispatch: the cluster holds the payloads of running tasks, not all of them.
+    parallel = joblib.Parallel(
+        n_jobs=n_jobs, batch_size=1, pre_dispatch="n_jobs", max_nbytes=None, **options
+    )
+    for parcel in parallel(joblib.delayed(task)(item) for item in sent):
+        yield parcel.open()
+
+
+def _run_ray(
+    function: Callable[..., Any],
+    payloads: Sequence[tuple[Any, ...]],
+    n_jobs: int,
+    given: dict[str, Any] | None,
+) -> list[Any]:
+    import ray
+
+    # Weak: the store frees each payload as soon as its task has run.
+    stored: WeakSet[_Stored] = WeakSet()
+
+    def send() -> Iterator[_Stored]:
+        for payload in payloads:
+            item = _Stored(ray.put(Parcel.pack(payload)))
+            stored.add(item)
+            yield item
+            del item
+
+    arguments = {**_RAY_ARGUMENTS, **(given or {})}
+    try:
+        return list(_run_remote(_RemoteTask(function), send(), n_jobs, ray_remote_args=arguments))
+    finally:
+        for item in stored:
+            item.reference = None
+
+
+def _run_dask(
+    function: Callable[..., Any], payloads: Sequence[tuple[Any, ...]], n_jobs: int
+) -> list[Any]:
+    import dask
+
+    errors: list[Exception] = []
+    results = []
+    # No more payloads once a task has failed.
+    sent = (Parcel.pack(payload) for payload in takewhile(lambda _: not errors, payloads))
+    # Payloads are part of their tasks, so that the scheduler can send them to another worker
+    # when one dies; Dask's advice to scatter large data would lose them with it. After a failed
+    # run joblib's backend keeps its tasks, and with them rows, on the scheduler: no run fails.
+    with dask.config.set({"distributed.admin.large-graph-warning-threshold": sys.maxsize}):
+        for result, error in _run_remote(
+            _CaughtTask(function), sent, n_jobs, return_as="generator"
+        ):
+            results.append(result)
+            errors.extend([error] if error else [])
+    if errors:
+        raise errors[0]
+    return results
+
+
+def run_tasks(
+    function: Callable[..., Any], payloads: Sequence[tuple[Any, ...]], *, n_jobs: int | None
+) -> list[Any]:
+    """Return ``[function(*payload) for payload in payloads]``, computed in parallel.
+
+    The active joblib backend decides where: processes, threads, a Ray or a Dask cluster. Every
+    task runs with one thread for BLAS and OpenMP, in this process too, so the results do not
+    depend on where that is. With one worker, or one payload and no cluster, this is a
+    plain loop.
+
+    Parameters
+    ----------
+    function : callable
+        A pure function: a task that was lost with its machine is run again. It must not
+        change its arguments, which other processes receive as copies and threads do not.
+    payloads : sequence of tuple
+        The arguments of each task. Each payload travels once, to the task that needs it.
+    n_jobs : int or None
+        As in joblib: None is 1 unless `joblib.parallel_config` says otherwise, -1 is all.
+
+    Returns
+    -------
+    list
+        The results, in the order of the payloads.
+
+    Raises
+    ------
+    Exception
+        What a task raised, with its own type. Nothing else is returned then.
+
+    Examples
+    --------
+    >>> from letheon.parallel import run_tasks
+    >>> run_tasks(pow, [(2, 3), (3, 2)], n_jobs=1)
+    [8, 9]
+    """
+    backend, _ = get_active_backend()
+    on_ray, on_dask = _comes_from(backend, "ray"), _comes_from(backend, "joblib._dask")
+    workers = joblib.effective_n_jobs(n_jobs)
+    if workers == 1 or len(payloads) < (1 if on_ray or on_dask else 2):
+        task = _Task(function)
+        return [task(*payload) for payload in payloads]
+    # At least two: joblib runs one worker's share here, and a cluster was asked for.
+    workers = min(workers, max(2, len(payloads)))
+    if on_ray:
+        return _run_ray(function, payloads, workers, getattr(backend, "ray_remote_args", None))
+    if on_dask:
+        return _run_dask(function, payloads, workers)
+    return _run_local(function, payloads, workers)

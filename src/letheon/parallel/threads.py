@@ -1,0 +1,154 @@
+"""One thread for BLAS and OpenMP, while anybody in this process needs it.
+
+The last bits of a matrix product depend on the number of BLAS threads, so a model can only be
+compared bit by bit with its retrained twin if both were trained with the same number: one.
+"""
+
+import os
+import sys
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from threadpoolctl import LibController, ThreadpoolController
+
+__all__ = ["one_thread"]
+
+
+class _Thread(threading.local):
+    """What `one_thread` has to remember of the current thread."""
+
+    def __init__(self) -> None:
+        self.depth = 0
+        # Limits that only this thread saw change, by library, with their value before.
+        self.before: dict[str, tuple[LibController, int]] = {}
+
+
+class _Process:
+    """What `one_thread` has to remember of this process; guarded by `lock`."""
+
+    def __init__(self) -> None:
+        self.lock = threading.Lock()
+        self.threads_inside = 0
+        # Limits that every thread saw change, by library, with their value before.
+        self.before: dict[str, tuple[LibController, int]] = {}
+        self.libraries: list[LibController] = []
+        self.modules_seen = -1
+        self.is_shared: dict[str, bool] = {}
+
+
+_thread = _Thread()
+_process = _Process()
+
+
+def _loaded_libraries() -> list[LibController]:
+    """Return the loaded BLAS and OpenMP libraries.
+
+    Looking for them takes about a millisecond. They come with imports, so the answer is good
+    until a module is imported.
+    """
+    modules = len(sys.modules)
+    if modules != _process.modules_seen:
+        _process.libraries = ThreadpoolController().lib_controllers
+        _process.modules_seen = modules
+    return _process.libraries
+
+
+def _set(library: LibController, n: int) -> None:
+    """Set the limit, whichever thread set it last.
+
+    threadpoolctl lets one thread at a time control the pool of an OpenBLAS without OpenMP and
+    silently ignores the others. Here the last thread out restores what the first one set.
+    """
+    release = getattr(library, "clear_controlling_thread", None)
+    if release is not None:
+        release(force=True)
+    library.set_num_threads(n)
+    if release is not None:
+        release(force=True)
+
+
+def _limit(library: LibController) -> int:
+    """Return the limit that the current thread sees; 1 where it is unknown."""
+    return library.num_threads or 1
+
+
+def _is_shared(library: LibController) -> bool:
+    """Return whether the limit of 1 that was just set holds for all threads.
+
+    OpenMP and MKL keep a limit per thread, OpenBLAS and BLIS one per process, some builds do
+    otherwise; so ask a fresh thread what it sees rather than trust names.
+    """
+    path = library.filepath
+    if path not in _process.is_shared:
+        seen: list[int] = []
+        probe = threading.Thread(target=lambda: seen.append(_limit(library)), daemon=True)
+        probe.start()
+        probe.join()
+        _process.is_shared[path] = seen == [1]
+    return _process.is_shared[path]
+
+
+def _enter() -> None:
+    with _process.lock:
+        for library in _loaded_libraries():
+            n = _limit(library)
+            if n != 1:
+                _set(library, 1)
+                before = _process.before if _is_shared(library) else _thread.before
+                before.setdefault(library.filepath, (library, n))
+        _process.threads_inside += _thread.depth == 0
+        _thread.depth += 1
+
+
+def _restore(before: dict[str, tuple[LibController, int]]) -> None:
+    for library, n in before.values():
+        _set(library, n)
+    before.clear()
+
+
+def _leave() -> None:
+    with _process.lock:
+        _thread.depth -= 1
+        if _thread.depth:
+            return
+        _process.threads_inside -= 1
+        _restore(_thread.before)
+        if not _process.threads_inside:
+            _restore(_process.before)
+
+
+@contextmanager
+def one_thread() -> Iterator[None]:
+    """Limit BLAS and OpenMP to one thread inside the block.
+
+    Blocks may nest and may overlap in different threads. A limit that is shared by all threads
+    (OpenBLAS) is set by the first block and lifted by the last; a limit of one thread (OpenMP,
+    MKL) is set and lifted by that thread.
+
+    Notes
+    -----
+    Not covered: a library loaded inside the block is limited from the next entry on, and
+    threads that the block itself starts have OpenMP limits of their own.
+
+    Examples
+    --------
+    >>> from letheon.parallel import one_thread
+    >>> with one_thread():
+    ...     pass
+    """
+    _enter()
+    try:
+        yield
+    finally:
+        _leave()
+
+
+def _after_fork() -> None:
+    """Make the child's state true: a fork keeps one thread and may copy a held lock."""
+    _process.lock = threading.Lock()
+    _process.threads_inside = int(_thread.depth > 0)
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_after_fork)

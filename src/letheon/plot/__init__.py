@@ -1,0 +1,9 @@
+"""Plots, as scikit-learn's displays: data in attributes, drawing in `plot`.
+
+Needs matplotlib (``pip install letheon[plot]``), which is imported when something is drawn.
+"""
+
+from letheon.plot._accuracy import AccuracyShardsDisplay
+from letheon.plot._plan import PlanDisplay
+
+__all__ = ["AccuracyShardsDisplay", "PlanDisplay"]

@@ -1,0 +1,55 @@
+"""What one `forget` did."""
+
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+from letheon.guarantee import Guarantee
+
+
+@dataclass(frozen=True, kw_only=True)
+class Receipt:
+    """What one `forget` did: numbers of people and rows, never who they were.
+
+    Attributes
+    ----------
+    method : str
+        Name of the method (`MethodFacts.method`).
+    n_ids, n_rows : int
+        Distinct people and rows that were removed.
+    guarantee : Guarantee
+        What is claimed about the model after it.
+    seconds : float
+        Wall-clock time of the call, digests not counted.
+    work : float
+        Training work done, as a share of naive retraining on the remaining rows.
+    rebuilt : dict of str to int
+        What was trained again, counted in the method's own parts.
+    digest_before, digest_after : str or None
+        SHA-256 of the canonical state; only with ``forget(ids, digest=True)``. The digest of a
+        model is confidential: with the remaining rows at hand, the old one tells a guesser when
+        a guess of the forgotten row is right.
+    """
+
+    method: str
+    n_ids: int
+    n_rows: int
+    guarantee: Guarantee
+    seconds: float
+    work: float
+    rebuilt: dict[str, int] = field(default_factory=dict)
+    digest_before: str | None = None
+    digest_after: str | None = None
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the receipt as plain values, ready for JSON."""
+        return asdict(self)
+
+    def __str__(self) -> str:
+        """One line for people."""
+        parts = ", ".join(f"{count} {name}" for name, count in self.rebuilt.items())
+        return (
+            f"{self.method}: forgot {self.n_ids} id(s), {self.n_rows} row(s) in "
+            f"{self.seconds:.3f} s, {self.work:.1%} of a retrain"
+            + (f" (rebuilt {parts})" if parts else "")
+            + f"; {self.guarantee.kind}"
+        )

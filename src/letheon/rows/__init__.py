@@ -1,0 +1,21 @@
+"""The rows a model holds, and whose they are: ids, tables, labels, physical removal."""
+
+from letheon.rows._ids import Ids, IntIds, TextIds, as_ids, row_ids
+from letheon.rows._index import IdIndex
+from letheon.rows._rows import Found, Rows
+from letheon.rows._tables import hold_table, hold_target, is_text_column, table_length
+
+__all__ = [
+    "Found",
+    "IdIndex",
+    "Ids",
+    "IntIds",
+    "Rows",
+    "TextIds",
+    "as_ids",
+    "hold_table",
+    "hold_target",
+    "is_text_column",
+    "row_ids",
+    "table_length",
+]

@@ -1,0 +1,244 @@
+"""Ids: all int (64 bits) or all str, kept in a compact form.
+
+Canonical bytes of an id are ``i`` + 8 bytes big-endian two's complement, or ``s`` + UTF-8 (not
+Unicode-normalised), so ``1 != "1"``. Kinds are checked element by element *before* NumPy sees
+the values: ``np.asarray([1, "1"])`` is ``["1", "1"]`` and ``np.asarray([2**63, -1])`` is float.
+"""
+
+from abc import ABC, abstractmethod
+from collections.abc import Iterable
+from typing import Any, Self
+
+import narwhals.stable.v2 as nw
+import numpy as np
+from numpy.typing import NDArray
+
+from letheon.exceptions import IdsLengthError, IdsTypeError
+from letheon.seeds import Purpose, keyed_hash_ints, keyed_hash_texts
+
+_INT64 = np.iinfo(np.int64)
+_EXPECTED = "expected all int (64 bits) or all str, one kind only"
+# Things that can be iterated over, but whose items are no ids.
+_NO_LISTS = (bytes, bytearray, memoryview, dict)
+
+
+class Ids(ABC):
+    """Ids of one kind, one per row, in order. Immutable."""
+
+    @abstractmethod
+    def __len__(self) -> int: ...
+
+    @abstractmethod
+    def take(self, positions: NDArray[np.int64]) -> Self:
+        """Return the ids at these positions, in a fresh buffer."""
+
+    @abstractmethod
+    def joined(self, *others: "Ids") -> Self:
+        """Return these ids followed by the others, which must be of the same kind."""
+
+    @abstractmethod
+    def hashes(self, seed: int, purpose: Purpose, *parts: int | str) -> NDArray[np.uint64]:
+        """Return the keyed hash of every id."""
+
+    @abstractmethod
+    def to_list(self) -> list[int] | list[str]:
+        """Return the ids as plain Python values."""
+
+    @abstractmethod
+    def to_array(self) -> NDArray[Any]:
+        """Return the ids as an array: int64, or objects that are str."""
+
+    def distinct(self) -> Self:
+        """Return each id once, in order of first appearance."""
+        first = {value: position for position, value in reversed(list(enumerate(self.to_list())))}
+        return self.take(np.sort(np.fromiter(first.values(), np.int64, len(first))))
+
+    def _same_kind(self, others: "tuple[Ids, ...]") -> list[Self]:
+        """Return these ids and the others, or raise if they are of different kinds."""
+        parts = [self]
+        for other in others:
+            if not isinstance(other, type(self)):
+                raise IdsTypeError(
+                    f"this model holds {_kind_name(self)} ids and was given {_kind_name(other)} "
+                    f"ids; {_EXPECTED}"
+                )
+            parts.append(other)
+        return parts
+
+
+class IntIds(Ids):
+    """Ids that are int, as one int64 array."""
+
+    def __init__(self, values: NDArray[np.int64]) -> None:
+        self.values = values
+
+    def __len__(self) -> int:
+        return len(self.values)
+
+    def take(self, positions: NDArray[np.int64]) -> Self:
+        """Return the ids at these positions, in a fresh buffer."""
+        return type(self)(self.values[positions])
+
+    def joined(self, *others: Ids) -> Self:
+        """Return these ids followed by the others, which must be of the same kind."""
+        return type(self)(np.concatenate([ids.values for ids in self._same_kind(others)]))
+
+    def hashes(self, seed: int, purpose: Purpose, *parts: int | str) -> NDArray[np.uint64]:
+        """Return the keyed hash of every id."""
+        return keyed_hash_ints(seed, purpose, self.values, *parts)
+
+    def to_list(self) -> list[int]:
+        """Return the ids as plain Python values."""
+        values: list[int] = self.values.tolist()
+        return values
+
+    def to_array(self) -> NDArray[Any]:
+        """Return a copy of the ids as an int64 array."""
+        return self.values.copy()
+
+    def distinct(self) -> Self:
+        """Return each id once, in order of first appearance."""
+        _, first = np.unique(self.values, return_index=True)
+        return self.take(np.sort(first))
+
+    def _to_state(self) -> dict[str, Any]:
+        return {"values": self.values}
+
+    @classmethod
+    def _from_state(cls, state: dict[str, Any]) -> Self:
+        return cls(state["values"])
+
+
+class TextIds(Ids):
+    """Ids that are str, as one UTF-8 buffer and n + 1 offsets (a dict costs ten times more)."""
+
+    def __init__(self, blob: NDArray[np.uint8], offsets: NDArray[np.int64]) -> None:
+        self.blob = blob
+        self.offsets = offsets
+
+    @classmethod
+    def from_strings(cls, values: list[str]) -> Self:
+        """Encode Python strings."""
+        encoded = [_utf8(value) for value in values]
+        offsets = np.zeros(len(encoded) + 1, np.int64)
+        np.cumsum([len(text) for text in encoded], out=offsets[1:])
+        return cls(np.frombuffer(b"".join(encoded), np.uint8).copy(), offsets)
+
+    def __len__(self) -> int:
+        return len(self.offsets) - 1
+
+    def take(self, positions: NDArray[np.int64]) -> Self:
+        """Return the ids at these positions, in a fresh buffer."""
+        starts = self.offsets[:-1][positions]
+        lengths = self.offsets[1:][positions] - starts
+        offsets = np.zeros(len(lengths) + 1, np.int64)
+        np.cumsum(lengths, out=offsets[1:])
+        source = np.arange(offsets[-1]) + np.repeat(starts - offsets[:-1], lengths)
+        return type(self)(self.blob[source], offsets)
+
+    def joined(self, *others: Ids) -> Self:
+        """Return these ids followed by the others, which must be of the same kind."""
+        parts = self._same_kind(others)
+        offsets = np.zeros(sum(len(ids) for ids in parts) + 1, np.int64)
+        np.cumsum(np.concatenate([np.diff(ids.offsets) for ids in parts]), out=offsets[1:])
+        return type(self)(np.concatenate([ids.blob for ids in parts]), offsets)
+
+    def hashes(self, seed: int, purpose: Purpose, *parts: int | str) -> NDArray[np.uint64]:
+        """Return the keyed hash of every id."""
+        return keyed_hash_texts(seed, purpose, self.blob, self.offsets, *parts)
+
+    def to_list(self) -> list[str]:
+        """Return the ids as plain Python values."""
+        data, ends = self.blob.tobytes(), self.offsets.tolist()
+        return [data[a:b].decode() for a, b in zip(ends, ends[1:], strict=False)]
+
+    def to_array(self) -> NDArray[Any]:
+        """Return the ids as an array of str objects (a fixed-width dtype drops trailing NULs)."""
+        array = np.empty(len(self), object)
+        array[:] = self.to_list()
+        return array
+
+    def _to_state(self) -> dict[str, Any]:
+        return {"blob": self.blob, "offsets": self.offsets}
+
+    @classmethod
+    def _from_state(cls, state: dict[str, Any]) -> Self:
+        return cls(state["blob"], state["offsets"])
+
+
+def as_ids(values: Any, *, what: str = "ids") -> Ids:
+    """Normalise what a caller gives as ids.
+
+    Accepts lists, tuples, sets, iterators, NumPy arrays, pandas and polars series. Raises
+    `IdsTypeError` for bool, float, bytes, None, NaN, NA, mixed kinds and for a single bare id.
+    """
+    if isinstance(values, Ids):
+        return values
+    if isinstance(values, str | int | np.integer) and not isinstance(values, bool):
+        raise IdsTypeError(
+            f"{what}={values!r} is a single value; give a list of ids: [{values!r}]"
+        )
+    if isinstance(values, np.ndarray):
+        return _from_array(values, what)
+    native = nw.from_native(values, allow_series=True, pass_through=True)
+    if isinstance(native, nw.DataFrame | nw.LazyFrame):
+        raise IdsTypeError(f"{what} is a whole frame; give one column of it, such as frame['id']")
+    if isinstance(native, nw.Series):
+        values = native.to_list()
+    elif not isinstance(values, Iterable) or isinstance(values, _NO_LISTS):
+        raise IdsTypeError(f"{what} is a {type(values).__name__}; {_EXPECTED}")
+    return _from_values(list(values), what)
+
+
+def row_ids(values: Any, n_rows: int) -> Ids:
+    """Return one id per row: the caller's, or ``0..n-1`` when none were given."""
+    if values is None:
+        return IntIds(np.arange(n_rows, dtype=np.int64))
+    if isinstance(values, set | frozenset):
+        raise IdsTypeError("ids is a set, which has no order; give one id per row, in row order")
+    ids = as_ids(values)
+    if len(ids) != n_rows:
+        raise IdsLengthError(f"got {len(ids)} ids for {n_rows} rows; give one id per row")
+    return ids
+
+
+def _from_array(values: NDArray[Any], what: str) -> Ids:
+    if values.ndim != 1:
+        raise IdsTypeError(f"{what} has {values.ndim} dimensions; expected one")
+    if isinstance(values, np.ma.MaskedArray):
+        return _from_values(values.tolist(), what)  # masked ids become None, which is refused
+    if values.dtype.kind == "i" or (
+        values.dtype.kind == "u" and (values.dtype.itemsize < 8 or values.size == 0)
+    ):
+        return IntIds(values.astype(np.int64))
+    if values.dtype.kind in "bfcmMSV":
+        raise IdsTypeError(f"{what} has dtype {values.dtype}; {_EXPECTED}")
+    return _from_values(values.tolist(), what)
+
+
+def _from_values(values: list[Any], what: str) -> Ids:
+    kinds = {type(value) for value in values}
+    if all(issubclass(kind, str) for kind in kinds) and kinds:
+        return TextIds.from_strings(values)
+    if all(issubclass(kind, int | np.integer) and kind is not bool for kind in kinds):
+        return IntIds(_int64(values, what))
+    names = ", ".join(sorted(kind.__name__ for kind in kinds))
+    raise IdsTypeError(f"{what} holds values of type {names}; {_EXPECTED}")
+
+
+def _int64(values: list[Any], what: str) -> NDArray[np.int64]:
+    for value in values:
+        if not _INT64.min <= value <= _INT64.max:
+            raise IdsTypeError(f"{what} holds {value}, which does not fit 64 bits; use str ids")
+    return np.array([int(value) for value in values], np.int64)
+
+
+def _utf8(value: str) -> bytes:
+    try:
+        return value.encode()
+    except UnicodeEncodeError as error:
+        raise IdsTypeError(f"id {value!r} is no valid Unicode text: {error.reason}") from error
+
+
+def _kind_name(ids: Ids) -> str:
+    return "int" if isinstance(ids, IntIds) else "str"

@@ -1,0 +1,311 @@
+"""X and y as a model holds them: converted once, owned, in canonical order.
+
+A table is a NumPy array (C order), a scipy.sparse CSR, a pandas or polars frame, or one column of
+texts. The inner estimator of a wrapper receives the kind of table that was given.
+"""
+
+from typing import Any
+
+import narwhals.stable.v2 as nw
+import numpy as np
+import scipy.sparse as sp
+from numpy.typing import NDArray
+from sklearn.utils import check_array
+
+Table = Any
+
+
+def table_length(X: Table) -> int:
+    """Return the number of rows."""
+    return int(X.shape[0])
+
+
+def is_text_column(X: Table) -> bool:
+    """Return whether X is one column of texts, as text vectorisers take it."""
+    return isinstance(X, np.ndarray) and X.ndim == 1
+
+
+def hold_table(X: Any) -> Table:
+    """Convert X once: own copy, C order, -0.0 to +0.0, one NaN pattern.
+
+    Raises the errors scikit-learn users know for empty, one-dimensional or complex input;
+    whether NaN and infinity are allowed is the inner estimator's business.
+    """
+    frame = nw.from_native(X, eager_only=True, pass_through=True)
+    if isinstance(frame, nw.DataFrame):
+        _require_rows(frame.shape)
+        # A polars frame can share memory with the caller's NumPy arrays; taking rows copies.
+        return _tidy_frame(_plain_columns(frame[list(range(len(frame)))]))
+    if not sp.issparse(X) and _is_texts(X):
+        return np.array([str(value) for value in X], object)
+    array = check_array(
+        X, accept_sparse="csr", dtype=None, ensure_all_finite=False, ensure_min_features=1
+    )
+    if sp.issparse(array):
+        return _canonical_sparse(array.copy())
+    return _canonical_array(array)
+
+
+def take_rows(X: Table, positions: NDArray[np.int64]) -> Table:
+    """Return the rows at these positions in fresh memory; the others leave no trace in it."""
+    if isinstance(X, np.ndarray):
+        return X[positions]
+    if sp.issparse(X):
+        return _canonical_sparse(X[positions])
+    return _tidy_frame(nw.from_native(X, eager_only=True)[positions.tolist()])
+
+
+def slice_rows(X: Table, begin: int, end: int) -> Table:
+    """Return rows begin..end to train on: a read-only view, or a copy that may be spoilt.
+
+    An estimator told not to copy (``copy_X=False``) writes into what it is given.
+    """
+    if isinstance(X, np.ndarray):
+        return read_only(X[begin:end])
+    if sp.issparse(X):
+        return X[begin:end].copy()  # some estimators refuse read-only sparse data
+    return nw.from_native(X, eager_only=True)[begin:end].clone().to_native()
+
+
+def read_only(array: NDArray[Any]) -> NDArray[Any]:
+    """Return a view of the array that nobody can write through."""
+    view = array.view()
+    view.flags.writeable = False
+    return view
+
+
+def join_rows(X: Table, other: Table) -> Table:
+    """Return X followed by `other`, which must have the same kind, columns and dtypes."""
+    _require_same_layout(X, other)
+    if isinstance(X, np.ndarray):
+        return np.concatenate([X, _cast_like(X, other, "rows")])
+    if sp.issparse(X):
+        data = _cast_like(X, other.data, "rows")
+        other = type(X)((data, other.indices, other.indptr), shape=other.shape)
+        return _canonical_sparse(sp.vstack([X, other], format="csr"))
+    frames = [nw.from_native(table, eager_only=True) for table in (X, other)]
+    return _tidy_frame(nw.concat(_same_categories(frames), how="vertical"))
+
+
+def hold_target(y: Any) -> NDArray[Any]:
+    """Return y as an owned array of a canonical dtype.
+
+    int64, float64, bool or the narrowest fixed-width text: the width of a text dtype would
+    otherwise still show the length of a forgotten label.
+    """
+    array = check_array(y, ensure_2d=False, dtype=None, ensure_all_finite=False, input_name="y")
+    return _canonical_labels(array)
+
+
+def take_target(y: NDArray[Any] | None, positions: NDArray[np.int64]) -> NDArray[Any] | None:
+    """Return the labels at these positions in a canonical dtype."""
+    return None if y is None else _canonical_labels(y[positions])
+
+
+def join_target(y: NDArray[Any] | None, other: NDArray[Any] | None) -> NDArray[Any] | None:
+    """Return y followed by `other`; numbers and texts do not mix."""
+    if y is None or other is None:
+        if y is not other:
+            raise ValueError("the model was fitted with y or without it; give the same now")
+        return None
+    if (y.dtype.kind == "U") != (other.dtype.kind == "U") or y.shape[1:] != other.shape[1:]:
+        raise ValueError(
+            f"new labels have dtype {other.dtype} and shape {other.shape}; "
+            f"this model holds {y.dtype} of shape {y.shape}"
+        )
+    if y.dtype.kind != "U":
+        other = _cast_like(y, other, "labels")
+    return _canonical_labels(np.concatenate([y, other]))
+
+
+def _cast_like(held: Any, given: NDArray[Any], what: str) -> NDArray[Any]:
+    """Return the given values in the held dtype, which must not depend on rows that may leave.
+
+    Raises rather than change a value: 1.5 among ints, 300 among int8. Floats may be rounded.
+    """
+    dtype = held.dtype
+    with np.errstate(invalid="ignore"):
+        cast = given.astype(dtype, copy=False)
+    both_floats = dtype.kind == given.dtype.kind == "f"
+    if dtype != given.dtype and not both_floats and not np.array_equal(cast, given):
+        raise ValueError(
+            f"new {what} have dtype {given.dtype} and values that {dtype}, which this model "
+            f"holds, cannot represent; fit with {given.dtype} {what} from the start"
+        )
+    return cast
+
+
+def _require_rows(shape: tuple[int, int]) -> None:
+    if 0 in shape:
+        what = "sample(s)" if shape[0] == 0 else "feature(s)"
+        raise ValueError(f"Found array with 0 {what} (shape={shape}) while a minimum of 1 is needed.")
+
+
+def _is_texts(X: Any) -> bool:
+    if isinstance(X, np.ndarray) and (X.ndim != 1 or X.dtype.kind not in "OUT"):
+        return False
+    if not isinstance(X, np.ndarray | list | tuple):
+        series = nw.from_native(X, series_only=True, pass_through=True)
+        if not isinstance(series, nw.Series):
+            return False
+    return len(X) > 0 and all(isinstance(value, str) for value in X)
+
+
+def _canonical_array(array: NDArray[Any]) -> NDArray[Any]:
+    if array.dtype.kind in "UT":
+        return array.astype(object)
+    if array.dtype.kind == "O":
+        return _numbers_or_objects(array)
+    array = np.array(array, dtype=array.dtype.newbyteorder("="), order="C", copy=True)
+    return _plain_floats(array)
+
+
+def _plain_floats(array: NDArray[Any]) -> NDArray[Any]:
+    if array.dtype.kind == "f":
+        array += 0.0  # -0.0 + 0.0 is +0.0
+        missing = np.isnan(array)
+        if missing.any():
+            array[missing] = np.nan
+    return array
+
+
+def _numbers_or_objects(array: NDArray[Any]) -> NDArray[Any]:
+    kinds = {type(value) for value in array.flat}
+    if kinds and all(issubclass(kind, int | float | np.number | np.bool_) for kind in kinds):
+        return _plain_floats(np.array(array.astype(np.float64), order="C"))
+    return np.array(array, order="C", copy=True)
+
+
+def _canonical_sparse(matrix: Any) -> Any:
+    matrix.sum_duplicates()
+    matrix.sort_indices()
+    matrix.data = _plain_floats(matrix.data)
+    largest = max(matrix.nnz, *matrix.shape)
+    kind = np.int32 if largest <= np.iinfo(np.int32).max else np.int64
+    matrix.indices = matrix.indices.astype(kind, copy=False)
+    matrix.indptr = matrix.indptr.astype(kind, copy=False)
+    return matrix
+
+
+def _canonical_labels(array: NDArray[Any]) -> NDArray[Any]:
+    match array.dtype.kind:
+        case "i" | "u":
+            return _int64_labels(array)
+        case "f":
+            return array.astype(np.float64)
+        case "b":
+            return array.copy()
+    values = array.ravel().tolist()
+    if all(isinstance(value, str) for value in values):
+        return np.array(values, dtype=np.str_).reshape(array.shape)
+    kinds = {type(value) for value in values}
+    if kinds == {bool}:
+        return np.array(values, bool).reshape(array.shape)
+    if kinds == {int}:
+        return _int64_labels(np.array(values, object).reshape(array.shape))
+    if kinds <= {int, float}:
+        return np.array(values, np.float64).reshape(array.shape)
+    return np.array(values, object).reshape(array.shape)
+
+
+def _int64_labels(array: NDArray[Any]) -> NDArray[np.int64]:
+    if array.size and array.max() > np.iinfo(np.int64).max:
+        raise ValueError(f"y holds {array.max()}, which does not fit 64 bits; use str labels")
+    return array.astype(np.int64)
+
+
+def _plain_columns(frame: "nw.DataFrame[Any]") -> "nw.DataFrame[Any]":
+    """Return the frame with -0.0 as +0.0 and one NaN pattern; missing values stay missing."""
+    floats = {name: kind for name, kind in frame.schema.items() if kind.is_float()}
+    return frame.with_columns(_plain_column(name, kind) for name, kind in floats.items())
+
+
+def _plain_column(name: str, kind: "nw.dtypes.DType") -> "nw.Expr":
+    column = nw.col(name)
+    missing = nw.when(column.is_nan()).then(nw.lit(float("nan"), kind)).otherwise(column)
+    # Not `column + 0.0`, which polars simplifies away.
+    return nw.when(column == 0).then(nw.lit(0.0, kind)).otherwise(missing).alias(name)
+
+
+def _tidy_frame(frame: "nw.DataFrame[Any]") -> Table:
+    """Return the native frame without old row labels, unused categories and shared texts.
+
+    A filtered frame keeps the labels of its rows and the *names* of values that only forgotten
+    rows had.
+    """
+    frame = nw.maybe_reset_index(frame)
+    for name, kind in frame.schema.items():
+        if kind in (nw.Categorical, nw.Enum):
+            frame = frame.with_columns(_used_categories(frame.get_column(name)).alias(name))
+        elif kind == nw.String and frame.implementation.is_polars():
+            frame = frame.with_columns(_own_texts(frame.get_column(name)).alias(name))
+    return frame.to_native()
+
+
+def _own_texts(series: "nw.Series[Any]") -> "nw.Series[Any]":
+    """Return the texts in a fresh buffer; rows taken from a polars frame share the old one."""
+    return nw.new_series(series.name, series.to_list(), nw.String, backend="polars")
+
+
+def _used_categories(series: "nw.Series[Any]") -> "nw.Series[Any]":
+    native = series.to_native()
+    if not series.implementation.is_polars():
+        native = native.cat.remove_unused_categories()
+        return _as_series(native if native.cat.ordered else _sorted_categories(native))
+    if isinstance(series.dtype, nw.Enum):
+        present = set(series.cast(nw.String).drop_nulls().to_list())
+        native = native.cast(
+            type(native.dtype)([name for name in series.dtype.categories if name in present])
+        )
+    return _as_series(native)
+
+
+def _sorted_categories(native: Any) -> Any:
+    """Return a pandas column whose order of categories tells nothing of who was there before."""
+    order = sorted(native.cat.categories, key=lambda value: (type(value).__name__, value))
+    return native.cat.reorder_categories(order)
+
+
+def _same_categories(frames: "list[nw.DataFrame[Any]]") -> "list[nw.DataFrame[Any]]":
+    """Return the frames with categorical columns as the union of both sets of categories."""
+    head, tail = frames
+    for name, kind in head.schema.items():
+        if kind not in (nw.Categorical, nw.Enum):
+            continue
+        native, other = head.get_column(name).to_native(), tail.get_column(name).to_native()
+        if not head.implementation.is_polars():
+            held = native.cat.categories
+            union = [*held, *(value for value in other.cat.categories if value not in held)]
+            head = head.with_columns(_as_series(native.cat.set_categories(union)).alias(name))
+            tail = tail.with_columns(_as_series(other.cat.set_categories(union)).alias(name))
+        elif kind == nw.Enum:
+            held = native.dtype.categories.to_list()
+            more = [value for value in other.dtype.categories.to_list() if value not in held]
+            wide = type(native.dtype)([*held, *more])
+            head = head.with_columns(_as_series(native.cast(wide)).alias(name))
+            tail = tail.with_columns(_as_series(other.cast(wide)).alias(name))
+    return [head, tail]
+
+
+def _as_series(native: Any) -> "nw.Series[Any]":
+    return nw.from_native(native, series_only=True)
+
+
+def _require_same_layout(X: Table, other: Table) -> None:
+    held, given = _layout(X), _layout(other)
+    if held != given:
+        raise ValueError(f"new rows have layout {given}; this model holds {held}")
+
+
+def _layout(X: Table) -> tuple[Any, ...]:
+    if isinstance(X, np.ndarray):
+        kind = "number" if X.dtype.kind in "biuf" else X.dtype.name
+        return ("array", kind, *X.shape[1:])
+    if sp.issparse(X):
+        return ("sparse", X.shape[1])
+    frame = nw.from_native(X, eager_only=True)
+    kinds = [
+        (name, type(kind).__name__ if kind in (nw.Categorical, nw.Enum) else str(X[name].dtype))
+        for name, kind in frame.schema.items()
+    ]
+    return (str(frame.implementation), *kinds)

@@ -1,0 +1,523 @@
+"""Keyed randomness: every random decision is a pure function of a seed and what it is about.
+
+A generator that is consumed row after row remembers who was there. Here nothing is consumed:
+a decision about an id, a slice or a step is ``keyed_hash(seed, purpose, ...)``, so a model that
+forgot a row and a model that never saw it decide everything else alike.
+
+The hash, byte by byte
+----------------------
+``keyed_hash(seed, purpose, *parts)`` is SipHash-2-4 with 64 bits of output (Aumasson and
+Bernstein, 2012).
+
+* Key: the seed, ``0 <= seed < 2**128``, as 16 bytes little-endian.
+* Message: ``frame(purpose) + frame(part_1) + frame(part_2) + ...``, where
+
+  ========= ====== ============================== ==========================
+  value     tag    length                         payload
+  ========= ====== ============================== ==========================
+  ``int``   ``i``  none                           8 bytes, two's complement,
+                                                  big-endian
+  ``str``   ``s``  4 bytes, big-endian, of the    UTF-8, not normalised
+                   payload in bytes
+  ``bytes`` ``b``  4 bytes, big-endian            the bytes themselves
+  ========= ====== ============================== ==========================
+
+  A frame is never a prefix of another one, so no two lists of parts share a message;
+  ``1``, ``"1"`` and ``b"1"`` differ. A ``bool`` is refused.
+* SipHash reads the message as 8-byte little-endian words; the last word is filled with zeros
+  and has the length of the message modulo 256 as its top byte.
+
+``mix64(key, bits)`` is the hash of inner loops, ``f(key ^ f(bits + 0x9E3779B97F4A7C15))`` modulo
+``2**64``, where ``f`` is the finaliser of SplitMix64 (Steele, Lea and Flood, 2014)::
+
+    f(z):  z = (z ^ (z >> 30)) * 0xBF58476D1CE4E5B9
+           z = (z ^ (z >> 27)) * 0x94D049BB133111EB
+           return z ^ (z >> 31)
+
+The compiled core (`letheon._core`) and the NumPy code below give the same 64 bits; golden vectors
+in the tests hold both to this text. These rules are frozen: changing them changes every digest.
+"""
+
+import secrets
+import struct
+from collections.abc import Iterator
+from enum import StrEnum, unique
+from typing import Any, TypeVar
+
+import numpy as np
+import numpy.typing as npt
+
+try:
+    from letheon import _core
+except ImportError:  # a pure-Python install (no compiler) is slower, not different
+    _core = None  # type: ignore[assignment]
+
+__all__ = [
+    "Purpose",
+    "keyed_hash",
+    "keyed_hash_ints",
+    "keyed_hash_texts",
+    "library_seed",
+    "mix64",
+    "seed_from",
+]
+
+_Part = int | str | bytes
+_UInt64Array = npt.NDArray[np.uint64]
+_Scalar = TypeVar("_Scalar", bound=np.generic)
+
+_SEED_BITS = 128
+_MASK = 2**64 - 1
+_MAX_FRAME = 2**32 - 1
+# "somepseudorandomlygeneratedbytes" in big-endian words: SipHash's initial state.
+_SIP_INITIAL = (0x736F6D6570736575, 0x646F72616E646F6D, 0x6C7967656E657261, 0x7465646279746573)
+_GOLDEN_GAMMA = np.uint64(0x9E3779B97F4A7C15)
+_MULTIPLIER_1 = np.uint64(0xBF58476D1CE4E5B9)
+_MULTIPLIER_2 = np.uint64(0x94D049BB133111EB)
+# Bytes of messages that the NumPy code lays out at once: its temporaries then stay in the cache.
+_BLOCK_BYTES = 2**19
+
+
+@unique
+class Purpose(StrEnum):
+    """What a random decision is about; two uses never share one, so they never share a stream."""
+
+    SHARD = "shard"
+    """Which shard a person's rows belong to."""
+    SLICE = "slice"
+    """Which slice of the shard."""
+    STAGE = "stage"
+    """The library generator of one training stage (shard, slice)."""
+    EPOCH = "epoch"
+    """The order of rows in one pass over them."""
+    RETRAIN = "retrain"
+    """The library generator of a full training run."""
+    STEP = "step"
+    """The library generator of one step of a pipeline."""
+    ID_INDEX = "id-index"
+    """The hash index over the ids that a model holds."""
+    SAMPLE = "sample"
+    """A sample drawn to measure something, never to train."""
+
+
+def keyed_hash(seed: int, purpose: str, *parts: int | str | bytes) -> int:
+    """Hash `purpose` and `parts` under the key `seed` to 64 bits.
+
+    Parameters
+    ----------
+    seed : int
+        The key, ``0 <= seed < 2**128``.
+    purpose : str
+        What the decision is about; a member of `Purpose` inside letheon.
+    *parts : int, str or bytes
+        Whom or what it concerns. Ints are 64 bits wide; the kind of a part matters.
+
+    Returns
+    -------
+    int
+        ``SipHash-2-4(key = seed, message = frame(purpose) + frame(part) + ...)``, in
+        ``0 .. 2**64 - 1``; see the module's text for the frames.
+
+    Examples
+    --------
+    >>> keyed_hash(0, "shard", 17)
+    9376836954017881026
+    >>> keyed_hash(0, "shard", "17") == keyed_hash(0, "shard", 17)
+    False
+    """
+    key, message = _seed_bytes(seed), _message(purpose, parts)
+    return _siphash24(key, message) if _core is None else _core.siphash24(key, message)
+
+
+def keyed_hash_ints(
+    seed: int, purpose: str, values: npt.NDArray[np.int64], *parts: int | str | bytes
+) -> npt.NDArray[np.uint64]:
+    """Hash each of many ints: element ``k`` is ``keyed_hash(seed, purpose, *parts, values[k])``.
+
+    Parameters
+    ----------
+    seed : int
+        The key, ``0 <= seed < 2**128``.
+    purpose : str
+        What the decisions are about.
+    values : ndarray of int64, shape (n,)
+        The ints, each the last part of its message.
+    *parts : int, str or bytes
+        Parts that all messages share, before the int.
+
+    Returns
+    -------
+    ndarray of uint64, shape (n,)
+
+    Examples
+    --------
+    >>> keyed_hash_ints(7, "shard", np.array([17, 204])) % np.uint64(5)
+    array([4, 3], dtype=uint64)
+    """
+    key, prefix = _seed_bytes(seed), _message(purpose, parts)
+    values = _vector(values, np.int64, "values")
+    if _core is not None:
+        return _core.hash_ints(key, prefix, values)
+    return _hash_ints_numpy(key, prefix, values)
+
+
+def keyed_hash_texts(
+    seed: int,
+    purpose: str,
+    blob: npt.NDArray[np.uint8],
+    offsets: npt.NDArray[np.int64],
+    *parts: int | str | bytes,
+) -> npt.NDArray[np.uint64]:
+    """Hash each of many texts: element ``k`` is ``keyed_hash(seed, purpose, *parts, text_k)``.
+
+    Parameters
+    ----------
+    seed : int
+        The key, ``0 <= seed < 2**128``.
+    purpose : str
+        What the decisions are about.
+    blob : ndarray of uint8
+        The UTF-8 bytes of all texts; text ``k`` is ``blob[offsets[k]:offsets[k + 1]]``.
+    offsets : ndarray of int64, shape (n + 1,)
+        Where the texts begin and end; never decreasing, inside `blob`.
+    *parts : int, str or bytes
+        Parts that all messages share, before the text.
+
+    Returns
+    -------
+    ndarray of uint64, shape (n,)
+
+    Examples
+    --------
+    >>> blob = np.frombuffer("c-17c-204".encode(), dtype=np.uint8)
+    >>> hashes = keyed_hash_texts(7, "shard", blob, np.array([0, 4, 9]))
+    >>> int(hashes[1]) == keyed_hash(7, "shard", "c-204")
+    True
+    """
+    key, prefix = _seed_bytes(seed), _message(purpose, parts)
+    blob, offsets = _vector(blob, np.uint8, "blob"), _vector(offsets, np.int64, "offsets")
+    _verify_offsets(offsets, blob.size)
+    if _core is not None:
+        return _core.hash_texts(key, prefix, blob, offsets)
+    return _hash_texts_numpy(key, prefix, blob, offsets)
+
+
+def mix64(
+    key: int | npt.NDArray[np.uint64], bits: npt.NDArray[np.uint64]
+) -> npt.NDArray[np.uint64]:
+    """Mix `bits` with `key`, element by element: the cheap hash of inner loops.
+
+    Parameters
+    ----------
+    key : int or ndarray of uint64
+        One key of 64 bits, usually a `keyed_hash`, or one per element (broadcast against `bits`).
+    bits : ndarray of uint64
+        The values, for instance the bit patterns of floats.
+
+    Returns
+    -------
+    ndarray of uint64
+        ``f(key ^ f(bits + 0x9E3779B97F4A7C15))`` modulo ``2**64``, ``f`` the finaliser of
+        SplitMix64. For one key this is a bijection of the 64-bit values: distinct values never
+        collide. It is well mixed but no cryptographic function.
+
+    Examples
+    --------
+    >>> mix64(keyed_hash(7, "epoch", 3), np.arange(2, dtype=np.uint64))
+    array([13859472909994731424, 12237039881345208923], dtype=uint64)
+    """
+    _verify_dtype(bits, np.uint64, "bits")
+    if isinstance(key, np.ndarray):
+        _verify_dtype(key, np.uint64, "key")
+        keys, values = np.broadcast_arrays(key, bits)
+        return _mix64_flat(np.ravel(keys), np.ravel(values)).reshape(values.shape)
+    one_key = _integer(key, "key")
+    if not 0 <= one_key <= _MASK:
+        raise ValueError(f"key must be in 0 .. 2**64 - 1, got {one_key}")
+    return _mix64_flat(one_key, np.ravel(bits)).reshape(bits.shape)
+
+
+def seed_from(random_state: int | np.random.RandomState | np.random.Generator | None) -> int:
+    """Turn scikit-learn's `random_state` into a seed of 128 bits.
+
+    Parameters
+    ----------
+    random_state : None, int, RandomState or Generator
+        An int ``0 <= r < 2**128`` is itself the seed, so ``random_state=model.seed_`` reproduces
+        a model. A generator gives 16 bytes, once. None asks the operating system.
+
+    Returns
+    -------
+    int
+        In ``0 .. 2**128 - 1``.
+
+    Examples
+    --------
+    >>> seed_from(42)
+    42
+    >>> seed_from(np.random.default_rng(0)) == seed_from(np.random.default_rng(0))
+    True
+    """
+    if random_state is None:
+        return secrets.randbits(_SEED_BITS)
+    if isinstance(random_state, np.random.RandomState | np.random.Generator):
+        return int.from_bytes(random_state.bytes(_SEED_BITS // 8), "little")
+    if isinstance(random_state, bool) or not isinstance(random_state, int | np.integer):
+        raise TypeError(
+            "random_state must be None, an int, a numpy RandomState or a numpy Generator, "
+            f"got {random_state!r} of type {type(random_state).__name__}"
+        )
+    return _verify_seed(int(random_state), "random_state")
+
+
+def library_seed(seed: int, purpose: str, *parts: int | str | bytes) -> int:
+    """Return 32 bits of `keyed_hash`: a fresh `random_state` for scikit-learn or NumPy.
+
+    Parameters
+    ----------
+    seed : int
+        The key, ``0 <= seed < 2**128``.
+    purpose : str
+        What the generator is for.
+    *parts : int, str or bytes
+        The boundary at which it is seeded afresh: shard, slice, epoch, node.
+
+    Returns
+    -------
+    int
+        ``keyed_hash(seed, purpose, *parts) mod 2**32``.
+
+    Examples
+    --------
+    >>> library_seed(7, Purpose.STAGE, 0, 2)
+    1947213295
+    """
+    return keyed_hash(seed, purpose, *parts) & 0xFFFFFFFF
+
+
+def _integer(value: Any, name: str) -> int:
+    """Return `value` as int; a bool and everything that is no integer is a TypeError."""
+    if isinstance(value, bool) or not isinstance(value, int | np.integer):
+        raise TypeError(f"{name} must be an int, got {value!r} of type {type(value).__name__}")
+    return int(value)
+
+
+def _verify_seed(seed: int, name: str) -> int:
+    """Return `seed` if it has at most 128 bits and no sign."""
+    if not 0 <= seed < 2**_SEED_BITS:
+        raise ValueError(f"{name} must be in 0 .. 2**{_SEED_BITS} - 1, got {seed}")
+    return seed
+
+
+def _seed_bytes(seed: int) -> bytes:
+    """Return the 16 bytes of SipHash's key."""
+    return _verify_seed(_integer(seed, "seed"), "seed").to_bytes(16, "little")
+
+
+def _frame(part: _Part) -> bytes:
+    """Return the bytes of one part; no frame is a prefix of another."""
+    if isinstance(part, str):
+        payload = part.encode()
+        return b"s" + len(payload).to_bytes(4, "big") + payload
+    if isinstance(part, bytes):
+        return b"b" + len(part).to_bytes(4, "big") + part
+    value = _integer(part, "a part that is neither str nor bytes")
+    if not -(2**63) <= value < 2**63:
+        raise ValueError(f"a part must fit in 64 bits (int64), got {value}")
+    return b"i" + value.to_bytes(8, "big", signed=True)
+
+
+def _message(purpose: str, parts: tuple[_Part, ...]) -> bytes:
+    """Return the frames of `purpose` and `parts`, one after the other."""
+    if not isinstance(purpose, str):
+        raise TypeError(f"purpose must be a str, got {purpose!r}")
+    return _frame(purpose) + b"".join(map(_frame, parts))
+
+
+def _verify_dtype(array: Any, dtype: type[np.generic], name: str) -> None:
+    """Raise unless `array` is an array of exactly this dtype: a silent cast changes hashes."""
+    if not isinstance(array, np.ndarray) or array.dtype != dtype:
+        given = array.dtype if isinstance(array, np.ndarray) else type(array).__name__
+        raise TypeError(f"{name} must be an array of {dtype.__name__}, got {given}")
+
+
+def _vector(array: npt.NDArray[_Scalar], dtype: type[_Scalar], name: str) -> npt.NDArray[_Scalar]:
+    """Return the one-dimensional `array`, contiguous."""
+    _verify_dtype(array, dtype, name)
+    if array.ndim != 1:
+        raise ValueError(f"{name} must have one dimension, got shape {array.shape}")
+    return np.ascontiguousarray(array)
+
+
+def _verify_offsets(offsets: npt.NDArray[np.int64], size: int) -> None:
+    """Raise unless `offsets` cut a blob of `size` bytes into texts that fit a frame."""
+    if offsets.size == 0:
+        raise ValueError("offsets must hold n + 1 numbers for n texts, got none")
+    lengths = np.diff(offsets)
+    if offsets[0] < 0 or offsets[-1] > size or np.any(lengths < 0):
+        raise ValueError(f"offsets must not decrease and must lie in 0 .. {size} (the blob)")
+    if np.any(lengths > _MAX_FRAME):
+        raise ValueError(f"a text may have at most {_MAX_FRAME} bytes")
+
+
+def _siphash24(key: bytes, message: bytes) -> int:
+    """SipHash-2-4 of one message in plain Python."""
+    k0, k1 = struct.unpack("<2Q", key)
+    v0, v1, v2, v3 = (c ^ k for c, k in zip(_SIP_INITIAL, (k0, k1, k0, k1), strict=True))
+    padded = message + bytes(7 - len(message) % 8) + bytes([len(message) & 0xFF])
+    for (word,) in struct.iter_unpack("<Q", padded):
+        v0, v1, v2, v3 = _sip_rounds(2, v0, v1, v2, v3 ^ word)
+        v0 ^= word
+    v0, v1, v2, v3 = _sip_rounds(4, v0, v1, v2 ^ 0xFF, v3)
+    return v0 ^ v1 ^ v2 ^ v3
+
+
+def _sip_rounds(count: int, v0: int, v1: int, v2: int, v3: int) -> tuple[int, int, int, int]:
+    """Apply SipRound `count` times to Python ints."""
+    for _ in range(count):
+        v0 = (v0 + v1) & _MASK
+        v1 = ((v1 << 13 | v1 >> 51) & _MASK) ^ v0
+        v0 = (v0 << 32 | v0 >> 32) & _MASK
+        v2 = (v2 + v3) & _MASK
+        v3 = ((v3 << 16 | v3 >> 48) & _MASK) ^ v2
+        v0 = (v0 + v3) & _MASK
+        v3 = ((v3 << 21 | v3 >> 43) & _MASK) ^ v0
+        v2 = (v2 + v1) & _MASK
+        v1 = ((v1 << 17 | v1 >> 47) & _MASK) ^ v2
+        v2 = (v2 << 32 | v2 >> 32) & _MASK
+    return v0, v1, v2, v3
+
+
+def _siphash24_numpy(key: bytes, words: _UInt64Array) -> _UInt64Array:
+    """SipHash-2-4 of `n` padded messages of equal length, `words` of shape (n_words, n)."""
+    k0, k1 = struct.unpack("<2Q", key)
+    v0, v1, v2, v3 = (
+        np.full(words.shape[1], c ^ k, dtype=np.uint64)
+        for c, k in zip(_SIP_INITIAL, (k0, k1, k0, k1), strict=True)
+    )
+    for word in words:
+        v3 ^= word
+        _sip_rounds_numpy(2, v0, v1, v2, v3)
+        v0 ^= word
+    v2 ^= np.uint64(0xFF)
+    _sip_rounds_numpy(4, v0, v1, v2, v3)
+    return v0 ^ v1 ^ v2 ^ v3
+
+
+def _rotate(values: _UInt64Array, bits: int) -> None:
+    """Rotate every element to the left, in place."""
+    low = values >> (64 - bits)
+    values <<= bits
+    values |= low
+
+
+def _sip_rounds_numpy(
+    count: int, v0: _UInt64Array, v1: _UInt64Array, v2: _UInt64Array, v3: _UInt64Array
+) -> None:
+    """Apply SipRound `count` times to arrays, in place."""
+    for _ in range(count):
+        _half_round(v0, v1, v2, v3, 13, 16)
+        _half_round(v2, v1, v0, v3, 17, 21)
+
+
+def _half_round(
+    a: _UInt64Array, b: _UInt64Array, c: _UInt64Array, d: _UInt64Array, left: int, right: int
+) -> None:
+    """Apply one half of SipRound in place: its halves differ in roles and rotations only."""
+    a += b
+    _rotate(b, left)
+    b ^= a
+    _rotate(a, 32)
+    c += d
+    _rotate(d, right)
+    d ^= c
+
+
+def _words(messages: npt.NDArray[np.uint8], lengths: npt.NDArray[np.int64]) -> _UInt64Array:
+    """Return zero-filled messages, one per row, as SipHash's words, one message per column."""
+    messages[:, -1] = lengths & 0xFF
+    return np.ascontiguousarray(messages.view("<u8").T, dtype=np.uint64)
+
+
+def _hash_ints_numpy(key: bytes, prefix: bytes, values: npt.NDArray[np.int64]) -> _UInt64Array:
+    """Twin of the core's `hash_ints`."""
+    out = np.empty(values.size, dtype=np.uint64)
+    head = np.frombuffer(prefix + b"i", dtype=np.uint8)
+    length = head.size + 8
+    width = length // 8 * 8 + 8
+    rows = max(1, _BLOCK_BYTES // width)
+    for start in range(0, values.size, rows):
+        block = values[start : start + rows]
+        messages = np.zeros((block.size, width), dtype=np.uint8)
+        messages[:, : head.size] = head
+        messages[:, head.size : length] = block.astype(">i8").view(np.uint8).reshape(-1, 8)
+        words = _words(messages, np.full(block.size, length))
+        out[start : start + rows] = _siphash24_numpy(key, words)
+    return out
+
+
+def _hash_texts_numpy(
+    key: bytes, prefix: bytes, blob: npt.NDArray[np.uint8], offsets: npt.NDArray[np.int64]
+) -> _UInt64Array:
+    """Twin of the core's `hash_texts`: texts whose messages have as many words go together."""
+    out = np.empty(offsets.size - 1, dtype=np.uint64)
+    head = np.frombuffer(prefix + b"s", dtype=np.uint8)
+    lengths = np.diff(offsets)
+    for rows, width in _blocks(head.size + 4 + lengths):
+        messages = _text_messages(head, width, blob, offsets[rows], lengths[rows])
+        out[rows] = _siphash24_numpy(key, _words(messages, head.size + 4 + lengths[rows]))
+    return out
+
+
+def _blocks(lengths: npt.NDArray[np.int64]) -> Iterator[tuple[npt.NDArray[np.intp], int]]:
+    """Cut messages of these lengths into blocks of one width: (rows, padded bytes)."""
+    if lengths.size == 0:
+        return
+    widths = lengths // 8 * 8 + 8
+    order = np.argsort(widths, kind="stable")
+    for group in np.split(order, np.flatnonzero(np.diff(widths[order])) + 1):
+        width = int(widths[group[0]])
+        step = max(1, _BLOCK_BYTES // width)
+        for start in range(0, group.size, step):
+            yield group[start : start + step], width
+
+
+def _text_messages(
+    head: npt.NDArray[np.uint8],
+    width: int,
+    blob: npt.NDArray[np.uint8],
+    starts: npt.NDArray[np.int64],
+    lengths: npt.NDArray[np.int64],
+) -> npt.NDArray[np.uint8]:
+    """Lay out head, length and text of each message in a row of `width` bytes, zero-filled."""
+    messages = np.zeros((starts.size, width), dtype=np.uint8)
+    begin = head.size + 4
+    messages[:, : head.size] = head
+    messages[:, head.size : begin] = lengths.astype(">u4").view(np.uint8).reshape(-1, 4)
+    columns = np.arange(lengths.max())
+    inside = columns < lengths[:, None]
+    messages[:, begin : begin + columns.size][inside] = blob[(starts[:, None] + columns)[inside]]
+    return messages
+
+
+def _mix64_flat(key: int | _UInt64Array, bits: _UInt64Array) -> _UInt64Array:
+    """`mix64` of a flat array, by the core or by NumPy."""
+    if _core is None:
+        return _mix64_numpy(key, bits)
+    bits = np.ascontiguousarray(bits)
+    if isinstance(key, np.ndarray):
+        return _core.mix64_pairs(np.ascontiguousarray(key), bits)
+    return _core.mix64(key, bits)
+
+
+def _mix64_numpy(key: int | _UInt64Array, bits: _UInt64Array) -> _UInt64Array:
+    """Twin of the core's `mix64` and `mix64_pairs`."""
+    keys = key if isinstance(key, np.ndarray) else np.uint64(key)
+    return _finalise(keys ^ _finalise(bits + _GOLDEN_GAMMA))
+
+
+def _finalise(z: _UInt64Array) -> _UInt64Array:
+    """SplitMix64's finaliser, Stafford's variant 13."""
+    z = (z ^ (z >> np.uint64(30))) * _MULTIPLIER_1
+    z = (z ^ (z >> np.uint64(27))) * _MULTIPLIER_2
+    return z ^ (z >> np.uint64(31))

@@ -1,0 +1,13 @@
+"""SISA: sharded, isolated, sliced, aggregated training, and the plan of what it will cost."""
+
+from letheon.sharded._plan import Plan, compare_plans, epochs_per_stage, plan
+from letheon.sharded._sisa import SISAClassifier, SISARegressor
+
+__all__ = [
+    "Plan",
+    "SISAClassifier",
+    "SISARegressor",
+    "compare_plans",
+    "epochs_per_stage",
+    "plan",
+]

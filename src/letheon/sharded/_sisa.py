@@ -1,0 +1,233 @@
+"""SISA for classifiers and regressors (Bourtoule et al., 2021; survey section 4.1)."""
+
+from typing import Any, ClassVar
+
+import numpy as np
+from numpy.typing import NDArray
+from sklearn.base import ClassifierMixin, RegressorMixin
+from sklearn.utils.multiclass import check_classification_targets
+from sklearn.utils.validation import check_is_fitted, column_or_1d
+
+from letheon.rows import hold_table, hold_target
+from letheon.sharded import _aggregate
+from letheon.sharded._base import SISABase
+from letheon.sharded._plan import StageData
+
+
+class SISAClassifier(ClassifierMixin, SISABase):
+    """Any scikit-learn classifier, sharded and sliced so that forgetting is fast and exact.
+
+    People are spread over `n_shards` shards by a keyed hash of their id; each shard trains its own
+    model in isolation, slice by slice, and keeps the state after every slice. To forget someone,
+    only their shard is retrained, from the first slice they are in. With S shards and R slices
+    the mean speed-up of one removal is ``S * 3R / (2R + 1)``; see `letheon.sharded.plan`.
+
+    Parameters
+    ----------
+    estimator : classifier
+        Trained once per shard. Every `random_state` in it is derived from `seed_`.
+    n_shards : int, default=5
+        More shards forget faster and predict worse: each sees fewer rows.
+    n_slices : int, default=1
+        More than one needs `partial_fit`; every slice costs one saved state per shard.
+    epochs : int or None, default=None
+        Passes over the data that a shard would get without slices. None trains each shard with
+        one call of `fit` when ``n_slices=1``; otherwise it means 10, or as many as the slices need
+        (cumulative), or 1 (new). Stage k gets ``e_s = 2 epochs / (n_slices + 1)`` passes, rounded
+        so that none gets zero.
+    stage_data : {"cumulative", "new"}, default="cumulative"
+        Stage k trains on slices 1..k (gradient learners), or on slice k only (counting learners
+        such as naive Bayes, which must see each row once).
+    aggregation : {"mean", "vote"}, default="mean"
+        Mean of class probabilities (of votes where the estimator has none), or majority of
+        labels, ties to the lowest class.
+    risk_edges : sequence of float or None, default=None
+        Edges between tiers of risk, fixed in advance; then `fit` takes `risk`. A person of tier t
+        is in one of the last ``ceil(n_shards / 2**t)`` shards and in later slices the higher t.
+    checkpoint_dir : path or None, default=None
+        Where the states after each slice are kept; None keeps them in memory. The model has a
+        sub-directory of its own there.
+    n_jobs : int or None, default=None
+        Shards trained at once, through joblib: `joblib.parallel_config` chooses processes, Ray or
+        Dask. Never changes the result.
+    random_state : int, RandomState, Generator or None, default=None
+        Seed of everything random. None draws 128 bits from the operating system.
+
+    Attributes
+    ----------
+    classes_ : ndarray
+        Labels still held, sorted. It shrinks when the last row of a class is forgotten.
+    estimators_ : list
+        Fitted models of the shards that hold rows.
+    seed_ : int
+        128 bits; ``random_state=model.seed_`` gives the same model on the same rows.
+    ensemble_ : Ensemble
+        Shards with rows, states and models. A saved model is personal data.
+    ids_, guarantee_, n_rows_
+        See `ForgetMixin`.
+
+    Guarantee
+    ---------
+    Exact, for requests that do not depend on the model (oblivious), towards an observer of the
+    latest model: after any sequence of `forget` and `learn` the model has the bytes of a fresh
+    `fit` on the remaining rows in held order, with the same seed, library versions and CPU kernel.
+    People who choose to leave after seeing the model are adaptive requesters; the fixed
+    assignment to shards then leaks (Gupta et al., 2021), and nothing is claimed about them.
+
+    References
+    ----------
+    Bourtoule et al., Machine Unlearning, IEEE S&P 2021. Gupta et al., Adaptive Machine
+    Unlearning, NeurIPS 2021.
+
+    Examples
+    --------
+    >>> from sklearn.datasets import load_breast_cancer
+    >>> from sklearn.tree import DecisionTreeClassifier
+    >>> from letheon import SISAClassifier
+    >>> X, y = load_breast_cancer(return_X_y=True)
+    >>> model = SISAClassifier(DecisionTreeClassifier(), n_shards=4, random_state=0).fit(X, y)
+    >>> model.forget([0, 1]).n_rows
+    2
+    >>> import numpy as np
+    >>> keep = np.arange(2, len(X))
+    >>> fresh = SISAClassifier(DecisionTreeClassifier(), n_shards=4, random_state=0)
+    >>> fresh.fit(X[keep], y[keep], ids=keep).digest() == model.digest()
+    True
+    """
+
+    _is_classifier: ClassVar[bool] = True
+    _aggregations: ClassVar[tuple[str, ...]] = ("mean", "vote")
+
+    def __init__(
+        self,
+        estimator: Any,
+        *,
+        n_shards: int = 5,
+        n_slices: int = 1,
+        epochs: int | None = None,
+        stage_data: StageData = "cumulative",
+        aggregation: str = "mean",
+        risk_edges: Any = None,
+        checkpoint_dir: Any = None,
+        n_jobs: int | None = None,
+        random_state: Any = None,
+    ) -> None:
+        self.estimator = estimator
+        self.n_shards = n_shards
+        self.n_slices = n_slices
+        self.epochs = epochs
+        self.stage_data = stage_data
+        self.aggregation = aggregation
+        self.risk_edges = risk_edges
+        self.checkpoint_dir = checkpoint_dir
+        self.n_jobs = n_jobs
+        self.random_state = random_state
+
+    @property
+    def classes_(self) -> NDArray[Any]:
+        """Labels still held, sorted."""
+        check_is_fitted(self)
+        assert self.ensemble_.classes is not None
+        return self.ensemble_.classes
+
+    def predict(self, X: Any) -> NDArray[Any]:
+        """Return the label with the highest aggregated probability, the lowest on a tie."""
+        classes, shares = self._aggregate(X)
+        labels: NDArray[Any] = classes[shares.argmax(axis=1)]
+        return labels
+
+    def predict_proba(self, X: Any) -> NDArray[np.float64]:
+        """Return mean probabilities, or shares of votes, in the order of `classes_`."""
+        return self._aggregate(X)[1]
+
+    def _aggregate(self, X: Any) -> tuple[NDArray[Any], NDArray[np.float64]]:
+        check_is_fitted(self)
+        ensemble = self.ensemble_  # read once: a commit may replace it meanwhile
+        assert ensemble.classes is not None
+        combine = (
+            _aggregate.vote_shares if self.aggregation == "vote" else _aggregate.mean_probabilities
+        )
+        return ensemble.classes, combine(ensemble.models, ensemble.classes, hold_table(X))
+
+    def _hold_labels(self, y: Any) -> NDArray[Any]:
+        labels = column_or_1d(y, warn=True)
+        check_classification_targets(labels)
+        return hold_target(labels)
+
+
+class SISARegressor(RegressorMixin, SISABase):
+    """Any scikit-learn regressor, sharded and sliced so that forgetting is fast and exact.
+
+    As `SISAClassifier`, with the shards' predictions averaged.
+
+    Parameters
+    ----------
+    estimator : regressor
+        Trained once per shard. Every `random_state` in it is derived from `seed_`.
+    n_shards, n_slices, epochs, stage_data, risk_edges, checkpoint_dir, n_jobs, random_state
+        As in `SISAClassifier`.
+    aggregation : {"mean", "median"}, default="mean"
+        Mean or median of the shards' predictions.
+
+    Attributes
+    ----------
+    estimators_, seed_, ensemble_, ids_, guarantee_, n_rows_
+        As in `SISAClassifier`.
+
+    Guarantee
+    ---------
+    Exact, as in `SISAClassifier`.
+
+    Examples
+    --------
+    >>> from sklearn.datasets import load_diabetes
+    >>> from sklearn.linear_model import Ridge
+    >>> from letheon import SISARegressor
+    >>> X, y = load_diabetes(return_X_y=True)
+    >>> model = SISARegressor(Ridge(), n_shards=3, random_state=0).fit(X, y)
+    >>> model.forget([7]).rebuilt
+    {'shards': 1, 'stages': 1}
+    """
+
+    _is_classifier: ClassVar[bool] = False
+    _aggregations: ClassVar[tuple[str, ...]] = ("mean", "median")
+
+    def __init__(
+        self,
+        estimator: Any,
+        *,
+        n_shards: int = 5,
+        n_slices: int = 1,
+        epochs: int | None = None,
+        stage_data: StageData = "cumulative",
+        aggregation: str = "mean",
+        risk_edges: Any = None,
+        checkpoint_dir: Any = None,
+        n_jobs: int | None = None,
+        random_state: Any = None,
+    ) -> None:
+        self.estimator = estimator
+        self.n_shards = n_shards
+        self.n_slices = n_slices
+        self.epochs = epochs
+        self.stage_data = stage_data
+        self.aggregation = aggregation
+        self.risk_edges = risk_edges
+        self.checkpoint_dir = checkpoint_dir
+        self.n_jobs = n_jobs
+        self.random_state = random_state
+
+    def predict(self, X: Any) -> NDArray[np.float64]:
+        """Return the aggregated predictions."""
+        check_is_fitted(self)
+        combine = (
+            _aggregate.median_prediction
+            if self.aggregation == "median"
+            else _aggregate.mean_prediction
+        )
+        return combine(self.ensemble_.models, hold_table(X))
+
+    def _hold_labels(self, y: Any) -> NDArray[Any]:
+        target = hold_target(y)
+        several_outputs = target.ndim == 2 and target.shape[1] > 1
+        return target if several_outputs else column_or_1d(target, warn=True)

@@ -1,0 +1,46 @@
+"""Canonical bytes of a fitted model: codec, digest, checkpoints.
+
+A value goes ``to_tree`` (plain nodes, no classes) and from there to a `digest`, to bytes in memory
+(`encode`), or to a file (`write_file`). The way back has three phases: read and verify the bytes,
+audit every name in them against an allow-list before anything is imported, and only then construct.
+Nothing in a file is ever executed.
+
+Examples
+--------
+>>> from sklearn.naive_bayes import GaussianNB
+>>> from letheon import state
+>>> model = GaussianNB().fit([[0.0], [1.0], [4.0]], ["a", "a", "b"])
+>>> again = state.decode(state.encode(model))
+>>> again.predict([[3.9]]).tolist(), state.digest(again) == state.digest(model)
+(['b'], True)
+"""
+
+from letheon.state._blob import decode, digest, encode
+from letheon.state._encode import classes_of, ensure_supported, to_tree
+from letheon.state._environment import environment
+from letheon.state._file import Contents, build, read_contents, read_file, write_file
+from letheon.state._nodes import Node, names_of
+from letheon.state._registry import register_codec
+from letheon.state._stores import Checkpoint, DirectoryStore, MemoryStore, Store
+
+__all__ = [
+    "Checkpoint",
+    "Contents",
+    "DirectoryStore",
+    "MemoryStore",
+    "Node",
+    "Store",
+    "build",
+    "classes_of",
+    "decode",
+    "digest",
+    "encode",
+    "ensure_supported",
+    "environment",
+    "names_of",
+    "read_contents",
+    "read_file",
+    "register_codec",
+    "to_tree",
+    "write_file",
+]

@@ -1,0 +1,111 @@
+"""Values in memory: digest, encode, decode.
+
+Layout of an encoded value: ``letheon-state-v1`` and a NUL byte, the SHA-256 of what follows, and
+the canonical bytes of the tree in the file view.
+"""
+
+import hashlib
+from typing import Any
+
+from letheon.exceptions import CorruptFileError, NewerFormatError
+from letheon.state._canonical import chunks, to_bytes
+from letheon.state._decode import Trusted, audit, construct, trusted_names
+from letheon.state._encode import to_tree
+from letheon.state._nodes import Buffer, Node
+from letheon.state._parse import from_bytes
+
+DIGEST_PREFIX = b"letheon-v1\0"
+MAGIC = b"letheon-state-v1\0"
+_HEAD = len(MAGIC) + 32
+
+
+def digest(value: Any) -> str:
+    r"""Return the SHA-256 of a value's canonical bytes, as a hexadecimal string.
+
+    The digest is ``SHA-256(b"letheon-v1\0" + canonical bytes of the digest tree)``. Settings that
+    do not affect the result are left out (`n_jobs`, `verbose`, `rebuild`, `checkpoint_dir`, and
+    `random_state` of a model whose `seed_` stands for it).
+
+    Parameters
+    ----------
+    value : object
+        A model, fitted or not, or any value that has canonical bytes.
+
+    Guarantee
+    ---------
+    Values with equal digests have equal canonical bytes, unless SHA-256 is broken.
+
+    Examples
+    --------
+    >>> from letheon.state import digest
+    >>> digest([1, 2]) == digest([1, 2]), digest([1, 2]) == digest((1, 2))
+    (True, False)
+    """
+    return tree_digest(to_tree(value, view="digest"))
+
+
+def tree_digest(tree: Node) -> str:
+    """Return the digest of a tree."""
+    hasher = hashlib.sha256(DIGEST_PREFIX)
+    for chunk in chunks(tree):
+        hasher.update(chunk)
+    return hasher.hexdigest()
+
+
+def encode(value: Any) -> bytes:
+    """Return a value as bytes that `decode` reads: a checkpoint in memory.
+
+    Raises
+    ------
+    UnsupportedStateError
+        If something in the value has no canonical bytes.
+    """
+    body = to_bytes(to_tree(value))
+    return b"".join((MAGIC, hashlib.sha256(body).digest(), body))
+
+
+def decode(data: Buffer, *, trusted: Trusted = ()) -> Any:
+    """Return the value that `encode` wrote.
+
+    Parameters
+    ----------
+    data : bytes or memoryview
+        What `encode` returned.
+    trusted : iterable of class, function or str
+        Classes and functions, or their qualified names, that may be used besides letheon's own
+        and scikit-learn's.
+
+    Raises
+    ------
+    CorruptFileError
+        If a byte was changed or is missing.
+    NewerFormatError
+        If a later letheon wrote the bytes.
+    UntrustedClassError
+        If the bytes name a class that nobody allowed; nothing was imported then.
+
+    Examples
+    --------
+    >>> from letheon.state import decode, encode
+    >>> decode(encode({"weights": [0.5, -0.0]}))
+    {'weights': [0.5, -0.0]}
+    """
+    names = trusted_names(trusted)
+    tree = from_bytes(_verified_body(memoryview(data)))
+    audit(tree, names)
+    return construct(tree, names)
+
+
+def _verified_body(data: memoryview) -> memoryview:
+    head = bytes(data[: len(MAGIC)])
+    if head != MAGIC:
+        if head.startswith(b"letheon-state-v"):
+            raise NewerFormatError(
+                f"the state has the format {head[8:]!r}, this letheon reads {MAGIC[8:]!r}; "
+                "install a newer letheon"
+            )
+        raise CorruptFileError("these bytes are no letheon state")
+    body = data[_HEAD:]
+    if hashlib.sha256(body).digest() != bytes(data[len(MAGIC) : _HEAD]):
+        raise CorruptFileError("the state is truncated or altered: its SHA-256 differs")
+    return body

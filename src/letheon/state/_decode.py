@@ -1,0 +1,276 @@
+"""From the tree of nodes back to Python objects, in two phases: audit, then construct.
+
+The audit looks at names only and imports nothing. Construction calls no constructor that a file
+names: an object is ``object.__new__(cls)`` with its attributes put in place, except where a codec
+of this package, of the caller, or a letheon class's own ``_from_state`` builds it from plain values
+that it validates.
+"""
+
+from collections.abc import Callable, Iterable, Mapping
+from importlib import import_module
+from typing import Any
+
+from letheon.exceptions import CorruptFileError, StateError, UntrustedClassError
+from letheon.state._allowed import CLASSES, FUNCTIONS, OUR_MODULES, TYPES, is_listed
+from letheon.state._arrays import array_from, dtype_from, scalar_from
+from letheon.state._nodes import (
+    Array,
+    Coded,
+    Dtype,
+    Fields,
+    Instance,
+    Items,
+    Name,
+    Node,
+    Objects,
+    Pairs,
+    Record,
+    Ref,
+    Scalar,
+    Strings,
+    Triple,
+    names_in,
+)
+from letheon.state._plans import dataclass_fields, is_ours, require_plain_attributes
+from letheon.state._registry import codec_named, qualified_name
+from letheon.state._sklearn_checks import check_estimator_arrays
+
+Trusted = Iterable[Any]
+
+# What constructors and `_from_state` may raise on values that make no sense.
+_NONSENSE = (
+    KeyError,
+    TypeError,
+    ValueError,
+    AttributeError,
+    IndexError,
+    OverflowError,
+    AssertionError,
+    MemoryError,
+    RecursionError,
+)
+_CONTAINERS: Mapping[str, Callable[[Any], Any]] = {
+    "list": list,
+    "tuple": tuple,
+    "set": set,
+    "frozenset": frozenset,
+}
+
+
+def trusted_names(trusted: Trusted) -> dict[str, Any]:
+    """Return qualified name -> class, function or None for what a caller trusts.
+
+    Parameters
+    ----------
+    trusted : iterable of class, function or str
+        A str is a qualified name; it is imported only if the file uses it.
+    """
+    if isinstance(trusted, str | type):
+        trusted = (trusted,)
+    return {
+        item if isinstance(item, str) else qualified_name(item): None
+        if isinstance(item, str)
+        else item
+        for item in trusted
+    }
+
+
+def audit(tree: Node, trusted: Mapping[str, Any]) -> None:
+    """Check every name in a tree against the allow-list; import nothing.
+
+    Raises
+    ------
+    UntrustedClassError
+        Names all that is neither allowed nor trusted.
+    """
+    wrong = {name for kind, name in names_in(tree) if not _is_allowed(kind, name, trusted)}
+    if wrong:
+        raise UntrustedClassError(
+            f"the file names {', '.join(sorted(map(repr, wrong)))}, which letheon does not know; "
+            "if you know where the file comes from, pass them as trusted=[...] or register a codec"
+        )
+
+
+def _is_allowed(kind: type, name: str, trusted: Mapping[str, Any]) -> bool:
+    if kind is Coded:
+        return codec_named(name) is not None
+    if name in trusted:
+        return True
+    if kind is Name:
+        return name in TYPES or is_listed(FUNCTIONS, name)
+    return is_listed_class(name)
+
+
+def is_listed_class(name: str) -> bool:
+    """Say whether a class may be constructed without being trusted by the caller."""
+    module, _, qualname = name.rpartition(".")
+    ours = f"{module}.".startswith(OUR_MODULES) and "__main__" not in module
+    return is_listed(CLASSES, name) or (ours and qualname.isidentifier())
+
+
+def construct(tree: Node, trusted: Mapping[str, Any]) -> Any:
+    """Build the value of an audited tree."""
+    try:
+        return _Builder(trusted).value(tree)
+    except StateError:
+        raise
+    except _NONSENSE as error:
+        raise CorruptFileError(f"the state makes no sense: {error!r}") from error
+
+
+class _Builder:
+    """Builds values; mirrors `Encoder`."""
+
+    def __init__(self, trusted: Mapping[str, Any]) -> None:
+        self.trusted = trusted
+        self.found: dict[str, Any] = {}
+        self.kept: list[Any] | None = None
+
+    def value(self, node: Any) -> Any:
+        build = _BUILDERS.get(type(node))
+        return node if build is None else build(self, node)
+
+    def _keep(self, value: Any) -> Any:
+        if self.kept is not None:
+            self.kept.append(value)
+        return value
+
+    def _items(self, node: Items) -> Any:
+        if node.kind in {"set", "frozenset"}:
+            return _CONTAINERS[node.kind](self._unnumbered(node.items))
+        return _CONTAINERS[node.kind]([self.value(item) for item in node.items])
+
+    def _unnumbered(self, nodes: Iterable[Any]) -> list[Any]:
+        kept, self.kept = self.kept, None
+        values = [self.value(node) for node in nodes]
+        self.kept = kept
+        return values
+
+    def _record(self, node: Record) -> dict[str, Any]:
+        return {key: self.value(item) for key, item in node.items}
+
+    def _pairs(self, node: Pairs) -> dict[Any, Any]:
+        keys = self._unnumbered(key for key, _ in node.items)
+        values = [self.value(item) for _, item in node.items]
+        return dict(zip(keys, values, strict=True))
+
+    def _array(self, node: Any) -> Any:
+        return self._keep(array_from(node, self.value))
+
+    def _scalar(self, node: Scalar) -> Any:
+        return scalar_from(node, self.value)
+
+    def _triple(self, node: Triple) -> Any:
+        parts = [self.value(part) for part in node[1:]]
+        return slice(*parts) if node.kind == "slice" else range(*parts)
+
+    def _dtype(self, node: Dtype) -> Any:
+        return dtype_from(node.descr)
+
+    def _name(self, node: Name) -> Any:
+        found = self._resolve(node.name)
+        if isinstance(found, type) != (node.name in TYPES) and node.name not in self.trusted:
+            raise UntrustedClassError(f"{node.name!r} is not what the allow-list says")
+        return found
+
+    def _ref(self, node: Ref) -> Any:
+        if self.kept is None or node.number >= len(self.kept):
+            raise CorruptFileError("a reference points nowhere")
+        return self.kept[node.number]
+
+    def _instance(self, node: Instance) -> Any:
+        return self._scoped(node.name, lambda: self._object(node))
+
+    def _coded(self, node: Coded) -> Any:
+        return self._scoped(node.name, lambda: self._decoded(node))
+
+    def _scoped(self, name: str, build: Callable[[], Any]) -> Any:
+        outermost = self.kept is None and not is_ours(name)
+        if outermost:
+            self.kept = []
+        value = self._keep(build())
+        if outermost:
+            self.kept = None
+        return value
+
+    def _decoded(self, node: Coded) -> Any:
+        codec = codec_named(node.name)
+        if codec is None:
+            raise UntrustedClassError(f"nobody registered a codec for {node.name!r}")
+        cls = codec[1] or self._resolve(node.name)
+        return codec[0].decode(cls, self.value(node.payload))
+
+    def _object(self, node: Instance) -> Any:
+        cls = self._class(node.name)
+        state = self._record(node.state)
+        if hasattr(cls, "_from_state"):
+            return cls._from_state(state)
+        value = object.__new__(cls)
+        fields = dataclass_fields(cls)
+        if fields is None:
+            vars(value).update(state)
+        else:
+            for field in fields:
+                object.__setattr__(value, field, state[field])
+        check_estimator_arrays(value)
+        return value
+
+    def _class(self, name: str) -> Any:
+        cls = self._resolve(name)
+        if not isinstance(cls, type) or qualified_name(cls) != name:
+            raise UntrustedClassError(f"{name!r} is not a class of that name")
+        if name in self.trusted or not is_ours(name):
+            if not hasattr(cls, "_from_state"):
+                require_plain_attributes(cls)
+        elif not _keeps_state(cls):
+            raise UntrustedClassError(f"{name!r} is not a class that models are made of")
+        return cls
+
+    def _resolve(self, name: str) -> Any:
+        if name not in self.found:
+            known = self.trusted.get(name)
+            self.found[name] = import_name(name) if known is None else known
+        return self.found[name]
+
+
+def _keeps_state(cls: type) -> bool:
+    own = hasattr(cls, "_from_state") or hasattr(cls, "get_params")
+    return own or dataclass_fields(cls) is not None
+
+
+def import_name(name: str) -> Any:
+    """Return what an audited qualified name stands for."""
+    module, _, rest = name.rpartition(".")
+    while module:
+        try:
+            found: Any = import_module(module)
+        except ImportError:
+            module, _, head = module.rpartition(".")
+            rest = f"{head}.{rest}"
+            continue
+        for part in rest.split("."):
+            found = getattr(found, part, None)
+        if found is not None:
+            return found
+        break
+    raise UntrustedClassError(
+        f"{name!r} cannot be imported here; is the package that defines it installed?"
+    )
+
+
+_BUILDERS: dict[type, Any] = {
+    Items: _Builder._items,
+    Record: _Builder._record,
+    Pairs: _Builder._pairs,
+    Array: _Builder._array,
+    Strings: _Builder._array,
+    Objects: _Builder._array,
+    Fields: _Builder._array,
+    Scalar: _Builder._scalar,
+    Triple: _Builder._triple,
+    Dtype: _Builder._dtype,
+    Name: _Builder._name,
+    Instance: _Builder._instance,
+    Coded: _Builder._coded,
+    Ref: _Builder._ref,
+}

@@ -1,0 +1,208 @@
+"""One file: a safetensors file whose metadata hold the manifest.
+
+The header's ``__metadata__`` has the single key ``letheon``. Its value is a JSON text with, in this
+order, ``format``, ``sha256``, ``kind``, ``versions`` and ``tree``. The SHA-256 is taken over the
+whole file with 64 zeros in its own place, so no byte can change unseen: not of the header, not of
+the padding, not of the tensors. The same value gives the same bytes.
+"""
+
+import hashlib
+import json
+import os
+import re
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from letheon.exceptions import CorruptFileError, NewerFormatError, UnsupportedStateError
+from letheon.state._atomic import write_atomically
+from letheon.state._decode import Trusted, audit, construct, trusted_names
+from letheon.state._encode import to_tree
+from letheon.state._environment import FORMAT, environment
+from letheon.state._manifest import Tensors, from_json, to_json
+from letheon.state._nodes import Node
+
+_ZEROS = "0" * 64
+_START = re.compile(
+    rb'\{"__metadata__":\{"letheon":"\{\\"format\\":\\"letheon-v(\d{1,9})\\",\\"sha256\\":\\"'
+)
+_THIS = int(FORMAT.removeprefix("letheon-v"))
+# The format of safetensors allows 100 MB.
+_MAX_HEADER = 90_000_000
+
+
+@dataclass(frozen=True)
+class Contents:
+    """A verified file that nothing was built from yet.
+
+    Parameters
+    ----------
+    format : str
+        Format of the file.
+    kind : str
+        What the writer said it is.
+    versions : dict
+        Versions it was written with.
+    tree : Node
+        Its content.
+    size : int
+        Bytes on disk.
+    """
+
+    format: str
+    kind: str
+    versions: dict[str, str]
+    tree: Node
+    size: int
+
+
+def write_file(path: str | os.PathLike[str], value: Any, *, kind: str = "value") -> None:
+    """Write a value to a file, whole or not at all.
+
+    Parameters
+    ----------
+    path : str or path-like
+        The file; an existing one is replaced.
+    value : object
+        Anything that has canonical bytes.
+    kind : str, default="value"
+        What it is, for the reader.
+
+    Raises
+    ------
+    UnsupportedStateError
+        If something in the value has no canonical bytes.
+    OSError
+        If the file cannot be written; an old one is still there then.
+    """
+    raw = _serialised(to_tree(value), kind)
+    place = _START.match(raw, 8)
+    assert place is not None
+    digest = hashlib.sha256(raw).hexdigest().encode()
+    view = memoryview(raw)
+    write_atomically(Path(path), [view[: place.end()], digest, view[place.end() + 64 :]])
+
+
+def _serialised(tree: Node, kind: str) -> bytes:
+    """Return the file with zeros in the place of its hash."""
+    from safetensors.numpy import save
+
+    tensors = Tensors()
+    content = to_json(tree, tensors)
+    manifest = json.dumps(
+        {
+            "format": FORMAT,
+            "sha256": _ZEROS,
+            "kind": kind,
+            "versions": environment(),
+            "tree": content,
+        },
+        separators=(",", ":"),
+        allow_nan=False,
+    )
+    if len(manifest) > _MAX_HEADER:
+        raise UnsupportedStateError(
+            "the value has too many small parts for one file; keep them in arrays"
+        )
+    return save(tensors.arrays(), metadata={"letheon": manifest})
+
+
+def read_file(path: str | os.PathLike[str], *, trusted: Trusted = ()) -> Any:
+    """Return the value in a file.
+
+    Parameters
+    ----------
+    path : str or path-like
+        The file.
+    trusted : iterable of class, function or str
+        What may be used besides letheon's own classes and scikit-learn's.
+
+    Raises
+    ------
+    CorruptFileError
+        If the file is truncated, altered, or no letheon file.
+    NewerFormatError
+        If a later letheon wrote it.
+    UntrustedClassError
+        If it names a class that nobody allowed; nothing was imported then.
+    """
+    return build(read_contents(path), trusted)
+
+
+def build(contents: Contents, trusted: Trusted) -> Any:
+    """Audit a verified file and build its value."""
+    names = trusted_names(trusted)
+    audit(contents.tree, names)
+    return construct(contents.tree, names)
+
+
+def read_contents(path: str | os.PathLike[str]) -> Contents:
+    """Read and verify a file; import and build nothing."""
+    raw = Path(path).read_bytes()
+    try:
+        _verify(raw)
+        return _parse(raw)
+    except CorruptFileError as error:
+        raise CorruptFileError(
+            f"{os.fspath(path)}: {error}; restore the file from a copy"
+        ) from error.__cause__
+    except NewerFormatError as error:
+        raise NewerFormatError(f"{os.fspath(path)}: {error}") from None
+
+
+def _verify(raw: bytes) -> None:
+    """Check format and hash."""
+    place = _START.match(raw, 8)
+    if place is None:
+        raise CorruptFileError(_what_else(raw))
+    if int(place[1]) != _THIS:
+        raise NewerFormatError(
+            f"the file has the format letheon-v{int(place[1])}, this version reads {FORMAT}; "
+            "install a newer letheon"
+        )
+    at = place.end()
+    hasher = hashlib.sha256(raw[:at] + _ZEROS.encode())
+    hasher.update(memoryview(raw)[at + 64 :])
+    if hasher.hexdigest().encode() != raw[at : at + 64]:
+        raise CorruptFileError("the file is truncated or altered: its SHA-256 differs")
+
+
+def _what_else(raw: bytes) -> str:
+    if not raw:
+        return "the file is empty"
+    if raw[:1] == b"\x80" or raw[:2] == b"PK":
+        return "this is a pickle or zip file, which letheon never opens; it is no letheon file"
+    if raw[8:9] == b"{":
+        return "this is a safetensors file without letheon's manifest, or its header was altered"
+    return "this is no letheon file"
+
+
+def _parse(raw: bytes) -> Contents:
+    from safetensors import SafetensorError
+    from safetensors.numpy import load
+
+    try:
+        header = json.loads(raw[8 : 8 + int.from_bytes(raw[:8], "little")])
+        text = header["__metadata__"]["letheon"]
+        manifest = json.loads(text, object_pairs_hook=_without_duplicates)
+        tensors = load(raw)
+        return Contents(
+            format=manifest["format"],
+            kind=manifest["kind"],
+            versions={str(k): str(v) for k, v in manifest["versions"].items()},
+            tree=from_json(manifest["tree"], tensors),
+            size=len(raw),
+        )
+    except CorruptFileError:
+        raise
+    except RecursionError:
+        raise CorruptFileError("the manifest is nested too deeply") from None
+    except (SafetensorError, ValueError, KeyError, TypeError, AttributeError) as error:
+        raise CorruptFileError(f"the header makes no sense: {error!r}") from error
+
+
+def _without_duplicates(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    found = dict(pairs)
+    if len(found) != len(pairs):
+        raise CorruptFileError("the manifest has a key twice")
+    return found

@@ -1,0 +1,130 @@
+"""Codecs of random generators, sparse matrices, partial functions and paths."""
+
+import functools
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from letheon.exceptions import CorruptFileError, UnsupportedStateError
+from letheon.state._registry import Codec
+
+_BIT_GENERATORS = ("MT19937", "PCG64", "PCG64DXSM", "Philox", "SFC64")
+# Where a generator stands in its own buffer: an index into memory that nobody checks later.
+_POSITIONS = {("state", "pos"): 624, ("buffer_pos",): 4}
+_COMPRESSED = ("csr", "csc", "bsr")
+
+
+def _require(condition: bool, what: str) -> None:
+    if not condition:
+        raise CorruptFileError(f"not a valid {what}")
+
+
+def _generator_state(value: Any) -> dict[str, Any]:
+    state: dict[str, Any] = value.bit_generator.state
+    if state["bit_generator"] not in _BIT_GENERATORS:
+        raise UnsupportedStateError(f"a generator of kind {state['bit_generator']}")
+    return state
+
+
+def _random_state_state(value: Any) -> dict[str, Any]:
+    state: dict[str, Any] = value.get_state(legacy=False)
+    if state["bit_generator"] not in _BIT_GENERATORS:
+        raise UnsupportedStateError(f"a generator of kind {state['bit_generator']}")
+    return state
+
+
+def _bit_generator(state: dict[str, Any]) -> Any:
+    _require(state.get("bit_generator") in _BIT_GENERATORS, "random generator")
+    for path, limit in _POSITIONS.items():
+        found: Any = state
+        for key in path:
+            found = found.get(key) if isinstance(found, dict) else None
+        _require(found is None or (type(found) is int and 0 <= found <= limit), "position")
+    generator = getattr(np.random, state["bit_generator"])(0)
+    expected = {key for key in state if key not in {"has_gauss", "gauss"}}
+    _require(expected == set(generator.state), "random generator")
+    generator.state = state
+    return generator
+
+
+def _generator_from(_: type, state: Any) -> Any:
+    return np.random.Generator(_bit_generator(state))
+
+
+def _random_state_from(_: type, state: Any) -> Any:
+    value = np.random.RandomState(_bit_generator(state))
+    value.set_state(state)
+    return value
+
+
+def _sparse_plain(value: Any) -> dict[str, Any]:
+    plain: dict[str, Any] = {"shape": tuple(int(n) for n in value.shape)}
+    if value.format in _COMPRESSED:
+        plain |= {"data": value.data, "indices": value.indices, "indptr": value.indptr}
+    elif value.format == "dia":
+        plain |= {"data": value.data, "offsets": value.offsets}
+    else:
+        entries = value.tocoo()
+        plain |= {"data": entries.data, "coords": tuple(entries.coords)}
+    return plain
+
+
+def _sparse_from(cls: Any, plain: Any) -> Any:
+    """Build a sparse container and let scipy check that no index leaves it."""
+    import scipy.sparse
+
+    shape, data = plain["shape"], plain["data"]
+    kind = cls.__name__[:3]
+    _require(all(type(n) is int and n >= 0 for n in shape), "sparse shape")
+    if kind in _COMPRESSED:
+        for part in (plain["indices"], plain["indptr"]):
+            _require(part.dtype in (np.int32, np.int64), "sparse index")
+        value = cls((data, plain["indices"], plain["indptr"]), shape=shape)
+        value.check_format(full_check=True)
+        # scipy has narrowed the indices; compiled code of scikit-learn may insist on their width.
+        value.indices, value.indptr = plain["indices"], plain["indptr"]
+        return value
+    if kind == "dia":
+        return cls((data, plain["offsets"]), shape=shape)
+    coo = scipy.sparse.coo_array if cls.__name__.endswith("array") else scipy.sparse.coo_matrix
+    for part, limit in zip(plain["coords"], shape, strict=True):
+        inside = part.size == 0 or (part.min() >= 0 and part.max() < limit)
+        _require(part.dtype.kind == "i" and bool(inside), "sparse index")
+    entries: Any = coo((data, plain["coords"]), shape=shape)
+    entries.coords = tuple(plain["coords"])
+    return entries if kind == "coo" else entries.asformat(kind)
+
+
+def _partial_plain(value: Any) -> dict[str, Any]:
+    if vars(value):
+        raise UnsupportedStateError("a partial with attributes of its own")
+    return {"func": value.func, "args": value.args, "keywords": value.keywords}
+
+
+def _partial_from(_: type, plain: Any) -> Any:
+    return functools.partial(plain["func"], *plain["args"], **plain["keywords"])
+
+
+_SPARSE = Codec(_sparse_plain, _sparse_from)
+
+
+def _path_from(_: type, plain: Any) -> Path:
+    _require(type(plain) is str, "path")
+    return Path(plain)
+
+
+CODECS: dict[str, Codec] = {
+    # One name for all kinds of path: a file saved on one system is read on another.
+    "pathlib.PosixPath": Codec(str, _path_from, name="pathlib.Path"),
+    "pathlib.WindowsPath": Codec(str, _path_from, name="pathlib.Path"),
+    "pathlib.Path": Codec(str, _path_from),
+    "numpy.random._generator.Generator": Codec(_generator_state, _generator_from),
+    "numpy.random.mtrand.RandomState": Codec(_random_state_state, _random_state_from),
+    "functools.partial": Codec(_partial_plain, _partial_from),
+    **{
+        f"scipy.sparse._{kind}.{kind}_{form}": _SPARSE
+        for kind in ("bsr", "coo", "csc", "csr", "dia", "dok", "lil")
+        for form in ("matrix", "array")
+    },
+}

@@ -1,0 +1,109 @@
+"""How instances of a class become nodes: decided once per class."""
+
+import dataclasses
+import sys
+from functools import lru_cache
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from letheon.exceptions import UnsupportedStateError
+from letheon.state._allowed import REFUSED
+from letheon.state._registry import Codec, qualified_name
+
+# Settings that say how the work is done, never what comes out.
+NEUTRAL = frozenset({"n_jobs", "verbose", "rebuild", "checkpoint_dir", "memory", "_n_threads"})
+_NOTHING: frozenset[str] = frozenset()
+# Attributes that depend on the machine, or that using a fitted object fills.
+_NEUTRAL_ATTRIBUTES = {
+    "sklearn.ensemble._hist_gradient_boosting.binning._BinMapper": frozenset({"n_threads"}),
+    "sklearn.preprocessing._label.MultiLabelBinarizer": frozenset({"_cached_dict"}),
+}
+_HEAP_TYPE = 1 << 9
+
+
+class Plan(NamedTuple):
+    """How instances of one class are encoded."""
+
+    name: str
+    codec: Codec | None
+    fields: tuple[str, ...] | None
+    own_state: bool
+    digest_state: bool
+    is_estimator: bool
+    is_ours: bool
+    neutral: frozenset[str]
+
+
+@lru_cache(maxsize=4096)
+def plan_of(cls: type, codec: Codec | None) -> Plan:
+    """Return how instances of a class are encoded, or refuse the class."""
+    name = qualified_name(cls)
+    for base in cls.__mro__:
+        reason = REFUSED.get(qualified_name(base))
+        if reason is not None:
+            raise UnsupportedStateError(f"{cls.__name__} cannot be inside a model: {reason}")
+    fields = dataclass_fields(cls)
+    own_state = hasattr(cls, "_to_state") and hasattr(cls, "_from_state")
+    if codec is None and fields is None and not own_state:
+        require_plain_attributes(cls)
+    is_estimator = hasattr(cls, "get_params")
+    return Plan(
+        name=name if codec is None or codec.name is None else codec.name,
+        codec=codec,
+        fields=fields,
+        own_state=own_state,
+        digest_state=hasattr(cls, "_digest_state"),
+        is_estimator=is_estimator,
+        is_ours=is_ours(name),
+        neutral=_NEUTRAL_ATTRIBUTES.get(name, _NOTHING) | (NEUTRAL if is_estimator else _NOTHING),
+    )
+
+
+def is_ours(name: str) -> bool:
+    """Say whether a qualified name lies in this package."""
+    return name.startswith("letheon.")
+
+
+def dataclass_fields(cls: type) -> tuple[str, ...] | None:
+    """Return the fields of a dataclass of this package, None for any other class."""
+    if not (dataclasses.is_dataclass(cls) and is_ours(qualified_name(cls))):
+        return None
+    return tuple(field.name for field in dataclasses.fields(cls))
+
+
+def require_plain_attributes(cls: type) -> None:
+    """Refuse classes whose instances hold more than a `__dict__`."""
+    for base in cls.__mro__[:-1]:
+        hidden = not base.__flags__ & _HEAP_TYPE or base.__dict__.get("__slots__")
+        if hidden and base.__module__ not in {"typing", "abc"}:
+            raise UnsupportedStateError(
+                f"{qualified_name(cls)} keeps state outside its attributes (in {base.__name__}); "
+                "teach it with letheon.state.register_codec"
+            )
+
+
+def without_neutral(state: dict[str, Any], plan: Plan) -> dict[str, Any]:
+    """Return the state without what does not affect the result."""
+    skipped = plan.neutral
+    if plan.is_ours and "seed_" in state:
+        skipped = skipped | {"random_state"}
+    return {key: value for key, value in state.items() if key not in skipped}
+
+
+def function_name(value: Any) -> str | None:
+    """Return the name under which a function is found in its module, or None."""
+    if isinstance(value, np.ufunc):
+        return _ufunc_name(value)
+    module, qualname = value.__module__, value.__qualname__
+    found: Any = sys.modules.get(module or "")
+    for part in qualname.split("."):
+        found = getattr(found, part, None)
+    return f"{module}.{qualname}" if found is value else None
+
+
+def _ufunc_name(value: np.ufunc) -> str | None:
+    for module in ("numpy", "scipy.special"):
+        if getattr(sys.modules.get(module), value.__name__, None) is value:
+            return f"{module}.{value.__name__}"
+    return None

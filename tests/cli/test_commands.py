@@ -1,0 +1,166 @@
+"""`letheon plan`, `letheon inspect`, `--version`, `--help`: words, numbers, refusals."""
+
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+from click.testing import Result
+from hypothesis import given
+from hypothesis import strategies as st
+from sklearn.tree import DecisionTreeClassifier
+from typer import BadParameter
+from typer.main import get_command
+from typer.testing import CliRunner
+
+import letheon
+from letheon.cli import app
+from letheon.cli._words import size_text, time_text, whole_numbers
+
+SCRIPT = [sys.executable, "-c", "from letheon.cli import app; app()"]
+
+
+def call(*words: str) -> Result:
+    return CliRunner().invoke(app, list(words), env={"COLUMNS": "80", "TERM": "dumb"})
+
+
+def numbers(output: str) -> list[list[str]]:
+    """Return the lines of a printed table that hold numbers only."""
+    lines = [line.split() for line in output.splitlines()]
+    return [line for line in lines if len(line) >= 7 and all(w[0].isdigit() for w in line)]
+
+
+def test_version() -> None:
+    assert call("--version").output == f"letheon {letheon.__version__}\n"
+
+
+def test_real_process_on_a_pipe_prints_no_escape_codes() -> None:
+    run = subprocess.run([*SCRIPT, "plan", "1000"], capture_output=True, text=True, check=True)
+    assert "\x1b" not in run.stdout
+    assert run.stderr == ""
+    assert max(map(len, run.stdout.splitlines())) <= 80
+
+
+def test_help_imports_nothing_heavy() -> None:
+    code = "import letheon.cli, sys; print(*sys.modules)"
+    run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert not {"numpy", "sklearn", "letheon.base"} & set(run.stdout.split())
+
+
+@pytest.mark.parametrize("command", ["demo", "plan", "inspect"])
+def test_every_option_is_explained(command: str) -> None:
+    output = " ".join(re.sub("[│╭╮╰╯─]", " ", call(command, "--help").output).split())
+    parameters = get_command(app).commands[command].params  # type: ignore[attr-defined]
+    assert [p.name for p in parameters if not p.help.endswith(".")] == []
+    assert " ." not in output, "a text in brackets was taken for markup"
+
+
+def test_plan_prints_the_formula() -> None:
+    (line,) = numbers(
+        call("plan", "100000", "--shards", "20", "--slices", "50", "--requests", "1").output
+    )
+    mean, best = 20 * 3 * 50 / (2 * 50 + 1), (50 + 1) * 20 / 2
+    assert line[:3] == ["20", "50", "1"]
+    assert line[4:6] == [f"{mean:.2f}x", f"{best:.4g}x"]
+
+
+def test_plan_of_a_batch_is_that_of_the_paper() -> None:
+    output = call(
+        "plan", "250000", "--shards", "20", "--slices", "50", "--requests", "8,18,39"
+    ).output
+    assert [line[4] for line in numbers(output)] == ["4.23x", "2.24x", "1.42x"]
+
+
+def test_plan_one_by_one_costs_more_than_a_batch() -> None:
+    words = ("plan", "1000", "--shards", "5", "--slices", "1", "--requests", "10")
+    (together,), (singly,) = (
+        numbers(call(*words).output),
+        numbers(call(*words, "--one-by-one").output),
+    )
+    assert float(singly[3].replace(",", "")) > float(together[3].replace(",", ""))
+
+
+def test_plan_with_storage_fits_80_columns() -> None:
+    output = call("plan", "10000000", "--state-bytes", "4000000").output
+    assert "storage" in output
+    assert "…" not in output
+    assert max(map(len, output.splitlines())) <= 80
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["plan", "1000", "--shards", "5,x"], "expected whole numbers"),
+        (["plan", "1000", "--slices", "0"], "expected whole numbers"),
+        (["plan", "100", "--requests", "100"], "leave nothing"),
+        (["plan", "1000", "--slices", "50", "--epochs", "3"], "use at least 26 epochs"),
+        (["plan", "1000", "--stage-data", "old"], "cumulative"),
+        (["inspect", "no-such-file"], "does not exist"),
+        (["remember"], "No such command"),
+    ],
+)
+def test_bad_words_are_explained_with_status_2(words: list[str], said: str) -> None:
+    result = call(*words)
+    assert result.exit_code == 2
+    assert said in " ".join(re.sub("[│╭╮╰╯─]", " ", result.output).split())
+
+
+@pytest.fixture
+def saved(tmp_path: Path) -> Path:
+    X = np.arange(20.0).reshape(10, 2)
+    model = letheon.NaiveUnlearner(DecisionTreeClassifier(), random_state=0)
+    letheon.save(model.fit(X, np.arange(10) % 2), tmp_path / "tree.letheon")
+    return tmp_path / "tree.letheon"
+
+
+def test_inspect_says_what_the_file_holds(saved: Path) -> None:
+    output = call("inspect", str(saved)).output
+    for words in ("letheon-v1", "letheon.naive.NaiveUnlearner", f"{saved.stat().st_size:,} bytes"):
+        assert words in output
+    assert "sklearn.tree._classes.DecisionTreeClassifier" in output
+
+
+def test_inspect_refuses_an_altered_file(saved: Path) -> None:
+    data = bytearray(saved.read_bytes())
+    data[-1] ^= 1
+    saved.write_bytes(data)
+    result = call("inspect", str(saved))
+    assert result.exit_code == 1
+    assert "truncated or altered" in result.stderr
+    assert "Traceback" not in result.output
+
+
+def test_inspect_refuses_a_pickle(tmp_path: Path) -> None:
+    file = tmp_path / "model.pkl"
+    file.write_bytes(b"\x80\x04K\x01.")
+    result = call("inspect", str(file))
+    assert (result.exit_code, result.stdout) == (1, "")
+    assert "never opens" in result.stderr
+
+
+@given(st.lists(st.integers(1, 10**9), min_size=1))
+def test_lists_of_numbers_are_read_back(values: list[int]) -> None:
+    assert whole_numbers("--x", ", ".join(map(str, values))) == values
+
+
+@given(st.text())
+def test_other_texts_are_refused_and_never_crash(text: str) -> None:
+    try:
+        values = whole_numbers("--x", text)
+    except BadParameter:
+        return
+    assert min(values) > 0
+
+
+@pytest.mark.parametrize(
+    ("n_bytes", "text"), [(0, "0 B"), (1023, "1023 B"), (1536, "1.5 KiB"), (5 * 2**40, "5 TiB")]
+)
+def test_sizes(n_bytes: int, text: str) -> None:
+    assert size_text(n_bytes) == text
+
+
+@pytest.mark.parametrize(("seconds", "text"), [(2.5, "2.50 s"), (0.0123, "12.3 ms")])
+def test_times(seconds: float, text: str) -> None:
+    assert time_text(seconds) == text

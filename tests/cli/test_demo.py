@@ -1,0 +1,123 @@
+"""The demo: complete, honest about failures, readable on a pipe."""
+
+import io
+import re
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from rich.console import Console
+from typer.testing import CliRunner
+
+from letheon import SISAClassifier, persist
+from letheon.cli import _demo, _scene, app
+from letheon.exceptions import UnknownIdError
+
+
+@pytest.fixture(scope="module")
+def output() -> str:
+    result = CliRunner().invoke(app, ["demo"])
+    assert result.exit_code == 0, result.output
+    return result.output
+
+
+def play_small(monkeypatch: pytest.MonkeyPatch) -> tuple[bool, str]:
+    """Play the demo with few people and return whether all was true, and what was said."""
+    monkeypatch.setattr(_scene, "N_TRAIN", 200)
+    said = io.StringIO()
+    return _demo.play(3, Console(file=said, width=80)), said.getvalue()
+
+
+def test_every_act_is_played(output: str) -> None:
+    titles = re.findall(r"^\d+\. (.+)$", output, flags=re.MULTILINE)
+    assert titles == [act.title for act in _demo.ACTS]
+
+
+def test_all_digests_are_equal_to_a_fresh_fit(output: str) -> None:
+    pairs = re.findall(r"([0-9a-f]{12})\.\.\. +([0-9a-f]{12})\.\.\. +(yes|NO)", output)
+    assert len(pairs) == 3
+    assert all(ours == fresh and verdict == "yes" for ours, fresh, verdict in pairs)
+
+
+def test_receipts_progress_and_refusal_are_shown(output: str) -> None:
+    for words in (
+        "sisa: forgot 1 id(s), 4 row(s)",
+        "6/6",
+        "UnknownIdError: ids not in this model: ['person-999']",
+        "Model unchanged: yes",
+        "oblivious",
+        "confidential",
+    ):
+        assert words in output
+
+
+def test_piped_output_has_no_escape_codes_and_fits_80_columns(output: str) -> None:
+    assert "\x1b" not in output
+    assert max(map(len, output.splitlines())) <= 80
+
+
+def test_it_takes_less_than_a_minute(output: str) -> None:
+    (seconds,) = re.findall(r"Done in ([\d.]+) s", output)
+    assert float(seconds) < 60
+
+
+def forgets_nothing(model: Any, ids: list[str], *, digest: bool = False) -> Any:
+    if "person-999" in ids:
+        raise UnknownIdError("ids not in this model")
+    return SISAClassifier.forget(model, [], digest=digest)
+
+
+def refuses_nobody(model: Any, ids: list[str], *, digest: bool = False) -> Any:
+    return SISAClassifier.forget(model, [i for i in ids if i != "person-999"], digest=digest)
+
+
+@pytest.mark.parametrize(
+    ("cheat", "caught"),
+    [(forgets_nothing, "forgetting equals a fresh fit"), (refuses_nobody, "an unknown id is")],
+)
+def test_a_model_that_cheats_fails_the_demo(
+    cheat: Callable[..., Any], caught: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cheater = type("SISAClassifier", (SISAClassifier,), {"__init__": SISAClassifier.__init__})
+    cheater.forget = cheat  # type: ignore[attr-defined]
+    monkeypatch.setattr(_scene, "SISAClassifier", cheater)
+    monkeypatch.setattr(_demo, "ACTS", [act for act in _demo.ACTS if act.play is not _demo.keep])
+    fine, said = play_small(monkeypatch)
+    assert not fine
+    assert caught in said.partition("NOT TRUE")[2]
+
+
+def test_a_file_that_loses_something_fails_the_demo(monkeypatch: pytest.MonkeyPatch) -> None:
+    def careless(path: Any) -> Any:
+        model = persist.load(path)
+        _scene.let_go(model, model.ids_[:1].tolist())
+        return model
+
+    monkeypatch.setattr(_demo, "load", careless)
+    assert "a loaded model forgets alike" in play_small(monkeypatch)[1].partition("NOT TRUE")[2]
+
+
+def test_a_false_claim_is_status_1(monkeypatch: pytest.MonkeyPatch) -> None:
+    def lie(scene: _scene.Scene) -> None:
+        scene.say(scene.check(1 + 1 == 3, "sums are right"))
+
+    monkeypatch.setattr(_demo, "ACTS", (_demo.Act("Sums", lie),))
+    result = CliRunner().invoke(app, ["demo"])
+    assert result.exit_code == 1
+    assert "NOT TRUE: sums are right" in result.output
+
+
+@pytest.fixture
+def scene() -> _scene.Scene:
+    return _scene.set_scene(Console(file=io.StringIO()), 0)
+
+
+def test_people_own_several_rows_and_test_rows_are_others(scene: _scene.Scene) -> None:
+    assert len(scene.X) + len(scene.X_test) == 1797
+    assert {scene.ids.tolist().count(name) for name in scene.some_people(6)} == {4}
+
+
+def test_who_left_is_not_asked_again(scene: _scene.Scene) -> None:
+    scene.gone = [*scene.some_people(6), scene.somebody_else()]
+    assert scene.somebody_else() not in scene.gone
+    assert scene.staying().sum() == len(scene.X) - 7 * 4

@@ -1,0 +1,93 @@
+"""Tasks on a Ray cluster: same results, rows travel once and leave nothing, nodes may die."""
+
+import os
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import joblib
+import numpy as np
+import pytest
+
+from letheon.parallel import run_tasks, tasks
+from tests.cluster.clusters import SEAT, RayCluster, eventually
+from tests.cluster.travel import (
+    Refusal,
+    arrivals,
+    payloads,
+    refuse,
+    train,
+    wait_for_death,
+)
+
+pytestmark = pytest.mark.xdist_group("cluster")
+
+
+@pytest.fixture
+def on_ray(ray_cluster: RayCluster) -> Iterator[RayCluster]:
+    with joblib.parallel_config(backend="ray", n_jobs=-1):
+        yield ray_cluster
+
+
+def test_results_are_those_of_this_process(on_ray: RayCluster, tmp_path: Path) -> None:
+    found = run_tasks(train, payloads(5, tmp_path), n_jobs=None)
+    expected = [train(*payload) for payload in payloads(5, tmp_path)]
+    for ours, theirs in zip(expected, found, strict=True):
+        assert np.array_equal(ours["model"], theirs["model"])
+        assert theirs["model"].flags.writeable
+        assert theirs["threads"] == {1}
+        assert theirs["process"] != os.getpid()
+
+
+def test_each_payload_travels_once_and_nothing_stays(on_ray: RayCluster, tmp_path: Path) -> None:
+    results = run_tasks(train, payloads(5, tmp_path), n_jobs=None)
+    assert arrivals(tmp_path) == [0, 1, 2, 3, 4]
+    assert eventually(lambda: on_ray.stored_bytes() == 0)
+    assert len(results) == 5  # alive until here, yet no window into the store
+
+
+def test_one_payload_goes_to_the_cluster(on_ray: RayCluster, tmp_path: Path) -> None:
+    (result,) = run_tasks(train, payloads(1, tmp_path), n_jobs=None)
+    assert result["process"] != os.getpid()
+
+
+def test_an_error_keeps_its_type_and_leaves_nothing(on_ray: RayCluster, tmp_path: Path) -> None:
+    with pytest.raises(Refusal, match="1"):
+        run_tasks(refuse, payloads(6, tmp_path), n_jobs=None)
+    assert eventually(lambda: on_ray.stored_bytes() == 0)
+
+
+def run_on_the_node(work: list[tuple[Any, ...]]) -> list[Any]:
+    arguments = {"resources": {SEAT: 1}}
+    with joblib.parallel_config(backend="ray", n_jobs=2, ray_remote_args=arguments):
+        return run_tasks(wait_for_death, work, n_jobs=None)
+
+
+def run_and_lose_the_node(cluster: RayCluster, folder: Path) -> list[Any]:
+    """Run four tasks on the node that is not the head; replace it when one has started."""
+    doomed = cluster.node_id
+    work = [(*payload, doomed) for payload in payloads(4, folder)]
+    with ThreadPoolExecutor(1) as thread:  # Ray starts nodes from the main thread only
+        results = thread.submit(run_on_the_node, work)
+        assert eventually(lambda: any(folder.glob(f"started-*-{doomed}")))
+        cluster.replace_node()
+        return results.result(timeout=30)
+
+
+def test_a_lost_node_loses_nothing(ray_cluster: RayCluster, tmp_path: Path) -> None:
+    found = run_and_lose_the_node(ray_cluster, tmp_path)
+    expected = [train(*payload)["model"] for payload in payloads(4, tmp_path)]
+    assert all(map(np.array_equal, (result["model"] for result in found), expected))
+    assert len(list(tmp_path.glob("started-*"))) > 4
+    assert eventually(lambda: ray_cluster.stored_bytes() == 0)
+
+
+def test_without_retries_the_run_is_lost(
+    ray_cluster: RayCluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from ray.exceptions import RayActorError
+
+    monkeypatch.setattr(tasks, "_RAY_ARGUMENTS", {})
+    with pytest.raises(RayActorError):
+        run_and_lose_the_node(ray_cluster, tmp_path)

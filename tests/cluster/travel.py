@@ -1,0 +1,77 @@
+"""Tasks and payloads that leave traces; imported by the workers of both clusters."""
+
+import os
+import time
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from threadpoolctl import threadpool_info
+
+ROWS = 250_000  # 2 MB each
+
+
+class Rows:
+    """An array that leaves a file in `folder` whenever it is unpickled."""
+
+    def __init__(self, values: NDArray[Any], folder: Path, arrived: bool = False) -> None:
+        self.values, self.folder = values, folder
+        if arrived:
+            (folder / f"arrived-{int(values[0])}-{os.getpid()}-{time.monotonic_ns()}").touch()
+
+    def __reduce__(self) -> tuple[type["Rows"], tuple[NDArray[Any], Path, bool]]:
+        return Rows, (self.values, self.folder, True)
+
+
+def payloads(n: int, folder: Path) -> list[tuple[Rows, int]]:
+    return [(Rows(np.arange(i, ROWS + i, dtype=float), folder), i) for i in range(n)]
+
+
+def train(rows: Rows, number: int) -> dict[str, Any]:
+    """Stand for a fit: write to the rows, return something large."""
+    rows.values -= number
+    return {
+        "model": rows.values[:: number + 1].copy(),
+        "process": os.getpid(),
+        "threads": {library["num_threads"] for library in threadpool_info()},
+    }
+
+
+def arrivals(folder: Path) -> list[int]:
+    """The number of each payload that was unpickled, once per time."""
+    return sorted(int(path.name.split("-")[1]) for path in folder.glob("arrived-*"))
+
+
+def ray_node() -> str:
+    import ray
+
+    return str(ray.get_runtime_context().get_node_id())
+
+
+def wait_for_death(rows: Rows, number: int, doomed: str) -> dict[str, Any]:
+    """Train, but never finish on the doomed node."""
+    node = ray_node()
+    (rows.folder / f"started-{number}-{node}").touch()
+    while node == doomed:
+        time.sleep(0.05)
+    return train(rows, number)
+
+
+def die_once(rows: Rows, number: int) -> dict[str, Any]:
+    """Train, but take the first worker that meets payload 1 down."""
+    died = rows.folder / "died"
+    if number == 1 and not died.exists():
+        died.touch()
+        os._exit(1)
+    return train(rows, number)
+
+
+class Refusal(Exception):
+    """An error that only these tests know."""
+
+
+def refuse(rows: Rows, number: int) -> int:
+    if number == 1:
+        raise Refusal(number)
+    return number

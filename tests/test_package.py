@@ -1,0 +1,119 @@
+"""The package as a newcomer meets it: light to import, complete, typed, and well laid out."""
+
+import ast
+import importlib
+import inspect
+import pkgutil
+import re
+import subprocess
+import sys
+from importlib.metadata import version
+from importlib.util import find_spec
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+
+import letheon
+
+SOURCE = Path(letheon.__file__).parent
+HEAVY = ("numpy", "scipy", "sklearn", "joblib", "pandas", "polars", "narwhals", "ray", "torch")
+MODULES = sorted(m.name for m in pkgutil.iter_modules([str(SOURCE)]) if m.name != "_core")
+
+
+def run_python(code: str, *options: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, *options, "-c", code], capture_output=True, text=True, check=True
+    )
+
+
+def imported_after(code: str) -> set[str]:
+    return set(run_python(f"{code}\nimport sys; print(*sys.modules)").stdout.split())
+
+
+def test_import_is_light() -> None:
+    assert not imported_after("import letheon") & set(HEAVY)
+
+
+def test_only_what_is_used_is_imported() -> None:
+    loaded = imported_after("import letheon; letheon.seeds")
+    assert "letheon.seeds" in loaded
+    assert not loaded & {"sklearn", "letheon.base"}
+
+
+def test_import_takes_less_than_a_third_of_a_second() -> None:
+    code = "import time; t = time.perf_counter(); import letheon; print(time.perf_counter() - t)"
+    assert min(float(run_python(code).stdout) for _ in range(3)) < 0.3
+
+
+@pytest.mark.parametrize("name", letheon.__all__)
+def test_public_name_resolves(name: str) -> None:
+    value = getattr(letheon, name)
+    assert name in dir(letheon)
+    assert inspect.getdoc(value)
+
+
+@pytest.mark.parametrize("name", sorted(letheon._EXPORTS))
+def test_public_name_is_what_its_module_says(name: str) -> None:
+    module = importlib.import_module(letheon._EXPORTS[name])
+    assert getattr(letheon, name) is getattr(module, name)
+
+
+def test_the_three_lists_of_public_names_agree() -> None:
+    tree = ast.parse((SOURCE / "__init__.py").read_text())
+    block = next(node for node in tree.body if isinstance(node, ast.If))
+    typed = {
+        alias.name: node.module
+        for node in block.body
+        if isinstance(node, ast.ImportFrom)
+        for alias in node.names
+    }
+    assert typed == letheon._EXPORTS
+    assert set(letheon.__all__) == {"__version__", *typed}
+
+
+@pytest.mark.parametrize("name", sorted(letheon._MODULES))
+def test_module_is_an_attribute(name: str) -> None:
+    assert isinstance(getattr(letheon, name), ModuleType)
+    assert name in dir(letheon)
+
+
+def test_a_name_that_does_not_exist_is_an_attribute_error() -> None:
+    with pytest.raises(AttributeError, match="has no attribute 'remember'"):
+        letheon.remember  # noqa: B018
+
+
+def test_version_is_that_of_the_distribution() -> None:
+    assert letheon.__version__ == version("letheon")
+
+
+def test_package_is_typed() -> None:
+    assert (SOURCE / "py.typed").exists()
+
+
+@pytest.mark.parametrize("name", MODULES)
+def test_module_exports_what_it_says(name: str) -> None:
+    module = importlib.import_module(f"letheon.{name}")
+    assert inspect.getdoc(module)
+    missing = [each for each in getattr(module, "__all__", []) if not hasattr(module, each)]
+    assert not missing
+
+
+def test_no_module_is_longer_than_600_lines() -> None:
+    lengths = {p.name: len(p.read_text().splitlines()) for p in SOURCE.rglob("*.py")}
+    assert {name: lines for name, lines in lengths.items() if lines > 600} == {}
+
+
+def test_stub_and_compiled_core_are_in_step() -> None:
+    assert find_spec("letheon._core") is not None, "the core is not built: make setup"
+    core = importlib.import_module("letheon._core")
+    stub = ast.parse((SOURCE / "_core.pyi").read_text())
+    declared = {
+        node.name: [argument.arg for argument in node.args.args]
+        for node in stub.body
+        if isinstance(node, ast.FunctionDef)
+    }
+    built = {name: getattr(core, name) for name in dir(core) if not name.startswith("_")}
+    # nanobind writes the signature into the first line: "name(key: bytes, ...) -> ...".
+    signatures = {name: re.findall(r"(\w+): ", each.__doc__) for name, each in built.items()}
+    assert signatures == declared

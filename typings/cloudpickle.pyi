@@ -1,0 +1,6 @@
+from collections.abc import Callable
+from typing import Any
+
+def dumps(
+    obj: Any, protocol: int | None = ..., buffer_callback: Callable[[Any], Any] | None = ...
+) -> bytes: ...

@@ -1,0 +1,3 @@
+from typing import Any
+
+def get_active_backend() -> tuple[Any, int | None]: ...

@@ -1,0 +1,3 @@
+from typing import Any
+
+def node_stats(node_manager_address: str | None = ..., node_manager_port: int | None = ...) -> Any: ...
