@@ -8,8 +8,7 @@ JOBS ?= 2
 VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
-# Tests of one xdist_group (a cluster on this machine) run one after the other in one worker.
-PYTEST := $(BIN)/python -m pytest -n $(JOBS) --dist loadgroup
+PYTEST := $(BIN)/python -m pytest -n $(JOBS)
 # cmake and ninja come from the package index: the machine's own may be missing or too old.
 BUILD_TOOLS := scikit-build-core nanobind cmake ninja
 CPP_SOURCES := $(shell find cpp -type f)

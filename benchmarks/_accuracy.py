@@ -34,7 +34,7 @@ def learners(data: str) -> dict[str, Any]:
     if data == "mnist":
         tree = RandomForestClassifier(n_estimators=10)
     name = "forest of 10" if data == "mnist" else "decision tree"
-    return {name: tree, "SGD logistic": SGDClassifier(loss="log_loss", max_iter=20, tol=None)}
+    return {name: tree, "SGD logistic": SGDClassifier(loss="log_loss", max_iter=5, tol=None)}
 
 
 def runs(data: Data, n_train: int, n_test: int, seeds: Iterable[int]) -> list[Run]:
@@ -87,12 +87,10 @@ def accuracy_table(results: list[Run], sizes: str) -> Table:
     """Return accuracy by data, learner and number of shards."""
     found = measures(results)
     cases = dict.fromkeys(case[:2] for case in found)
-    rows = [
-        (*case, *(_percent(found[(*case, n)]) for n in (NAIVE, *SHARDS))) for case in cases
-    ]
+    rows = [(*case, *(_percent(found[(*case, n)]) for n in (NAIVE, *SHARDS))) for case in cases]
     columns = ("data", "learner", "naive", *(f"S={n}" for n in SHARDS))
     note = (
-        f"Per cent correct on held-out rows ± half of Student's 95 % interval over splits; {sizes}. "
+        f"Per cent correct on held-out rows ± half of Student's 95 % interval; {sizes}. "
         "Mean of probabilities, no slices."
     )
     return Table("4. Accuracy against the number of shards", columns, rows, note)
@@ -115,5 +113,7 @@ def aggregation_table(results: list[Run]) -> Table:
         pairs = (mean_interval(differences[(*case, n)]) for n in SHARDS[1:])
         rows.append((*case, *(f"{value:+.2f} ± {half:.2f}" for value, half in pairs)))
     columns = ("data", "learner", *(f"S={n}" for n in SHARDS[1:]))
-    note = "Percentage points, the same shard models; positive: the mean of probabilities is better."
+    note = (
+        "Percentage points, the same shard models; positive: the mean of probabilities is better."
+    )
     return Table("6. Mean against vote: difference in accuracy", columns, rows, note)

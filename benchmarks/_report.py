@@ -11,12 +11,12 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
-import scipy.linalg  # noqa: F401 - loads the BLAS that scipy brings, so that it is listed
+import scipy.special  # noqa: F401 - loads the BLAS that scipy brings, so that it is listed
 import threadpoolctl
 
 LIBRARIES = ("numpy", "scipy", "scikit-learn", "joblib", "threadpoolctl", "narwhals")
 
-__all__ = ["Report", "Seconds", "Table", "Verdict", "machine", "mean_interval", "timed"]
+__all__ = ["Report", "Seconds", "Table", "Verdict", "mean_interval", "timed"]
 
 
 class Seconds(NamedTuple):
@@ -86,35 +86,68 @@ def _cell(value: Any) -> str:
     return f"{value:.4g}" if isinstance(value, float) else str(value)
 
 
+def _machine() -> dict[str, Any]:
+    """Describe the machine without naming it: processor, memory, versions, BLAS kernels."""
+    kernels = {
+        f"{info['internal_api']} {info['version']} ({info.get('architecture')})"
+        for info in threadpoolctl.threadpool_info()
+        if info["user_api"] == "blas"
+    }
+    load = os.getloadavg()[0]
+    return {
+        "processor": _processor(),
+        "cores": os.cpu_count(),
+        "memory_gib": round(os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 2**30, 1),
+        "system": f"{platform.system()} {platform.machine()}",
+        "python": platform.python_version(),
+        **{name: version(name) for name in LIBRARIES},
+        "blas": sorted(kernels),
+        "load_at_start": f"{load:.2f} (1-minute average; other work on the machine adds noise)",
+    }
+
+
+def _processor() -> str:
+    cpuinfo = Path("/proc/cpuinfo")
+    if cpuinfo.exists():
+        for line in cpuinfo.read_text(encoding="utf-8").splitlines():
+            if line.startswith("model name"):
+                return line.partition(":")[2].strip()
+    return platform.processor() or platform.machine()
+
+
 @dataclass
 class Report:
     """Everything one run found out; printed as it comes."""
 
     title: str
     settings: dict[str, Any]
-    machine: dict[str, Any] = field(default_factory=lambda: machine())
+    file: Path
+    machine: dict[str, Any] = field(default_factory=_machine)
     verdicts: list[Verdict] = field(default_factory=list)
     tables: list[Table] = field(default_factory=list)
 
     def add(self, table: Table, verdicts: Iterable[Verdict] = ()) -> None:
-        """Take a table and its verdicts, and print both."""
+        """Take a table and its verdicts, print both, and write the files as far as they go."""
         self.tables.append(table)
         print("", *table.lines(), sep="\n", flush=True)
         for verdict in verdicts:
             self.verdicts.append(verdict)
             print(verdict, flush=True)
+        self.write()
 
     @property
     def passed(self) -> bool:
         """Whether everything held."""
         return all(verdict.passed for verdict in self.verdicts)
 
-    def write(self, folder: Path, name: str) -> None:
-        """Write ``name.json`` and ``name.md``."""
-        folder.mkdir(parents=True, exist_ok=True)
+    def write(self) -> None:
+        """Write the report as JSON and as Markdown, with the load of the machine as it is now."""
+        self.settings["load at end"] = f"{os.getloadavg()[0]:.2f}"
+        self.file.parent.mkdir(parents=True, exist_ok=True)
         text = json.dumps(self._to_dict(), indent=1, default=_plain)
-        (folder / f"{name}.json").write_text(text + "\n", encoding="utf-8")
-        (folder / f"{name}.md").write_text("\n".join(self._markdown()) + "\n", encoding="utf-8")
+        self.file.with_suffix(".json").write_text(text + "\n", encoding="utf-8")
+        markdown = "\n".join(self._markdown()) + "\n"
+        self.file.with_suffix(".md").write_text(markdown, encoding="utf-8")
 
     def _to_dict(self) -> dict[str, Any]:
         return {
@@ -152,32 +185,3 @@ def _plain(value: Any) -> Any:
     if isinstance(value, np.generic):
         return value.item()
     raise TypeError(f"no JSON for {type(value).__name__}")
-
-
-def machine() -> dict[str, Any]:
-    """Describe the machine without naming it: processor, memory, versions, BLAS kernels."""
-    kernels = {
-        f"{info['internal_api']} {info['version']} ({info.get('architecture')})"
-        for info in threadpoolctl.threadpool_info()
-        if info["user_api"] == "blas"
-    }
-    load = os.getloadavg()[0]
-    return {
-        "processor": _processor(),
-        "cores": os.cpu_count(),
-        "memory_gib": round(os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 2**30, 1),
-        "system": f"{platform.system()} {platform.machine()}",
-        "python": platform.python_version(),
-        **{name: version(name) for name in LIBRARIES},
-        "blas": sorted(kernels),
-        "load_at_start": f"{load:.2f} (1-minute average; other work on the machine adds noise)",
-    }
-
-
-def _processor() -> str:
-    cpuinfo = Path("/proc/cpuinfo")
-    if cpuinfo.exists():
-        for line in cpuinfo.read_text(encoding="utf-8").splitlines():
-            if line.startswith("model name"):
-                return line.partition(":")[2].strip()
-    return platform.processor() or platform.machine()

@@ -5,6 +5,7 @@ import pstats
 import subprocess
 import sys
 from collections.abc import Callable
+from functools import partial
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -53,22 +54,25 @@ class Race(NamedTuple):
         """Overhead by the shortest times: other work on the machine only ever adds."""
         return min(t.wall for t in self.sisa) / min(t.wall for t in self.bare) - 1
 
+    @property
+    def processor_overhead(self) -> float:
+        """The same in processor time."""
+        return min(t.cpu for t in self.sisa) / min(t.cpu for t in self.bare) - 1
+
     def row(self) -> tuple[Any, ...]:
         """Return the line of the table."""
         ratios = [a.wall / b.wall for a, b in zip(self.sisa, self.bare, strict=True)]
-        cpu = min(t.cpu for t in self.sisa) / min(t.cpu for t in self.bare) - 1
         return (
             *self.setting, min(t.wall for t in self.sisa), min(t.wall for t in self.bare),
-            100 * self.overhead, 100 * (float(np.median(ratios)) - 1), 100 * cpu,
-            100 * self.saving, "yes" if self.same_models else "NO",
+            100 * self.overhead, 100 * (float(np.median(ratios)) - 1),
+            100 * self.processor_overhead, 100 * self.saving, "yes" if self.same_models else "NO",
         )  # fmt: skip
 
     def verdicts(self) -> list[Verdict]:
         """Judge the overhead, and that both trained the same models."""
-        text = f"{self.overhead:.1%}"
-        passed = self.overhead <= MOST_OVERHEAD
         return [
-            Verdict(f"overhead of training, {self.setting}", text, "<= 5 %", passed),
+            _light(f"overhead of training on the clock, {self.setting}", self.overhead),
+            _light(f"overhead in processor time, {self.setting}", self.processor_overhead),
             Verdict(
                 f"bare loop trains the same models, {self.setting}",
                 "bytes equal" if self.same_models else "differ",
@@ -76,6 +80,10 @@ class Race(NamedTuple):
                 self.same_models,
             ),
         ]
+
+
+def _light(what: str, overhead: float) -> Verdict:
+    return Verdict(what, f"{overhead:+.1%}", "<= 5 %", overhead <= MOST_OVERHEAD)
 
 
 def blocks_of(model: SISAClassifier, setting: Setting) -> list[Block]:
@@ -120,12 +128,11 @@ def _bare_stages(model: Any, block: Block) -> Any:
 
 def race(setting: Setting, X: Any, y: Any, seed: int, repeats: int) -> Race:
     """Time SISA and the bare loop in turn, so that a busy moment hits both."""
-    sisa, bare, model, blocks, loose = [], [], None, [], []
+    sisa, bare = [], []
     for _ in range(repeats):
         model, seconds = timed(lambda: setting.model(seed).fit(X, y))
         sisa.append(seconds)
-        blocks = blocks or blocks_of(model, setting)
-        loose, seconds = timed(lambda: bare_loop(setting, blocks))
+        loose, seconds = timed(partial(bare_loop, setting, blocks_of(model, setting)))
         bare.append(seconds)
     pairs = zip(model.estimators_, loose, strict=True)
     same = all(a.coef_.tobytes() == b.coef_.tobytes() for a, b in pairs)
@@ -156,8 +163,8 @@ def overhead_table(races: list[Race], repeats: int) -> Table:
         [race.row() for race in races],
         note=(
             f"Shortest of {repeats} interleaved repetitions, one process. The bare loop gets its "
-            "shards already cut and its seeds already drawn; SISA's time includes checks, hashing of "
-            "ids, cutting and copying the rows, and saving states (share estimated from the "
+            "shards already cut and its seeds already drawn; SISA's time includes checks, hashing "
+            "of ids, cutting and copying the rows, and saving states (share estimated from the "
             "time of one state)."
         ),
     )  # fmt: skip
@@ -186,12 +193,14 @@ def latency_table(models: dict[Setting, SISAClassifier], n_calls: int) -> Table:
         people = np.random.default_rng(1).choice(model.ids_, n_calls, replace=False).tolist()
         total = dict.fromkeys((*PARTS, "other"), 0.0)
         for person in people:
-            for part, seconds in profile_parts(lambda p=person: model.forget([p])).items():
+            for part, seconds in profile_parts(partial(model.forget, [person])).items():
                 total[part] += seconds
         milliseconds = [1000 * seconds / n_calls for seconds in total.values()]
         rows.append((*setting[:2], sum(milliseconds), *milliseconds))
     columns = ("S", "R", "all", *PARTS, "other")
-    note = f"Milliseconds, mean of {n_calls} random single removals under cProfile, which adds a little."
+    note = (
+        f"Milliseconds, mean of {n_calls} random single removals under cProfile, which adds some."
+    )
     return Table("5b. Where the time of one `forget` goes", columns, rows, note)
 
 
@@ -236,7 +245,9 @@ def import_times(repeats: int) -> tuple[Table, list[Verdict]]:
     )
     median = float(np.median(seconds))
     return table, [
-        Verdict("import letheon, median", f"{median:.3f} s", "< 0.3 s", median < MOST_IMPORT_SECONDS),
+        Verdict(
+            "import letheon, median", f"{median:.3f} s", "< 0.3 s", median < MOST_IMPORT_SECONDS
+        ),
         Verdict(
             "import letheon brings neither scikit-learn nor torch",
             "neither" if heavy == ["False"] else "it does",

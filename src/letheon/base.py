@@ -26,9 +26,7 @@ from letheon.receipt import Receipt
 from letheon.rows import Found, Ids, as_ids
 
 # Parameters that never change what is learned, wherever they are nested.
-NEUTRAL_PARAMETERS = frozenset(
-    {"n_jobs", "verbose", "rebuild", "checkpoint_dir", "random_state"}
-)
+NEUTRAL_PARAMETERS = frozenset({"n_jobs", "verbose", "rebuild", "checkpoint_dir", "random_state"})
 
 _locks: WeakKeyDictionary[object, threading.RLock] = WeakKeyDictionary()
 _locks_guard = threading.Lock()

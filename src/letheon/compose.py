@@ -4,19 +4,18 @@ A scaler or encoder ahead of a model has seen the forgotten rows. A plain `Pipel
 what it learned from them.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, ClassVar, NamedTuple, Self
 
 from sklearn.base import BaseEstimator, MetaEstimatorMixin, TransformerMixin, clone
 from sklearn.pipeline import Pipeline
 from sklearn.utils import Tags, get_tags
-from sklearn.utils.metaestimators import available_if
 from sklearn.utils.validation import check_is_fitted
 
 from letheon.base import ForgetMixin, Outcome, Removal, exclusive, removal_of
 from letheon.exceptions import CannotForgetError
 from letheon.guarantee import Guarantee, MethodFacts
-from letheon.inner import inherit_tags, remember_features, retraining
+from letheon.inner import inherit_tags, offered_by, remember_features, retraining
 from letheon.receipt import Receipt
 from letheon.rows import Ids, Rows, hold_table, hold_target, row_ids, table_length
 from letheon.seeds import Purpose, library_seed, seed_from
@@ -41,9 +40,10 @@ def forget(model: Any, ids: Any, *, digest: bool = False) -> Receipt:
             "Put the Pipeline inside (SISAClassifier(pipeline) or NaiveUnlearner(pipeline)), which "
             "is fastest, or build a letheon.ForgetPipeline from steps that can forget."
         )
+    kind = type(model).__name__
     raise CannotForgetError(
-        f"{type(model).__name__} cannot forget; wrap it before fitting, e.g. "
-        f"SISAClassifier({type(model).__name__}(...)) or NaiveUnlearner({type(model).__name__}(...))"
+        f"{kind} cannot forget; wrap it before fitting, e.g. "
+        f"SISAClassifier({kind}(...)) or NaiveUnlearner({kind}(...))"
     )
 
 
@@ -72,6 +72,12 @@ class DataIndependent(TransformerMixin, BaseEstimator):
         """Transform with the fitted clone."""
         check_is_fitted(self)
         return self.transformer_.transform(X)
+
+    @property
+    def n_features_in_(self) -> int:
+        """Number of columns seen by the transformer, where it counts them."""
+        check_is_fitted(self)
+        return int(self.transformer_.n_features_in_)
 
     def __sklearn_tags__(self) -> Tags:
         """Tags of the transformer inside."""
@@ -112,12 +118,10 @@ class _Plan(NamedTuple):
     inner: Any
 
 
-def _has(name: str) -> Any:
-    def check(self: "ForgetPipeline") -> bool:
-        getattr(self._model, name)
-        return True
-
-    return available_if(check)
+def _last(pipeline: "ForgetPipeline") -> Any:
+    """The last step, fitted if there is one."""
+    fitted: FittedSteps | None = vars(pipeline).get("fitted_")
+    return pipeline.steps[-1][1] if fitted is None else fitted.model
 
 
 class ForgetPipeline(ForgetMixin, MetaEstimatorMixin, BaseEstimator):
@@ -167,8 +171,12 @@ class ForgetPipeline(ForgetMixin, MetaEstimatorMixin, BaseEstimator):
         certifiability_parameters=(),
         requests="oblivious",
         releases="latest-only",
+        state_holds_rows=True,
         definition_name="pipeline",
     )
+
+    fitted_: FittedSteps
+    seed_: int
 
     def __init__(self, steps: Steps) -> None:
         self.steps = steps
@@ -185,27 +193,27 @@ class ForgetPipeline(ForgetMixin, MetaEstimatorMixin, BaseEstimator):
             self._install(fitted)
         return self
 
-    @_has("predict")
+    @offered_by(_last)
     def predict(self, X: Any) -> Any:
         """Transform and predict with the last step."""
         return self._apply("predict", X)
 
-    @_has("predict_proba")
+    @offered_by(_last)
     def predict_proba(self, X: Any) -> Any:
         """Transform and return the last step's class probabilities."""
         return self._apply("predict_proba", X)
 
-    @_has("decision_function")
+    @offered_by(_last)
     def decision_function(self, X: Any) -> Any:
         """Transform and return the last step's decision values."""
         return self._apply("decision_function", X)
 
-    @_has("transform")
+    @offered_by(_last)
     def transform(self, X: Any) -> Any:
         """Transform with all steps, the last included."""
         return self._apply("transform", X)
 
-    @_has("score")
+    @offered_by(_last)
     def score(self, X: Any, y: Any = None) -> float:
         """Transform and score with the last step."""
         return float(self._apply("score", X, y))
@@ -219,11 +227,13 @@ class ForgetPipeline(ForgetMixin, MetaEstimatorMixin, BaseEstimator):
     @property
     def classes_(self) -> Any:
         """Labels still held, sorted."""
+        check_is_fitted(self)
         return self.fitted_.model.classes_
 
     @property
     def n_rows_(self) -> int:
         """Number of rows still held."""
+        check_is_fitted(self)
         return int(self.fitted_.model.n_rows_)
 
     def get_params(self, deep: bool = True) -> dict[str, Any]:
@@ -231,7 +241,7 @@ class ForgetPipeline(ForgetMixin, MetaEstimatorMixin, BaseEstimator):
         params: dict[str, Any] = {"steps": self.steps}
         if not deep or not isinstance(self.steps, list | tuple):
             return params
-        params.update({name: step for name, step in self.steps})
+        params.update(dict(self.steps))
         for name, step in self.steps:
             if hasattr(step, "get_params"):
                 params.update(
@@ -243,17 +253,12 @@ class ForgetPipeline(ForgetMixin, MetaEstimatorMixin, BaseEstimator):
         """Set `steps`, a whole step by its name, or a parameter of a step."""
         if "steps" in params:
             self.steps = params.pop("steps")
-        names = [name for name, _ in self.steps]
+        names = [name for name, _ in self.steps] if params else []
         for name in [key for key in params if key in names]:
             step = params.pop(name)
             self.steps = [(key, step if key == name else old) for key, old in self.steps]
         super().set_params(**params)
         return self
-
-    @property
-    def _model(self) -> Any:
-        fitted = vars(self).get("fitted_")
-        return self.steps[-1][1] if fitted is None else fitted.model
 
     def _apply(self, method: str, X: Any, *more: Any) -> Any:
         check_is_fitted(self)
@@ -268,7 +273,11 @@ class ForgetPipeline(ForgetMixin, MetaEstimatorMixin, BaseEstimator):
             raise ValueError(f"no step may be called 'steps' or have '__' in its name; got {names}")
         *early, (last_name, last) = self.steps
         if not isinstance(last, ForgetMixin):
-            raise CannotForgetError(f"the last step {last_name!r} cannot forget: {last!r}")
+            kind = type(last).__name__
+            raise CannotForgetError(
+                f"the last step {last_name!r} cannot forget: {last!r}; use "
+                f"NaiveUnlearner({kind}(...)) or another forgetting estimator"
+            )
         for name, step in early:
             if not isinstance(step, ForgetMixin) and not is_data_independent(step):
                 kind = type(step).__name__
@@ -293,9 +302,7 @@ class ForgetPipeline(ForgetMixin, MetaEstimatorMixin, BaseEstimator):
         return not all(is_data_independent(step) for _, step in self.steps[:-1])
 
     def _install(self, fitted: FittedSteps) -> None:
-        vars(self).update(
-            fitted_=fitted, seed_=fitted.model.seed_, **self._remember_settings()
-        )
+        vars(self).update(fitted_=fitted, seed_=fitted.model.seed_, **self._remember_settings())
 
     def _held_ids(self) -> Ids:
         ids: Ids = self.fitted_.model._held_ids()
@@ -330,14 +337,18 @@ class ForgetPipeline(ForgetMixin, MetaEstimatorMixin, BaseEstimator):
     def __sklearn_tags__(self) -> Tags:
         """Tags of the last step, input tags of the first."""
         tags = super().__sklearn_tags__()
-        if not self.steps:
+        if not (self.steps and isinstance(self.steps, list | tuple)):
             return tags
-        last = get_tags(self.steps[-1][1])
         tags = inherit_tags(tags, self.steps[-1][1])
-        tags.estimator_type = last.estimator_type
-        first = self.steps[0][1]
-        if hasattr(first, "__sklearn_tags__"):
-            tags.input_tags = get_tags(first).input_tags
+        tags.estimator_type = get_tags(self.steps[-1][1]).estimator_type
+        inputs = [
+            get_tags(step).input_tags for _, step in self.steps if hasattr(step, "__sklearn_tags__")
+        ]
+        tags.input_tags = replace(
+            inputs[0],
+            allow_nan=all(step.allow_nan for step in inputs),
+            sparse=all(step.sparse for step in inputs),
+        )
         return tags
 
 
@@ -351,7 +362,7 @@ def _seeded(step: Any) -> Any:
     if fresh is None or isinstance(fresh, str | ForgetMixin):
         return fresh
     unset = {
-        name: library_seed(seed_from(None), Purpose.STEP, name)
+        name: library_seed(seed_from(value), Purpose.STEP, name)
         for name, value in fresh.get_params(deep=True).items()
         if name.rpartition("__")[2] == "random_state" and not isinstance(value, int)
     }

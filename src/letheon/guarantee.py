@@ -94,6 +94,8 @@ class MethodFacts:
         Constructor parameters that trade speed, and assurance, for something else.
     requests, releases : str
         The strongest claims that any model of this method may make.
+    state_holds_rows : bool
+        Whether a saved model keeps its training rows, and so is personal data.
     definition_name : str
         Name of the definition text in `letheon.definitions`: claim, assumptions, pseudo-code,
         proof or reference.
@@ -107,6 +109,7 @@ class MethodFacts:
     certifiability_parameters: tuple[str, ...]
     requests: Requests
     releases: Releases
+    state_holds_rows: bool
     definition_name: str
 
     @property

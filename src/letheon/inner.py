@@ -1,19 +1,22 @@
 """How a wrapper treats the estimator inside it: clone, seeds, errors, tags."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from copy import deepcopy
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 import scipy.sparse as sp
 from sklearn.base import clone
 from sklearn.utils import Tags, assert_all_finite, get_tags
+from sklearn.utils.metaestimators import available_if
 from sklearn.utils.validation import validate_data
 
 from letheon.exceptions import EmptyModelError
 from letheon.rows import is_text_column
 from letheon.seeds import Purpose, library_seed
+
+_Method = TypeVar("_Method", bound=Callable[..., Any])
 
 
 def seeded_clone(estimator: Any, seed: int, purpose: Purpose, *parts: int) -> Any:
@@ -47,6 +50,20 @@ def retraining() -> Iterator[None]:
         raise EmptyModelError(
             f"fit on the remaining rows would fail, so nothing was changed: {error}"
         ) from error
+
+
+def offered_by(find: Callable[[Any], Any]) -> Callable[[_Method], _Method]:
+    """Return a decorator: the method exists where what `find` returns has one of that name."""
+
+    def decorate(method: _Method) -> _Method:
+        def check(model: Any) -> bool:
+            getattr(find(model), method.__name__)
+            return True
+
+        offered: _Method = available_if(check)(method)
+        return offered
+
+    return decorate
 
 
 def require_acceptable(estimator: Any, X: Any) -> None:

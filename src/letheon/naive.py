@@ -4,14 +4,13 @@ from typing import Any, ClassVar, NamedTuple, Self
 
 from sklearn.base import BaseEstimator, MetaEstimatorMixin
 from sklearn.utils import Tags, get_tags
-from sklearn.utils.metaestimators import available_if
 from sklearn.utils.validation import check_consistent_length, check_is_fitted
 
 from letheon import state
 from letheon.base import ForgetMixin, Outcome, Removal, exclusive, removal_of
 from letheon.exceptions import IdsTypeError
 from letheon.guarantee import Guarantee, MethodFacts
-from letheon.inner import inherit_tags, remember_features, retraining, seeded_clone
+from letheon.inner import inherit_tags, offered_by, remember_features, retraining, seeded_clone
 from letheon.parallel import one_thread
 from letheon.rows import Ids, Rows, hold_table, hold_target, row_ids, table_length
 from letheon.seeds import Purpose, seed_from
@@ -22,20 +21,15 @@ class _Retrained(NamedTuple):
     estimator: Any
 
 
-def _has(name: str) -> Any:
-    """Return a check that the inner estimator, fitted if possible, offers a method."""
-
-    def check(self: "NaiveUnlearner") -> bool:
-        getattr(vars(self).get("estimator_", self.estimator), name)
-        return True
-
-    return available_if(check)
+def _inner(model: "NaiveUnlearner") -> Any:
+    """The estimator inside, fitted if there is one."""
+    return vars(model).get("estimator_", model.estimator)
 
 
 class NaiveUnlearner(ForgetMixin, MetaEstimatorMixin, BaseEstimator):
-    """Any scikit-learn estimator, made to forget by retraining on the remaining rows.
+    r"""Any scikit-learn estimator, made to forget by retraining on the remaining rows.
 
-    The removal mechanism of the survey's Definition 3: ``U*(A(D), D, D_u) = A(D \\ D_u)``. Slow and
+    The removal mechanism of the survey's Definition 3: ``U*(A(D), D, D_u) = A(D \ D_u)``. Slow and
     plain; what every other method is measured against. A transformer inside makes a forgetting
     step for `letheon.ForgetPipeline`.
 
@@ -85,8 +79,13 @@ class NaiveUnlearner(ForgetMixin, MetaEstimatorMixin, BaseEstimator):
         certifiability_parameters=(),
         requests="oblivious",
         releases="latest-only",
+        state_holds_rows=True,
         definition_name="naive",
     )
+
+    estimator_: Any
+    rows_: Rows
+    seed_: int
 
     def __init__(self, estimator: Any, *, random_state: Any = None) -> None:
         self.estimator = estimator
@@ -128,36 +127,36 @@ class NaiveUnlearner(ForgetMixin, MetaEstimatorMixin, BaseEstimator):
             self._install(rows, self._train(rows, self.seed_), self.seed_)
         return self
 
-    @_has("predict")
+    @offered_by(_inner)
     def predict(self, X: Any) -> Any:
         """Predict with the fitted estimator."""
         check_is_fitted(self)
         return self.estimator_.predict(hold_table(X))
 
-    @_has("predict_proba")
+    @offered_by(_inner)
     def predict_proba(self, X: Any) -> Any:
         """Class probabilities of the fitted estimator."""
         check_is_fitted(self)
         return self.estimator_.predict_proba(hold_table(X))
 
-    @_has("decision_function")
+    @offered_by(_inner)
     def decision_function(self, X: Any) -> Any:
         """Decision values of the fitted estimator."""
         check_is_fitted(self)
         return self.estimator_.decision_function(hold_table(X))
 
-    @_has("transform")
+    @offered_by(_inner)
     def transform(self, X: Any) -> Any:
         """Transform with the fitted estimator."""
         check_is_fitted(self)
         return self.estimator_.transform(hold_table(X))
 
-    @_has("transform")
+    @offered_by(_inner)
     def fit_transform(self, X: Any, y: Any = None, *, ids: Any = None) -> Any:
         """Fit, then transform the same rows."""
         return self.fit(X, y, ids=ids).transform(X)
 
-    @_has("score")
+    @offered_by(_inner)
     def score(self, X: Any, y: Any = None) -> float:
         """Score of the fitted estimator, by its own rule."""
         check_is_fitted(self)
@@ -166,11 +165,13 @@ class NaiveUnlearner(ForgetMixin, MetaEstimatorMixin, BaseEstimator):
     @property
     def classes_(self) -> Any:
         """Labels still held, sorted."""
+        check_is_fitted(self)
         return self.estimator_.classes_
 
     @property
     def n_rows_(self) -> int:
         """Number of rows still held."""
+        check_is_fitted(self)
         return len(self.rows_)
 
     def _hold(self, X: Any, y: Any, ids: Any) -> Rows:
@@ -191,9 +192,7 @@ class NaiveUnlearner(ForgetMixin, MetaEstimatorMixin, BaseEstimator):
 
     def _install(self, rows: Rows, estimator: Any, seed: int) -> None:
         # One call, so that a concurrent predict never sees half of it.
-        vars(self).update(
-            rows_=rows, estimator_=estimator, seed_=seed, **self._remember_settings()
-        )
+        vars(self).update(rows_=rows, estimator_=estimator, seed_=seed, **self._remember_settings())
 
     def _held_ids(self) -> Ids:
         return self.rows_.ids

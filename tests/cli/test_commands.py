@@ -7,13 +7,12 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from click.testing import Result
 from hypothesis import given
 from hypothesis import strategies as st
 from sklearn.tree import DecisionTreeClassifier
 from typer import BadParameter
 from typer.main import get_command
-from typer.testing import CliRunner
+from typer.testing import CliRunner, Result
 
 import letheon
 from letheon.cli import app

@@ -24,6 +24,7 @@ def output() -> str:
 def play_small(monkeypatch: pytest.MonkeyPatch) -> tuple[bool, str]:
     """Play the demo with few people and return whether all was true, and what was said."""
     monkeypatch.setattr(_scene, "N_TRAIN", 200)
+    monkeypatch.setattr(_scene, "PASSES", 9)
     said = io.StringIO()
     return _demo.play(3, Console(file=said, width=80)), said.getvalue()
 

@@ -58,7 +58,7 @@ class RayCluster:
         self._cluster.shutdown()
 
 
-def eventually(condition: Callable[[], bool], seconds: float = 10) -> bool:
+def eventually(condition: Callable[[], bool], seconds: float = 30) -> bool:
     """Return whether the condition comes true; clusters free memory a moment later."""
     deadline = time.monotonic() + seconds
     while not condition():

@@ -30,7 +30,7 @@ def dask_client() -> Iterator[Any]:
     distributed = pytest.importorskip("dask.distributed")
     with (
         distributed.LocalCluster(
-            n_workers=2, threads_per_worker=1, dashboard_address=None, silence_logs="ERROR"
+            n_workers=2, threads_per_worker=1, dashboard_address="127.0.0.1:0", silence_logs="ERROR"
         ) as cluster,
         distributed.Client(cluster) as client,
     ):

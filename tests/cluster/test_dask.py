@@ -13,7 +13,6 @@ from letheon.parallel import run_tasks
 from tests.cluster.clusters import eventually
 from tests.cluster.travel import Refusal, arrivals, die_once, payloads, refuse, train
 
-pytestmark = pytest.mark.xdist_group("cluster")
 
 
 @pytest.fixture
@@ -29,21 +28,15 @@ def is_empty(client: Any) -> bool:
     return not any(held.values()) and known == 0
 
 
-def test_results_are_those_of_this_process(on_dask: Any, tmp_path: Path) -> None:
-    found = run_tasks(train, payloads(5, tmp_path), n_jobs=None)
-    expected = [train(*payload) for payload in payloads(5, tmp_path)]
-    for ours, theirs in zip(expected, found, strict=True):
-        assert np.array_equal(ours["model"], theirs["model"])
-        assert theirs["model"].flags.writeable
-        assert theirs["threads"] == {1}
-        assert theirs["process"] != os.getpid()
-
-
-def test_each_payload_travels_once_and_nothing_stays(on_dask: Any, tmp_path: Path) -> None:
-    results = run_tasks(train, payloads(7, tmp_path), n_jobs=None)
+def test_results_are_those_of_this_process_and_nothing_stays(on_dask: Any, tmp_path: Path) -> None:
+    found = run_tasks(train, payloads(7, tmp_path), n_jobs=None)
     assert arrivals(tmp_path) == [0, 1, 2, 3, 4, 5, 6]
+    for payload, result in zip(payloads(7, tmp_path), found, strict=True):
+        assert np.array_equal(result["model"], train(*payload)["model"])
+        assert result["model"].flags.writeable
+        assert result["threads"] == {1}
+        assert result["process"] != os.getpid()
     assert eventually(lambda: is_empty(on_dask))
-    assert len(results) == 7
 
 
 def test_large_payloads_bring_no_warning(on_dask: Any) -> None:

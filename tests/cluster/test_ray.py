@@ -3,6 +3,7 @@
 import os
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -15,13 +16,12 @@ from tests.cluster.clusters import SEAT, RayCluster, eventually
 from tests.cluster.travel import (
     Refusal,
     arrivals,
+    never_finish_on,
     payloads,
     refuse,
     train,
-    wait_for_death,
 )
 
-pytestmark = pytest.mark.xdist_group("cluster")
 
 
 @pytest.fixture
@@ -30,21 +30,18 @@ def on_ray(ray_cluster: RayCluster) -> Iterator[RayCluster]:
         yield ray_cluster
 
 
-def test_results_are_those_of_this_process(on_ray: RayCluster, tmp_path: Path) -> None:
+def test_results_are_those_of_this_process_and_nothing_stays(
+    on_ray: RayCluster, tmp_path: Path
+) -> None:
     found = run_tasks(train, payloads(5, tmp_path), n_jobs=None)
-    expected = [train(*payload) for payload in payloads(5, tmp_path)]
-    for ours, theirs in zip(expected, found, strict=True):
-        assert np.array_equal(ours["model"], theirs["model"])
-        assert theirs["model"].flags.writeable
-        assert theirs["threads"] == {1}
-        assert theirs["process"] != os.getpid()
-
-
-def test_each_payload_travels_once_and_nothing_stays(on_ray: RayCluster, tmp_path: Path) -> None:
-    results = run_tasks(train, payloads(5, tmp_path), n_jobs=None)
     assert arrivals(tmp_path) == [0, 1, 2, 3, 4]
+    for payload, result in zip(payloads(5, tmp_path), found, strict=True):
+        assert np.array_equal(result["model"], train(*payload)["model"])
+        assert result["model"].flags.writeable
+        assert result["threads"] == {1}
+        assert result["process"] != os.getpid()
+    # The results are alive, yet none of them is a window into the store.
     assert eventually(lambda: on_ray.stored_bytes() == 0)
-    assert len(results) == 5  # alive until here, yet no window into the store
 
 
 def test_one_payload_goes_to_the_cluster(on_ray: RayCluster, tmp_path: Path) -> None:
@@ -58,28 +55,28 @@ def test_an_error_keeps_its_type_and_leaves_nothing(on_ray: RayCluster, tmp_path
     assert eventually(lambda: on_ray.stored_bytes() == 0)
 
 
-def run_on_the_node(work: list[tuple[Any, ...]]) -> list[Any]:
-    arguments = {"resources": {SEAT: 1}}
-    with joblib.parallel_config(backend="ray", n_jobs=2, ray_remote_args=arguments):
-        return run_tasks(wait_for_death, work, n_jobs=None)
-
-
 def run_and_lose_the_node(cluster: RayCluster, folder: Path) -> list[Any]:
     """Run four tasks on the node that is not the head; replace it when one has started."""
     doomed = cluster.node_id
-    work = [(*payload, doomed) for payload in payloads(4, folder)]
+    slow_train = partial(never_finish_on, doomed, folder, train)
+
+    def run() -> list[Any]:
+        arguments = {"resources": {SEAT: 1}}
+        with joblib.parallel_config(backend="ray", n_jobs=2, ray_remote_args=arguments):
+            return run_tasks(slow_train, payloads(4, folder), n_jobs=None)
+
     with ThreadPoolExecutor(1) as thread:  # Ray starts nodes from the main thread only
-        results = thread.submit(run_on_the_node, work)
-        assert eventually(lambda: any(folder.glob(f"started-*-{doomed}")))
+        results = thread.submit(run)
+        assert eventually(lambda: any(folder.glob(f"started-{doomed}-*")))
         cluster.replace_node()
-        return results.result(timeout=30)
+        return results.result(timeout=60)
 
 
 def test_a_lost_node_loses_nothing(ray_cluster: RayCluster, tmp_path: Path) -> None:
     found = run_and_lose_the_node(ray_cluster, tmp_path)
     expected = [train(*payload)["model"] for payload in payloads(4, tmp_path)]
     assert all(map(np.array_equal, (result["model"] for result in found), expected))
-    assert len(list(tmp_path.glob("started-*"))) > 4
+    assert len(arrivals(tmp_path)) == len(list(tmp_path.glob("started-*"))) > 4
     assert eventually(lambda: ray_cluster.stored_bytes() == 0)
 
 

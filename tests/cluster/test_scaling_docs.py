@@ -10,7 +10,6 @@ import ray
 
 from tests.cluster.clusters import RayCluster
 
-pytestmark = pytest.mark.xdist_group("cluster")
 PAGE = Path(__file__).parents[2] / "docs" / "scaling.md"
 
 

@@ -1,7 +1,7 @@
 """SISA on clusters: the digest of one process, even when a node is lost in the middle."""
 
-from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -11,54 +11,48 @@ import pytest
 from sklearn.linear_model import SGDClassifier
 
 from letheon import SISAClassifier
+from letheon.sharded import _stages, _trainer
 from tests.cluster.clusters import SEAT, RayCluster, eventually
-from tests.cluster.travel import ray_node
+from tests.cluster.travel import never_finish_on
 
-pytestmark = pytest.mark.xdist_group("cluster")
 X = np.random.default_rng(0).normal(size=(240, 6))
 Y = (X[:, 0] > 0).astype(int)
 IDS = [f"p{i % 80}" for i in range(len(X))]
 
 
-class SlowSGD(SGDClassifier):
-    """SGD that says where it trains, and never finishes on the doomed node."""
-
-    def __init__(self, *, folder: str = "", doomed: str = "", random_state: Any = None) -> None:
-        super().__init__(loss="log_loss", random_state=random_state)
-        self.folder, self.doomed = folder, doomed
-
-    def fit(self, X: Any, y: Any) -> "SlowSGD":
-        node = ray_node() if self.doomed else ""
-        (Path(self.folder) / f"started-{node}").touch()
-        assert not node == self.doomed != "" or eventually(lambda: False, 60)
-        super().fit(X, y)
-        return self
-
-
-def train_and_forget(estimator: Any) -> str:
-    model = SISAClassifier(estimator, n_shards=4, random_state=1).fit(X, Y, ids=IDS)
-    model.forget(["p3", "p17", "p40"])
-    model.forget(["p5"])
-    return str(model.digest())
+def fit_and_forget(**config: Any) -> str:
+    """Return the digest after a fit and a forget under that joblib configuration."""
+    with joblib.parallel_config(**config):
+        model = SISAClassifier(SGDClassifier(), n_shards=4, random_state=1)
+        model.fit(X, Y, ids=IDS).forget(["p3", "p17", "p40"])
+        return str(model.digest())
 
 
 @pytest.fixture(scope="module")
 def digest() -> str:
-    return train_and_forget(SGDClassifier(loss="log_loss"))
+    return fit_and_forget(n_jobs=1)
 
 
-@pytest.mark.parametrize("n_jobs", [2, 3])
-def test_processes(digest: str, n_jobs: int) -> None:
-    with joblib.parallel_config(backend="loky", n_jobs=n_jobs):
-        assert train_and_forget(SGDClassifier(loss="log_loss")) == digest
-
-
-def test_ray(ray_cluster: RayCluster, digest: str) -> None:
-    with joblib.parallel_config(backend="ray", n_jobs=-1):
-        assert train_and_forget(SGDClassifier(loss="log_loss")) == digest
-    assert eventually(lambda: ray_cluster.stored_bytes() == 0)
+def test_processes(digest: str) -> None:
+    assert fit_and_forget(backend="loky", n_jobs=2) == digest
 
 
 def test_dask(dask_client: Any, digest: str) -> None:
-    with joblib.parallel_config(backend="dask"):
-        assert train_and_forget(SGDClassifier(loss="log_loss")) == digest
+    assert fit_and_forget(backend="dask") == digest
+
+
+def test_ray_loses_a_node_during_fit(
+    ray_cluster: RayCluster, digest: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    doomed = ray_cluster.node_id
+    slow = partial(never_finish_on, doomed, tmp_path, _stages.train_shard)
+    monkeypatch.setattr(_trainer, "train_shard", slow)
+    arguments = {"resources": {SEAT: 1}}
+    run = partial(fit_and_forget, backend="ray", n_jobs=2, ray_remote_args=arguments)
+    with ThreadPoolExecutor(1) as thread:  # Ray starts nodes from the main thread only
+        found = thread.submit(run)
+        assert eventually(lambda: any(tmp_path.glob(f"started-{doomed}-*")))
+        ray_cluster.replace_node()
+        assert found.result(timeout=60) == digest
+    assert len(list(tmp_path.glob("started-*"))) > 4
+    assert eventually(lambda: ray_cluster.stored_bytes() == 0)

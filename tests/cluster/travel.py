@@ -2,6 +2,7 @@
 
 import os
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -43,19 +44,15 @@ def arrivals(folder: Path) -> list[int]:
     return sorted(int(path.name.split("-")[1]) for path in folder.glob("arrived-*"))
 
 
-def ray_node() -> str:
+def never_finish_on(doomed: str, folder: Path, function: Callable[..., Any], *args: Any) -> Any:
+    """Call the function, but never on the doomed node of the Ray cluster; note the attempt."""
     import ray
 
-    return str(ray.get_runtime_context().get_node_id())
-
-
-def wait_for_death(rows: Rows, number: int, doomed: str) -> dict[str, Any]:
-    """Train, but never finish on the doomed node."""
-    node = ray_node()
-    (rows.folder / f"started-{number}-{node}").touch()
+    node = ray.get_runtime_context().get_node_id()
+    (folder / f"started-{node}-{time.monotonic_ns()}").touch()
     while node == doomed:
         time.sleep(0.05)
-    return train(rows, number)
+    return function(*args)
 
 
 def die_once(rows: Rows, number: int) -> dict[str, Any]:

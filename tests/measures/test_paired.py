@@ -87,7 +87,9 @@ def test_pairing_uses_what_the_models_share() -> None:
 def test_same_seed_same_interval() -> None:
     rng = np.random.default_rng(0)
     y, a, b = rng.normal(size=(3, 40))
-    first, again, other = (effectiveness(r2_score, y, a, b, seed=s) for s in (1, 1, 2))
+    first, again, other = (
+        effectiveness(r2_score, y, a, b, seed=s, n_resamples=100) for s in (1, 1, 2)
+    )
     assert first == again
     assert bounds(first) != bounds(other)
 
@@ -101,14 +103,15 @@ def test_equal_predictions_claim_no_interval(n: int) -> None:
 def test_resamples_without_a_metric_are_left_out() -> None:
     rng = np.random.default_rng(0)
     y = np.array([0, 1] * 10)
-    low, high = bounds(effectiveness(roc_auc_score, y, rng.random(20), rng.random(20)))
+    scores = rng.random((2, 20))
+    low, high = bounds(effectiveness(roc_auc_score, y, *scores, n_resamples=200))
     assert 0 <= low < high <= 1
 
 
 def test_no_interval_when_the_metric_mostly_fails() -> None:
     rng = np.random.default_rng(0)
     y = np.array([1] + [0] * 20)
-    measure = effectiveness(roc_auc_score, y, rng.random(21), rng.random(21))
+    measure = effectiveness(roc_auc_score, y, *rng.random((2, 21)), n_resamples=200)
     assert measure.low is None
 
 

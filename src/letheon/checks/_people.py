@@ -56,9 +56,9 @@ def make_people(estimator: Any, *, seed: int = 0, n_people: int = 24) -> People:
 
 def _target(estimator: Any, X: NDArray[np.float64], labels: NDArray[Any]) -> NDArray[Any] | None:
     if is_classifier(estimator):
-        return np.array(_CLASSES)[labels]
+        return np.asarray(np.array(_CLASSES)[labels])
     if is_regressor(estimator):
-        return labels + X[:, 0] / 10
+        return np.asarray(labels + X[:, 0] / 10)
     return None
 
 

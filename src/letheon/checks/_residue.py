@@ -120,6 +120,6 @@ def _parts(value: Any) -> list[tuple[str, Any]]:
         return [(str(key), part) for key, part in value.items()]
     if isinstance(value, list | tuple):
         return [(str(position), part) for position, part in enumerate(value)]
-    if isinstance(value, type) or callable(value) and not hasattr(value, "get_params"):
+    if isinstance(value, type) or (callable(value) and not hasattr(value, "get_params")):
         return []
     return list(vars(value).items()) if hasattr(value, "__dict__") else []

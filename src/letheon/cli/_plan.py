@@ -54,6 +54,6 @@ def _reading(plan: Plan) -> str:
     return (
         f"Of {plan.n_rows:,} rows, served {how}. Rows/pass: rows that are trained again, per pass "
         "of a plain training. It and the speed-up over naive retraining are means over where "
-        "people happen to be. The best case needs all of them in the last slice of one shard. More shards "
-        "also mean fewer rows for each, which costs accuracy."
+        "people happen to be. The best case needs all of them in the last slice of one shard. "
+        "More shards also mean fewer rows for each, which costs accuracy."
     )

@@ -51,11 +51,8 @@ class Scene:
 
     def somebody_else(self) -> str:
         """Return a person who has not left."""
-        return max(set(self.ids.tolist()) - set(self.gone))
-
-    def somebody_else(self) -> str:
-        """Return a person who has not left."""
-        return max(set(self.ids.tolist()) - set(self.gone))
+        held: set[str] = set(self.ids.tolist())
+        return max(held - set(self.gone))
 
     def staying(self) -> NDArray[np.bool_]:
         """Return which rows belong to people who did not leave."""

@@ -44,7 +44,7 @@ class Parcel:
 
         buffers: list[pickle.PickleBuffer] = []
         head = cloudpickle.dumps(value, protocol=5, buffer_callback=buffers.append)
-        # raw(): flat bytes in memory order, so that a Fortran-ordered array is not transposed.
+        # raw(): flat bytes in memory order, whatever shape the buffer has.
         return cls(head, [pickle.PickleBuffer(buffer.raw()) for buffer in buffers])
 
     def open(self) -> Any:

@@ -171,11 +171,13 @@ class PlanDisplay:
         return line
 
     def _label_speed_up(self, ax: "Axes") -> None:
+        from matplotlib.ticker import LogLocator
+
         first = self.plans[0]
         how = "in one batch" if first.batch else "one by one"
         ax.axhline(1, color="0.5", linestyle="--", linewidth=1, label="naive retraining")
         ax.set_yscale("log")
-        ax.yaxis.get_major_locator().set_params(subs=(1, 2, 5))
+        ax.yaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
         plain_ticks(ax, sorted({p.n_requests for p in self.plans}))
         ax.yaxis.set_major_formatter(lambda value, _: f"{value:g}×")
         ax.set(
@@ -196,7 +198,7 @@ class PlanDisplay:
         ax.set_xlim(-0.75, len(groups) - 0.25)
         ax.set(title="Storage", xlabel="shards × slices", ylabel=f"saved states [{unit}]")
         if len(groups) > 6:
-            ax.tick_params(axis="x", rotation=45)
+            ax.tick_params(axis="x", rotation=90)
 
 
 def _short(amount: float) -> str:

@@ -7,6 +7,7 @@ the values: ``np.asarray([1, "1"])`` is ``["1", "1"]`` and ``np.asarray([2**63, 
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterable
+from itertools import pairwise
 from typing import Any, Self
 
 import narwhals.stable.v2 as nw
@@ -50,8 +51,10 @@ class Ids(ABC):
 
     def distinct(self) -> Self:
         """Return each id once, in order of first appearance."""
-        first = {value: position for position, value in reversed(list(enumerate(self.to_list())))}
-        return self.take(np.sort(np.fromiter(first.values(), np.int64, len(first))))
+        first: dict[object, int] = {}
+        for position, value in enumerate(self.to_list()):
+            first.setdefault(value, position)
+        return self.take(np.fromiter(first.values(), np.int64, len(first)))
 
     def _same_kind(self, others: "tuple[Ids, ...]") -> list[Self]:
         """Return these ids and the others, or raise if they are of different kinds."""
@@ -150,7 +153,7 @@ class TextIds(Ids):
     def to_list(self) -> list[str]:
         """Return the ids as plain Python values."""
         data, ends = self.blob.tobytes(), self.offsets.tolist()
-        return [data[a:b].decode() for a, b in zip(ends, ends[1:], strict=False)]
+        return [data[a:b].decode() for a, b in pairwise(ends)]
 
     def to_array(self) -> NDArray[Any]:
         """Return the ids as an array of str objects (a fixed-width dtype drops trailing NULs)."""
@@ -175,9 +178,7 @@ def as_ids(values: Any, *, what: str = "ids") -> Ids:
     if isinstance(values, Ids):
         return values
     if isinstance(values, str | int | np.integer) and not isinstance(values, bool):
-        raise IdsTypeError(
-            f"{what}={values!r} is a single value; give a list of ids: [{values!r}]"
-        )
+        raise IdsTypeError(f"{what}={values!r} is a single value; give a list of ids: [{values!r}]")
     if isinstance(values, np.ndarray):
         return _from_array(values, what)
     native = nw.from_native(values, allow_series=True, pass_through=True)

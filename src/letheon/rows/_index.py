@@ -48,8 +48,8 @@ class IdIndex:
         found[asker[same]] = True
         return Matches(np.unique(rows[same]), found)
 
-    def _same(self, rows: NDArray[np.int64], wanted: Ids, asker: NDArray[np.int64]) -> NDArray[
-        np.bool_
-    ]:
+    def _same(
+        self, rows: NDArray[np.int64], wanted: Ids, asker: NDArray[np.int64]
+    ) -> NDArray[np.bool_]:
         held, asked = self._ids.take(rows).to_list(), wanted.take(asker).to_list()
         return np.fromiter((a == b for a, b in zip(held, asked, strict=True)), bool, len(held))

@@ -87,8 +87,7 @@ class Rows:
     def joined(self, other: "Rows") -> Self:
         """Return these rows followed by `other`."""
         extra = {
-            name: np.concatenate([values, other.extra[name]])
-            for name, values in self.extra.items()
+            name: np.concatenate([values, other.extra[name]]) for name, values in self.extra.items()
         }
         return type(self)(
             join_rows(self.X, other.X),

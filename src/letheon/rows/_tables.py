@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 from sklearn.utils import check_array
 
 Table = Any
+_INT64 = np.iinfo(np.int64)
 
 
 def table_length(X: Table) -> int:
@@ -34,8 +35,7 @@ def hold_table(X: Any) -> Table:
     frame = nw.from_native(X, eager_only=True, pass_through=True)
     if isinstance(frame, nw.DataFrame):
         _require_rows(frame.shape)
-        # A polars frame can share memory with the caller's NumPy arrays; taking rows copies.
-        return _tidy_frame(_plain_columns(frame[list(range(len(frame)))]))
+        return _tidy_frame(_plain_columns(_fresh_rows(frame, list(range(len(frame))))))
     if not sp.issparse(X) and _is_texts(X):
         return np.array([str(value) for value in X], object)
     array = check_array(
@@ -52,7 +52,16 @@ def take_rows(X: Table, positions: NDArray[np.int64]) -> Table:
         return X[positions]
     if sp.issparse(X):
         return _canonical_sparse(X[positions])
-    return _tidy_frame(nw.from_native(X, eager_only=True)[positions.tolist()])
+    return _tidy_frame(_fresh_rows(nw.from_native(X, eager_only=True), positions.tolist()))
+
+
+def _fresh_rows(frame: "nw.DataFrame[Any]", positions: list[int]) -> "nw.DataFrame[Any]":
+    """Return rows in fresh memory.
+
+    polars copies what it takes by number, but not what it clones, and it can share memory with the
+    caller's NumPy arrays. pandas takes neighbouring rows as a view, but its clones are copies.
+    """
+    return frame[positions].clone()
 
 
 def slice_rows(X: Table, begin: int, end: int) -> Table:
@@ -63,7 +72,7 @@ def slice_rows(X: Table, begin: int, end: int) -> Table:
     if isinstance(X, np.ndarray):
         return read_only(X[begin:end])
     if sp.issparse(X):
-        return X[begin:end].copy()  # some estimators refuse read-only sparse data
+        return X[begin:end]  # scipy copies, and some estimators refuse read-only sparse data
     return nw.from_native(X, eager_only=True)[begin:end].clone().to_native()
 
 
@@ -138,7 +147,9 @@ def _cast_like(held: Any, given: NDArray[Any], what: str) -> NDArray[Any]:
 def _require_rows(shape: tuple[int, int]) -> None:
     if 0 in shape:
         what = "sample(s)" if shape[0] == 0 else "feature(s)"
-        raise ValueError(f"Found array with 0 {what} (shape={shape}) while a minimum of 1 is needed.")
+        raise ValueError(
+            f"Found array with 0 {what} (shape={shape}) while a minimum of 1 is required"
+        )
 
 
 def _is_texts(X: Any) -> bool:
@@ -195,22 +206,24 @@ def _canonical_labels(array: NDArray[Any]) -> NDArray[Any]:
             return array.astype(np.float64)
         case "b":
             return array.copy()
-    values = array.ravel().tolist()
+    return _labels_of(array.ravel().tolist()).reshape(array.shape)
+
+
+def _labels_of(values: list[Any]) -> NDArray[Any]:
     if all(isinstance(value, str) for value in values):
-        return np.array(values, dtype=np.str_).reshape(array.shape)
+        return np.array(values, dtype=np.str_)
     kinds = {type(value) for value in values}
-    if kinds == {bool}:
-        return np.array(values, bool).reshape(array.shape)
     if kinds == {int}:
-        return _int64_labels(np.array(values, object).reshape(array.shape))
+        return _int64_labels(np.array(values, object))
     if kinds <= {int, float}:
-        return np.array(values, np.float64).reshape(array.shape)
-    return np.array(values, object).reshape(array.shape)
+        return np.array(values, np.float64)
+    return np.array(values, bool if kinds == {bool} else object)
 
 
 def _int64_labels(array: NDArray[Any]) -> NDArray[np.int64]:
-    if array.size and array.max() > np.iinfo(np.int64).max:
-        raise ValueError(f"y holds {array.max()}, which does not fit 64 bits; use str labels")
+    for extreme in (array.min(), array.max()) if array.size else ():
+        if not _INT64.min <= extreme <= _INT64.max:
+            raise ValueError(f"y holds {extreme}, which does not fit 64 bits; use str labels")
     return array.astype(np.int64)
 
 

@@ -30,12 +30,14 @@ def vote_shares(models: Sequence[Any], classes: NDArray[Any], X: Any) -> Floats:
 
 def mean_prediction(models: Sequence[Any], X: Any) -> Floats:
     """Mean of the shards' predictions."""
-    return np.mean([np.asarray(model.predict(X), float) for model in models], axis=0)
+    mean: Floats = np.mean([np.asarray(model.predict(X), float) for model in models], axis=0)
+    return mean
 
 
 def median_prediction(models: Sequence[Any], X: Any) -> Floats:
     """Median of the shards' predictions."""
-    return np.median([np.asarray(model.predict(X), float) for model in models], axis=0)
+    median: Floats = np.median([np.asarray(model.predict(X), float) for model in models], axis=0)
+    return median
 
 
 def _mean(models: Sequence[Any], classes: NDArray[Any], X: Any, answer: Any) -> Floats:

@@ -78,7 +78,8 @@ def _risk_values(risk: Any, ids: Ids) -> NDArray[np.float64]:
         people = ids.to_list()
         absent = {person for person in people if person not in risk}
         if absent:
-            raise ValueError(f"risk has no value for {len(absent)} id(s), e.g. {next(iter(absent))!r}")
+            one = next(iter(absent))
+            raise ValueError(f"risk has no value for {len(absent)} id(s), e.g. {one!r}")
         return np.array([risk[person] for person in people], float)
     values = np.asarray(risk, float)
     if values.shape != (len(ids),):

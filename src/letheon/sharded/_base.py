@@ -3,6 +3,7 @@
 import secrets
 import warnings
 from abc import abstractmethod
+from itertools import pairwise
 from pathlib import Path
 from typing import Any, ClassVar, Self
 
@@ -18,11 +19,11 @@ from letheon.exceptions import ChangedParametersError, CheckpointWarning, Shardi
 from letheon.guarantee import Guarantee, MethodFacts
 from letheon.inner import inherit_tags, remember_features, retraining
 from letheon.rows import Ids, Rows, hold_table, row_ids, table_length
-from letheon.seeds import seed_from
+from letheon.seeds import Purpose, seed_from
 from letheon.sharded._assign import Assignment, Integers, check_risk_edges, risk_tiers
 from letheon.sharded._plan import StageData
 from letheon.sharded._settings import check_choice, check_count, check_kind, stage_epochs
-from letheon.sharded._shards import Change, Ensemble, Replacement, Shard, change_rows
+from letheon.sharded._shards import Change, Ensemble, Replacement, change_rows
 from letheon.sharded._stages import Recipe
 from letheon.sharded._states import StateShelf
 from letheon.sharded._trainer import Trainer
@@ -36,6 +37,7 @@ _FACTS = MethodFacts(
     certifiability_parameters=(),
     requests="oblivious",
     releases="latest-only",
+    state_holds_rows=True,
     definition_name="sisa",
 )
 
@@ -197,7 +199,7 @@ class SISABase(ForgetMixin, MetaEstimatorMixin, BaseEstimator):
             )
 
     def _warn_if_crowded(self, ids: Ids) -> None:
-        people = len(ids.distinct())
+        people = len(np.unique(ids.hashes(0, Purpose.ID_INDEX)))
         if people < self.n_shards:
             warnings.warn(
                 f"n_shards={self.n_shards} is more than the {people} people there are; "
@@ -311,7 +313,7 @@ def _split(rows: Rows, assignment: Assignment) -> list[Rows]:
     rows.extra["slice"] = assignment.slices(rows.ids, tiers)
     order = np.lexsort((rows.extra["slice"], shards))
     bounds = np.searchsorted(shards[order], np.arange(assignment.n_shards + 1))
-    return [rows.take(order[a:b]) for a, b in zip(bounds[:-1], bounds[1:], strict=True)]
+    return [rows.take(order[a:b]) for a, b in pairwise(bounds.tolist())]
 
 
 def _order_by_slice(rows: Rows) -> Rows:

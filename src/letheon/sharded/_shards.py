@@ -1,6 +1,7 @@
 """Shards with their saved states, and the plan that replaces some of them."""
 
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -21,6 +22,11 @@ class Shard:
     rows: Rows
     states: tuple[SavedState | None, ...]
     model: Any
+
+    @cached_property
+    def classes(self) -> NDArray[Any]:
+        """Labels the shard holds, sorted."""
+        return shard_classes(self.rows)
 
 
 @dataclass(frozen=True)
@@ -86,7 +92,7 @@ def change_rows(old: Shard, rows: Rows, touched: NDArray[np.int64], recipe: Reci
     starts afresh.
     """
     first = int(touched.min()) if recipe.epochs is not None else 0
-    if recipe.is_classifier and not np.array_equal(shard_classes(old.rows), shard_classes(rows)):
+    if recipe.is_classifier and not np.array_equal(old.classes, shard_classes(rows)):
         first = 0
     return Change(old, old.number, rows, first)
 

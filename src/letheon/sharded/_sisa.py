@@ -5,6 +5,7 @@ from typing import Any, ClassVar
 import numpy as np
 from numpy.typing import NDArray
 from sklearn.base import ClassifierMixin, RegressorMixin
+from sklearn.utils import assert_all_finite
 from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import check_is_fitted, column_or_1d
 
@@ -151,6 +152,7 @@ class SISAClassifier(ClassifierMixin, SISABase):
 
     def _hold_labels(self, y: Any) -> NDArray[Any]:
         labels = column_or_1d(y, warn=True)
+        assert_all_finite(labels, estimator_name=type(self).__name__, input_name="y")
         check_classification_targets(labels)
         return hold_target(labels)
 

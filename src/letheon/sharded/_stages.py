@@ -1,7 +1,8 @@
 """Training one shard: the task that travels to a worker.
 
-A pure function of its arguments, so a task may be run again after a crash. Every stage starts from
-the *decoded* state of the one before, in `fit` as in `forget`, so ``Train(. | h)`` depends on h only.
+A pure function of its arguments, so a task may be run again after a crash. Every stage starts
+from the *decoded* state of the one before, in `fit` as in `forget`, so ``Train(. | h)`` depends on
+h only.
 """
 
 from collections.abc import Iterable
@@ -9,6 +10,7 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import numpy as np
+from numpy.typing import NDArray
 
 from letheon import state
 from letheon.inner import require_acceptable, seeded_clone, set_seeds
@@ -86,9 +88,9 @@ def slice_ends(rows: Rows, n_slices: int) -> tuple[int, ...]:
     return tuple(int(end) for end in ends)
 
 
-def shard_classes(rows: Rows) -> Any:
+def shard_classes(rows: Rows) -> NDArray[Any]:
     """Return the labels a shard holds, sorted."""
-    return np.unique(rows.y)
+    return np.unique(np.asarray(rows.y))
 
 
 def train_shard(recipe: Recipe, job: Job) -> Trained:

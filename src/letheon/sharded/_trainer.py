@@ -11,7 +11,6 @@ from letheon.sharded._stages import (
     Job,
     Recipe,
     Trained,
-    shard_classes,
     slice_ends,
     total_visits,
     train_shard,
@@ -53,8 +52,7 @@ class Trainer:
     def _assemble(self, shards: tuple[Shard, ...]) -> Ensemble:
         classes = None
         if self.recipe.is_classifier:
-            present = [shard_classes(shard.rows) for shard in shards if len(shard.rows)]
-            classes = np.unique(np.concatenate(present))
+            classes = np.unique(np.concatenate([s.classes for s in shards if len(s.rows)]))
         return Ensemble(self.assignment, shards, classes)
 
     def _cost(self, jobs: list[Job], ensemble: Ensemble) -> tuple[float, dict[str, int]]:

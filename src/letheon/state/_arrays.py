@@ -75,7 +75,7 @@ def _is_long(dtype: "np.dtype[Any]") -> bool:
 def _strings_node(array: NDArray[Any]) -> Strings:
     try:
         texts: list[str] = array.ravel().tolist()
-    except ValueError as error:
+    except (ValueError, SystemError) as error:
         raise UnsupportedStateError(f"an array of str holds no valid str: {error}") from None
     joined = "".join(texts)
     if joined.isascii():

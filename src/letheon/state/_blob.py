@@ -5,6 +5,7 @@ the canonical bytes of the tree in the file view.
 """
 
 import hashlib
+import re
 from typing import Any
 
 from letheon.exceptions import CorruptFileError, NewerFormatError
@@ -97,14 +98,14 @@ def decode(data: Buffer, *, trusted: Trusted = ()) -> Any:
 
 
 def _verified_body(data: memoryview) -> memoryview:
-    head = bytes(data[: len(MAGIC)])
-    if head != MAGIC:
-        if head.startswith(b"letheon-state-v"):
-            raise NewerFormatError(
-                f"the state has the format {head[8:]!r}, this letheon reads {MAGIC[8:]!r}; "
-                "install a newer letheon"
-            )
+    head = re.match(rb"letheon-state-v(\d{1,9})\0", data[:32])
+    if head is None:
         raise CorruptFileError("these bytes are no letheon state")
+    if head[0] != MAGIC:
+        raise NewerFormatError(
+            f"the state has the format v{int(head[1])}, this letheon reads v1; "
+            "install a newer letheon"
+        )
     body = data[_HEAD:]
     if hashlib.sha256(body).digest() != bytes(data[len(MAGIC) : _HEAD]):
         raise CorruptFileError("the state is truncated or altered: its SHA-256 differs")

@@ -12,6 +12,9 @@ from letheon.state._registry import Codec
 _BIT_GENERATORS = ("MT19937", "PCG64", "PCG64DXSM", "Philox", "SFC64")
 # Where a generator stands in its own buffer: an index into memory that nobody checks later.
 _POSITIONS = {("state", "pos"): 624, ("buffer_pos",): 4}
+_RANDOM_STATE_KEYS = {"bit_generator", "state", "has_uint32", "uinteger", "buffer", "buffer_pos"}
+# Any seed: the state is set afterwards.
+_SEED = np.random.SeedSequence(0)
 _COMPRESSED = ("csr", "csc", "bsr")
 
 
@@ -35,25 +38,26 @@ def _random_state_state(value: Any) -> dict[str, Any]:
 
 
 def _bit_generator(state: dict[str, Any]) -> Any:
+    """Return a generator of the right kind, still to be set to a state that is safe to set."""
     _require(state.get("bit_generator") in _BIT_GENERATORS, "random generator")
     for path, limit in _POSITIONS.items():
         found: Any = state
         for key in path:
             found = found.get(key) if isinstance(found, dict) else None
         _require(found is None or (type(found) is int and 0 <= found <= limit), "position")
-    generator = getattr(np.random, state["bit_generator"])(0)
-    expected = {key for key in state if key not in {"has_gauss", "gauss"}}
-    _require(expected == set(generator.state), "random generator")
-    generator.state = state
-    return generator
+    return getattr(np.random, state["bit_generator"])(_SEED)
 
 
 def _generator_from(_: type, state: Any) -> Any:
-    return np.random.Generator(_bit_generator(state))
+    generator = _bit_generator(state)
+    _require(set(state) == set(generator.state), "random generator")
+    generator.state = state
+    return np.random.Generator(generator)
 
 
 def _random_state_from(_: type, state: Any) -> Any:
     value = np.random.RandomState(_bit_generator(state))
+    _require(set(state) - {"has_gauss", "gauss"} <= _RANDOM_STATE_KEYS, "random generator")
     value.set_state(state)
     return value
 

@@ -41,7 +41,9 @@ def from_bytes(data: Buffer) -> Node:
     reader = _Reader(data)
     try:
         node: Node = reader.node()
-    except (struct.error, ValueError, OverflowError) as error:
+    except RecursionError:
+        raise CorruptFileError("not canonical bytes: nested too deeply") from None
+    except (struct.error, ValueError, OverflowError, IndexError) as error:
         raise CorruptFileError(f"not canonical bytes: {error}") from None
     if reader.at != len(reader.data):
         raise CorruptFileError("not canonical bytes: something follows the tree")
@@ -57,7 +59,8 @@ class _Reader:
         self.depth = 0
 
     def node(self) -> Any:
-        tag = self.take(1)[0]
+        tag = self.data[self.at]
+        self.at += 1
         read = _READERS.get(tag)
         if read is None:
             raise CorruptFileError(f"not canonical bytes: unknown tag {tag}")
@@ -77,7 +80,8 @@ class _Reader:
         return part
 
     def number(self) -> int:
-        value: int = _N.unpack(self.take(8))[0]
+        value: int = _N.unpack_from(self.data, self.at)[0]
+        self.at += 8
         return value
 
     def count(self) -> int:

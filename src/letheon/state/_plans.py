@@ -22,6 +22,10 @@ _NEUTRAL_ATTRIBUTES = {
 _HEAP_TYPE = 1 << 9
 
 
+class _Ordinary:
+    """Has room for a `__dict__` and weak references, as every class written in Python."""
+
+
 class Plan(NamedTuple):
     """How instances of one class are encoded."""
 
@@ -74,13 +78,13 @@ def dataclass_fields(cls: type) -> tuple[str, ...] | None:
 
 def require_plain_attributes(cls: type) -> None:
     """Refuse classes whose instances hold more than a `__dict__`."""
-    for base in cls.__mro__[:-1]:
-        hidden = not base.__flags__ & _HEAP_TYPE or base.__dict__.get("__slots__")
-        if hidden and base.__module__ not in {"typing", "abc"}:
-            raise UnsupportedStateError(
-                f"{qualified_name(cls)} keeps state outside its attributes (in {base.__name__}); "
-                "teach it with letheon.state.register_codec"
-            )
+    small = cls.__basicsize__ <= _Ordinary.__basicsize__ and cls.__itemsize__ == 0
+    made_in_python = all(base.__flags__ & _HEAP_TYPE for base in cls.__mro__[:-1])
+    if not (small and made_in_python and cls.__dictoffset__):
+        raise UnsupportedStateError(
+            f"{qualified_name(cls)} keeps state outside its attributes; "
+            "teach it with letheon.state.register_codec"
+        )
 
 
 def without_neutral(state: dict[str, Any], plan: Plan) -> dict[str, Any]:

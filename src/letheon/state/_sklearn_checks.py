@@ -17,7 +17,8 @@ from letheon.state._registry import qualified_name
 
 def check_estimator_arrays(value: Any) -> None:
     """Raise `CorruptFileError` if a decoded estimator would read outside its arrays."""
-    for check in _checks_of(type(value)):
+    cls: type = type(value)
+    for check in _checks_of(cls):
         check(value)
 
 

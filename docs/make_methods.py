@@ -1,0 +1,109 @@
+"""Write the tables of methods: `docs/methods.md`, and the part between the marks in README.md.
+
+Everything comes from what the classes declare (`MethodFacts`). Run ``python docs/make_methods.py``
+after changing facts or a definition text; a test compares.
+"""
+
+import re
+from pathlib import Path
+from typing import Any
+
+import letheon
+from letheon import MethodFacts
+
+ROOT = Path(__file__).resolve().parents[1]
+MARKS = re.compile(r"(<!-- methods: begin -->\n).*?(<!-- methods: end -->)", re.DOTALL)
+
+HEAD = """\
+# Methods
+
+Made by `docs/make_methods.py` from what the classes declare about themselves; do not edit.
+The columns are those of the survey's table of methods (Mercuri et al. 2022, Table 2), with the
+requests and observers that the claim covers, and the parameters that trade speed or assurance.
+
+- *strong* / *weak*: how the time of an update grows along a sequence of requests (survey,
+  Definition 11).
+- *oblivious* / *adaptive* and *latest-only*: see [the contract](contract.md#oblivious-requests).
+
+"""
+
+
+def methods() -> dict[str, tuple[MethodFacts, list[str]]]:
+    """Return facts and class names of every public forgetting estimator, by method."""
+    found: dict[str, tuple[MethodFacts, list[str]]] = {}
+    for name in letheon.__all__:
+        facts: Any = getattr(getattr(letheon, name), "facts", None)
+        if isinstance(facts, MethodFacts):
+            found.setdefault(facts.method, (facts, []))[1].append(name)
+    return found
+
+
+def summary() -> str:
+    """Return the table for the README."""
+    lines = ["| class | method | serves | kind | requests |", "|---|---|---|---|---|"]
+    for facts, classes in methods().values():
+        names = ", ".join(f"`{name}`" for name in classes)
+        kind = _kind(facts)
+        lines.append(
+            f"| {names} | {facts.method} | {facts.applicability} | {kind} | {facts.requests} |"
+        )
+    return "\n".join(lines) + "\n"
+
+
+def page() -> str:
+    """Return the whole page: the table, then every definition text with its SHA-256."""
+    titles = ["method", "applicability", "properties", "certificate", "requests", "observer"]
+    titles += ["speed parameters", "assurance parameters"]
+    lines = [f"| {' | '.join(titles)} |", "|---" * len(titles) + "|"]
+    lines += [_row(facts) for facts, _ in methods().values()]
+    return (
+        HEAD + "\n".join(lines) + "\n" + "".join(_definition(*each) for each in methods().values())
+    )
+
+
+def _kind(facts: MethodFacts) -> str:
+    return "exact" if facts.exact else "approximate"
+
+
+def _row(facts: MethodFacts) -> str:
+    cells = [
+        f"[{facts.method}](#{facts.method})",
+        facts.applicability,
+        f"{_kind(facts)}, {facts.strength}",
+        "exact: equal digests" if facts.exact else "see the guarantee",
+        facts.requests,
+        facts.releases,
+        _codes(facts.efficiency_parameters),
+        _codes(facts.certifiability_parameters),
+    ]
+    return f"| {' | '.join(cells)} |"
+
+
+def _codes(names: tuple[str, ...]) -> str:
+    return ", ".join(f"`{name}`" for name in names) or "none"
+
+
+def _definition(facts: MethodFacts, classes: list[str]) -> str:
+    names = ", ".join(f"`letheon.{name}`" for name in classes)
+    # Headings of a text go below the heading of its method.
+    text = re.sub(r"^#", "###", facts.definition, flags=re.MULTILINE).strip()
+    return (
+        f"\n## {facts.method}\n\n{names}. The definition text, SHA-256\n"
+        f"`{facts.definition_digest}`:\n\n{text}\n"
+    )
+
+
+def readme(text: str) -> str:
+    """Return the README with the table of today between the marks."""
+    return MARKS.sub(lambda marks: marks[1] + summary() + marks[2], text)
+
+
+def main() -> None:
+    """Write both files."""
+    (ROOT / "docs" / "methods.md").write_text(page(), encoding="utf-8")
+    front = ROOT / "README.md"
+    front.write_text(readme(front.read_text(encoding="utf-8")), encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()

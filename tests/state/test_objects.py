@@ -1,0 +1,229 @@
+"""Objects: attributes, own states, aliases, what the digest leaves out, what is refused."""
+
+from dataclasses import dataclass
+from fractions import Fraction
+from functools import partial
+from typing import Any, Self
+
+import numpy as np
+import pytest
+from sklearn.base import BaseEstimator
+from sklearn.cluster import Birch, KMeans
+from sklearn.ensemble import RandomForestClassifier
+from sklearn.feature_extraction.text import HashingVectorizer
+from sklearn.linear_model import LogisticRegression, Ridge, SGDClassifier
+from sklearn.model_selection import GridSearchCV, RandomizedSearchCV
+from sklearn.pipeline import make_pipeline
+from sklearn.preprocessing import FunctionTransformer, MultiLabelBinarizer, StandardScaler
+
+from letheon import state
+from letheon.exceptions import CorruptFileError, UnsupportedStateError, UntrustedClassError
+from letheon.guarantee import Guarantee
+from letheon.state._nodes import Ref
+
+
+class Mine(BaseEstimator):
+    """A class of the caller."""
+
+    def __init__(self, a: Any = None, n_jobs: int | None = None) -> None:
+        self.a = a
+        self.n_jobs = n_jobs
+
+
+class Celsius:
+    """A class that keeps its own state."""
+
+    def __init__(self, degrees: float) -> None:
+        self.degrees = degrees
+        self.cache = object()
+
+    def _to_state(self) -> dict[str, Any]:
+        return {"degrees": self.degrees}
+
+    @classmethod
+    def _from_state(cls, state: dict[str, Any]) -> Self:
+        return cls(state["degrees"])
+
+    def _digest_state(self) -> dict[str, Any]:
+        return {}
+
+
+@dataclass(frozen=True)
+class Frozen:
+    """A frozen dataclass of the caller."""
+
+    a: int
+
+
+def double(x: Any) -> Any:
+    """Return twice x."""
+    return 2 * x
+
+
+def test_class_of_the_caller_needs_trust() -> None:
+    blob = state.encode(Mine([1]))
+    with pytest.raises(UntrustedClassError, match=r"Mine.*trusted="):
+        state.decode(blob)
+
+
+@pytest.mark.parametrize("how", [Mine, [Mine], {f"{Mine.__module__}.Mine"}], ids=str)
+def test_class_of_the_caller_with_trust(how: Any) -> None:
+    found = state.decode(state.encode(Mine([1])), trusted=how)
+    assert type(found) is Mine
+    assert vars(found) == {"a": [1], "n_jobs": None}
+
+
+def test_classes_of_decodes_its_own_state() -> None:
+    class Local(Mine):
+        pass
+
+    value = Local([Frozen(3), FunctionTransformer(double), np.exp])
+    found = state.decode(state.encode(value), trusted=state.classes_of(value))
+    assert type(found) is Local
+    assert found.a[0] == Frozen(3)
+    assert found.a[1].transform(4) == 8
+
+
+def test_own_state_is_used_both_ways() -> None:
+    found = state.decode(state.encode(Celsius(4.5)), trusted=[Celsius])
+    assert found.degrees == 4.5
+    assert state.digest(Celsius(1.0)) == state.digest(Celsius(2.0))
+
+
+def test_dataclass_of_the_package() -> None:
+    value = Guarantee(kind="exact", reference="Theorem 1")
+    found = state.decode(state.encode(value))
+    assert found == value
+    assert state.classes_of(value) == {Guarantee}
+
+
+def test_registered_codec() -> None:
+    state.register_codec(Fraction, lambda f: [f.numerator, f.denominator], lambda v: Fraction(*v))
+    assert state.decode(state.encode({"x": Fraction(3, 9)})) == {"x": Fraction(1, 3)}
+    assert state.digest(Fraction(2, 4)) == state.digest(Fraction(1, 2))
+
+
+def test_partial_of_a_listed_function() -> None:
+    found = state.decode(state.encode(partial(np.clip, a_min=0, a_max=1)))
+    assert found(5) == 1
+
+
+@pytest.mark.parametrize(
+    ("a", "b"),
+    [
+        (Ridge(), Ridge()),
+        (SGDClassifier(n_jobs=1), SGDClassifier(n_jobs=2)),
+        (SGDClassifier(verbose=0), SGDClassifier(verbose=1)),
+        ([Mine({"b": Mine(n_jobs=4)})], [Mine({"b": Mine(n_jobs=None)})]),
+    ],
+)
+def test_settings_that_do_not_matter_are_not_digested(a: Any, b: Any) -> None:
+    assert state.digest(a) == state.digest(b)
+
+
+@pytest.mark.parametrize(
+    ("a", "b"),
+    [
+        (Ridge(), Ridge(alpha=2)),
+        (SGDClassifier(random_state=0), SGDClassifier(random_state=1)),
+        (Ridge(alpha=1), Ridge(alpha=1.0)),
+        (Mine(Ridge()), Mine(LogisticRegression())),
+        ({"n_jobs": 1}, {"n_jobs": 2}),
+    ],
+)
+def test_everything_else_is_digested(a: Any, b: Any) -> None:
+    assert state.digest(a) != state.digest(b)
+
+
+def test_number_of_threads_is_not_digested() -> None:
+    model = KMeans(2, n_init=1, random_state=0).fit(np.arange(8.0)[:, None])
+    before = state.digest(model)
+    model._n_threads += 1
+    assert state.digest(model) == before
+
+
+def test_caches_and_addresses_are_not_digested() -> None:
+    binarizer = MultiLabelBinarizer().fit([["a"], ["b"]])
+    hashing = HashingVectorizer(stop_words=["a"]).fit(["a b"])
+    before = state.digest([binarizer, hashing])
+    binarizer.transform([["a"]])
+    hashing.transform(["a b"])
+    assert state.digest([binarizer, hashing]) == before
+
+
+def test_aliases_inside_an_estimator_stay_aliases() -> None:
+    array = np.arange(3)
+    model = Mine({"x": array, "y": [array], "z": array.copy()})
+    found = state.decode(state.encode(model), trusted=[Mine])
+    assert found.a["x"] is found.a["y"][0]
+    assert found.a["x"] is not found.a["z"]
+
+
+def test_aliases_are_values_elsewhere() -> None:
+    array = np.arange(3)
+    assert state.encode([array, array]) == state.encode([array, array.copy()])
+    first, second = state.decode(state.encode([array, array]))
+    assert first is not second
+
+
+def test_digest_does_not_see_aliases() -> None:
+    array = np.arange(3)
+    assert state.digest(Mine([array, array])) == state.digest(Mine([array, array.copy()]))
+
+
+def test_aliases_among_keys_of_any_kind_and_order() -> None:
+    x, y = np.arange(2), np.arange(3)
+    model = Mine([{2: x, 1: y}, {"b": y, "a": x}, {(1, 2), (3,)}])
+    found = state.decode(state.encode(model), trusted=[Mine])
+    assert found.a[0][2] is found.a[1]["a"]
+    assert np.array_equal(found.a[1]["b"], y)
+
+
+def test_training_goes_on_as_if_never_saved() -> None:
+    rng = np.random.default_rng(0)
+    X, y = rng.normal(size=(60, 4)), np.arange(60) % 3
+    model = SGDClassifier(average=10, random_state=0).partial_fit(X[:30], y[:30], classes=[0, 1, 2])
+    again = state.decode(state.encode(model))
+    for each in (model, again):
+        each.partial_fit(X[30:], y[30:])
+    assert state.digest(again) == state.digest(model)
+
+
+SEARCHES = [
+    GridSearchCV(Ridge(), {"alpha": [1]}),
+    RandomizedSearchCV(Ridge(), {"alpha": [1]}),
+    make_pipeline(StandardScaler(), GridSearchCV(Ridge(), {"alpha": [1]})),
+]
+
+
+@pytest.mark.parametrize("estimator", SEARCHES, ids=lambda e: type(e).__name__)
+def test_searches_are_refused_with_a_way_out(estimator: Any) -> None:
+    with pytest.raises(UnsupportedStateError, match=r"wall times.*GridSearchCV\(NaiveUnlearner"):
+        state.ensure_supported(estimator)
+
+
+@pytest.mark.parametrize(
+    ("estimator", "reason"),
+    [
+        (Birch(), "circles"),
+        (make_pipeline(StandardScaler(), memory="cache"), "forgotten rows.*memory=None"),
+        (Mine(make_pipeline(StandardScaler(), memory="cache")), "forgotten rows"),
+        (FunctionTransformer(lambda x: x), "top of a module"),
+        (FunctionTransformer("".join), "outside its attributes|name"),
+    ],
+)
+def test_other_estimators_are_refused(estimator: Any, reason: str) -> None:
+    with pytest.raises(UnsupportedStateError, match=reason):
+        state.ensure_supported(estimator)
+
+
+def test_supported_estimators_pass() -> None:
+    fine = make_pipeline(StandardScaler(), RandomForestClassifier())
+    assert state.ensure_supported(fine) is None  # type: ignore[func-returns-value]
+
+
+def test_references_are_checked() -> None:
+    from tests.state.forge import blob_of
+
+    with pytest.raises(CorruptFileError, match="points nowhere"):
+        state.decode(blob_of(Ref(0)))

@@ -1,0 +1,293 @@
+"""The template of `forget`, filled by the smallest family there is."""
+
+import copy
+import gc
+import pickle
+import threading
+from typing import Any, ClassVar, Self
+
+import numpy as np
+import pytest
+from sklearn.base import BaseEstimator, clone
+from sklearn.linear_model import LogisticRegression
+from sklearn.pipeline import make_pipeline
+from sklearn.preprocessing import StandardScaler
+
+from letheon import NaiveUnlearner
+from letheon import base as base_module
+from letheon.base import ForgetMixin, Outcome, Removal, exclusive, removal_of, require_known
+from letheon.exceptions import (
+    ChangedParametersError,
+    EmptyModelError,
+    IdsTypeError,
+    NotFittedError,
+    UnknownIdError,
+)
+from letheon.guarantee import Guarantee, MethodFacts
+from letheon.rows import Ids, Rows, as_ids, hold_table, row_ids
+
+
+class Total(ForgetMixin, BaseEstimator):
+    """The sum of all rows."""
+
+    facts: ClassVar[MethodFacts] = NaiveUnlearner.facts
+    rows_: Rows
+    total_: float
+
+    def __init__(
+        self, *, scale: float = 1.0, n_jobs: int | None = None, random_state: Any = None
+    ) -> None:
+        self.scale = scale
+        self.n_jobs = n_jobs
+        self.random_state = random_state
+
+    def fit(self, X: Any, y: Any = None, *, ids: Any = None) -> Self:
+        held = hold_table(X)
+        rows = Rows(held, None, row_ids(ids, len(held)))
+        vars(self).update(
+            rows_=rows, total_=float(held.sum()), seed_=0, **self._remember_settings()
+        )
+        return self
+
+    @property
+    def n_rows_(self) -> int:
+        return len(self.rows_)
+
+    def _held_ids(self) -> Ids:
+        return self.rows_.ids
+
+    def _claim(self) -> Guarantee:
+        return Guarantee(kind="exact", reference="a sum is a sum", residual_state=("nothing",))
+
+    def _locate(self, wanted: Ids) -> Removal:
+        return removal_of(self.rows_.find(wanted), len(wanted))
+
+    def _prepare(self, removal: Removal) -> Any:
+        return self.rows_.without(removal.where)
+
+    def _commit(self, plan: Any) -> Outcome:
+        vars(self).update(rows_=plan, total_=float(plan.X.sum()))
+        return Outcome(work=0.5, rebuilt={"sums": 1})
+
+
+class Stubborn(Total):
+    """Fails while it prepares."""
+
+    error: BaseException = RuntimeError("no luck")
+
+    def _prepare(self, removal: Removal) -> Any:
+        raise self.error
+
+
+def total(cls: type[Total] = Total, **params: Any) -> Total:
+    return cls(**params).fit([[1.0], [2.0], [4.0], [8.0]], ids=["a", "b", "a", "c"])
+
+
+def test_forget_removes_everything_of_a_person_and_says_so() -> None:
+    model = total()
+    receipt = model.forget(["a", "a"])
+    assert model.total_ == 10.0
+    assert model.ids_.tolist() == ["b", "c"]
+    assert (receipt.n_ids, receipt.n_rows, receipt.work, receipt.rebuilt) == (
+        1,
+        2,
+        0.5,
+        {"sums": 1},
+    )
+    assert receipt.guarantee == model.guarantee_
+    assert receipt.seconds >= 0
+
+
+def test_ids_are_listed_once_in_order_of_appearance() -> None:
+    assert total().ids_.tolist() == ["a", "b", "c"]
+    assert total().n_rows_ == 4
+
+
+@pytest.mark.parametrize("nobody", [[], (), set(), np.array([], int), iter([])])
+def test_nobody_is_a_no_op_with_a_receipt(nobody: Any) -> None:
+    model = total()
+    before = model.digest()
+    receipt = model.forget(nobody)
+    assert (receipt.n_ids, receipt.n_rows, receipt.work, receipt.rebuilt) == (0, 0, 0.0, {})
+    assert model.digest() == before
+
+
+def test_digests_frame_the_request() -> None:
+    model = total()
+    before = model.digest()
+    receipt = model.forget(["b"], digest=True)
+    assert receipt.digest_before == before != receipt.digest_after == model.digest()
+    assert receipt.digest_after == total().fit([[1.0], [4.0], [8.0]], ids=["a", "a", "c"]).digest()
+
+
+@pytest.mark.parametrize(
+    ("ids", "error", "message"),
+    [
+        (
+            ["a", "nobody"],
+            UnknownIdError,
+            r"not in this model: \['nobody'\]; nothing was forgotten, see model.ids_",
+        ),
+        ([1], UnknownIdError, r"\[1\]"),
+        (["a", "b", "c"], EmptyModelError, r"3 id\(s\) own all 4 row\(s\).*Delete the model"),
+        ("a", IdsTypeError, r"give a list of ids: \['a'\]"),
+        (["a", None], IdsTypeError, "NoneType"),
+    ],
+)
+def test_refusals_come_before_any_change(ids: Any, error: type[Exception], message: str) -> None:
+    model = total()
+    before = model.digest()
+    with pytest.raises(error, match=message):
+        model.forget(ids)
+    assert model.digest() == before
+    assert model.total_ == 15.0
+
+
+@pytest.mark.parametrize("error", [RuntimeError, MemoryError, KeyboardInterrupt, SystemExit])
+def test_a_failure_while_preparing_changes_nothing(
+    error: type[BaseException], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Stubborn, "error", error("no luck"))
+    model = total(Stubborn)
+    before = model.digest()
+    with pytest.raises(error, match="no luck"):
+        model.forget(["a"])
+    assert model.digest() == before
+    with exclusive(model):  # the lock was given back
+        assert model.ids_.tolist() == ["a", "b", "c"]
+
+
+@pytest.mark.parametrize("missing", [1, 5, 6, 12])
+def test_at_most_five_missing_ids_are_shown(missing: int) -> None:
+    with pytest.raises(UnknownIdError) as info:
+        require_known(as_ids(list(range(missing))))
+    assert str(list(range(min(missing, 5)))) in str(info.value)
+    assert (f"and {missing - 5} more" in str(info.value)) == (missing > 5)
+
+
+def test_no_missing_ids_no_error() -> None:
+    assert removal_of(total().rows_.find(as_ids(["a"])), 1).n_rows == 2
+
+
+@pytest.mark.parametrize("name", ["ids_", "guarantee_", "residual_state_"])
+def test_attributes_need_a_fit(name: str) -> None:
+    with pytest.raises(NotFittedError):
+        getattr(Total(), name)
+    assert not hasattr(Total(), name), "scikit-learn asks with hasattr"
+
+
+@pytest.mark.parametrize("call", [lambda model: model.forget([1]), lambda model: model.digest()])
+def test_calls_need_a_fit(call: Any) -> None:
+    with pytest.raises(NotFittedError, match="not fitted yet"):
+        call(Total())
+
+
+def test_tuning_becomes_part_of_the_claim_but_not_of_the_digest() -> None:
+    model = total()
+    digest = model.digest()
+    assert model.guarantee_.tuning is None
+    assert model.declare_tuning("grid search") is model
+    assert model.guarantee_.tuning == "grid search"
+    assert model.forget([]).guarantee.tuning == "grid search"
+    assert model.digest() == digest
+
+
+def test_residual_state_is_that_of_the_claim() -> None:
+    assert total().residual_state_ == ("nothing",)
+
+
+def test_changed_parameters_are_refused_and_may_be_set_back() -> None:
+    model = total()
+    model.set_params(scale=2.0)
+    with pytest.raises(
+        ChangedParametersError, match=r"Total were changed after fit.*Set them back, or call fit"
+    ):
+        model.forget(["a"])
+    assert model.set_params(scale=1.0).forget(["a"]).n_rows == 2
+
+
+@pytest.mark.parametrize("change", [{"n_jobs": 2}, {"random_state": 7}])
+def test_neutral_parameters_may_change(change: dict[str, Any]) -> None:
+    model = total()
+    digest = model.digest()
+    assert model.set_params(**change).digest() == digest
+    assert model.forget(["a"]).n_rows == 2
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"estimator__logisticregression__C": 2.0},
+        {"estimator__standardscaler": "passthrough"},
+        {"estimator__steps": [("only", LogisticRegression())]},
+        {"estimator": LogisticRegression()},
+    ],
+)
+def test_nested_changes_are_noticed(change: dict[str, Any]) -> None:
+    inner = make_pipeline(StandardScaler(), LogisticRegression())
+    model = NaiveUnlearner(inner).fit([[0.0], [1.0], [2.0]], [0, 1, 1])
+    model.set_params(**change)
+    with pytest.raises(ChangedParametersError):
+        model.forget([2])
+
+
+def test_changes_behind_set_params_are_noticed() -> None:
+    inner = LogisticRegression()
+    model = NaiveUnlearner(inner).fit([[0.0], [1.0], [2.0]], [0, 1, 1])
+    inner.C = 7.0
+    with pytest.raises(ChangedParametersError):
+        model.forget([2])
+
+
+def test_digest_depends_on_state_and_setting() -> None:
+    models = [total(), total(scale=2.0), total().fit([[1.0]]), total().fit([[1.0]], ids=["0"])]
+    assert len({model.digest() for model in models}) == len(models)
+
+
+def test_one_mutator_at_a_time() -> None:
+    model, inside, most = total(), [0], [0]
+
+    def mutate() -> None:
+        for _ in range(20):
+            with exclusive(model), exclusive(model):  # re-entrant
+                inside[0] += 1
+                most[0] = max(most[0], inside[0])
+                threading.Event().wait(0.0005)
+                inside[0] -= 1
+
+    threads = [threading.Thread(target=mutate) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert most == [1]
+
+
+def test_other_models_do_not_wait() -> None:
+    first, second = total(), total()
+    with exclusive(first):
+        thread = threading.Thread(target=second.forget, args=[["a"]])
+        thread.start()
+        thread.join(10)
+        assert not thread.is_alive(), "a model waits for another one's lock"
+
+
+def test_locks_neither_travel_nor_stay() -> None:
+    gc.collect()
+    before = len(base_module._locks)
+    model = total()
+    model.forget(["a"])
+    twins = [pickle.loads(pickle.dumps(model)), copy.deepcopy(model), clone(model).fit([[1.0]])]
+    assert twins[0].digest() == twins[1].digest() == model.digest()
+    del model, twins
+    gc.collect()
+    assert len(base_module._locks) == before
+
+
+def test_every_abstract_method_has_to_be_written() -> None:
+    declared = {
+        name
+        for name in vars(ForgetMixin)
+        if getattr(getattr(ForgetMixin, name), "__isabstractmethod__", False)
+    }
+    assert declared == {"n_rows_", "_held_ids", "_claim", "_locate", "_prepare", "_commit"}

@@ -1,0 +1,212 @@
+"""Documents that can be wrong: blocks are run, lists and links are compared with the code."""
+
+import doctest
+import inspect
+import io
+import re
+import runpy
+import sys
+from collections.abc import Iterator
+from contextlib import redirect_stdout
+from pathlib import Path
+from types import ModuleType
+from typing import Any, NamedTuple
+
+import pytest
+from sklearn.tree import DecisionTreeClassifier
+from typer.testing import CliRunner
+
+import letheon
+from letheon import exceptions, measures
+from letheon.checks import yield_checks
+from letheon.cli import app
+from letheon.cli._demo import ACTS
+
+ROOT = Path(__file__).resolve().parents[1]
+FRONT = [ROOT / name for name in ("README.md", "CONTRIBUTING.md", "CHANGELOG.md", "SECURITY.md")]
+PAGES = [*FRONT, *sorted((ROOT / "docs").glob("*.md"))]
+EXAMPLES = sorted((ROOT / "examples").glob("*.py"))
+FENCE = re.compile(r"^```(\w*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+OUTPUT = re.compile(r"\s*^```text\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+LINK = re.compile(r"\]\(([^)\s]+)\)")
+FLAGS = doctest.ELLIPSIS | doctest.NORMALIZE_WHITESPACE
+# Blocks that need a running Ray or Dask cluster; tests/cluster starts one and does the same.
+CLUSTER = re.compile(r"\b(ray|dask|client)\b")
+
+
+class Block(NamedTuple):
+    """Code in a page, where it stands, and the output that the page shows after it."""
+
+    line: int
+    code: str
+    expected: str
+
+
+def blocks(text: str) -> Iterator[Block]:
+    """Yield the Python blocks; a `text` block right after one is what it prints."""
+    for fence in FENCE.finditer(text):
+        if fence[1] == "python":
+            shown = OUTPUT.match(text, fence.end())
+            line = text.count("\n", 0, fence.start()) + 1
+            yield Block(line, fence[2], shown[1] if shown else "")
+
+
+def run_blocks(text: str, module: ModuleType) -> None:
+    """Run the blocks of a page one after the other, as a reader would."""
+    for block in blocks(text):
+        code = compile("\n" * block.line + block.code, f"<{module.__doc__}>", "exec")
+        if CLUSTER.search(block.code):
+            continue
+        said = io.StringIO()
+        with redirect_stdout(said):
+            exec(code, vars(module))
+        fine = doctest.OutputChecker().check_output(block.expected, said.getvalue(), FLAGS)
+        assert fine, f"line {block.line} prints {said.getvalue()!r}, not {block.expected!r}"
+
+
+@pytest.fixture
+def module(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> ModuleType:
+    """Return an empty module in an empty working directory."""
+    page = ModuleType("page", "page")
+    monkeypatch.setitem(sys.modules, "page", page)
+    monkeypatch.chdir(tmp_path)
+    return page
+
+
+def read(name: str) -> str:
+    return (ROOT / name).read_text(encoding="utf-8")
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_every_python_block_runs_and_prints_what_is_shown(page: Path, module: ModuleType) -> None:
+    run_blocks(page.read_text(encoding="utf-8"), module)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "```python\nprint(1)\n```\n\n```text\n2\n```\n",
+        "```python\nprint(1)\n```\n",
+        "```python\nassert 1 > 2\n```\n",
+    ],
+    ids=["wrong output", "output not shown", "false claim"],
+)
+def test_a_wrong_page_is_noticed(text: str, module: ModuleType) -> None:
+    with pytest.raises(AssertionError):
+        run_blocks(text, module)
+
+
+def commands() -> Iterator[Any]:
+    """Yield every command in a `console` block with the output shown for it."""
+    for page in PAGES:
+        for language, text in FENCE.findall(page.read_text(encoding="utf-8")):
+            for part in re.split(r"^\$ ", text, flags=re.MULTILINE)[1:]:
+                if language == "console":
+                    line, _, shown = part.partition("\n")
+                    yield pytest.param(line.split(), shown, id=f"{page.name}: {line}")
+
+
+@pytest.mark.parametrize(("words", "shown"), list(commands()))
+def test_every_command_exists_and_prints_what_is_shown(words: list[str], shown: str) -> None:
+    if words[0] == "make":
+        assert re.search(rf"^{words[1]}:", read("Makefile"), flags=re.MULTILINE)
+    elif words[0] == "letheon":
+        words = ["--help"] if words == ["letheon", "demo"] else words[1:]
+        result = CliRunner().invoke(app, words, env={"COLUMNS": "80"})
+        assert result.exit_code == 0
+        assert not shown or result.output.split() == shown.split()
+    else:
+        assert words[0] in ("pip", "python")
+
+
+def anchors(page: Path) -> set[str]:
+    """Return the anchors that a code host makes of the headings."""
+    titles = re.findall(r"^#+ (.+)$", page.read_text(encoding="utf-8"), flags=re.MULTILINE)
+    return {re.sub(r"[^\w\- ]", "", title.lower()).replace(" ", "-") for title in titles}
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_links_lead_somewhere(page: Path) -> None:
+    for link in LINK.findall(page.read_text(encoding="utf-8")):
+        if "://" not in link:
+            name, _, anchor = link.partition("#")
+            target = page.parent / name if name else page
+            assert target.exists(), link
+            assert not anchor or anchor in anchors(target), link
+
+
+def test_every_page_is_reachable_from_the_index() -> None:
+    linked = {link.partition("#")[0] for link in LINK.findall(read("docs/index.md"))}
+    assert {page.name for page in (ROOT / "docs").glob("*.md")} - {"index.md"} <= linked
+
+
+@pytest.mark.parametrize("page", [*PAGES, *EXAMPLES], ids=lambda page: page.name)
+def test_no_page_names_a_path_of_some_machine(page: Path) -> None:
+    assert not re.search(r"/(home|tmp|work|root|usr)/", page.read_text(encoding="utf-8"))
+
+
+def test_first_screen_of_the_readme() -> None:
+    screen = "\n".join(read("README.md").splitlines()[:45])
+    example = next(blocks(screen))
+    assert len([line for line in example.code.splitlines() if line.strip()]) <= 12
+    assert "make demo" in screen
+    assert "make test" in screen
+
+
+def test_tables_of_methods_are_up_to_date() -> None:
+    made = runpy.run_path(str(ROOT / "docs" / "make_methods.py"))
+    assert read("docs/methods.md") == made["page"](), "run python docs/make_methods.py"
+    assert read("README.md") == made["readme"](read("README.md"))
+    assert made["summary"]() in read("README.md")
+
+
+def public_names(module: ModuleType) -> list[str]:
+    names: list[str] = module.__all__
+    return names
+
+
+def parameters(estimator: type) -> list[str]:
+    return list(inspect.signature(estimator).parameters)
+
+
+NAMED = {
+    "docs/contract.md": public_names(exceptions),
+    "docs/measures.md": public_names(measures),
+    "docs/sisa.md": [*parameters(letheon.SISAClassifier), "risk"],
+    "docs/checks.md": [
+        check.__name__ for check in yield_checks(letheon.SISAClassifier(DecisionTreeClassifier()))
+    ],
+    "CHANGELOG.md": [name for name in public_names(letheon) if name != "__version__"],
+    "docs/cli.md": [
+        command.callback.__name__ for command in app.registered_commands if command.callback
+    ],
+}
+
+
+@pytest.mark.parametrize("page", NAMED)
+def test_lists_are_complete(page: str) -> None:
+    text = read(page)
+    missing = [
+        name
+        for name in NAMED[page]
+        if not re.search(rf"`[^`\n]*\b{name}\b|^## letheon {name}$", text, re.MULTILINE)
+    ]
+    assert missing == []
+
+
+def test_the_page_of_the_demo_lists_its_acts() -> None:
+    assert [act.title for act in ACTS if act.title not in read("docs/cli.md")] == []
+
+
+@pytest.mark.parametrize("example", EXAMPLES, ids=lambda example: example.name)
+def test_examples_run_and_are_exact(example: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    runpy.run_path(str(example), run_name="__main__")
+    said = capsys.readouterr().out
+    assert "equal to a fresh fit: True" in said
+    assert "False" not in said
+
+
+def test_risk_tiers_make_risky_people_cheap(capsys: pytest.CaptureFixture[str]) -> None:
+    runpy.run_path(str(ROOT / "examples" / "risk_tiers.py"), run_name="__main__")
+    plain, tiered = map(float, re.findall(r"([\d.]+)% of a retrain", capsys.readouterr().out))
+    assert tiered < plain

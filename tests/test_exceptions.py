@@ -1,0 +1,50 @@
+"""The tree of errors that the module draws is the tree that exists."""
+
+import inspect
+import re
+
+import pytest
+import sklearn.exceptions
+
+from letheon import exceptions
+
+
+def drawn_tree() -> dict[str, str]:
+    """Return name -> parent of every class drawn at the top of the module."""
+    parents: dict[str, str] = {}
+    stack: list[str] = []
+    for line in (exceptions.__doc__ or "").splitlines():
+        match = re.match(r"^    ([│├└─ ]*)(\w+(?:Error|Warning))\b", line)
+        if match:
+            depth = len(match[1]) // 4
+            stack = [*stack[:depth], match[2]]
+            parents[match[2]] = stack[depth - 1] if depth else ""
+    return parents
+
+
+def test_every_class_is_drawn_and_public() -> None:
+    own = [thing for thing in vars(exceptions).values() if inspect.isclass(thing)]
+    classes = {thing.__name__ for thing in own if thing.__module__ == exceptions.__name__}
+    assert classes == set(drawn_tree())
+    assert set(exceptions.__all__) == classes | {"NotFittedError"}
+
+
+@pytest.mark.parametrize(("name", "parent"), [pair for pair in drawn_tree().items() if pair[1]])
+def test_parent_is_as_drawn(name: str, parent: str) -> None:
+    assert getattr(exceptions, name).__bases__[0].__name__ == parent
+
+
+@pytest.mark.parametrize("name", [name for name, parent in drawn_tree().items() if parent])
+def test_second_parent_is_the_built_in_that_is_drawn(name: str) -> None:
+    drawn = re.search(rf"\b{name} +\((\w+)\)", exceptions.__doc__ or "")
+    bases = [base.__name__ for base in getattr(exceptions, name).__bases__[1:]]
+    assert bases == ([drawn[1]] if drawn else [])
+
+
+def test_not_fitted_is_the_one_sklearn_users_catch() -> None:
+    assert exceptions.NotFittedError is sklearn.exceptions.NotFittedError
+
+
+def test_other_names_do_not_exist() -> None:
+    with pytest.raises(AttributeError, match=r"'letheon.exceptions' has no attribute 'Nope'"):
+        exceptions.Nope  # noqa: B018

@@ -1,0 +1,67 @@
+"""Receipts: numbers for machines and people, never a name."""
+
+import dataclasses
+import json
+from typing import Any
+
+import pytest
+from sklearn.dummy import DummyClassifier
+
+from letheon import NaiveUnlearner, Receipt
+from letheon.guarantee import Guarantee
+
+CLAIM = Guarantee(kind="exact", reference="a theorem", assumptions=("one", "two"))
+
+
+def receipt(**changes: Any) -> Receipt:
+    return Receipt(
+        **{
+            "method": "naive",
+            "n_ids": 2,
+            "n_rows": 5,
+            "guarantee": CLAIM,
+            "seconds": 0.5,
+            "work": 0.25,
+            **changes,
+        }
+    )
+
+
+def test_survives_json() -> None:
+    made = receipt(rebuilt={"shards": 3}, digest_after="ab")
+    plain = json.loads(json.dumps(made.to_dict()))
+    assert plain["rebuilt"] == {"shards": 3}
+    assert plain["digest_after"] == "ab"
+    assert plain["guarantee"]["assumptions"] == ["one", "two"]
+    assert set(plain) == {field.name for field in dataclasses.fields(Receipt)}
+
+
+def test_to_dict_shares_nothing() -> None:
+    made = receipt(rebuilt={"shards": 3})
+    made.to_dict()["rebuilt"]["shards"] = 99
+    assert made.rebuilt == {"shards": 3}
+
+
+def test_one_line_for_people() -> None:
+    assert str(receipt(rebuilt={"shards": 3, "slices": 7})) == (
+        "naive: forgot 2 id(s), 5 row(s) in 0.500 s, 25.0% of a retrain "
+        "(rebuilt 3 shards, 7 slices); exact"
+    )
+    assert "rebuilt" not in str(receipt())
+
+
+def test_frozen_with_independent_defaults() -> None:
+    with pytest.raises(dataclasses.FrozenInstanceError):
+        receipt().n_ids = 0  # type: ignore[misc]
+    assert receipt().rebuilt is not receipt().rebuilt
+
+
+def test_no_digest_unless_asked() -> None:
+    assert receipt().digest_before is None
+    assert receipt().digest_after is None
+
+
+def test_never_names_a_person() -> None:
+    model = NaiveUnlearner(DummyClassifier()).fit([[0.0]] * 3, [0, 1, 1], ids=["ann", "bob", "eve"])
+    made = model.forget(["eve"], digest=True)
+    assert not any("eve" in text for text in (str(made), repr(made), json.dumps(made.to_dict())))
