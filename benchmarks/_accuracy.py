@@ -5,12 +5,12 @@ from collections.abc import Iterable
 from typing import Any, NamedTuple
 
 import numpy as np
-from benchmarks._data import Data
-from benchmarks._report import Table, mean_interval
 from sklearn.ensemble import RandomForestClassifier
 from sklearn.linear_model import SGDClassifier
 from sklearn.tree import DecisionTreeClassifier
 
+from benchmarks._data import Data
+from benchmarks._report import Table, mean_interval
 from letheon import Measure, NaiveUnlearner, SISAClassifier
 
 SHARDS = (1, 2, 5, 10, 20, 50, 100)

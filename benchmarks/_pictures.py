@@ -3,9 +3,9 @@
 from pathlib import Path
 
 import matplotlib as mpl
-from benchmarks._accuracy import NAIVE, Run, measures
 from matplotlib.figure import Figure
 
+from benchmarks._accuracy import NAIVE, Run, measures
 from letheon import Measure
 from letheon.plot import AccuracyShardsDisplay, PlanDisplay
 

@@ -22,9 +22,7 @@ HONEST = [
     SISAClassifier(DecisionTreeClassifier(), n_shards=3),
     SISAClassifier(RandomForestClassifier(3), n_shards=2, aggregation="vote"),
     SISAClassifier(SGDClassifier(loss="log_loss"), n_shards=2, n_slices=3, epochs=4),
-    SISAClassifier(
-        MLPClassifier((4,), learning_rate_init=0.1), n_shards=2, n_slices=2, epochs=2
-    ),
+    SISAClassifier(MLPClassifier((4,), learning_rate_init=0.1), n_shards=2, n_slices=2, epochs=2),
     SISAClassifier(GaussianNB(), n_shards=2, n_slices=3, stage_data="new"),
     SISAClassifier(make_pipeline(StandardScaler(), LinearSVC()), n_shards=3),
     SISARegressor(SGDRegressor(), n_shards=2, n_slices=3, epochs=4),

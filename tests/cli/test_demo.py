@@ -2,6 +2,9 @@
 
 import io
 import re
+import resource
+import subprocess
+import sys
 from collections.abc import Callable
 from typing import Any
 
@@ -14,19 +17,37 @@ from letheon.cli import _demo, _scene, app
 from letheon.exceptions import UnknownIdError
 
 
+def make_small(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Few people and few passes: the same acts in a second or two."""
+    monkeypatch.setattr(_scene, "N_TRAIN", 200)
+    monkeypatch.setattr(_scene, "PASSES", 9)
+
+
 @pytest.fixture(scope="module")
 def output() -> str:
-    result = CliRunner().invoke(app, ["demo"])
+    with pytest.MonkeyPatch.context() as patch:
+        make_small(patch)
+        result = CliRunner().invoke(app, ["demo"])
     assert result.exit_code == 0, result.output
     return result.output
 
 
 def play_small(monkeypatch: pytest.MonkeyPatch) -> tuple[bool, str]:
-    """Play the demo with few people and return whether all was true, and what was said."""
-    monkeypatch.setattr(_scene, "N_TRAIN", 200)
-    monkeypatch.setattr(_scene, "PASSES", 9)
+    """Play the small demo and return whether all was true, and what was said."""
+    make_small(monkeypatch)
     said = io.StringIO()
     return _demo.play(3, Console(file=said, width=80)), said.getvalue()
+
+
+def test_the_real_demo_takes_less_than_a_minute() -> None:
+    before = resource.getrusage(resource.RUSAGE_CHILDREN)
+    command = [sys.executable, "-W", "error", "-c", "from letheon.cli import app; app()", "demo"]
+    run = subprocess.run(command, capture_output=True, check=False)
+    after = resource.getrusage(resource.RUSAGE_CHILDREN)
+    assert run.returncode == 0, run.stderr
+    assert b"\x1b" not in run.stdout
+    # Processor time: what else the machine does at the moment is not the demo's fault.
+    assert after.ru_utime - before.ru_utime < 60
 
 
 def test_every_act_is_played(output: str) -> None:
@@ -55,11 +76,6 @@ def test_receipts_progress_and_refusal_are_shown(output: str) -> None:
 def test_piped_output_has_no_escape_codes_and_fits_80_columns(output: str) -> None:
     assert "\x1b" not in output
     assert max(map(len, output.splitlines())) <= 80
-
-
-def test_it_takes_less_than_a_minute(output: str) -> None:
-    (seconds,) = re.findall(r"Done in ([\d.]+) s", output)
-    assert float(seconds) < 60
 
 
 def forgets_nothing(model: Any, ids: list[str], *, digest: bool = False) -> Any:

@@ -14,7 +14,6 @@ from tests.cluster.clusters import eventually
 from tests.cluster.travel import Refusal, arrivals, die_once, payloads, refuse, train
 
 
-
 @pytest.fixture
 def on_dask(dask_client: Any) -> Iterator[Any]:
     with joblib.parallel_config(backend="dask"):

@@ -23,7 +23,6 @@ from tests.cluster.travel import (
 )
 
 
-
 @pytest.fixture
 def on_ray(ray_cluster: RayCluster) -> Iterator[RayCluster]:
     with joblib.parallel_config(backend="ray", n_jobs=-1):

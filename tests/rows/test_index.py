@@ -33,7 +33,6 @@ def colliding(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -
 
     monkeypatch.setattr(IntIds, "hashes", hashes)
     monkeypatch.setattr(TextIds, "hashes", hashes)
-    return
 
 
 @given(PAIRS)

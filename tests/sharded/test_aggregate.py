@@ -51,7 +51,9 @@ def test_a_tie_is_won_by_the_lowest_class() -> None:
     shares = model.predict_proba(people.X)
     tied = np.isclose(shares.max(axis=1), 0.5)
     assert tied.any()
-    assert (model.predict(people.X)[tied] == model.classes_[(shares[tied] > 0).argmax(axis=1)]).all()
+    assert (
+        model.predict(people.X)[tied] == model.classes_[(shares[tied] > 0).argmax(axis=1)]
+    ).all()
 
 
 @pytest.mark.parametrize("aggregation", ["mean", "vote"])

@@ -64,7 +64,9 @@ def test_every_tier_stays_inside_the_shards_and_slices(
 
 def test_a_persons_rows_are_in_one_shard_and_adding_people_moves_nobody() -> None:
     people = make_people(30)
-    model = SISAClassifier(DecisionTreeClassifier(), random_state=0).fit(*people[:2], ids=people.ids)
+    model = SISAClassifier(DecisionTreeClassifier(), random_state=0).fit(
+        *people[:2], ids=people.ids
+    )
     before = {n: s.number for s in model.ensemble_.shards for n in s.rows.ids.to_list()}
     model.learn(people.X[:2], people.y[:2], ids=[1000, 1001])
     after = {n: s.number for s in model.ensemble_.shards for n in s.rows.ids.to_list()}
@@ -77,7 +79,12 @@ RISK = {person: person / 20 for person in range(20)}
 
 def risky(**settings: Any) -> SISAClassifier:
     return SISAClassifier(
-        GaussianNB(), n_slices=4, stage_data="new", risk_edges=[0.5, 0.9], random_state=1, **settings
+        GaussianNB(),
+        n_slices=4,
+        stage_data="new",
+        risk_edges=[0.5, 0.9],
+        random_state=1,
+        **settings,
     )
 
 

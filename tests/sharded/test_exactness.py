@@ -21,9 +21,7 @@ from tests.sharded.people import People, examples, make_people
 pytestmark = pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")
 
 MODELS = {
-    "sgd-slices": SISAClassifier(
-        SGDClassifier(loss="log_loss"), n_shards=2, n_slices=3, epochs=3
-    ),
+    "sgd-slices": SISAClassifier(SGDClassifier(loss="log_loss"), n_shards=2, n_slices=3, epochs=3),
     "mlp-slices": SISAClassifier(MLPClassifier((3,)), n_shards=2, n_slices=3, epochs=2),
     "bayes-new": SISAClassifier(GaussianNB(), n_shards=2, n_slices=4, stage_data="new"),
     "tree": SISAClassifier(DecisionTreeClassifier(), n_shards=3),
@@ -40,7 +38,9 @@ MODELS = {
 def requests(draw: st.DrawFn) -> tuple[People, list[list[int]]]:
     """People, and batches of requests in any order, with ids repeated inside a batch."""
     n_people = draw(st.integers(4, 14))
-    people = make_people(n_people, seed=draw(st.integers(0, 2**16)), n_classes=draw(st.integers(1, 3)))
+    people = make_people(
+        n_people, seed=draw(st.integers(0, 2**16)), n_classes=draw(st.integers(1, 3))
+    )
     leaving = draw(st.lists(st.integers(0, n_people - 1), unique=True, max_size=n_people - 1))
     batches: list[list[int]] = []
     while leaving:
@@ -51,7 +51,9 @@ def requests(draw: st.DrawFn) -> tuple[People, list[list[int]]]:
 
 
 def fitted(model: Any, people: People, seed: int, n_jobs: int | None = None) -> Any:
-    return clone(model).set_params(random_state=seed, n_jobs=n_jobs).fit(*people[:2], ids=people.ids)
+    return (
+        clone(model).set_params(random_state=seed, n_jobs=n_jobs).fit(*people[:2], ids=people.ids)
+    )
 
 
 @pytest.mark.parametrize("name", MODELS)

@@ -18,7 +18,7 @@ pytestmark = pytest.mark.filterwarnings("ignore::letheon.exceptions.ShardingWarn
 
 
 def start_one_slice_late(patch: pytest.MonkeyPatch) -> None:
-    real = _base.change_rows
+    real = _shards.change_rows
 
     def late(old: Any, rows: Any, touched: Any, recipe: Any) -> Any:
         change = real(old, rows, touched, recipe)

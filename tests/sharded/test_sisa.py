@@ -54,7 +54,9 @@ def test_scikit_learn_conventions(estimator: Any, check: Any) -> None:
 
 
 def test_grid_search_takes_ids() -> None:
-    search = GridSearchCV(tree(), {"n_shards": [1, 3], "estimator__max_depth": [1, 3]}, n_jobs=2, cv=2)
+    search = GridSearchCV(
+        tree(), {"n_shards": [1, 3], "estimator__max_depth": [1, 3]}, n_jobs=2, cv=2
+    )
     search.fit(PEOPLE.X, PEOPLE.y, ids=PEOPLE.ids)
     best = search.best_estimator_
     best.forget([4])
@@ -105,7 +107,7 @@ def test_frames_and_string_labels(kind: str) -> None:
     fresh = clone(model).fit(rest, labels[keep], ids=PEOPLE.ids[keep])
     assert model.digest() == fresh.digest()
     assert set(model.predict(frame)) <= {"no", "yes", "perhaps"}
-    assert list(model.feature_names_in_) == ["a", "b", "city"]
+    assert vars(model)["feature_names_in_"].tolist() == ["a", "b", "city"]
 
 
 def test_a_forgotten_category_leaves_the_frame() -> None:
@@ -235,7 +237,7 @@ def test_non_finite_rows_are_refused_wherever_they_fall(value: float, n_classes:
     people = make_people(30, n_classes=n_classes)
     people.X[3, 1] = value
     model = SISAClassifier(LogisticRegression(), n_shards=3)
-    with pytest.raises(ValueError, match="shard|NaN|infinity"):
+    with pytest.raises(ValueError, match=r"NaN|infinity"):
         model.fit(*people[:2], ids=people.ids)
     assert not hasattr(model, "ensemble_")
 
@@ -308,7 +310,9 @@ def test_the_seed_of_a_model_reproduces_it() -> None:
 
 
 def test_the_receipt_counts_people_rows_and_work() -> None:
-    model = SISAClassifier(GaussianNB(), n_shards=5, random_state=0).fit(*PEOPLE[:2], ids=PEOPLE.ids)
+    model = SISAClassifier(GaussianNB(), n_shards=5, random_state=0).fit(
+        *PEOPLE[:2], ids=PEOPLE.ids
+    )
     shard = next(s for s in model.ensemble_.shards if 7 in s.rows.ids.to_list())
     receipt = model.forget([7, 7])
     owned = int((PEOPLE.ids == 7).sum())

@@ -20,6 +20,7 @@ from letheon.exceptions import (
     CheckpointWarning,
 )
 from letheon.rows import as_ids
+from letheon.sharded._states import SavedState
 from letheon.state import DirectoryStore
 from tests.sharded.people import make_people
 
@@ -53,6 +54,10 @@ def home_of(person: int, model: SISAClassifier) -> tuple[int, int]:
     return number, int(model.ensemble_.shards[number].rows.extra["slice"][rows[0]])
 
 
+def states_of(model: SISAClassifier, number: int) -> list[SavedState]:
+    return [state for state in model.ensemble_.shards[number].states if state is not None]
+
+
 def in_slice(model: SISAClassifier, wanted: int) -> int:
     return next(p for p in range(40) if home_of(p, model)[1] == wanted)
 
@@ -69,7 +74,7 @@ def test_states_from_the_first_touched_slice_on_are_destroyed(tmp_path: Path) ->
     model = fitted(tmp_path)
     person = in_slice(model, 2)
     number, first = home_of(person, model)
-    doomed = {state.sha256 for state in model.ensemble_.shards[number].states[first:]}
+    doomed = {state.sha256 for state in states_of(model, number)[first:]}
     kept = model.ensemble_.files - doomed
     model.forget([person])
     names = {name.partition(".")[0] for name in files(tmp_path)}
@@ -82,9 +87,9 @@ def test_states_in_memory_are_dropped_too() -> None:
     model = fitted()
     person = in_slice(model, 1)
     number, first = home_of(person, model)
-    old = [state.data for state in model.ensemble_.shards[number].states]
+    old = [state.data for state in states_of(model, number)]
     model.forget([person])
-    new = [state.data for state in model.ensemble_.shards[number].states]
+    new = [state.data for state in states_of(model, number)]
     assert old[:first] == new[:first]
     assert not set(old[first:]) & set(new)
 
@@ -99,9 +104,7 @@ def test_a_second_request_never_brings_the_first_person_back(tmp_path: Path) -> 
 
 
 def test_every_row_is_trained_though_shards_do_not_divide_the_rows() -> None:
-    counts = sum(
-        shard.model.class_count_.sum() for shard in fitted(n_shards=3).ensemble_.shards
-    )
+    counts = sum(shard.model.class_count_.sum() for shard in fitted(n_shards=3).ensemble_.shards)
     assert counts == len(PEOPLE.ids)
     assert len(PEOPLE.ids) % 3 != 0
 
@@ -159,12 +162,21 @@ def test_a_directory_that_cannot_be_used_is_an_error_before_training(tmp_path: P
     assert not hasattr(model, "ensemble_")
 
 
+def test_a_failed_fit_leaves_no_directory_behind(tmp_path: Path) -> None:
+    people = make_people(10)
+    people.X[0, 0] = float("inf")
+    with pytest.raises(ValueError, match="infinity"):
+        sliced(tmp_path).fit(*people[:2], ids=people.ids)
+    assert list(tmp_path.iterdir()) == []
+
+
 def test_a_full_disk_during_forget_changes_nothing(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     model = fitted(tmp_path)
     digest, before, real = model.digest(), files(tmp_path), DirectoryStore.put
-    person, written = in_slice(model, 0), []
+    person = in_slice(model, 0)
+    written: list[Any] = []
 
     def full(self: DirectoryStore, blob: Any) -> Any:
         if written:

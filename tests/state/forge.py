@@ -2,6 +2,8 @@
 
 import hashlib
 import json
+import os
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -31,3 +33,20 @@ def file_of(
     digest = hashlib.sha256(raw).hexdigest().encode()
     path.write_bytes(raw.replace(b"0" * 64, digest, 1))
     return path
+
+
+def changed_bytes(path: Path, mask: int) -> Iterator[int]:
+    """Change one byte of a file after the other, each put right again before the next."""
+    raw = path.read_bytes()
+    with path.open("r+b", buffering=0) as file:
+        for i, byte in enumerate(raw):
+            os.pwrite(file.fileno(), bytes([byte ^ mask]), i)
+            yield i
+            os.pwrite(file.fileno(), bytes([byte]), i)
+
+
+def truncations(path: Path) -> Iterator[int]:
+    """Cut one byte after the other from the end of a file."""
+    for size in reversed(range(path.stat().st_size)):
+        os.truncate(path, size)
+        yield size

@@ -14,7 +14,7 @@ from letheon.state._canonical import chunks, to_bytes
 from letheon.state._parse import from_bytes
 from tests.state.values import same, twins, values
 
-GOLDEN = [
+GOLDEN: list[tuple[Any, str]] = [
     (None, "4e"),
     (True, "54"),
     (False, "46"),
@@ -86,7 +86,7 @@ def reference(value: Any) -> bytes:
     if isinstance(value, str):
         return b"s" + _text(value)
     if isinstance(value, bytes):
-        return b"b" + _n(len(value)) + value
+        return b"b" + _n(len(value)) + bytes(value)
     if isinstance(value, dict):
         return _reference_dict(value)
     if isinstance(value, np.ndarray):
@@ -95,7 +95,7 @@ def reference(value: Any) -> bytes:
     items = [reference(item) for item in value]
     if isinstance(value, frozenset):
         items.sort()
-    tag = {list: b"l", tuple: b"t", frozenset: b"z"}[type(value)]
+    tag = {"list": b"l", "tuple": b"t", "frozenset": b"z"}[type(value).__name__]
     return tag + _n(len(items)) + b"".join(items)
 
 

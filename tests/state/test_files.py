@@ -13,7 +13,7 @@ from safetensors.numpy import load_file
 
 from letheon import state
 from letheon.exceptions import CorruptFileError, NewerFormatError, StateError, UntrustedClassError
-from tests.state.forge import file_of
+from tests.state.forge import changed_bytes, file_of, truncations
 from tests.state.values import same, values
 
 SMALL = {"a": [1, 2.5, None], "b": np.arange(3), "c": "é\ud800", "d": 2**60}
@@ -92,18 +92,15 @@ def test_only_the_owner_can_read_the_file(path: Path) -> None:
 @pytest.mark.parametrize("mask", [0x01, 0x80, 0xFF])
 def test_every_changed_byte_is_refused(path: Path, mask: int) -> None:
     state.write_file(path, SMALL)
-    raw = path.read_bytes()
-    for i in range(len(raw)):
-        path.write_bytes(raw[:i] + bytes([raw[i] ^ mask]) + raw[i + 1 :])
+    for _ in changed_bytes(path, mask):
         with pytest.raises(StateError):
             state.read_file(path)
+    assert same(state.read_file(path), SMALL)
 
 
 def test_every_truncation_is_refused(path: Path) -> None:
     state.write_file(path, SMALL)
-    raw = path.read_bytes()
-    for size in range(len(raw)):
-        path.write_bytes(raw[:size])
+    for _ in truncations(path):
         with pytest.raises(CorruptFileError, match=re.escape(str(path))):
             state.read_file(path)
 

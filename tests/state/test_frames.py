@@ -73,7 +73,7 @@ def test_polars_column(name: str) -> None:
 
 def test_whole_pandas_frame_with_odd_names() -> None:
     frame = pd.concat(PANDAS.values(), axis=1)
-    frame.columns = [*PANDAS][:-2] + ["int", 7]
+    frame.columns = [*list(PANDAS)[:-2], "int", 7]
     found = again(frame)
     pd.testing.assert_frame_equal(found, frame)
     assert state.digest(found) == state.digest(frame)
@@ -162,7 +162,10 @@ FORGED = [
     ("polars.Series", {"name": "a", "column": {"dtype": "Object", "values": np.zeros(1)}}),
     (
         "polars.Series",
-        {"name": "a", "column": {"dtype": "Int64", "values": np.zeros(2), "mask": np.ones(1, bool)}},
+        {
+            "name": "a",
+            "column": {"dtype": "Int64", "values": np.zeros(2), "mask": np.ones(1, bool)},
+        },
     ),
 ]
 

@@ -3,7 +3,7 @@
 import sys
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 import numpy as np
 import pytest
@@ -115,7 +115,7 @@ class Armed:
 
     ran = False
 
-    def __new__(cls) -> "Armed":
+    def __new__(cls) -> Self:
         cls.ran = True
         return super().__new__(cls)
 

@@ -221,7 +221,7 @@ def test_every_truncation_of_a_blob_is_refused() -> None:
 
 def test_newer_blob_is_named() -> None:
     blob = state.encode(1).replace(b"state-v1", b"state-v2")
-    with pytest.raises(NewerFormatError, match="v2.*v1"):
+    with pytest.raises(NewerFormatError, match=r"v2.*v1"):
         state.decode(blob)
 
 

@@ -1,13 +1,14 @@
 """Which checks apply to which estimator, and how to run them."""
 
 from collections.abc import Callable, Iterable, Iterator
-from typing import Any
+from typing import Any, TypeVar
 
 from sklearn.base import is_classifier
 
 from letheon.checks import _conduct, _exactness, _residue
 
 Check = Callable[[Any], None]
+_Test = TypeVar("_Test", bound=Callable[..., None])
 
 _ALWAYS: tuple[Check, ...] = (
     _conduct.check_forget_unknown_id_raises,
@@ -55,7 +56,7 @@ def check_forgetting_estimator(estimator: Any) -> None:
         check(estimator)
 
 
-def parametrize_with_checks(estimators: Iterable[Any]) -> Any:
+def parametrize_with_checks(estimators: Iterable[Any]) -> Callable[[_Test], _Test]:
     """Return a pytest decorator that gives a test each (estimator, check)."""
     import pytest
 
@@ -64,4 +65,5 @@ def parametrize_with_checks(estimators: Iterable[Any]) -> Any:
         for estimator in estimators
         for check in yield_checks(estimator)
     ]
-    return pytest.mark.parametrize(("estimator", "check"), cases)
+    mark: Callable[[_Test], _Test] = pytest.mark.parametrize(("estimator", "check"), cases)
+    return mark

@@ -67,6 +67,9 @@ class SISABase(ForgetMixin, MetaEstimatorMixin, BaseEstimator):
     ensemble_: Ensemble
     seed_: int
     checkpoint_key_: str
+    checkpoint_home_: str | None
+    undestroyed_: tuple[str, ...]
+    environment_: dict[str, str]
 
     def fit(self, X: Any, y: Any, *, ids: Any = None, risk: Any = None) -> Self:
         """Train every shard; keep the rows and the state after each slice.
@@ -97,7 +100,6 @@ class SISABase(ForgetMixin, MetaEstimatorMixin, BaseEstimator):
             assignment = Assignment(seed, self.n_shards, self.n_slices, len(edges) + 1)
             key = secrets.token_hex(16)
             trainer = self._trainer(assignment, key)
-            trainer.shelf.verify_writable()
             blocks = enumerate(_split(rows, assignment))
             changes = [Change(None, number, block, 0) for number, block in blocks]
             ensemble = trainer.replace((), changes).ensemble
@@ -258,7 +260,6 @@ class SISABase(ForgetMixin, MetaEstimatorMixin, BaseEstimator):
                 for shard in shards
             ]
         trainer = self._trainer(self.ensemble_.assignment, self.checkpoint_key_)
-        trainer.shelf.verify_writable()
         return trainer.replace(shards, changes)
 
     def _home(self, key: str) -> str | None:

@@ -68,9 +68,7 @@ def _require_partial_fit(estimator: Any, n_slices: int) -> None:
     )
 
 
-def _require_counting_once(
-    estimator: Any, schedule: tuple[int, ...], stage_data: str
-) -> None:
+def _require_counting_once(estimator: Any, schedule: tuple[int, ...], stage_data: str) -> None:
     if max(schedule) > 1 or (stage_data == "cumulative" and len(schedule) > 1):
         raise ValueError(
             f"{type(estimator).__name__} counts rows, so it must see each row once: use "

@@ -52,7 +52,6 @@ class Ensemble:
             if saved is not None and saved.data is None
         )
 
-
     def find(self, wanted: Ids) -> tuple[dict[int, Integers], Integers]:
         """Return the rows of these people, by shard, and the tier of each (-1: not held)."""
         tiers = np.full(len(wanted), -1, np.int64)

@@ -130,9 +130,7 @@ def _train_stages(recipe: Recipe, job: Job) -> Trained:
     return Trained(model, tuple(states))
 
 
-def _train_stage(
-    recipe: Recipe, job: Job, ends: tuple[int, ...], stage: int, model: Any
-) -> Any:
+def _train_stage(recipe: Recipe, job: Job, ends: tuple[int, ...], stage: int, model: Any) -> Any:
     assert recipe.epochs is not None
     begin, end = recipe.span(ends, stage)
     if begin == end:

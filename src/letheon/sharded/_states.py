@@ -37,11 +37,6 @@ class StateShelf:
     def __init__(self, home: str | None) -> None:
         self._store = None if home is None else state.DirectoryStore(home)
 
-    def verify_writable(self) -> None:
-        """Raise `CheckpointError` before any training if states could not be written."""
-        if self._store is not None:
-            self._store.verify_writable()
-
     def keep(self, blob: Blob | None) -> SavedState | None:
         """Keep a new state; None stands for a stage before any row was seen."""
         if blob is None:
@@ -68,9 +63,14 @@ class StateShelf:
 
     @contextmanager
     def all_or_nothing(self) -> Iterator[None]:
-        """On failure destroy the states kept inside the block."""
+        """Check that states can be kept; if the block fails, destroy those kept inside it.
+
+        Raises `CheckpointError` at once, before any training, where they could not be written.
+        """
         before = frozenset() if self._store is None else self._store.names()
         try:
+            if self._store is not None:
+                self._store.verify_writable()
             yield
         except BaseException:
             self.destroy_all_but(before)

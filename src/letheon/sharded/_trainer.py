@@ -28,11 +28,15 @@ class Trainer:
     n_jobs: int | None
 
     def replace(self, shards: tuple[Shard, ...], changes: list[Change]) -> Replacement:
-        """Train the changed shards and return the ensemble with them in place of the old ones."""
+        """Train the changed shards and return the ensemble with them in place of the old ones.
+
+        On failure no new state stays behind.
+        """
         jobs = [start_job(change, self.shelf) for change in changes]
         payloads = [(self.recipe, job) for job in jobs]
-        results = run_tasks(train_shard, payloads, n_jobs=self.n_jobs)
-        fresh = self._keep(changes, jobs, results)
+        with self.shelf.all_or_nothing():
+            results = run_tasks(train_shard, payloads, n_jobs=self.n_jobs)
+            fresh = self._keep(changes, jobs, results)
         numbers = range(self.assignment.n_shards)
         ensemble = self._assemble(tuple(fresh[n] if n in fresh else shards[n] for n in numbers))
         return Replacement(ensemble, *self._cost(jobs, ensemble))
@@ -40,13 +44,12 @@ class Trainer:
     def _keep(
         self, changes: list[Change], jobs: list[Job], results: list[Trained]
     ) -> dict[int, Shard]:
-        """Return the new shards, their states kept; on failure nothing new stays behind."""
+        """Return the new shards, their states kept."""
         fresh = {}
-        with self.shelf.all_or_nothing():
-            for change, job, result in zip(changes, jobs, results, strict=True):
-                before = () if change.old is None else change.old.states[: job.first]
-                states = (*before, *(self.shelf.keep(blob) for blob in result.states))
-                fresh[change.number] = Shard(change.number, change.rows, states, result.model)
+        for change, job, result in zip(changes, jobs, results, strict=True):
+            before = () if change.old is None else change.old.states[: job.first]
+            states = (*before, *(self.shelf.keep(blob) for blob in result.states))
+            fresh[change.number] = Shard(change.number, change.rows, states, result.model)
         return fresh
 
     def _assemble(self, shards: tuple[Shard, ...]) -> Ensemble:

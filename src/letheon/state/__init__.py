@@ -9,7 +9,7 @@ Examples
 --------
 >>> from sklearn.naive_bayes import GaussianNB
 >>> from letheon import state
->>> model = GaussianNB().fit([[0.0], [1.0], [4.0]], ["a", "a", "b"])
+>>> model = GaussianNB().fit([[0.0], [1.0], [4.0], [5.0]], ["a", "a", "b", "b"])
 >>> again = state.decode(state.encode(model))
 >>> again.predict([[3.9]]).tolist(), state.digest(again) == state.digest(model)
 (['b'], True)

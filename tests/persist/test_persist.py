@@ -1,0 +1,202 @@
+"""Save and load: the same model comes back, everything else is refused with a reason."""
+
+import re
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+from sklearn.base import BaseEstimator, ClassifierMixin
+from sklearn.linear_model import LogisticRegression
+from sklearn.tree import DecisionTreeClassifier
+
+from letheon import state
+from letheon.exceptions import (
+    CannotForgetError,
+    CorruptFileError,
+    EnvironmentWarning,
+    NewerFormatError,
+    StateError,
+    UnsupportedStateError,
+    UntrustedClassError,
+)
+from letheon.naive import NaiveUnlearner
+from letheon.persist import inspect, load, save
+from tests.state.forge import changed_bytes, file_of, truncations
+
+X = np.arange(12.0).reshape(6, 2)
+Y = np.array(["a", "b", "a", "b", "b", "a"])
+IDS = ["u0", "u1", "u2", "u3", "u4", "u5"]
+
+
+class Majority(ClassifierMixin, BaseEstimator):
+    """An estimator of the caller."""
+
+    def fit(self, X: Any, y: Any) -> "Majority":
+        self.classes_, counts = np.unique(y, return_counts=True)
+        self.label_ = self.classes_[counts.argmax()]
+        return self
+
+    def predict(self, X: Any) -> Any:
+        return np.full(len(X), self.label_)
+
+
+def fitted(estimator: Any = None) -> Any:
+    model = NaiveUnlearner(estimator or DecisionTreeClassifier(), random_state=0)
+    return model.fit(X, Y, ids=IDS)
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    return tmp_path / "churn.letheon"
+
+
+def test_model_comes_back(path: Path) -> None:
+    model = fitted()
+    save(model, path)
+    found = load(path)
+    assert found.digest() == model.digest()
+    assert found.predict(X).tolist() == model.predict(X).tolist()
+    assert found.get_params().keys() == model.get_params().keys()
+
+
+def test_loaded_model_forgets_as_the_first_does(path: Path) -> None:
+    model = fitted()
+    save(model, str(path))
+    found = load(str(path))
+    for each in (model, found):
+        each.forget(["u1", "u4"])
+    assert found.digest() == model.digest()
+    assert found.ids_.tolist() == ["u0", "u2", "u3", "u5"]
+
+
+def test_the_same_model_gives_the_same_bytes(path: Path) -> None:
+    save(fitted(), path)
+    first = path.read_bytes()
+    save(load(path), path)
+    assert path.read_bytes() == first
+
+
+def test_frame_and_texts_come_back(path: Path) -> None:
+    frame = pd.DataFrame({"n": [1.0, 2, 3, 4], "m": [0, 1, 0, 1]})
+    model = NaiveUnlearner(LogisticRegression(), random_state=1).fit(frame, list("xyxy"))
+    save(model, path)
+    assert load(path).predict(frame).tolist() == model.predict(frame).tolist()
+
+
+def test_forgotten_person_is_not_in_the_file(path: Path) -> None:
+    model = NaiveUnlearner(DecisionTreeClassifier(), random_state=0)
+    rows = np.vstack([X, [[123456.789, 987.654321]]])
+    model.fit(rows, [*Y, "a"], ids=[*IDS, "canary-person"])
+    canary = np.float64(123456.789).tobytes()
+    save(model, path)
+    assert canary in path.read_bytes()
+    model.forget(["canary-person"])
+    save(model, path)
+    raw = path.read_bytes()
+    assert canary not in raw
+    assert b"canary-person" not in raw
+
+
+def test_class_of_the_caller(path: Path) -> None:
+    save(fitted(Majority()), path)
+    with pytest.raises(UntrustedClassError, match=r"Majority.*trusted="):
+        load(path)
+    assert load(path, trusted=[Majority]).predict(X[:1]).tolist() == ["a"]
+
+
+@pytest.mark.parametrize("thing", [DecisionTreeClassifier(), [1], None, NaiveUnlearner])
+def test_only_models_that_forget_are_saved(path: Path, thing: Any) -> None:
+    with pytest.raises(CannotForgetError, match="NaiveUnlearner"):
+        save(thing, path)
+    assert not path.exists()
+
+
+def test_own_forgetting_class_is_saved(path: Path) -> None:
+    class Own:
+        def forget(self, ids: Any) -> None: ...
+
+        def digest(self) -> str:
+            return state.digest(self)
+
+    save(Own(), path)
+    assert load(path, trusted=[Own]).digest() == Own().digest()
+
+
+def test_unsupported_state_leaves_no_file(path: Path) -> None:
+    model = fitted()
+    model.note = lambda: None
+    with pytest.raises(UnsupportedStateError, match="note"):
+        save(model, path)
+    assert list(path.parent.iterdir()) == []
+
+
+def test_every_changed_byte_is_refused(path: Path) -> None:
+    save(fitted(), path)
+    for _ in changed_bytes(path, 0x20):
+        with pytest.raises(StateError):
+            load(path)
+    assert load(path).digest() == fitted().digest()
+
+
+def test_every_truncation_is_refused(path: Path) -> None:
+    save(fitted(), path)
+    for _ in truncations(path):
+        with pytest.raises(CorruptFileError, match=re.escape(str(path))):
+            load(path)
+
+
+def test_other_kind_of_file(path: Path) -> None:
+    state.write_file(path, [1], kind="ledger")
+    with pytest.raises(CorruptFileError, match="holds a ledger, not a model"):
+        load(path)
+
+
+def test_newer_file(path: Path) -> None:
+    file_of(path, None, kind="model", form="letheon-v2")
+    with pytest.raises(NewerFormatError, match=r"letheon-v2.*letheon-v1.*newer letheon"):
+        load(path)
+
+
+def test_missing_file(path: Path) -> None:
+    with pytest.raises(FileNotFoundError):
+        load(path)
+
+
+def test_other_versions_give_a_warning(path: Path) -> None:
+    file_of(path, {"list": []}, kind="model")
+    with pytest.warns(EnvironmentWarning, match=r"numpy 2 \(here") as caught:
+        load(path)
+    assert caught[0].filename == __file__
+
+
+def test_inspect_builds_nothing(path: Path) -> None:
+    save(fitted(Majority()), path)
+    found = inspect(path)
+    assert found.format == "letheon-v1"
+    assert found.class_name == "letheon.naive.NaiveUnlearner"
+    assert found.size == path.stat().st_size
+    assert found.versions == state.environment()
+    assert f"{Majority.__module__}.Majority" in found.classes
+
+
+def test_inspect_of_a_hostile_file(path: Path) -> None:
+    file_of(path, {"object": ["os.system", {"dict": {}}]}, kind="model")
+    assert inspect(path).classes == ("os.system",)
+
+
+def test_saving_waits_for_a_forget(path: Path) -> None:
+    from threading import Thread
+
+    from letheon.base import exclusive
+
+    model = fitted()
+    saver = Thread(target=save, args=(model, path))
+    with exclusive(model):
+        saver.start()
+        saver.join(0.2)
+        waited = not path.exists()
+    saver.join(10)
+    assert waited
+    assert path.exists()
