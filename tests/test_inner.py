@@ -8,6 +8,7 @@ import pytest
 import scipy.sparse as sp
 from sklearn.base import BaseEstimator
 from sklearn.ensemble import BaggingClassifier, HistGradientBoostingClassifier
+from sklearn.frozen import FrozenEstimator
 from sklearn.linear_model import LogisticRegression, LogisticRegressionCV, SGDClassifier
 from sklearn.model_selection import KFold
 from sklearn.naive_bayes import MultinomialNB
@@ -17,7 +18,7 @@ from sklearn.tree import DecisionTreeClassifier
 from sklearn.utils import get_tags
 
 from letheon import NaiveUnlearner
-from letheon.exceptions import EmptyModelError
+from letheon.exceptions import CannotForgetError, EmptyModelError
 from letheon.inner import (
     inherit_tags,
     remember_features,
@@ -77,6 +78,13 @@ def test_clone_is_unfitted_and_the_original_untouched() -> None:
     assert not hasattr(seeded_clone(fitted, 0, Purpose.RETRAIN), "coef_")
     assert hasattr(fitted, "coef_")
     assert fitted.random_state is None
+
+
+@pytest.mark.parametrize("wrap", [lambda inner: inner, make_pipeline, BaggingClassifier])
+def test_frozen_parts_are_refused(wrap: Any) -> None:
+    fitted = LogisticRegression().fit([[0.0], [1.0]], [0, 1])
+    with pytest.raises(CannotForgetError, match="FrozenEstimator, which keeps what it learned"):
+        seeded_clone(wrap(FrozenEstimator(fitted)), 0, Purpose.RETRAIN)
 
 
 def test_a_refusal_to_fit_becomes_empty_model_error() -> None:

@@ -24,6 +24,7 @@ from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import MaxAbsScaler, StandardScaler
 from sklearn.tree import DecisionTreeClassifier, DecisionTreeRegressor
 from sklearn.utils.estimator_checks import parametrize_with_checks
+from threadpoolctl import threadpool_info, threadpool_limits
 
 from letheon import NaiveUnlearner
 from letheon.exceptions import (
@@ -263,6 +264,24 @@ class Fragile(ClassifierMixin, BaseEstimator):
 
     def predict(self, X: Any) -> Any:
         return np.full(len(X), self.classes_[0])
+
+
+class ThreadCounter(ClassifierMixin, BaseEstimator):
+    """Notes how many threads BLAS and OpenMP may use while it is fitted."""
+
+    def fit(self, X: Any, y: Any) -> "ThreadCounter":
+        self.classes_ = np.unique(y)
+        self.threads_ = max(library["num_threads"] for library in threadpool_info())
+        return self
+
+
+def test_training_uses_one_thread() -> None:
+    # The last bits of a matrix product depend on the number of threads.
+    with threadpool_limits(2):
+        model = fit(ThreadCounter(), people())
+        model.forget([NAMES[0]])
+        assert ThreadCounter().fit([[1.0]], [1]).threads_ == 2
+    assert model.estimator_.threads_ == 1
 
 
 @pytest.mark.parametrize("error", [RuntimeError, MemoryError, KeyboardInterrupt, TypeError])

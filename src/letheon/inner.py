@@ -8,11 +8,12 @@ from typing import Any, TypeVar
 import numpy as np
 import scipy.sparse as sp
 from sklearn.base import clone
+from sklearn.frozen import FrozenEstimator
 from sklearn.utils import Tags, assert_all_finite, get_tags
 from sklearn.utils.metaestimators import available_if
 from sklearn.utils.validation import validate_data
 
-from letheon.exceptions import EmptyModelError
+from letheon.exceptions import CannotForgetError, EmptyModelError
 from letheon.rows import is_text_column
 from letheon.seeds import Purpose, library_seed
 
@@ -21,7 +22,19 @@ _Method = TypeVar("_Method", bound=Callable[..., Any])
 
 def seeded_clone(estimator: Any, seed: int, purpose: Purpose, *parts: int) -> Any:
     """Return an unfitted clone whose every `random_state` is derived from the keyed hash."""
-    return set_seeds(clone(estimator), seed, purpose, *parts)
+    fresh = clone(estimator)
+    _refuse_frozen(fresh)
+    return set_seeds(fresh, seed, purpose, *parts)
+
+
+def _refuse_frozen(estimator: Any) -> None:
+    """Raise for a part that `clone` leaves fitted: a retrain would keep what it learned before."""
+    nested = [estimator, *estimator.get_params(deep=True).values()]
+    if any(isinstance(part, FrozenEstimator) for part in nested):
+        raise CannotForgetError(
+            f"{type(estimator).__name__} holds a FrozenEstimator, which keeps what it learned "
+            "before and cannot forget it; give the estimator inside it, unfitted"
+        )
 
 
 def set_seeds(estimator: Any, seed: int, purpose: Purpose, *parts: int) -> Any:

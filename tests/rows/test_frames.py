@@ -9,10 +9,10 @@ import pandas as pd
 import polars as pl
 import pytest
 from sklearn.preprocessing import StandardScaler
-from tests.rows.buffers import owned_bytes, polars_text_bytes
 
 from letheon.rows import hold_table
 from letheon.rows._tables import join_rows, slice_rows, take_rows
+from tests.rows.buffers import owned_bytes, polars_text_bytes
 
 FRAMES = [pd.DataFrame, pl.DataFrame]
 ODD_NAN = np.array([0x7FF8000000000123], np.uint64).view(np.float64)[0]
@@ -165,9 +165,9 @@ def test_take_is_indexing(make: Any) -> None:
 
 @pytest.mark.parametrize("make", FRAMES)
 def test_rows_to_train_on_cannot_spoil_the_held_ones(make: Any) -> None:
-    held = hold_table(make({"a": [1.0, 2.0], "b": [3.0, 5.0]}))
+    held = hold_table(make({"a": [1.0, 2.0]}))  # one column: NumPy sees it without a copy
     StandardScaler(copy=False).fit_transform(slice_rows(held, 0, 2))
-    assert np.array(held).tolist() == [[1.0, 3.0], [2.0, 5.0]]
+    assert np.array(held).tolist() == [[1.0], [2.0]]
 
 
 @pytest.mark.parametrize("make", FRAMES)

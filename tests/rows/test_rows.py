@@ -9,12 +9,12 @@ import polars as pl
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from tests.rows.buffers import owned_bytes
 
 from letheon import state
 from letheon.exceptions import IdsTypeError
 from letheon.rows import Rows, as_ids, hold_table, hold_target
 from letheon.rows._tables import join_target, take_target
+from tests.rows.buffers import owned_bytes
 
 CANARY = 1234567.890625
 

@@ -9,10 +9,10 @@ import scipy.sparse as sp
 from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
-from tests.rows.buffers import owned_bytes
 
 from letheon.rows import hold_table, is_text_column, table_length
 from letheon.rows._tables import join_rows, slice_rows, take_rows
+from tests.rows.buffers import owned_bytes
 
 CANARY = 1234567.890625
 ODD_NAN = np.array([0x7FF8000000000123], np.uint64).view(np.float64)[0]

@@ -12,7 +12,7 @@ from sklearn.base import BaseEstimator, ClassifierMixin, clone
 from sklearn.compose import make_column_transformer
 from sklearn.ensemble import GradientBoostingClassifier, RandomForestClassifier
 from sklearn.feature_extraction.text import CountVectorizer
-from sklearn.linear_model import LogisticRegression, Ridge, SGDClassifier
+from sklearn.linear_model import Lasso, LogisticRegression, Ridge, SGDClassifier
 from sklearn.model_selection import GridSearchCV, KFold, cross_val_score
 from sklearn.naive_bayes import GaussianNB, MultinomialNB
 from sklearn.pipeline import make_pipeline
@@ -350,3 +350,32 @@ def test_a_model_of_a_users_own_estimator_needs_trust_to_load(tmp_path: Any) -> 
         letheon.load(tmp_path / "m.letheon")
     copy = letheon.load(tmp_path / "m.letheon", trusted=[FailsOnSmallData])
     assert copy.digest() == model.digest()
+
+
+def test_learning_needs_ids() -> None:
+    model = tree().fit(*PEOPLE[:2], ids=PEOPLE.ids)
+    with pytest.raises(TypeError, match="whose rows they are"):
+        model.learn(PEOPLE.X[:2], PEOPLE.y[:2], ids=None)
+    assert model.n_rows_ == len(PEOPLE.ids)
+
+
+@pytest.mark.parametrize("n_jobs", [None, 2])
+def test_an_estimator_that_works_in_place_cannot_spoil_the_rows(n_jobs: int | None) -> None:
+    target = PEOPLE.X[:, 0]
+    inner = Lasso(alpha=0.01, copy_X=False)
+    model = SISARegressor(inner, n_shards=2, random_state=0, n_jobs=n_jobs)
+    try:
+        model.fit(PEOPLE.X, target, ids=PEOPLE.ids)
+    except ValueError as error:
+        assert "read-only" in str(error)
+        return
+    held = np.vstack([shard.rows.X for shard in model.ensemble_.shards])
+    assert np.array_equal(np.sort(held, axis=0), np.sort(PEOPLE.X, axis=0))
+
+
+def test_the_callers_array_is_neither_kept_nor_changed() -> None:
+    X = PEOPLE.X.copy()
+    model = tree().fit(X, PEOPLE.y, ids=PEOPLE.ids)
+    digest = model.digest()
+    X[:] = 0.0
+    assert model.digest() == digest

@@ -230,4 +230,5 @@ def test_environment_names_what_affects_results() -> None:
 
     found = state.environment()
     assert found["scikit-learn"] == sklearn.__version__
-    assert set(found) == {"python", "numpy", "scipy", "scikit-learn", "letheon"}
+    assert set(found) == {"python", "numpy", "scipy", "scikit-learn", "letheon", "blas"}
+    assert "openblas" in found["blas"]

@@ -15,7 +15,12 @@ from sklearn.utils.validation import check_consistent_length, check_is_fitted
 
 from letheon import state
 from letheon.base import ForgetMixin, Outcome, Removal, exclusive, require_known
-from letheon.exceptions import ChangedParametersError, CheckpointWarning, ShardingWarning
+from letheon.exceptions import (
+    ChangedParametersError,
+    CheckpointWarning,
+    IdsTypeError,
+    ShardingWarning,
+)
 from letheon.guarantee import Guarantee, MethodFacts
 from letheon.inner import inherit_tags, remember_features, retraining
 from letheon.rows import Ids, Rows, hold_table, row_ids, table_length
@@ -115,6 +120,8 @@ class SISABase(ForgetMixin, MetaEstimatorMixin, BaseEstimator):
         the model has `risk_edges`.
         """
         check_is_fitted(self)
+        if ids is None:
+            raise IdsTypeError("learn got ids=None; say whose rows they are, one id per row")
         with exclusive(self):
             self._require_same_parameters()
             rows = self._hold(X, y, ids)

@@ -114,7 +114,7 @@ def _train(recipe: Recipe, job: Job) -> Trained:
         return Trained(ConstantModel(classes[0].item()), nothing)
     if recipe.epochs is None:
         model = seeded_clone(recipe.template, recipe.seed, Purpose.STAGE, job.number, 0, 0)
-        return Trained(model.fit(job.rows.X, job.rows.y), nothing)
+        return Trained(model.fit(*job.rows.part(0, len(job.rows))), nothing)
     return _train_stages(recipe, job)
 
 
