@@ -80,7 +80,8 @@ def reference(value: Any) -> bytes:
         return {None: b"N", True: b"T", False: b"F"}[value]
     if isinstance(value, int):
         size = next(n for n in range(1, 999) if -(256**n) <= 2 * value < 256**n)
-        return b"i" + _n(size) + (value % 256**size).to_bytes(size, "little")
+        unsigned: int = value % 256**size
+        return b"i" + _n(size) + unsigned.to_bytes(size, "little")
     if isinstance(value, float):
         return b"d" + struct.pack("<d", value)
     if isinstance(value, str):

@@ -27,6 +27,7 @@ from sklearn.tree import DecisionTreeClassifier
 from letheon import state
 from letheon.exceptions import CorruptFileError, StateError, UntrustedClassError
 from letheon.state._canonical import to_bytes
+from letheon.state._decode import is_listed_class
 from letheon.state._nodes import Coded, Instance, Name, Record
 from letheon.state._registry import codec_of, qualified_name
 from tests.state.forge import blob_of
@@ -89,6 +90,23 @@ def test_names_that_nobody_allowed(name: str, form: Callable[[str], Any]) -> Non
 def test_only_classes_with_state_of_this_package(name: str) -> None:
     with pytest.raises(UntrustedClassError):
         state.decode(blob_of(_as_object(name)))
+
+
+@pytest.mark.parametrize(
+    ("name", "allowed"),
+    [
+        ("letheon.naive.NaiveUnlearner", True),
+        ("letheon.sharded._sisa.SISAClassifier", True),
+        ("letheon.sharded.__main__.SISAClassifier", False),
+        ("letheon.naively.NaiveUnlearner", False),
+        ("letheon.cli.NaiveUnlearner", False),
+        ("letheon.naive.NaiveUnlearner.fit x", False),
+        ("sklearn.linear_model._ridge.Ridge", True),
+        ("sklearn.linear_model.Ridge", False),
+    ],
+)
+def test_allow_list_by_name(name: str, allowed: bool) -> None:
+    assert is_listed_class(name) is allowed
 
 
 def test_all_wrong_names_are_listed() -> None:

@@ -94,7 +94,9 @@ def test_search_trees_answer_as_before(cls: Any, options: dict[str, Any]) -> Non
 
 def test_one_feature_and_an_odd_power() -> None:
     tree = KDTree(np.arange(9.0)[:, None], metric="minkowski", p=3)
-    assert again(tree).query([[3.2]])[1].tolist() == [[3]]
+    distance, nearest = again(tree).query([[3.25]])
+    assert nearest.tolist() == [[3]]
+    assert distance.tolist() == [[0.25]]
 
 
 def test_path_comes_back() -> None:

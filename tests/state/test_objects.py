@@ -179,6 +179,14 @@ def test_aliases_among_keys_of_any_kind_and_order() -> None:
     assert np.array_equal(found.a[1]["b"], y)
 
 
+def test_sets_of_objects_do_not_count_among_aliases() -> None:
+    array = np.arange(2)
+    model = Mine([{Frozen(1), Frozen(2), Frozen(3)}, array, array])
+    found = state.decode(state.encode(model), trusted=[Mine, Frozen])
+    assert found.a[0] == model.a[0]
+    assert found.a[1] is found.a[2]
+
+
 def test_training_goes_on_as_if_never_saved() -> None:
     rng = np.random.default_rng(0)
     X, y = rng.normal(size=(60, 4)), np.arange(60) % 3

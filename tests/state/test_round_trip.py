@@ -130,6 +130,11 @@ def test_memory_order_comes_back(value: Any, fortran: bool) -> None:
     assert found.flags.c_contiguous is not fortran
 
 
+def test_true_is_one() -> None:
+    odd = np.array([2, 0, 255], np.uint8).view(bool)
+    assert same(again(odd), np.array([True, False, True]))
+
+
 def test_byte_order_is_always_little() -> None:
     assert same(again(np.array([1, 2], ">i4")), np.array([1, 2], "<i4"))
 
