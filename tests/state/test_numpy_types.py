@@ -61,7 +61,7 @@ def test_sparse_containers(kind: str, form: str) -> None:
 @pytest.mark.parametrize("width", [np.int32, np.int64])
 def test_width_and_order_of_indices(width: Any) -> None:
     indices, indptr = np.array([2, 0], width), np.array([0, 2], width)
-    value = sp.csr_array((np.array([1.0, 2.0]), indices, indptr), shape=(1, 3))
+    value = sp.csr_matrix((np.array([1.0, 2.0]), indices, indptr), shape=(1, 3))
     value.indices, value.indptr = indices, indptr
     found = again(value)
     assert found.indices.dtype == found.indptr.dtype == width
