@@ -27,7 +27,7 @@ PARTS = {
     "copy rows": ("without", "_split", "_hold", "change_rows"),
     "inner training": ("partial_fit", "fit"),
     "save states": ("_save", "keep"),
-    "seeds": ("set_seeds",),
+    "seeds": ("fill",),
 }
 
 

@@ -20,12 +20,12 @@ from sklearn.utils import get_tags
 from letheon import NaiveUnlearner
 from letheon.exceptions import CannotForgetError, EmptyModelError
 from letheon.inner import (
+    SeedSlots,
     inherit_tags,
     remember_features,
     require_acceptable,
     retraining,
     seeded_clone,
-    set_seeds,
 )
 from letheon.seeds import Purpose, library_seed
 
@@ -67,7 +67,8 @@ def test_a_generator_given_by_the_caller_is_neither_used_nor_changed() -> None:
 
 def test_splitters_are_replaced_by_seeded_copies() -> None:
     splitter = KFold(3, shuffle=True)
-    model = set_seeds(LogisticRegressionCV(cv=splitter), 1, Purpose.RETRAIN)
+    model = LogisticRegressionCV(cv=splitter)
+    SeedSlots(model).fill(1, Purpose.RETRAIN)
     assert model.cv is not splitter
     assert splitter.random_state is None
     assert model.cv.random_state == library_seed(1, Purpose.RETRAIN, "cv")

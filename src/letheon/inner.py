@@ -24,7 +24,8 @@ def seeded_clone(estimator: Any, seed: int, purpose: Purpose, *parts: int) -> An
     """Return an unfitted clone whose every `random_state` is derived from the keyed hash."""
     fresh = clone(estimator)
     _refuse_frozen(fresh)
-    return set_seeds(fresh, seed, purpose, *parts)
+    SeedSlots(fresh).fill(seed, purpose, *parts)
+    return fresh
 
 
 def _refuse_frozen(estimator: Any) -> None:
@@ -37,19 +38,29 @@ def _refuse_frozen(estimator: Any) -> None:
         )
 
 
-def set_seeds(estimator: Any, seed: int, purpose: Purpose, *parts: int) -> Any:
-    """Set every nested `random_state` from (seed, purpose, parts, parameter name), in place.
+class SeedSlots:
+    """Every place in an estimator where a `random_state` stands, found once and set often.
 
-    Splitters inside parameters (a shuffled `KFold`, say) are replaced by seeded copies.
+    Splitters inside parameters (a shuffled `KFold`, say) are replaced by copies of their own.
     """
-    changes: dict[str, Any] = {}
-    for name, value in sorted(estimator.get_params(deep=True).items()):
-        if name == "random_state" or name.endswith("__random_state"):
-            changes[name] = library_seed(seed, purpose, *parts, name)
-        elif hasattr(value, "random_state") and not hasattr(value, "get_params"):
-            changes[name] = deepcopy(value)
-            changes[name].random_state = library_seed(seed, purpose, *parts, name)
-    return estimator.set_params(**changes)
+
+    def __init__(self, estimator: Any) -> None:
+        self._slots: list[tuple[str, Any]] = []
+        params = estimator.get_params(deep=True)
+        for name, value in sorted(params.items()):
+            if name == "random_state":
+                self._slots.append((name, estimator))
+            elif name.endswith("__random_state"):
+                self._slots.append((name, params[name.removesuffix("__random_state")]))
+            elif hasattr(value, "random_state") and not hasattr(value, "get_params"):
+                splitter = deepcopy(value)
+                estimator.set_params(**{name: splitter})
+                self._slots.append((name, splitter))
+
+    def fill(self, seed: int, purpose: Purpose, *parts: int) -> None:
+        """Set every slot from (seed, purpose, parts, parameter name)."""
+        for name, owner in self._slots:
+            owner.random_state = library_seed(seed, purpose, *parts, name)
 
 
 @contextmanager

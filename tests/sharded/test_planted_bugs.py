@@ -9,8 +9,9 @@ from sklearn.linear_model import SGDClassifier
 from sklearn.naive_bayes import GaussianNB
 
 from letheon import SISAClassifier
+from letheon.inner import SeedSlots
 from letheon.rows import Rows
-from letheon.sharded import _base, _shards, _stages, _trainer
+from letheon.sharded import _base, _shards, _trainer
 from letheon.sharded._assign import Assignment
 from tests.sharded.people import make_people
 
@@ -51,10 +52,11 @@ def retrain_on_the_old_rows(patch: pytest.MonkeyPatch) -> None:
 def seed_by_a_generator(patch: pytest.MonkeyPatch) -> None:
     rng = np.random.default_rng(0)
 
-    def consume(estimator: Any, *about: Any) -> Any:
-        return estimator.set_params(random_state=int(rng.integers(2**31)))
+    def consume(self: SeedSlots, *about: Any) -> None:
+        for _, owner in self._slots:
+            owner.random_state = int(rng.integers(2**31))
 
-    patch.setattr(_stages, "set_seeds", consume)
+    patch.setattr(SeedSlots, "fill", consume)
 
 
 def assign_by_position(patch: pytest.MonkeyPatch) -> None:

@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from letheon import state
-from letheon.inner import require_acceptable, seeded_clone, set_seeds
+from letheon.inner import SeedSlots, require_acceptable, seeded_clone
 from letheon.rows import Rows
 from letheon.seeds import Purpose
 from letheon.sharded._plan import StageData
@@ -141,8 +141,9 @@ def _train_stage(recipe: Recipe, job: Job, ends: tuple[int, ...], stage: int, mo
         if recipe.is_classifier:
             first_call["classes"] = shard_classes(job.rows)
     X, y = job.rows.part(begin, end)
+    seeds = SeedSlots(model)
     for epoch in range(recipe.epochs[stage]):
-        set_seeds(model, recipe.seed, Purpose.STAGE, job.number, stage, epoch)
+        seeds.fill(recipe.seed, Purpose.STAGE, job.number, stage, epoch)
         model.partial_fit(X, y, **first_call)
         first_call = {}
     return model

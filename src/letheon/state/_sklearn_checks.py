@@ -123,8 +123,9 @@ def _check_support_vectors(value: Any) -> None:
         _require(int(counts.sum()) == n_vectors, value, "_n_support")
     pairs = n_classes * (n_classes - 1) // 2
     _require(state["_intercept_"].shape == (pairs,), value, "_intercept_")
-    for key in ("_probA", "_probB"):
-        _require(len(state[key]) in {0, 1, pairs}, value, key)
+    sizes = {len(state["_probA"]), len(state["_probB"])}
+    wanted = {pairs} if state.get("_effective_probability", value.probability) else {0}
+    _require(sizes <= wanted | {pairs}, value, "_probA")
     _check_vectors(value, n_vectors)
 
 

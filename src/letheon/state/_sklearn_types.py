@@ -145,7 +145,7 @@ def _search_tree_from(cls: Any, plain: Any) -> Any:
     _require(type(size) is int and 0 < size < 2**31, "search tree: leaf size")
     _require(plain["data"].ndim == 2, "search tree: points")
     given = {"p": plain["p"], "V": plain["vector"], "VI": plain["matrix"]}
-    if plain["vector"].shape == plain["data"].shape[1:] and np.any(plain["vector"]):
+    if plain["vector"].shape == plain["data"].shape[1:]:
         given["w"] = plain["vector"]
     options = {key: given[key] for key in wanted if key in given}
     weight = {} if plain["sample_weight"] is None else {"sample_weight": plain["sample_weight"]}
