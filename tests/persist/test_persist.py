@@ -164,11 +164,19 @@ def test_missing_file(path: Path) -> None:
         load(path)
 
 
-def test_other_versions_give_a_warning(path: Path) -> None:
-    file_of(path, {"list": []}, kind="model")
-    with pytest.warns(EnvironmentWarning, match=r"numpy 2 \(here") as caught:
+def test_other_versions_give_a_warning(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    save(fitted(), path)
+    there = {**state.environment(), "numpy": "9.9"}
+    monkeypatch.setattr("letheon.persist._files.environment", lambda: there)
+    with pytest.warns(EnvironmentWarning, match=r"numpy .* \(here 9\.9\)") as caught:
         load(path)
     assert caught[0].filename == __file__
+
+
+def test_a_file_that_calls_something_else_a_model(path: Path) -> None:
+    file_of(path, {"list": []}, kind="model")
+    with pytest.raises(CorruptFileError, match="holds a list, which cannot forget"):
+        load(path)
 
 
 def test_inspect_builds_nothing(path: Path) -> None:

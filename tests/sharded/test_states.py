@@ -18,6 +18,7 @@ from letheon.exceptions import (
     ChangedParametersError,
     CheckpointError,
     CheckpointWarning,
+    CorruptFileError,
 )
 from letheon.rows import as_ids
 from letheon.sharded._states import SavedState
@@ -203,6 +204,16 @@ def test_a_moved_directory_is_followed_and_a_copied_one_refused(tmp_path: Path) 
     model.forget([3])
     assert model.digest() == fitted(gone=[3]).digest()
     assert {n.partition(".")[0] for n in files(tmp_path)} == model.ensemble_.files
+
+
+def test_a_forged_key_cannot_lead_out_of_the_directory(tmp_path: Path) -> None:
+    model = fitted(tmp_path / "states")
+    model.checkpoint_key_ = "../elsewhere"
+    digest = model.digest()
+    with pytest.raises(CorruptFileError, match="32 hexadecimal digits"):
+        model.forget([3])
+    assert model.digest() == digest
+    assert not (tmp_path / "elsewhere").exists()
 
 
 def test_a_file_that_cannot_be_destroyed_is_declared(

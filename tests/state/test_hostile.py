@@ -261,6 +261,7 @@ UNSOUND: list[Callable[[], Any]] = [
     lambda: _altered(_svc(), _intercept_=np.zeros(1)),
     lambda: _altered(_svc(), support_vectors_=np.zeros((2, 5))),
     lambda: _altered(_svc(), kernel="precomputed"),
+    lambda: _altered(_svc(), _effective_probability=True),
     lambda: _altered(KMeans(2, n_init=1).fit(X), cluster_centers_=np.zeros((2, 2))),
     lambda: _altered(KMeans(2, n_init=1).fit(X), _n_threads=10**6),
     _bisecting,
@@ -285,13 +286,14 @@ def test_estimators_that_would_read_elsewhere(make: Callable[[], Any]) -> None:
         (np.random.Generator(np.random.Philox(0)), _put("buffer_pos", -9)),
         (sp.csr_array(np.eye(3)), _put("indices", np.array([0, 1, 9], np.int32))),
         (sp.csr_array(np.eye(3)), _put("indptr", np.array([0, 1, 2, 99], np.int32))),
+        (sp.csr_array(np.eye(3)), _put("indptr", np.array([0, 9, 9, 0], np.int32))),
         (sp.csr_array(np.eye(3)), _put("indices", np.array([0.0, 1, 2]))),
         (sp.coo_array(np.eye(3)), _put("coords", (np.array([0, 1, 9]), np.arange(3)))),
         (KDTree(X), _put("metric", "pyfunc")),
         (KDTree(X), _put("leaf_size", 0)),
         (KDTree(X), _put("data", np.zeros(3))),
     ],
-    ids=range(12),
+    ids=range(13),
 )
 def test_helpers_with_wrong_indices(value: Any, change: Any) -> None:
     with pytest.raises(CorruptFileError):

@@ -1,4 +1,4 @@
-"""Stores: verified, atomic, and really empty after `discard`."""
+"""The store of checkpoints: verified, atomic, and really empty after a sweep."""
 
 import os
 import resource
@@ -8,42 +8,58 @@ from typing import Any
 
 import pytest
 
-from letheon import state
 from letheon.exceptions import CheckpointError, StateError
-from letheon.state import Checkpoint, DirectoryStore, MemoryStore, Store
+from letheon.state import Checkpoint, DirectoryStore
 
 BLOB = b"canary " * 1000
 
 
-@pytest.fixture(params=["memory", "directory"])
-def store(request: pytest.FixtureRequest, tmp_path: Path) -> Store:
-    return MemoryStore() if request.param == "memory" else DirectoryStore(tmp_path / "a" / "b")
+NOTHING: frozenset[str] = frozenset()
 
 
-def test_bytes_come_back_by_their_hash(store: Store) -> None:
+@pytest.fixture
+def store(tmp_path: Path) -> DirectoryStore:
+    return DirectoryStore(tmp_path / "a" / "b")
+
+
+def test_bytes_come_back_by_their_hash(store: DirectoryStore) -> None:
     checkpoint = store.put(BLOB)
     assert store.get(checkpoint) == BLOB
     assert store.put(bytearray(BLOB)) == checkpoint
 
 
-def test_missing_checkpoint(store: Store) -> None:
+def test_missing_checkpoint(store: DirectoryStore) -> None:
     with pytest.raises(StateError, match="0000"):
         store.get(Checkpoint("0" * 64))
 
 
-def test_discarded_checkpoint_is_gone(store: Store) -> None:
+def test_a_sweep_leaves_what_is_named(store: DirectoryStore) -> None:
     gone, kept = store.put(BLOB), store.put(b"other")
-    store.discard([gone, gone])
-    store.discard([gone])
+    assert store.names() == {gone.sha256, kept.sha256}
+    assert store.keep_only(frozenset({kept.sha256})) == ()
     assert store.get(kept) == b"other"
     with pytest.raises(StateError):
         store.get(gone)
 
 
-def test_checkpoint_in_use_elsewhere_is_kept(store: Store) -> None:
+def test_a_sweep_takes_half_written_files_and_leaves_strangers(store: DirectoryStore) -> None:
     checkpoint = store.put(BLOB)
-    store.discard([checkpoint], keep=[checkpoint])
-    assert store.get(checkpoint) == BLOB
+    half = store.path / f".{checkpoint.sha256}.letheon-state.0123456789abcdef.partial"
+    half.write_bytes(BLOB)
+    strangers = [store.path / name for name in ("thesis.tex", "a.letheon-state", ".ssh")]
+    for stranger in strangers:
+        stranger.write_text("not ours")
+    assert store.keep_only(frozenset({checkpoint.sha256})) == ()
+    assert not half.exists()
+    store.keep_only(NOTHING)
+    assert sorted(store.path.iterdir()) == sorted(strangers)
+
+
+def test_an_empty_directory_goes_with_its_last_checkpoint(store: DirectoryStore) -> None:
+    store.put(BLOB)
+    store.keep_only(NOTHING)
+    assert not store.path.exists()
+    assert store.keep_only(NOTHING) == ()
 
 
 def test_altered_checkpoint_is_noticed(tmp_path: Path) -> None:
@@ -60,23 +76,23 @@ def test_names_that_are_no_hash(name: Any) -> None:
         Checkpoint(name)
 
 
-def test_discard_overwrites_before_it_unlinks(tmp_path: Path) -> None:
+def test_a_sweep_overwrites_before_it_unlinks(tmp_path: Path) -> None:
     store = DirectoryStore(tmp_path)
     checkpoint = store.put(BLOB)
     other_name = tmp_path / "other"
     os.link(tmp_path / f"{checkpoint.sha256}.letheon-state", other_name)
-    store.discard([checkpoint])
+    store.keep_only(NOTHING)
     assert other_name.read_bytes() == bytes(len(BLOB))
     assert len(store) == 0
 
 
-def test_discard_does_not_follow_links(tmp_path: Path) -> None:
+def test_a_sweep_does_not_follow_links(tmp_path: Path) -> None:
     store = DirectoryStore(tmp_path)
     victim = tmp_path / "victim"
     victim.write_bytes(b"keep me")
     checkpoint = Checkpoint("a" * 64)
     (tmp_path / f"{checkpoint.sha256}.letheon-state").symlink_to(victim)
-    store.discard([checkpoint])
+    store.keep_only(NOTHING)
     assert victim.read_bytes() == b"keep me"
     assert len(store) == 0
 
@@ -94,8 +110,7 @@ def test_what_cannot_be_removed_is_reported(
         unlink(self, missing_ok)
 
     monkeypatch.setattr(Path, "unlink", stubborn)
-    with pytest.raises(CheckpointError, match=first.sha256):
-        store.discard([first, second])
+    assert store.keep_only(NOTHING) == (str(tmp_path / f"{first.sha256}.letheon-state"),)
     with pytest.raises(StateError):
         store.get(second)
 
@@ -149,14 +164,3 @@ def test_writable_directory_is_made_and_left_empty(tmp_path: Path) -> None:
 def test_only_the_owner_can_read_checkpoints(tmp_path: Path) -> None:
     DirectoryStore(tmp_path).put(BLOB)
     assert [file.stat().st_mode & 0o777 for file in tmp_path.iterdir()] == [0o600]
-
-
-def test_stores_travel_with_a_model(store: Store) -> None:
-    checkpoint = store.put(BLOB)
-    found = state.decode(state.encode({"store": store, "at": checkpoint}))
-    assert found["store"].get(found["at"]) == BLOB
-
-
-def test_the_place_of_checkpoints_is_not_digested(tmp_path: Path) -> None:
-    a, b = DirectoryStore(tmp_path / "a"), DirectoryStore(tmp_path / "b")
-    assert state.digest(a) == state.digest(b)

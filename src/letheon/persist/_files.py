@@ -107,6 +107,10 @@ def load(path: str | os.PathLike[str], *, trusted: Any = ()) -> Any:
     if contents.kind != KIND:
         raise CorruptFileError(f"{os.fspath(path)} holds a {contents.kind}, not a model")
     model = build(contents, trusted)
+    if not _can_forget(model):
+        raise CorruptFileError(
+            f"{os.fspath(path)} holds a {type(model).__qualname__}, which cannot forget"
+        )
     _warn_about(contents.versions, path)
     return model
 

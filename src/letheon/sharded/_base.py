@@ -1,5 +1,6 @@
 """What the SISA classifier and regressor share: holding rows, training shards, forgetting."""
 
+import re
 import secrets
 import warnings
 from abc import abstractmethod
@@ -18,6 +19,7 @@ from letheon.base import ForgetMixin, Outcome, Removal, exclusive, require_known
 from letheon.exceptions import (
     ChangedParametersError,
     CheckpointWarning,
+    CorruptFileError,
     IdsTypeError,
     ShardingWarning,
 )
@@ -45,6 +47,9 @@ _FACTS = MethodFacts(
     state_holds_rows=True,
     definition_name="sisa",
 )
+
+
+_KEY = re.compile("[0-9a-f]{32}")
 
 
 class SISABase(ForgetMixin, MetaEstimatorMixin, BaseEstimator):
@@ -273,6 +278,8 @@ class SISABase(ForgetMixin, MetaEstimatorMixin, BaseEstimator):
         """Directory of this model's states, if they are kept on disk."""
         if self.checkpoint_dir is None:
             return None
+        if not _KEY.fullmatch(key):  # a file may say anything; the key becomes part of a path
+            raise CorruptFileError(f"checkpoint_key_ must be 32 hexadecimal digits, not {key!r}")
         return str(Path(self.checkpoint_dir).absolute() / key)
 
     def _install(self, ensemble: Ensemble, key: str) -> None:

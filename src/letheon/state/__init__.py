@@ -21,15 +21,13 @@ from letheon.state._environment import environment
 from letheon.state._file import Contents, build, read_contents, read_file, write_file
 from letheon.state._nodes import Node, names_of
 from letheon.state._registry import register_codec
-from letheon.state._stores import Checkpoint, DirectoryStore, MemoryStore, Store
+from letheon.state._stores import Checkpoint, DirectoryStore
 
 __all__ = [
     "Checkpoint",
     "Contents",
     "DirectoryStore",
-    "MemoryStore",
     "Node",
-    "Store",
     "build",
     "classes_of",
     "decode",

@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from letheon.exceptions import CorruptFileError, UnsupportedStateError
 from letheon.state._registry import Codec
@@ -86,6 +87,7 @@ def _sparse_from(cls: Any, plain: Any) -> Any:
             _require(part.dtype in (np.int32, np.int64), "sparse index")
         value = cls((data, plain["indices"], plain["indptr"]), shape=shape)
         value.check_format(full_check=True)
+        _check_pointers(plain["indptr"], plain["indices"])
         # scipy has narrowed the indices; compiled code of scikit-learn may insist on their width.
         value.indices, value.indptr = plain["indices"], plain["indptr"]
         return value
@@ -98,6 +100,12 @@ def _sparse_from(cls: Any, plain: Any) -> Any:
     entries: Any = coo((data, plain["coords"]), shape=shape)
     entries.coords = tuple(plain["coords"])
     return entries if kind == "coo" else entries.asformat(kind)
+
+
+def _check_pointers(indptr: NDArray[Any], indices: NDArray[Any]) -> None:
+    """Check what scipy skips if the last pointer says that nothing is stored."""
+    _require(indptr[0] == 0 and bool(np.all(indptr[1:] >= indptr[:-1])), "sparse pointer")
+    _require(indptr[-1] <= len(indices), "sparse pointer")
 
 
 def _partial_plain(value: Any) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""Where checkpoints are kept: in memory or in a directory, by the SHA-256 of their bytes.
+"""Where checkpoints are kept: in a directory, by the SHA-256 of their bytes.
 
 A store never decides that an old checkpoint may be used: the caller asks for exactly the bytes
 that it put there, and gets those or an error.
@@ -8,10 +8,9 @@ import contextlib
 import hashlib
 import os
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Protocol, Self
 
 from letheon.exceptions import CheckpointError, CorruptFileError
 from letheon.state._atomic import sync_directory, write_atomically
@@ -19,6 +18,7 @@ from letheon.state._nodes import Buffer
 
 _SHA256 = re.compile("[0-9a-f]{64}")
 _SUFFIX = ".letheon-state"
+_OURS = re.compile(rf"\.?(?P<sha256>[0-9a-f]{{64}}|probe){re.escape(_SUFFIX)}(?P<partial>\..*)?")
 _ZEROS = bytes(1 << 16)
 
 
@@ -39,89 +39,9 @@ class Checkpoint:
         if type(self.sha256) is not str or _SHA256.fullmatch(self.sha256) is None:
             raise ValueError(f"a checkpoint is named by 64 hexadecimal digits: {self.sha256!r}")
 
-    def _to_state(self) -> dict[str, Any]:
-        return {"sha256": self.sha256}
-
-    @classmethod
-    def _from_state(cls, state: dict[str, Any]) -> Self:
-        return cls(**state)
-
-
-class Store(Protocol):
-    """What a place for checkpoints can do."""
-
-    def put(self, blob: Buffer) -> Checkpoint:
-        """Keep these bytes and return their name."""
-
-    def get(self, checkpoint: Checkpoint) -> bytes:
-        """Return the bytes of that name, verified."""
-
-    def discard(
-        self, checkpoints: Iterable[Checkpoint], *, keep: Iterable[Checkpoint] = ()
-    ) -> None:
-        """Destroy the bytes of these names, except those also named in `keep`."""
-
 
 def _named(blob: Buffer) -> Checkpoint:
     return Checkpoint(hashlib.sha256(blob).hexdigest())
-
-
-class MemoryStore:
-    """Keeps checkpoints in memory.
-
-    Examples
-    --------
-    >>> from letheon.state import MemoryStore
-    >>> store = MemoryStore()
-    >>> checkpoint = store.put(b"state")
-    >>> store.get(checkpoint)
-    b'state'
-    >>> store.discard([checkpoint])
-    >>> len(store)
-    0
-    """
-
-    def __init__(self) -> None:
-        self._blobs: dict[str, bytes] = {}
-
-    def __len__(self) -> int:
-        return len(self._blobs)
-
-    def put(self, blob: Buffer) -> Checkpoint:
-        """Keep these bytes and return their name."""
-        checkpoint = _named(blob)
-        self._blobs[checkpoint.sha256] = bytes(blob)
-        return checkpoint
-
-    def get(self, checkpoint: Checkpoint) -> bytes:
-        """Return the bytes of that name.
-
-        Raises
-        ------
-        CorruptFileError
-            If they are missing or altered.
-        """
-        blob = self._blobs.get(checkpoint.sha256)
-        if blob is None:
-            raise CorruptFileError(f"checkpoint {checkpoint.sha256} is missing")
-        return _verified(blob, checkpoint, "memory")
-
-    def discard(
-        self, checkpoints: Iterable[Checkpoint], *, keep: Iterable[Checkpoint] = ()
-    ) -> None:
-        """Drop the bytes of these names, except those also named in `keep`."""
-        for checkpoint in set(checkpoints) - set(keep):
-            self._blobs.pop(checkpoint.sha256, None)
-
-    def _to_state(self) -> dict[str, Any]:
-        return {"blobs": [self._blobs[name] for name in sorted(self._blobs)]}
-
-    @classmethod
-    def _from_state(cls, state: dict[str, Any]) -> Self:
-        store = cls()
-        for blob in state["blobs"]:
-            store.put(blob)
-        return store
 
 
 def _verified(blob: bytes, checkpoint: Checkpoint, where: str) -> bytes:
@@ -140,7 +60,7 @@ class DirectoryStore:
 
     Notes
     -----
-    `discard` overwrites with zeros before it unlinks. File systems that copy on write, and the
+    `keep_only` overwrites with zeros before it unlinks. File systems that copy on write, and the
     wear levelling of flash disks, may keep the old blocks all the same; encrypt such disks.
     """
 
@@ -196,55 +116,32 @@ class DirectoryStore:
             raise CorruptFileError(f"checkpoint {file} cannot be read: {error}") from None
         return _verified(blob, checkpoint, str(self.path))
 
-    def discard(
-        self, checkpoints: Iterable[Checkpoint], *, keep: Iterable[Checkpoint] = ()
-    ) -> None:
-        """Overwrite and remove the files of these names, except those also named in `keep`.
-
-        Files that are missing already are no error.
-
-        Raises
-        ------
-        CheckpointError
-            If a file is still there; all others are gone.
-        """
-        failed = []
-        for checkpoint in set(checkpoints) - set(keep):
-            try:
-                _destroy(self._file(checkpoint))
-            except OSError as error:
-                failed.append(str(error))
-        if failed:
-            raise CheckpointError(f"checkpoints could not be removed: {'; '.join(failed)}")
-        if self.path.is_dir():
-            with self._failing("update"):
-                sync_directory(self.path)
-
     def names(self) -> frozenset[str]:
         """Return the SHA-256 names of all checkpoints that are here."""
         return frozenset(file.name.removesuffix(_SUFFIX) for file in self.path.glob(f"*{_SUFFIX}"))
 
     def keep_only(self, names: frozenset[str]) -> tuple[str, ...]:
-        """Destroy every file here that is not named, half-written ones included.
+        """Destroy every checkpoint here that is not named, half-written ones included.
 
-        For a directory that belongs to one model. The directory goes too once it is empty.
+        For a directory that belongs to one model. Other people's files are left alone; the
+        directory goes too once it is empty.
 
         Returns
         -------
         tuple of str
             Files that could not be destroyed; empty when all went well.
         """
-        wanted = {f"{name}{_SUFFIX}" for name in names}
         resisting = []
         for file in sorted(self.path.iterdir()) if self.path.is_dir() else ():
-            if file.name not in wanted:
+            found = _OURS.fullmatch(file.name)
+            if found and (found["partial"] or found["sha256"] not in names):
                 try:
                     _destroy(file)
                 except OSError:
                     resisting.append(str(file))
         with contextlib.suppress(OSError):
             sync_directory(self.path)
-            if not wanted:
+            if not names:
                 self.path.rmdir()
         return tuple(resisting)
 
@@ -260,16 +157,6 @@ class DirectoryStore:
                 f"cannot {what} {self.path}: {error.strerror or error}; "
                 "choose a directory that can be written and has room"
             ) from error
-
-    def _to_state(self) -> dict[str, Any]:
-        return {"path": str(self.path)}
-
-    def _digest_state(self) -> dict[str, Any]:
-        return {}
-
-    @classmethod
-    def _from_state(cls, state: dict[str, Any]) -> Self:
-        return cls(state["path"])
 
 
 def _destroy(file: Path) -> None:
