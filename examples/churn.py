@@ -2,7 +2,8 @@
 
 The table is made up: one row per customer and month. A pipeline (one-hot encoding, scaling,
 logistic regression) is trained inside SISA, once per shard, so nothing that was learned
-from a customer lies outside that customer's shard. Needs pandas.
+from a customer lies outside that customer's shard.
+Needs pandas, which letheon itself does not: ``pip install pandas``.
 Run: ``python examples/churn.py``.
 """
 

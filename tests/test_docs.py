@@ -12,7 +12,9 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any, NamedTuple
 
+import matplotlib as mpl
 import pytest
+from matplotlib.image import imread
 from sklearn.tree import DecisionTreeClassifier
 from typer.testing import CliRunner
 
@@ -21,6 +23,8 @@ from letheon import exceptions, measures
 from letheon.checks import yield_checks
 from letheon.cli import app
 from letheon.cli._demo import ACTS
+
+mpl.use("Agg")
 
 ROOT = Path(__file__).resolve().parents[1]
 FRONT = [ROOT / name for name in ("README.md", "CONTRIBUTING.md", "CHANGELOG.md", "SECURITY.md")]
@@ -158,6 +162,29 @@ def test_tables_of_methods_are_up_to_date() -> None:
     assert read("docs/methods.md") == made["page"](), "run python docs/make_methods.py"
     assert read("README.md") == made["readme"](read("README.md"))
     assert made["summary"]() in read("README.md")
+
+
+def test_the_picture_is_what_its_block_draws(module: ModuleType) -> None:
+    picture = ROOT / "docs" / "plan.png"
+    exec(runpy.run_path(str(ROOT / "docs" / "make_plan.py"))["code"](), vars(module))
+    shown, drawn = imread(picture), imread("plan.png")
+    assert picture.stat().st_size < 80_000
+    # Bars of another height alone change 0.0013; letters of another font version less.
+    assert shown.shape == drawn.shape
+    assert abs(shown - drawn).mean() < 0.001, "run python docs/make_plan.py"
+
+
+def test_the_command_can_be_found_after_make() -> None:
+    _, _, after = read("README.md").partition("$ make test")
+    assert ". .venv/bin/activate" in after.partition("##")[0]
+
+
+def test_the_examples_say_what_they_need() -> None:
+    needy = [example for example in EXAMPLES if "import pandas" in example.read_text("utf-8")]
+    assert needy
+    for example in needy:
+        assert "pip install pandas" in example.read_text("utf-8")
+        assert re.search(rf"`{example.name}`, which needs pandas", read("README.md"))
 
 
 def public_names(module: ModuleType) -> list[str]:

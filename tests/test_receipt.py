@@ -44,10 +44,17 @@ def test_to_dict_shares_nothing() -> None:
 
 def test_one_line_for_people() -> None:
     assert str(receipt(rebuilt={"shards": 3, "slices": 7})) == (
-        "naive: forgot 2 id(s), 5 row(s) in 0.500 s, 25.0% of a retrain "
-        "(rebuilt 3 shards, 7 slices); exact"
+        "naive: forgot 2 people, 5 rows in 0.500 s, 25.0% of a retrain; "
+        "rebuilt 3 shards, 7 slices; exact"
     )
     assert "rebuilt" not in str(receipt())
+
+
+def test_one_of_a_kind_is_singular() -> None:
+    one = str(receipt(n_ids=1, n_rows=1, rebuilt={"shards": 1, "stages": 1}))
+    assert "forgot 1 person, 1 row in" in one
+    assert "rebuilt 1 shard, 1 stage;" in one
+    assert "forgot 0 people, 0 rows in" in str(receipt(n_ids=0, n_rows=0))
 
 
 def test_frozen_with_independent_defaults() -> None:

@@ -8,8 +8,7 @@ new family fills with `_prepare` (may fail, changes nothing, trains replacements
 
 import threading
 import time
-from abc import abstractmethod
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, Self
@@ -20,10 +19,17 @@ from numpy.typing import NDArray
 from sklearn.utils.validation import check_is_fitted
 
 from letheon import state
-from letheon.exceptions import ChangedParametersError, EmptyModelError, UnknownIdError
+from letheon.exceptions import (
+    ChangedParametersError,
+    CheckpointWarning,
+    EmptyModelError,
+    IdsTypeError,
+    UnknownIdError,
+    warn_caller,
+)
 from letheon.guarantee import Guarantee, MethodFacts
 from letheon.receipt import Receipt
-from letheon.rows import Found, Ids, as_ids
+from letheon.rows import Ids, Rows, as_ids
 
 # Parameters that never change what is learned, wherever they are nested.
 NEUTRAL_PARAMETERS = frozenset({"n_jobs", "verbose", "rebuild", "checkpoint_dir", "random_state"})
@@ -55,14 +61,15 @@ class Removal:
 
 @dataclass(frozen=True)
 class Outcome:
-    """What a commit did: work as a share of naive retraining, and parts that were rebuilt."""
+    """What a commit did: work as a share of retraining, parts rebuilt, warnings to give."""
 
     work: float
     rebuilt: dict[str, int] = field(default_factory=dict)
+    warnings: tuple[str, ...] = ()
 
 
 class ForgetMixin:
-    """Mixin for estimators that forget people; the two methods to write are at the end.
+    """Mixin for estimators that forget people; what a family must write stands at the end.
 
     A family sets in `fit`, at the end and only after success: `seed_`, its rows, its model, and
     what `_remember_settings` records. A commit swaps one attribute (or updates ``__dict__`` in one
@@ -76,7 +83,9 @@ class ForgetMixin:
 
     facts: ClassVar[MethodFacts]
     # Attributes that tell how a model came to be or where it lies, not what it is.
-    _not_digested: ClassVar[frozenset[str]] = frozenset({"environment_", "parameters_", "tuning_"})
+    _not_digested: ClassVar[frozenset[str]] = frozenset(
+        {"environment_", "parameters_", "config_", "tuning_"}
+    )
 
     def forget(self, ids: Any, *, digest: bool = False) -> Receipt:
         """Remove every row of these people, as if they had never been there.
@@ -108,7 +117,7 @@ class ForgetMixin:
             start = time.perf_counter()
             removal, outcome = self._forget(wanted)
             seconds = time.perf_counter() - start
-            return Receipt(
+            receipt = Receipt(
                 method=self.facts.method,
                 n_ids=removal.n_ids,
                 n_rows=removal.n_rows,
@@ -119,6 +128,8 @@ class ForgetMixin:
                 digest_before=before,
                 digest_after=self.digest() if digest else None,
             )
+        _warn_all(outcome)
+        return receipt
 
     def _forget(self, wanted: Ids) -> tuple[Removal, Outcome]:
         if len(wanted) == 0:
@@ -127,7 +138,8 @@ class ForgetMixin:
         if removal.n_rows == self.n_rows_:
             raise EmptyModelError(
                 f"these {removal.n_ids} id(s) own all {removal.n_rows} row(s) of the model; "
-                "nothing would be left to fit. Delete the model and its files instead."
+                "nothing would be left to fit. Delete the model, its files and its checkpoint "
+                "directory instead."
             )
         return removal, self._commit(self._prepare(removal))
 
@@ -144,9 +156,9 @@ class ForgetMixin:
 
     @property
     def ids_(self) -> NDArray[Any]:
-        """Ids of the people still held, each once, in order of first appearance."""
+        """Ids of the people still held, each once, sorted."""
         check_is_fitted(self)
-        return self._held_ids().distinct().to_array()
+        return np.sort(self._held_ids().distinct().to_array())
 
     @property
     def guarantee_(self) -> Guarantee:
@@ -163,23 +175,25 @@ class ForgetMixin:
     def declare_tuning(self, how: str) -> Self:
         """Record how hyper-parameters were chosen; it becomes part of the guarantee.
 
-        Tuning on rows that are forgotten later weakens every guarantee, so say it.
+        Tuning on rows that are forgotten later weakens every guarantee, so say it. A new `fit`
+        drops the note.
         """
+        if not how:
+            raise ValueError("say how hyper-parameters were chosen; got an empty text")
         self.tuning_ = how
         return self
 
     def _remember_settings(self) -> dict[str, Any]:
         """Return the attributes that tie a fitted model to its settings and libraries."""
-        return {"environment_": state.environment(), "parameters_": self._parameters()}
+        return {"environment_": self._environment(), "parameters_": self._parameters()}
+
+    def _environment(self) -> dict[str, str]:
+        """Return what affects results besides data, settings and seed; a family may add to it."""
+        return state.environment()
 
     def _parameters(self) -> str:
         """Digest of every parameter that affects the result, nested ones included."""
-        chosen = {
-            name: _plain(value)
-            for name, value in self.get_params(deep=True).items()  # type: ignore[attr-defined]
-            if name.rpartition("__")[2] not in NEUTRAL_PARAMETERS
-        }
-        return state.digest(chosen)
+        return state.digest(_plain(self))
 
     def _require_same_parameters(self) -> None:
         if self._parameters() != vars(self).get("parameters_"):
@@ -197,53 +211,82 @@ class ForgetMixin:
         """Fitted once `fit` has set the seed."""
         return "seed_" in vars(self)
 
+    def _learn(self, ids: Any, prepare: Callable[[], Any]) -> Self:
+        """Template of `learn`: as `forget`, a plan is prepared aside and then committed."""
+        check_is_fitted(self)
+        if ids is None:
+            raise IdsTypeError("learn got ids=None; say whose rows they are, one id per row")
+        with exclusive(self):
+            self._require_same_parameters()
+            outcome = self._commit(prepare())
+        _warn_all(outcome)
+        return self
+
+    def _destroy_files(self) -> list[str]:
+        """Destroy what the model keeps outside its object; return warnings."""
+        return []
+
     @property
-    @abstractmethod
     def n_rows_(self) -> int:
         """Number of rows still held."""
+        raise NotImplementedError(f"{type(self).__name__} must say how many rows it holds")
 
-    @abstractmethod
     def _held_ids(self) -> Ids:
         """Return the ids of all rows held."""
+        raise NotImplementedError(f"{type(self).__name__} must return the ids it holds")
 
-    @abstractmethod
     def _claim(self) -> Guarantee:
         """Return what the method claims about the model as it is now."""
+        raise NotImplementedError(f"{type(self).__name__} must state its guarantee")
 
-    @abstractmethod
     def _locate(self, wanted: Ids) -> Removal:
         """Find the rows of these people; raise `UnknownIdError` for people not held."""
+        raise NotImplementedError(f"{type(self).__name__} must find the rows of people")
 
-    @abstractmethod
     def _prepare(self, removal: Removal) -> Any:
         """Train replacements aside. May fail; changes nothing."""
+        raise NotImplementedError(f"{type(self).__name__} must prepare a removal")
 
-    @abstractmethod
     def _commit(self, plan: Any) -> Outcome:
         """Put the replacements in place and destroy what saw the rows. Cannot fail."""
+        raise NotImplementedError(f"{type(self).__name__} must commit a removal")
 
 
-def require_known(missing: Ids) -> None:
+def require_known(missing: Ids, held: Ids) -> None:
     """Raise `UnknownIdError` that shows up to five of the missing ids."""
     if len(missing) == 0:
         return
+    hint = ""
+    if missing.kind != held.kind:
+        hint = f"; this model holds {held.kind} ids and was given {missing.kind}, and 1 is not '1'"
     shown = missing.take(np.arange(min(5, len(missing)))).to_list()
     more = f" and {len(missing) - 5} more" if len(missing) > 5 else ""
     raise UnknownIdError(
-        f"ids not in this model: {shown}{more}; nothing was forgotten, see model.ids_"
+        f"ids not in this model: {shown}{more}; nothing was forgotten, see model.ids_{hint}"
     )
 
 
-def removal_of(found: Found, n_ids: int) -> Removal:
-    """Return the removal of rows found in one block of rows, or raise `UnknownIdError`."""
-    require_known(found.missing)
-    return Removal(n_ids, len(found.positions), found.positions)
+def locate_in(rows: Rows, wanted: Ids) -> Removal:
+    """Return the removal of these people from one block of rows, or raise `UnknownIdError`."""
+    found = rows.find(wanted)
+    require_known(found.missing, rows.ids)
+    return Removal(len(wanted), len(found.positions), found.positions)
 
 
 def _plain(value: Any) -> Any:
-    """Stand-in of a nested estimator: its class; its own parameters are listed beside it."""
-    if hasattr(value, "get_params"):
-        return f"{type(value).__module__}.{type(value).__qualname__}"
+    """Return a value with estimators in it, at any depth, as their classes and parameters."""
+    if hasattr(value, "get_params") and not isinstance(value, type):
+        params = value.get_params(deep=False).items()
+        kept = {name: _plain(part) for name, part in params if name not in NEUTRAL_PARAMETERS}
+        return [f"{type(value).__module__}.{type(value).__qualname__}", kept]
     if isinstance(value, list | tuple):
-        return [_plain(item) for item in value]
+        return [_plain(part) for part in value]
+    if isinstance(value, dict):
+        return {key: _plain(part) for key, part in value.items()}
     return value
+
+
+def _warn_all(outcome: Outcome) -> None:
+    """Warn when all is done: a warning that is an error must not leave a half-done request."""
+    for message in outcome.warnings:
+        warn_caller(message, CheckpointWarning)

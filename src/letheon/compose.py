@@ -7,17 +7,41 @@ what it learned from them.
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar, NamedTuple, Self
 
-from sklearn.base import BaseEstimator, MetaEstimatorMixin, TransformerMixin, clone
+from sklearn import get_config
+from sklearn.base import (
+    BaseEstimator,
+    MetaEstimatorMixin,
+    TransformerMixin,
+    clone,
+    is_regressor,
+)
 from sklearn.pipeline import Pipeline
+from sklearn.preprocessing import FunctionTransformer
 from sklearn.utils import Tags, get_tags
 from sklearn.utils.validation import check_is_fitted
 
-from letheon.base import ForgetMixin, Outcome, Removal, exclusive, removal_of
-from letheon.exceptions import CannotForgetError
+from letheon.base import ForgetMixin, Outcome, Removal, exclusive, locate_in
+from letheon.exceptions import CannotForgetError, CheckpointWarning, warn_caller
 from letheon.guarantee import Guarantee, MethodFacts
-from letheon.inner import inherit_tags, offered_by, remember_features, retraining
+from letheon.inner import (
+    controlled,
+    inherit_tags,
+    inner_training,
+    offered_by,
+    remember_features,
+    retraining,
+    versions_of,
+)
 from letheon.receipt import Receipt
-from letheon.rows import Ids, Rows, hold_table, hold_target, row_ids, table_length
+from letheon.rows import (
+    Ids,
+    Rows,
+    hold_table,
+    hold_target,
+    present_table,
+    row_ids,
+    table_length,
+)
 from letheon.seeds import Purpose, library_seed, seed_from
 
 Steps = list[tuple[str, Any]]
@@ -51,7 +75,10 @@ class DataIndependent(TransformerMixin, BaseEstimator):
     """A transformer that the caller declares to learn nothing from data.
 
     For steps whose `fit` looks at no values (a fixed projection, a hashing vectoriser, a column
-    selection by name). scikit-learn's own stateless transformers need no such declaration.
+    selection by name) and whose every output row depends on its own input row only: a function
+    that subtracts the mean of what it is given is stateless, and yet mixes people.
+    scikit-learn's own stateless transformers need no such declaration, except
+    `FunctionTransformer`, whose function is yours.
 
     Parameters
     ----------
@@ -86,9 +113,14 @@ class DataIndependent(TransformerMixin, BaseEstimator):
 
 def is_data_independent(step: Any) -> bool:
     """Return whether a step learns nothing from data: declared so, or stateless by its tags."""
-    if step is None or step == "passthrough" or isinstance(step, DataIndependent):
+    if _passes_through(step) or isinstance(step, DataIndependent):
         return True
-    return not isinstance(step, ForgetMixin) and not get_tags(step).requires_fit
+    learns = isinstance(step, ForgetMixin | FunctionTransformer) or get_tags(step).requires_fit
+    return not learns
+
+
+def _passes_through(step: Any) -> bool:
+    return step is None or (isinstance(step, str) and step == "passthrough")
 
 
 @dataclass(frozen=True)
@@ -106,9 +138,13 @@ class FittedSteps:
     def transform(self, X: Any) -> Any:
         """Transform with every step but the last."""
         for _, step in self.steps[:-1]:
-            if step is not None and step != "passthrough":
-                X = step.transform(X)
+            X = X if _passes_through(step) else step.transform(X)
         return X
+
+    def destroy_files(self) -> list[str]:
+        """Destroy what the steps keep outside their objects; return warnings."""
+        forgetting = [step for _, step in self.steps if isinstance(step, ForgetMixin)]
+        return [message for step in forgetting for message in step._destroy_files()]
 
 
 class _Plan(NamedTuple):
@@ -122,6 +158,21 @@ def _last(pipeline: "ForgetPipeline") -> Any:
     """The last step, fitted if there is one."""
     fitted: FittedSteps | None = vars(pipeline).get("fitted_")
     return pipeline.steps[-1][1] if fitted is None else fitted.model
+
+
+class _PipelineFacts:
+    """Facts of pipelines in general; of one pipeline, limited by those of its steps."""
+
+    def __init__(self, **facts: Any) -> None:
+        self._general = MethodFacts(**facts)
+
+    def __get__(self, pipeline: Any, owner: type) -> MethodFacts:
+        if pipeline is None:
+            return self._general
+        steps = [step.facts for _, step in pipeline.steps if isinstance(step, ForgetMixin)]
+        last = steps[-1] if steps else self._general
+        exact = all(facts.exact for facts in steps)
+        return replace(self._general, exact=exact, requests=last.requests, releases=last.releases)
 
 
 class ForgetPipeline(ForgetMixin, MetaEstimatorMixin, BaseEstimator):
@@ -143,9 +194,9 @@ class ForgetPipeline(ForgetMixin, MetaEstimatorMixin, BaseEstimator):
     ids_, guarantee_, n_rows_
         See `ForgetMixin`.
 
-    Guarantee
-    ---------
-    That of the last step; it is exact only if every step is.
+    Notes
+    -----
+    Guarantee: that of the last step; it is exact only if every step is.
 
     Examples
     --------
@@ -162,7 +213,7 @@ class ForgetPipeline(ForgetMixin, MetaEstimatorMixin, BaseEstimator):
     {'steps': 2}
     """
 
-    facts: ClassVar[MethodFacts] = MethodFacts(
+    facts: ClassVar[Any] = _PipelineFacts(
         method="pipeline",
         applicability="steps that can forget",
         exact=True,
@@ -177,6 +228,7 @@ class ForgetPipeline(ForgetMixin, MetaEstimatorMixin, BaseEstimator):
 
     fitted_: FittedSteps
     seed_: int
+    config_: dict[str, Any]
 
     def __init__(self, steps: Steps) -> None:
         self.steps = steps
@@ -185,12 +237,18 @@ class ForgetPipeline(ForgetMixin, MetaEstimatorMixin, BaseEstimator):
         """Fit the steps in order; all of them get the same ids."""
         with exclusive(self):
             self._check_steps()
-            held = hold_table(X)
-            target = None if y is None else hold_target(y)
+            held, is_number = hold_table(X), is_regressor(self.steps[-1][1])
+            target = None if y is None else hold_target(y, as_float=is_number)
             rows = Rows(held, target, row_ids(ids, table_length(held)))
-            fitted = self._fit_steps([(name, _seeded(step)) for name, step in self.steps], rows)
+            config = get_config()
+            steps = [(name, _seeded(step)) for name, step in self.steps]
+            fitted = self._fit_steps(steps, rows, config)
             remember_features(self, X)
-            self._install(fitted)
+            vars(self).pop("tuning_", None)
+            messages = self._destroy_files()
+            self._install(fitted, config)
+        for message in messages:
+            warn_caller(message, CheckpointWarning)
         return self
 
     @offered_by(_last)
@@ -263,9 +321,11 @@ class ForgetPipeline(ForgetMixin, MetaEstimatorMixin, BaseEstimator):
     def _apply(self, method: str, X: Any, *more: Any) -> Any:
         check_is_fitted(self)
         fitted = self.fitted_  # read once: a commit may replace it meanwhile
-        return getattr(fitted.model, method)(fitted.transform(hold_table(X)), *more)
+        return getattr(fitted.model, method)(fitted.transform(present_table(X)), *more)
 
     def _check_steps(self) -> None:
+        if not all(isinstance(step, list | tuple) and len(step) == 2 for step in self.steps):
+            raise ValueError(f"steps must be a list of (name, step); got {self.steps!r}")
         names = [name for name, _ in self.steps]
         if not names or len(set(names)) != len(names):
             raise ValueError(f"steps need distinct names and at least one step; got {names}")
@@ -287,22 +347,34 @@ class ForgetPipeline(ForgetMixin, MetaEstimatorMixin, BaseEstimator):
                     "nothing of the rows"
                 )
 
-    def _fit_steps(self, steps: Steps, rows: Rows) -> FittedSteps:
+    def _fit_steps(self, steps: Steps, rows: Rows, config: dict[str, Any]) -> FittedSteps:
         """Fit unfitted steps on the rows, keeping the raw rows only where they are needed."""
-        X, done = rows.X, []
-        for name, step in steps[:-1]:
-            done.append((name, _fit_step(step, X, rows)))
-            if step is not None and step != "passthrough":
-                X = step.transform(X)
-        name, model = steps[-1]
-        done.append((name, _fit_step(model, X, rows)))
-        return FittedSteps(tuple(done), rows if self._learns_early() else None)
+        X, fitted = rows.X, FittedSteps(tuple(steps), rows if self._learns_early() else None)
+        try:
+            with controlled(config, library_seed(0, Purpose.STEP)):
+                for name, step in steps[:-1]:
+                    with inner_training(f"step {name!r}"):
+                        _fit_step(step, X, rows)
+                        X = X if _passes_through(step) else step.transform(X)
+                _fit_step(fitted.model, X, rows)
+        except BaseException:
+            fitted.destroy_files()
+            raise
+        return fitted
 
     def _learns_early(self) -> bool:
         return not all(is_data_independent(step) for _, step in self.steps[:-1])
 
-    def _install(self, fitted: FittedSteps) -> None:
-        vars(self).update(fitted_=fitted, seed_=fitted.model.seed_, **self._remember_settings())
+    def _install(self, fitted: FittedSteps, config: dict[str, Any]) -> None:
+        vars(self).update(
+            fitted_=fitted, seed_=fitted.model.seed_, config_=config, **self._remember_settings()
+        )
+
+    def _destroy_files(self) -> list[str]:
+        return self.fitted_.destroy_files() if "fitted_" in vars(self) else []
+
+    def _environment(self) -> dict[str, str]:
+        return super()._environment() | versions_of(self)
 
     def _held_ids(self) -> Ids:
         ids: Ids = self.fitted_.model._held_ids()
@@ -314,7 +386,7 @@ class ForgetPipeline(ForgetMixin, MetaEstimatorMixin, BaseEstimator):
 
     def _locate(self, wanted: Ids) -> Removal:
         if self.fitted_.rows is not None:
-            return removal_of(self.fitted_.rows.find(wanted), len(wanted))
+            return locate_in(self.fitted_.rows, wanted)
         removal: Removal = self.fitted_.model._locate(wanted)
         return removal
 
@@ -325,14 +397,15 @@ class ForgetPipeline(ForgetMixin, MetaEstimatorMixin, BaseEstimator):
             return _Plan(None, self.fitted_.model._prepare(removal))
         steps = [(name, _unfitted(step)) for name, step in self.fitted_.steps]
         with retraining():
-            return _Plan(self._fit_steps(steps, rows.without(removal.where)), None)
+            return _Plan(self._fit_steps(steps, rows.without(removal.where), self.config_), None)
 
     def _commit(self, plan: _Plan) -> Outcome:
         if plan.refitted is None:
             outcome: Outcome = self.fitted_.model._commit(plan.inner)
             return outcome
-        self._install(plan.refitted)
-        return Outcome(work=1.0, rebuilt={"steps": len(plan.refitted.steps)})
+        messages = self._destroy_files()
+        self._install(plan.refitted, self.config_)
+        return Outcome(1.0, {"steps": len(plan.refitted.steps)}, tuple(messages))
 
     def __sklearn_tags__(self) -> Tags:
         """Tags of the last step, input tags of the first."""
@@ -353,7 +426,7 @@ class ForgetPipeline(ForgetMixin, MetaEstimatorMixin, BaseEstimator):
 
 
 def _clone(step: Any) -> Any:
-    return step if step is None or step == "passthrough" else clone(step)
+    return step if _passes_through(step) else clone(step)
 
 
 def _seeded(step: Any) -> Any:
@@ -379,9 +452,10 @@ def _unfitted(step: Any) -> Any:
     return fresh
 
 
-def _fit_step(step: Any, X: Any, rows: Rows) -> Any:
-    if step is None or step == "passthrough":
-        return step
+def _fit_step(step: Any, X: Any, rows: Rows) -> None:
+    if _passes_through(step):
+        return
     if isinstance(step, ForgetMixin):
-        return step.fit(X, rows.y, ids=rows.ids)  # type: ignore[attr-defined]
-    return step.fit(X, rows.y)
+        step.fit(X, rows.y, ids=rows.ids)  # type: ignore[attr-defined]
+    else:
+        step.fit(X, rows.y)

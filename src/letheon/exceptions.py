@@ -25,6 +25,8 @@
 `NotFittedError` is scikit-learn's own and is reachable here under that name.
 """
 
+import sys
+import warnings
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -123,6 +125,14 @@ class CheckpointWarning(LetheonWarning):
 
 class EnvironmentWarning(LetheonWarning):
     """The model was built with other library versions than those present."""
+
+
+def warn_caller(message: str, category: type[LetheonWarning]) -> None:
+    """Warn in the name of the first line outside this package: that is whom it concerns."""
+    level, frame = 1, sys._getframe()
+    while frame.f_back is not None and frame.f_globals["__name__"].partition(".")[0] == "letheon":
+        level, frame = level + 1, frame.f_back
+    warnings.warn(message, category, stacklevel=level)
 
 
 def __getattr__(name: str) -> Any:

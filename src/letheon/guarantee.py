@@ -99,6 +99,8 @@ class MethodFacts:
     definition_name : str
         Name of the definition text in `letheon.definitions`: claim, assumptions, pseudo-code,
         proof or reference.
+    definition_text : str or None
+        The definition text itself, for a method that lives outside letheon.
     """
 
     method: str
@@ -110,11 +112,19 @@ class MethodFacts:
     requests: Requests
     releases: Releases
     state_holds_rows: bool
-    definition_name: str
+    definition_name: str = ""
+    definition_text: str | None = None
+
+    def __post_init__(self) -> None:
+        """Require one definition text."""
+        if bool(self.definition_name) == bool(self.definition_text):
+            raise ValueError("give definition_name (a text of letheon's) or definition_text")
 
     @property
     def definition(self) -> str:
         """The definition text: claim, assumptions, pseudo-code, proof or reference."""
+        if self.definition_text:
+            return self.definition_text
         file = resources.files("letheon.definitions") / f"{self.definition_name}.md"
         return file.read_text(encoding="utf-8")
 

@@ -1,19 +1,25 @@
 """How a wrapper treats the estimator inside it: clone, seeds, errors, tags."""
 
+import random
+import threading
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from copy import deepcopy
+from importlib.metadata import PackageNotFoundError, version
 from typing import Any, TypeVar
 
+import joblib
 import numpy as np
 import scipy.sparse as sp
+from sklearn import config_context
 from sklearn.base import clone
 from sklearn.frozen import FrozenEstimator
-from sklearn.utils import Tags, assert_all_finite, get_tags
+from sklearn.utils import Tags, assert_all_finite, check_random_state, get_tags
 from sklearn.utils.metaestimators import available_if
 from sklearn.utils.validation import validate_data
 
-from letheon.exceptions import CannotForgetError, EmptyModelError
+from letheon.exceptions import CannotForgetError, EmptyModelError, LetheonError
+from letheon.parallel import one_thread
 from letheon.rows import is_text_column
 from letheon.seeds import Purpose, library_seed
 
@@ -28,10 +34,27 @@ def seeded_clone(estimator: Any, seed: int, purpose: Purpose, *parts: int) -> An
     return fresh
 
 
+def parts_of(estimator: Any, path: str = "") -> Iterator[tuple[str, Any]]:
+    """Yield an estimator and all that are nested in its parameters, lists and dicts included."""
+    yield path, estimator
+    for name, value in sorted(estimator.get_params(deep=False).items()):
+        yield from _parts_inside(value, f"{path}{name}__")
+
+
+def _parts_inside(value: Any, path: str) -> Iterator[tuple[str, Any]]:
+    if hasattr(value, "get_params") and not isinstance(value, type):
+        yield from parts_of(value, path)
+    elif isinstance(value, list | tuple):
+        for position, part in enumerate(value):
+            yield from _parts_inside(part, f"{path}{position}__")
+    elif isinstance(value, dict):
+        for key, part in value.items():
+            yield from _parts_inside(part, f"{path}{key}__")
+
+
 def _refuse_frozen(estimator: Any) -> None:
     """Raise for a part that `clone` leaves fitted: a retrain would keep what it learned before."""
-    nested = [estimator, *estimator.get_params(deep=True).values()]
-    if any(isinstance(part, FrozenEstimator) for part in nested):
+    if any(isinstance(part, FrozenEstimator) for _, part in parts_of(estimator)):
         raise CannotForgetError(
             f"{type(estimator).__name__} holds a FrozenEstimator, which keeps what it learned "
             "before and cannot forget it; give the estimator inside it, unfitted"
@@ -41,26 +64,92 @@ def _refuse_frozen(estimator: Any) -> None:
 class SeedSlots:
     """Every place in an estimator where a `random_state` stands, found once and set often.
 
-    Splitters inside parameters (a shuffled `KFold`, say) are replaced by copies of their own.
+    Splitters among the parameters (a shuffled `KFold`, say) are replaced by copies of their own.
     """
 
     def __init__(self, estimator: Any) -> None:
         self._slots: list[tuple[str, Any]] = []
-        params = estimator.get_params(deep=True)
-        for name, value in sorted(params.items()):
-            if name == "random_state":
-                self._slots.append((name, estimator))
-            elif name.endswith("__random_state"):
-                self._slots.append((name, params[name.removesuffix("__random_state")]))
-            elif hasattr(value, "random_state") and not hasattr(value, "get_params"):
-                splitter = deepcopy(value)
-                estimator.set_params(**{name: splitter})
-                self._slots.append((name, splitter))
+        for path, part in parts_of(estimator):
+            for name, value in sorted(part.get_params(deep=False).items()):
+                if name == "random_state":
+                    self._slots.append((path + name, part))
+                elif hasattr(value, "random_state") and not hasattr(value, "get_params"):
+                    splitter = deepcopy(value)
+                    part.set_params(**{name: splitter})
+                    self._slots.append((path + name, splitter))
 
     def fill(self, seed: int, purpose: Purpose, *parts: int) -> None:
-        """Set every slot from (seed, purpose, parts, parameter name)."""
-        for name, owner in self._slots:
-            owner.random_state = library_seed(seed, purpose, *parts, name)
+        """Set every slot from (seed, purpose, parts, place in the estimator)."""
+        for place, owner in self._slots:
+            owner.random_state = library_seed(seed, purpose, *parts, place)
+
+
+def refuse_nested_files(estimator: Any) -> None:
+    """Raise for a part that would keep files of its own: nobody could destroy them in time."""
+    for _, part in parts_of(estimator):
+        if part.get_params(deep=False).get("checkpoint_dir") is not None:
+            raise CannotForgetError(
+                f"{type(part).__name__} inside another estimator has checkpoint_dir set; files of "
+                "a nested model cannot be destroyed reliably. Use checkpoint_dir=None there."
+            )
+
+
+def versions_of(estimator: Any) -> dict[str, str]:
+    """Return the versions of the packages that the estimator and its parts come from."""
+    packages = {type(part).__module__.partition(".")[0] for _, part in parts_of(estimator)}
+    found = {}
+    for package in sorted(packages - {"sklearn", "letheon"}):
+        with suppress(PackageNotFoundError):
+            found[package] = version(package)
+    return found
+
+
+@contextmanager
+def controlled(config: dict[str, Any], seed: int) -> Iterator[None]:
+    """Fix everything outside an estimator that could change what it learns.
+
+    One BLAS and OpenMP thread; no parallel loops inside (threads add up in order of arrival);
+    scikit-learn's settings of the first fit; Python's and NumPy's global generators seeded, and put
+    back afterwards. The generators belong to the whole process, so models that train in threads
+    of one process take turns.
+    """
+    with (
+        one_thread(),
+        joblib.parallel_config(backend="sequential"),
+        config_context(**config),
+        _global_generators(seed),
+    ):
+        yield
+
+
+_turn = threading.RLock()
+
+
+@contextmanager
+def _global_generators(seed: int) -> Iterator[None]:
+    shared = check_random_state(None)  # what np.random.rand and its like draw from
+    with _turn:
+        before = shared.get_state(), random.getstate()
+        shared.seed(seed)
+        random.seed(seed)
+        try:
+            yield
+        finally:
+            shared.set_state(before[0])
+            random.setstate(before[1])
+
+
+_REFUSAL = "raised by the estimator inside"
+
+
+@contextmanager
+def inner_training(what: str) -> Iterator[None]:
+    """Note on every error of the inner estimator where it came from."""
+    try:
+        yield
+    except Exception as error:
+        error.add_note(f"{_REFUSAL} {what}")
+        raise
 
 
 @contextmanager
@@ -68,9 +157,11 @@ def retraining() -> Iterator[None]:
     """Turn a refusal by the inner `fit` into `EmptyModelError`: a fresh fit would raise too."""
     try:
         yield
-    except EmptyModelError:
+    except (LetheonError, OSError, MemoryError):
         raise
-    except ValueError as error:
+    except Exception as error:
+        if not any(note.startswith(_REFUSAL) for note in getattr(error, "__notes__", ())):
+            raise
         raise EmptyModelError(
             f"fit on the remaining rows would fail, so nothing was changed: {error}"
         ) from error
@@ -110,6 +201,12 @@ def inherit_tags(tags: Tags, estimator: Any) -> Tags:
     tags.non_deterministic = inner.non_deterministic
     tags.no_validation = inner.no_validation
     return tags
+
+
+def require_features(model: Any, X: Any) -> None:
+    """Raise unless X has the columns that the model was fitted with."""
+    if not is_text_column(X):
+        validate_data(model, X, skip_check_array=True, reset=False)
 
 
 def remember_features(model: Any, X: Any) -> None:

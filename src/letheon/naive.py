@@ -2,18 +2,35 @@
 
 from typing import Any, ClassVar, NamedTuple, Self
 
-from sklearn.base import BaseEstimator, MetaEstimatorMixin
+from sklearn import get_config
+from sklearn.base import BaseEstimator, MetaEstimatorMixin, is_regressor
 from sklearn.utils import Tags, get_tags
 from sklearn.utils.validation import check_consistent_length, check_is_fitted
 
 from letheon import state
-from letheon.base import ForgetMixin, Outcome, Removal, exclusive, removal_of
-from letheon.exceptions import IdsTypeError
+from letheon.base import ForgetMixin, Outcome, Removal, exclusive, locate_in
 from letheon.guarantee import Guarantee, MethodFacts
-from letheon.inner import inherit_tags, offered_by, remember_features, retraining, seeded_clone
-from letheon.parallel import one_thread
-from letheon.rows import Ids, Rows, hold_table, hold_target, row_ids, table_length
-from letheon.seeds import Purpose, seed_from
+from letheon.inner import (
+    controlled,
+    inherit_tags,
+    inner_training,
+    offered_by,
+    refuse_nested_files,
+    remember_features,
+    retraining,
+    seeded_clone,
+    versions_of,
+)
+from letheon.rows import (
+    Ids,
+    Rows,
+    hold_table,
+    hold_target,
+    present_table,
+    row_ids,
+    table_length,
+)
+from letheon.seeds import Purpose, library_seed, seed_from
 
 
 class _Retrained(NamedTuple):
@@ -51,11 +68,11 @@ class NaiveUnlearner(ForgetMixin, MetaEstimatorMixin, BaseEstimator):
     ids_, guarantee_, n_rows_
         See `ForgetMixin`.
 
-    Guarantee
-    ---------
-    Exact, for requests that do not depend on the model (oblivious), towards an observer of the
-    latest model: after any sequence of `forget` and `learn` the model has the bytes of a fresh
-    `fit` on the rows it holds, with the same seed, library versions and CPU kernel.
+    Notes
+    -----
+    Guarantee: exact, for requests that do not depend on the model (oblivious), towards an observer
+    of the latest model: after any sequence of `forget` and `learn` the model has the bytes of a
+    fresh `fit` on the rows it holds, with the same seed, library versions and CPU kernel.
 
     Examples
     --------
@@ -86,6 +103,7 @@ class NaiveUnlearner(ForgetMixin, MetaEstimatorMixin, BaseEstimator):
     estimator_: Any
     rows_: Rows
     seed_: int
+    config_: dict[str, Any]
 
     def __init__(self, estimator: Any, *, random_state: Any = None) -> None:
         self.estimator = estimator
@@ -110,46 +128,54 @@ class NaiveUnlearner(ForgetMixin, MetaEstimatorMixin, BaseEstimator):
         with exclusive(self):
             seed = seed_from(self.random_state)
             state.ensure_supported(self.estimator)
+            refuse_nested_files(self.estimator)
+            config = get_config()
             rows = self._hold(X, y, ids)
-            estimator = self._train(rows, seed)
+            estimator = self._train(rows, seed, config)
             remember_features(self, X)
-            self._install(rows, estimator, seed)
+            vars(self).pop("tuning_", None)
+            self._install(rows, estimator, seed, config)
         return self
 
     def learn(self, X: Any, y: Any = None, *, ids: Any) -> Self:
         """Add rows and retrain; rows of a known id are added to that person."""
-        check_is_fitted(self)
-        if ids is None:
-            raise IdsTypeError("learn got ids=None; say whose rows they are, one id per row")
-        with exclusive(self):
-            self._require_same_parameters()
-            rows = self.rows_.joined(self._hold(X, y, ids))
-            self._install(rows, self._train(rows, self.seed_), self.seed_)
-        return self
+        return self._learn(ids, lambda: self._prepare_learn(X, y, ids))
 
     @offered_by(_inner)
     def predict(self, X: Any) -> Any:
         """Predict with the fitted estimator."""
         check_is_fitted(self)
-        return self.estimator_.predict(hold_table(X))
+        return self.estimator_.predict(present_table(X))
 
     @offered_by(_inner)
     def predict_proba(self, X: Any) -> Any:
         """Class probabilities of the fitted estimator."""
         check_is_fitted(self)
-        return self.estimator_.predict_proba(hold_table(X))
+        return self.estimator_.predict_proba(present_table(X))
 
     @offered_by(_inner)
     def decision_function(self, X: Any) -> Any:
         """Decision values of the fitted estimator."""
         check_is_fitted(self)
-        return self.estimator_.decision_function(hold_table(X))
+        return self.estimator_.decision_function(present_table(X))
 
     @offered_by(_inner)
     def transform(self, X: Any) -> Any:
         """Transform with the fitted estimator."""
         check_is_fitted(self)
-        return self.estimator_.transform(hold_table(X))
+        return self.estimator_.transform(present_table(X))
+
+    @offered_by(_inner)
+    def inverse_transform(self, X: Any) -> Any:
+        """Undo the transform with the fitted estimator."""
+        check_is_fitted(self)
+        return self.estimator_.inverse_transform(X)
+
+    @offered_by(_inner)
+    def get_feature_names_out(self, input_features: Any = None) -> Any:
+        """Names of the columns that `transform` returns."""
+        check_is_fitted(self)
+        return self.estimator_.get_feature_names_out(input_features)
 
     @offered_by(_inner)
     def fit_transform(self, X: Any, y: Any = None, *, ids: Any = None) -> Any:
@@ -160,7 +186,7 @@ class NaiveUnlearner(ForgetMixin, MetaEstimatorMixin, BaseEstimator):
     def score(self, X: Any, y: Any = None) -> float:
         """Score of the fitted estimator, by its own rule."""
         check_is_fitted(self)
-        return float(self.estimator_.score(hold_table(X), y))
+        return float(self.estimator_.score(present_table(X), y))
 
     @property
     def classes_(self) -> Any:
@@ -180,19 +206,28 @@ class NaiveUnlearner(ForgetMixin, MetaEstimatorMixin, BaseEstimator):
                 f"{type(self).__name__} requires y to be passed, but the target y is None"
             )
         held = hold_table(X)
-        target = None if y is None else hold_target(y)
+        target = None if y is None else hold_target(y, as_float=is_regressor(self.estimator))
         if target is not None:
             check_consistent_length(held, target)
         return Rows(held, target, row_ids(ids, table_length(held)))
 
-    def _train(self, rows: Rows, seed: int) -> Any:
+    def _train(self, rows: Rows, seed: int, config: dict[str, Any]) -> Any:
         estimator = seeded_clone(self.estimator, seed, Purpose.RETRAIN)
-        with one_thread():
+        with controlled(config, library_seed(seed, Purpose.RETRAIN)), inner_training("it"):
             return estimator.fit(*rows.part(0, len(rows)))
 
-    def _install(self, rows: Rows, estimator: Any, seed: int) -> None:
+    def _install(self, rows: Rows, estimator: Any, seed: int, config: dict[str, Any]) -> None:
         # One call, so that a concurrent predict never sees half of it.
-        vars(self).update(rows_=rows, estimator_=estimator, seed_=seed, **self._remember_settings())
+        vars(self).update(
+            rows_=rows,
+            estimator_=estimator,
+            seed_=seed,
+            config_=config,
+            **self._remember_settings(),
+        )
+
+    def _environment(self) -> dict[str, str]:
+        return super()._environment() | versions_of(self.estimator)
 
     def _held_ids(self) -> Ids:
         return self.rows_.ids
@@ -207,15 +242,19 @@ class NaiveUnlearner(ForgetMixin, MetaEstimatorMixin, BaseEstimator):
         )
 
     def _locate(self, wanted: Ids) -> Removal:
-        return removal_of(self.rows_.find(wanted), len(wanted))
+        return locate_in(self.rows_, wanted)
 
     def _prepare(self, removal: Removal) -> _Retrained:
         rows = self.rows_.without(removal.where)
         with retraining():
-            return _Retrained(rows, self._train(rows, self.seed_))
+            return _Retrained(rows, self._train(rows, self.seed_, self.config_))
+
+    def _prepare_learn(self, X: Any, y: Any, ids: Any) -> _Retrained:
+        rows = self.rows_.joined(self._hold(X, y, ids))
+        return _Retrained(rows, self._train(rows, self.seed_, self.config_))
 
     def _commit(self, plan: _Retrained) -> Outcome:
-        self._install(plan.rows, plan.estimator, self.seed_)
+        self._install(plan.rows, plan.estimator, self.seed_, self.config_)
         return Outcome(work=1.0, rebuilt={"models": 1})
 
     def __sklearn_tags__(self) -> Tags:

@@ -46,10 +46,16 @@ class Receipt:
 
     def __str__(self) -> str:
         """One line for people."""
-        parts = ", ".join(f"{count} {name}" for name, count in self.rebuilt.items())
+        people = "1 person" if self.n_ids == 1 else f"{self.n_ids} people"
+        parts = ", ".join(_count(number, name) for name, number in self.rebuilt.items())
         return (
-            f"{self.method}: forgot {self.n_ids} id(s), {self.n_rows} row(s) in "
+            f"{self.method}: forgot {people}, {_count(self.n_rows, 'rows')} in "
             f"{self.seconds:.3f} s, {self.work:.1%} of a retrain"
-            + (f" (rebuilt {parts})" if parts else "")
+            + (f"; rebuilt {parts}" if parts else "")
             + f"; {self.guarantee.kind}"
         )
+
+
+def _count(number: int, things: str) -> str:
+    """Return ``1 row`` or ``4 rows``: parts are named in the plural."""
+    return f"{number} {things.removesuffix('s') if number == 1 else things}"

@@ -1,5 +1,6 @@
 """`letheon plan`, `letheon inspect`, `--version`, `--help`: words, numbers, refusals."""
 
+import io
 import re
 import subprocess
 import sys
@@ -9,6 +10,7 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from rich.table import Table
 from sklearn.tree import DecisionTreeClassifier
 from typer import BadParameter
 from typer.main import get_command
@@ -16,13 +18,19 @@ from typer.testing import CliRunner, Result
 
 import letheon
 from letheon.cli import app
-from letheon.cli._words import size_text, time_text, whole_numbers
+from letheon.cli._console import PlainConsole, show_table
+from letheon.cli._words import factor_text, size_text, time_text, whole_numbers
 
 SCRIPT = [sys.executable, "-c", "from letheon.cli import app; app()"]
 
 
-def call(*words: str) -> Result:
-    return CliRunner().invoke(app, list(words), env={"COLUMNS": "80", "TERM": "dumb"})
+def call(*words: str, columns: int = 80) -> Result:
+    return CliRunner().invoke(app, list(words), env={"COLUMNS": str(columns), "TERM": "dumb"})
+
+
+def plain(output: str) -> str:
+    """Return what was said without frames and line breaks."""
+    return " ".join(re.sub("[│╭╮╰╯─]", " ", output).split())
 
 
 def numbers(output: str) -> list[list[str]]:
@@ -50,10 +58,21 @@ def test_help_imports_nothing_heavy() -> None:
 
 @pytest.mark.parametrize("command", ["demo", "plan", "inspect"])
 def test_every_option_is_explained(command: str) -> None:
-    output = " ".join(re.sub("[│╭╮╰╯─]", " ", call(command, "--help").output).split())
+    output = plain(call(command, "--help").output)
     parameters = get_command(app).commands[command].params  # type: ignore[attr-defined]
     assert [p.name for p in parameters if not p.help.endswith(".")] == []
     assert " ." not in output, "a text in brackets was taken for markup"
+
+
+@pytest.mark.parametrize(
+    ("words", "usage"),
+    [(["plan"], "plan [OPTIONS] ROWS"), (["inspect"], "inspect [OPTIONS] FILE"), ([], "[OPTIONS]")],
+)
+def test_help_uses_the_usual_notation(words: list[str], usage: str) -> None:
+    output = plain(call(*words, "--help").output)
+    assert usage in output
+    assert "{" not in output
+    assert "<bool>" not in output
 
 
 def test_plan_prints_the_formula() -> None:
@@ -62,7 +81,7 @@ def test_plan_prints_the_formula() -> None:
     )
     mean, best = 20 * 3 * 50 / (2 * 50 + 1), (50 + 1) * 20 / 2
     assert line[:3] == ["20", "50", "1"]
-    assert line[4:6] == [f"{mean:.2f}x", f"{best:.4g}x"]
+    assert line[4:6] == [f"{mean:.2f}x", f"{best:.0f}x"]
 
 
 def test_plan_of_a_batch_is_that_of_the_paper() -> None:
@@ -81,6 +100,44 @@ def test_plan_one_by_one_costs_more_than_a_batch() -> None:
     assert float(singly[3].replace(",", "")) > float(together[3].replace(",", ""))
 
 
+def test_plan_of_few_rows_drops_impossible_defaults() -> None:
+    result = call("plan", "25")
+    assert result.exit_code == 0
+    assert {line[2] for line in numbers(result.output)} == {"1"}
+    assert "no lines for 30 people: nobody of 25 would be left" in plain(result.output)
+    assert "Note" not in call("plan", "31", "--shards", "5").output
+
+
+@pytest.mark.parametrize(("shards", "noted"), [("20", False), ("21", True)])
+def test_more_shards_than_people_are_noted(shards: str, noted: bool) -> None:
+    words = ("plan", "40", "--rows-per-person", "2", "--requests", "1", "--shards", shards)
+    assert ("21 shards for 20 people: about" in plain(call(*words).output)) == noted
+
+
+def test_empty_shards_of_the_note_are_binomial() -> None:
+    output = plain(call("plan", "50", "--requests", "1", "--shards", "100").output)
+    assert f"about {100 * 0.99**50:.0f} of them would stay empty" in output
+
+
+@pytest.mark.parametrize("columns", [20, 40, 62])
+def test_plan_never_truncates_a_number(columns: int) -> None:
+    words = ("plan", "10000000", "--shards", "5000", "--slices", "10")
+    lines = numbers(call(*words, columns=columns).output)
+    assert lines == numbers(call(*words).output)
+    assert lines[0][4:6] == ["7,142.86x", "27,500x"]
+
+
+def test_a_table_leaves_the_console_as_it_was() -> None:
+    console = PlainConsole(file=io.StringIO(), width=10)
+    show_table(console, Table("a number of many words", "another"))
+    assert console.width == 10
+
+
+def test_a_terminal_gets_colours(capsys: pytest.CaptureFixture[str]) -> None:
+    PlainConsole(force_terminal=True, color_system="standard").print("[red]no[/red]")
+    assert "\x1b[31mno" in capsys.readouterr().out
+
+
 def test_plan_with_storage_fits_80_columns() -> None:
     output = call("plan", "10000000", "--state-bytes", "4000000").output
     assert "storage" in output
@@ -91,6 +148,11 @@ def test_plan_with_storage_fits_80_columns() -> None:
 @pytest.mark.parametrize(
     ("words", "said"),
     [
+        (["plan", "many"], "'ROWS': 'many'; expected a whole number from 2"),
+        (["plan", "1"], "'ROWS': '1'; expected a whole number from 2"),
+        (["plan", "1000", "--epochs", "1.5"], "'1.5'; expected a whole number from 1"),
+        (["plan", "25", "--requests", "30"], "leave nothing"),
+        (["demo", "--seed", "x"], "'x'; expected a whole number from 0"),
         (["plan", "1000", "--shards", "5,x"], "expected whole numbers"),
         (["plan", "1000", "--slices", "0"], "expected whole numbers"),
         (["plan", "100", "--requests", "100"], "leave nothing"),
@@ -103,7 +165,7 @@ def test_plan_with_storage_fits_80_columns() -> None:
 def test_bad_words_are_explained_with_status_2(words: list[str], said: str) -> None:
     result = call(*words)
     assert result.exit_code == 2
-    assert said in " ".join(re.sub("[│╭╮╰╯─]", " ", result.output).split())
+    assert said in plain(result.output)
 
 
 @pytest.fixture
@@ -158,6 +220,14 @@ def test_other_texts_are_refused_and_never_crash(text: str) -> None:
 )
 def test_sizes(n_bytes: int, text: str) -> None:
     assert size_text(n_bytes) == text
+
+
+@pytest.mark.parametrize(
+    ("factor", "text"),
+    [(5, "5x"), (127.5, "127.5x"), (10_010, "10,010x"), (27_500.25, "27,500.2x")],
+)
+def test_factors_have_no_exponent(factor: float, text: str) -> None:
+    assert factor_text(factor) == text
 
 
 @pytest.mark.parametrize(("seconds", "text"), [(2.5, "2.50 s"), (0.0123, "12.3 ms")])

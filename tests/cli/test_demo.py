@@ -63,7 +63,7 @@ def test_all_digests_are_equal_to_a_fresh_fit(output: str) -> None:
 
 def test_receipts_progress_and_refusal_are_shown(output: str) -> None:
     for words in (
-        "sisa: forgot 1 id(s), 4 row(s)",
+        "sisa: forgot 1 person, 4 rows",
         "6/6",
         "UnknownIdError: ids not in this model: ['person-999']",
         "Model unchanged: yes",
@@ -73,9 +73,24 @@ def test_receipts_progress_and_refusal_are_shown(output: str) -> None:
         assert words in output
 
 
-def test_piped_output_has_no_escape_codes_and_fits_80_columns(output: str) -> None:
+def test_piped_output_is_plain_and_fits_80_columns(output: str) -> None:
     assert "\x1b" not in output
     assert max(map(len, output.splitlines())) <= 80
+    assert [line for line in output.splitlines() if line != line.rstrip()] == []
+
+
+def test_why_small_shards_gain_less_is_said(output: str) -> None:
+    assert "fixed cost" in " ".join(output.split())
+
+
+def test_narrow_terminals_lose_no_number(monkeypatch: pytest.MonkeyPatch) -> None:
+    make_small(monkeypatch)
+    acts = [act for act in _demo.ACTS if act.play in (_demo.train, _demo.forget)]
+    monkeypatch.setattr(_demo, "ACTS", acts)
+    said = io.StringIO()
+    _demo.play(3, Console(file=said, width=30))
+    assert "test accuracy" in said.getvalue()
+    assert len(re.findall(r"\d\.\dx +\d\.\dx", said.getvalue())) == 3
 
 
 def forgets_nothing(model: Any, ids: list[str], *, digest: bool = False) -> Any:

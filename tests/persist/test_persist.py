@@ -1,26 +1,32 @@
 """Save and load: the same model comes back, everything else is refused with a reason."""
 
 import re
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pandas as pd
 import pytest
+import safetensors.numpy
 from sklearn.base import BaseEstimator, ClassifierMixin
 from sklearn.linear_model import LogisticRegression
+from sklearn.preprocessing import Normalizer
 from sklearn.tree import DecisionTreeClassifier
 
-from letheon import state
+from letheon import Receipt, state
+from letheon.compose import DataIndependent
 from letheon.exceptions import (
     CannotForgetError,
     CorruptFileError,
     EnvironmentWarning,
     NewerFormatError,
+    NotFittedError,
     StateError,
     UnsupportedStateError,
     UntrustedClassError,
 )
+from letheon.guarantee import Guarantee
 from letheon.naive import NaiveUnlearner
 from letheon.persist import inspect, load, save
 from tests.state.forge import changed_bytes, file_of, truncations
@@ -28,6 +34,16 @@ from tests.state.forge import changed_bytes, file_of, truncations
 X = np.arange(12.0).reshape(6, 2)
 Y = np.array(["a", "b", "a", "b", "b", "a"])
 IDS = ["u0", "u1", "u2", "u3", "u4", "u5"]
+
+
+RECEIPT = Receipt(
+    method="naive",
+    n_ids=1,
+    n_rows=1,
+    guarantee=Guarantee(kind="exact", reference="a theorem"),
+    seconds=0.1,
+    work=1.0,
+)
 
 
 class Majority(ClassifierMixin, BaseEstimator):
@@ -106,7 +122,10 @@ def test_class_of_the_caller(path: Path) -> None:
     assert load(path, trusted=[Majority]).predict(X[:1]).tolist() == ["a"]
 
 
-@pytest.mark.parametrize("thing", [DecisionTreeClassifier(), [1], None, NaiveUnlearner])
+@pytest.mark.parametrize(
+    "thing",
+    [DecisionTreeClassifier(), [1], None, NaiveUnlearner, DataIndependent(Normalizer()), RECEIPT],
+)
 def test_only_models_that_forget_are_saved(path: Path, thing: Any) -> None:
     with pytest.raises(CannotForgetError, match="NaiveUnlearner"):
         save(thing, path)
@@ -122,6 +141,44 @@ def test_own_forgetting_class_is_saved(path: Path) -> None:
 
     save(Own(), path)
     assert load(path, trusted=[Own]).digest() == Own().digest()
+
+
+def test_a_model_without_rows_is_not_saved(path: Path) -> None:
+    with pytest.raises(NotFittedError, match="this NaiveUnlearner is not fitted"):
+        save(NaiveUnlearner(DecisionTreeClassifier()), path)
+    assert not path.exists()
+
+
+@pytest.mark.parametrize(
+    ("trusted", "said"),
+    [
+        ("module.Own", r"trusted='module.Own' is a single value.*\['module.Own'\]"),
+        (Majority, r"give a list: trusted=\[Majority\]"),
+        (None, "trusted=None; expected a list"),
+    ],
+)
+def test_trusted_is_a_list(path: Path, trusted: Any, said: str) -> None:
+    save(fitted(Majority()), path)
+    with pytest.raises(TypeError, match=said):
+        load(path, trusted=trusted)
+
+
+@pytest.mark.parametrize(
+    ("name", "kind", "said"),
+    [
+        ("nowhere/churn.letheon", FileNotFoundError, "directory to write into does not exist"),
+        (".", IsADirectoryError, "Is a directory"),
+        ("file/churn.letheon", NotADirectoryError, "Not a directory"),
+    ],
+)
+def test_unwritable_targets_are_named(
+    tmp_path: Path, name: str, kind: type[OSError], said: str
+) -> None:
+    (tmp_path / "file").touch()
+    with pytest.raises(kind, match=said) as error:
+        save(fitted(), tmp_path / name)
+    assert error.value.filename == str(tmp_path / name)
+    assert "partial" not in str(error.value)
 
 
 def test_unsupported_state_leaves_no_file(path: Path) -> None:
@@ -145,6 +202,40 @@ def test_every_truncation_is_refused(path: Path) -> None:
     for _ in truncations(path):
         with pytest.raises(CorruptFileError, match=re.escape(str(path))):
             load(path)
+
+
+def checkpoint(path: Path) -> bytes:
+    return state.encode([1, 2])
+
+
+def foreign_safetensors(path: Path) -> bytes:
+    return safetensors.numpy.save({"weights": np.zeros(3)})
+
+
+def beginning(path: Path) -> bytes:
+    save(fitted(), path)
+    return path.read_bytes()[:30]
+
+
+@pytest.mark.parametrize(
+    ("content", "said", "restore"),
+    [
+        (lambda _: b"", "the file is empty", True),
+        (lambda _: b"name,age\nann,7\n", "this is no letheon file", False),
+        (lambda _: b"short", "this is no letheon file", False),
+        (lambda _: b"\x80\x04K\x01.", "no letheon file but a pickle or zip file", False),
+        (checkpoint, "a checkpoint of a model; load the model file", False),
+        (foreign_safetensors, "no letheon file but a safetensors file", False),
+        (beginning, "truncated", True),
+    ],
+)
+def test_each_wrong_file_gets_its_own_advice(
+    path: Path, content: Callable[[Path], bytes], said: str, restore: bool
+) -> None:
+    path.write_bytes(content(path))
+    with pytest.raises(CorruptFileError, match=said) as error:
+        load(path)
+    assert ("from a copy" in str(error.value)) == restore
 
 
 def test_other_kind_of_file(path: Path) -> None:

@@ -84,7 +84,7 @@ def test_plans_of_any_order_are_drawn_by_batch_size() -> None:
 
 
 def test_from_plan_keeps_all_but_the_batch_size() -> None:
-    base = plan(600, 7, n_shards=4, n_slices=3, epochs=5, every=2, rows_per_person=2)
+    base = plan(600, 7, n_shards=4, n_slices=3, epochs=5, rows_per_person=2)
     display = PlanDisplay.from_plan(base, n_requests=np.array([1, 7]))
     assert display.plans[1] == base
     assert [p.n_requests for p in PlanDisplay.from_plan(base).plans] == [1, 2, 5, 10, 20]
@@ -126,7 +126,7 @@ def test_draws_on_given_axes() -> None:
     [
         ([], "no plan"),
         ([plan(10), plan(20)], "differ in n_rows"),
-        ([plan(10), plan(10, every=2)], "differ in every"),
+        ([plan(10), plan(10, batch=False)], "differ in batch"),
         ([plan(10), plan(10, state_bytes=1)], "differ in state_bytes"),
     ],
 )

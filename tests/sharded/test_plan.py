@@ -1,5 +1,6 @@
 """The planner against simulations that share no line with it."""
 
+import inspect
 import math
 from typing import Any
 
@@ -9,6 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
+from letheon.sharded import SISAClassifier
 from letheon.sharded._plan import Plan, StageData, compare_plans, epochs_per_stage, plan
 
 Places = NDArray[np.int64]
@@ -22,9 +24,8 @@ def retrain_once(
     touched = set(shard[gone].tolist())
     for s in touched:
         first = int(piece[gone][shard[gone] == s].min())
-        resume = first - first % p.every
         mine = piece[kept][shard[kept] == s]
-        for k in range(resume, p.n_slices):
+        for k in range(first, p.n_slices):
             seen = mine <= k if p.stage_data == "cumulative" else mine == k
             visits += p.schedule[k] * int(seen.sum())
             stages += 1
@@ -59,11 +60,11 @@ CASES: list[dict[str, Any]] = [
     {"n_requests": 8, "n_shards": 20, "n_slices": 50, "epochs": 51},
     {"n_requests": 5, "n_shards": 3, "n_slices": 6, "epochs": 4},
     {"n_requests": 5, "n_shards": 3, "n_slices": 6, "epochs": 2, "stage_data": "new"},
-    {"n_requests": 4, "n_shards": 3, "n_slices": 10, "epochs": 11, "every": 4},
-    {"n_requests": 4, "n_shards": 3, "n_slices": 7, "stage_data": "new", "every": 3},
+    {"n_requests": 4, "n_shards": 3, "n_slices": 10, "epochs": 11},
+    {"n_requests": 4, "n_shards": 3, "n_slices": 7, "stage_data": "new"},
     {"n_requests": 6, "n_shards": 4, "n_slices": 5, "epochs": 3, "rows_per_person": 3.0},
     {"n_requests": 6, "n_shards": 4, "n_slices": 5, "epochs": 3, "batch": False},
-    {"n_requests": 20, "n_shards": 4, "n_slices": 4, "epochs": 9, "batch": False, "every": 2},
+    {"n_requests": 20, "n_shards": 4, "n_slices": 4, "epochs": 9, "batch": False},
     {"n_requests": 9, "n_shards": 2, "n_slices": 3, "stage_data": "new", "batch": False},
 ]
 
@@ -159,13 +160,13 @@ def test_integer_schedule_is_within_half_an_epoch(s: int, r: int, k: int, e: int
     assert min(p.schedule) >= 1
 
 
-@given(**grid, every=st.integers(1, 12))
-def test_more_of_anything_costs_as_expected(s: int, r: int, k: int, every: int) -> None:
-    p = plan(1000, k, n_shards=s, n_slices=r, every=every)
-    more = plan(1000, k + 1, n_shards=s, n_slices=r, every=every)
+@given(**grid)
+def test_more_of_anything_costs_as_expected(s: int, r: int, k: int) -> None:
+    p = plan(1000, k, n_shards=s, n_slices=r)
+    more = plan(1000, k + 1, n_shards=s, n_slices=r)
     assert more.visits_per_request <= p.visits_per_request * (1 + 1e-12)
-    assert plan(1000, k, n_shards=s + 1, n_slices=r, every=every).speed_up > p.speed_up
-    assert p.speed_up <= plan(1000, k, n_shards=s, n_slices=r).speed_up * (1 + 1e-12)
+    assert plan(1000, k, n_shards=s + 1, n_slices=r).speed_up > p.speed_up
+    assert p.speed_up <= plan(1000, k, n_shards=s, n_slices=r + 1).speed_up * (1 + 1e-12)
     assert 1 - 1e-12 <= p.speed_up <= p.best_case * (1 + 1e-12)
 
 
@@ -186,11 +187,10 @@ def test_people_of_many_rows_scale_everything(s: int, r: int, k: int, m: int, ba
     assert many.speed_up == pytest.approx(one.speed_up)
 
 
-def test_best_case_resumes_at_the_last_kept_state() -> None:
-    # kept after stages 4 and 8, so stages 9 and 10 run: 19/55 of one shard's row visits
-    p = plan(1000, n_shards=3, n_slices=10, every=4)
-    assert p.best_case == pytest.approx(3 * 55 / 19)
-    assert plan(1000, n_shards=3, n_slices=10, every=10).best_case == pytest.approx(3)
+def test_best_case_runs_the_last_stage_of_one_shard() -> None:
+    # stage 10 alone: 10/55 of one shard's row visits
+    assert plan(1000, n_shards=3, n_slices=10).best_case == pytest.approx(3 * 55 / 10)
+    assert plan(1000, n_shards=3, n_slices=10, stage_data="new").best_case == pytest.approx(30)
 
 
 @given(e=st.integers(1, 60), r=st.integers(1, 60))
@@ -219,13 +219,18 @@ def test_advice_in_the_schedule_error_can_be_followed() -> None:
     assert min(epochs_per_stage(26, 50) + epochs_per_stage(20, 39)) == 1
 
 
-@pytest.mark.parametrize(("every", "states"), [(1, 50), (3, 20), (9, 10), (10, 5), (99, 5)])
-def test_storage(every: int, states: int) -> None:
-    p = plan(1000, n_shards=5, n_slices=10, every=every, state_bytes=800)
-    kept = {j for j in range(1, 10) if j % every == 0} | {10}
-    assert p.states == states == 5 * len(kept)
+@pytest.mark.parametrize(("slices", "states"), [(1, 5), (2, 10), (10, 50)])
+def test_storage(slices: int, states: int) -> None:
+    p = plan(1000, n_shards=5, n_slices=slices, state_bytes=800)
+    assert p.states == states
     assert p.storage_bytes == states * 800
     assert plan(1000).storage_bytes is None
+
+
+def test_a_plan_takes_no_setting_that_the_method_lacks() -> None:
+    settings = set(inspect.signature(SISAClassifier).parameters)
+    about_the_requests = {"n_rows", "n_requests", "batch", "state_bytes", "rows_per_person"}
+    assert set(inspect.signature(plan).parameters) - about_the_requests <= settings
 
 
 def test_shard_sizes_are_binomial() -> None:
@@ -276,7 +281,7 @@ def test_to_dict_and_text_carry_the_numbers() -> None:
         ({"n_slices": 0}, ValueError, "n_slices must be at least 1"),
         ({"epochs": 0}, ValueError, "epochs must be at least 1"),
         ({"epochs": 2, "n_slices": 4}, ValueError, "at least 3 epochs or at most 3 slices"),
-        ({"every": 0}, ValueError, "every must be at least 1"),
+        ({"every": 2}, TypeError, "unexpected keyword argument 'every'"),
         ({"state_bytes": -1}, ValueError, "state_bytes must be at least 0"),
         ({"rows_per_person": 0.5}, ValueError, "rows_per_person must be at least 1"),
         ({"rows_per_person": math.nan}, ValueError, "rows_per_person must be at least 1"),

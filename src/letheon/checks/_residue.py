@@ -1,14 +1,17 @@
 """Checks of residue: nothing of a forgotten row survives, neither as bytes nor in an aggregate."""
 
 import pickle
+import struct
 from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
+from sklearn.base import clone
 
-from letheon.checks._files import all_bytes
+from letheon.checks._aggregates import reveals
+from letheon.checks._files import all_bytes, saved_bytes
 from letheon.checks._people import CANARY, People, fit, make_people
+from letheon.checks._walk import leaves
 
 
 def check_canary_bytes_absent_from_saved_model(estimator: Any) -> None:
@@ -16,20 +19,31 @@ def check_canary_bytes_absent_from_saved_model(estimator: Any) -> None:
     people = make_people(estimator)
     model = fit(estimator, people)
     model.forget([CANARY])
-    row = people.only([CANARY]).X[0]
-    needles = {"id": CANARY.encode()}
-    for kind in ("<f8", "<f4", ">f8"):
-        needles |= {f"{value} as {kind}": value.astype(kind).tobytes() for value in row}
+    needles = {"the id": CANARY.encode(), **_needles(people.only([CANARY]))}
     for where, data in all_bytes(model):
         for what, needle in needles.items():
             assert needle not in data, f"{what} of a forgotten person is still in {where}"
 
 
+def _needles(canary: People) -> dict[str, bytes]:
+    """The canary's numbers in every spelling: binary, hexadecimal and decimal text."""
+    values = canary.X[0].tolist()
+    if canary.y is not None and canary.y.dtype.kind == "f":
+        values += canary.y.tolist()
+    needles = {f"{value} as text": repr(value).encode() for value in values}
+    for kind in ("<d", ">d", "<f", ">f"):
+        needles |= {f"{value} as {kind}": struct.pack(kind, value) for value in values}
+    for kind in ("<d", ">d"):
+        needles |= {f"{v} as {kind} in hex": struct.pack(kind, v).hex().encode() for v in values}
+    return needles
+
+
 def check_aggregates_do_not_reveal_the_row(estimator: Any) -> None:
     """Subtracting the remaining rows from what is stored never leaves the forgotten row.
 
-    Every stored vector of the right length is compared with sums and means of the remaining rows,
-    every square matrix with their second moments; the difference must not point along the row.
+    Every stored vector of the right length is compared with sums, means and X'y of the remaining
+    rows, every square matrix with their second moments and covariance, with and without ridge or
+    intercept, inverted or factored; the difference must not point along the row.
     """
     people = make_people(estimator)
     model = fit(estimator, people)
@@ -37,89 +51,66 @@ def check_aggregates_do_not_reveal_the_row(estimator: Any) -> None:
     row = people.only([CANARY]).X[0]
     rest = people.without([CANARY])
     declared = " ".join(model.residual_state_)
-    for path, array in _float_arrays(pickle.loads(pickle.dumps(model)), type(model).__name__):
-        for kind, leftover in _leftovers(array, rest, len(people.ids)):
-            name = path.rpartition(".")[2]
-            revealed = _points_along(leftover, row)
-            assert not revealed or name in declared, (
-                f"{path} is a {kind} that still contains the forgotten row"
+    for leaf in leaves(pickle.loads(pickle.dumps(model))):
+        if isinstance(leaf.value, np.ndarray) and leaf.value.dtype.kind == "f":
+            kind = reveals(leaf.value, row, rest)
+            named = leaf.path.rpartition(".")[2].partition("[")[0] in declared
+            assert kind is None or named, (
+                f"{leaf.path} is a {kind} that still contains the forgotten row"
             )
 
 
-def check_digest_depends_on_state(estimator: Any) -> None:
-    """A change of any stored number changes the digest."""
-    model = fit(estimator, make_people(estimator))
-    copy = pickle.loads(pickle.dumps(model))
-    digest = model.digest()
-    assert copy.digest() == digest, "a pickled copy has another digest"
-    for path, array in _float_arrays(copy, type(model).__name__):
-        if array.flags.writeable and array.size:
-            old = array.flat[0]
-            array.flat[0] = old + 1.0 if np.isfinite(old) else 0.0
-            assert copy.digest() != digest, f"changing {path} does not change the digest"
-            array.flat[0] = old
-    other = fit(estimator, make_people(estimator, seed=1))
-    assert other.digest() != digest, "models of different people have the same digest"
+def check_forgotten_values_leave_no_trace(estimator: Any) -> None:
+    """Two exact models that forgot different rows of the same person are the same in every part."""
+    people = make_people(estimator)
+    models = [_forgetful(estimator, data) for data in (people, _other_values(people))]
+    digests = {model.digest() for model in models}
+    assert len(digests) == 1, "the digest depends on what the forgotten row said"
+    # Where the difference lies says more than that the files differ, so it comes first.
+    for where, (one, two) in _forms(models):
+        for path in _differences(one, two):
+            raise AssertionError(f"{path} in {where} depends on what the forgotten row said")
+    files = {saved_bytes(model) for model in models}
+    assert len(files) == 1, "the saved file depends on what the forgotten row said"
 
 
-def _leftovers(
-    array: NDArray[Any], rest: People, n_before: int
-) -> Iterator[tuple[str, NDArray[np.float64]]]:
-    """Yield what is left of a stored aggregate once the remaining rows are taken out of it."""
-    X, n, p = rest.X, len(rest.X), rest.X.shape[1]
-    if array.shape and array.shape[-1] == p:
-        for line in array.reshape(-1, p)[:100]:
-            yield "sum", line - X.sum(axis=0)
-            yield "mean", line * n_before - X.sum(axis=0)
-            yield "squared sum", np.sign(line) * np.sqrt(np.abs(line - (X**2).sum(axis=0)))
-            yield "copy", line
-    if array.shape[-2:] == (p, p):
-        for scale in (1.0, n_before, n_before - 1.0):
-            moment = array.reshape(-1, p, p)[0] * scale - X.T @ X
-            yield "second moment", np.linalg.eigh((moment + moment.T) / 2)[1][:, -1] * 1e3
-    if array.ndim == 2 and array.shape[0] == array.shape[1] == n + 1:
-        yield "kernel matrix", array[-1]
+def _forgetful(estimator: Any, people: People) -> Any:
+    """Return a model that forgot the canary; without checkpoints, whose place is drawn anew."""
+    settings = estimator.get_params(deep=True)
+    places = [name for name in settings if name.rpartition("__")[2] == "checkpoint_dir"]
+    model = fit(clone(estimator).set_params(**dict.fromkeys(places)), people)
+    model.forget([CANARY])
+    return model
 
 
-def _points_along(leftover: NDArray[np.float64], row: NDArray[np.float64]) -> bool:
-    """Whether a difference is a multiple of the row, to one in ten million.
+def _other_values(people: People) -> People:
+    """Return the same people, but the canary's row and label say something else."""
+    mine = people.ids == CANARY
+    X, y = people.X.copy(), None if people.y is None else people.y.copy()
+    X[mine] = X[mine][:, ::-1] * 0.625
+    if y is not None:
+        y[mine] = y[mine] * -3.5 if y.dtype.kind == "f" else next(iter(set(y) - set(y[mine])))
+    return People(X, y, people.ids)
 
-    A large row bends honest parameters its way too, so only the aggregate itself, whose
-    leftover is the row up to rounding, counts as revealing.
-    """
-    if leftover.shape != row.shape or not np.isfinite(leftover).all():
+
+def _forms(models: list[Any]) -> Iterator[tuple[str, list[Any]]]:
+    yield "the model", models
+    yield "a pickled copy", [pickle.loads(pickle.dumps(model)) for model in models]
+
+
+def _differences(one: Any, two: Any) -> list[str]:
+    """Paths of leaves that only one of the models has, or that differ."""
+    mine, yours = ({leaf.path: leaf.value for leaf in leaves(model)} for model in (one, two))
+    lonely = mine.keys() ^ yours.keys()
+    differ = {path for path in mine.keys() & yours.keys() if not _same(mine[path], yours[path])}
+    return sorted(lonely | differ)
+
+
+def _same(one: Any, two: Any) -> bool:
+    if not isinstance(one, np.ndarray | np.generic):
+        return type(one) is type(two) and bool(one == two or (one != one and two != two))
+    if type(one) is not type(two) or one.dtype != two.dtype or one.shape != two.shape:
         return False
-    length = np.linalg.norm(leftover)
-    if length < 1.0:
-        return False
-    for target in (row, np.abs(row)):
-        cosine = abs(leftover @ target) / (length * np.linalg.norm(target))
-        if cosine > 1 - 1e-7:
-            return True
-    return False
-
-
-def _float_arrays(root: Any, name: str) -> Iterator[tuple[str, NDArray[Any]]]:
-    """Yield every floating array reachable through attributes and containers, with its path."""
-    seen: set[int] = set()
-    todo: list[tuple[str, Any]] = [(name, root)]
-    while todo:
-        path, value = todo.pop()
-        if id(value) in seen:
-            continue
-        seen.add(id(value))
-        if isinstance(value, np.ndarray):
-            if value.dtype.kind == "f":
-                yield path, value
-        else:
-            todo += [(f"{path}.{key}", part) for key, part in _parts(value)]
-
-
-def _parts(value: Any) -> list[tuple[str, Any]]:
-    if isinstance(value, dict):
-        return [(str(key), part) for key, part in value.items()]
-    if isinstance(value, list | tuple):
-        return [(str(position), part) for position, part in enumerate(value)]
-    if isinstance(value, type) or (callable(value) and not hasattr(value, "get_params")):
-        return []
-    return list(vars(value).items()) if hasattr(value, "__dict__") else []
+    if one.dtype.names:  # padding between the fields of a compiled tree is no data
+        return all(_same(one[name], two[name]) for name in one.dtype.names)
+    return np.array_equal(one, two, equal_nan=one.dtype.kind in "fc")

@@ -8,12 +8,14 @@ from typing import Annotated, Literal
 
 import typer
 
-from letheon.cli._words import whole_numbers
+from letheon.cli._help import PlainCommand, PlainGroup
+from letheon.cli._words import whole_number, whole_numbers
 
 __all__ = ["app"]
 
 app = typer.Typer(
     name="letheon",
+    cls=PlainGroup,
     help="Models that can forget people.",
     no_args_is_help=True,
     add_completion=False,
@@ -34,15 +36,23 @@ def _show_version(wanted: bool) -> None:
 def main(
     version: Annotated[
         bool,
-        typer.Option("--version", callback=_show_version, is_eager=True, help="Show the version."),
+        typer.Option(
+            "--version",
+            metavar="",
+            callback=_show_version,
+            is_eager=True,
+            help="Show the version.",
+        ),
     ] = False,
 ) -> None:
     """Models that can forget people."""
 
 
-@app.command()
+@app.command(cls=PlainCommand)
 def demo(
-    seed: Annotated[int, typer.Option(min=0, help="Seed of the models.")] = 0,
+    seed: Annotated[
+        int, typer.Option(metavar="N", parser=whole_number(0), help="Seed of the models.")
+    ] = 0,
 ) -> None:
     """Train, forget, check and save on data that ships with scikit-learn (no download).
 
@@ -54,18 +64,33 @@ def demo(
         raise typer.Exit(1)
 
 
-@app.command()
+@app.command(cls=PlainCommand)
 def plan(
-    rows: Annotated[int, typer.Argument(min=2, help="Rows to be trained on.")],
+    rows: Annotated[
+        int,
+        typer.Argument(metavar="ROWS", parser=whole_number(2), help="Rows to be trained on."),
+    ],
     requests: Annotated[
-        str, typer.Option(help="People who leave; several numbers with commas are compared.")
-    ] = "1,30",
-    shards: Annotated[str, typer.Option(help="Numbers of shards to compare.")] = "1,5,20",
-    slices: Annotated[str, typer.Option(help="Numbers of slices per shard to compare.")] = "1,10",
+        str | None,
+        typer.Option(
+            metavar="N,N",
+            help="People who leave; several numbers with commas are compared.",
+            show_default="1,30 where possible",
+        ),
+    ] = None,
+    shards: Annotated[
+        str, typer.Option(metavar="N,N", help="Numbers of shards to compare.")
+    ] = "1,5,20",
+    slices: Annotated[
+        str, typer.Option(metavar="N,N", help="Numbers of slices per shard to compare.")
+    ] = "1,10",
     epochs: Annotated[
         int | None,
         typer.Option(
-            min=1, help="Passes of a model without slices.", show_default="as slices need"
+            metavar="N",
+            parser=whole_number(1),
+            help="Passes of a model without slices.",
+            show_default="as slices need",
         ),
     ] = None,
     stage_data: Annotated[
@@ -73,11 +98,19 @@ def plan(
         typer.Option(help="A stage trains on all slices so far, or on its new one only."),
     ] = "cumulative",
     one_by_one: Annotated[
-        bool, typer.Option("--one-by-one", help="Serve requests singly, not in one batch.")
+        bool,
+        typer.Option("--one-by-one", metavar="", help="Serve requests singly, not in one batch."),
     ] = False,
-    rows_per_person: Annotated[float, typer.Option(min=1, help="Mean rows of one person.")] = 1.0,
+    rows_per_person: Annotated[
+        float, typer.Option(metavar="X", min=1, help="Mean rows of one person.")
+    ] = 1.0,
     state_bytes: Annotated[
-        int | None, typer.Option(min=0, help="Size of one saved state; adds a storage column.")
+        int | None,
+        typer.Option(
+            metavar="N",
+            parser=whole_number(0),
+            help="Size of one saved state; adds a storage column.",
+        ),
     ] = None,
 ) -> None:
     """Show what forgetting will cost for shards x slices x requests, before any training.
@@ -89,7 +122,7 @@ def plan(
 
     show_plans(
         rows,
-        whole_numbers("--requests", requests),
+        None if requests is None else whole_numbers("--requests", requests),
         whole_numbers("--shards", shards),
         whole_numbers("--slices", slices),
         epochs=epochs,
@@ -100,10 +133,13 @@ def plan(
     )
 
 
-@app.command()
+@app.command(cls=PlainCommand)
 def inspect(
     file: Annotated[
-        Path, typer.Argument(exists=True, dir_okay=False, help="A file that letheon.save wrote.")
+        Path,
+        typer.Argument(
+            metavar="FILE", exists=True, dir_okay=False, help="A file that letheon.save wrote."
+        ),
     ],
 ) -> None:
     """Say what is in a saved model: verified, and without building or running anything from it."""

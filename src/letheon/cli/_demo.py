@@ -14,6 +14,7 @@ from rich.box import SIMPLE_HEAD
 from rich.console import Console
 from rich.table import Table
 
+from letheon.cli._console import PlainConsole, show_table
 from letheon.cli._scene import (
     NAIVE,
     PASSES,
@@ -42,7 +43,7 @@ class Act(NamedTuple):
 def play(seed: int = 0, console: Console | None = None) -> bool:
     """Play all acts; return whether everything that was claimed turned out true."""
     begin = time.perf_counter()
-    scene = set_scene(console or Console(highlight=False), seed)
+    scene = set_scene(console or PlainConsole(), seed)
     for number, act in enumerate(ACTS, start=1):
         scene.console.print(f"\n[bold]{number}. {act.title}[/bold]")
         act.play(scene)
@@ -78,7 +79,7 @@ def train(scene: Scene) -> None:
     for name, model in scene.models.items():
         accuracy = model.score(scene.X_test, scene.y_test)
         table.add_row(name, time_text(scene.fit_seconds[name]), f"{accuracy:.1%}")
-    scene.console.print(table)
+    show_table(scene.console, table)
     scene.say("Shards are trained apart, on fewer rows each. Accuracy is what that costs.")
 
 
@@ -96,11 +97,12 @@ def forget(scene: Scene) -> None:
     scene.say("The last receipt of each model; a receipt never says who left:")
     for receipts in scene.receipts.values():
         scene.quote(str(receipts[-1]))
-    scene.console.print(_costs(scene))
+    show_table(scene.console, _costs(scene))
     scene.say(
-        "Work is what was trained again, as a share of a retrain. The expected speed-up is the "
-        "mean over all people (letheon plan); the measured one is that of these six, timed on this "
-        "machine, and depends on which slices they are in."
+        "Work is what was trained again, as a share of a retrain. The expected speed-up counts "
+        "rows, as a mean over all people (letheon plan). The measured one is that of these six, "
+        "timed on this machine: it depends on which slices they are in, and it is lower where "
+        "shards are small, since every call of the learner has a fixed cost whatever its rows."
     )
 
 
@@ -143,7 +145,7 @@ def compare(scene: Scene) -> None:
             verdict = scene.check(ours == fresh, f"{name}: forgetting equals a fresh fit")
             table.add_row(name, f"{ours[:12]}...", f"{fresh[:12]}...", verdict)
             bars.advance(task)
-    scene.console.print(table)
+    show_table(scene.console, table)
     scene.say(
         "A digest is the SHA-256 of everything the model keeps: rows, states, parameters, seed. "
         "Equal digests: the model is, byte for byte, one that never saw the six people. Whoever "

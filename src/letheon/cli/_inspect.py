@@ -2,9 +2,9 @@
 
 from pathlib import Path
 
-from rich.console import Console
 from rich.table import Table
 
+from letheon.cli._console import PlainConsole
 from letheon.cli._words import refuse, size_text
 from letheon.exceptions import StateError
 from letheon.persist import FileInfo
@@ -17,7 +17,7 @@ def show_file(file: Path) -> None:
         info = read_info(file)
     except (StateError, OSError) as error:
         refuse(str(error))
-    Console(highlight=False, soft_wrap=True).print(_table(info))
+    PlainConsole(soft_wrap=True).print(_table(info))
 
 
 def _table(info: FileInfo) -> Table:

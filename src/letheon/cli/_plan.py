@@ -4,24 +4,43 @@ from typing import Any
 
 import typer
 from rich.box import SIMPLE_HEAD
-from rich.console import Console
 from rich.table import Table
 
-from letheon.cli._words import size_text
+from letheon.cli._console import PlainConsole, show_table
+from letheon.cli._words import factor_text, size_text
 from letheon.sharded import Plan, compare_plans
+
+# Batches that are shown when the caller names none.
+USUAL_REQUESTS = (1, 30)
 
 
 def show_plans(
-    rows: int, requests: list[int], shards: list[int], slices: list[int], **options: Any
+    rows: int,
+    requests: list[int] | None,
+    shards: list[int],
+    slices: list[int],
+    *,
+    rows_per_person: float,
+    **options: Any,
 ) -> None:
     """Print one line for every combination, or say why a combination is impossible."""
+    options["rows_per_person"] = rows_per_person
+    asked = list(USUAL_REQUESTS) if requests is None else requests
+    served = asked if requests is not None else _possible(asked, rows / rows_per_person)
     try:
-        plans = compare_plans(rows, requests, n_shards=shards, n_slices=slices, **options)
+        plans = compare_plans(rows, served, n_shards=shards, n_slices=slices, **options)
     except ValueError as error:
         raise typer.BadParameter(str(error)) from None
-    console = Console(highlight=False)
-    console.print(_table(plans))
+    console = PlainConsole()
+    show_table(console, _table(plans))
     console.print(_reading(plans[0]))
+    for note in _notes(plans, [k for k in asked if k not in served]):
+        console.print(f"\nNote: {note}")
+
+
+def _possible(requests: list[int], people: float) -> list[int]:
+    """Return the batches that leave somebody; the first in any case, so that it is explained."""
+    return [k for k in requests if k < people] or requests[:1]
 
 
 def _table(plans: list[Plan]) -> Table:
@@ -42,8 +61,8 @@ def _line(plan: Plan) -> list[str]:
         f"{plan.n_slices:,}",
         f"{plan.n_requests:,}",
         f"{plan.visits / plan.epochs:,.0f}",
-        f"{plan.speed_up:.2f}x",
-        f"{plan.best_case:.4g}x",
+        f"{plan.speed_up:,.2f}x",
+        factor_text(plan.best_case),
         f"{plan.states:,}",
     ]
     return line if plan.storage_bytes is None else [*line, size_text(plan.storage_bytes)]
@@ -57,3 +76,19 @@ def _reading(plan: Plan) -> str:
         "people happen to be. The best case needs all of them in the last slice of one shard. "
         "More shards also mean fewer rows for each, which costs accuracy."
     )
+
+
+def _notes(plans: list[Plan], dropped: list[int]) -> list[str]:
+    """Say what the table does not show, or shows although it makes no sense."""
+    notes = []
+    people = plans[0].n_rows / plans[0].rows_per_person
+    if dropped:
+        several = ", ".join(map(str, dropped))
+        notes.append(f"no lines for {several} people: nobody of {people:,.0f} would be left.")
+    most = max(plans, key=lambda plan: plan.n_shards)
+    if most.n_shards > people:
+        notes.append(
+            f"{most.n_shards:,} shards for {people:,.0f} people: about {most.empty_shards:,.0f} of "
+            "them would stay empty. Numbers for more shards than people mean little; use fewer."
+        )
+    return notes

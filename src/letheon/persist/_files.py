@@ -2,8 +2,11 @@
 
 import os
 import warnings
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
+
+from sklearn.exceptions import NotFittedError
 
 from letheon.base import exclusive
 from letheon.exceptions import CannotForgetError, CorruptFileError, EnvironmentWarning
@@ -54,16 +57,22 @@ def save(model: Any, path: str | os.PathLike[str]) -> None:
     ------
     CannotForgetError
         If the object is no forgetting estimator.
+    NotFittedError
+        If the model was not fitted: it holds nothing but settings.
     UnsupportedStateError
         If something in the model has no canonical bytes.
     OSError
         If the file cannot be written; an old one is still there then.
     """
-    ours = type(model).__module__.startswith("letheon.")
-    if isinstance(model, type) or not (ours or _can_forget(model)):
+    if isinstance(model, type) or not _can_forget(model):
         raise CannotForgetError(
             f"save takes a letheon estimator, not {type(model).__qualname__}; wrap it: "
             "NaiveUnlearner(estimator).fit(X, y, ids=ids)"
+        )
+    if not _is_fitted(model):
+        raise NotFittedError(
+            f"this {type(model).__qualname__} is not fitted, so there is nothing to save but its "
+            "settings; call fit first"
         )
     with exclusive(model):
         write_file(path, model, kind=KIND)
@@ -71,6 +80,12 @@ def save(model: Any, path: str | os.PathLike[str]) -> None:
 
 def _can_forget(model: Any) -> bool:
     return all(callable(getattr(model, name, None)) for name in ("forget", "digest"))
+
+
+def _is_fitted(model: Any) -> bool:
+    """Whether the model says so; one that does not know is taken as it is."""
+    asked = getattr(model, "__sklearn_is_fitted__", None)
+    return asked is None or bool(asked())
 
 
 def load(path: str | os.PathLike[str], *, trusted: Any = ()) -> Any:
@@ -91,6 +106,8 @@ def load(path: str | os.PathLike[str], *, trusted: Any = ()) -> Any:
 
     Raises
     ------
+    TypeError
+        If `trusted` is a single name or class instead of several.
     CorruptFileError
         If the file is truncated, altered, or no letheon file.
     NewerFormatError
@@ -103,6 +120,7 @@ def load(path: str | os.PathLike[str], *, trusted: Any = ()) -> Any:
     EnvironmentWarning
         If library versions differ: a retrained part may not match the rest bit by bit.
     """
+    _require_several(trusted)
     contents = read_contents(path)
     if contents.kind != KIND:
         raise CorruptFileError(f"{os.fspath(path)} holds a {contents.kind}, not a model")
@@ -113,6 +131,15 @@ def load(path: str | os.PathLike[str], *, trusted: Any = ()) -> Any:
         )
     _warn_about(contents.versions, path)
     return model
+
+
+def _require_several(trusted: Any) -> None:
+    # A string is iterable too: its letters would be taken for names.
+    if isinstance(trusted, str) or callable(trusted):
+        shown = getattr(trusted, "__qualname__", repr(trusted))
+        raise TypeError(f"trusted={shown} is a single value; give a list: trusted=[{shown}]")
+    if not isinstance(trusted, Iterable):
+        raise TypeError(f"trusted={trusted!r}; expected a list of classes, functions or names")
 
 
 def _warn_about(versions: dict[str, str], path: str | os.PathLike[str]) -> None:

@@ -68,7 +68,7 @@ class PlanDisplay:
         self.plans = list(plans)
         if not self.plans:
             raise ValueError("there is no plan to draw")
-        same = ("n_rows", "stage_data", "batch", "every", "rows_per_person", "state_bytes")
+        same = ("n_rows", "stage_data", "batch", "rows_per_person", "state_bytes")
         for name in same:
             if len({getattr(p, name) for p in self.plans}) > 1:
                 raise ValueError(f"the plans of one display must not differ in {name}")

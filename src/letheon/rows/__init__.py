@@ -3,7 +3,14 @@
 from letheon.rows._ids import Ids, IntIds, TextIds, as_ids, row_ids
 from letheon.rows._index import IdIndex
 from letheon.rows._rows import Found, Rows
-from letheon.rows._tables import hold_table, hold_target, is_text_column, table_length
+from letheon.rows._tables import (
+    hold_table,
+    hold_target,
+    is_text_column,
+    present_table,
+    require_one_kind,
+    table_length,
+)
 
 __all__ = [
     "Found",
@@ -16,6 +23,8 @@ __all__ = [
     "hold_table",
     "hold_target",
     "is_text_column",
+    "present_table",
+    "require_one_kind",
     "row_ids",
     "table_length",
 ]

@@ -8,7 +8,7 @@ the values: ``np.asarray([1, "1"])`` is ``["1", "1"]`` and ``np.asarray([2**63, 
 from abc import ABC, abstractmethod
 from collections.abc import Iterable
 from itertools import pairwise
-from typing import Any, Self
+from typing import Any, ClassVar, Self
 
 import narwhals.stable.v2 as nw
 import numpy as np
@@ -25,6 +25,8 @@ _NO_LISTS = (bytes, bytearray, memoryview, dict)
 
 class Ids(ABC):
     """Ids of one kind, one per row, in order. Immutable."""
+
+    kind: ClassVar[str]
 
     @abstractmethod
     def __len__(self) -> int: ...
@@ -62,8 +64,7 @@ class Ids(ABC):
         for other in others:
             if not isinstance(other, type(self)):
                 raise IdsTypeError(
-                    f"this model holds {_kind_name(self)} ids and was given {_kind_name(other)} "
-                    f"ids; {_EXPECTED}"
+                    f"this model holds {self.kind} ids and was given {other.kind} ids; {_EXPECTED}"
                 )
             parts.append(other)
         return parts
@@ -71,6 +72,8 @@ class Ids(ABC):
 
 class IntIds(Ids):
     """Ids that are int, as one int64 array."""
+
+    kind: ClassVar[str] = "int"
 
     def __init__(self, values: NDArray[np.int64]) -> None:
         self.values = values
@@ -115,6 +118,8 @@ class IntIds(Ids):
 class TextIds(Ids):
     """Ids that are str, as one UTF-8 buffer and n + 1 offsets (a dict costs ten times more)."""
 
+    kind: ClassVar[str] = "str"
+
     def __init__(self, blob: NDArray[np.uint8], offsets: NDArray[np.int64]) -> None:
         self.blob = blob
         self.offsets = offsets
@@ -132,12 +137,25 @@ class TextIds(Ids):
 
     def take(self, positions: NDArray[np.int64]) -> Self:
         """Return the ids at these positions, in a fresh buffer."""
+        positions = np.asarray(positions, np.int64)
         starts = self.offsets[:-1][positions]
         lengths = self.offsets[1:][positions] - starts
-        offsets = np.zeros(len(lengths) + 1, np.int64)
+        offsets = np.zeros(len(positions) + 1, np.int64)
         np.cumsum(lengths, out=offsets[1:])
+        follows = np.diff(positions) == 1
+        if len(follows) and follows.mean() > 0.9:
+            return type(self)(self._copy_runs(positions, np.flatnonzero(~follows)), offsets)
         source = np.arange(offsets[-1]) + np.repeat(starts - offsets[:-1], lengths)
         return type(self)(self.blob[source], offsets)
+
+    def _copy_runs(
+        self, positions: NDArray[np.int64], ends: NDArray[np.int64]
+    ) -> NDArray[np.uint8]:
+        """Copy runs of neighbours: what a removal leaves, without an index of every byte."""
+        first = positions[np.concatenate([[0], ends + 1])]
+        last = positions[np.concatenate([ends, [len(positions) - 1]])]
+        spans = zip(self.offsets[first].tolist(), self.offsets[last + 1].tolist(), strict=True)
+        return np.concatenate([self.blob[begin:end] for begin, end in spans])
 
     def joined(self, *others: Ids) -> Self:
         """Return these ids followed by the others, which must be of the same kind."""
@@ -195,6 +213,10 @@ def row_ids(values: Any, n_rows: int) -> Ids:
     """Return one id per row: the caller's, or ``0..n-1`` when none were given."""
     if values is None:
         return IntIds(np.arange(n_rows, dtype=np.int64))
+    if isinstance(values, str):
+        raise IdsTypeError(
+            f"ids={values!r} is one text; give one id per row, such as frame[{values!r}]"
+        )
     if isinstance(values, set | frozenset):
         raise IdsTypeError("ids is a set, which has no order; give one id per row, in row order")
     ids = as_ids(values)
@@ -208,9 +230,9 @@ def _from_array(values: NDArray[Any], what: str) -> Ids:
         raise IdsTypeError(f"{what} has {values.ndim} dimensions; expected one")
     if isinstance(values, np.ma.MaskedArray):
         return _from_values(values.tolist(), what)  # masked ids become None, which is refused
-    if values.dtype.kind == "i" or (
-        values.dtype.kind == "u" and (values.dtype.itemsize < 8 or values.size == 0)
-    ):
+    if values.size == 0:  # what an empty filter yields, whatever its dtype
+        return IntIds(np.empty(0, np.int64))
+    if values.dtype.kind == "i" or (values.dtype.kind == "u" and values.dtype.itemsize < 8):
         return IntIds(values.astype(np.int64))
     if values.dtype.kind in "bfcmMSV":
         raise IdsTypeError(f"{what} has dtype {values.dtype}; {_EXPECTED}")
@@ -224,7 +246,8 @@ def _from_values(values: list[Any], what: str) -> Ids:
     if all(issubclass(kind, int | np.integer) and kind is not bool for kind in kinds):
         return IntIds(_int64(values, what))
     names = ", ".join(sorted(kind.__name__ for kind in kinds))
-    raise IdsTypeError(f"{what} holds values of type {names}; {_EXPECTED}")
+    hint = " (a missing value is a float or None)" if kinds & {float, type(None)} else ""
+    raise IdsTypeError(f"{what} holds values of type {names}{hint}; {_EXPECTED}")
 
 
 def _int64(values: list[Any], what: str) -> NDArray[np.int64]:
@@ -239,7 +262,3 @@ def _utf8(value: str) -> bytes:
         return value.encode()
     except UnicodeEncodeError as error:
         raise IdsTypeError(f"id {value!r} is no valid Unicode text: {error.reason}") from error
-
-
-def _kind_name(ids: Ids) -> str:
-    return "int" if isinstance(ids, IntIds) else "str"

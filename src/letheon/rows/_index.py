@@ -18,10 +18,15 @@ _KEY = secrets.randbits(128)
 
 
 class Matches(NamedTuple):
-    """Rows that belong to the wanted ids, and which of the wanted ids have any."""
+    """Rows that belong to the wanted ids, and one row of each wanted id (-1: it has none)."""
 
     positions: NDArray[np.int64]
-    found: NDArray[np.bool_]
+    any_row: NDArray[np.int64]
+
+    @property
+    def found(self) -> NDArray[np.bool_]:
+        """Which of the wanted ids have rows."""
+        return self.any_row >= 0
 
 
 class IdIndex:
@@ -36,7 +41,7 @@ class IdIndex:
     def find(self, wanted: Ids) -> Matches:
         """Return the rows of the wanted ids, ascending, and which ids were found."""
         if type(wanted) is not type(self._ids):
-            return Matches(np.empty(0, np.int64), np.zeros(len(wanted), bool))
+            return Matches(np.empty(0, np.int64), np.full(len(wanted), -1))
         hashes = wanted.hashes(_KEY, Purpose.ID_INDEX)
         first = np.searchsorted(self._sorted, hashes, "left")
         count = np.searchsorted(self._sorted, hashes, "right") - first
@@ -44,9 +49,9 @@ class IdIndex:
         offset = np.arange(count.sum()) - np.repeat(np.cumsum(count) - count, count)
         rows = self._order[first[asker] + offset]
         same = self._same(rows, wanted, asker)
-        found = np.zeros(len(wanted), bool)
-        found[asker[same]] = True
-        return Matches(np.unique(rows[same]), found)
+        any_row = np.full(len(wanted), -1)
+        any_row[asker[same]] = rows[same]
+        return Matches(np.unique(rows[same]), any_row)
 
     def _same(
         self, rows: NDArray[np.int64], wanted: Ids, asker: NDArray[np.int64]

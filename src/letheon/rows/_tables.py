@@ -39,11 +39,50 @@ def hold_table(X: Any) -> Table:
     if not sp.issparse(X) and _is_texts(X):
         return np.array([str(value) for value in X], object)
     array = check_array(
-        X, accept_sparse="csr", dtype=None, ensure_all_finite=False, ensure_min_features=1
+        _with_dtype(X),
+        accept_sparse="csr",
+        dtype=None,
+        ensure_all_finite=False,
+        ensure_min_features=1,
     )
     if sp.issparse(array):
         return _canonical_sparse(array.copy())
     return _canonical_array(array)
+
+
+def present_table(X: Any) -> Table:
+    """Return X as the model may be asked about it: converted as when held, safe from writing.
+
+    Copied only where that is needed; an estimator that works in place cannot spoil the caller's X.
+    """
+    if sp.issparse(X):
+        return X.copy()
+    frame = nw.from_native(X, eager_only=True, pass_through=True)
+    if isinstance(frame, nw.DataFrame):
+        return frame.clone().to_native()
+    if isinstance(X, np.ndarray) and X.ndim == 2 and X.dtype.kind in "biuf":
+        zeros = X[X == 0] if X.dtype.kind == "f" else X[:0]
+        return X + 0.0 if np.signbit(zeros).any() else read_only(X)
+    return hold_table(X)
+
+
+def _with_dtype(X: Any) -> Any:
+    """Return a list as an array whose dtype does not depend on rows that may leave: float64."""
+    if not isinstance(X, list | tuple):
+        return X
+    array = np.asarray(X)
+    if array.dtype.kind in "biu":
+        return array.astype(np.float64)
+    if array.dtype.kind == "O" or (array.dtype.kind == "U" and not _all_texts(X)):
+        raise ValueError(
+            "X is a list that holds more than numbers, or more than texts; give "
+            "np.array(X, dtype=object) or a data frame"
+        )
+    return array
+
+
+def _all_texts(X: Any) -> bool:
+    return all(isinstance(value, str) for row in X for value in row)
 
 
 def take_rows(X: Table, positions: NDArray[np.int64]) -> Table:
@@ -96,14 +135,30 @@ def join_rows(X: Table, other: Table) -> Table:
     return _tidy_frame(nw.concat(_same_categories(frames), how="vertical"))
 
 
-def hold_target(y: Any) -> NDArray[Any]:
+def hold_target(y: Any, *, as_float: bool = False) -> NDArray[Any]:
     """Return y as an owned array of a canonical dtype.
 
     int64, float64, bool or the narrowest fixed-width text: the width of a text dtype would
-    otherwise still show the length of a forgotten label.
+    otherwise still show the length of a forgotten label. With `as_float`, for regression, numbers
+    are float64 whatever they were.
     """
+    if not as_float:
+        require_one_kind(y)
     array = check_array(y, ensure_2d=False, dtype=None, ensure_all_finite=False, input_name="y")
+    if as_float and array.dtype.kind in "biu":
+        array = array.astype(np.float64)
     return _canonical_labels(array)
+
+
+def require_one_kind(y: Any) -> None:
+    """Refuse labels of mixed kinds: their common dtype would depend on rows that may leave."""
+    if isinstance(y, np.ndarray) and y.dtype.kind != "O":
+        return
+    if not isinstance(y, np.ndarray | list | tuple) or np.ndim(y) != 1:
+        return
+    kinds = {type(value).__name__ for value in y if isinstance(value, int | float)}
+    if len(kinds) > 1:
+        raise ValueError(f"y mixes {' and '.join(sorted(kinds))}; give labels of one kind")
 
 
 def take_target(y: NDArray[Any] | None, positions: NDArray[np.int64]) -> NDArray[Any] | None:
@@ -119,8 +174,7 @@ def join_target(y: NDArray[Any] | None, other: NDArray[Any] | None) -> NDArray[A
         return None
     if (y.dtype.kind == "U") != (other.dtype.kind == "U") or y.shape[1:] != other.shape[1:]:
         raise ValueError(
-            f"new labels have dtype {other.dtype} and shape {other.shape}; "
-            f"this model holds {y.dtype} of shape {y.shape}"
+            f"new labels are {_label_kind(other)}; this model was fitted with {_label_kind(y)}"
         )
     if y.dtype.kind != "U":
         other = _cast_like(y, other, "labels")
@@ -166,7 +220,7 @@ def _canonical_array(array: NDArray[Any]) -> NDArray[Any]:
     if array.dtype.kind in "UT":
         return array.astype(object)
     if array.dtype.kind == "O":
-        return _numbers_or_objects(array)
+        return np.array(array, order="C", copy=True)
     array = np.array(array, dtype=array.dtype.newbyteorder("="), order="C", copy=True)
     return _plain_floats(array)
 
@@ -178,13 +232,6 @@ def _plain_floats(array: NDArray[Any]) -> NDArray[Any]:
         if missing.any():
             array[missing] = np.nan
     return array
-
-
-def _numbers_or_objects(array: NDArray[Any]) -> NDArray[Any]:
-    kinds = {type(value) for value in array.flat}
-    if kinds and all(issubclass(kind, int | float | np.number | np.bool_) for kind in kinds):
-        return _plain_floats(np.array(array.astype(np.float64), order="C"))
-    return np.array(array, order="C", copy=True)
 
 
 def _canonical_sparse(matrix: Any) -> Any:
@@ -304,10 +351,25 @@ def _as_series(native: Any) -> "nw.Series[Any]":
     return nw.from_native(native, series_only=True)
 
 
+def _label_kind(y: NDArray[Any]) -> str:
+    kind = "texts" if y.dtype.kind == "U" else f"numbers ({y.dtype})"
+    return kind if y.ndim == 1 else f"{kind} in {y.shape[1]} columns"
+
+
 def _require_same_layout(X: Table, other: Table) -> None:
     held, given = _layout(X), _layout(other)
-    if held != given:
-        raise ValueError(f"new rows have layout {given}; this model holds {held}")
+    if held == given:
+        return
+    if held[0] == given[0] and isinstance(held[-1], tuple):
+        wrong = [
+            f"{a} where {b} is held" for a, b in zip(given[1:], held[1:], strict=False) if a != b
+        ]
+        what = "; ".join(wrong[:3]) or f"{len(given) - 1} columns, not {len(held) - 1}"
+        raise ValueError(
+            f"new rows have other columns: {what}. Give the columns of the fit, in that order and "
+            "with those dtypes (frame[list(model.feature_names_in_)], astype)"
+        )
+    raise ValueError(f"new rows are {given}; this model holds {held}; give the same kind of table")
 
 
 def _layout(X: Table) -> tuple[Any, ...]:

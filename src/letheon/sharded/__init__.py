@@ -2,6 +2,7 @@
 
 from letheon.sharded._plan import Plan, compare_plans, epochs_per_stage, plan
 from letheon.sharded._sisa import SISAClassifier, SISARegressor
+from letheon.sharded._states import sweep_checkpoints
 
 __all__ = [
     "Plan",
@@ -10,4 +11,5 @@ __all__ = [
     "compare_plans",
     "epochs_per_stage",
     "plan",
+    "sweep_checkpoints",
 ]

@@ -64,8 +64,11 @@ def risk_tiers(risk: Any, ids: Ids, edges: NDArray[np.float64]) -> Integers:
     if len(edges) == 0 and risk is None:
         return np.zeros(len(ids), np.int64)
     if len(edges) == 0 or risk is None:
-        given, lacking = ("risk_edges", "risk") if risk is None else ("risk", "risk_edges")
-        raise ValueError(f"{given} was given without {lacking}; give both or neither")
+        raise ValueError(
+            "this model has risk_edges, so new people need a risk; give risk="
+            if risk is None
+            else "risk was given, but the model has no risk_edges; set them, or leave risk out"
+        )
     values = _risk_values(risk, ids)
     if np.isnan(values).any():
         raise ValueError("risk holds NaN; give a number for every person")

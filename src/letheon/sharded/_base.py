@@ -1,8 +1,7 @@
 """What the SISA classifier and regressor share: holding rows, training shards, forgetting."""
 
-import re
+import os
 import secrets
-import warnings
 from abc import abstractmethod
 from itertools import pairwise
 from pathlib import Path
@@ -10,6 +9,7 @@ from typing import Any, ClassVar, Self
 
 import numpy as np
 from numpy.typing import NDArray
+from sklearn import get_config
 from sklearn.base import BaseEstimator, MetaEstimatorMixin
 from sklearn.utils import Tags
 from sklearn.utils.validation import check_consistent_length, check_is_fitted
@@ -20,11 +20,17 @@ from letheon.exceptions import (
     ChangedParametersError,
     CheckpointWarning,
     CorruptFileError,
-    IdsTypeError,
     ShardingWarning,
+    warn_caller,
 )
 from letheon.guarantee import Guarantee, MethodFacts
-from letheon.inner import inherit_tags, remember_features, retraining
+from letheon.inner import (
+    inherit_tags,
+    refuse_nested_files,
+    remember_features,
+    retraining,
+    versions_of,
+)
 from letheon.rows import Ids, Rows, hold_table, row_ids, table_length
 from letheon.seeds import Purpose, seed_from
 from letheon.sharded._assign import Assignment, Integers, check_risk_edges, risk_tiers
@@ -32,7 +38,7 @@ from letheon.sharded._plan import StageData
 from letheon.sharded._settings import check_choice, check_count, check_kind, stage_epochs
 from letheon.sharded._shards import Change, Ensemble, Replacement, change_rows
 from letheon.sharded._stages import Recipe
-from letheon.sharded._states import StateShelf
+from letheon.sharded._states import StateShelf, is_home
 from letheon.sharded._trainer import Trainer
 
 _FACTS = MethodFacts(
@@ -49,17 +55,15 @@ _FACTS = MethodFacts(
 )
 
 
-_KEY = re.compile("[0-9a-f]{32}")
-
-
 class SISABase(ForgetMixin, MetaEstimatorMixin, BaseEstimator):
     """Sharded, isolated, sliced training of any scikit-learn estimator."""
 
     facts: ClassVar[MethodFacts] = _FACTS
     _not_digested: ClassVar[frozenset[str]] = ForgetMixin._not_digested | {
-        "checkpoint_key_",
         "checkpoint_home_",
+        "checkpoint_given_",
         "undestroyed_",
+        "unaccounted_",
     }
     _is_classifier: ClassVar[bool]
     _aggregations: ClassVar[tuple[str, ...]]
@@ -76,9 +80,11 @@ class SISABase(ForgetMixin, MetaEstimatorMixin, BaseEstimator):
     random_state: Any
     ensemble_: Ensemble
     seed_: int
-    checkpoint_key_: str
+    config_: dict[str, Any]
     checkpoint_home_: str | None
+    checkpoint_given_: Any
     undestroyed_: tuple[str, ...]
+    unaccounted_: tuple[str, ...]
     environment_: dict[str, str]
 
     def fit(self, X: Any, y: Any, *, ids: Any = None, risk: Any = None) -> Self:
@@ -104,18 +110,18 @@ class SISABase(ForgetMixin, MetaEstimatorMixin, BaseEstimator):
         with exclusive(self):
             seed = seed_from(self.random_state)
             edges = self._check_settings()
-            rows = self._hold(X, y, ids)
-            rows.extra["tier"] = risk_tiers(risk, rows.ids, edges)
-            self._warn_if_crowded(rows.ids)
             assignment = Assignment(seed, self.n_shards, self.n_slices, len(edges) + 1)
-            key = secrets.token_hex(16)
-            trainer = self._trainer(assignment, key)
-            blocks = enumerate(_split(rows, assignment))
-            changes = [Change(None, number, block, 0) for number, block in blocks]
-            ensemble = trainer.replace((), changes).ensemble
+            blocks = self._hold_blocks(X, y, ids, risk, assignment)
+            changes = [Change(None, number, block, 0) for number, block in enumerate(blocks)]
+            config = get_config()
+            trainer = self._trainer(assignment, self._new_home(), config)
+            replacement = trainer.replace((), changes)
             remember_features(self, X)
-            self._destroy_previous()
-            self._install(ensemble, key)
+            vars(self).pop("tuning_", None)
+            messages = self._destroy_files()
+            messages += self._install(replacement.ensemble, replacement.home, config, None)
+        for message in messages:
+            warn_caller(message, CheckpointWarning)
         return self
 
     def learn(self, X: Any, y: Any, *, ids: Any, risk: Any = None) -> Self:
@@ -124,16 +130,7 @@ class SISABase(ForgetMixin, MetaEstimatorMixin, BaseEstimator):
         Rows of a known id join that person's shard and slice; `risk` is needed for new people when
         the model has `risk_edges`.
         """
-        check_is_fitted(self)
-        if ids is None:
-            raise IdsTypeError("learn got ids=None; say whose rows they are, one id per row")
-        with exclusive(self):
-            self._require_same_parameters()
-            rows = self._hold(X, y, ids)
-            rows.extra["tier"] = self._tiers(rows.ids, risk)
-            replacement = self._replace(self._additions(rows))
-            self._install(replacement.ensemble, self.checkpoint_key_)
-        return self
+        return self._learn(ids, lambda: self._prepare_learn(X, y, ids, risk))
 
     @property
     def estimators_(self) -> list[Any]:
@@ -144,6 +141,7 @@ class SISABase(ForgetMixin, MetaEstimatorMixin, BaseEstimator):
     @property
     def n_rows_(self) -> int:
         """Number of rows still held."""
+        check_is_fitted(self)
         return sum(len(shard.rows) for shard in self.ensemble_.shards)
 
     def _held_ids(self) -> Ids:
@@ -157,19 +155,19 @@ class SISABase(ForgetMixin, MetaEstimatorMixin, BaseEstimator):
             requests=self.facts.requests,
             releases=self.facts.releases,
             assumptions=("seed-independent-of-requests", "same-libraries-and-cpu-kernel"),
-            residual_state=tuple(
-                f"checkpoint file {name} could not be destroyed"
-                for name in vars(self).get("undestroyed_", ())
+            residual_state=(
+                *(f"{file} could not be destroyed" for file in vars(self).get("undestroyed_", ())),
+                *(f"state {name} was not found" for name in vars(self).get("unaccounted_", ())),
             ),
         )
 
     def _locate(self, wanted: Ids) -> Removal:
         where, tiers = self.ensemble_.find(wanted)
-        require_known(wanted.take(np.flatnonzero(tiers < 0)))
+        require_known(wanted.take(np.flatnonzero(tiers < 0)), self.ensemble_.shards[0].rows.ids)
         return Removal(len(wanted), sum(len(rows) for rows in where.values()), where)
 
     def _prepare(self, removal: Removal) -> Replacement:
-        recipe, changes = self._recipe(self.seed_), []
+        recipe, changes = self._recipe(self.seed_, self.config_), []
         for number, positions in removal.where.items():
             shard = self.ensemble_.shards[number]
             touched = shard.rows.extra["slice"][positions]
@@ -177,9 +175,14 @@ class SISABase(ForgetMixin, MetaEstimatorMixin, BaseEstimator):
         with retraining():
             return self._replace(changes)
 
+    def _prepare_learn(self, X: Any, y: Any, ids: Any, risk: Any) -> Replacement:
+        rows = self._hold(X, y, ids)
+        tiers = self._tiers(rows.ids, risk)
+        return self._replace(self._additions(_split(rows, tiers, self.ensemble_.assignment)))
+
     def _commit(self, plan: Replacement) -> Outcome:
-        self._install(plan.ensemble, self.checkpoint_key_)
-        return Outcome(plan.work, plan.rebuilt)
+        messages = self._install(plan.ensemble, plan.home, self.config_, self.ensemble_)
+        return Outcome(plan.work, plan.rebuilt, (*plan.warnings, *messages))
 
     @abstractmethod
     def _hold_labels(self, y: Any) -> NDArray[Any]:
@@ -194,6 +197,15 @@ class SISABase(ForgetMixin, MetaEstimatorMixin, BaseEstimator):
         check_consistent_length(held, target)
         return Rows(held, target, row_ids(ids, table_length(held)))
 
+    def _hold_blocks(
+        self, X: Any, y: Any, ids: Any, risk: Any, assignment: Assignment
+    ) -> list[Rows]:
+        """Return the rows of every shard; nothing else of X stays in memory."""
+        rows = self._hold(X, y, ids)
+        self._warn_if_crowded(rows.ids)
+        tiers = risk_tiers(risk, rows.ids, check_risk_edges(self.risk_edges))
+        return _split(rows, tiers, assignment)
+
     def _check_settings(self) -> NDArray[np.float64]:
         check_count("n_shards", self.n_shards)
         check_count("n_slices", self.n_slices)
@@ -201,25 +213,25 @@ class SISABase(ForgetMixin, MetaEstimatorMixin, BaseEstimator):
         check_kind(self.estimator, classifier=self._is_classifier)
         stage_epochs(self.estimator, self.n_slices, self.epochs, self.stage_data)
         state.ensure_supported(self.estimator)
+        refuse_nested_files(self.estimator)
         return check_risk_edges(self.risk_edges)
 
     def _require_same_parameters(self) -> None:
         super()._require_same_parameters()
-        home = vars(self).get("checkpoint_home_")
-        if home is not None and home != self._home(self.checkpoint_key_) and Path(home).exists():
+        held = self.checkpoint_home_
+        if held is not None and held != self._home() and Path(held).exists():
             raise ChangedParametersError(
-                f"checkpoint_dir was changed after fit, but states still lie in {home}; they may "
+                f"checkpoint_dir was changed after fit, but states still lie in {held}; they may "
                 "hold people to be forgotten. Move that directory too, or set checkpoint_dir back."
             )
 
     def _warn_if_crowded(self, ids: Ids) -> None:
         people = len(np.unique(ids.hashes(0, Purpose.ID_INDEX)))
         if people < self.n_shards:
-            warnings.warn(
+            warn_caller(
                 f"n_shards={self.n_shards} is more than the {people} people there are; "
                 "some shards stay empty",
                 ShardingWarning,
-                stacklevel=3,
             )
 
     def _tiers(self, ids: Ids, risk: Any) -> Integers:
@@ -236,16 +248,15 @@ class SISABase(ForgetMixin, MetaEstimatorMixin, BaseEstimator):
             )
         return tiers
 
-    def _additions(self, rows: Rows) -> list[Change]:
-        changes, recipe = [], self._recipe(self.seed_)
-        blocks = _split(rows, self.ensemble_.assignment)
+    def _additions(self, blocks: list[Rows]) -> list[Change]:
+        changes, recipe = [], self._recipe(self.seed_, self.config_)
         for shard, block in zip(self.ensemble_.shards, blocks, strict=True):
             if len(block):
                 joined = _order_by_slice(shard.rows.joined(block))
                 changes.append(change_rows(shard, joined, block.extra["slice"], recipe))
         return changes
 
-    def _recipe(self, seed: int) -> Recipe:
+    def _recipe(self, seed: int, config: dict[str, Any]) -> Recipe:
         return Recipe(
             template=self.estimator,
             seed=seed,
@@ -253,11 +264,12 @@ class SISABase(ForgetMixin, MetaEstimatorMixin, BaseEstimator):
             epochs=stage_epochs(self.estimator, self.n_slices, self.epochs, self.stage_data),
             stage_data=self.stage_data,
             is_classifier=self._is_classifier,
+            config=config,
         )
 
-    def _trainer(self, assignment: Assignment, key: str) -> Trainer:
-        shelf = StateShelf(self._home(key))
-        return Trainer(self._recipe(assignment.seed), assignment, shelf, self.n_jobs)
+    def _trainer(self, assignment: Assignment, home: str | None, config: dict[str, Any]) -> Trainer:
+        recipe = self._recipe(assignment.seed, config)
+        return Trainer(recipe, assignment, StateShelf(home), self.n_jobs)
 
     def _replace(self, changes: list[Change]) -> Replacement:
         """Train the changed shards; all of them if the libraries are not those of the fit.
@@ -265,41 +277,66 @@ class SISABase(ForgetMixin, MetaEstimatorMixin, BaseEstimator):
         States of another version are never continued: the result would equal no fresh fit.
         """
         shards = self.ensemble_.shards
-        if vars(self).get("environment_") != state.environment():
+        if self.environment_ != self._environment():
             rows = {change.number: change.rows for change in changes}
             changes = [
                 Change(shard, shard.number, rows.get(shard.number, shard.rows), 0)
                 for shard in shards
             ]
-        trainer = self._trainer(self.ensemble_.assignment, self.checkpoint_key_)
+        trainer = self._trainer(self.ensemble_.assignment, self._home(), self.config_)
         return trainer.replace(shards, changes)
 
-    def _home(self, key: str) -> str | None:
-        """Directory of this model's states, if they are kept on disk."""
+    def _environment(self) -> dict[str, str]:
+        return super()._environment() | versions_of(self.estimator)
+
+    def _new_home(self) -> str | None:
+        """Directory for the states of a new fit, if they are kept on disk."""
         if self.checkpoint_dir is None:
             return None
-        if not _KEY.fullmatch(key):  # a file may say anything; the key becomes part of a path
-            raise CorruptFileError(f"checkpoint_key_ must be 32 hexadecimal digits, not {key!r}")
-        return str(Path(self.checkpoint_dir).absolute() / key)
+        return str(Path(self.checkpoint_dir).absolute() / secrets.token_hex(16))
 
-    def _install(self, ensemble: Ensemble, key: str) -> None:
-        """Swap the ensemble in, then destroy every state it does not refer to."""
-        home = self._home(key)
+    def _home(self) -> str | None:
+        """Directory of this model's states: that of the fit, or where the caller has moved it."""
+        held = self.checkpoint_home_
+        if held is None or self.checkpoint_dir is None:
+            return self._new_home()
+        if not is_home(Path(held)):  # a file may say anything
+            raise CorruptFileError(f"checkpoint_home_={held!r} is no directory of a letheon model")
+        if os.fspath(self.checkpoint_dir) == self.checkpoint_given_:
+            return held
+        return str(Path(self.checkpoint_dir).absolute() / Path(held).name)
+
+    def _install(
+        self,
+        ensemble: Ensemble,
+        home: str | None,
+        config: dict[str, Any],
+        previous: Ensemble | None,
+    ) -> list[str]:
+        """Swap the ensemble in, destroy every state it does not refer to, return warnings."""
+        shelf = StateShelf(home)
+        doomed = frozenset() if previous is None else previous.files - ensemble.files
+        missing = sorted(doomed - shelf.names())
+        before = () if previous is None else self.unaccounted_
         # One call, so that a concurrent predict never sees half of it.
         vars(self).update(
             ensemble_=ensemble,
             seed_=ensemble.assignment.seed,
-            checkpoint_key_=key,
+            config_=config,
             checkpoint_home_=home,
+            checkpoint_given_=None if home is None else os.fspath(self.checkpoint_dir),
+            unaccounted_=(*before, *missing),
             **self._remember_settings(),
         )
-        self.undestroyed_ = _destroy(StateShelf(home), ensemble.files)
+        self.undestroyed_ = shelf.destroy_all_but(ensemble.files)
+        return [*_not_found(missing, home), *_resisting(self.undestroyed_)]
 
-    def _destroy_previous(self) -> None:
-        """Destroy the states of an earlier fit of this instance."""
+    def _destroy_files(self) -> list[str]:
+        """Destroy the states on disk; the object is about to be replaced."""
         home = vars(self).get("checkpoint_home_")
-        if home is not None:
-            _destroy(StateShelf(home), frozenset())
+        if home is None or not is_home(Path(home)):
+            return []
+        return _resisting(StateShelf(home).destroy_all_but(frozenset()))
 
     def __sklearn_tags__(self) -> Tags:
         """Tags of the inner estimator, single output for classifiers."""
@@ -309,26 +346,27 @@ class SISABase(ForgetMixin, MetaEstimatorMixin, BaseEstimator):
         return tags
 
 
-def _destroy(shelf: StateShelf, keep: frozenset[str]) -> tuple[str, ...]:
-    resisting = shelf.destroy_all_but(keep)
-    if resisting:
-        warnings.warn(
-            f"{len(resisting)} checkpoint file(s) could not be destroyed, among them "
-            f"{resisting[0]}; remove them: they saw rows that the model has forgotten",
-            CheckpointWarning,
-            stacklevel=3,
-        )
-    return resisting
+def _not_found(missing: list[str], home: str | None) -> list[str]:
+    if not missing:
+        return []
+    what = f"{len(missing)} saved state(s) that saw forgotten rows were not found in {home}"
+    return [f"{what}, so not destroyed; if you moved or copied them, destroy them there"]
 
 
-def _split(rows: Rows, assignment: Assignment) -> list[Rows]:
+def _resisting(files: tuple[str, ...]) -> list[str]:
+    if not files:
+        return []
+    what = f"{len(files)} checkpoint file(s) could not be destroyed, among them {files[0]}"
+    return [f"{what}; remove them: they saw rows that the model has forgotten"]
+
+
+def _split(rows: Rows, tiers: Integers, assignment: Assignment) -> list[Rows]:
     """Return the rows of every shard, ordered by slice, held order kept inside a slice."""
-    tiers = rows.extra["tier"]
-    shards = assignment.shards(rows.ids, tiers)
-    rows.extra["slice"] = assignment.slices(rows.ids, tiers)
-    order = np.lexsort((rows.extra["slice"], shards))
+    shards, slices = assignment.shards(rows.ids, tiers), assignment.slices(rows.ids, tiers)
+    placed = Rows(rows.X, rows.y, rows.ids, {"tier": tiers, "slice": slices})
+    order = np.lexsort((slices, shards))
     bounds = np.searchsorted(shards[order], np.arange(assignment.n_shards + 1))
-    return [rows.take(order[a:b]) for a, b in pairwise(bounds.tolist())]
+    return [placed.take(order[a:b]) for a, b in pairwise(bounds.tolist())]
 
 
 def _order_by_slice(rows: Rows) -> Rows:

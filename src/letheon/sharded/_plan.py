@@ -8,12 +8,12 @@ Derivation
 People are placed by a keyed hash, so every person is in each of the ``S * R`` cells (shard,
 slice) with the same probability, independently of all others. Stage ``k`` (0-based) of a shard
 trains ``e_k`` epochs on ``d_k`` slices: ``d_k = k + 1`` when stages are cumulative, ``d_k = 1``
-when a stage sees only its new slice. A stage is run again when somebody in one of the first
-``t_k`` slices of its shard leaves (``t_k = k + 1`` when every state is kept). After ``K`` people
+when a stage sees only its new slice. The state after every stage is kept, so a stage is run again
+exactly when somebody in one of the first ``k + 1`` slices of its shard leaves. After ``K`` people
 of ``m`` rows each have left, the places of those who stay are independent of the places of those
 who left, hence *exactly*
 
-    E[visits] = (N - K m) * sum_k e_k (d_k / R) [1 - (1 - t_k / (R S))**K].
+    E[visits] = (N - K m) * sum_k e_k (d_k / R) [1 - (1 - (k + 1) / (R S))**K].
 
 Requests that are served one by one are ``K`` batches of one person, on ever fewer rows.
 """
@@ -158,8 +158,6 @@ class Plan:
         What a stage trains on.
     batch : bool
         True: the requests are served together; False: one after the other.
-    every : int
-        Only the state after every so many stages is kept.
     rows_per_person : float
         Mean rows ``m`` of the people who leave.
     state_bytes : int or None
@@ -173,13 +171,12 @@ class Plan:
     epochs: int
     stage_data: StageData = "cumulative"
     batch: bool = True
-    every: int = 1
     rows_per_person: float = 1.0
     state_bytes: int | None = None
 
     def __post_init__(self) -> None:
         """Check what was asked."""
-        for name in ("n_rows", "n_requests", "n_shards", "n_slices", "epochs", "every"):
+        for name in ("n_rows", "n_requests", "n_shards", "n_slices", "epochs"):
             object.__setattr__(self, name, _whole(name, getattr(self, name)))
         if self.state_bytes is not None:
             object.__setattr__(self, "state_bytes", _whole("state_bytes", self.state_bytes, 0))
@@ -224,7 +221,7 @@ class Plan:
     def ideal_speed_up(self) -> float:
         """Speed-up were epochs divisible: every cumulative stage gets ``2 e / (R + 1)``.
 
-        One person, all states kept: ``3 R S / (2 R + 1)`` (``"new"``: ``2 R S / (R + 1)``).
+        One person: ``3 R S / (2 R + 1)`` (``"new"``: ``2 R S / (R + 1)``).
         A batch: ``1 / (2 / (R (R + 1)) * sum_j j [1 - (1 - j / (R S))**K])``.
         """
         return self.epochs / self._share(self._ideal_schedule)
@@ -233,14 +230,11 @@ class Plan:
     def best_case(self) -> float:
         """Ideal speed-up when all who leave are in the last slice of one shard.
 
-        With all states kept it is ``(R + 1) S / 2`` (``"new"``: ``R S``), the "maximum
-        theoretical efficiency" of the survey, section 4.1: a maximum, never the mean.
+        It is ``(R + 1) S / 2`` (``"new"``: ``R S``), the "maximum theoretical efficiency" of the
+        survey, section 4.1: a maximum, never the mean.
         """
-        resume = self.every * ((self.n_slices - 1) // self.every)
-        tail = sum(
-            e * self._slices_seen(k) for k, e in enumerate(self._ideal_schedule) if k >= resume
-        )
-        return self.epochs * self.n_slices * self.n_shards / tail
+        last = self._ideal_schedule[-1] * self._slices_seen(self.n_slices - 1)
+        return self.epochs * self.n_slices * self.n_shards / last
 
     @property
     def balanced_visits(self) -> float:
@@ -274,8 +268,8 @@ class Plan:
 
     @property
     def states(self) -> int:
-        """Models kept: one per shard and its intermediate states, ``S (R - 1) + S`` if all are."""
-        return self.n_shards * ((self.n_slices - 1) // self.every) + self.n_shards
+        """Models kept: one per shard and its ``R - 1`` intermediate states, ``S R`` together."""
+        return self.n_shards * self.n_slices
 
     @property
     def storage_bytes(self) -> int | None:
@@ -344,10 +338,7 @@ class Plan:
 
     def _stage_hit(self, stage: int) -> float:
         """Probability that one shard's stage is run again in one round."""
-        # Training resumes at the last kept state, so a stage also runs for people of the later
-        # slices up to the next kept state.
-        slices = min(self.n_slices, self.every * (stage // self.every + 1))
-        return _hit(slices / (self.n_slices * self.n_shards), self._at_once)
+        return _hit((stage + 1) / (self.n_slices * self.n_shards), self._at_once)
 
     def _share(self, schedule: Iterable[float]) -> float:
         """Return the expected epochs that a remaining row is visited in one round."""
@@ -376,7 +367,6 @@ def plan(
     stage_data: StageData = "cumulative",
     batch: bool = True,
     state_bytes: int | None = None,
-    every: int = 1,
     rows_per_person: float = 1.0,
 ) -> Plan:
     """Return the expected cost, speed-up and storage of a sharded model before training it.
@@ -398,8 +388,6 @@ def plan(
         Serve the requests together. ``False``: one after the other, a retraining for each.
     state_bytes : int, optional
         Size of one saved state; gives `Plan.storage_bytes`.
-    every : int, default=1
-        Keep only the state after every so many stages; the rest is trained again when needed.
     rows_per_person : float, default=1
         Mean rows of a person. All rows of a person are in one cell.
 
@@ -409,8 +397,8 @@ def plan(
         Its numbers are expectations over the keyed hash: shard sizes are binomial, not equal, and
         a single request may cost anything between one slice and one shard.
 
-    Guarantee
-    ---------
+    Notes
+    -----
     `Plan.visits` is exact in expectation if who leaves does not depend on shard or slice. People
     grouped by risk (risky ones late) cost less than planned.
 
@@ -437,7 +425,6 @@ def plan(
         epochs=epochs,
         stage_data=stage_data,
         batch=batch,
-        every=every,
         rows_per_person=rows_per_person,
         state_bytes=state_bytes,
     )
@@ -462,7 +449,7 @@ def compare_plans(
     n_shards, n_slices : iterable of int
         The grid.
     **options
-        Passed on to `plan`: `epochs`, `stage_data`, `batch`, `state_bytes`, `every`,
+        Passed on to `plan`: `epochs`, `stage_data`, `batch`, `state_bytes` and
         `rows_per_person`.
 
     Returns

@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 from sklearn.base import is_classifier, is_regressor
 
+from letheon.inner import parts_of
 from letheon.sharded._plan import epochs_per_stage
 
 _USUAL_EPOCHS = 10
@@ -45,24 +46,25 @@ def stage_epochs(
     check_choice("stage_data", stage_data, ("cumulative", "new"))
     if n_slices == 1 and epochs is None:
         return None
-    _require_partial_fit(estimator, n_slices)
+    _require_partial_fit(estimator, f"n_slices={n_slices}" if n_slices > 1 else f"epochs={epochs}")
     if epochs is None:
         least = math.ceil((n_slices + 1) / 2)
         epochs = max(_USUAL_EPOCHS, least) if stage_data == "cumulative" else 1
     schedule = epochs_per_stage(check_count("epochs", epochs), n_slices, stage_data)  # type: ignore[arg-type]
-    if type(estimator).__module__ == "sklearn.naive_bayes":
-        _require_counting_once(estimator, schedule, stage_data)
+    for _, part in parts_of(estimator):
+        if type(part).__module__ == "sklearn.naive_bayes":
+            _require_counting_once(part, schedule, stage_data)
     return schedule
 
 
-def _require_partial_fit(estimator: Any, n_slices: int) -> None:
+def _require_partial_fit(estimator: Any, setting: str) -> None:
     if hasattr(estimator, "partial_fit"):
         return
     hint = ""
     if "warm_start" in estimator.get_params(deep=False):
         hint = " (warm_start is not enough: a warm-started ensemble keeps its first size)"
     raise ValueError(
-        f"n_slices={n_slices} or epochs need an estimator with partial_fit, and "
+        f"{setting} needs an estimator with partial_fit, and "
         f"{type(estimator).__name__} has none{hint}; use n_slices=1 and epochs=None, or an "
         "incremental learner such as SGDClassifier or MLPClassifier"
     )

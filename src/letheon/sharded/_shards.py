@@ -56,11 +56,12 @@ class Ensemble:
         """Return the rows of these people, by shard, and the tier of each (-1: not held)."""
         tiers = np.full(len(wanted), -1, np.int64)
         where: dict[int, Integers] = {}
-        for tier, shards in enumerate(self.assignment.candidate_shards(wanted)):
+        for shards in self.assignment.candidate_shards(wanted):
             for number in np.unique(shards).tolist():
-                askers = np.flatnonzero(shards == number)
-                matches = self.shards[number].rows.index.find(wanted.take(askers))
-                tiers[askers[matches.found]] = tier
+                askers, rows = np.flatnonzero(shards == number), self.shards[number].rows
+                matches = rows.index.find(wanted.take(askers))
+                # Two tiers may share a candidate shard, so the row itself says which it is.
+                tiers[askers[matches.found]] = rows.extra["tier"][matches.any_row[matches.found]]
                 if len(matches.positions):
                     held = where.get(number, np.empty(0, np.int64))
                     where[number] = np.union1d(held, matches.positions)
@@ -80,8 +81,10 @@ class Replacement(NamedTuple):
     """A plan ready to commit: the new ensemble and what it took to make it."""
 
     ensemble: Ensemble
+    home: str | None
     work: float
     rebuilt: dict[str, int]
+    warnings: tuple[str, ...]
 
 
 def change_rows(old: Shard, rows: Rows, touched: NDArray[np.int64], recipe: Recipe) -> Change:

@@ -9,7 +9,8 @@ from sklearn.utils import assert_all_finite
 from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import check_is_fitted, column_or_1d
 
-from letheon.rows import hold_table, hold_target
+from letheon.inner import require_features
+from letheon.rows import hold_target, present_table, require_one_kind
 from letheon.sharded import _aggregate
 from letheon.sharded._base import SISABase
 from letheon.sharded._plan import StageData
@@ -67,12 +68,12 @@ class SISAClassifier(ClassifierMixin, SISABase):
     ids_, guarantee_, n_rows_
         See `ForgetMixin`.
 
-    Guarantee
-    ---------
-    Exact, for requests that do not depend on the model (oblivious), towards an observer of the
-    latest model: after any sequence of `forget` and `learn` the model has the bytes of a fresh
-    `fit` on the remaining rows in held order, with the same seed, library versions and CPU kernel.
-    People who choose to leave after seeing the model are adaptive requesters; the fixed
+    Notes
+    -----
+    Guarantee: exact, for requests that do not depend on the model (oblivious), towards an observer
+    of the latest model: after any sequence of `forget` and `learn` the model has the bytes of a
+    fresh `fit` on the remaining rows in held order, with the same seed, library versions and CPU
+    kernel. People who choose to leave after seeing the model are adaptive requesters; the fixed
     assignment to shards then leaks (Gupta et al., 2021), and nothing is claimed about them.
 
     References
@@ -143,14 +144,16 @@ class SISAClassifier(ClassifierMixin, SISABase):
 
     def _aggregate(self, X: Any) -> tuple[NDArray[Any], NDArray[np.float64]]:
         check_is_fitted(self)
+        require_features(self, X)
         ensemble = self.ensemble_  # read once: a commit may replace it meanwhile
         assert ensemble.classes is not None
         combine = (
             _aggregate.vote_shares if self.aggregation == "vote" else _aggregate.mean_probabilities
         )
-        return ensemble.classes, combine(ensemble.models, ensemble.classes, hold_table(X))
+        return ensemble.classes, combine(ensemble.models, ensemble.classes, present_table(X))
 
     def _hold_labels(self, y: Any) -> NDArray[Any]:
+        require_one_kind(y)
         labels = column_or_1d(y, warn=True)
         assert_all_finite(labels, estimator_name=type(self).__name__, input_name="y")
         check_classification_targets(labels)
@@ -176,9 +179,9 @@ class SISARegressor(RegressorMixin, SISABase):
     estimators_, seed_, ensemble_, ids_, guarantee_, n_rows_
         As in `SISAClassifier`.
 
-    Guarantee
-    ---------
-    Exact, as in `SISAClassifier`.
+    Notes
+    -----
+    Guarantee: exact, as in `SISAClassifier`.
 
     Examples
     --------
@@ -222,14 +225,15 @@ class SISARegressor(RegressorMixin, SISABase):
     def predict(self, X: Any) -> NDArray[np.float64]:
         """Return the aggregated predictions."""
         check_is_fitted(self)
+        require_features(self, X)
         combine = (
             _aggregate.median_prediction
             if self.aggregation == "median"
             else _aggregate.mean_prediction
         )
-        return combine(self.ensemble_.models, hold_table(X))
+        return combine(self.ensemble_.models, present_table(X))
 
     def _hold_labels(self, y: Any) -> NDArray[Any]:
-        target = hold_target(y)
+        target = hold_target(y, as_float=True)
         several_outputs = target.ndim == 2 and target.shape[1] > 1
         return target if several_outputs else column_or_1d(target, warn=True)

@@ -6,6 +6,7 @@ h only.
 """
 
 from collections.abc import Iterable
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -13,9 +14,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from letheon import state
-from letheon.inner import SeedSlots, require_acceptable, seeded_clone
+from letheon.inner import SeedSlots, controlled, inner_training, require_acceptable, seeded_clone
 from letheon.rows import Rows
-from letheon.seeds import Purpose
+from letheon.seeds import Purpose, library_seed
 from letheon.sharded._plan import StageData
 
 
@@ -32,6 +33,7 @@ class Recipe:
     epochs: tuple[int, ...] | None
     stage_data: StageData
     is_classifier: bool
+    config: dict[str, Any]
 
     def span(self, ends: tuple[int, ...], stage: int) -> tuple[int, int]:
         """Return the rows that a stage sees, as begin and end."""
@@ -95,14 +97,9 @@ def shard_classes(rows: Rows) -> NDArray[Any]:
 
 def train_shard(recipe: Recipe, job: Job) -> Trained:
     """Train one shard; errors of the inner estimator say which shard it was."""
-    try:
+    rows = f"{len(job.rows)} row(s)"
+    with inner_training(f"shard {job.number}, which holds {rows}; fewer shards give each more"):
         return _train(recipe, job)
-    except Exception as error:
-        error.add_note(
-            f"while training shard {job.number}, which holds {len(job.rows)} row(s); "
-            "fewer shards give each more rows"
-        )
-        raise
 
 
 def _train(recipe: Recipe, job: Job) -> Trained:
@@ -114,7 +111,8 @@ def _train(recipe: Recipe, job: Job) -> Trained:
         return Trained(ConstantModel(classes[0].item()), nothing)
     if recipe.epochs is None:
         model = seeded_clone(recipe.template, recipe.seed, Purpose.STAGE, job.number, 0, 0)
-        return Trained(model.fit(*job.rows.part(0, len(job.rows))), nothing)
+        with _controlled(recipe, job, 0):
+            return Trained(model.fit(*job.rows.part(0, len(job.rows))), nothing)
     return _train_stages(recipe, job)
 
 
@@ -142,11 +140,17 @@ def _train_stage(recipe: Recipe, job: Job, ends: tuple[int, ...], stage: int, mo
             first_call["classes"] = shard_classes(job.rows)
     X, y = job.rows.part(begin, end)
     seeds = SeedSlots(model)
-    for epoch in range(recipe.epochs[stage]):
-        seeds.fill(recipe.seed, Purpose.STAGE, job.number, stage, epoch)
-        model.partial_fit(X, y, **first_call)
-        first_call = {}
+    with _controlled(recipe, job, stage):
+        for epoch in range(recipe.epochs[stage]):
+            seeds.fill(recipe.seed, Purpose.STAGE, job.number, stage, epoch)
+            model.partial_fit(X, y, **first_call)
+            first_call = {}
     return model
+
+
+def _controlled(recipe: Recipe, job: Job, stage: int) -> AbstractContextManager[None]:
+    seed = library_seed(recipe.seed, Purpose.STAGE, job.number, stage)
+    return controlled(recipe.config, seed)
 
 
 def _save(model: Any) -> tuple[Blob | None, Any]:

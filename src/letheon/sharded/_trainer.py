@@ -39,7 +39,8 @@ class Trainer:
             fresh = self._keep(changes, jobs, results)
         numbers = range(self.assignment.n_shards)
         ensemble = self._assemble(tuple(fresh[n] if n in fresh else shards[n] for n in numbers))
-        return Replacement(ensemble, *self._cost(jobs, ensemble))
+        work, rebuilt = self._cost(jobs, ensemble)
+        return Replacement(ensemble, self.shelf.home, work, rebuilt, self.shelf.warnings)
 
     def _keep(
         self, changes: list[Change], jobs: list[Job], results: list[Trained]

@@ -26,6 +26,8 @@ _ZEROS = "0" * 64
 _START = re.compile(
     rb'\{"__metadata__":\{"letheon":"\{\\"format\\":\\"letheon-v(\d{1,9})\\",\\"sha256\\":\\"'
 )
+_BEGIN = b'{"__metadata__":{"letheon":"'
+_CHECKPOINT = b"letheon-state-v"
 _THIS = int(FORMAT.removeprefix("letheon-v"))
 # The format of safetensors allows 100 MB.
 _MAX_HEADER = 90_000_000
@@ -80,7 +82,18 @@ def write_file(path: str | os.PathLike[str], value: Any, *, kind: str = "value")
     assert place is not None
     digest = hashlib.sha256(raw).hexdigest().encode()
     view = memoryview(raw)
-    write_atomically(Path(path), [view[: place.end()], digest, view[place.end() + 64 :]])
+    try:
+        write_atomically(Path(path), [view[: place.end()], digest, view[place.end() + 64 :]])
+    except OSError as error:
+        raise _about_the_target(error, path) from None
+
+
+def _about_the_target(error: OSError, path: str | os.PathLike[str]) -> OSError:
+    """Return the error with the path that the caller gave: the temporary file is our business."""
+    missing = isinstance(error, FileNotFoundError)
+    reason = "the directory to write into does not exist" if missing else error.strerror
+    # OSError itself chooses the subclass that belongs to the number.
+    return OSError(error.errno, reason, os.fspath(path))
 
 
 def _serialised(tree: Node, kind: str) -> bytes:
@@ -139,8 +152,11 @@ def build(contents: Contents, trusted: Trusted) -> Any:
 def read_contents(path: str | os.PathLike[str]) -> Contents:
     """Read and verify a file; import and build nothing."""
     raw = Path(path).read_bytes()
+    place = _START.match(raw, 8)
+    if place is None:
+        raise CorruptFileError(f"{os.fspath(path)}: {_what_else(raw)}")
     try:
-        _verify(raw)
+        _verify(raw, place)
         return _parse(raw)
     except CorruptFileError as error:
         raise CorruptFileError(
@@ -150,11 +166,8 @@ def read_contents(path: str | os.PathLike[str]) -> Contents:
         raise NewerFormatError(f"{os.fspath(path)}: {error}") from None
 
 
-def _verify(raw: bytes) -> None:
+def _verify(raw: bytes, place: re.Match[bytes]) -> None:
     """Check format and hash."""
-    place = _START.match(raw, 8)
-    if place is None:
-        raise CorruptFileError(_what_else(raw))
     if int(place[1]) != _THIS:
         raise NewerFormatError(
             f"the file has the format letheon-v{int(place[1])}, this version reads {FORMAT}; "
@@ -168,12 +181,18 @@ def _verify(raw: bytes) -> None:
 
 
 def _what_else(raw: bytes) -> str:
+    """Say what a file is that does not begin as `write_file` begins, and what to do about it."""
     if not raw:
-        return "the file is empty"
+        return "the file is empty; restore it from a copy"
+    if raw.startswith(_CHECKPOINT):
+        return "this is a checkpoint of a model; load the model file, which letheon.save wrote"
     if raw[:1] == b"\x80" or raw[:2] == b"PK":
-        return "this is a pickle or zip file, which letheon never opens; it is no letheon file"
-    if raw[8:9] == b"{":
-        return "this is a safetensors file without letheon's manifest, or its header was altered"
+        return "this is no letheon file but a pickle or zip file, which letheon never opens"
+    start = raw[8 : 8 + len(_BEGIN)]
+    if start and _BEGIN.startswith(start):
+        return "the file is truncated or its header was altered; restore the file from a copy"
+    if start.startswith(b"{"):
+        return "this is no letheon file but a safetensors file without letheon's manifest"
     return "this is no letheon file"
 
 

@@ -132,7 +132,11 @@ class DirectoryStore:
             Files that could not be destroyed; empty when all went well.
         """
         resisting = []
-        for file in sorted(self.path.iterdir()) if self.path.is_dir() else ():
+        try:
+            files = sorted(self.path.iterdir()) if self.path.is_dir() else []
+        except OSError:
+            return (str(self.path),)
+        for file in files:
             found = _OURS.fullmatch(file.name)
             if found and (found["partial"] or found["sha256"] not in names):
                 try:

@@ -1,0 +1,103 @@
+"""Everything that a model reaches through attributes and containers, leaf by leaf."""
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from functools import partial
+from operator import setitem
+from typing import Any
+
+import numpy as np
+
+Put = Callable[[Any], None]
+Attributes = Callable[[Any], dict[str, Any]]
+
+_ATOMS = (bool, int, float, complex, str, bytes, np.generic)
+_LONG = 4
+
+
+@dataclass(frozen=True)
+class Leaf:
+    """A number, text or array in a model; `put` sets another in its place, where one can."""
+
+    path: str
+    value: Any
+    put: Put | None
+
+
+def leaves(
+    root: Any, *, attributes: Attributes | None = None, brief: bool = False
+) -> Iterator[Leaf]:
+    """Yield every leaf; of long sequences of plain values only both ends if `brief`.
+
+    `attributes` says which attributes of an object count; by default all of them do.
+    """
+    walk = _Walk(attributes or (lambda value: dict(vars(value))), brief)
+    return walk.visit(Leaf(type(root).__name__, root, None))
+
+
+class _Walk:
+    def __init__(self, attributes: Attributes, brief: bool) -> None:
+        self._attributes = attributes
+        self._brief = brief
+        self._open: set[int] = set()
+
+    def visit(self, leaf: Leaf) -> Iterator[Leaf]:
+        value = leaf.value
+        if isinstance(value, _ATOMS) or (isinstance(value, np.ndarray) and value.dtype != object):
+            yield leaf
+        elif id(value) not in self._open:
+            self._open.add(id(value))
+            for part in self._parts(leaf):
+                yield from self.visit(part)
+            self._open.discard(id(value))
+
+    def _parts(self, leaf: Leaf) -> Iterable[Leaf]:
+        value, path = leaf.value, leaf.path
+        if isinstance(value, dict):
+            return [Leaf(f"{path}[{k!r}]", v, partial(setitem, value, k)) for k, v in value.items()]
+        if isinstance(value, np.ndarray):
+            return self._items(path, value.ravel().tolist(), value.flat.__setitem__)
+        if isinstance(value, list):
+            return self._items(path, value, partial(setitem, value))
+        if isinstance(value, tuple):
+            return self._items(path, value, partial(_put_in_tuple, leaf))
+        if isinstance(value, set | frozenset):
+            return [Leaf(f"{path}{{}}", part, None) for part in sorted(value, key=repr)]
+        return self._inside(value, path)
+
+    def _items(
+        self, path: str, items: Sequence[Any], put: Callable[[int, Any], None]
+    ) -> Iterable[Leaf]:
+        chosen: Iterable[int] = range(len(items))
+        if self._brief and len(items) > _LONG and all(isinstance(item, _ATOMS) for item in items):
+            chosen = (0, len(items) - 1)
+        return [Leaf(f"{path}[{k}]", items[k], partial(put, k)) for k in chosen]
+
+    def _inside(self, value: Any, path: str) -> Iterable[Leaf]:
+        if isinstance(value, type) or (callable(value) and not hasattr(value, "get_params")):
+            return []
+        if hasattr(value, "__dict__"):
+            own = vars(value)
+            return [
+                Leaf(f"{path}.{name}", part, partial(setitem, own, name))
+                for name, part in self._attributes(value).items()
+            ]
+        return [Leaf(f"{path}()", part, None) for part in _compiled_state(value)]
+
+
+def _put_in_tuple(leaf: Leaf, position: int, new: Any) -> None:
+    """Rebuild a tuple with one item changed, where its owner can be told."""
+    if leaf.put is not None:
+        items = [*leaf.value]
+        items[position] = new
+        make = getattr(type(leaf.value), "_make", tuple)
+        leaf.put(make(items))
+
+
+def _compiled_state(value: Any) -> Sequence[Any]:
+    """What an object without attributes (a compiled tree, say) gives to pickle."""
+    try:
+        reduced = value.__reduce_ex__(4)
+    except TypeError:
+        return ()
+    return reduced[1:3] if isinstance(reduced, tuple) else ()
