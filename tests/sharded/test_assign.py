@@ -109,17 +109,28 @@ def test_risky_people_are_cheaper_to_forget() -> None:
     assert risky_work < 0.75 * calm_work
 
 
-def test_learning_a_known_person_needs_no_risk_and_may_not_change_it() -> None:
+@examples(40)
+@given(st.integers(1, 6), st.integers(1, 5), st.integers(0, 2**32), st.integers(1, 3))
+@pytest.mark.filterwarnings("ignore::letheon.exceptions.ShardingWarning")
+def test_learning_a_known_person_needs_no_risk(
+    n_shards: int, n_slices: int, seed: int, n_edges: int
+) -> None:
+    people = make_people(20, seed=seed % 7)
+    late = make_people(20, seed=seed % 7 + 1)
+    risk = {person: (person * 7 % 20) / 20 for person in range(20)}
+    settings = {"n_shards": n_shards, "n_slices": n_slices, "random_state": seed}
+    settings["risk_edges"] = [0.2, 0.5, 0.8][:n_edges]
+    model = risky().set_params(**settings).fit(*people[:2], ids=people.ids, risk=risk)
+    model.learn(late.X, late.y, ids=late.ids)
+    joined = [np.concatenate(parts) for parts in zip(people, late, strict=True)]
+    fresh = risky().set_params(**settings).fit(joined[0], joined[1], ids=joined[2], risk=risk)
+    assert model.digest() == fresh.digest()
+    model.learn(late.X, late.y, ids=late.ids, risk=risk)
+
+
+def test_learning_may_not_change_a_persons_risk() -> None:
     people = make_people(20)
     model = risky().fit(*people[:2], ids=people.ids, risk=RISK)
-    model.learn(people.X[:1], people.y[:1], ids=[19])
-    fresh = risky().fit(
-        np.vstack([people.X, people.X[:1]]),
-        np.append(people.y, people.y[:1]),
-        ids=np.append(people.ids, 19),
-        risk=RISK,
-    )
-    assert model.digest() == fresh.digest()
     with pytest.raises(ValueError, match="another tier"):
         model.learn(people.X[:1], people.y[:1], ids=[19], risk=[0.0])
     with pytest.raises(ValueError, match="new people need a risk"):

@@ -8,12 +8,15 @@ import pandas as pd
 import polars as pl
 import pytest
 import scipy.sparse as sp
+from sklearn import config_context
 from sklearn.base import BaseEstimator, ClassifierMixin, clone
+from sklearn.calibration import CalibratedClassifierCV
 from sklearn.compose import make_column_transformer
 from sklearn.ensemble import GradientBoostingClassifier, RandomForestClassifier
 from sklearn.feature_extraction.text import CountVectorizer
 from sklearn.linear_model import LogisticRegression, Ridge, SGDClassifier
 from sklearn.model_selection import GridSearchCV, KFold, cross_val_score
+from sklearn.multiclass import OneVsRestClassifier
 from sklearn.naive_bayes import GaussianNB, MultinomialNB
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import OneHotEncoder, StandardScaler
@@ -247,7 +250,7 @@ def test_an_error_in_a_shard_says_which() -> None:
     people.X[0, 0] = np.inf
     with pytest.raises(ValueError, match="infinity") as caught:
         SISAClassifier(LogisticRegression(), n_shards=2).fit(*people[:2], ids=people.ids)
-    assert "while training shard" in caught.value.__notes__[0]
+    assert "inside shard" in caught.value.__notes__[0]
 
 
 class FailsOnSmallData(ClassifierMixin, BaseEstimator):
@@ -290,8 +293,6 @@ def test_a_search_inside_is_refused_and_says_to_put_it_outside() -> None:
 
 
 def test_every_seed_inside_is_set_even_in_a_splitter() -> None:
-    from sklearn.calibration import CalibratedClassifierCV
-
     inner = CalibratedClassifierCV(
         RandomForestClassifier(2), cv=KFold(2, shuffle=True), ensemble=False
     )
@@ -375,3 +376,58 @@ def test_the_callers_array_is_neither_kept_nor_changed() -> None:
     digest = model.digest()
     X[:] = 0.0
     assert model.digest() == digest
+
+
+def test_ids_are_sorted_and_do_not_show_who_shares_a_shard() -> None:
+    model = tree().fit(*PEOPLE[:2], ids=PEOPLE.ids)
+    assert model.ids_.tolist() == list(range(30))
+
+
+def test_ids_of_another_kind_are_named_as_such() -> None:
+    model = tree().fit(*PEOPLE[:2], ids=PEOPLE.ids)
+    with pytest.raises(UnknownIdError, match="holds int ids and was given str"):
+        model.forget(["3"])
+
+
+def test_parallel_loops_inside_do_not_change_the_result() -> None:
+    inner = CalibratedClassifierCV(RandomForestClassifier(20, max_depth=2, n_jobs=2), cv=2)
+    found = {
+        SISAClassifier(inner, n_shards=2, random_state=0).fit(*PEOPLE[:2], ids=PEOPLE.ids).digest()
+        for _ in range(3)
+    }
+    assert len(found) == 1
+
+
+@pytest.mark.parametrize("n_jobs", [None, 2])
+def test_settings_of_scikit_learn_are_those_of_the_fit(n_jobs: int | None) -> None:
+    inner = make_pipeline(StandardScaler(), LogisticRegression())
+    rest = PEOPLE.without([3])
+    with config_context(transform_output="pandas"):
+        model = SISAClassifier(inner, n_shards=2, random_state=0, n_jobs=n_jobs)
+        model.fit(*PEOPLE[:2], ids=PEOPLE.ids)
+        fresh = SISAClassifier(inner, n_shards=2, random_state=0).fit(*rest[:2], ids=rest.ids)
+    model.forget([3])
+    assert model.digest() == fresh.digest()
+
+
+def test_counting_learners_are_noticed_inside_others_too() -> None:
+    with pytest.raises(ValueError, match="see each row once"):
+        SISAClassifier(OneVsRestClassifier(MultinomialNB()), n_slices=3).fit(*PEOPLE[:2])
+
+
+def test_wrong_columns_are_refused_even_by_constant_shards() -> None:
+    model = SISAClassifier(GaussianNB(), n_shards=1).fit(PEOPLE.X, np.ones(len(PEOPLE.X)))
+    with pytest.raises(ValueError, match="features"):
+        model.predict(np.zeros((1, 99)))
+
+
+def test_integer_targets_of_a_regression_are_floats() -> None:
+    model = SISARegressor(Ridge(), n_shards=2, random_state=0)
+    model.fit(PEOPLE.X, PEOPLE.y, ids=PEOPLE.ids)
+    model.learn(PEOPLE.X[:1], [1.5], ids=[999])
+    assert model.n_rows_ == len(PEOPLE.ids) + 1
+
+
+def test_labels_of_mixed_kinds_are_refused() -> None:
+    with pytest.raises(ValueError, match="mixes float and int"):
+        tree().fit([[0.0], [1.0], [2.0]], [1, 2.0, 1])

@@ -5,22 +5,26 @@ import signal
 import subprocess
 import sys
 import textwrap
+import warnings
 from pathlib import Path
 from typing import Any
 
 import pytest
 from sklearn.linear_model import SGDClassifier
+from sklearn.model_selection import GridSearchCV
 from sklearn.naive_bayes import GaussianNB
 
 import letheon
 from letheon import SISAClassifier
 from letheon.exceptions import (
+    CannotForgetError,
     ChangedParametersError,
     CheckpointError,
     CheckpointWarning,
     CorruptFileError,
 )
 from letheon.rows import as_ids
+from letheon.sharded import sweep_checkpoints
 from letheon.sharded._states import SavedState
 from letheon.state import DirectoryStore
 from tests.sharded.people import make_people
@@ -208,12 +212,95 @@ def test_a_moved_directory_is_followed_and_a_copied_one_refused(tmp_path: Path) 
 
 def test_a_forged_key_cannot_lead_out_of_the_directory(tmp_path: Path) -> None:
     model = fitted(tmp_path / "states")
-    model.checkpoint_key_ = "../elsewhere"
+    victim = tmp_path / "elsewhere" / ("0" * 64 + ".letheon-state")
+    victim.parent.mkdir()
+    victim.write_text("somebody's")
+    model.checkpoint_home_ = str(victim.parent)
     digest = model.digest()
-    with pytest.raises(CorruptFileError, match="32 hexadecimal digits"):
+    with pytest.raises(CorruptFileError, match="no directory of a letheon model"):
         model.forget([3])
     assert model.digest() == digest
-    assert not (tmp_path / "elsewhere").exists()
+    model.fit(*PEOPLE[:2], ids=PEOPLE.ids)
+    assert victim.read_text() == "somebody's"
+
+
+def test_a_relative_directory_is_found_from_anywhere(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    model = fitted("states")
+    letheon.save(model, "model.letheon")
+    (tmp_path / "other").mkdir()
+    monkeypatch.chdir(tmp_path / "other")
+    loaded = letheon.load(tmp_path / "model.letheon")
+    loaded.forget([in_slice(loaded, 2)])
+    assert loaded.digest() == fitted(gone=[in_slice(model, 2)]).digest()
+    assert {n.partition(".")[0] for n in files(tmp_path / "states")} == loaded.ensemble_.files
+    assert list((tmp_path / "other").iterdir()) == []
+
+
+def test_states_that_were_moved_away_are_declared_and_not_taken_for_destroyed(
+    tmp_path: Path,
+) -> None:
+    model = fitted(tmp_path / "old")
+    (tmp_path / "old").rename(tmp_path / "hidden")
+    person = in_slice(model, 0)
+    with pytest.warns(CheckpointWarning, match="destroy them there"):
+        receipt = model.forget([person])
+    assert "was not found" in receipt.guarantee.residual_state[0]
+    assert model.digest() == fitted(gone=[person]).digest()
+    model.fit(*PEOPLE[:2], ids=PEOPLE.ids)
+    assert model.residual_state_ == ()
+
+
+def test_a_warning_that_is_an_error_comes_when_all_is_done(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    model = fitted(tmp_path)
+    person = in_slice(model, 0)
+    monkeypatch.setattr(DirectoryStore, "keep_only", lambda self, names: ("stubborn",))
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        with pytest.raises(CheckpointWarning):
+            model.forget([person])
+    assert model.digest() == fitted(gone=[person]).digest()
+    assert model.residual_state_ == ("stubborn could not be destroyed",)
+
+
+def test_the_warning_names_the_callers_line(tmp_path: Path) -> None:
+    model = fitted(tmp_path)
+    for file in tmp_path.rglob("*.letheon-state"):
+        file.write_bytes(b"altered")
+    with pytest.warns(CheckpointWarning) as caught:
+        model.forget([in_slice(model, 3)])
+    assert [warning.filename for warning in caught] == [__file__]
+
+
+def test_states_of_models_that_are_gone_can_be_swept(tmp_path: Path) -> None:
+    (tmp_path / "notes.txt").write_text("mine")
+    search = GridSearchCV(sliced(tmp_path), {"n_shards": [1, 2]}, cv=2)
+    search.fit(*PEOPLE[:2], ids=PEOPLE.ids)
+    best = search.best_estimator_
+    assert len(list(tmp_path.iterdir())) == 1 + 5
+    assert sweep_checkpoints(tmp_path, keep=[best]) == 4
+    assert {path.name for path in tmp_path.iterdir()} == {
+        "notes.txt",
+        Path(best.checkpoint_home_).name,
+    }
+    best.forget([3])
+    assert {n.partition(".")[0] for n in files(tmp_path)} - {"notes"} == best.ensemble_.files
+
+
+def test_a_killed_fit_can_be_swept(tmp_path: Path) -> None:
+    orphan = tmp_path / ("a" * 32)
+    DirectoryStore(orphan).put(b"half a fit")
+    assert sweep_checkpoints(tmp_path) == 1
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_nested_model_may_not_keep_files(tmp_path: Path) -> None:
+    with pytest.raises(CannotForgetError, match="checkpoint_dir=None"):
+        letheon.NaiveUnlearner(sliced(tmp_path)).fit(*PEOPLE[:2], ids=PEOPLE.ids)
 
 
 def test_a_file_that_cannot_be_destroyed_is_declared(

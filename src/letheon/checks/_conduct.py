@@ -1,6 +1,5 @@
 """Checks of conduct: errors change nothing, receipts tell the truth, predictions are pure."""
 
-import threading
 from typing import Any
 
 import numpy as np
@@ -111,53 +110,6 @@ def check_predict_is_pure(estimator: Any) -> None:
     assert np.array_equal(answers(model, people.X), said), "the second answer differs"
     assert model.digest() == digest, "predict changed the digest"
     assert saved_bytes(model) == file, "predict changed the saved file"
-
-
-def check_predict_while_forgetting(estimator: Any) -> None:
-    """A concurrent reader sees the model before or after a request, never a mixture."""
-    people = make_people(estimator)
-    model, after = fit(estimator, people), fit(estimator, people)
-    after.forget(people.names[:1])
-    allowed = [answers(model, people.X), answers(after, people.X)]
-    seen: list[Any] = []
-    stop = threading.Event()
-
-    def read() -> None:
-        while not stop.is_set() and len(seen) < 500:
-            seen.append(answers(model, people.X))
-
-    reader = threading.Thread(target=read)
-    reader.start()
-    model.forget(people.names[:1])
-    stop.set()
-    reader.join()
-    mixed = [said for said in seen if not any(np.array_equal(said, fine) for fine in allowed)]
-    assert not mixed, f"{len(mixed)} of {len(seen)} answers were of neither model"
-
-
-def check_changed_parameters_are_noticed(estimator: Any) -> None:
-    """Settings changed after fit are never mixed with states of the old ones."""
-    people = make_people(estimator)
-    model = fit(estimator, people)
-    name, value = _other_setting(model)
-    if name is None:
-        return
-    model.set_params(**{name: value})
-    try:
-        model.forget(people.names[:1])
-    except ValueError:
-        return
-    raise AssertionError(f"forget went on after {name} was changed to {value!r}")
-
-
-def _other_setting(model: Any) -> tuple[str | None, Any]:
-    from letheon.base import NEUTRAL_PARAMETERS
-
-    for name, value in sorted(model.get_params(deep=True).items()):
-        neutral = name.rpartition("__")[2] in NEUTRAL_PARAMETERS
-        if not neutral and isinstance(value, int | float):
-            return name, (not value) if isinstance(value, bool) else value + 1
-    return None, None
 
 
 def check_guarantee_is_honest(estimator: Any) -> None:

@@ -4,12 +4,13 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+import scipy.sparse as sp
 from numpy.typing import NDArray
 from sklearn.base import clone, is_classifier, is_regressor
 from sklearn.utils import get_tags
 
 CANARY = "canary-9f2c51d7"
-_CLASSES = ("ash", "elm", "oak")
+CLASSES = ("ash", "elm", "oak")
 
 
 @dataclass(frozen=True)
@@ -44,7 +45,7 @@ def make_people(estimator: Any, *, seed: int = 0, n_people: int = 24) -> People:
     rng = np.random.default_rng(seed)
     owners = np.repeat(np.arange(n_people), rng.integers(1, 4, n_people))
     rng.shuffle(owners)
-    labels = rng.integers(0, len(_CLASSES), len(owners))
+    labels = rng.integers(0, len(CLASSES), len(owners))
     X = rng.normal(size=(len(owners), 4)) + labels[:, None]
     X = np.vstack([X, [[812.0625, -977.1875, 655.4375, -733.3125]]])
     labels = np.append(labels, 1)
@@ -56,7 +57,7 @@ def make_people(estimator: Any, *, seed: int = 0, n_people: int = 24) -> People:
 
 def _target(estimator: Any, X: NDArray[np.float64], labels: NDArray[Any]) -> NDArray[Any] | None:
     if is_classifier(estimator):
-        return np.asarray(np.array(_CLASSES)[labels])
+        return np.asarray(np.array(CLASSES)[labels])
     if is_regressor(estimator):
         return np.asarray(labels + X[:, 0] / 10)
     return None
@@ -79,5 +80,6 @@ def answers(model: Any, X: NDArray[Any]) -> NDArray[Any]:
     """Return what the model says: probabilities where it has them."""
     for method in ("predict_proba", "predict", "transform"):
         if hasattr(model, method):
-            return np.asarray(getattr(model, method)(X))
+            said = getattr(model, method)(X)
+            return np.asarray(said.toarray() if sp.issparse(said) else said)
     raise TypeError(f"{type(model).__name__} neither predicts nor transforms")

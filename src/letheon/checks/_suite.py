@@ -5,7 +5,16 @@ from typing import Any, TypeVar
 
 from sklearn.base import is_classifier
 
-from letheon.checks import _conduct, _exactness, _residue
+from letheon.checks import (
+    _conduct,
+    _digests,
+    _effect,
+    _exactness,
+    _parameters,
+    _readers,
+    _residue,
+)
+from letheon.checks._requirements import require_forgetting_estimator
 
 Check = Callable[[Any], None]
 _Test = TypeVar("_Test", bound=Callable[..., None])
@@ -18,30 +27,46 @@ _ALWAYS: tuple[Check, ...] = (
     _conduct.check_forget_removes_all_rows_of_a_person,
     _conduct.check_receipt_digest_matches_model,
     _conduct.check_predict_is_pure,
-    _conduct.check_predict_while_forgetting,
-    _conduct.check_changed_parameters_are_noticed,
+    _readers.check_predict_while_forgetting,
+    _parameters.check_changed_parameters_are_noticed,
     _conduct.check_guarantee_is_honest,
     _residue.check_canary_bytes_absent_from_saved_model,
     _residue.check_aggregates_do_not_reveal_the_row,
-    _residue.check_digest_depends_on_state,
+    _digests.check_digest_depends_on_state,
     _exactness.check_save_load_then_forget,
+    _effect.check_forget_moves_answers_towards_retrain,
 )
 _EXACT: tuple[Check, ...] = (
     _exactness.check_forget_equals_retrain,
     _exactness.check_forget_in_one_batch_equals_one_by_one,
     _exactness.check_forget_order_does_not_matter,
+    _residue.check_forgotten_values_leave_no_trace,
 )
 
 
 def yield_checks(estimator: Any) -> Iterator[Check]:
-    """Yield the checks that apply to this estimator."""
-    yield from _ALWAYS
+    """Return the checks that apply to this estimator, one after the other.
+
+    Raises
+    ------
+    TypeError
+        It is no forgetting estimator; the text lists everything that it lacks.
+    """
+    require_forgetting_estimator(estimator)
+    return iter(_applicable(estimator))
+
+
+def _applicable(estimator: Any) -> list[Check]:
+    checks = [*_ALWAYS]
     if estimator.facts.exact:
-        yield from _EXACT
+        checks += _EXACT
         if hasattr(estimator, "learn"):
-            yield _exactness.check_learn_equals_fit
+            checks.append(_exactness.check_learn_equals_fit)
+    else:
+        checks.append(_effect.check_forget_law_close_to_retrain)
     if is_classifier(estimator):
-        yield _conduct.check_forget_last_of_class
+        checks.append(_conduct.check_forget_last_of_class)
+    return checks
 
 
 def check_forgetting_estimator(estimator: Any) -> None:

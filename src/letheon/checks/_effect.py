@@ -1,0 +1,173 @@
+"""Checks of effect, for methods of every kind: after `forget` the model answers as a retrain does.
+
+The canary of these checks is a person whose rows contradict everybody else's: far out, with the
+label or target that the others would never give there. How many rows it takes for a retrain
+without them to answer clearly differently depends on the estimator, so several numbers are tried.
+"""
+
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy.stats import ks_2samp
+
+from letheon.checks._people import CANARY, CLASSES, People, answers, fit, make_people, refit
+
+Floats = NDArray[np.float64]
+
+_NUMBERS_OF_ROWS = (1, 4, 60)
+_CLEAR = 0.02
+_TOLERANCE = 0.05
+_LEVEL = 1e-4
+_SEEDS = range(20)
+_AVERAGED_SEEDS = range(8)
+
+
+class _Effect(NamedTuple):
+    """Mean answers before a request, after it, and of a retrain; `noise` is that of the means."""
+
+    before: Floats
+    after: Floats
+    retrained: Floats
+    noise: float
+
+    @property
+    def to_move(self) -> float:
+        """How far the answers had to move."""
+        return _distance(self.before, self.retrained)
+
+    @property
+    def left(self) -> float:
+        """How far they still are from those of a retrain."""
+        return _distance(self.after, self.retrained)
+
+    @property
+    def is_clear(self) -> bool:
+        """Whether the answers had to move at all, beyond noise."""
+        spread = float(np.abs(self.retrained - self.retrained.mean(axis=0)).mean())
+        return self.to_move > max(_CLEAR * spread, 4 * self.noise, 1e-9)
+
+
+def check_forget_moves_answers_towards_retrain(estimator: Any) -> None:
+    """Forgetting an influential person brings the answers at least half the way to a retrain's."""
+    n_rows = _clear_number_of_rows(estimator)
+    if n_rows is None:
+        return
+    effect = _effect(estimator, make_contrary_people(estimator, n_rows))
+    assert effect.left <= 0.5 * effect.to_move, (
+        f"forgetting {n_rows} influential row(s) left the answers {effect.left:.3g} away from those "
+        f"of a retrain; they were {effect.to_move:.3g} away before"
+    )
+
+
+def check_forget_law_close_to_retrain(estimator: Any) -> None:
+    """Over many seeds, models that forgot and retrained models answer alike on the canary.
+
+    A two-sample Kolmogorov-Smirnov test at level 1e-4. A gap of less than a few per cent of the
+    answer passes: an approximate method with hardly any randomness need not be exact.
+    """
+    n_rows = _clear_number_of_rows(estimator)
+    if n_rows is None:
+        return
+    people = make_contrary_people(estimator, n_rows)
+    rest, canary = people.without([CANARY]), people.only([CANARY])
+    before, after, retrained = [], [], []
+    for seed in _SEEDS:
+        model = fit(estimator, people, seed=seed)
+        before.append(_statistic(model, canary))
+        model.forget([CANARY])
+        after.append(_statistic(model, canary))
+        retrained.append(_statistic(fit(estimator, rest, seed=seed + len(_SEEDS)), canary))
+    gap = abs(np.median(after) - np.median(retrained))
+    scale = max(abs(np.median(before)), abs(np.median(retrained)))
+    if gap <= _TOLERANCE * scale:
+        return
+    p_value = float(ks_2samp(after, retrained).pvalue) if np.ptp([*after, *retrained]) else 1.0
+    assert p_value >= _LEVEL, (
+        f"over {len(_SEEDS)} seeds, models that forgot say {np.median(after):.4g} about the canary "
+        f"and retrained ones {np.median(retrained):.4g} (medians; p = {p_value:.1g})"
+    )
+
+
+def make_contrary_people(estimator: Any, n_rows: int) -> People:
+    """Return people like `make_people`'s with a canary of `n_rows` moderate, contrary rows."""
+    others = make_people(estimator).without([CANARY])
+    rng = np.random.default_rng(n_rows)
+    X = np.vstack([others.X, 4.0 + rng.normal(scale=0.25, size=(n_rows, others.X.shape[1]))])
+    ids = np.append(others.ids, [CANARY] * n_rows)
+    if others.y is None:
+        return People(X, None, ids)
+    contrary = CLASSES[0] if others.y.dtype.kind == "U" else -8.0
+    return People(X, np.append(others.y, [contrary] * n_rows), ids)
+
+
+def _clear_number_of_rows(estimator: Any) -> int | None:
+    """Return how many contrary rows make a retrain answer clearly differently.
+
+    None if the answers do not depend on the training rows at all; an error if they do, but these
+    checks cannot tell a model that forgot from one that did not.
+    """
+    for n_rows in _NUMBERS_OF_ROWS:
+        if _effect(estimator, make_contrary_people(estimator, n_rows)).is_clear:
+            return n_rows
+    assert _ignores_its_rows(estimator), (
+        f"this check cannot tell whether {type(estimator).__name__} forgets: a retrain without "
+        f"{_NUMBERS_OF_ROWS[-1]} contrary rows gives nearly the same answers, or they are hidden "
+        "by noise; check it with settings under which single people matter more"
+    )
+    return None
+
+
+def _effect(estimator: Any, people: People) -> _Effect:
+    rest = people.without([CANARY])
+    before, after, retrained = [], [], []
+    for seed in _seeds(estimator, people):
+        model = fit(estimator, people, seed=seed)
+        before.append(_numbers(model, people.X))
+        model.forget([CANARY])
+        after.append(_numbers(model, people.X))
+        retrained.append(_numbers(refit(model, rest), people.X))
+    half = len(retrained) // 2
+    noise = _distance(_mean(retrained[:half]), _mean(retrained[half:])) if half else 0.0
+    return _Effect(_mean(before), _mean(after), _mean(retrained), noise)
+
+
+def _seeds(estimator: Any, people: People) -> range:
+    """Return one seed where answers do not depend on it, or where no two models may differ."""
+    if estimator.facts.exact:
+        return range(1)
+    one, two = (_numbers(fit(estimator, people, seed=seed), people.X) for seed in (0, 1))
+    return range(1) if np.array_equal(one, two) else _AVERAGED_SEEDS
+
+
+def _ignores_its_rows(estimator: Any) -> bool:
+    """Whether two models of quite different people give the same answers."""
+    people, others = make_people(estimator), make_people(estimator, seed=1)
+    one, two = (_numbers(fit(estimator, data), people.X) for data in (people, others))
+    return one.shape == two.shape and np.array_equal(one, two)
+
+
+def _numbers(model: Any, X: NDArray[Any]) -> Floats:
+    """Return the answers as numbers: labels become one indicator per class."""
+    said = answers(model, X)
+    if said.dtype.kind in "USO":
+        said = said[..., None] == np.array(CLASSES)
+    return np.asarray(said, float)
+
+
+def _statistic(model: Any, canary: People) -> float:
+    """Return the mean answer on the canary's rows: of a classifier, the share of their label."""
+    said = _numbers(model, canary.X)
+    if canary.y is None or canary.y.dtype.kind != "U":
+        return float(said.mean())
+    held = model.classes_.tolist() if said.shape[1] == len(model.classes_) else list(CLASSES)
+    return float(said[:, held.index(canary.y[0])].mean())
+
+
+def _mean(several: list[Floats]) -> Floats:
+    mean: Floats = np.mean(several, axis=0)
+    return mean
+
+
+def _distance(one: Floats, two: Floats) -> float:
+    return float(np.abs(one - two).mean()) if one.shape == two.shape else np.inf
