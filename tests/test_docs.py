@@ -202,7 +202,8 @@ NAMED = {
     "docs/sisa.md": [*parameters(letheon.SISAClassifier), "risk"],
     "docs/checks.md": [
         check.__name__ for check in yield_checks(letheon.SISAClassifier(DecisionTreeClassifier()))
-    ],
+    ]
+    + ["check_forget_law_close_to_retrain"],
     "CHANGELOG.md": [name for name in public_names(letheon) if name != "__version__"],
     "docs/cli.md": [
         command.callback.__name__ for command in app.registered_commands if command.callback

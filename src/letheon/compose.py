@@ -349,14 +349,15 @@ class ForgetPipeline(ForgetMixin, MetaEstimatorMixin, BaseEstimator):
 
     def _fit_steps(self, steps: Steps, rows: Rows, config: dict[str, Any]) -> FittedSteps:
         """Fit unfitted steps on the rows, keeping the raw rows only where they are needed."""
-        X, fitted = rows.X, FittedSteps(tuple(steps), rows if self._learns_early() else None)
+        fitted = FittedSteps(tuple(steps), rows if self._learns_early() else None)
+        X, _ = rows.part(0, len(rows))  # a step that works in place must not spoil the held rows
         try:
             with controlled(config, library_seed(0, Purpose.STEP)):
-                for name, step in steps[:-1]:
+                for name, step in steps:
                     with inner_training(f"step {name!r}"):
                         _fit_step(step, X, rows)
-                        X = X if _passes_through(step) else step.transform(X)
-                _fit_step(fitted.model, X, rows)
+                        if step is not fitted.model and not _passes_through(step):
+                            X = step.transform(X)
         except BaseException:
             fitted.destroy_files()
             raise

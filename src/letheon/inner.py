@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from copy import deepcopy
 from importlib.metadata import PackageNotFoundError, version
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 import joblib
 import numpy as np
@@ -34,15 +34,26 @@ def seeded_clone(estimator: Any, seed: int, purpose: Purpose, *parts: int) -> An
     return fresh
 
 
-def parts_of(estimator: Any, path: str = "") -> Iterator[tuple[str, Any]]:
+class Part(NamedTuple):
+    """An estimator, where it stands in the outermost one, and its own parameters."""
+
+    path: str
+    estimator: Any
+    params: dict[str, Any]
+
+
+def parts_of(estimator: Any, path: str = "") -> Iterator[Part]:
     """Yield an estimator and all that are nested in its parameters, lists and dicts included."""
-    yield path, estimator
-    for name, value in sorted(estimator.get_params(deep=False).items()):
-        yield from _parts_inside(value, f"{path}{name}__")
+    params = estimator.get_params(deep=False)
+    yield Part(path, estimator, params)
+    for name in sorted(params):
+        yield from _parts_inside(params[name], f"{path}{name}__")
 
 
-def _parts_inside(value: Any, path: str) -> Iterator[tuple[str, Any]]:
-    if hasattr(value, "get_params") and not isinstance(value, type):
+def _parts_inside(value: Any, path: str) -> Iterator[Part]:
+    if isinstance(value, str | int | float | type | None):
+        return
+    if hasattr(value, "get_params"):
         yield from parts_of(value, path)
     elif isinstance(value, list | tuple):
         for position, part in enumerate(value):
@@ -54,7 +65,7 @@ def _parts_inside(value: Any, path: str) -> Iterator[tuple[str, Any]]:
 
 def _refuse_frozen(estimator: Any) -> None:
     """Raise for a part that `clone` leaves fitted: a retrain would keep what it learned before."""
-    if any(isinstance(part, FrozenEstimator) for _, part in parts_of(estimator)):
+    if any(isinstance(part.estimator, FrozenEstimator) for part in parts_of(estimator)):
         raise CannotForgetError(
             f"{type(estimator).__name__} holds a FrozenEstimator, which keeps what it learned "
             "before and cannot forget it; give the estimator inside it, unfitted"
@@ -69,8 +80,8 @@ class SeedSlots:
 
     def __init__(self, estimator: Any) -> None:
         self._slots: list[tuple[str, Any]] = []
-        for path, part in parts_of(estimator):
-            for name, value in sorted(part.get_params(deep=False).items()):
+        for path, part, params in parts_of(estimator):
+            for name, value in sorted(params.items()):
                 if name == "random_state":
                     self._slots.append((path + name, part))
                 elif hasattr(value, "random_state") and not hasattr(value, "get_params"):
@@ -86,17 +97,18 @@ class SeedSlots:
 
 def refuse_nested_files(estimator: Any) -> None:
     """Raise for a part that would keep files of its own: nobody could destroy them in time."""
-    for _, part in parts_of(estimator):
-        if part.get_params(deep=False).get("checkpoint_dir") is not None:
+    for part in parts_of(estimator):
+        if part.params.get("checkpoint_dir") is not None:
             raise CannotForgetError(
-                f"{type(part).__name__} inside another estimator has checkpoint_dir set; files of "
+                f"{type(part.estimator).__name__} inside another estimator has checkpoint_dir set; files of "
                 "a nested model cannot be destroyed reliably. Use checkpoint_dir=None there."
             )
 
 
 def versions_of(estimator: Any) -> dict[str, str]:
     """Return the versions of the packages that the estimator and its parts come from."""
-    packages = {type(part).__module__.partition(".")[0] for _, part in parts_of(estimator)}
+    kinds = {type(part.estimator) for part in parts_of(estimator)}
+    packages = {kind.__module__.partition(".")[0] for kind in kinds}
     found = {}
     for package in sorted(packages - {"sklearn", "letheon"}):
         with suppress(PackageNotFoundError):
@@ -117,21 +129,26 @@ def controlled(config: dict[str, Any], seed: int) -> Iterator[None]:
         one_thread(),
         joblib.parallel_config(backend="sequential"),
         config_context(**config),
-        _global_generators(seed),
+        _global_generators(),
     ):
+        seed_globally(seed)
         yield
+
+
+def seed_globally(seed: int) -> None:
+    """Seed Python's and NumPy's global generators; inside `controlled` only."""
+    check_random_state(None).seed(seed)  # what np.random.rand and its like draw from
+    random.seed(seed)
 
 
 _turn = threading.RLock()
 
 
 @contextmanager
-def _global_generators(seed: int) -> Iterator[None]:
-    shared = check_random_state(None)  # what np.random.rand and its like draw from
+def _global_generators() -> Iterator[None]:
+    shared = check_random_state(None)
     with _turn:
         before = shared.get_state(), random.getstate()
-        shared.seed(seed)
-        random.seed(seed)
         try:
             yield
         finally:

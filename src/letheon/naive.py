@@ -169,7 +169,7 @@ class NaiveUnlearner(ForgetMixin, MetaEstimatorMixin, BaseEstimator):
     def inverse_transform(self, X: Any) -> Any:
         """Undo the transform with the fitted estimator."""
         check_is_fitted(self)
-        return self.estimator_.inverse_transform(X)
+        return self.estimator_.inverse_transform(present_table(X))
 
     @offered_by(_inner)
     def get_feature_names_out(self, input_features: Any = None) -> Any:

@@ -58,4 +58,5 @@ class Receipt:
 
 def _count(number: int, things: str) -> str:
     """Return ``1 row`` or ``4 rows``: parts are named in the plural."""
-    return f"{number} {things.removesuffix('s') if number == 1 else things}"
+    ending = "es" if things.endswith(("sses", "xes", "ches")) else "s"
+    return f"{number} {things.removesuffix(ending) if number == 1 else things}"

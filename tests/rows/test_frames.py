@@ -10,7 +10,7 @@ import polars as pl
 import pytest
 from sklearn.preprocessing import StandardScaler
 
-from letheon.rows import hold_table
+from letheon.rows import _tables, hold_table
 from letheon.rows._tables import join_rows, slice_rows, take_rows
 from tests.rows.buffers import owned_bytes, polars_text_bytes
 
@@ -205,19 +205,60 @@ def test_joined_enums_are_united() -> None:
     ("held", "given"),
     [
         (pd.DataFrame({"a": [1]}), pl.DataFrame({"a": [1]})),
-        (pd.DataFrame({"a": [1]}), pd.DataFrame({"b": [1]})),
-        (pd.DataFrame({"a": [1]}), pd.DataFrame({"a": [1.5]})),
-        (pd.DataFrame({"a": [1]}), pd.DataFrame({"a": pd.array([1], dtype="Int64")})),
-        (pd.DataFrame({"a": [1], "b": [1]}), pd.DataFrame({"b": [1], "a": [1]})),
-        (pl.DataFrame({"a": [1]}), pl.DataFrame({"a": ["1"]})),
         (pl.DataFrame({"a": [1]}), np.array([[1]])),
         (np.array([[1]]), pd.DataFrame({"a": [1]})),
     ],
 )
-def test_other_layouts_are_refused(held: Any, given: Any) -> None:
-    # A join that widened a column would leave it wide after the newcomers have left.
-    with pytest.raises(ValueError, match=r"new rows have layout .*; this model holds"):
+def test_other_kinds_of_tables_are_refused(held: Any, given: Any) -> None:
+    with pytest.raises(ValueError, match=r"new rows are .*; this model holds .*same kind of table"):
         join_rows(hold_table(held), hold_table(given))
+
+
+@pytest.mark.parametrize("make", FRAMES)
+@pytest.mark.parametrize(
+    ("held", "given", "what"),
+    [
+        ({"a": [1]}, {"b": [1]}, r"\('b', .*\) where \('a', .*\) is held"),
+        ({"a": [1]}, {"a": [1.5]}, r"\('a', '.loat64'\) where \('a', '.nt64'\) is held"),
+        ({"a": [1]}, {"a": ["1"]}, r"where \('a', '.nt64'\) is held"),
+        ({"a": [1], "b": [1]}, {"b": [1], "a": [1]}, r"'b'.*where.*'a'.*;.*'a'.*where.*'b'"),
+        ({"a": [1], "b": [1]}, {"a": [1]}, "1 columns, not 2"),
+        ({"a": [1]}, {"a": [1], "b": [1]}, "2 columns, not 1"),
+    ],
+)
+def test_other_columns_are_refused(make: Any, held: Any, given: Any, what: str) -> None:
+    # A join that widened a column would leave it wide after the newcomers have left.
+    with pytest.raises(ValueError, match=rf"new rows have other columns: {what}.*in that order"):
+        join_rows(hold_table(make(held)), hold_table(make(given)))
+
+
+def test_a_nullable_column_is_another_column() -> None:
+    nullable = pd.DataFrame({"a": pd.array([1], dtype="Int64")})
+    with pytest.raises(ValueError, match=r"\('a', 'Int64'\) where \('a', 'int64'\) is held"):
+        join_rows(hold_table(pd.DataFrame({"a": [1]})), hold_table(nullable))
+
+
+@pytest.mark.parametrize("make", FRAMES)
+def test_a_frame_to_predict_is_shown_without_being_held(
+    make: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def never(*_: Any) -> None:
+        raise AssertionError("a frame was converted as if it were kept")
+
+    monkeypatch.setattr(_tables, "hold_table", never)
+    monkeypatch.setattr(_tables, "_tidy_frame", never)
+    frame = make(COLUMNS)
+    shown = _tables.present_table(frame)
+    assert type(shown) is type(frame)
+    assert shown.equals(frame)
+    assert list(shown.dtypes) == list(frame.dtypes)
+
+
+@pytest.mark.parametrize("make", FRAMES)
+def test_a_frame_to_predict_cannot_be_spoilt(make: Any) -> None:
+    frame = make({"a": [1.0, 2.0]})  # one column: NumPy sees it without a copy
+    StandardScaler(copy=False).fit_transform(_tables.present_table(frame))
+    assert np.array(frame).tolist() == [[1.0], [2.0]]
 
 
 @pytest.mark.parametrize("make", FRAMES)

@@ -53,7 +53,9 @@ def name_of(value: Any) -> str:
         (pl.Series([1, 2], dtype=pl.UInt64), [1, 2]),
         ([-(2**63), 2**63 - 1], [-(2**63), 2**63 - 1]),
         ([], []),
-        (np.array([], np.uint64), []),
+        *((np.array([], dtype), []) for dtype in ("u8", "f8", "?", "U1", "S1", "M8[s]", object)),
+        (pd.Series([], dtype=float), []),
+        (pl.Series([], dtype=pl.Float64), []),
     ],
     ids=name_of,
 )
@@ -188,6 +190,17 @@ def test_sets_are_refused_where_order_matters(unordered: Any) -> None:
         row_ids(unordered, 2)
 
 
+def test_a_column_name_is_no_column() -> None:
+    with pytest.raises(IdsTypeError, match=r"'customer' is one text; give one id per row, such as"):
+        row_ids("customer", 8)
+
+
+@pytest.mark.parametrize("given", [[1, None], ["a", float("nan")]])
+def test_missing_ids_are_explained(given: Any) -> None:
+    with pytest.raises(IdsTypeError, match=r"\(a missing value is a float or None\)"):
+        as_ids(given)
+
+
 @pytest.mark.parametrize("n_rows", [0, 1, 3])
 def test_one_id_per_row(n_rows: int) -> None:
     with pytest.raises(IdsLengthError, match=f"got 2 ids for {n_rows} rows"):
@@ -209,6 +222,16 @@ def test_take_is_list_indexing(values: list[Any], data: st.DataObject) -> None:
     positions = data.draw(st.lists(st.integers(0, len(values) - 1)))
     taken = as_ids(values).take(np.array(positions, np.int64))
     assert taken.to_list() == [values[position] for position in positions]
+
+
+@given(st.sampled_from([0, 17, "p"]), st.sets(st.integers(0, 59), max_size=3))
+def test_what_a_small_removal_leaves(start: Any, leaving: set[int]) -> None:
+    # Long runs of neighbours are copied as runs.
+    values = [start + n if isinstance(start, int) else f"{start * (n % 4)}{n}" for n in range(60)]
+    stay = [n for n in range(60) if n not in leaving]
+    taken = as_ids(values).take(np.array(stay))
+    assert taken.to_list() == [values[n] for n in stay]
+    assert all(buffer.base is None for buffer in vars(taken).values())
 
 
 @given(

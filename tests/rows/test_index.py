@@ -18,9 +18,11 @@ PAIRS: st.SearchStrategy[tuple[list[Any], list[Any]]] = st.one_of(
 
 
 def assert_finds(held: list[Any], wanted: list[Any]) -> None:
-    positions, found = IdIndex(as_ids(held)).find(as_ids(wanted))
-    assert positions.tolist() == [row for row, value in enumerate(held) if value in wanted]
-    assert found.tolist() == [value in held for value in wanted]
+    matches = IdIndex(as_ids(held)).find(as_ids(wanted))
+    assert matches.positions.tolist() == [row for row, value in enumerate(held) if value in wanted]
+    assert matches.found.tolist() == [value in held for value in wanted]
+    for row, value in zip(matches.any_row.tolist(), wanted, strict=True):
+        assert held[row] == value if value in held else row == -1
 
 
 @pytest.fixture(params=[1, 2])
@@ -57,10 +59,10 @@ def test_colliding_hashes_confuse_nobody(held: list[Any], wanted: list[Any]) -> 
 
 @pytest.mark.parametrize(("held", "wanted"), [([1, 2], ["1", "2"]), (["1", "2"], [1, 2])])
 def test_int_and_str_are_different_people(held: list[Any], wanted: list[Any]) -> None:
-    positions, found = IdIndex(as_ids(held)).find(as_ids(wanted))
-    assert positions.size == 0
-    assert not found.any()
-    assert found.shape == (2,)
+    matches = IdIndex(as_ids(held)).find(as_ids(wanted))
+    assert matches.positions.size == 0
+    assert matches.any_row.tolist() == [-1, -1]
+    assert matches.found.tolist() == [False, False]
 
 
 def test_nobody_wanted_and_nobody_held() -> None:

@@ -36,7 +36,9 @@ def make_rows(ids: list[Any]) -> Rows:
         ([True, False], "?"),
         (np.array([True, False], object), "?"),
         (np.array([1, 2], object), "i8"),
-        (np.array([1, 2.5], object), "f8"),
+        (np.array([1.0, np.float32(2.5)], object), "f8"),
+        (np.array([np.int8(1), 2], object), "i8"),
+        ([np.int8(1), 2], "i8"),
         (["a", "bbb"], "U3"),
         (np.array(["a", "b"], "U9"), "U1"),
         (np.array(["a", "bbb"], object), "U3"),
@@ -57,6 +59,59 @@ def test_labels_have_canonical_dtypes(given: Any, dtype: str) -> None:
     assert held.tolist() == (
         list(given) if isinstance(given, pd.Series) else np.array(given).tolist()
     )
+
+
+@pytest.mark.parametrize(
+    ("mixed", "named"),
+    [
+        ([1, 2.5], "float and int"),
+        ((True, 2), "bool and int"),
+        ([np.int64(1), 2.5], "float and int"),
+        ([np.True_, 1.0], "bool and float"),
+        (["a", 1], "int and str"),
+        (["a", np.nan], "float and str"),
+        ([[1, 2], [3, 4.5]], "float and int"),
+        (np.array([1, 2.5, "a"], object), "float and int"),
+        (np.array([np.int64(1), 2.5], object), "float and int"),
+        (pd.Series([1, 2.5], dtype=object), "float and int"),
+        (pl.Series([1, 2.5], dtype=pl.Object), "float and int"),
+    ],
+    ids=repr,
+)
+def test_labels_of_mixed_kinds_are_refused(mixed: Any, named: str) -> None:
+    # The dtype they have together would stay when the odd one leaves.
+    with pytest.raises(ValueError, match=f"y mixes {named}; give labels of one kind"):
+        hold_target(mixed)
+
+
+@pytest.mark.parametrize(
+    "y", [[1, None], ["a", None], np.array(["a", 1, None], object), np.array([1.5, "a"], object)]
+)
+def test_what_mixed_objects_leave_is_held_as_if_alone(y: Any) -> None:
+    for rows in ([0], [1], [0, 1]):
+        left = take_target(hold_target(y), np.array(rows))
+        alone = hold_target(y[rows] if isinstance(y, np.ndarray) else [y[row] for row in rows])
+        assert left is not None
+        assert (left.dtype, left.tolist()) == (alone.dtype, alone.tolist())
+
+
+@pytest.mark.parametrize(
+    "y",
+    [
+        [1, 2],
+        [True, 2.5],
+        np.array([1, 2], np.uint8),
+        np.array([1, 2], object),
+        np.array([np.int8(1), 2.5], object),
+        np.array([True, False], object),
+        np.array([[1, 2], [3, 4]]),
+    ],
+    ids=repr,
+)
+def test_targets_of_regression_are_float_whatever_they_were(y: Any) -> None:
+    held = hold_target(y, as_float=True)
+    assert held.dtype == np.float64
+    assert held.tolist() == np.array(y, float).tolist()
 
 
 @pytest.mark.parametrize(
@@ -107,10 +162,17 @@ def test_labels_join_in_the_held_dtype(held: Any, given: Any, joined: list[Any])
 
 
 @pytest.mark.parametrize(
-    ("held", "given"), [([1], ["a"]), (["a"], [1]), ([1], [1.5]), ([True], [7]), ([1], [[1, 2]])]
+    ("held", "given", "message"),
+    [
+        ([1], ["a"], r"new labels are texts; this model was fitted with numbers \(int64\)"),
+        (["a"], [1.5], r"new labels are numbers \(float64\); this model was fitted with texts"),
+        ([1], [[1, 2]], r"new labels are numbers \(int64\) in 2 columns; this model"),
+        ([1], [1.5], r"new labels have dtype float64 .*int64, which this model\s+holds"),
+        ([True], [7], r"new labels have dtype int64 .*bool, which this model\s+holds"),
+    ],
 )
-def test_labels_of_other_kinds_are_refused(held: Any, given: Any) -> None:
-    with pytest.raises(ValueError, match=r"new labels have dtype .*this model\s+holds"):
+def test_labels_of_other_kinds_are_refused(held: Any, given: Any, message: str) -> None:
+    with pytest.raises(ValueError, match=message):
         join_target(hold_target(held), hold_target(given))
 
 

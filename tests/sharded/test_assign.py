@@ -118,7 +118,7 @@ def test_learning_a_known_person_needs_no_risk(
     people = make_people(20, seed=seed % 7)
     late = make_people(20, seed=seed % 7 + 1)
     risk = {person: (person * 7 % 20) / 20 for person in range(20)}
-    settings = {"n_shards": n_shards, "n_slices": n_slices, "random_state": seed}
+    settings: dict[str, Any] = {"n_shards": n_shards, "n_slices": n_slices, "random_state": seed}
     settings["risk_edges"] = [0.2, 0.5, 0.8][:n_edges]
     model = risky().set_params(**settings).fit(*people[:2], ids=people.ids, risk=risk)
     model.learn(late.X, late.y, ids=late.ids)

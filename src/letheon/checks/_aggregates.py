@@ -66,7 +66,7 @@ def _squares(array: NDArray[Any], p: int) -> Iterator[Floats]:
         if np.isfinite(block).all():
             yield from (block, block @ block.T, block.T @ block)
             if np.linalg.cond(block) < 1e12:
-                yield np.linalg.inv(block)
+                yield np.asarray(np.linalg.inv(block), np.float64)
 
 
 def _of_moments(matrix: Floats, X: Floats) -> Iterator[tuple[str, Floats]]:

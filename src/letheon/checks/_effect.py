@@ -55,8 +55,8 @@ def check_forget_moves_answers_towards_retrain(estimator: Any) -> None:
         return
     effect = _effect(estimator, make_contrary_people(estimator, n_rows))
     assert effect.left <= 0.5 * effect.to_move, (
-        f"forgetting {n_rows} influential row(s) left the answers {effect.left:.3g} away from those "
-        f"of a retrain; they were {effect.to_move:.3g} away before"
+        f"forgetting {n_rows} influential row(s) left the answers {effect.left:.3g} away from "
+        f"those of a retrain; they were {effect.to_move:.3g} away before"
     )
 
 

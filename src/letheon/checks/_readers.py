@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from concurrent.futures import TimeoutError as StillWaiting
 from contextlib import contextmanager
+from functools import partial
 from types import FrameType
 from typing import Any
 
@@ -28,7 +29,7 @@ def check_predict_while_forgetting(estimator: Any) -> None:
     for watch in (_often, _after_every_line):
         model = fit(estimator, people)
         before = answers(model, people.X)
-        with watch(lambda model=model: answers(model, people.X), model) as seen:
+        with watch(partial(answers, model, people.X), model) as seen:
             model.forget(people.names[:1])
         allowed = [before, answers(model, people.X)]
         failed = [said for said in seen if isinstance(said, Exception)]
@@ -121,8 +122,11 @@ class _Stops:
         except StillWaiting:  # the reader waits for the model's lock, as it may
             self._waiting = asked
 
-    def _identity(self) -> list[tuple[str, int]]:
-        return [(name, id(value)) for name, value in vars(self._model).items()]
+    def _identity(self) -> list[int]:
+        """Which objects are the attributes of the model, and theirs."""
+        own = list(vars(self._model).values())
+        theirs = [part for value in own for part in getattr(value, "__dict__", {}).values()]
+        return [id(part) for part in (*own, *theirs)]
 
     def _is_method(self, frame: FrameType) -> bool:
         names = frame.f_code.co_varnames[: frame.f_code.co_argcount]

@@ -46,7 +46,9 @@ def _of_letheon(estimator: Any) -> list[str]:
     if isinstance(estimator, ForgetMixin):
         return lacking + [f"{name}: still to be written" for name in _TO_WRITE if _open(kind, name)]
     absent = [name for name in _OFFERED if not hasattr(kind, name)]
-    alike = f", which brings {', '.join(absent)}" if absent else " (to have its names is not enough)"
+    alike = (
+        f", which brings {', '.join(absent)}" if absent else " (to have its names is not enough)"
+    )
     return [f"letheon.base.ForgetMixin among its bases{alike}", *lacking]
 
 

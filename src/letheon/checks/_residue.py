@@ -107,10 +107,13 @@ def _differences(one: Any, two: Any) -> list[str]:
 
 
 def _same(one: Any, two: Any) -> bool:
-    if not isinstance(one, np.ndarray | np.generic):
-        return type(one) is type(two) and bool(one == two or (one != one and two != two))
-    if type(one) is not type(two) or one.dtype != two.dtype or one.shape != two.shape:
+    if type(one) is not type(two):
         return False
-    if one.dtype.names:  # padding between the fields of a compiled tree is no data
-        return all(_same(one[name], two[name]) for name in one.dtype.names)
-    return np.array_equal(one, two, equal_nan=one.dtype.kind in "fc")
+    if isinstance(one, str | bytes):
+        return bool(one == two)
+    mine, yours = np.asarray(one), np.asarray(two)
+    if mine.dtype != yours.dtype or mine.shape != yours.shape:
+        return False
+    if mine.dtype.names:  # padding between the fields of a compiled tree is no data
+        return all(_same(mine[name], yours[name]) for name in mine.dtype.names)
+    return np.array_equal(mine, yours, equal_nan=mine.dtype.kind in "fc")

@@ -1,7 +1,7 @@
 """Everything that a model reaches through attributes and containers, leaf by leaf."""
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from operator import setitem
 from typing import Any
@@ -32,7 +32,11 @@ def leaves(
     `attributes` says which attributes of an object count; by default all of them do.
     """
     walk = _Walk(attributes or (lambda value: dict(vars(value))), brief)
-    return walk.visit(Leaf(type(root).__name__, root, None))
+    return walk.visit(Leaf(type(root).__name__, root, _nowhere))
+
+
+def _nowhere(_: Any) -> None:
+    """The root stands in nothing that could hold another value."""
 
 
 class _Walk:
@@ -48,7 +52,8 @@ class _Walk:
         elif id(value) not in self._open:
             self._open.add(id(value))
             for part in self._parts(leaf):
-                yield from self.visit(part)
+                # A copy that pickle would make cannot be changed, nor can anything in it.
+                yield from self.visit(part if leaf.put else replace(part, put=None))
             self._open.discard(id(value))
 
     def _parts(self, leaf: Leaf) -> Iterable[Leaf]:
@@ -86,12 +91,12 @@ class _Walk:
 
 
 def _put_in_tuple(leaf: Leaf, position: int, new: Any) -> None:
-    """Rebuild a tuple with one item changed, where its owner can be told."""
-    if leaf.put is not None:
-        items = [*leaf.value]
-        items[position] = new
-        make = getattr(type(leaf.value), "_make", tuple)
-        leaf.put(make(items))
+    """Rebuild a tuple with one item changed, and give it to the tuple's owner."""
+    items = [*leaf.value]
+    items[position] = new
+    make = getattr(type(leaf.value), "_make", tuple)
+    assert leaf.put is not None
+    leaf.put(make(items))
 
 
 def _compiled_state(value: Any) -> Sequence[Any]:

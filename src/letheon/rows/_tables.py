@@ -71,7 +71,7 @@ def _with_dtype(X: Any) -> Any:
     if not isinstance(X, list | tuple):
         return X
     array = np.asarray(X)
-    if array.dtype.kind in "biu":
+    if array.dtype.kind in "biuf":
         return array.astype(np.float64)
     if array.dtype.kind == "O" or (array.dtype.kind == "U" and not _all_texts(X)):
         raise ValueError(
@@ -82,7 +82,7 @@ def _with_dtype(X: Any) -> Any:
 
 
 def _all_texts(X: Any) -> bool:
-    return all(isinstance(value, str) for row in X for value in row)
+    return all(isinstance(value, str) for value in np.asarray(X, object).ravel())
 
 
 def take_rows(X: Table, positions: NDArray[np.int64]) -> Table:
@@ -145,20 +145,31 @@ def hold_target(y: Any, *, as_float: bool = False) -> NDArray[Any]:
     if not as_float:
         require_one_kind(y)
     array = check_array(y, ensure_2d=False, dtype=None, ensure_all_finite=False, input_name="y")
-    if as_float and array.dtype.kind in "biu":
-        array = array.astype(np.float64)
-    return _canonical_labels(array)
+    labels = _canonical_labels(array)
+    return labels.astype(np.float64) if as_float and labels.dtype.kind in "bi" else labels
 
 
 def require_one_kind(y: Any) -> None:
-    """Refuse labels of mixed kinds: their common dtype would depend on rows that may leave."""
-    if isinstance(y, np.ndarray) and y.dtype.kind != "O":
+    """Refuse labels of mixed kinds: their common dtype would depend on rows that may leave.
+
+    In an array of objects texts may stand beside numbers; in a list NumPy would turn the numbers
+    into texts.
+    """
+    is_list = isinstance(y, list | tuple)
+    if not is_list and str(getattr(y, "dtype", "")).lower() != "object":
         return
-    if not isinstance(y, np.ndarray | list | tuple) or np.ndim(y) != 1:
-        return
-    kinds = {type(value).__name__ for value in y if isinstance(value, int | float)}
-    if len(kinds) > 1:
-        raise ValueError(f"y mixes {' and '.join(sorted(kinds))}; give labels of one kind")
+    kinds = {_kind_of(value) for value in np.asarray(y, object).ravel()}
+    mixed = kinds & ({"bool", "int", "float", "str"} if is_list else {"bool", "int", "float"})
+    if len(mixed) > 1:
+        raise ValueError(f"y mixes {' and '.join(sorted(mixed))}; give labels of one kind")
+
+
+def _kind_of(value: Any) -> str:
+    return type(_plain_value(value)).__name__
+
+
+def _plain_value(value: Any) -> Any:
+    return value.item() if isinstance(value, np.generic) else value
 
 
 def take_target(y: NDArray[Any] | None, positions: NDArray[np.int64]) -> NDArray[Any] | None:
@@ -253,7 +264,8 @@ def _canonical_labels(array: NDArray[Any]) -> NDArray[Any]:
             return array.astype(np.float64)
         case "b":
             return array.copy()
-    return _labels_of(array.ravel().tolist()).reshape(array.shape)
+    values = [_plain_value(value) for value in array.ravel().tolist()]
+    return _labels_of(values).reshape(array.shape)
 
 
 def _labels_of(values: list[Any]) -> NDArray[Any]:

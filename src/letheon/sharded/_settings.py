@@ -51,9 +51,9 @@ def stage_epochs(
         least = math.ceil((n_slices + 1) / 2)
         epochs = max(_USUAL_EPOCHS, least) if stage_data == "cumulative" else 1
     schedule = epochs_per_stage(check_count("epochs", epochs), n_slices, stage_data)  # type: ignore[arg-type]
-    for _, part in parts_of(estimator):
-        if type(part).__module__ == "sklearn.naive_bayes":
-            _require_counting_once(part, schedule, stage_data)
+    for part in parts_of(estimator):
+        if type(part.estimator).__module__ == "sklearn.naive_bayes":
+            _require_counting_once(part.estimator, schedule, stage_data)
     return schedule
 
 

@@ -6,7 +6,6 @@ h only.
 """
 
 from collections.abc import Iterable
-from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -14,7 +13,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from letheon import state
-from letheon.inner import SeedSlots, controlled, inner_training, require_acceptable, seeded_clone
+from letheon.inner import (
+    SeedSlots,
+    controlled,
+    inner_training,
+    require_acceptable,
+    seed_globally,
+    seeded_clone,
+)
 from letheon.rows import Rows
 from letheon.seeds import Purpose, library_seed
 from letheon.sharded._plan import StageData
@@ -98,7 +104,10 @@ def shard_classes(rows: Rows) -> NDArray[Any]:
 def train_shard(recipe: Recipe, job: Job) -> Trained:
     """Train one shard; errors of the inner estimator say which shard it was."""
     rows = f"{len(job.rows)} row(s)"
-    with inner_training(f"shard {job.number}, which holds {rows}; fewer shards give each more"):
+    with (
+        inner_training(f"shard {job.number}, which holds {rows}; fewer shards give each more"),
+        controlled(recipe.config, _stage_seed(recipe, job, 0)),
+    ):
         return _train(recipe, job)
 
 
@@ -111,8 +120,7 @@ def _train(recipe: Recipe, job: Job) -> Trained:
         return Trained(ConstantModel(classes[0].item()), nothing)
     if recipe.epochs is None:
         model = seeded_clone(recipe.template, recipe.seed, Purpose.STAGE, job.number, 0, 0)
-        with _controlled(recipe, job, 0):
-            return Trained(model.fit(*job.rows.part(0, len(job.rows))), nothing)
+        return Trained(model.fit(*job.rows.part(0, len(job.rows))), nothing)
     return _train_stages(recipe, job)
 
 
@@ -140,17 +148,16 @@ def _train_stage(recipe: Recipe, job: Job, ends: tuple[int, ...], stage: int, mo
             first_call["classes"] = shard_classes(job.rows)
     X, y = job.rows.part(begin, end)
     seeds = SeedSlots(model)
-    with _controlled(recipe, job, stage):
-        for epoch in range(recipe.epochs[stage]):
-            seeds.fill(recipe.seed, Purpose.STAGE, job.number, stage, epoch)
-            model.partial_fit(X, y, **first_call)
-            first_call = {}
+    seed_globally(_stage_seed(recipe, job, stage))
+    for epoch in range(recipe.epochs[stage]):
+        seeds.fill(recipe.seed, Purpose.STAGE, job.number, stage, epoch)
+        model.partial_fit(X, y, **first_call)
+        first_call = {}
     return model
 
 
-def _controlled(recipe: Recipe, job: Job, stage: int) -> AbstractContextManager[None]:
-    seed = library_seed(recipe.seed, Purpose.STAGE, job.number, stage)
-    return controlled(recipe.config, seed)
+def _stage_seed(recipe: Recipe, job: Job, stage: int) -> int:
+    return library_seed(recipe.seed, Purpose.STAGE, job.number, stage)
 
 
 def _save(model: Any) -> tuple[Blob | None, Any]:
