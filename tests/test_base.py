@@ -4,6 +4,7 @@ import copy
 import gc
 import pickle
 import threading
+import warnings
 from typing import Any, ClassVar, Self
 
 import numpy as np
@@ -15,9 +16,10 @@ from sklearn.preprocessing import StandardScaler
 
 from letheon import NaiveUnlearner
 from letheon import base as base_module
-from letheon.base import ForgetMixin, Outcome, Removal, exclusive, removal_of, require_known
+from letheon.base import ForgetMixin, Outcome, Removal, exclusive, locate_in, require_known
 from letheon.exceptions import (
     ChangedParametersError,
+    CheckpointWarning,
     EmptyModelError,
     IdsTypeError,
     NotFittedError,
@@ -33,6 +35,7 @@ class Total(ForgetMixin, BaseEstimator):
     facts: ClassVar[MethodFacts] = NaiveUnlearner.facts
     rows_: Rows
     total_: float
+    seed_: int
 
     def __init__(
         self, *, scale: float = 1.0, n_jobs: int | None = None, random_state: Any = None
@@ -49,6 +52,10 @@ class Total(ForgetMixin, BaseEstimator):
         )
         return self
 
+    def learn(self, X: Any, y: Any = None, *, ids: Any) -> Self:
+        more = Rows(hold_table(X), None, as_ids(ids if ids is not None else []))
+        return self._learn(ids, lambda: self.rows_.joined(more))
+
     @property
     def n_rows_(self) -> int:
         return len(self.rows_)
@@ -60,7 +67,7 @@ class Total(ForgetMixin, BaseEstimator):
         return Guarantee(kind="exact", reference="a sum is a sum", residual_state=("nothing",))
 
     def _locate(self, wanted: Ids) -> Removal:
-        return removal_of(self.rows_.find(wanted), len(wanted))
+        return locate_in(self.rows_, wanted)
 
     def _prepare(self, removal: Removal) -> Any:
         return self.rows_.without(removal.where)
@@ -68,6 +75,25 @@ class Total(ForgetMixin, BaseEstimator):
     def _commit(self, plan: Any) -> Outcome:
         vars(self).update(rows_=plan, total_=float(plan.X.sum()))
         return Outcome(work=0.5, rebuilt={"sums": 1})
+
+
+class Talkative(Total):
+    """Has something to say about every commit."""
+
+    def _commit(self, plan: Any) -> Outcome:
+        outcome = super()._commit(plan)
+        return Outcome(outcome.work, outcome.rebuilt, ("first remark", "second remark"))
+
+
+class Unwritten(ForgetMixin, BaseEstimator):
+    """A family of which nothing but `fit` is written."""
+
+    facts: ClassVar[MethodFacts] = NaiveUnlearner.facts
+    seed_: int
+
+    def fit(self) -> Self:
+        self.seed_ = 0
+        return self
 
 
 class Stubborn(Total):
@@ -98,12 +124,22 @@ def test_forget_removes_everything_of_a_person_and_says_so() -> None:
     assert receipt.seconds >= 0
 
 
-def test_ids_are_listed_once_in_order_of_appearance() -> None:
-    assert total().ids_.tolist() == ["a", "b", "c"]
-    assert total().n_rows_ == 4
+@pytest.mark.parametrize(
+    ("ids", "listed"),
+    [
+        (["b", "a", "b", "Z"], ["Z", "a", "b"]),
+        ([10, 9, -1, 9], [-1, 9, 10]),
+        (["10", "9", "", "ä"], ["", "10", "9", "ä"]),
+    ],
+)
+def test_ids_are_listed_once_and_sorted(ids: list[Any], listed: list[Any]) -> None:
+    # In order of appearance they would tell in which order people came.
+    model = Total().fit(np.eye(4), ids=ids)
+    assert model.ids_.tolist() == listed
+    assert model.n_rows_ == 4
 
 
-@pytest.mark.parametrize("nobody", [[], (), set(), np.array([], int), iter([])])
+@pytest.mark.parametrize("nobody", [[], (), set(), np.array([], int), np.array([]), iter([])])
 def test_nobody_is_a_no_op_with_a_receipt(nobody: Any) -> None:
     model = total()
     before = model.digest()
@@ -128,7 +164,7 @@ def test_digests_frame_the_request() -> None:
             UnknownIdError,
             r"not in this model: \['nobody'\]; nothing was forgotten, see model.ids_",
         ),
-        ([1], UnknownIdError, r"\[1\]"),
+        ([1], UnknownIdError, r"\[1\].*holds str ids and was given int, and 1 is not '1'"),
         (["a", "b", "c"], EmptyModelError, r"3 id\(s\) own all 4 row\(s\).*Delete the model"),
         ("a", IdsTypeError, r"give a list of ids: \['a'\]"),
         (["a", None], IdsTypeError, "NoneType"),
@@ -160,13 +196,22 @@ def test_a_failure_while_preparing_changes_nothing(
 @pytest.mark.parametrize("missing", [1, 5, 6, 12])
 def test_at_most_five_missing_ids_are_shown(missing: int) -> None:
     with pytest.raises(UnknownIdError) as info:
-        require_known(as_ids(list(range(missing))))
+        require_known(as_ids(list(range(missing))), as_ids([99]))
     assert str(list(range(min(missing, 5)))) in str(info.value)
     assert (f"and {missing - 5} more" in str(info.value)) == (missing > 5)
+    assert "is not '1'" not in str(info.value), "the hint is for ids of another kind"
 
 
 def test_no_missing_ids_no_error() -> None:
-    assert removal_of(total().rows_.find(as_ids(["a"])), 1).n_rows == 2
+    removal = locate_in(total().rows_, as_ids(["a"]))
+    assert (removal.n_ids, removal.n_rows, removal.where.tolist()) == (1, 2, [0, 2])
+
+
+def test_ids_of_the_other_kind_are_explained_before_any_change() -> None:
+    model = Total().fit([[1.0], [2.0]])
+    with pytest.raises(UnknownIdError, match=r"\['0'\].*holds int ids and was given str"):
+        model.forget(["0"])
+    assert model.n_rows_ == 2
 
 
 @pytest.mark.parametrize("name", ["ids_", "guarantee_", "residual_state_"])
@@ -190,6 +235,65 @@ def test_tuning_becomes_part_of_the_claim_but_not_of_the_digest() -> None:
     assert model.guarantee_.tuning == "grid search"
     assert model.forget([]).guarantee.tuning == "grid search"
     assert model.digest() == digest
+
+
+def test_tuning_is_said_in_words() -> None:
+    with pytest.raises(ValueError, match="got an empty text"):
+        total().declare_tuning("")
+
+
+def test_a_new_fit_drops_the_note_on_tuning() -> None:
+    model = NaiveUnlearner(LogisticRegression()).fit([[0.0], [1.0]], [0, 1])
+    model.declare_tuning("grid search").forget([])
+    assert model.fit([[0.0], [1.0]], [0, 1]).guarantee_.tuning is None
+
+
+def test_remarks_are_warnings_once_all_is_done() -> None:
+    model = total(Talkative)
+    with pytest.warns(CheckpointWarning) as caught:
+        receipt = model.forget(["a"], digest=True)
+    assert [str(one.message) for one in caught] == ["first remark", "second remark"]
+    assert {one.filename for one in caught} == {__file__}
+    assert receipt.digest_after == model.digest()
+
+
+@pytest.mark.parametrize("call", ["forget", "learn"])
+def test_a_warning_that_is_an_error_leaves_a_whole_model(call: str) -> None:
+    model = total(Talkative)
+    with warnings.catch_warnings(), pytest.raises(CheckpointWarning, match="first remark"):
+        warnings.simplefilter("error")
+        model.forget(["a"]) if call == "forget" else model.learn([[16.0]], ids=["a"])
+    left = {"forget": ([2, 8], ["b", "c"]), "learn": ([1, 2, 4, 8, 16], ["a", "b", "a", "c", "a"])}
+    values, ids = left[call]
+    fresh = Talkative().fit(np.array(values, float)[:, None], ids=ids)
+    assert model.digest() == fresh.digest()
+    with exclusive(model):  # the lock was given back
+        assert model.n_rows_ == len(ids)
+
+
+def test_learn_is_a_commit_too() -> None:
+    model = total()
+    assert model.learn([[16.0]], ids=["a"]) is model
+    assert model.total_ == 31.0
+    with pytest.raises(IdsTypeError, match="ids=None; say whose rows they are"):
+        model.learn([[16.0]], ids=None)
+    with pytest.raises(ChangedParametersError):
+        model.set_params(scale=2.0).learn([[16.0]], ids=["a"])
+    with pytest.raises(NotFittedError):
+        Total().learn([[16.0]], ids=["a"])
+    assert model.total_ == 31.0
+
+
+def test_a_family_may_add_to_the_environment() -> None:
+    class Dependent(Total):
+        def _environment(self) -> dict[str, str]:
+            return super()._environment() | {"oracle": "7"}
+
+    model = total(Dependent)
+    environment = vars(model)["environment_"]
+    assert environment["oracle"] == "7"
+    assert environment.items() > vars(total())["environment_"].items()
+    assert model._destroy_files() == []
 
 
 def test_residual_state_is_that_of_the_claim() -> None:
@@ -229,6 +333,17 @@ def test_nested_changes_are_noticed(change: dict[str, Any]) -> None:
     model.set_params(**change)
     with pytest.raises(ChangedParametersError):
         model.forget([2])
+
+
+@pytest.mark.parametrize("hold", [lambda inner: [inner], lambda inner: {"one": inner}])
+def test_changes_in_lists_and_dicts_of_estimators_are_noticed(hold: Any) -> None:
+    inner = LogisticRegression()
+    model = Total(scale=hold(inner)).fit([[1.0], [2.0]])
+    assert inner.set_params(n_jobs=2) is inner
+    assert model.forget([]).n_rows == 0
+    inner.C = 7.0
+    with pytest.raises(ChangedParametersError):
+        model.forget([1])
 
 
 def test_changes_behind_set_params_are_noticed() -> None:
@@ -284,10 +399,17 @@ def test_locks_neither_travel_nor_stay() -> None:
     assert len(base_module._locks) == before
 
 
-def test_every_abstract_method_has_to_be_written() -> None:
-    declared = {
-        name
-        for name in vars(ForgetMixin)
-        if getattr(getattr(ForgetMixin, name), "__isabstractmethod__", False)
-    }
-    assert declared == {"n_rows_", "_held_ids", "_claim", "_locate", "_prepare", "_commit"}
+@pytest.mark.parametrize(
+    ("call", "sentence"),
+    [
+        (lambda model: model.n_rows_, "must say how many rows it holds"),
+        (lambda model: model.ids_, "must return the ids it holds"),
+        (lambda model: model.guarantee_, "must state its guarantee"),
+        (lambda model: model.forget([1]), "must find the rows of people"),
+        (lambda model: model._prepare(Removal(1, 1, None)), "must prepare a removal"),
+        (lambda model: model._commit(None), "must commit a removal"),
+    ],
+)
+def test_what_a_family_lacks_is_said_in_a_sentence(call: Any, sentence: str) -> None:
+    with pytest.raises(NotImplementedError, match=f"^Unwritten {sentence}$"):
+        call(Unwritten().fit())

@@ -1,31 +1,41 @@
 """How wrappers treat the estimator inside: seeds everywhere, honest errors, its own tags."""
 
+import random
+import threading
 from typing import Any
 
+import joblib
 import numpy as np
 import pandas as pd
 import pytest
 import scipy.sparse as sp
-from sklearn.base import BaseEstimator
+import sklearn
+from sklearn.base import BaseEstimator, ClassifierMixin, clone
 from sklearn.ensemble import BaggingClassifier, HistGradientBoostingClassifier
 from sklearn.frozen import FrozenEstimator
 from sklearn.linear_model import LogisticRegression, LogisticRegressionCV, SGDClassifier
 from sklearn.model_selection import KFold
 from sklearn.naive_bayes import MultinomialNB
-from sklearn.pipeline import make_pipeline
+from sklearn.pipeline import Pipeline, make_pipeline
 from sklearn.preprocessing import QuantileTransformer
 from sklearn.tree import DecisionTreeClassifier
 from sklearn.utils import get_tags
+from threadpoolctl import threadpool_info, threadpool_limits
 
-from letheon import NaiveUnlearner
-from letheon.exceptions import CannotForgetError, EmptyModelError
+from letheon import NaiveUnlearner, SISAClassifier
+from letheon.exceptions import CannotForgetError, CorruptFileError, EmptyModelError
 from letheon.inner import (
     SeedSlots,
+    controlled,
     inherit_tags,
+    inner_training,
+    parts_of,
+    refuse_nested_files,
     remember_features,
     require_acceptable,
     retraining,
     seeded_clone,
+    versions_of,
 )
 from letheon.seeds import Purpose, library_seed
 
@@ -33,6 +43,27 @@ NESTED = make_pipeline(
     QuantileTransformer(),
     BaggingClassifier(make_pipeline(DecisionTreeClassifier()), random_state=5),
 )
+PLACES = {
+    "steps__0__1__random_state": "quantiletransformer__random_state",
+    "steps__1__1__random_state": "baggingclassifier__random_state",
+    "steps__1__1__estimator__steps__0__1__random_state": (
+        "baggingclassifier__estimator__decisiontreeclassifier__random_state"
+    ),
+}
+
+
+class Committee(ClassifierMixin, BaseEstimator):
+    """Classifiers in a plain list and in a dict, of which `get_params` tells nothing."""
+
+    def __init__(self, members: Any = (), chairs: Any = None) -> None:
+        self.members = members
+        self.chairs = chairs
+
+    def fit(self, X: Any, y: Any) -> "Committee":
+        everybody = [*self.members, *(self.chairs or {}).values()]
+        self.classes_ = np.unique(y)
+        self.votes_ = [clone(member).fit(X, y).coef_ for member in everybody]
+        return self
 
 
 def seeds_in(estimator: Any) -> dict[str, Any]:
@@ -40,12 +71,124 @@ def seeds_in(estimator: Any) -> dict[str, Any]:
     return {name: value for name, value in params if name.rpartition("__")[2] == "random_state"}
 
 
-def test_every_nested_seed_is_set_by_its_own_name() -> None:
+def test_every_nested_seed_is_set_by_its_own_place() -> None:
     seeds = seeds_in(seeded_clone(NESTED, 7, Purpose.STAGE, 2, 3))
-    assert len(seeds) == 3
+    assert seeds == {
+        name: library_seed(7, Purpose.STAGE, 2, 3, place) for place, name in PLACES.items()
+    }
     assert len(set(seeds.values())) == 3
-    for name, seed in seeds.items():
-        assert seed == library_seed(7, Purpose.STAGE, 2, 3, name)
+
+
+def test_names_of_steps_may_not_matter_but_places_do() -> None:
+    one, two = (Pipeline([(name, QuantileTransformer())]) for name in ("first", "second"))
+    seeds = [seeds_in(seeded_clone(model, 7, Purpose.STAGE)).popitem()[1] for model in (one, two)]
+    assert seeds[0] == seeds[1] == library_seed(7, Purpose.STAGE, "steps__0__1__random_state")
+
+
+def test_seeds_in_lists_and_dicts_are_set() -> None:
+    model = Committee([SGDClassifier(), SGDClassifier()], {"head": NESTED})
+    fresh = seeded_clone(model, 7, Purpose.STAGE)
+    heads = [f"chairs__head__{place}" for place in PLACES]
+    places = [*(f"members__{n}__random_state" for n in (0, 1)), *heads]
+    found = [part.random_state for part in fresh.members]
+    found += [seeds_in(fresh.chairs["head"])[name] for name in PLACES.values()]
+    assert found == [library_seed(7, Purpose.STAGE, place) for place in places]
+    assert model.members[0].random_state is None
+    assert NESTED[1].random_state == 5
+
+
+def test_parts_are_found_wherever_they_are_nested() -> None:
+    inner = SGDClassifier()
+    parts = dict(parts_of(Committee([inner, ("a", [inner])], {"b": Committee([inner])})))
+    own = {"", "members__0__", "members__1__1__0__", "chairs__b__", "chairs__b__members__0__"}
+    assert set(parts) == own
+    assert parts["members__1__1__0__"] is inner
+
+
+@pytest.mark.parametrize("hold", [lambda part: Committee([part]), make_pipeline])
+def test_files_of_a_nested_model_are_refused(hold: Any) -> None:
+    with pytest.raises(CannotForgetError, match="SISAClassifier inside another.*checkpoint_dir"):
+        refuse_nested_files(hold(SISAClassifier(SGDClassifier(), checkpoint_dir="somewhere")))
+    refuse_nested_files(hold(SISAClassifier(SGDClassifier())))
+
+
+def test_versions_are_those_of_the_packages_inside() -> None:
+    assert versions_of(NESTED) == {}
+
+    class Foreign(BaseEstimator):
+        __module__ = "joblib.somewhere"
+
+    class Homeless(BaseEstimator):
+        __module__ = "no_such_package.somewhere"
+
+    assert versions_of(Committee([Foreign(), Homeless()])) == {"joblib": joblib.__version__}
+
+
+def random_values() -> tuple[float, float]:
+    return np.random.rand(), random.random()  # noqa: NPY002
+
+
+def test_global_generators_are_seeded_and_put_back() -> None:
+    np.random.seed(3)  # noqa: NPY002
+    random.seed(3)
+    expected = random_values(), random_values()
+    np.random.seed(3)  # noqa: NPY002
+    random.seed(3)
+    assert random_values() == expected[0]
+    seen = []
+    for seed in (1, 1, 2):
+        with controlled({}, seed):
+            seen.append(random_values())
+    assert random_values() == expected[1], "the caller's generators were touched"
+    assert seen[0] == seen[1] != seen[2]
+
+
+def test_generators_and_settings_come_back_after_a_failure() -> None:
+    np.random.seed(3)  # noqa: NPY002
+    before, settings = random.getstate(), sklearn.get_config()
+    with (
+        pytest.raises(RuntimeError, match="no luck"),
+        controlled({"transform_output": "pandas"}, 1),
+    ):
+        random_values()
+        raise RuntimeError("no luck")
+    assert random.getstate() == before
+    assert sklearn.get_config() == settings
+    with controlled({}, 1):
+        seen = random_values()
+    np.random.seed(3)  # noqa: NPY002
+    assert random_values()[0] != seen[0]
+
+
+def test_training_is_sequential_with_one_thread_and_the_settings_of_the_fit() -> None:
+    def workers() -> int:
+        with joblib.Parallel(n_jobs=2, prefer="threads") as pool:
+            return pool._effective_n_jobs()
+
+    with threadpool_limits(2), controlled({"transform_output": "pandas"}, 0):
+        assert workers() == 1
+        assert {library["num_threads"] for library in threadpool_info()} == {1}
+        assert sklearn.get_config()["transform_output"] == "pandas"
+    assert workers() == 2
+    assert sklearn.get_config()["transform_output"] == "default"
+
+
+def test_models_that_train_in_threads_take_turns() -> None:
+    inside, most = [0], [0]
+
+    def train() -> None:
+        with controlled({}, 0), controlled({}, 1):  # a model in a model does not wait for itself
+            inside[0] += 1
+            most[0] = max(most[0], inside[0])
+            threading.Event().wait(0.01)
+            inside[0] -= 1
+
+    threads = [threading.Thread(target=train) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(10)
+    assert most == [1]
 
 
 @pytest.mark.parametrize(
@@ -88,26 +231,39 @@ def test_frozen_parts_are_refused(wrap: Any) -> None:
         seeded_clone(wrap(FrozenEstimator(fitted)), 0, Purpose.RETRAIN)
 
 
-def test_a_refusal_to_fit_becomes_empty_model_error() -> None:
+@pytest.mark.parametrize("error", [ValueError, IndexError, TypeError, RuntimeError])
+def test_a_refusal_to_fit_becomes_empty_model_error(error: type[Exception]) -> None:
     with (
         pytest.raises(
             EmptyModelError, match="remaining rows would fail, so nothing was changed: one class"
         ) as info,
         retraining(),
+        inner_training("step 'a'"),
     ):
-        raise ValueError("one class")
-    assert isinstance(info.value.__cause__, ValueError)
+        raise error("one class")
+    assert isinstance(info.value.__cause__, error)
+    assert info.value.__cause__.__notes__ == ["raised by the estimator inside step 'a'"]
 
 
-@pytest.mark.parametrize("error", [RuntimeError, MemoryError, KeyboardInterrupt, TypeError])
+@pytest.mark.parametrize(
+    "error", [MemoryError, KeyboardInterrupt, OSError, CorruptFileError, EmptyModelError]
+)
 def test_accidents_stay_what_they_are(error: type[BaseException]) -> None:
+    with (
+        pytest.raises(error) as info,
+        retraining(),
+        inner_training("it"),
+    ):
+        raise error("accident")
+    assert type(info.value) is error
+    assert str(info.value) == "accident"
+
+
+@pytest.mark.parametrize("error", [ValueError, IndexError, RuntimeError])
+def test_errors_from_elsewhere_stay_what_they_are(error: type[Exception]) -> None:
+    # Our own mistakes must not pass for rows that cannot be fitted.
     with pytest.raises(error, match=r"^accident$"), retraining():
         raise error("accident")
-
-
-def test_empty_model_error_is_not_wrapped_again() -> None:
-    with pytest.raises(EmptyModelError, match=r"^as it is$"), retraining():
-        raise EmptyModelError("as it is")
 
 
 @pytest.mark.parametrize("bad", [np.nan, np.inf])

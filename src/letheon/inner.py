@@ -100,8 +100,8 @@ def refuse_nested_files(estimator: Any) -> None:
     for part in parts_of(estimator):
         if part.params.get("checkpoint_dir") is not None:
             raise CannotForgetError(
-                f"{type(part.estimator).__name__} inside another estimator has checkpoint_dir set; files of "
-                "a nested model cannot be destroyed reliably. Use checkpoint_dir=None there."
+                f"{type(part.estimator).__name__} inside another estimator has checkpoint_dir set; "
+                "files of a nested model cannot be destroyed reliably; use checkpoint_dir=None"
             )
 
 

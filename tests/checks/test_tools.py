@@ -17,7 +17,7 @@ from letheon.checks._people import CANARY, People, make_people
 from letheon.checks._walk import leaves
 
 Floats = NDArray[np.float64]
-AGGREGATES: dict[str, Callable[[Floats, Floats], Floats]] = {
+AGGREGATES: dict[str, Callable[[Floats, Floats], Any]] = {
     "sum": lambda X, y: X.sum(axis=0),
     "mean": lambda X, y: X.mean(axis=0),
     "sum of squares": lambda X, y: (X**2).sum(axis=0),
@@ -60,6 +60,7 @@ def test_an_old_aggregate_reveals_the_row_and_a_new_one_does_not(kind: str, seed
 def test_sums_per_class_reveal_the_row() -> None:
     people = make_people(DecisionTreeClassifier())
     rest, row = people.without([CANARY]), people.only([CANARY]).X[0]
+    assert people.y is not None
     old = np.stack([people.X[people.y == label].sum(axis=0) for label in np.unique(people.y)])
     assert reveals(old, row, rest) == "product of X and y"
     assert reveals(old.T.copy(), row, rest) == "product of X and y"

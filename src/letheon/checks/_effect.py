@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 from scipy.stats import ks_2samp
+from sklearn.base import is_classifier
 
 from letheon.checks._people import CANARY, CLASSES, People, answers, fit, make_people, refit
 
@@ -158,7 +159,7 @@ def _numbers(model: Any, X: NDArray[Any]) -> Floats:
 def _statistic(model: Any, canary: People) -> float:
     """Return the mean answer on the canary's rows: of a classifier, the share of their label."""
     said = _numbers(model, canary.X)
-    if canary.y is None or canary.y.dtype.kind != "U":
+    if canary.y is None or not is_classifier(model):
         return float(said.mean())
     held = model.classes_.tolist() if said.shape[1] == len(model.classes_) else list(CLASSES)
     return float(said[:, held.index(canary.y[0])].mean())

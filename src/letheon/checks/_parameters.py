@@ -1,5 +1,6 @@
 """The check that settings changed after `fit` are noticed."""
 
+from math import isfinite
 from typing import Any
 
 from letheon.base import NEUTRAL_PARAMETERS
@@ -59,4 +60,6 @@ def _another_setting(value: Any) -> Any:
         return not value
     if isinstance(value, str):
         return f"{value}-changed"
-    return value + 1 if isinstance(value, int | float) else None
+    if isinstance(value, int | float):
+        return value + 1 if value + 1 != value and isfinite(value) else 0
+    return None

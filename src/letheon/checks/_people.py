@@ -56,10 +56,10 @@ def make_people(estimator: Any, *, seed: int = 0, n_people: int = 24) -> People:
 
 
 def _target(estimator: Any, X: NDArray[np.float64], labels: NDArray[Any]) -> NDArray[Any] | None:
-    if is_classifier(estimator):
-        return np.asarray(np.array(CLASSES)[labels])
     if is_regressor(estimator):
         return np.asarray(labels + X[:, 0] / 10)
+    if is_classifier(estimator) or get_tags(estimator).target_tags.required:
+        return np.asarray(np.array(CLASSES)[labels])
     return None
 
 
