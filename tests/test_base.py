@@ -4,7 +4,6 @@ import copy
 import gc
 import pickle
 import threading
-import warnings
 from typing import Any, ClassVar, Self
 
 import numpy as np
@@ -92,7 +91,7 @@ class Unwritten(ForgetMixin, BaseEstimator):
     seed_: int
 
     def fit(self) -> Self:
-        self.seed_ = 0
+        vars(self).update(seed_=0, **self._remember_settings())
         return self
 
 
@@ -260,8 +259,8 @@ def test_remarks_are_warnings_once_all_is_done() -> None:
 @pytest.mark.parametrize("call", ["forget", "learn"])
 def test_a_warning_that_is_an_error_leaves_a_whole_model(call: str) -> None:
     model = total(Talkative)
-    with warnings.catch_warnings(), pytest.raises(CheckpointWarning, match="first remark"):
-        warnings.simplefilter("error")
+    # Warnings are errors in all our tests.
+    with pytest.raises(CheckpointWarning, match="first remark"):
         model.forget(["a"]) if call == "forget" else model.learn([[16.0]], ids=["a"])
     left = {"forget": ([2, 8], ["b", "c"]), "learn": ([1, 2, 4, 8, 16], ["a", "b", "a", "c", "a"])}
     values, ids = left[call]

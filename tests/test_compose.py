@@ -1,6 +1,7 @@
 """Pipelines that forget: every step is what a fresh fit makes it, or nothing changes."""
 
 import pickle
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -11,7 +12,13 @@ import pytest
 import sklearn
 from hypothesis import given
 from hypothesis import strategies as st
-from sklearn.base import BaseEstimator, ClassifierMixin, clone, is_classifier, is_regressor
+from sklearn.base import (
+    BaseEstimator,
+    ClassifierMixin,
+    clone,
+    is_classifier,
+    is_regressor,
+)
 from sklearn.ensemble import RandomForestClassifier
 from sklearn.feature_extraction.text import HashingVectorizer
 from sklearn.linear_model import LogisticRegression, Ridge
@@ -23,6 +30,7 @@ from sklearn.preprocessing import (
     OneHotEncoder,
     PolynomialFeatures,
     StandardScaler,
+    scale,
 )
 from sklearn.random_projection import GaussianRandomProjection
 from sklearn.tree import DecisionTreeClassifier
@@ -30,15 +38,20 @@ from sklearn.utils.estimator_checks import parametrize_with_checks
 
 import letheon
 from letheon import DataIndependent, ForgetPipeline, NaiveUnlearner, SISAClassifier
+from letheon import compose as compose_module
+from letheon import naive as naive_module
 from letheon.compose import is_data_independent
 from letheon.exceptions import (
     CannotForgetError,
     ChangedParametersError,
+    CorruptFileError,
     EmptyModelError,
     IdsLengthError,
     NotFittedError,
     UnknownIdError,
 )
+from letheon.guarantee import MethodFacts
+from letheon.rows import _tables as tables_module
 from tests.sharded.people import examples
 
 RNG = np.random.default_rng(2)
@@ -146,7 +159,7 @@ def test_forgotten_numbers_are_nowhere_in_the_pipeline(name: str) -> None:
         "passthrough",
         Normalizer(),
         HashingVectorizer(),
-        FunctionTransformer(),
+        DataIndependent(FunctionTransformer()),
         DataIndependent(StandardScaler()),
     ],
 )
@@ -155,7 +168,15 @@ def test_steps_that_learn_nothing(step: Any) -> None:
 
 
 @pytest.mark.parametrize(
-    "step", [StandardScaler(), naive(Normalizer()), OneHotEncoder(), PolynomialFeatures()]
+    "step",
+    [
+        StandardScaler(),
+        naive(Normalizer()),
+        OneHotEncoder(),
+        PolynomialFeatures(),
+        FunctionTransformer(),
+        FunctionTransformer(scale),
+    ],
 )
 def test_steps_that_learn(step: Any) -> None:
     assert not is_data_independent(step)
@@ -168,6 +189,11 @@ def test_steps_that_learn(step: Any) -> None:
             [("s", StandardScaler()), ("m", tree())],
             r"step 's' learns from data.*NaiveUnlearner\(StandardScaler.*DataIndependent",
         ),
+        # Stateless by its tags, and yet every row it returns depends on all the others.
+        (
+            [("s", FunctionTransformer(scale)), ("m", tree())],
+            r"step 's' learns from data.*or DataIndependent\(FunctionTransformer",
+        ),
         (
             [("m", LogisticRegression())],
             r"last step 'm' cannot forget: LogisticRegression\(\); use NaiveUnlearner\(Log",
@@ -177,6 +203,14 @@ def test_steps_that_learn(step: Any) -> None:
 )
 def test_steps_that_cannot_forget_are_refused(steps: Any, message: str) -> None:
     with pytest.raises(CannotForgetError, match=message):
+        ForgetPipeline(steps).fit(X, Y)
+
+
+@pytest.mark.parametrize(
+    "steps", [[tree()], [("a", tree(), "b")], "ab", [("s", Normalizer()), tree()]]
+)
+def test_steps_are_pairs(steps: Any) -> None:
+    with pytest.raises(ValueError, match=r"steps must be a list of \(name, step\); got"):
         ForgetPipeline(steps).fit(X, Y)
 
 
@@ -241,19 +275,41 @@ class Fragile(ClassifierMixin, BaseEstimator):
         return np.full(len(X), self.classes_[0])
 
 
-@pytest.mark.parametrize("error", [RuntimeError, MemoryError, KeyboardInterrupt])
+@pytest.mark.parametrize(
+    ("error", "raised"),
+    [
+        (RuntimeError, EmptyModelError),
+        (IndexError, EmptyModelError),
+        (CorruptFileError, CorruptFileError),
+        (MemoryError, MemoryError),
+        (KeyboardInterrupt, KeyboardInterrupt),
+    ],
+)
 @pytest.mark.parametrize("early", [naive(StandardScaler()), Normalizer()])
 def test_an_accident_in_the_last_step_changes_no_step(
-    error: type[BaseException], early: Any, monkeypatch: pytest.MonkeyPatch
+    error: type[BaseException],
+    raised: type[BaseException],
+    early: Any,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     model = ForgetPipeline([("first", clone(early)), ("model", naive(Fragile()))]).fit(
         X, Y, ids=IDS
     )
     before = pickle.dumps(model)
     monkeypatch.setattr(Fragile, "error", error("no luck"))
-    with pytest.raises(error, match="no luck"):
+    with pytest.raises(raised, match="no luck"):
         model.forget(["p03"])
     assert pickle.dumps(model) == before
+
+
+def test_no_columns_left_for_the_last_step_is_an_empty_model() -> None:
+    town = np.where(IDS == "p02", "paris", "rome").astype(object)[:, None]
+    encode = naive(OneHotEncoder(drop="first"))
+    model = ForgetPipeline([("encode", encode), ("model", tree())]).fit(town, Y, ids=IDS)
+    before = model.digest()
+    with pytest.raises(EmptyModelError, match=r"remaining rows would fail.*0 feature"):
+        model.forget(["p02"])
+    assert model.digest() == before
 
 
 def test_steps_without_a_seed_keep_the_one_they_drew() -> None:
@@ -412,7 +468,7 @@ def test_metadata_routing_carries_ids() -> None:
         model: Any = pipeline("stateless")
         model.set_fit_request(ids=True)
         search = GridSearchCV(model, {"model__estimator__max_depth": [1]}, cv=2).fit(X, Y, ids=IDS)
-    assert search.best_estimator_.ids_.tolist() == list(dict.fromkeys(IDS))
+    assert search.best_estimator_.ids_.tolist() == NAMES
 
 
 @pytest.mark.parametrize(
@@ -447,6 +503,51 @@ def test_claim_is_that_of_the_last_step() -> None:
     model = fitted("sisa at the end")
     assert model.guarantee_ == model.steps_[-1][1].guarantee_
     assert model.declare_tuning("by hand").guarantee_.tuning == "by hand"
+
+
+class Estimate(NaiveUnlearner):
+    """A step whose removal is approximate."""
+
+    facts: ClassVar[MethodFacts] = replace(
+        NaiveUnlearner.facts, exact=False, requests="adaptive", releases="every-version"
+    )
+
+
+@pytest.mark.parametrize(
+    ("early", "last", "exact", "requests"),
+    [
+        (naive(StandardScaler()), tree(), True, "oblivious"),
+        (Estimate(StandardScaler()), tree(), False, "oblivious"),
+        (Normalizer(), Estimate(DecisionTreeClassifier()), False, "adaptive"),
+        (naive(StandardScaler()), Estimate(DecisionTreeClassifier()), False, "adaptive"),
+    ],
+)
+def test_facts_are_those_of_the_steps(early: Any, last: Any, exact: bool, requests: str) -> None:
+    facts = ForgetPipeline([("early", early), ("last", last)]).facts
+    assert (facts.exact, facts.requests, facts.releases) == (
+        exact,
+        requests,
+        last.facts.releases,
+    )
+    assert facts.method == ForgetPipeline.facts.method == "pipeline"
+    assert ForgetPipeline.facts.exact
+
+
+def test_a_new_fit_drops_the_note_on_tuning() -> None:
+    model = fitted("stateless").declare_tuning("by hand")
+    assert model.fit(X, Y).guarantee_.tuning is None
+
+
+@pytest.mark.parametrize("make", [pd.DataFrame, pl.DataFrame])
+def test_a_frame_to_predict_is_not_converted_as_if_kept(
+    make: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    model = pipeline("alone").fit(make(X), Y, ids=IDS)
+    for module in (compose_module, naive_module, tables_module):
+        monkeypatch.setattr(module, "hold_table", lambda _: pytest.fail("X was held"))
+    assert model.predict(make(X[:1])).shape == (1,)
+    with pytest.raises(pytest.fail.Exception, match="X was held"):
+        model.fit(make(X), Y)
 
 
 def test_forget_works_for_whatever_forgets() -> None:

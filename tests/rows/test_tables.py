@@ -271,7 +271,7 @@ def test_rows_to_predict_cannot_be_spoilt(kind: Any) -> None:
     data = shown if isinstance(shown, np.ndarray) else shown.data
     with suppress(ValueError):  # read-only is just as good as a copy
         data *= 0
-    same = (X != before).nnz == 0 if sp.issparse(X) else np.array_equal(X, before)
+    same = (before != X).nnz == 0 if sp.issparse(X) else np.array_equal(X, before)
     assert same, "the caller's rows were changed"
 
 

@@ -61,7 +61,7 @@ def check_forget_nobody_is_a_no_op(estimator: Any) -> None:
 
 
 def check_forget_removes_all_rows_of_a_person(estimator: Any) -> None:
-    """Every row of a person goes, and repeated ids count once."""
+    """Every row of a person goes and stays away, and repeated ids count once."""
     people = make_people(estimator)
     name = max(people.names, key=people.ids.tolist().count)
     model = fit(estimator, people)
@@ -70,6 +70,12 @@ def check_forget_removes_all_rows_of_a_person(estimator: Any) -> None:
     assert (receipt.n_ids, receipt.n_rows) == (1, owned), f"wrong numbers in {receipt}"
     assert model.n_rows_ == len(people.ids) - owned, "some rows of the person are still held"
     assert name not in model.ids_.tolist(), "the person is still in ids_"
+    next_one = next(other for other in people.names if other != name)
+    model.forget([next_one])
+    expected = sorted(set(people.names) - {name, next_one})
+    assert model.ids_.tolist() == expected, "after another request, ids_ are not those remaining"
+    n_rows = len(people.without([name, next_one]).ids)
+    assert model.n_rows_ == n_rows, "after another request, rows of forgotten people are back"
 
 
 def check_receipt_digest_matches_model(estimator: Any) -> None:

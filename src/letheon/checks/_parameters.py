@@ -7,7 +7,7 @@ from letheon.base import NEUTRAL_PARAMETERS
 from letheon.checks._people import fit, make_people
 from letheon.exceptions import ChangedParametersError
 
-_KINDS = (float, int, bool, str, type(None))
+_KINDS = (float, int, bool, str)
 
 
 def check_changed_parameters_are_noticed(estimator: Any) -> None:
@@ -36,7 +36,7 @@ def _require_refusal(model: Any, person: str, what: str) -> None:
 
 
 def _one_of_each_kind(model: Any) -> dict[str, Any]:
-    """Return one parameter of each kind of value; any at all where none is plain.
+    """Return one parameter of each plain kind; None, or any at all, only where there is none.
 
     Empty only for an estimator that has no parameters that could change a result.
     """
@@ -49,7 +49,8 @@ def _one_of_each_kind(model: Any) -> dict[str, Any]:
     for name, value in settings.items():
         chosen.setdefault(type(value), name)
     plain = [chosen[kind] for kind in _KINDS if kind in chosen]
-    return {name: settings[name] for name in plain or list(settings)[:1]}
+    unset = [chosen[type(None)]] if type(None) in chosen else list(settings)[:1]
+    return {name: settings[name] for name in plain or unset}
 
 
 def _another_setting(value: Any) -> Any:

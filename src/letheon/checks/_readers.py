@@ -92,6 +92,7 @@ class _Stops:
         self._model = model
         self._ask = ask
         self._waiting: Future[Any] | None = None
+        self._readings = {True: 0, False: 0}
         self._parts = self._identity()
 
     def on_call(self, frame: FrameType, _event: str, _arg: Any) -> Any:
@@ -106,16 +107,18 @@ class _Stops:
         if self._waiting is not None:
             self.seen.append(self._waiting.result())
 
-    def _on_step(self, _frame: FrameType, event: str, _arg: Any) -> Any:
+    def _on_step(self, frame: FrameType, event: str, _arg: Any) -> Any:
         parts = self._identity()
         if event != "opcode" or parts != self._parts:
             self._parts = parts
-            self._read()
+            self._read(self._in_commit(frame))
         return self._on_step
 
-    def _read(self) -> None:
-        if self._waiting is not None or len(self.seen) >= _MOST_READINGS:
+    def _read(self, in_commit: bool) -> None:
+        # Counted apart, so that a long preparation leaves enough for the commit.
+        if self._waiting is not None or self._readings[in_commit] >= _MOST_READINGS:
             return
+        self._readings[in_commit] += 1
         asked = self._ask()
         try:
             self.seen.append(asked.result(timeout=_PATIENCE_S))

@@ -68,16 +68,6 @@ class SISABase(ForgetMixin, MetaEstimatorMixin, BaseEstimator):
     _is_classifier: ClassVar[bool]
     _aggregations: ClassVar[tuple[str, ...]]
 
-    estimator: Any
-    n_shards: int
-    n_slices: int
-    epochs: int | None
-    stage_data: StageData
-    aggregation: str
-    risk_edges: Any
-    checkpoint_dir: Any
-    n_jobs: int | None
-    random_state: Any
     ensemble_: Ensemble
     seed_: int
     config_: dict[str, Any]
@@ -86,6 +76,31 @@ class SISABase(ForgetMixin, MetaEstimatorMixin, BaseEstimator):
     undestroyed_: tuple[str, ...]
     unaccounted_: tuple[str, ...]
     environment_: dict[str, str]
+
+    def __init__(
+        self,
+        estimator: Any,
+        *,
+        n_shards: int = 5,
+        n_slices: int = 1,
+        epochs: int | None = None,
+        stage_data: StageData = "cumulative",
+        aggregation: str = "mean",
+        risk_edges: Any = None,
+        checkpoint_dir: Any = None,
+        n_jobs: int | None = None,
+        random_state: Any = None,
+    ) -> None:
+        self.estimator = estimator
+        self.n_shards = n_shards
+        self.n_slices = n_slices
+        self.epochs = epochs
+        self.stage_data = stage_data
+        self.aggregation = aggregation
+        self.risk_edges = risk_edges
+        self.checkpoint_dir = checkpoint_dir
+        self.n_jobs = n_jobs
+        self.random_state = random_state
 
     def fit(self, X: Any, y: Any, *, ids: Any = None, risk: Any = None) -> Self:
         """Train every shard; keep the rows and the state after each slice.

@@ -13,7 +13,6 @@ from letheon.inner import require_features
 from letheon.rows import hold_target, present_table, require_one_kind
 from letheon.sharded import _aggregate
 from letheon.sharded._base import SISABase
-from letheon.sharded._plan import StageData
 
 
 class SISAClassifier(ClassifierMixin, SISABase):
@@ -100,31 +99,6 @@ class SISAClassifier(ClassifierMixin, SISABase):
     _is_classifier: ClassVar[bool] = True
     _aggregations: ClassVar[tuple[str, ...]] = ("mean", "vote")
 
-    def __init__(
-        self,
-        estimator: Any,
-        *,
-        n_shards: int = 5,
-        n_slices: int = 1,
-        epochs: int | None = None,
-        stage_data: StageData = "cumulative",
-        aggregation: str = "mean",
-        risk_edges: Any = None,
-        checkpoint_dir: Any = None,
-        n_jobs: int | None = None,
-        random_state: Any = None,
-    ) -> None:
-        self.estimator = estimator
-        self.n_shards = n_shards
-        self.n_slices = n_slices
-        self.epochs = epochs
-        self.stage_data = stage_data
-        self.aggregation = aggregation
-        self.risk_edges = risk_edges
-        self.checkpoint_dir = checkpoint_dir
-        self.n_jobs = n_jobs
-        self.random_state = random_state
-
     @property
     def classes_(self) -> NDArray[Any]:
         """Labels still held, sorted."""
@@ -196,31 +170,6 @@ class SISARegressor(RegressorMixin, SISABase):
 
     _is_classifier: ClassVar[bool] = False
     _aggregations: ClassVar[tuple[str, ...]] = ("mean", "median")
-
-    def __init__(
-        self,
-        estimator: Any,
-        *,
-        n_shards: int = 5,
-        n_slices: int = 1,
-        epochs: int | None = None,
-        stage_data: StageData = "cumulative",
-        aggregation: str = "mean",
-        risk_edges: Any = None,
-        checkpoint_dir: Any = None,
-        n_jobs: int | None = None,
-        random_state: Any = None,
-    ) -> None:
-        self.estimator = estimator
-        self.n_shards = n_shards
-        self.n_slices = n_slices
-        self.epochs = epochs
-        self.stage_data = stage_data
-        self.aggregation = aggregation
-        self.risk_edges = risk_edges
-        self.checkpoint_dir = checkpoint_dir
-        self.n_jobs = n_jobs
-        self.random_state = random_state
 
     def predict(self, X: Any) -> NDArray[np.float64]:
         """Return the aggregated predictions."""
