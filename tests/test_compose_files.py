@@ -5,7 +5,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from sklearn.linear_model import SGDClassifier
+from sklearn.linear_model import LogisticRegression, SGDClassifier
 from sklearn.preprocessing import Normalizer, StandardScaler
 
 from letheon import ForgetPipeline, NaiveUnlearner, SISAClassifier
@@ -98,6 +98,27 @@ def test_a_first_fit_that_fails_leaves_no_file(
     monkeypatch.setattr(SGDClassifier, "partial_fit", failing(calls))
     with pytest.raises(RuntimeError, match="no luck"):
         fitted(tmp_path)
+    assert list(tmp_path.rglob("*")) == []
+
+
+class Stacked(SISAClassifier):
+    """A step with files whose votes the next step learns from."""
+
+    def transform(self, X: Any) -> Any:
+        return self.predict_proba(X)
+
+
+def test_files_of_an_early_step_go_when_a_later_one_fails(tmp_path: Path) -> None:
+    slices: dict[str, Any] = {
+        "n_shards": 2,
+        "n_slices": 3,
+        "checkpoint_dir": tmp_path,
+        "random_state": 0,
+    }
+    early = Stacked(SGDClassifier(loss="log_loss", max_iter=2, tol=None), **slices)
+    steps = [("early", early), ("last", NaiveUnlearner(LogisticRegression(C=-1.0)))]
+    with pytest.raises(ValueError, match="'C' parameter"):
+        ForgetPipeline(steps).fit(PEOPLE.X, PEOPLE.y, ids=PEOPLE.ids)
     assert list(tmp_path.rglob("*")) == []
 
 
