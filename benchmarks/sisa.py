@@ -55,7 +55,7 @@ class Size(NamedTuple):
     batches: dict[int, int]
 
 
-FULL = Size(16_000, 2, 1, 6_000, 4_000, 5, ("adult", "covtype", "mnist"), {8: 4, 18: 3, 39: 3})
+FULL = Size(24_000, 2, 1, 6_000, 4_000, 5, ("adult", "covtype", "mnist"), {8: 4, 18: 3, 39: 3})
 QUICK = Size(1_000, 1, 5, 1_000, 1_000, 2, ("covtype",), {8: 2})
 
 

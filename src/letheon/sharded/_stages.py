@@ -13,6 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from letheon import state
+from letheon.exceptions import UntrustedClassError
 from letheon.inner import (
     SeedSlots,
     controlled,
@@ -128,10 +129,13 @@ def _train_stages(recipe: Recipe, job: Job) -> Trained:
     model = None if job.start is None else state.decode(job.start, trusted=job.trusted)
     ends = slice_ends(job.rows, recipe.n_slices)
     states: list[Blob | None] = []
+    trusted = job.trusted
     for stage in range(job.first, recipe.n_slices):
         model = _train_stage(recipe, job, ends, stage, model)
         if stage < recipe.n_slices - 1:
-            blob, model = _save(model)
+            # The classes of a state are those of the first; looking again costs time.
+            trusted = trusted or (frozenset() if model is None else state.classes_of(model))
+            blob, model = _save(model, trusted)
             states.append(blob)
     return Trained(model, tuple(states))
 
@@ -160,11 +164,14 @@ def _stage_seed(recipe: Recipe, job: Job, stage: int) -> int:
     return library_seed(recipe.seed, Purpose.STAGE, job.number, stage)
 
 
-def _save(model: Any) -> tuple[Blob | None, Any]:
+def _save(model: Any, trusted: frozenset[type]) -> tuple[Blob | None, Any]:
     if model is None:
         return None, None
     data = state.encode(model)
-    copy = state.decode(data, trusted=state.classes_of(model))
+    try:
+        copy = state.decode(data, trusted=trusted)
+    except UntrustedClassError:  # a class that came with later rows
+        copy = state.decode(data, trusted=state.classes_of(model))
     return Blob(data, state.digest(copy)), copy
 
 
