@@ -165,7 +165,9 @@ def test_more_of_anything_costs_as_expected(s: int, r: int, k: int) -> None:
     p = plan(1000, k, n_shards=s, n_slices=r)
     more = plan(1000, k + 1, n_shards=s, n_slices=r)
     assert more.visits_per_request <= p.visits_per_request * (1 + 1e-12)
-    assert plan(1000, k, n_shards=s + 1, n_slices=r).speed_up > p.speed_up
+    finer = plan(1000, k, n_shards=s + 1, n_slices=r)
+    # Once surely every shard is touched, the gain is below the last bit of a float.
+    assert finer.speed_up > p.speed_up or (k > 40 and finer.speed_up == p.speed_up)
     assert p.speed_up <= plan(1000, k, n_shards=s, n_slices=r + 1).speed_up * (1 + 1e-12)
     assert 1 - 1e-12 <= p.speed_up <= p.best_case * (1 + 1e-12)
 
