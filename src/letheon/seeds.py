@@ -88,16 +88,12 @@ class Purpose(StrEnum):
     """Which slice of the shard."""
     STAGE = "stage"
     """The library generator of one training stage (shard, slice)."""
-    EPOCH = "epoch"
-    """The order of rows in one pass over them."""
     RETRAIN = "retrain"
     """The library generator of a full training run."""
     STEP = "step"
     """The library generator of one step of a pipeline."""
     ID_INDEX = "id-index"
     """The hash index over the ids that a model holds."""
-    SAMPLE = "sample"
-    """A sample drawn to measure something, never to train."""
 
 
 def keyed_hash(seed: int, purpose: str, *parts: int | str | bytes) -> int:

@@ -328,14 +328,14 @@ def test_any_changed_byte_with_a_right_hash_is_refused_or_harmless(
         found = state.decode(blob)
     except StateError:
         return
-    if hasattr(found, "predict"):
-        _predict(found)
+    assert _is_harmless(found)
 
 
-def _predict(model: Any) -> None:
-    """Predict with a changed model: it may be wrong or complain, it may not crash."""
+def _is_harmless(found: Any) -> bool:
+    """Use a changed value: it may be wrong or complain, it may not crash or answer too little."""
+    if not hasattr(found, "predict"):
+        return True
     try:
-        labels = model.predict(X)
+        return len(found.predict(X)) == len(X)
     except (ValueError, TypeError, AttributeError, KeyError, IndexError):
-        return
-    assert len(labels) == len(X)
+        return True
