@@ -4,10 +4,17 @@
 // the core works.
 #include <nanobind/nanobind.h>
 #include <nanobind/ndarray.h>
+#include <nanobind/stl/optional.h>
+#include <nanobind/stl/string.h>
 
 #include <memory>
+#include <optional>
 #include <stdexcept>
+#include <string>
+#include <utility>
+#include <vector>
 
+#include "letheon/forest/forest.hpp"
 #include "letheon/keyed_hash.hpp"
 
 namespace nb = nanobind;
@@ -34,6 +41,17 @@ letheon::Key key_of(const nb::bytes& bytes) {
     throw std::invalid_argument("the key must have 16 bytes");
   }
   return letheon::Key::from_bytes(raw.first<16>());
+}
+
+// Hands a vector to NumPy without a copy.
+template <std::size_t N = 1, typename T>
+nb::ndarray<nb::numpy, T, nb::ndim<N>> owned(std::vector<T>&& values,
+                                             std::initializer_list<std::size_t> shape) {
+  auto kept = std::make_unique<std::vector<T>>(std::move(values));
+  T* data = kept->data();
+  nb::capsule owner(kept.get(), [](void* p) noexcept { delete static_cast<std::vector<T>*>(p); });
+  static_cast<void>(kept.release());  // the capsule owns it now
+  return nb::ndarray<nb::numpy, T, nb::ndim<N>>(data, shape, owner);
 }
 
 // Runs `fill` on a fresh buffer without the GIL and hands the buffer to NumPy.
@@ -98,6 +116,340 @@ Hashes mix64_pairs(const Input<std::uint64_t>& keys, const Input<std::uint64_t>&
   });
 }
 
+nb::ndarray<nb::numpy, std::uint32_t, nb::ndim<1>> mix32(std::uint64_t key,
+                                                         const Input<std::uint32_t>& bits) {
+  const auto values = view(bits);
+  std::vector<std::uint32_t> out(values.size());
+  for (std::size_t k = 0; k < values.size(); ++k) {
+    out[k] = letheon::mix32(key, values[k]);
+  }
+  return owned(std::move(out), {values.size()});
+}
+
+// The forest --------------------------------------------------------------------------------------
+
+using letheon::forest::Batch;
+using letheon::forest::Forest;
+using letheon::forest::IdBatch;
+using letheon::forest::MatrixView;
+using letheon::forest::Report;
+using letheon::forest::Spec;
+using Matrix = nb::ndarray<nb::ro, nb::ndim<2>, nb::device::cpu>;
+
+letheon::forest::Criterion criterion_of(const std::string& name) {
+  if (name == "gini") {
+    return letheon::forest::Criterion::gini;
+  }
+  if (name == "entropy") {
+    return letheon::forest::Criterion::entropy;
+  }
+  if (name == "squared_error") {
+    return letheon::forest::Criterion::squared_error;
+  }
+  throw std::invalid_argument("criterion must be gini, entropy or squared_error");
+}
+
+template <typename T>
+std::vector<T> copied(const Input<T>& array) {
+  return {array.data(), array.data() + array.shape(0)};
+}
+
+void make_spec(Spec* self, const std::string& criterion, std::uint32_t n_columns, int max_depth,
+               std::uint32_t max_features, std::uint32_t n_thresholds, std::uint32_t random_depth,
+               std::uint32_t min_samples_split, std::uint32_t min_samples_leaf,
+               const Input<std::uint64_t>& tree_keys, const Input<std::uint64_t>& sample_keys,
+               std::uint64_t sample_limit, std::optional<int> y_exponent,
+               std::optional<std::uint32_t> cache_rows, std::optional<std::uint32_t> slack) {
+  Spec spec;
+  spec.criterion = criterion_of(criterion);
+  spec.n_columns = n_columns;
+  spec.max_depth = max_depth < 0 ? letheon::forest::kUnlimited
+                                 : static_cast<std::uint32_t>(max_depth);
+  spec.max_features = max_features;
+  spec.n_thresholds = n_thresholds == 0 ? letheon::forest::kUnlimited : n_thresholds;
+  spec.random_depth = random_depth;
+  spec.min_samples_split = min_samples_split;
+  spec.min_samples_leaf = min_samples_leaf;
+  spec.tree_keys = copied(tree_keys);
+  spec.sample_keys = copied(sample_keys);
+  spec.sample_limit = sample_limit;
+  spec.y_exponent = y_exponent;
+  spec.cache_rows = cache_rows.value_or(spec.cache_rows);
+  spec.slack = slack.value_or(spec.slack);
+  spec.validate();
+  new (self) Spec(std::move(spec));
+}
+
+MatrixView matrix(const Matrix& X) {
+  const bool is_double = X.dtype() == nb::dtype<double>();
+  if (!is_double && X.dtype() != nb::dtype<float>()) {
+    throw std::invalid_argument("X must be float32 or float64");
+  }
+  const auto item = static_cast<std::ptrdiff_t>(is_double ? sizeof(double) : sizeof(float));
+  return {static_cast<const std::byte*>(X.data()), X.shape(0), X.shape(1), X.stride(0) * item,
+          X.stride(1) * item, is_double};
+}
+
+// The arrays of one batch as they come from Python; they must outlive the views.
+struct BatchArrays {
+  const Matrix& X;
+  const nb::ndarray<nb::ro, nb::ndim<1>, nb::c_contig, nb::device::cpu>& target;
+  const std::optional<Input<std::uint32_t>>& weights;
+  const std::optional<Input<std::int64_t>>& ids_values;
+  const std::optional<Input<std::uint8_t>>& ids_blob;
+  const std::optional<Input<std::int64_t>>& ids_offsets;
+  const Input<std::uint64_t>& owners;
+
+  [[nodiscard]] Batch batch(bool regression) const {
+    Batch batch;
+    batch.X = matrix(X);
+    if (regression) {
+      if (target.dtype() != nb::dtype<double>()) {
+        throw std::invalid_argument("a regression target must be float64");
+      }
+      batch.y = {static_cast<const double*>(target.data()), target.shape(0)};
+    } else {
+      if (target.dtype() != nb::dtype<std::uint32_t>()) {
+        throw std::invalid_argument("class codes must be uint32");
+      }
+      batch.labels = {static_cast<const std::uint32_t*>(target.data()), target.shape(0)};
+    }
+    if (weights) {
+      batch.weights = view(*weights);
+    }
+    batch.owners = view(owners);
+    return batch;
+  }
+
+  [[nodiscard]] IdBatch ids() const {
+    IdBatch ids;
+    ids.is_text = !ids_values.has_value();
+    if (ids_values) {
+      ids.ints = view(*ids_values);
+    } else if (ids_blob && ids_offsets) {
+      ids.blob = view(*ids_blob);
+      ids.offsets = view(*ids_offsets);
+    } else {
+      throw std::invalid_argument("ids are ints, or a blob with offsets");
+    }
+    return ids;
+  }
+};
+
+#define LETHEON_BATCH_PARAMETERS                                                                  \
+  const Matrix &X, const nb::ndarray<nb::ro, nb::ndim<1>, nb::c_contig, nb::device::cpu>&target,  \
+      std::uint32_t n_classes, const std::optional<Input<std::uint32_t>>&weights,                 \
+      const std::optional<Input<std::int64_t>>&ids_values,                                        \
+      const std::optional<Input<std::uint8_t>>&ids_blob,                                          \
+      const std::optional<Input<std::int64_t>>&ids_offsets, const Input<std::uint64_t>&owners
+#define LETHEON_BATCH BatchArrays{X, target, weights, ids_values, ids_blob, ids_offsets, owners}
+#define LETHEON_BATCH_NAMES                                                                  \
+  "X"_a.noconvert(), "target"_a.noconvert(), "n_classes"_a, "weights"_a.noconvert().none(), \
+      "ids_values"_a.noconvert().none(), "ids_blob"_a.noconvert().none(),                   \
+      "ids_offsets"_a.noconvert().none(), "owners"_a.noconvert()
+
+void fit(Forest& self, LETHEON_BATCH_PARAMETERS, std::size_t n_threads) {
+  const BatchArrays arrays = LETHEON_BATCH;
+  const Batch batch = arrays.batch(self.spec().is_regression());
+  const IdBatch ids = arrays.ids();
+  nb::gil_scoped_release release;
+  self.fit(batch, n_classes, ids, n_threads);
+}
+
+void restore(Forest& self, LETHEON_BATCH_PARAMETERS, const Input<std::uint8_t>& trees,
+             std::size_t n_threads) {
+  const BatchArrays arrays = LETHEON_BATCH;
+  const Batch batch = arrays.batch(self.spec().is_regression());
+  const IdBatch ids = arrays.ids();
+  nb::gil_scoped_release release;
+  self.restore(batch, n_classes, ids, view(trees), n_threads);
+}
+
+Report learn(Forest& self, LETHEON_BATCH_PARAMETERS, bool eager, std::size_t n_threads) {
+  const BatchArrays arrays = LETHEON_BATCH;
+  const Batch batch = arrays.batch(self.spec().is_regression());
+  const IdBatch ids = arrays.ids();
+  nb::gil_scoped_release release;
+  return self.learn(batch, n_classes, ids, eager, n_threads);
+}
+
+nb::tuple find(const Forest& self, const IdBatch& wanted) {
+  letheon::forest::Found found;
+  {
+    nb::gil_scoped_release release;
+    found = self.find(wanted);
+  }
+  std::vector<std::int64_t> missing(found.missing.begin(), found.missing.end());
+  const std::size_t n_slots = found.slots.size();
+  const std::size_t n_missing = missing.size();
+  return nb::make_tuple(owned(std::move(found.slots), {n_slots}),
+                        owned(std::move(missing), {n_missing}));
+}
+
+nb::tuple find_ints(const Forest& self, const Input<std::int64_t>& values) {
+  IdBatch wanted;
+  wanted.ints = view(values);
+  return find(self, wanted);
+}
+
+nb::tuple find_texts(const Forest& self, const Input<std::uint8_t>& blob,
+                     const Input<std::int64_t>& offsets) {
+  IdBatch wanted;
+  wanted.is_text = true;
+  wanted.blob = view(blob);
+  wanted.offsets = view(offsets);
+  return find(self, wanted);
+}
+
+Report forget(Forest& self, const Input<std::uint32_t>& slots, bool eager, std::size_t n_threads) {
+  nb::gil_scoped_release release;
+  return self.forget(view(slots), eager, n_threads);
+}
+
+Report forget_cost(const Forest& self, const Input<std::uint32_t>& slots, std::size_t n_threads) {
+  nb::gil_scoped_release release;
+  return self.forget_cost(view(slots), n_threads);
+}
+
+Report settle(Forest& self, std::size_t n_threads) {
+  nb::gil_scoped_release release;
+  return self.settle(n_threads);
+}
+
+auto predict(Forest& self, const Matrix& X, std::size_t n_threads) {
+  const MatrixView rows = matrix(X);
+  letheon::forest::Answer answer;
+  {
+    nb::gil_scoped_release release;
+    answer = self.predict(rows, n_threads);
+  }
+  return owned<2>(std::move(answer.values), {rows.n_rows, answer.width});
+}
+
+auto apply(Forest& self, const Matrix& X, std::size_t n_threads) {
+  const MatrixView rows = matrix(X);
+  std::vector<std::int64_t> leaves;
+  {
+    nb::gil_scoped_release release;
+    leaves = self.apply(rows, n_threads);
+  }
+  return owned<2>(std::move(leaves), {rows.n_rows, self.spec().tree_keys.size()});
+}
+
+template <typename T>
+nb::object vector_or_none(std::vector<T>&& values, bool given) {
+  const std::size_t n = values.size();
+  return given ? nb::cast(owned(std::move(values), {n})) : nb::none();
+}
+
+nb::dict rows(const Forest& self, const Input<std::uint32_t>& order) {
+  letheon::forest::RowsView found;
+  {
+    nb::gil_scoped_release release;
+    found = self.rows(view(order));
+  }
+  const std::size_t n = found.weights.size();
+  nb::dict out;
+  out["X"] = owned<2>(std::move(found.X), {n, self.spec().n_columns});
+  out["target"] = self.spec().is_regression() ? vector_or_none(std::move(found.y), true)
+                                              : vector_or_none(std::move(found.labels), true);
+  out["weights"] = owned(std::move(found.weights), {n});
+  out["ids_values"] = vector_or_none(std::move(found.ints), !found.is_text);
+  out["ids_blob"] = vector_or_none(std::move(found.blob), found.is_text);
+  out["ids_offsets"] = vector_or_none(std::move(found.offsets), found.is_text);
+  return out;
+}
+
+auto trees(Forest& self, const Input<std::uint32_t>& order, std::size_t n_threads) {
+  std::vector<std::uint8_t> bytes;
+  {
+    nb::gil_scoped_release release;
+    bytes = self.trees_bytes(view(order), n_threads);
+  }
+  const std::size_t n = bytes.size();
+  return owned(std::move(bytes), {n});
+}
+
+nb::dict tree(Forest& self, std::size_t index) {
+  letheon::forest::TreeView found;
+  {
+    nb::gil_scoped_release release;
+    found = self.tree(index);
+  }
+  const std::size_t n = found.kind.size();
+  nb::dict out;
+  out["kind"] = owned(std::move(found.kind), {n});
+  out["attribute"] = owned(std::move(found.attribute), {n});
+  out["threshold"] = owned(std::move(found.threshold), {n});
+  out["missing_left"] = owned(std::move(found.missing_left), {n});
+  out["left"] = owned(std::move(found.left), {n});
+  out["right"] = owned(std::move(found.right), {n});
+  out["n_rows"] = owned(std::move(found.n_rows), {n});
+  out["weight"] = owned(std::move(found.weight), {n});
+  out["values"] = owned<2>(std::move(found.values), {n, found.width});
+  return out;
+}
+
+auto importances(Forest& self, std::size_t n_threads) {
+  std::vector<double> values;
+  {
+    nb::gil_scoped_release release;
+    values = self.importances(n_threads);
+  }
+  const std::size_t n = values.size();
+  return owned(std::move(values), {n});
+}
+
+auto class_counts(const Forest& self) {
+  std::vector<std::int64_t> counts;
+  {
+    nb::gil_scoped_release release;
+    counts = self.class_counts();
+  }
+  const std::size_t n = counts.size();
+  return owned(std::move(counts), {n});
+}
+
+void bind_forest(nb::module_& m) {
+  nb::class_<Spec>(m, "ForestSpec", "Settings of a forest.")
+      .def("__init__", &make_spec, nb::kw_only(), "criterion"_a, "n_columns"_a, "max_depth"_a,
+           "max_features"_a, "n_thresholds"_a, "random_depth"_a, "min_samples_split"_a,
+           "min_samples_leaf"_a, "tree_keys"_a.noconvert(), "sample_keys"_a.noconvert(),
+           "sample_limit"_a, "y_exponent"_a.none(), "cache_rows"_a.none() = nb::none(),
+           "slack"_a.none() = nb::none());
+  nb::class_<Report>(m, "ForestReport", "What a change did to the trees.")
+      .def_ro("rebuilt_rows", &Report::rebuilt_rows)
+      .def_ro("rebuilt_nodes", &Report::rebuilt_nodes)
+      .def_ro("touched_trees", &Report::touched_trees)
+      .def_ro("rescans", &Report::rescans)
+      .def_ro("rescaled", &Report::rescaled);
+  nb::class_<Forest>(m, "Forest", "Rows, ids and trees; see letheon.forest.")
+      .def("__init__",
+           [](Forest* self, const Spec& spec, const nb::bytes& hash_key) {
+             new (self) Forest(spec, key_of(hash_key));
+           },
+           "spec"_a, "hash_key"_a)
+      .def("fit", &fit, LETHEON_BATCH_NAMES, "n_threads"_a)
+      .def("restore", &restore, LETHEON_BATCH_NAMES, "trees"_a.noconvert(), "n_threads"_a)
+      .def("learn", &learn, LETHEON_BATCH_NAMES, "eager"_a, "n_threads"_a)
+      .def("find_ints", &find_ints, "values"_a.noconvert())
+      .def("find_texts", &find_texts, "blob"_a.noconvert(), "offsets"_a.noconvert())
+      .def("forget", &forget, "slots"_a.noconvert(), "eager"_a, "n_threads"_a)
+      .def("forget_cost", &forget_cost, "slots"_a.noconvert(), "n_threads"_a)
+      .def("settle", &settle, "n_threads"_a)
+      .def("predict", &predict, "X"_a.noconvert(), "n_threads"_a)
+      .def("apply", &apply, "X"_a.noconvert(), "n_threads"_a)
+      .def("rows", &rows, "order"_a.noconvert())
+      .def("trees", &trees, "order"_a.noconvert(), "n_threads"_a)
+      .def("tree", &tree, "index"_a)
+      .def("importances", &importances, "n_threads"_a)
+      .def("class_counts", &class_counts)
+      .def_prop_ro("n_rows", &Forest::n_rows)
+      .def_prop_ro("n_unbuilt", &Forest::n_unbuilt)
+      .def_prop_ro("n_nodes", &Forest::n_nodes)
+      .def_prop_ro("n_bytes", &Forest::n_bytes);
+}
+
 }  // namespace
 
 NB_MODULE(_core, m) {
@@ -111,6 +463,8 @@ NB_MODULE(_core, m) {
         "SipHash-2-4 of the prefix followed by each framed text.");
   m.def("mix64", &mix64, "key"_a.noconvert(), "bits"_a.noconvert(),
         "Mix each value with one key.");
+  m.def("mix32", &mix32, "key"_a, "bits"_a.noconvert(), "Mix each 32-bit value with one key.");
   m.def("mix64_pairs", &mix64_pairs, "keys"_a.noconvert(), "bits"_a.noconvert(),
         "Mix each value with its own key.");
+  bind_forest(m);
 }

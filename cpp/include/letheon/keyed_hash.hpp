@@ -63,4 +63,15 @@ void hash_texts(Key key, Bytes prefix, Bytes blob, std::span<const std::int64_t>
   return finalise(key ^ finalise(bits + 0x9E3779B97F4A7C15u));
 }
 
+// The hash of single-precision values: for one key a bijection of the 32-bit values. Only 32-bit
+// products, so that compilers turn a loop of it into vector instructions.
+[[nodiscard]] constexpr std::uint32_t mix32(std::uint64_t key, std::uint32_t bits) noexcept {
+  std::uint32_t x = bits ^ static_cast<std::uint32_t>(key);
+  x = (x ^ (x >> 16)) * 0x7FEB352Du;
+  x = (x ^ (x >> 15)) * 0x846CA68Bu;
+  x = x ^ (x >> 16) ^ static_cast<std::uint32_t>(key >> 32);
+  x = (x ^ (x >> 15)) * 0x9E3779B1u;
+  return x ^ (x >> 16);
+}
+
 }  // namespace letheon

@@ -1,0 +1,128 @@
+// What a greedy node remembers: for each chosen attribute the candidates of lowest priority, with
+// what lies left of each. From it the node's split follows without looking at any row.
+//
+// A list keeps the lowest priorities among *all* distinct values of the node; the greatest value,
+// which is no candidate, may be among them and is passed over. One allocation per node.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <vector>
+
+#include "letheon/forest/score.hpp"
+#include "letheon/forest/spec.hpp"
+
+namespace letheon::forest {
+
+// A row as the caches see it.
+struct RowView {
+  const float* x;
+  std::uint32_t label;
+  std::int64_t q;
+  std::uint32_t weight;
+};
+
+// How a node is to be split, or that the cache is not enough to say.
+struct Verdict {
+  enum class Kind : std::uint8_t { split, none, rescan };
+
+  Kind kind = Kind::none;
+  std::uint32_t attribute = 0;
+  float threshold = 0.0f;
+  bool saw_missing = false;   // NaN at the attribute among the node's rows
+  bool missing_left = false;  // where NaN goes, if there is any
+
+  [[nodiscard]] bool sends_left(float x) const noexcept {
+    return x <= threshold || (missing_left && x != x);
+  }
+};
+
+// The lists of a node as they are collected, before they are packed.
+struct Draft {
+  struct List {
+    std::uint32_t attribute;
+    std::uint32_t first;  // index of its first entry
+    std::uint32_t size;
+    bool truncated;    // the node has values beyond the kept ones
+    bool has_missing;  // then `missing` holds its lanes, at n_lanes * (number of the list)
+  };
+
+  std::uint32_t n_lanes = 0;
+  std::vector<List> lists;
+  std::vector<float> values;
+  std::vector<std::int64_t> copies;  // weight of the rows that have the value
+  std::vector<std::int64_t> left;    // n_lanes per entry: rows with x <= value
+  std::vector<std::int64_t> missing;
+
+  void clear(std::uint32_t lanes) {
+    n_lanes = lanes;
+    lists.clear();
+    values.clear();
+    copies.clear();
+    left.clear();
+    missing.clear();
+  }
+};
+
+using Bytes8 = std::vector<std::uint64_t>;  // storage aligned for every member of a block
+
+class Block {
+ public:
+  explicit Block(std::uint64_t* storage) noexcept : base_(reinterpret_cast<std::byte*>(storage)) {}
+
+  // Writes the draft into `storage`; `weight` is that of the node.
+  static void pack(const Draft& draft, std::int64_t weight, bool regression, Bytes8& storage);
+
+  [[nodiscard]] std::size_t n_bytes() const noexcept;
+
+  // One row leaves, or comes. `admit` returns false when the lists would need an entry that only
+  // a look at the rows can make; the block is then no longer valid. `key` and `weight` are the
+  // node's, the weight with the new row.
+  void withdraw(const RowView& row) noexcept;
+  [[nodiscard]] bool admit(const RowView& row, std::uint64_t key, std::int64_t weight) noexcept;
+
+  // `totals` are the lanes of all the node's rows.
+  [[nodiscard]] Verdict decide(Lanes totals, const Spec& spec) const noexcept;
+
+  [[nodiscard]] std::size_t n_attributes() const noexcept;
+  [[nodiscard]] std::uint32_t attribute(std::size_t index) const noexcept;
+
+ private:
+  enum class Layout : std::uint8_t { narrow, wide, moments };
+
+  struct Header {
+    std::uint32_t n_bytes;
+    std::uint32_t n_attributes;
+    std::uint32_t n_lanes;
+    Layout layout;
+  };
+
+  struct Entry {
+    std::uint32_t attribute;
+    std::uint32_t size;
+    std::uint32_t capacity;
+    std::uint32_t offset;
+    std::uint8_t truncated;
+    std::uint8_t keeps_missing;  // lanes of the missing rows are there
+  };
+
+  template <typename Count>
+  class List;
+
+  [[nodiscard]] Header& header() const noexcept;
+  [[nodiscard]] std::span<Entry> entries() const noexcept;
+  template <typename Count>
+  void fill(const Draft& draft) noexcept;
+  template <typename Count>
+  void withdraw_as(const RowView& row) noexcept;
+  template <typename Count>
+  [[nodiscard]] bool admit_as(const RowView& row, std::uint64_t key) noexcept;
+  template <typename Count, typename Rule>
+  [[nodiscard]] Verdict decide_as(Lanes totals, const Spec& spec) const noexcept;
+
+  std::byte* base_;
+};
+
+}  // namespace letheon::forest

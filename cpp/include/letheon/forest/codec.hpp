@@ -1,0 +1,37 @@
+// Canonical bytes of trees, for digests and files. Little-endian throughout.
+//
+//   forest   "LTRF", version u32, number of trees u32, lanes u32, then per tree: length u64, nodes
+//   node     tag u8; split nodes: attribute u32, bits of the threshold u32; then the sums
+//   tag      bits 0-1: 0 leaf, 1 greedy, 2 random; bit 2: the node's rows have NaN at the
+//            attribute; bit 3: NaN goes left
+//   sums     classes: one u32 per class, in the order of the labels; else weight u32, sum i64
+//
+// Nodes follow in preorder. Neither caches nor unbuilt nodes are ever written.
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <vector>
+
+#include "letheon/forest/spec.hpp"
+#include "letheon/forest/table.hpp"
+#include "letheon/forest/tree.hpp"
+#include "letheon/keyed_hash.hpp"
+
+namespace letheon::forest {
+
+inline constexpr std::uint32_t kTreeFormat = 1;
+
+[[nodiscard]] std::vector<std::uint8_t> write_trees(std::span<const Tree> trees,
+                                                    std::span<const std::uint32_t> order,
+                                                    const Spec& spec);
+
+// The bytes of each tree. Throws std::invalid_argument unless the frame is right.
+[[nodiscard]] std::vector<Bytes> split_trees(Bytes bytes, std::size_t n_trees,
+                                             std::uint32_t n_classes, const Spec& spec);
+
+// Gives a tree that is one unbuilt node the splits of the bytes, and its rows their places.
+// Throws std::invalid_argument if anything in the bytes contradicts the rows or the settings.
+void read_tree(Bytes bytes, const Table& table, const Spec& spec, Tree& tree);
+
+}  // namespace letheon::forest

@@ -1,0 +1,96 @@
+// The forest: rows, ids and trees behind one lock.
+//
+// Readers may run together; whatever changes the forest runs alone. A reader that meets an unbuilt
+// node gives its lock back, has the node built, and starts again, so it sees one state only.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <shared_mutex>
+#include <span>
+#include <vector>
+
+#include "letheon/forest/id_table.hpp"
+#include "letheon/forest/inspect.hpp"
+#include "letheon/forest/predict.hpp"
+#include "letheon/forest/scan.hpp"
+#include "letheon/forest/spec.hpp"
+#include "letheon/forest/table.hpp"
+#include "letheon/forest/tree.hpp"
+
+namespace letheon::forest {
+
+struct Answer {
+  std::size_t width = 0;
+  std::vector<double> values;  // row-major
+};
+
+class Forest {
+ public:
+  explicit Forest(Spec spec, Key hash_key = {});
+
+  // Starts from nothing. Throws std::invalid_argument and keeps what it held on bad input.
+  void fit(const Batch& batch, std::uint32_t n_classes, const IdBatch& ids, std::size_t n_threads);
+  // The same with trees from `trees_bytes`, whose splits are taken and whose counts are checked.
+  void restore(const Batch& batch, std::uint32_t n_classes, const IdBatch& ids, Bytes trees,
+               std::size_t n_threads);
+  Report learn(const Batch& batch, std::uint32_t n_classes, const IdBatch& ids, bool eager,
+               std::size_t n_threads);
+
+  [[nodiscard]] Found find(const IdBatch& wanted) const;
+  // Slots must be held, ascending and distinct; std::invalid_argument otherwise.
+  Report forget(std::span<const Slot> slots, bool eager, std::size_t n_threads);
+  [[nodiscard]] Report forget_cost(std::span<const Slot> slots, std::size_t n_threads) const;
+  Report settle(std::size_t n_threads);
+
+  [[nodiscard]] Answer predict(const MatrixView& X, std::size_t n_threads);
+  [[nodiscard]] std::vector<std::int64_t> apply(const MatrixView& X, std::size_t n_threads);
+
+  // Rows in canonical order; the labels become places in `order` (as in trees_bytes).
+  [[nodiscard]] RowsView rows(std::span<const std::uint32_t> order) const;
+  // Canonical bytes of the trees; `order` lists the class codes in the order of their labels.
+  [[nodiscard]] std::vector<std::uint8_t> trees_bytes(std::span<const std::uint32_t> order,
+                                                      std::size_t n_threads);
+  [[nodiscard]] TreeView tree(std::size_t index);
+  [[nodiscard]] std::vector<double> importances(std::size_t n_threads);
+  [[nodiscard]] std::vector<std::int64_t> class_counts() const;
+
+  [[nodiscard]] const Spec& spec() const noexcept { return spec_; }
+  [[nodiscard]] std::size_t n_rows() const;
+  [[nodiscard]] std::size_t n_unbuilt() const;
+  [[nodiscard]] std::size_t n_nodes() const;
+  [[nodiscard]] std::size_t n_bytes() const;
+
+ private:
+  struct Content {
+    Table table;
+    IdTable ids;
+    std::vector<Tree> trees;
+  };
+
+  [[nodiscard]] Content hold(const Batch& batch, std::uint32_t n_classes,
+                             const IdBatch& ids) const;
+  [[nodiscard]] std::vector<Slot> rows_of_tree(const Table& table, std::size_t t,
+                                               std::span<const Slot> slots) const;
+  [[nodiscard]] bool is_member(const Table& table, std::size_t t, Slot slot) const noexcept;
+  [[nodiscard]] std::vector<std::uint32_t> members_of_tree(const RowBlock& block,
+                                                           std::size_t t) const;
+  void require_held(std::span<const Slot> slots) const;
+  void compact();
+  void reset_trees() noexcept;
+  void start_trees_again();
+  Report learn_slots(std::span<const Slot> slots, std::size_t n_threads);
+  Report settle_locked(std::size_t n_threads);
+  void build(const Missing& missing);
+  [[nodiscard]] bool answer(const MatrixView& X, std::size_t n_threads, Answer& answer,
+                            Missing& missing) const;
+  template <typename Read>
+  [[nodiscard]] auto settled(Read read, std::size_t n_threads);
+
+  Spec spec_;
+  Key hash_key_;
+  mutable std::shared_mutex mutex_;
+  Content content_;
+};
+
+}  // namespace letheon::forest

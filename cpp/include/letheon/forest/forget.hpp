@@ -1,0 +1,92 @@
+// Rows that leave: one walk per tree for all of them at once.
+//
+// At every node on the way the sums and the cache are brought up to date, and the node's split is
+// decided again. If it is the same, the walk goes on below; if not, the subtree is dropped, since
+// its rows are all that is needed to build it anew.
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <vector>
+
+#include "letheon/forest/grow.hpp"
+#include "letheon/forest/spec.hpp"
+#include "letheon/forest/table.hpp"
+#include "letheon/forest/tree.hpp"
+
+namespace letheon::forest {
+
+// Numbers of rows in a RowBlock that pass a node.
+using Members = std::span<std::uint32_t>;
+
+[[nodiscard]] inline RowView row_view(const RowBlock& block, std::uint32_t member) noexcept {
+  return {block.row(member), block.labels[member], block.q[member], block.weights[member]};
+}
+
+// Reorders the members so that those that go left come first; returns how many they are.
+[[nodiscard]] std::uint32_t part(const RowBlock& block, Members members,
+                                 const Verdict& split) noexcept;
+
+// Whether a node that is split by `before` is split in the same way by `after`.
+[[nodiscard]] bool same_split(const Verdict& before, const Verdict& after) noexcept;
+
+// Whether two splits by one attribute send all these rows to the same sides.
+[[nodiscard]] bool same_sides(const Table& table, const Verdict& before, const Verdict& after,
+                              std::span<const Slot> rows) noexcept;
+
+// A node and the members that pass it: members[begin, end).
+struct Step {
+  NodeId id;
+  std::uint64_t key;
+  std::uint32_t depth;
+  std::uint32_t begin;
+  std::uint32_t end;
+};
+
+class Forgetter {
+ public:
+  // `leaving` are the rows to take out, still held by the table; `doomed` marks their slots.
+  Forgetter(const Table& table, const Spec& spec, Scratch& scratch, const RowBlock& leaving,
+            const std::vector<std::uint8_t>& doomed) noexcept
+      : table_(table),
+        spec_(spec),
+        scratch_(scratch),
+        grower_(table, spec, scratch),
+        leaving_(leaving),
+        doomed_(doomed) {}
+
+  // Takes the members out of a tree; they get reordered. Does not fail: what memory does not
+  // suffice for is left unbuilt.
+  Report forget(Tree& tree, std::uint64_t root_key, std::vector<std::uint32_t>& members,
+                bool eager) noexcept;
+  // What `forget` would drop. Changes nothing but the order of the members.
+  [[nodiscard]] Report cost(const Tree& tree, std::uint64_t root_key,
+                            std::vector<std::uint32_t>& members);
+
+ private:
+  void visit(Tree& tree, const Step& step, Members members, bool eager) noexcept;
+  void visit_childless(Tree& tree, const Step& step, Members members, bool eager) noexcept;
+  // How the node is to be split without the members; Kind::unbuilt: build it anew.
+  [[nodiscard]] Judgement judge(Tree& tree, const Step& step, Members members);
+  [[nodiscard]] Judgement judge_by_block(Block block, Lanes totals, Members members) const noexcept;
+  [[nodiscard]] Judgement judge_by_extremes(const Tree& tree, const Step& step, Members members,
+                                            Extremes& extremes) const noexcept;
+  [[nodiscard]] Judgement judge_by_rows(const Tree& tree, const Step& step, Lanes totals);
+  // Whether only the threshold of a random node changes; scratch.rows are the rows that stay.
+  [[nodiscard]] bool moves_nothing(const Node& node, const Judgement& judgement) const noexcept;
+  void remove_rows(Tree& tree, NodeId id, Members members) noexcept;
+  void drop(Tree& tree, const Step& step, Kind kind, bool eager) noexcept;
+  void build(Tree& tree, const Step& step) noexcept;
+  [[nodiscard]] bool cost_at(const Tree& tree, const Step& step, Members members);
+
+  const Table& table_;
+  const Spec& spec_;
+  Scratch& scratch_;
+  Grower grower_;
+  const RowBlock& leaving_;
+  const std::vector<std::uint8_t>& doomed_;
+  std::vector<Step> stack_;
+  Report report_;
+};
+
+}  // namespace letheon::forest

@@ -1,0 +1,53 @@
+// Settings of a forest: everything that, with the rows, determines the trees.
+#pragma once
+
+#include <cstdint>
+#include <limits>
+#include <optional>
+#include <vector>
+
+namespace letheon::forest {
+
+enum class Criterion : std::uint8_t { gini, entropy, squared_error };
+
+inline constexpr std::uint32_t kUnlimited = std::numeric_limits<std::uint32_t>::max();
+
+struct Spec {
+  Criterion criterion = Criterion::gini;
+  std::uint32_t n_columns = 0;
+  std::uint32_t max_depth = kUnlimited;
+  std::uint32_t max_features = 1;
+  std::uint32_t n_thresholds = kUnlimited;  // the survey's k
+  std::uint32_t random_depth = 0;           // the survey's d_rmax
+  std::uint32_t min_samples_split = 2;
+  std::uint32_t min_samples_leaf = 1;
+  std::vector<std::uint64_t> tree_keys;    // key of each root
+  std::vector<std::uint64_t> sample_keys;  // empty: every row is in every tree
+  std::uint64_t sample_limit = 0;
+  std::optional<int> y_exponent;           // fixed scale of a regression target
+
+  // Matters of speed, never of the result: nodes with fewer rows keep no cache, and a cache holds
+  // this many candidates more than the split needs.
+  std::uint32_t cache_rows = 24;
+  std::uint32_t slack = 5;
+
+  [[nodiscard]] bool is_regression() const noexcept {
+    return criterion == Criterion::squared_error;
+  }
+
+  // Throws std::invalid_argument, with what was given and what was expected.
+  void validate() const;
+};
+
+// What a change did to the trees.
+struct Report {
+  std::uint64_t rebuilt_rows = 0;   // rows of dropped subtrees, summed over them
+  std::uint64_t rebuilt_nodes = 0;  // subtrees dropped
+  std::uint64_t touched_trees = 0;
+  std::uint64_t rescans = 0;        // nodes whose candidates were searched again
+  bool rescaled = false;            // the scale of a regression target changed: all trees anew
+
+  Report& operator+=(const Report& other) noexcept;
+};
+
+}  // namespace letheon::forest

@@ -1,0 +1,286 @@
+#include "letheon/forest/forget.hpp"
+
+#include <algorithm>
+#include <cmath>
+#include <new>
+
+namespace letheon::forest {
+
+std::uint32_t part(const RowBlock& block, Members members, const Verdict& split) noexcept {
+  const auto right = std::ranges::partition(members, [&](std::uint32_t member) {
+    return split.sends_left(block.row(member)[split.attribute]);
+  });
+  return static_cast<std::uint32_t>(members.size() - right.size());
+}
+
+bool same_split(const Verdict& before, const Verdict& after) noexcept {
+  return after.kind == Verdict::Kind::split && before.attribute == after.attribute &&
+         before.threshold == after.threshold &&
+         (!after.saw_missing || before.missing_left == after.missing_left);
+}
+
+bool same_sides(const Table& table, const Verdict& before, const Verdict& after,
+                std::span<const Slot> rows) noexcept {
+  const Column& column = table.column(before.attribute);
+  return std::ranges::all_of(rows, [&](Slot slot) {
+    const float x = column.at(slot);
+    return before.sends_left(x) == after.sends_left(x);
+  });
+}
+
+Report Forgetter::forget(Tree& tree, std::uint64_t root_key, std::vector<std::uint32_t>& members,
+                         bool eager) noexcept {
+  report_ = {};
+  if (members.empty()) {
+    return report_;
+  }
+  report_.touched_trees = 1;
+  stack_.assign(1, {Tree::kRoot, root_key, 0, 0, static_cast<std::uint32_t>(members.size())});
+  while (!stack_.empty()) {
+    const Step step = stack_.back();
+    stack_.pop_back();
+    visit(tree, step, Members(members).subspan(step.begin, step.end - step.begin), eager);
+  }
+  return report_;
+}
+
+void Forgetter::visit(Tree& tree, const Step& step, Members members, bool eager) noexcept {
+  for (const std::uint32_t member : members) {
+    tree.count(step.id, row_view(leaving_, member), -1);
+  }
+  Node& node = tree.node(step.id);
+  if (!node.is_split()) {
+    visit_childless(tree, step, members, eager);
+    return;
+  }
+  node.size -= static_cast<std::uint32_t>(members.size());
+  if (grower_.is_final(tree.sums(step.id), step.depth)) {
+    drop(tree, step, Kind::leaf, eager);
+    return;
+  }
+  // A threshold may move without moving any row that stays; the leaving ones are where the old
+  // one has put them.
+  const Verdict before = node.verdict();
+  Judgement judgement{.kind = Kind::unbuilt};
+  try {
+    judgement = judge(tree, step, members);
+  } catch (const std::bad_alloc&) {
+    judgement = {.kind = Kind::unbuilt};
+  }
+  if (!same_split(node.verdict(), judgement.verdict)) {
+    const bool splits = judgement.verdict.kind == Verdict::Kind::split;
+    drop(tree, step, splits ? Kind::unbuilt : judgement.kind, eager);
+    return;
+  }
+  const std::uint32_t n_left = part(leaving_, members, before);
+  node.saw_missing = judgement.verdict.saw_missing;
+  node.missing_left = judgement.verdict.missing_left;
+  const std::uint32_t middle = step.begin + n_left;
+  if (middle < step.end) {
+    stack_.push_back({node.left + 1, right_key(step.key), step.depth + 1, middle, step.end});
+  }
+  if (step.begin < middle) {
+    stack_.push_back({node.left, left_key(step.key), step.depth + 1, step.begin, middle});
+  }
+}
+
+void Forgetter::visit_childless(Tree& tree, const Step& step, Members members,
+                                bool eager) noexcept {
+  remove_rows(tree, step.id, members);
+  if (tree.node(step.id).kind == Kind::blocked) {
+    // The values that are left may bring other candidates forward.
+    ++report_.rebuilt_nodes;
+    report_.rebuilt_rows += tree.node(step.id).size;
+    tree.set_kind(step.id, Kind::unbuilt);
+  }
+  if (eager && tree.node(step.id).kind == Kind::unbuilt) {
+    build(tree, step);
+  }
+}
+
+void Forgetter::remove_rows(Tree& tree, NodeId id, Members members) noexcept {
+  const std::span<Slot> rows = tree.rows_of(id);
+  Node& node = tree.node(id);
+  constexpr std::size_t kFew = 4;
+  if (node.kind == Kind::unbuilt || members.size() > kFew) {
+    const auto gone = std::ranges::remove_if(rows, [&](Slot slot) { return doomed_[slot] != 0; });
+    node.size -= static_cast<std::uint32_t>(gone.size());
+    return;
+  }
+  for (const std::uint32_t member : members) {
+    Slot* const end = rows.data() + node.size;
+    Slot* const place = std::lower_bound(rows.data(), end, leaving_.slots[member]);
+    std::copy(place + 1, end, place);
+    --node.size;
+  }
+}
+
+void Forgetter::drop(Tree& tree, const Step& step, Kind kind, bool eager) noexcept {
+  tree.collapse(step.id, kind, &doomed_);
+  if (kind != Kind::unbuilt) {
+    std::ranges::sort(tree.rows_of(step.id));
+    return;
+  }
+  ++report_.rebuilt_nodes;
+  report_.rebuilt_rows += tree.node(step.id).size;
+  if (eager) {
+    build(tree, step);
+  }
+}
+
+void Forgetter::build(Tree& tree, const Step& step) noexcept {
+  try {
+    grower_.build(tree, step.id, step.key, step.depth);
+  } catch (const std::bad_alloc&) {  // NOLINT: an unbuilt node is a legal state
+  }
+}
+
+Judgement Forgetter::judge(Tree& tree, const Step& step, Members members) {
+  Node& node = tree.node(step.id);
+  // Many leaving rows: counting what is left is cheaper than taking them out one by one.
+  if (node.cache != nullptr && members.size() * 4 <= node.size) {
+    const Judgement judgement =
+        node.kind == Kind::greedy
+            ? judge_by_block(Block(node.cache.get()), tree.totals(step.id), members)
+            : judge_by_extremes(tree, step, members, extremes_of(node));
+    if (judgement.kind != Kind::unbuilt) {
+      return judgement;
+    }
+  }
+  if (node.size < spec_.cache_rows) {
+    return {.kind = Kind::unbuilt};
+  }
+  const Judgement judgement = judge_by_rows(tree, step, tree.totals(step.id));
+  if (moves_nothing(node, judgement)) {
+    node.threshold = judgement.verdict.threshold;
+  }
+  if (same_split(node.verdict(), judgement.verdict)) {
+    grower_.keep_cache(node, judgement);
+  }
+  return judgement;
+}
+
+bool Forgetter::moves_nothing(const Node& node, const Judgement& judgement) const noexcept {
+  return node.kind == Kind::random && judgement.kind == Kind::random &&
+         node.attribute == judgement.verdict.attribute &&
+         same_sides(table_, node.verdict(), judgement.verdict, scratch_.rows);
+}
+
+Judgement Forgetter::judge_by_block(Block block, Lanes totals, Members members) const noexcept {
+  for (const std::uint32_t member : members) {
+    block.withdraw(row_view(leaving_, member));
+  }
+  const Verdict verdict = block.decide(totals, spec_);
+  switch (verdict.kind) {
+    case Verdict::Kind::split:
+      return {verdict, Kind::greedy, {}};
+    case Verdict::Kind::none:
+      return {.kind = Kind::blocked};
+    default:
+      return {.kind = Kind::unbuilt};
+  }
+}
+
+Judgement Forgetter::judge_by_extremes(const Tree& tree, const Step& step, Members members,
+                                       Extremes& extremes) const noexcept {
+  const Node& node = tree.node(step.id);
+  std::int64_t left = tree.weight(node.left);
+  std::int64_t right = tree.weight(node.left + 1);
+  for (const std::uint32_t member : members) {
+    const RowView row = row_view(leaving_, member);
+    const float x = row.x[node.attribute];
+    extremes.missing_weight -= std::isnan(x) ? row.weight : 0;
+    extremes.least_weight -= x == extremes.least ? row.weight : 0;
+    extremes.greatest_weight -= x == extremes.greatest ? row.weight : 0;
+    (node.verdict().sends_left(x) ? left : right) -= row.weight;
+  }
+  const bool constant = extremes.least == extremes.greatest && extremes.missing_weight == 0;
+  if (extremes.least_weight == 0 || extremes.greatest_weight == 0 || constant) {
+    return {.kind = Kind::unbuilt};
+  }
+  const Verdict verdict = random_split(step.key, node.attribute, extremes);
+  if (!same_split(node.verdict(), verdict)) {
+    return {.kind = Kind::unbuilt};
+  }
+  const std::int64_t least = spec_.min_samples_leaf;
+  if (left < least || right < least) {
+    return {.kind = Kind::blocked};
+  }
+  return {verdict, Kind::random, extremes};
+}
+
+Judgement Forgetter::judge_by_rows(const Tree& tree, const Step& step, Lanes totals) {
+  ++report_.rescans;
+  scratch_.rows.clear();
+  tree.collect(step.id, &doomed_, scratch_.rows);
+  return grower_.judge(totals, step.key, step.depth, scratch_.rows);
+}
+
+Report Forgetter::cost(const Tree& tree, std::uint64_t root_key,
+                       std::vector<std::uint32_t>& members) {
+  report_ = {};
+  if (members.empty()) {
+    return report_;
+  }
+  report_.touched_trees = 1;
+  stack_.assign(1, {Tree::kRoot, root_key, 0, 0, static_cast<std::uint32_t>(members.size())});
+  while (!stack_.empty()) {
+    const Step step = stack_.back();
+    stack_.pop_back();
+    const auto passing = Members(members).subspan(step.begin, step.end - step.begin);
+    if (!cost_at(tree, step, passing)) {
+      continue;
+    }
+    const Node& node = tree.node(step.id);
+    const std::uint32_t middle = step.begin + part(leaving_, passing, node.verdict());
+    if (middle < step.end) {
+      stack_.push_back({node.left + 1, right_key(step.key), step.depth + 1, middle, step.end});
+    }
+    if (step.begin < middle) {
+      stack_.push_back({node.left, left_key(step.key), step.depth + 1, step.begin, middle});
+    }
+  }
+  return report_;
+}
+
+// Adds what would be dropped here; true if the walk goes on below this node.
+bool Forgetter::cost_at(const Tree& tree, const Step& step, Members members) {
+  const Node& node = tree.node(step.id);
+  if (!node.is_split() && node.kind != Kind::blocked) {
+    return false;
+  }
+  const auto remaining = node.size - static_cast<std::uint32_t>(members.size());
+  Wide squares = table_.is_regression() ? tree.squares(step.id) : 0;
+  scratch_.lanes.assign(tree.totals(step.id).begin(), tree.totals(step.id).end());
+  for (const std::uint32_t member : members) {
+    count_row(row_view(leaving_, member), -1, scratch_.lanes,
+              table_.is_regression() ? &squares : nullptr);
+  }
+  const Sums sums{scratch_.lanes, table_.is_regression() ? &squares : nullptr};
+  if (grower_.is_final(sums, step.depth)) {
+    return false;
+  }
+  Judgement judgement{.kind = Kind::unbuilt};
+  if (node.cache != nullptr && node.kind == Kind::greedy) {
+    const std::size_t words = Block(node.cache.get()).n_bytes() / 8;
+    scratch_.block.assign(node.cache.get(), node.cache.get() + words);
+    judgement = judge_by_block(Block(scratch_.block.data()), scratch_.lanes, members);
+  } else if (node.cache != nullptr) {
+    Extremes extremes = extremes_of(node);
+    judgement = judge_by_extremes(tree, step, members, extremes);
+  }
+  if (judgement.kind == Kind::unbuilt && node.is_split() && remaining >= spec_.cache_rows) {
+    judgement = judge_by_rows(tree, step, scratch_.lanes);
+  }
+  if (node.is_split() && same_split(node.verdict(), judgement.verdict)) {
+    return true;
+  }
+  if (moves_nothing(node, judgement)) {
+    return true;
+  }
+  ++report_.rebuilt_nodes;
+  report_.rebuilt_rows += remaining;
+  return false;
+}
+
+}  // namespace letheon::forest

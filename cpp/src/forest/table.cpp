@@ -1,0 +1,332 @@
+#include "letheon/forest/table.hpp"
+
+#include <algorithm>
+#include <cmath>
+#include <stdexcept>
+#include <string>
+
+namespace letheon::forest {
+
+namespace {
+
+constexpr std::uint64_t kMaxWeight = (std::uint64_t{1} << 31) - 1;
+constexpr int kFixedPointBits = 31;
+
+// Binary exponent E of a number, 2^(E-1) <= |y| < 2^E; a very small one for 0.
+int exponent_of(double y) noexcept {
+  int exponent = 0;
+  if (y == 0.0) {
+    return -10000;
+  }
+  static_cast<void>(std::frexp(y, &exponent));
+  return exponent;
+}
+
+std::int64_t fixed_point(double y, int exponent) noexcept {
+  return static_cast<std::int64_t>(std::nearbyint(std::ldexp(y, kFixedPointBits - exponent)));
+}
+
+[[noreturn]] void refuse(const std::string& message) { throw std::invalid_argument(message); }
+
+std::vector<std::size_t> rows_with_weight(const Batch& batch) {
+  std::vector<std::size_t> rows;
+  rows.reserve(batch.X.n_rows);
+  for (std::size_t i = 0; i < batch.X.n_rows; ++i) {
+    if (batch.weights.empty() || batch.weights[i] > 0) {
+      rows.push_back(i);
+    }
+  }
+  return rows;
+}
+
+template <typename T>
+void keep_values(std::vector<T>& values, std::span<const Slot> slots) {
+  if (values.empty()) {
+    return;
+  }
+  std::vector<T> kept(slots.size());
+  for (std::size_t i = 0; i < slots.size(); ++i) {
+    kept[i] = values[slots[i]];
+  }
+  values = std::move(kept);
+}
+
+}  // namespace
+
+Table::Table(std::uint32_t n_columns, bool regression, std::optional<int> y_exponent)
+    : regression_(regression), fixed_exponent_(y_exponent), columns_(n_columns) {}
+
+void Table::check(const Batch& batch, std::uint32_t n_classes) const {
+  const std::size_t n = batch.X.n_rows;
+  if (batch.X.n_columns != columns_.size()) {
+    refuse("X has " + std::to_string(batch.X.n_columns) + " columns; this forest has " +
+           std::to_string(columns_.size()));
+  }
+  if ((regression_ ? batch.y.size() : batch.labels.size()) != n ||
+      (!batch.weights.empty() && batch.weights.size() != n) ||
+      (!batch.owners.empty() && batch.owners.size() != n)) {
+    refuse("X, targets, weights and owners must have one entry per row");
+  }
+  if (n_slots() + n >= kMaxWeight) {
+    refuse("a forest holds fewer than 2^31 rows");
+  }
+  if (n_classes > kMaxClasses) {
+    refuse("a forest takes at most " + std::to_string(kMaxClasses) + " classes");
+  }
+  std::uint64_t weight = total_weight_;
+  for (std::size_t i = 0; i < n; ++i) {
+    weight += batch.weights.empty() ? 1u : batch.weights[i];
+  }
+  if (weight > kMaxWeight) {
+    refuse("the weights sum to 2^31 or more; divide them by a common factor");
+  }
+  if (std::ranges::any_of(batch.labels, [&](auto label) { return label >= n_classes; })) {
+    refuse("a label is out of range");
+  }
+  for (const double y : batch.y) {
+    if (!std::isfinite(y)) {
+      refuse("y holds a value that is not finite");
+    }
+    if (fixed_exponent_ && exponent_of(y) > *fixed_exponent_) {
+      refuse("y holds a value larger than y_max");
+    }
+  }
+}
+
+std::vector<Slot> Table::append(const Batch& batch, std::uint32_t n_classes) {
+  check(batch, n_classes);
+  const auto rows = rows_with_weight(batch);
+  for (const std::size_t i : rows) {
+    for (std::size_t j = 0; j < columns_.size(); ++j) {
+      if (std::isinf(batch.X.at(i, j))) {
+        refuse("X holds infinity or a value too large for float32 in row " + std::to_string(i) +
+               ", column " + std::to_string(j));
+      }
+    }
+  }
+  const std::size_t first = n_slots();
+  std::vector<Slot> slots(rows.size());
+  alive_.reserve(first + rows.size());
+  try {
+    append_columns(batch.X, rows);
+    append_weights(batch, rows);
+    append_targets(batch, rows);
+  } catch (...) {
+    truncate(first);
+    throw;
+  }
+  n_classes_ = std::max(n_classes_, n_classes);
+  alive_.resize(first + rows.size(), 1);
+  n_rows_ += rows.size();
+  for (std::size_t i = 0; i < slots.size(); ++i) {
+    slots[i] = static_cast<Slot>(first + i);
+    total_weight_ += weight(slots[i]);
+  }
+  return slots;
+}
+
+void Table::truncate(std::size_t n_slots) noexcept {
+  for (Column& column : columns_) {
+    column.truncate(n_slots);
+  }
+  for (std::size_t i = n_slots; i < y_.size(); ++i) {
+    const auto found = exponents_.find(exponent_of(y_[i]));
+    if (found != exponents_.end() && --found->second == 0) {
+      exponents_.erase(found);
+    }
+  }
+  y_.resize(std::min(y_.size(), n_slots));
+  q_.resize(std::min(q_.size(), n_slots));
+  labels_.resize(std::min(labels_.size(), n_slots));
+  owners_.resize(std::min(owners_.size(), n_slots));
+  weights_.resize(std::min(weights_.size(), n_slots));
+}
+
+void Table::append_columns(const MatrixView& X, std::span<const std::size_t> rows) {
+  // Some columns at a time, so that one pass over row-major memory serves them all.
+  constexpr std::size_t kTogether = 16;
+  for (std::size_t first = 0; first < columns_.size(); first += kTogether) {
+    const std::size_t last = std::min(first + kTogether, columns_.size());
+    std::vector<std::vector<float>> values(last - first);
+    for (auto& column : values) {
+      column.reserve(rows.size());
+    }
+    for (const std::size_t i : rows) {
+      for (std::size_t j = first; j < last; ++j) {
+        values[j - first].push_back(X.at(i, j));
+      }
+    }
+    for (std::size_t j = first; j < last; ++j) {
+      columns_[j].append(values[j - first]);
+      values[j - first] = {};
+    }
+  }
+}
+
+void Table::append_targets(const Batch& batch, std::span<const std::size_t> rows) {
+  for (const std::size_t i : rows) {
+    if (!batch.owners.empty()) {
+      owners_.push_back(batch.owners[i]);
+    }
+    if (!regression_) {
+      labels_.push_back(static_cast<std::uint16_t>(batch.labels[i]));
+      continue;
+    }
+    const double y = batch.y[i] + 0.0;
+    ++exponents_[exponent_of(y)];
+    y_.push_back(y);
+    // A row beyond the scale changes the scale, and `rescale` then computes every q anew.
+    q_.push_back(exponent_of(y) <= exponent_ ? fixed_point(y, exponent_) : 0);
+  }
+}
+
+void Table::append_weights(const Batch& batch, std::span<const std::size_t> rows) {
+  const bool plain = batch.weights.empty() ||
+                     std::ranges::all_of(rows, [&](auto i) { return batch.weights[i] == 1; });
+  if (plain && weights_.empty()) {
+    return;
+  }
+  weights_.resize(n_slots(), 1);
+  for (const std::size_t i : rows) {
+    weights_.push_back(batch.weights.empty() ? 1u : batch.weights[i]);
+  }
+}
+
+void Table::erase(std::span<const Slot> slots) noexcept {
+  for (Column& column : columns_) {
+    for (const Slot slot : slots) {
+      column.erase(slot);
+    }
+  }
+  for (const Slot slot : slots) {
+    total_weight_ -= weight(slot);
+    if (regression_) {
+      const auto found = exponents_.find(exponent_of(y_[slot]));
+      if (--found->second == 0) {
+        exponents_.erase(found);
+      }
+      y_[slot] = 0.0;
+      q_[slot] = 0;
+    } else {
+      labels_[slot] = 0;
+    }
+    if (!weights_.empty()) {
+      weights_[slot] = 0;
+    }
+    if (!owners_.empty()) {
+      owners_[slot] = 0;
+    }
+    alive_[slot] = 0;
+  }
+  n_rows_ -= slots.size();
+}
+
+std::vector<Slot> Table::compact() {
+  std::vector<Slot> kept;
+  kept.reserve(n_rows_);
+  std::vector<Slot> renumbered(n_slots(), 0);
+  for (Slot slot = 0; slot < n_slots(); ++slot) {
+    if (is_alive(slot)) {
+      renumbered[slot] = static_cast<Slot>(kept.size());
+      kept.push_back(slot);
+    }
+  }
+  for (Column& column : columns_) {
+    column.keep(kept);
+  }
+  keep_values(labels_, kept);
+  keep_values(y_, kept);
+  keep_values(q_, kept);
+  keep_values(weights_, kept);
+  keep_values(owners_, kept);
+  alive_.assign(kept.size(), 1);
+  alive_.shrink_to_fit();
+  return renumbered;
+}
+
+RowBlock Table::copy(std::span<const Slot> slots) const {
+  RowBlock block;
+  block.n_columns = columns_.size();
+  block.slots.assign(slots.begin(), slots.end());
+  block.x.resize(slots.size() * columns_.size());
+  for (std::size_t j = 0; j < columns_.size(); ++j) {
+    for (std::size_t i = 0; i < slots.size(); ++i) {
+      block.x[i * columns_.size() + j] = columns_[j].at(slots[i]);
+    }
+  }
+  block.labels.resize(slots.size());
+  block.q.resize(slots.size());
+  block.weights.resize(slots.size());
+  for (std::size_t i = 0; i < slots.size(); ++i) {
+    block.weights[i] = weight(slots[i]);
+    if (regression_) {
+      block.q[i] = q_[slots[i]];
+    } else {
+      block.labels[i] = labels_[slots[i]];
+    }
+  }
+  return block;
+}
+
+int Table::wanted_exponent(const std::map<int, std::size_t>& exponents) const noexcept {
+  if (fixed_exponent_) {
+    return *fixed_exponent_;
+  }
+  const bool all_zero = exponents.empty() || exponents.rbegin()->first == exponent_of(0.0);
+  return all_zero ? 0 : exponents.rbegin()->first;
+}
+
+bool Table::rescale() noexcept {
+  const int wanted = wanted_exponent(exponents_);
+  if (!regression_ || wanted == exponent_) {
+    return false;
+  }
+  exponent_ = wanted;
+  for (std::size_t i = 0; i < q_.size(); ++i) {
+    q_[i] = fixed_point(y_[i], exponent_);
+  }
+  return true;
+}
+
+bool Table::would_rescale(std::span<const Slot> leaving) const {
+  if (!regression_) {
+    return false;
+  }
+  auto exponents = exponents_;
+  for (const Slot slot : leaving) {
+    const auto found = exponents.find(exponent_of(y_[slot]));
+    if (--found->second == 0) {
+      exponents.erase(found);
+    }
+  }
+  return wanted_exponent(exponents) != exponent_;
+}
+
+std::vector<std::int64_t> Table::class_weights() const {
+  std::vector<std::int64_t> weights(n_classes_, 0);
+  for (Slot slot = 0; slot < labels_.size(); ++slot) {
+    weights[labels_[slot]] += is_alive(slot) ? weight(slot) : 0;
+  }
+  return weights;
+}
+
+void Table::take_back(std::size_t n_slots, std::uint32_t n_classes) noexcept {
+  for (std::size_t slot = n_slots; slot < alive_.size(); ++slot) {
+    total_weight_ -= weight(static_cast<Slot>(slot));
+    --n_rows_;
+  }
+  alive_.resize(n_slots);
+  truncate(n_slots);
+  n_classes_ = n_classes;
+}
+
+std::size_t Table::n_bytes() const noexcept {
+  std::size_t bytes = alive_.capacity() + labels_.capacity() * 2 + weights_.capacity() * 4 +
+                      (y_.capacity() + q_.capacity() + owners_.capacity()) * 8;
+  for (const Column& column : columns_) {
+    bytes += column.n_bytes();
+  }
+  return bytes;
+}
+
+}  // namespace letheon::forest
