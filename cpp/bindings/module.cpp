@@ -6,9 +6,11 @@
 #include <nanobind/ndarray.h>
 #include <nanobind/stl/optional.h>
 #include <nanobind/stl/string.h>
+#include <nanobind/stl/vector.h>
 
 #include <memory>
 #include <optional>
+#include <random>
 #include <stdexcept>
 #include <string>
 #include <utility>
@@ -256,13 +258,17 @@ void fit(Forest& self, LETHEON_BATCH_PARAMETERS, std::size_t n_threads) {
   self.fit(batch, n_classes, ids, n_threads);
 }
 
-void restore(Forest& self, LETHEON_BATCH_PARAMETERS, const Input<std::uint8_t>& trees,
-             std::size_t n_threads) {
+void restore(Forest& self, LETHEON_BATCH_PARAMETERS,
+             const std::vector<Input<std::uint8_t>>& trees, std::size_t n_threads) {
   const BatchArrays arrays = LETHEON_BATCH;
   const Batch batch = arrays.batch(self.spec().is_regression());
   const IdBatch ids = arrays.ids();
+  std::vector<letheon::Bytes> blocks;
+  for (const auto& block : trees) {
+    blocks.push_back(view(block));
+  }
   nb::gil_scoped_release release;
-  self.restore(batch, n_classes, ids, view(trees), n_threads);
+  self.restore(batch, n_classes, ids, blocks, n_threads);
 }
 
 Report learn(Forest& self, LETHEON_BATCH_PARAMETERS, bool eager, std::size_t n_threads) {
@@ -336,10 +342,23 @@ auto apply(Forest& self, const Matrix& X, std::size_t n_threads) {
   return owned<2>(std::move(leaves), {rows.n_rows, self.spec().tree_keys.size()});
 }
 
+// Drawn per object, so that nobody can choose ids that collide.
+letheon::Key random_key() {
+  std::random_device device;
+  const auto word = [&] { return std::uint64_t{device()} << 32 | device(); };
+  return {word(), word()};
+}
+
 template <typename T>
 nb::object vector_or_none(std::vector<T>&& values, bool given) {
   const std::size_t n = values.size();
   return given ? nb::cast(owned(std::move(values), {n})) : nb::none();
+}
+
+void put_ids(nb::dict& out, letheon::forest::RowsView&& found) {
+  out["ids_values"] = vector_or_none(std::move(found.ints), !found.is_text);
+  out["ids_blob"] = vector_or_none(std::move(found.blob), found.is_text);
+  out["ids_offsets"] = vector_or_none(std::move(found.offsets), found.is_text);
 }
 
 nb::dict rows(const Forest& self, const Input<std::uint32_t>& order) {
@@ -354,9 +373,18 @@ nb::dict rows(const Forest& self, const Input<std::uint32_t>& order) {
   out["target"] = self.spec().is_regression() ? vector_or_none(std::move(found.y), true)
                                               : vector_or_none(std::move(found.labels), true);
   out["weights"] = owned(std::move(found.weights), {n});
-  out["ids_values"] = vector_or_none(std::move(found.ints), !found.is_text);
-  out["ids_blob"] = vector_or_none(std::move(found.blob), found.is_text);
-  out["ids_offsets"] = vector_or_none(std::move(found.offsets), found.is_text);
+  put_ids(out, std::move(found));
+  return out;
+}
+
+nb::dict ids(const Forest& self) {
+  letheon::forest::RowsView found;
+  {
+    nb::gil_scoped_release release;
+    found = self.ids();
+  }
+  nb::dict out;
+  put_ids(out, std::move(found));
   return out;
 }
 
@@ -417,7 +445,7 @@ void bind_forest(nb::module_& m) {
            "min_samples_leaf"_a, "tree_keys"_a.noconvert(), "sample_keys"_a.noconvert(),
            "sample_limit"_a, "y_exponent"_a.none(), "cache_rows"_a.none() = nb::none(),
            "slack"_a.none() = nb::none());
-  nb::class_<Report>(m, "ForestReport", "What a change did to the trees.")
+  nb::class_<Report>(m, "Report", "What a change did to the trees.")
       .def_ro("rebuilt_rows", &Report::rebuilt_rows)
       .def_ro("rebuilt_nodes", &Report::rebuilt_nodes)
       .def_ro("touched_trees", &Report::touched_trees)
@@ -425,10 +453,7 @@ void bind_forest(nb::module_& m) {
       .def_ro("rescaled", &Report::rescaled);
   nb::class_<Forest>(m, "Forest", "Rows, ids and trees; see letheon.forest.")
       .def("__init__",
-           [](Forest* self, const Spec& spec, const nb::bytes& hash_key) {
-             new (self) Forest(spec, key_of(hash_key));
-           },
-           "spec"_a, "hash_key"_a)
+           [](Forest* self, const Spec& spec) { new (self) Forest(spec, random_key()); }, "spec"_a)
       .def("fit", &fit, LETHEON_BATCH_NAMES, "n_threads"_a)
       .def("restore", &restore, LETHEON_BATCH_NAMES, "trees"_a.noconvert(), "n_threads"_a)
       .def("learn", &learn, LETHEON_BATCH_NAMES, "eager"_a, "n_threads"_a)
@@ -440,6 +465,7 @@ void bind_forest(nb::module_& m) {
       .def("predict", &predict, "X"_a.noconvert(), "n_threads"_a)
       .def("apply", &apply, "X"_a.noconvert(), "n_threads"_a)
       .def("rows", &rows, "order"_a.noconvert())
+      .def("ids", &ids)
       .def("trees", &trees, "order"_a.noconvert(), "n_threads"_a)
       .def("tree", &tree, "index"_a)
       .def("importances", &importances, "n_threads"_a)

@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <array>
 #include <cmath>
-#include <cstring>
 #include <limits>
 
 #include "letheon/forest/kernels.hpp"
@@ -14,14 +13,127 @@ namespace letheon::forest {
 namespace {
 
 constexpr std::int64_t kNarrowLimit = std::numeric_limits<std::uint16_t>::max();
-constexpr double kExactSquares = 67108864.0;  // 2^26: squares of such counts are exact doubles
+constexpr std::int64_t kExactSquares = std::int64_t{1} << 26;  // squares below are exact doubles
 
 constexpr std::size_t aligned(std::size_t bytes) { return (bytes + 7) / 8 * 8; }
 
+bool is_pair(const Draft::List& list) noexcept {
+  return list.size == 2 && !list.truncated && !list.has_missing;
+}
+
+// Hands out consecutive arrays of one piece of memory.
+class Carver {
+ public:
+  explicit Carver(std::byte* place) noexcept : place_(place) {}
+
+  template <typename T>
+  T* take(std::size_t n) noexcept {
+    T* const array = reinterpret_cast<T*>(place_);
+    place_ += n * sizeof(T);
+    return array;
+  }
+
+ private:
+  std::byte* place_;
+};
+
 }  // namespace
 
-// Where the arrays of one attribute lie. `Count` is the type of weights; the sums of a regression
-// target stand apart.
+// Attributes of two values: what has the lower value lies left.
+template <typename Count>
+class Block::Pairs {
+ public:
+  explicit Pairs(const Block& block) noexcept
+      : n_(block.header().n_pairs),
+        stride_(padded(n_)),
+        moments_(block.header().layout == Layout::moments) {
+    Carver carver(block.base_ + aligned(sizeof(Header)));
+    sums_ = carver.take<std::int64_t>(moments_ ? n_ : 0);
+    counts_ = carver.take<Count>((moments_ ? 1 : block.header().n_lanes) * stride_);
+    low_ = carver.take<float>(n_);
+    attributes_ = carver.take<std::uint32_t>(n_);
+    ranks_ = carver.take<std::uint32_t>(n_);
+    high_ = carver.take<float>(n_);
+  }
+
+  static std::size_t n_bytes(std::size_t n, std::size_t n_lanes, bool moments) noexcept {
+    return aligned(n * ((moments ? sizeof(std::int64_t) : 0) + 2 * sizeof(float) +
+                        2 * sizeof(std::uint32_t)) +
+                   padded(n) * (moments ? 1 : n_lanes) * sizeof(Count));
+  }
+
+  [[nodiscard]] std::size_t size() const noexcept { return n_; }
+  [[nodiscard]] std::uint32_t attribute(std::size_t i) const noexcept { return attributes_[i]; }
+  [[nodiscard]] std::uint32_t rank(std::size_t i) const noexcept { return ranks_[i]; }
+  [[nodiscard]] float threshold(std::size_t i) const noexcept { return low_[i]; }
+  [[nodiscard]] const Count* counts(std::size_t lane) const noexcept {
+    return counts_ + lane * stride_;
+  }
+
+  void set(std::size_t i, const Draft& draft, std::uint32_t rank) noexcept {
+    const Draft::List& list = draft.lists[rank];
+    const bool first_is_low = draft.values[list.first] < draft.values[list.first + 1];
+    const std::size_t low = list.first + (first_is_low ? 0 : 1);
+    const std::int64_t* lanes = draft.left.data() + low * draft.n_lanes;
+    low_[i] = draft.values[low];
+    high_[i] = draft.values[list.first + (first_is_low ? 1 : 0)];
+    attributes_[i] = list.attribute;
+    ranks_[i] = rank;
+    for (std::size_t lane = 0; lane < (moments_ ? 1 : draft.n_lanes); ++lane) {
+      counts_[lane * stride_ + i] = static_cast<Count>(lanes[lane]);
+    }
+    if (moments_) {
+      sums_[i] = lanes[1];
+    }
+  }
+
+  void withdraw(const RowView& row, std::int32_t weight) const noexcept {
+    Count* const counts = counts_ + (moments_ ? 0 : row.label) * stride_;
+    for (std::size_t i = 0; i < n_; ++i) {
+      const std::int32_t left = row.x[attributes_[i]] <= low_[i] ? weight : 0;
+      counts[i] = static_cast<Count>(counts[i] - static_cast<std::uint32_t>(left));
+      if (moments_) {
+        sums_[i] -= left * row.q;
+      }
+    }
+  }
+
+  // False if the row brings a third value, or none.
+  [[nodiscard]] bool admit(const RowView& row) const noexcept {
+    for (std::size_t i = 0; i < n_; ++i) {
+      const float x = row.x[attributes_[i]];
+      if (x != low_[i] && x != high_[i]) {
+        return false;
+      }
+    }
+    withdraw(row, -static_cast<std::int32_t>(row.weight));
+    return true;
+  }
+
+  void lanes_left_of(std::size_t i, std::span<std::int64_t> lanes) const noexcept {
+    if (moments_) {
+      lanes[0] = counts_[i];
+      lanes[1] = sums_[i];
+      return;
+    }
+    for (std::size_t lane = 0; lane < lanes.size(); ++lane) {
+      lanes[lane] = counts_[lane * stride_ + i];
+    }
+  }
+
+ private:
+  std::size_t n_;
+  std::size_t stride_;
+  bool moments_;
+  std::int64_t* sums_;
+  float* low_;
+  float* high_;
+  std::uint32_t* attributes_;
+  std::uint32_t* ranks_;
+  Count* counts_;
+};
+
+// The candidates of one attribute, by ascending priority.
 template <typename Count>
 class Block::List {
  public:
@@ -29,15 +141,12 @@ class Block::List {
       : entry_(entry),
         n_lanes_(block.header().n_lanes),
         moments_(block.header().layout == Layout::moments) {
-    std::byte* place = block.base_ + entry.offset;
-    missing_ = reinterpret_cast<std::int64_t*>(place);
-    place += entry.keeps_missing ? n_lanes_ * sizeof(std::int64_t) : 0;
-    sums_ = reinterpret_cast<std::int64_t*>(place);
-    place += moments_ ? entry.capacity * sizeof(std::int64_t) : 0;
-    values_ = reinterpret_cast<float*>(place);
-    place += entry.capacity * sizeof(float);
-    copies_ = reinterpret_cast<Count*>(place);
-    counts_ = copies_ + entry.capacity;
+    Carver carver(block.base_ + entry.offset);
+    missing_ = carver.take<std::int64_t>(entry.keeps_missing ? n_lanes_ : 0);
+    sums_ = carver.take<std::int64_t>(moments_ ? entry.capacity : 0);
+    values_ = carver.take<float>(entry.capacity);
+    copies_ = carver.take<Count>(entry.capacity);
+    counts_ = carver.take<Count>(0);
   }
 
   static std::size_t n_bytes(std::size_t capacity, std::size_t n_lanes, bool moments,
@@ -49,28 +158,42 @@ class Block::List {
   }
 
   [[nodiscard]] std::size_t size() const noexcept { return entry_.size; }
-  [[nodiscard]] std::uint32_t attribute() const noexcept { return entry_.attribute; }
   [[nodiscard]] bool truncated() const noexcept { return entry_.truncated != 0; }
-  [[nodiscard]] float* values() const noexcept { return values_; }
-  [[nodiscard]] Count* copies() const noexcept { return copies_; }
+  [[nodiscard]] const float* values() const noexcept { return values_; }
   // Weights left of each candidate: of one class, or of all rows for a regression target.
-  [[nodiscard]] Count* counts(std::size_t lane) const noexcept {
+  [[nodiscard]] const Count* counts(std::size_t lane) const noexcept {
     return counts_ + lane * entry_.capacity;
   }
-  [[nodiscard]] std::int64_t* sums() const noexcept { return sums_; }
-  [[nodiscard]] std::int64_t* missing() const noexcept {
-    return entry_.keeps_missing ? missing_ : nullptr;
-  }
-
+  [[nodiscard]] bool keeps_missing() const noexcept { return entry_.keeps_missing != 0; }
+  [[nodiscard]] const std::int64_t* missing() const noexcept { return missing_; }
   [[nodiscard]] std::int64_t missing_weight() const noexcept {
-    if (!entry_.keeps_missing) {
+    if (!keeps_missing()) {
       return 0;
     }
     return moments_ ? missing_[0] : class_weight({missing_, n_lanes_});
   }
 
-  // A row of this class leaves (negative weight: comes). True if its value is on the list.
-  bool change(const RowView& row, std::int32_t weight) noexcept {
+  void set(const Draft& draft, std::size_t rank) noexcept {
+    const std::size_t first = draft.lists[rank].first;
+    std::copy_n(draft.values.data() + first, size(), values_);
+    clear_padding();
+    for (std::size_t j = 0; j < size(); ++j) {
+      const std::int64_t* lanes = draft.left.data() + (first + j) * draft.n_lanes;
+      copies_[j] = static_cast<Count>(draft.copies[first + j]);
+      for (std::size_t lane = 0; lane < (moments_ ? 1 : n_lanes_); ++lane) {
+        counts_[lane * entry_.capacity + j] = static_cast<Count>(lanes[lane]);
+      }
+      if (moments_) {
+        sums_[j] = lanes[1];
+      }
+    }
+    if (keeps_missing()) {
+      std::copy_n(draft.missing.data() + rank * n_lanes_, n_lanes_, missing_);
+    }
+  }
+
+  // A row leaves (negative weight: comes). True if its value is on the list.
+  bool change(const RowView& row, std::int32_t weight) const noexcept {
     const float x = row.x[entry_.attribute];
     if (std::isnan(x)) {
       change_missing(row, weight);
@@ -81,7 +204,8 @@ class Block::List {
         sums_[j] -= x <= values_[j] ? weight * row.q : 0;
       }
     }
-    return forest::withdraw(values_, size(), x, weight, counts(moments_ ? 0 : row.label), copies_);
+    Count* const counts = counts_ + (moments_ ? 0 : row.label) * entry_.capacity;
+    return forest::withdraw(values_, size(), x, weight, counts, copies_);
   }
 
   // Takes out the values that nobody has any more.
@@ -93,11 +217,12 @@ class Block::List {
       }
     }
     entry_.size = kept;
+    clear_padding();
   }
 
-  void lanes_left_of(std::size_t j, std::int64_t* lanes) const noexcept {
+  void lanes_left_of(std::size_t j, std::span<std::int64_t> lanes) const noexcept {
     if (moments_) {
-      lanes[0] = counts(0)[j];
+      lanes[0] = counts_[j];
       lanes[1] = sums_[j];
       return;
     }
@@ -107,13 +232,19 @@ class Block::List {
   }
 
  private:
-  void change_missing(const RowView& row, std::int32_t weight) noexcept {
+  void change_missing(const RowView& row, std::int32_t weight) const noexcept {
     if (moments_) {
       missing_[0] -= weight;
       missing_[1] -= weight * row.q;
     } else {
       missing_[row.label] -= weight;
     }
+  }
+
+  // Nothing is below or equal to NaN: a walk over whole vectors leaves the padding alone.
+  void clear_padding() noexcept {
+    std::fill(values_ + entry_.size, values_ + entry_.capacity,
+              std::numeric_limits<float>::quiet_NaN());
   }
 
   void move(std::size_t from, std::size_t to) noexcept {
@@ -123,7 +254,7 @@ class Block::List {
     values_[to] = values_[from];
     copies_[to] = copies_[from];
     for (std::size_t lane = 0; lane < (moments_ ? 1 : n_lanes_); ++lane) {
-      counts(lane)[to] = counts(lane)[from];
+      counts_[lane * entry_.capacity + to] = counts_[lane * entry_.capacity + from];
     }
     if (moments_) {
       sums_[to] = sums_[from];
@@ -140,85 +271,85 @@ class Block::List {
   Count* counts_;
 };
 
-Block::Header& Block::header() const noexcept { return *reinterpret_cast<Header*>(base_); }
-
 std::span<Block::Entry> Block::entries() const noexcept {
-  return {reinterpret_cast<Entry*>(base_ + aligned(sizeof(Header))), header().n_attributes};
+  const Header& head = header();
+  const bool moments = head.layout == Layout::moments;
+  const std::size_t pairs = head.layout == Layout::narrow
+                                ? Pairs<std::uint16_t>::n_bytes(head.n_pairs, head.n_lanes, false)
+                                : Pairs<std::uint32_t>::n_bytes(head.n_pairs, head.n_lanes, moments);
+  return {reinterpret_cast<Entry*>(base_ + aligned(sizeof(Header)) + pairs), head.n_lists};
 }
 
 std::size_t Block::n_bytes() const noexcept { return header().n_bytes; }
 
-std::size_t Block::n_attributes() const noexcept { return header().n_attributes; }
-
 std::uint32_t Block::attribute(std::size_t index) const noexcept {
-  return entries()[index].attribute;
+  const std::size_t n_pairs = header().n_pairs;
+  if (index >= n_pairs) {
+    return entries()[index - n_pairs].attribute;
+  }
+  return header().layout == Layout::narrow ? Pairs<std::uint16_t>(*this).attribute(index)
+                                           : Pairs<std::uint32_t>(*this).attribute(index);
 }
 
 void Block::pack(const Draft& draft, std::int64_t weight, bool regression, Bytes8& storage) {
-  const Layout layout = regression               ? Layout::moments
-                        : weight <= kNarrowLimit ? Layout::narrow
-                                                 : Layout::wide;
-  const auto bytes_of = [&](const Draft::List& list) {
-    return layout == Layout::narrow
-               ? List<std::uint16_t>::n_bytes(list.size, draft.n_lanes, false, list.has_missing)
-               : List<std::uint32_t>::n_bytes(list.size, draft.n_lanes, regression,
-                                              list.has_missing);
-  };
-  const std::size_t first = aligned(sizeof(Header)) + aligned(draft.lists.size() * sizeof(Entry));
-  std::size_t n_bytes = first;
-  for (const Draft::List& list : draft.lists) {
-    n_bytes += bytes_of(list);
-  }
-  storage.resize(n_bytes / 8);
-  Block block(storage.data());
-  block.header() = {static_cast<std::uint32_t>(n_bytes),
-                    static_cast<std::uint32_t>(draft.lists.size()), draft.n_lanes, layout};
-  std::size_t offset = first;
-  for (std::size_t i = 0; i < draft.lists.size(); ++i) {
-    const Draft::List& list = draft.lists[i];
-    block.entries()[i] = {list.attribute,
-                          list.size,
-                          list.size,
-                          static_cast<std::uint32_t>(offset),
-                          static_cast<std::uint8_t>(list.truncated),
-                          static_cast<std::uint8_t>(list.has_missing)};
-    offset += bytes_of(list);
-  }
-  if (layout == Layout::narrow) {
-    block.fill<std::uint16_t>(draft);
+  if (regression) {
+    pack_as<std::uint32_t>(draft, Layout::moments, storage);
+  } else if (weight <= kNarrowLimit) {
+    pack_as<std::uint16_t>(draft, Layout::narrow, storage);
   } else {
-    block.fill<std::uint32_t>(draft);
+    pack_as<std::uint32_t>(draft, Layout::wide, storage);
   }
 }
 
 template <typename Count>
-void Block::fill(const Draft& draft) noexcept {
-  const bool moments = header().layout == Layout::moments;
-  for (std::size_t i = 0; i < draft.lists.size(); ++i) {
-    const List<Count> list(*this, entries()[i]);
-    const std::size_t first = draft.lists[i].first;
-    std::copy_n(draft.values.data() + first, list.size(), list.values());
-    for (std::size_t j = 0; j < list.size(); ++j) {
-      const std::int64_t* lanes = draft.left.data() + (first + j) * draft.n_lanes;
-      list.copies()[j] = static_cast<Count>(draft.copies[first + j]);
-      for (std::size_t lane = 0; lane < (moments ? 1 : draft.n_lanes); ++lane) {
-        list.counts(lane)[j] = static_cast<Count>(lanes[lane]);
-      }
-      if (moments) {
-        list.sums()[j] = lanes[1];
-      }
+void Block::pack_as(const Draft& draft, Layout layout, Bytes8& storage) {
+  const bool moments = layout == Layout::moments;
+  const auto n_pairs = static_cast<std::size_t>(std::ranges::count_if(draft.lists, is_pair));
+  const std::size_t n_lists = draft.lists.size() - n_pairs;
+  const std::size_t first = aligned(sizeof(Header)) +
+                            Pairs<Count>::n_bytes(n_pairs, draft.n_lanes, moments) +
+                            aligned(n_lists * sizeof(Entry));
+  std::size_t n_bytes = first;
+  for (const Draft::List& list : draft.lists) {
+    if (!is_pair(list)) {
+      n_bytes += List<Count>::n_bytes(padded(list.size), draft.n_lanes, moments,
+                                      list.has_missing);
     }
-    if (list.missing() != nullptr) {
-      std::copy_n(draft.missing.data() + i * draft.n_lanes, draft.n_lanes, list.missing());
+  }
+  storage.assign(n_bytes / 8, 0);
+  Block block(storage.data());
+  block.header() = {static_cast<std::uint32_t>(n_bytes), static_cast<std::uint32_t>(n_pairs),
+                    static_cast<std::uint32_t>(n_lists), draft.n_lanes, layout};
+  Pairs<Count> pairs(block);
+  std::size_t offset = first;
+  std::size_t next_pair = 0;
+  std::size_t next_list = 0;
+  for (std::uint32_t rank = 0; rank < draft.lists.size(); ++rank) {
+    const Draft::List& list = draft.lists[rank];
+    if (is_pair(list)) {
+      pairs.set(next_pair++, draft, rank);
+      continue;
     }
+    Entry& entry = block.entries()[next_list++];
+    entry = {list.attribute,
+             rank,
+             list.size,
+             static_cast<std::uint32_t>(padded(list.size)),
+             static_cast<std::uint32_t>(offset),
+             static_cast<std::uint8_t>(list.truncated),
+             static_cast<std::uint8_t>(list.has_missing)};
+    List<Count>(block, entry).set(draft, rank);
+    offset += List<Count>::n_bytes(padded(list.size), draft.n_lanes, moments, list.has_missing);
   }
 }
 
 template <typename Count>
 void Block::withdraw_as(const RowView& row) noexcept {
+  const auto weight = static_cast<std::int32_t>(row.weight);
+  Pairs<Count>(*this).withdraw(row, weight);
   for (Entry& entry : entries()) {
     List<Count> list(*this, entry);
-    if (list.change(row, static_cast<std::int32_t>(row.weight))) {
+    if (list.change(row, weight)) {
       list.drop_dead();
     }
   }
@@ -234,10 +365,13 @@ void Block::withdraw(const RowView& row) noexcept {
 
 template <typename Count>
 bool Block::admit_as(const RowView& row, std::uint64_t key) noexcept {
+  if (!Pairs<Count>(*this).admit(row)) {
+    return false;
+  }
   for (Entry& entry : entries()) {
-    List<Count> list(*this, entry);
+    const List<Count> list(*this, entry);
     const float x = row.x[entry.attribute];
-    if (std::isnan(x) && list.missing() == nullptr) {
+    if (std::isnan(x) && !list.keeps_missing()) {
       return false;
     }
     const bool listed = list.change(row, -static_cast<std::int32_t>(row.weight));
@@ -247,8 +381,8 @@ bool Block::admit_as(const RowView& row, std::uint64_t key) noexcept {
     if (!list.truncated() || list.size() == 0) {
       return false;
     }
-    const std::uint64_t priorities_key = draw(key, Use::threshold, entry.attribute);
-    if (priority(priorities_key, x) < priority(priorities_key, list.values()[list.size() - 1])) {
+    const std::uint64_t threshold_key = draw(key, Use::threshold, entry.attribute);
+    if (priority(threshold_key, x) < priority(threshold_key, list.values()[list.size() - 1])) {
       return false;
     }
   }
@@ -262,130 +396,208 @@ bool Block::admit(const RowView& row, std::uint64_t key, std::int64_t weight) no
   return admit_as<std::uint32_t>(row, key);
 }
 
-namespace {
-
-// Keeps the best split met so far; the first of equals wins.
-template <typename Score>
-struct Best {
-  Verdict verdict;
-  Score score{};
-
-  void offer(Score candidate, std::uint32_t attribute, float threshold, bool saw_missing,
-             bool missing_left) noexcept {
-    if (verdict.kind != Verdict::Kind::split || candidate > score) {
-      verdict = {Verdict::Kind::split, attribute, threshold, saw_missing, missing_left};
-      score = candidate;
-    }
-  }
-};
-
-// Scratch for the lanes of the two sides: on the stack unless there are many classes.
-class TwoSides {
- public:
-  explicit TwoSides(std::size_t n_lanes) : n_(n_lanes) {
-    if (2 * n_ > few_.size()) {
-      many_.resize(2 * n_);
-    }
-  }
-  [[nodiscard]] std::int64_t* left() noexcept { return many_.empty() ? few_.data() : many_.data(); }
-  [[nodiscard]] std::int64_t* right() noexcept { return left() + n_; }
-
- private:
-  std::size_t n_;
-  std::array<std::int64_t, 32> few_;
-  std::vector<std::int64_t> many_;
-};
-
-}  // namespace
-
+// Goes through all candidates and keeps the best.
 template <typename Count, typename Rule>
-Verdict Block::decide_as(Lanes totals, const Spec& spec) const noexcept {
-  constexpr bool is_regression = std::is_same_v<Rule, SquaredError>;
-  const std::int64_t n = is_regression ? totals[0] : class_weight(totals);
-  const auto least = static_cast<std::int64_t>(spec.min_samples_leaf);
-  const std::size_t n_lanes = totals.size();
-  const bool fast = std::is_same_v<Rule, Gini> && n_lanes == 2 &&
-                    static_cast<double>(n) < kExactSquares;
-  Best<typename Rule::Score> best;
-  TwoSides sides(n_lanes);
-  for (Entry& entry : entries()) {
-    const List<Count> list(*this, entry);
-    const std::int64_t n_missing = list.missing_weight();
-    if (list.size() + (n_missing > 0 ? 1 : 0) < 2) {
-      return {.kind = Verdict::Kind::rescan};  // constant by now, or too little known
+class Block::Decision {
+ public:
+  Decision(const Block& block, Lanes totals, const Spec& spec) noexcept
+      : block_(block), totals_(totals), spec_(spec), least_(spec.min_samples_leaf) {
+    n_ = kRegression ? totals[0] : class_weight(totals);
+    if (2 * totals.size() > few_.size()) {
+      many_.resize(2 * totals.size());
     }
-    std::size_t n_valid = 0;
-    if (fast && n_missing == 0) {
-      if constexpr (std::is_same_v<Rule, Gini>) {
-        constexpr std::size_t kPiece = 64;
-        std::array<double, kPiece> scores;
-        std::array<double, kPiece> lefts;
-        const auto total = static_cast<double>(n);
-        for (std::size_t j = 0; j < list.size() && n_valid < spec.n_thresholds; j += kPiece) {
-          const std::size_t wanted = std::min(list.size() - j,
-                                              std::size_t{spec.n_thresholds} - n_valid + 1);
-          const std::size_t m = std::min(kPiece, wanted);
-          gini_scores(list.counts(0) + j, list.counts(1) + j, m, static_cast<double>(totals[0]),
-                      static_cast<double>(totals[1]), scores.data(), lefts.data());
-          for (std::size_t i = 0; i < m && n_valid < spec.n_thresholds; ++i) {
-            if (lefts[i] == total) {
-              continue;  // the greatest value is no candidate
-            }
-            ++n_valid;
-            if (lefts[i] >= static_cast<double>(least) &&
-                total - lefts[i] >= static_cast<double>(least)) {
-              best.offer(scores[i], entry.attribute, list.values()[j + i], false, false);
-            }
-          }
-        }
-      }
-    } else {
-      for (std::size_t j = 0; j < list.size() && n_valid < spec.n_thresholds; ++j) {
-        list.lanes_left_of(j, sides.left());
-        const std::int64_t n_left =
-            is_regression ? sides.left()[0] : class_weight({sides.left(), n_lanes});
-        if (n_missing == 0 && n_left == n) {
-          continue;  // the greatest value is no candidate
-        }
-        ++n_valid;
-        const auto offer = [&](std::int64_t on_left, bool missing_left) {
-          if (on_left < least || n - on_left < least || on_left == n) {
-            return;
-          }
-          for (std::size_t lane = 0; lane < n_lanes; ++lane) {
-            sides.right()[lane] = totals[lane] - sides.left()[lane];
-          }
-          best.offer(Rule::of({sides.left(), n_lanes}, {sides.right(), n_lanes}, on_left,
-                              n - on_left),
-                     entry.attribute, list.values()[j], n_missing > 0, missing_left);
-        };
-        offer(n_left, false);
-        if (n_missing > 0) {
-          for (std::size_t lane = 0; lane < n_lanes; ++lane) {
-            sides.left()[lane] += list.missing()[lane];
-          }
-          offer(n_left + n_missing, true);
-        }
-      }
-    }
-    if (n_valid < spec.n_thresholds && list.truncated()) {
+    std::int64_t* const lanes = many_.empty() ? few_.data() : many_.data();
+    left_ = {lanes, totals.size()};
+    right_ = {lanes + totals.size(), totals.size()};
+  }
+
+  [[nodiscard]] Verdict verdict() noexcept {
+    if (!consider_pairs()) {
       return {.kind = Verdict::Kind::rescan};
     }
+    for (Entry& entry : block_.entries()) {
+      if (!consider_list(entry)) {
+        return {.kind = Verdict::Kind::rescan};
+      }
+    }
+    return best_;
   }
-  return best.verdict;
-}
+
+ private:
+  static constexpr bool kRegression = std::is_same_v<Rule, SquaredError>;
+  static constexpr bool kGini = std::is_same_v<Rule, Gini>;
+  static constexpr std::size_t kPiece = 64;
+
+  [[nodiscard]] bool is_fast() const noexcept {
+    return kGini && totals_.size() == 2 && n_ < kExactSquares && least_ == 1;
+  }
+
+  // The first of equals wins: ranks are places among the attributes, and the candidates of one
+  // attribute come in their order.
+  void offer(typename Rule::Score score, std::uint32_t rank, const Verdict& split) noexcept {
+    const bool none = best_.kind != Verdict::Kind::split;
+    if (none || score > score_ || (score == score_ && rank < rank_)) {
+      best_ = split;
+      score_ = score;
+      rank_ = rank;
+    }
+  }
+
+  [[nodiscard]] bool is_eligible(std::int64_t n_left) const noexcept {
+    return n_left >= least_ && n_ - n_left >= least_ && n_left < n_;
+  }
+
+  // Offers the split with the lanes in `left_`.
+  void offer_left(std::int64_t n_left, std::uint32_t rank, const Verdict& split) noexcept {
+    if (!is_eligible(n_left)) {
+      return;
+    }
+    for (std::size_t lane = 0; lane < totals_.size(); ++lane) {
+      right_[lane] = totals_[lane] - left_[lane];
+    }
+    offer(Rule::of(left_, right_, n_left, n_ - n_left), rank, split);
+  }
+
+  [[nodiscard]] std::int64_t weight_left() const noexcept {
+    return kRegression ? left_[0] : class_weight(left_);
+  }
+
+  // False: an attribute is constant by now.
+  [[nodiscard]] bool consider_pairs() noexcept {
+    const Pairs<Count> pairs(block_);
+    if constexpr (kGini) {
+      if (is_fast()) {
+        return consider_pairs_fast(pairs);
+      }
+    }
+    for (std::size_t i = 0; i < pairs.size(); ++i) {
+      pairs.lanes_left_of(i, left_);
+      const std::int64_t n_left = weight_left();
+      if (n_left == 0 || n_left == n_) {
+        return false;
+      }
+      offer_left(n_left, pairs.rank(i), split(pairs.attribute(i), pairs.threshold(i)));
+    }
+    return true;
+  }
+
+  // With least_ = 1 every candidate with two sides is eligible, so the best score is enough.
+  [[nodiscard]] bool consider_pairs_fast(const Pairs<Count>& pairs) noexcept {
+    for (std::size_t i = 0; i < pairs.size(); i += kPiece) {
+      const std::size_t m = std::min(pairs.size() - i, kPiece);
+      const BestGini found = score(pairs.counts(0) + i, pairs.counts(1) + i, m);
+      if (found.n_one_sided > 0) {
+        return false;
+      }
+      if (best_.kind != Verdict::Kind::split || found.score > score_) {
+        const std::size_t k = i + place_of(found.score);
+        offer(found.score, pairs.rank(k), split(pairs.attribute(k), pairs.threshold(k)));
+      }
+    }
+    return true;
+  }
+
+  [[nodiscard]] BestGini score(const Count* first, const Count* second, std::size_t m) noexcept {
+    return best_gini(first, second, m, static_cast<double>(totals_[0]),
+                     static_cast<double>(totals_[1]), scores_.data());
+  }
+
+  // The first candidate of this score.
+  [[nodiscard]] std::size_t place_of(double wanted) const noexcept {
+    return static_cast<std::size_t>(std::ranges::find(scores_, wanted) - scores_.begin());
+  }
+
+  // False: constant by now, or too few candidates are left on the list.
+  [[nodiscard]] bool consider_list(Entry& entry) noexcept {
+    const List<Count> list(block_, entry);
+    const std::int64_t n_missing = list.missing_weight();
+    if (list.size() + (n_missing > 0 ? 1 : 0) < 2) {
+      return false;
+    }
+    std::size_t n_valid = 0;
+    if constexpr (kGini) {
+      n_valid = is_fast() && n_missing == 0 ? consider_fast(list, entry)
+                                            : consider(list, entry, n_missing);
+    } else {
+      n_valid = consider(list, entry, n_missing);
+    }
+    return n_valid >= spec_.n_thresholds || !list.truncated();
+  }
+
+  // Both return the number of valid candidates considered, at most n_thresholds. The greatest
+  // value is none, unless rows without a value can go right of it.
+  [[nodiscard]] std::size_t consider_fast(const List<Count>& list, const Entry& entry) noexcept {
+    std::size_t n_valid = 0;
+    for (std::size_t j = 0; j < list.size() && n_valid < spec_.n_thresholds;) {
+      const std::size_t wanted = std::size_t{spec_.n_thresholds} - n_valid;
+      const std::size_t m = std::min({list.size() - j, kPiece, wanted});
+      const BestGini found = score(list.counts(0) + j, list.counts(1) + j, m);
+      n_valid += m - found.n_one_sided;
+      const bool none = best_.kind != Verdict::Kind::split;
+      if (found.score > 0.0 && (none || found.score >= score_)) {
+        offer(found.score, entry.rank,
+              split(entry.attribute, list.values()[j + place_of(found.score)]));
+      }
+      j += m;
+    }
+    return n_valid;
+  }
+
+  [[nodiscard]] std::size_t consider(const List<Count>& list, const Entry& entry,
+                                     std::int64_t n_missing) noexcept {
+    std::size_t n_valid = 0;
+    for (std::size_t j = 0; j < list.size() && n_valid < spec_.n_thresholds; ++j) {
+      list.lanes_left_of(j, left_);
+      const std::int64_t n_left = weight_left();
+      if (n_missing == 0 && n_left == n_) {
+        continue;
+      }
+      ++n_valid;
+      Verdict candidate = split(entry.attribute, list.values()[j]);
+      candidate.saw_missing = n_missing > 0;
+      offer_left(n_left, entry.rank, candidate);
+      if (n_missing > 0) {
+        for (std::size_t lane = 0; lane < totals_.size(); ++lane) {
+          left_[lane] += list.missing()[lane];
+        }
+        candidate.missing_left = true;
+        offer_left(n_left + n_missing, entry.rank, candidate);
+      }
+    }
+    return n_valid;
+  }
+
+  [[nodiscard]] static Verdict split(std::uint32_t attribute, float threshold) noexcept {
+    return {Verdict::Kind::split, attribute, threshold, false, false};
+  }
+
+  const Block& block_;
+  Lanes totals_;
+  const Spec& spec_;
+  std::int64_t n_;
+  std::int64_t least_;
+  Verdict best_;
+  typename Rule::Score score_{};
+  std::uint32_t rank_ = 0;
+  std::array<double, kPiece> scores_;
+  // Lanes of the two sides: on the stack unless there are many classes.
+  std::array<std::int64_t, 32> few_;
+  std::vector<std::int64_t> many_;
+  std::span<std::int64_t> left_;
+  std::span<std::int64_t> right_;
+};
 
 Verdict Block::decide(Lanes totals, const Spec& spec) const noexcept {
   const bool narrow = header().layout == Layout::narrow;
   switch (spec.criterion) {
     case Criterion::gini:
-      return narrow ? decide_as<std::uint16_t, Gini>(totals, spec)
-                    : decide_as<std::uint32_t, Gini>(totals, spec);
+      return narrow ? Decision<std::uint16_t, Gini>(*this, totals, spec).verdict()
+                    : Decision<std::uint32_t, Gini>(*this, totals, spec).verdict();
     case Criterion::entropy:
-      return narrow ? decide_as<std::uint16_t, Entropy>(totals, spec)
-                    : decide_as<std::uint32_t, Entropy>(totals, spec);
+      return narrow ? Decision<std::uint16_t, Entropy>(*this, totals, spec).verdict()
+                    : Decision<std::uint32_t, Entropy>(*this, totals, spec).verdict();
     default:
-      return decide_as<std::uint32_t, SquaredError>(totals, spec);
+      return Decision<std::uint32_t, SquaredError>(*this, totals, spec).verdict();
   }
 }
 

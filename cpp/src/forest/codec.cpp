@@ -166,8 +166,7 @@ std::vector<std::uint8_t> write_trees(std::span<const Tree> trees,
   return out;
 }
 
-std::vector<Bytes> split_trees(Bytes bytes, std::size_t n_trees, std::uint32_t n_classes,
-                               const Spec& spec) {
+std::vector<Bytes> split_trees(Bytes bytes, std::uint32_t n_classes, const Spec& spec) {
   Reader reader(bytes);
   if (!std::ranges::equal(reader.take(kMagic.size()), kMagic)) {
     refuse("they do not begin as trees do");
@@ -177,8 +176,9 @@ std::vector<Bytes> split_trees(Bytes bytes, std::size_t n_trees, std::uint32_t n
     throw std::invalid_argument("the trees have format " + std::to_string(version) +
                                 "; this version reads format " + std::to_string(kTreeFormat));
   }
-  if (reader.get<std::uint32_t>() != n_trees) {
-    refuse("the number of trees is not that of the settings");
+  const auto n_trees = reader.get<std::uint32_t>();
+  if (n_trees > spec.tree_keys.size()) {
+    refuse("there are more trees than in the settings");
   }
   if (reader.get<std::uint32_t>() != (spec.is_regression() ? 2u : n_classes)) {
     refuse("the number of classes is not that of the rows");

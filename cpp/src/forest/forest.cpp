@@ -19,6 +19,7 @@ namespace letheon::forest {
 namespace {
 
 constexpr std::size_t kRowsTogether = 256;
+constexpr std::size_t kTreesTogether = 25;
 
 std::vector<std::size_t> rows_with_weight(const Batch& batch) {
   std::vector<std::size_t> rows;
@@ -37,6 +38,36 @@ std::vector<std::uint8_t> marked(std::size_t n_slots, std::span<const Slot> slot
     marks[slot] = 1;
   }
   return marks;
+}
+
+// What is said without any tree.
+std::vector<double> guess(const Table& table) {
+  if (table.is_regression()) {
+    return {0.0};
+  }
+  std::vector<double> shares;
+  for (const std::int64_t weight : table.class_weights()) {
+    shares.push_back(weight > 0 ? 1.0 : 0.0);
+  }
+  const double held = std::reduce(shares.begin(), shares.end());
+  for (double& share : shares) {
+    share /= held;
+  }
+  return shares;
+}
+
+// Several trees in step: while one waits for memory, the others go on.
+void walk_together(std::span<Forgetter> walks, bool eager) noexcept {
+  for (bool going = true; going;) {
+    going = false;
+    for (const Forgetter& walk : walks) {
+      walk.fetch_cache();
+    }
+    for (Forgetter& walk : walks) {
+      going = walk.advance(eager) || going;
+      walk.fetch_node();
+    }
+  }
 }
 
 Report sum(std::span<const Report> parts) noexcept {
@@ -124,10 +155,17 @@ void Forest::fit(const Batch& batch, std::uint32_t n_classes, const IdBatch& ids
   content_ = std::move(content);
 }
 
-void Forest::restore(const Batch& batch, std::uint32_t n_classes, const IdBatch& ids, Bytes trees,
-                     std::size_t n_threads) {
+void Forest::restore(const Batch& batch, std::uint32_t n_classes, const IdBatch& ids,
+                     std::span<const Bytes> blocks, std::size_t n_threads) {
   Content content = hold(batch, n_classes, ids);
-  const auto parts = split_trees(trees, content.trees.size(), n_classes, spec_);
+  std::vector<Bytes> parts;
+  for (const Bytes block : blocks) {
+    const auto trees = split_trees(block, n_classes, spec_);
+    parts.insert(parts.end(), trees.begin(), trees.end());
+  }
+  if (parts.size() != content.trees.size()) {
+    throw std::invalid_argument("the number of trees is not that of the settings");
+  }
   run_tasks(content.trees.size(), n_threads, [&](std::size_t, std::size_t t) {
     read_tree(parts[t], content.table, spec_, content.trees[t]);
   });
@@ -153,15 +191,14 @@ void Forest::require_held(std::span<const Slot> slots) const {
   }
 }
 
-std::vector<std::uint32_t> Forest::members_of_tree(const RowBlock& block, std::size_t t) const {
-  std::vector<std::uint32_t> members;
-  members.reserve(spec_.sample_keys.empty() ? block.slots.size() : 0);
+void Forest::choose_members(const RowBlock& block, std::size_t t,
+                            std::vector<std::uint32_t>& members) const {
+  members.clear();
   for (std::uint32_t i = 0; i < block.slots.size(); ++i) {
     if (is_member(content_.table, t, block.slots[i])) {
       members.push_back(i);
     }
   }
-  return members;
 }
 
 Report Forest::forget(std::span<const Slot> slots, bool eager, std::size_t n_threads) {
@@ -173,10 +210,26 @@ Report Forest::forget(std::span<const Slot> slots, bool eager, std::size_t n_thr
   const auto doomed = marked(table.n_slots(), slots);
   std::vector<Scratch> scratch(std::max<std::size_t>(n_threads, 1));
   std::vector<Report> reports(scratch.size());
-  run_tasks(trees.size(), n_threads, [&](std::size_t worker, std::size_t t) {
-    auto members = members_of_tree(leaving, t);
-    Forgetter forgetter(table, spec_, scratch[worker], leaving, doomed);
-    reports[worker] += forgetter.forget(trees[t], spec_.tree_keys[t], members, eager);
+  // One walker per tree of a group; each worker uses its own again and again.
+  std::vector<std::vector<Forgetter>> walkers(scratch.size());
+  for (std::size_t worker = 0; worker < scratch.size(); ++worker) {
+    for (std::size_t i = 0; i < std::min(kTreesTogether, trees.size()); ++i) {
+      walkers[worker].emplace_back(table, spec_, scratch[worker], leaving, doomed);
+    }
+  }
+  const std::size_t n_groups = (trees.size() + kTreesTogether - 1) / kTreesTogether;
+  run_tasks(n_groups, n_threads, [&](std::size_t worker, std::size_t group) {
+    const std::size_t begin = group * kTreesTogether;
+    const std::size_t end = std::min(begin + kTreesTogether, trees.size());
+    const std::span walks(walkers[worker].data(), end - begin);
+    for (std::size_t t = begin; t < end; ++t) {
+      choose_members(leaving, t, walks[t - begin].members());
+      walks[t - begin].start(trees[t], spec_.tree_keys[t]);
+    }
+    walk_together(walks, eager);
+    for (const Forgetter& walk : walks) {
+      reports[worker] += walk.report();
+    }
   });
   content_.ids.erase(slots, doomed);
   table.erase(slots);
@@ -209,9 +262,9 @@ Report Forest::forget_cost(std::span<const Slot> slots, std::size_t n_threads) c
   std::vector<Scratch> scratch(std::max<std::size_t>(n_threads, 1));
   std::vector<Report> reports(scratch.size());
   run_tasks(content_.trees.size(), n_threads, [&](std::size_t worker, std::size_t t) {
-    auto members = members_of_tree(leaving, t);
     Forgetter forgetter(content_.table, spec_, scratch[worker], leaving, doomed);
-    reports[worker] += forgetter.cost(content_.trees[t], spec_.tree_keys[t], members);
+    choose_members(leaving, t, forgetter.members());
+    reports[worker] += forgetter.cost(content_.trees[t], spec_.tree_keys[t]);
   });
   Report report = sum(reports);
   if (content_.table.would_rescale(slots)) {
@@ -289,7 +342,8 @@ Report Forest::learn_slots(std::span<const Slot> slots, std::size_t n_threads) {
     if (tree.n_lanes() != table.n_lanes()) {
       tree.widen(table.n_lanes());
     }
-    auto members = members_of_tree(coming, t);
+    std::vector<std::uint32_t> members;
+    choose_members(coming, t, members);
     Learner learner(table, spec_, scratch[worker], coming);
     reports[worker] += learner.learn(tree, spec_.tree_keys[t], members);
   });
@@ -321,7 +375,11 @@ Report Forest::settle_locked(std::size_t n_threads) {
 
 Report Forest::settle(std::size_t n_threads) {
   const std::unique_lock lock(mutex_);
-  compact();
+  // Holes cost a little memory and nothing else: close them when they are many.
+  const std::size_t n_holes = content_.table.n_slots() - content_.table.n_rows();
+  if (8 * n_holes > content_.table.n_slots()) {
+    compact();
+  }
   return settle_locked(n_threads);
 }
 
@@ -351,6 +409,8 @@ bool Forest::answer(const MatrixView& X, std::size_t n_threads, Answer& answer,
   for (const Tree& tree : trees) {
     n_trees += tree.n_rows() > 0 ? 1 : 0;
   }
+  // Subsampling can leave all trees without rows: then every class held is as likely.
+  const auto without_trees = n_trees > 0 ? std::vector<double>{} : guess(content_.table);
   const int scale = content_.table.exponent() - 31;
   const std::size_t n_blocks = (X.n_rows + kRowsTogether - 1) / kRowsTogether;
   std::mutex guard;
@@ -377,8 +437,7 @@ bool Forest::answer(const MatrixView& X, std::size_t n_threads, Answer& answer,
     }
     const std::size_t n_values = (end - begin) * answer.width;
     for (std::size_t k = 0; k < n_values; ++k) {
-      out[k] = n_trees > 0 ? out[k] / static_cast<double>(n_trees)
-                           : (spec_.is_regression() ? 0.0 : 1.0 / static_cast<double>(answer.width));
+      out[k] = n_trees > 0 ? out[k] / static_cast<double>(n_trees) : without_trees[k % answer.width];
     }
   });
   std::ranges::sort(missing);
@@ -483,6 +542,11 @@ RowsView Forest::rows(std::span<const std::uint32_t> order) const {
     rank[order[place]] = static_cast<std::uint32_t>(place);
   }
   return view_rows(content_.table, content_.ids, rank);
+}
+
+RowsView Forest::ids() const {
+  const std::shared_lock lock(mutex_);
+  return view_ids(content_.table, content_.ids);
 }
 
 std::size_t Forest::n_rows() const {

@@ -4,7 +4,36 @@
 #include <cmath>
 #include <new>
 
+#include "letheon/forest/kernels.hpp"
+
 namespace letheon::forest {
+
+namespace {
+
+std::size_t likely_place(Slot slot, std::size_t size, std::size_t n_slots) noexcept {
+  return static_cast<std::size_t>(std::uint64_t{slot} * size / n_slots);
+}
+
+// The place of a row among ascending ones, which are spread evenly as a rule: from a guess by
+// proportion, steps of doubling size touch less memory than halving from the ends.
+Slot* find_row(Slot* begin, Slot* end, Slot wanted, std::size_t guess) noexcept {
+  Slot* place = begin + guess;
+  std::ptrdiff_t step = 8;
+  if (*place < wanted) {
+    while (end - place > step && place[step] < wanted) {
+      place += step;
+      step *= 2;
+    }
+    return std::lower_bound(place, end - place > step ? place + step + 1 : end, wanted);
+  }
+  while (place - begin > step && place[-step] > wanted) {
+    place -= step;
+    step *= 2;
+  }
+  return std::lower_bound(place - begin > step ? place - step : begin, place + 1, wanted);
+}
+
+}  // namespace
 
 std::uint32_t part(const RowBlock& block, Members members, const Verdict& split) noexcept {
   const auto right = std::ranges::partition(members, [&](std::uint32_t member) {
@@ -28,20 +57,43 @@ bool same_sides(const Table& table, const Verdict& before, const Verdict& after,
   });
 }
 
-Report Forgetter::forget(Tree& tree, std::uint64_t root_key, std::vector<std::uint32_t>& members,
-                         bool eager) noexcept {
+void Forgetter::start(Tree& tree, std::uint64_t root_key) {
   report_ = {};
-  if (members.empty()) {
-    return report_;
+  tree_ = &tree;
+  stack_.clear();
+  if (!members_.empty()) {
+    report_.touched_trees = 1;
+    stack_.push_back({Tree::kRoot, root_key, 0, 0, static_cast<std::uint32_t>(members_.size())});
   }
-  report_.touched_trees = 1;
-  stack_.assign(1, {Tree::kRoot, root_key, 0, 0, static_cast<std::uint32_t>(members.size())});
-  while (!stack_.empty()) {
-    const Step step = stack_.back();
-    stack_.pop_back();
-    visit(tree, step, Members(members).subspan(step.begin, step.end - step.begin), eager);
+}
+
+void Forgetter::fetch_node() const noexcept {
+  if (!stack_.empty()) {
+    tree_->fetch(stack_.back().id);
   }
-  return report_;
+}
+
+void Forgetter::fetch_cache() const noexcept {
+  if (stack_.empty()) {
+    return;
+  }
+  const Node& node = tree_->node(stack_.back().id);
+  if (node.is_split()) {
+    tree_->fetch_cache(stack_.back().id);
+  } else if (node.size > 0) {
+    const Slot slot = leaving_.slots[members_[stack_.back().begin]];
+    tree_->fetch_row(stack_.back().id, likely_place(slot, node.size, table_.n_slots()));
+  }
+}
+
+bool Forgetter::advance(bool eager) noexcept {
+  if (stack_.empty()) {
+    return false;
+  }
+  const Step step = stack_.back();
+  stack_.pop_back();
+  visit(*tree_, step, Members(members_).subspan(step.begin, step.end - step.begin), eager);
+  return true;
 }
 
 void Forgetter::visit(Tree& tree, const Step& step, Members members, bool eager) noexcept {
@@ -99,18 +151,31 @@ void Forgetter::visit_childless(Tree& tree, const Step& step, Members members,
 }
 
 void Forgetter::remove_rows(Tree& tree, NodeId id, Members members) noexcept {
-  const std::span<Slot> rows = tree.rows_of(id);
   Node& node = tree.node(id);
   constexpr std::size_t kFew = 4;
-  if (node.kind == Kind::unbuilt || members.size() > kFew) {
+  if (members.size() > kFew) {
+    const std::span<Slot> rows = tree.rows_of(id);
     const auto gone = std::ranges::remove_if(rows, [&](Slot slot) { return doomed_[slot] != 0; });
     node.size -= static_cast<std::uint32_t>(gone.size());
     return;
   }
   for (const std::uint32_t member : members) {
+    const std::span<Slot> rows = tree.rows_of(id);
     Slot* const end = rows.data() + node.size;
-    Slot* const place = std::lower_bound(rows.data(), end, leaving_.slots[member]);
-    std::copy(place + 1, end, place);
+    if (node.kind == Kind::unbuilt) {  // in no order, and none is needed
+      rows[place_of(rows.data(), node.size, leaving_.slots[member])] = *(end - 1);
+    } else {
+      const Slot slot = leaving_.slots[member];
+      Slot* const place =
+          find_row(rows.data(), end, slot, likely_place(slot, node.size, table_.n_slots()));
+      // Close the gap from the side where fewer rows stand.
+      if (end - place <= place - rows.data()) {
+        std::copy(place + 1, end, place);
+      } else {
+        std::copy_backward(rows.data(), place, place + 1);
+        ++node.begin;
+      }
+    }
     --node.size;
   }
 }
@@ -216,18 +281,17 @@ Judgement Forgetter::judge_by_rows(const Tree& tree, const Step& step, Lanes tot
   return grower_.judge(totals, step.key, step.depth, scratch_.rows);
 }
 
-Report Forgetter::cost(const Tree& tree, std::uint64_t root_key,
-                       std::vector<std::uint32_t>& members) {
+Report Forgetter::cost(const Tree& tree, std::uint64_t root_key) {
   report_ = {};
-  if (members.empty()) {
+  if (members_.empty()) {
     return report_;
   }
   report_.touched_trees = 1;
-  stack_.assign(1, {Tree::kRoot, root_key, 0, 0, static_cast<std::uint32_t>(members.size())});
+  stack_.assign(1, {Tree::kRoot, root_key, 0, 0, static_cast<std::uint32_t>(members_.size())});
   while (!stack_.empty()) {
     const Step step = stack_.back();
     stack_.pop_back();
-    const auto passing = Members(members).subspan(step.begin, step.end - step.begin);
+    const auto passing = Members(members_).subspan(step.begin, step.end - step.begin);
     if (!cost_at(tree, step, passing)) {
       continue;
     }

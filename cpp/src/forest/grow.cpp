@@ -106,9 +106,12 @@ void Grower::keep_cache(Node& node, const Judgement& judgement) const {
     static_assert(sizeof(Extremes) % 8 == 0);
     node.cache = std::make_unique<std::uint64_t[]>(sizeof(Extremes) / 8);
     new (node.cache.get()) Extremes(judgement.extremes);
+    node.cache_lines = 1;
   } else {
     node.cache = std::make_unique_for_overwrite<std::uint64_t[]>(scratch_.block.size());
     std::ranges::copy(scratch_.block, node.cache.get());
+    node.cache_lines =
+        static_cast<std::uint8_t>(std::min<std::size_t>((scratch_.block.size() + 7) / 8, 255));
   }
 }
 

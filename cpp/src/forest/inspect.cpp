@@ -69,6 +69,16 @@ class RowOrder {
   std::span<const std::uint32_t> rank_;
 };
 
+std::vector<Slot> held_slots(const Table& table) {
+  std::vector<Slot> slots;
+  for (Slot slot = 0; slot < table.n_slots(); ++slot) {
+    if (table.is_alive(slot)) {
+      slots.push_back(slot);
+    }
+  }
+  return slots;
+}
+
 void copy_ids(const IdTable& ids, std::span<const Slot> slots, RowsView& view) {
   view.is_text = ids.is_text();
   if (!view.is_text) {
@@ -117,13 +127,16 @@ TreeView view_tree(const Tree& tree, int exponent) {
   return view;
 }
 
+RowsView view_ids(const Table& table, const IdTable& ids) {
+  std::vector<Slot> slots = held_slots(table);
+  std::ranges::stable_sort(slots, [&](Slot a, Slot b) { return ids.compare(a, b) < 0; });
+  RowsView view;
+  copy_ids(ids, slots, view);
+  return view;
+}
+
 RowsView view_rows(const Table& table, const IdTable& ids, std::span<const std::uint32_t> rank) {
-  std::vector<Slot> slots;
-  for (Slot slot = 0; slot < table.n_slots(); ++slot) {
-    if (table.is_alive(slot)) {
-      slots.push_back(slot);
-    }
-  }
+  std::vector<Slot> slots = held_slots(table);
   std::ranges::stable_sort(slots, RowOrder(table, ids, rank));
   RowsView view;
   view.X.resize(slots.size() * table.n_columns());

@@ -32,6 +32,36 @@ void Tree::count_rows(NodeId id, const Table& table) noexcept {
   }
 }
 
+namespace {
+
+void prefetch(const void* place) noexcept {
+#if defined(__GNUC__)
+  __builtin_prefetch(place, 1);
+#else
+  static_cast<void>(place);
+#endif
+}
+
+}  // namespace
+
+void Tree::fetch(NodeId id) const noexcept {
+  prefetch(&nodes_[id]);
+  prefetch(totals(id).data());
+}
+
+void Tree::fetch_cache(NodeId id) const noexcept {
+  const Node& node = nodes_[id];
+  constexpr std::size_t kLine = 64;
+  const auto* cache = reinterpret_cast<const std::byte*>(node.cache.get());
+  for (std::size_t line = 0; cache != nullptr && line < node.cache_lines; ++line) {
+    prefetch(cache + line * kLine);
+  }
+}
+
+void Tree::fetch_row(NodeId id, std::size_t place) const noexcept {
+  prefetch(rows_.data() + nodes_[id].begin + place);
+}
+
 std::vector<std::int64_t> Tree::preorder() const {
   std::vector<std::int64_t> numbers(nodes_.size(), -1);
   std::int64_t next = 0;

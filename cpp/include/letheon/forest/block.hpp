@@ -2,7 +2,8 @@
 // what lies left of each. From it the node's split follows without looking at any row.
 //
 // A list keeps the lowest priorities among *all* distinct values of the node; the greatest value,
-// which is no candidate, may be among them and is passed over. One allocation per node.
+// which is no candidate, may be among them and is passed over. Attributes of two values, such as
+// one-hot columns, have one candidate each and are kept side by side. One allocation per node.
 #pragma once
 
 #include <cstddef>
@@ -86,7 +87,10 @@ class Block {
   // `totals` are the lanes of all the node's rows.
   [[nodiscard]] Verdict decide(Lanes totals, const Spec& spec) const noexcept;
 
-  [[nodiscard]] std::size_t n_attributes() const noexcept;
+  [[nodiscard]] std::size_t n_attributes() const noexcept {
+    return header().n_pairs + header().n_lists;
+  }
+  // The attributes in some order.
   [[nodiscard]] std::uint32_t attribute(std::size_t index) const noexcept;
 
  private:
@@ -94,13 +98,15 @@ class Block {
 
   struct Header {
     std::uint32_t n_bytes;
-    std::uint32_t n_attributes;
+    std::uint32_t n_pairs;
+    std::uint32_t n_lists;
     std::uint32_t n_lanes;
     Layout layout;
   };
 
   struct Entry {
     std::uint32_t attribute;
+    std::uint32_t rank;  // place among the chosen attributes
     std::uint32_t size;
     std::uint32_t capacity;
     std::uint32_t offset;
@@ -109,18 +115,20 @@ class Block {
   };
 
   template <typename Count>
+  class Pairs;
+  template <typename Count>
   class List;
+  template <typename Count, typename Rule>
+  class Decision;
 
-  [[nodiscard]] Header& header() const noexcept;
+  [[nodiscard]] Header& header() const noexcept { return *reinterpret_cast<Header*>(base_); }
   [[nodiscard]] std::span<Entry> entries() const noexcept;
   template <typename Count>
-  void fill(const Draft& draft) noexcept;
+  static void pack_as(const Draft& draft, Layout layout, Bytes8& storage);
   template <typename Count>
   void withdraw_as(const RowView& row) noexcept;
   template <typename Count>
   [[nodiscard]] bool admit_as(const RowView& row, std::uint64_t key) noexcept;
-  template <typename Count, typename Rule>
-  [[nodiscard]] Verdict decide_as(Lanes totals, const Spec& spec) const noexcept;
 
   std::byte* base_;
 };

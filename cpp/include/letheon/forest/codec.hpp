@@ -27,8 +27,8 @@ inline constexpr std::uint32_t kTreeFormat = 1;
                                                     const Spec& spec);
 
 // The bytes of each tree. Throws std::invalid_argument unless the frame is right.
-[[nodiscard]] std::vector<Bytes> split_trees(Bytes bytes, std::size_t n_trees,
-                                             std::uint32_t n_classes, const Spec& spec);
+[[nodiscard]] std::vector<Bytes> split_trees(Bytes bytes, std::uint32_t n_classes,
+                                             const Spec& spec);
 
 // Gives a tree that is one unbuilt node the splits of the bytes, and its rows their places.
 // Throws std::invalid_argument if anything in the bytes contradicts the rows or the settings.

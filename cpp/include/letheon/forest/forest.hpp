@@ -32,8 +32,9 @@ class Forest {
   // Starts from nothing. Throws std::invalid_argument and keeps what it held on bad input.
   void fit(const Batch& batch, std::uint32_t n_classes, const IdBatch& ids, std::size_t n_threads);
   // The same with trees from `trees_bytes`, whose splits are taken and whose counts are checked.
-  void restore(const Batch& batch, std::uint32_t n_classes, const IdBatch& ids, Bytes trees,
-               std::size_t n_threads);
+  // The blocks follow in the order of the trees; one block may hold all of them.
+  void restore(const Batch& batch, std::uint32_t n_classes, const IdBatch& ids,
+               std::span<const Bytes> blocks, std::size_t n_threads);
   Report learn(const Batch& batch, std::uint32_t n_classes, const IdBatch& ids, bool eager,
                std::size_t n_threads);
 
@@ -48,6 +49,8 @@ class Forest {
 
   // Rows in canonical order; the labels become places in `order` (as in trees_bytes).
   [[nodiscard]] RowsView rows(std::span<const std::uint32_t> order) const;
+  // Ids of the rows, sorted.
+  [[nodiscard]] RowsView ids() const;
   // Canonical bytes of the trees; `order` lists the class codes in the order of their labels.
   [[nodiscard]] std::vector<std::uint8_t> trees_bytes(std::span<const std::uint32_t> order,
                                                       std::size_t n_threads);
@@ -73,8 +76,9 @@ class Forest {
   [[nodiscard]] std::vector<Slot> rows_of_tree(const Table& table, std::size_t t,
                                                std::span<const Slot> slots) const;
   [[nodiscard]] bool is_member(const Table& table, std::size_t t, Slot slot) const noexcept;
-  [[nodiscard]] std::vector<std::uint32_t> members_of_tree(const RowBlock& block,
-                                                           std::size_t t) const;
+  // Numbers of the rows of a block that are in tree t.
+  void choose_members(const RowBlock& block, std::size_t t,
+                      std::vector<std::uint32_t>& members) const;
   void require_held(std::span<const Slot> slots) const;
   void compact();
   void reset_trees() noexcept;

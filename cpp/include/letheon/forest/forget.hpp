@@ -55,13 +55,20 @@ class Forgetter {
         leaving_(leaving),
         doomed_(doomed) {}
 
-  // Takes the members out of a tree; they get reordered. Does not fail: what memory does not
-  // suffice for is left unbuilt.
-  Report forget(Tree& tree, std::uint64_t root_key, std::vector<std::uint32_t>& members,
-                bool eager) noexcept;
-  // What `forget` would drop. Changes nothing but the order of the members.
-  [[nodiscard]] Report cost(const Tree& tree, std::uint64_t root_key,
-                            std::vector<std::uint32_t>& members);
+  // Numbers of the leaving rows that the next walk is about; to be filled before it.
+  [[nodiscard]] std::vector<std::uint32_t>& members() noexcept { return members_; }
+  // Starts a walk through a tree.
+  void start(Tree& tree, std::uint64_t root_key);
+  // Asks for the memory that the next step needs, in two stages: the node, then its cache.
+  void fetch_node() const noexcept;
+  void fetch_cache() const noexcept;
+  // Takes the members out of one node; false when the walk is over. Does not fail: what memory
+  // does not suffice for is left unbuilt.
+  bool advance(bool eager) noexcept;
+  [[nodiscard]] const Report& report() const noexcept { return report_; }
+
+  // What a walk would drop. Changes nothing.
+  [[nodiscard]] Report cost(const Tree& tree, std::uint64_t root_key);
 
  private:
   void visit(Tree& tree, const Step& step, Members members, bool eager) noexcept;
@@ -85,6 +92,8 @@ class Forgetter {
   Grower grower_;
   const RowBlock& leaving_;
   const std::vector<std::uint8_t>& doomed_;
+  Tree* tree_ = nullptr;
+  std::vector<std::uint32_t> members_;
   std::vector<Step> stack_;
   Report report_;
 };

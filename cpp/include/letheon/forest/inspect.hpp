@@ -40,6 +40,9 @@ struct RowsView {
 [[nodiscard]] RowsView view_rows(const Table& table, const IdTable& ids,
                                  std::span<const std::uint32_t> rank);
 
+// The ids alone, sorted.
+[[nodiscard]] RowsView view_ids(const Table& table, const IdTable& ids);
+
 // Mean over the trees of each attribute's share of the decrease in impurity; from the sums.
 [[nodiscard]] std::vector<double> mean_importances(std::span<const Tree> trees, const Spec& spec);
 

@@ -29,7 +29,7 @@ struct Spec {
   // Matters of speed, never of the result: nodes with fewer rows keep no cache, and a cache holds
   // this many candidates more than the split needs.
   std::uint32_t cache_rows = 24;
-  std::uint32_t slack = 5;
+  std::uint32_t slack = 6;
 
   [[nodiscard]] bool is_regression() const noexcept {
     return criterion == Criterion::squared_error;

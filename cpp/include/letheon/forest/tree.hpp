@@ -59,6 +59,7 @@ struct Node {
   Kind kind = Kind::unbuilt;
   bool saw_missing = false;
   bool missing_left = false;
+  std::uint8_t cache_lines = 0;  // size of the cache in lines of 64 bytes, 255 for more
   // A Block (greedy) or Extremes (random); none for small nodes and after loading.
   std::unique_ptr<std::uint64_t[]> cache = nullptr;
 
@@ -136,6 +137,11 @@ class Tree {
   [[nodiscard]] std::vector<std::int64_t> preorder() const;
   // Gives spare memory back.
   void shrink();
+
+  // Hints to the processor that a node, its cache, or one of its rows is needed soon.
+  void fetch(NodeId id) const noexcept;
+  void fetch_cache(NodeId id) const noexcept;
+  void fetch_row(NodeId id, std::size_t place) const noexcept;
 
   // Calls visit(id, key, depth) in preorder; it returns whether to go below that node.
   template <typename Visit>
