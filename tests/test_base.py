@@ -13,7 +13,7 @@ from sklearn.linear_model import LogisticRegression
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
 
-from letheon import NaiveUnlearner
+from letheon import NaiveUnlearner, state
 from letheon import base as base_module
 from letheon.base import ForgetMixin, Outcome, Removal, exclusive, locate_in, require_known
 from letheon.exceptions import (
@@ -37,9 +37,15 @@ class Total(ForgetMixin, BaseEstimator):
     seed_: int
 
     def __init__(
-        self, *, scale: float = 1.0, n_jobs: int | None = None, random_state: Any = None
+        self,
+        *,
+        scale: Any = 1.0,
+        offset: Any = 0,
+        n_jobs: int | None = None,
+        random_state: Any = None,
     ) -> None:
         self.scale = scale
+        self.offset = offset
         self.n_jobs = n_jobs
         self.random_state = random_state
 
@@ -386,16 +392,82 @@ def test_other_models_do_not_wait() -> None:
         assert not thread.is_alive(), "a model waits for another one's lock"
 
 
-def test_locks_neither_travel_nor_stay() -> None:
+def count_hashes(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """Return a list that grows with every digest that is taken."""
+    calls: list[int] = []
+    digest = state.digest
+
+    def counted(value: Any) -> str:
+        calls.append(1)
+        return digest(value)
+
+    monkeypatch.setattr(state, "digest", counted)
+    return calls
+
+
+def test_parameters_that_nobody_touched_are_hashed_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    model = total(scale=2.5, offset=1)
+    calls = count_hashes(monkeypatch)
+    model.forget(["a"])
+    model.forget(["b"])
+    model.forget([])
+    assert len(calls) == 1
+    model.set_params(scale=float("2.5")).forget([])  # equal, but another object
+    assert len(calls) == 2
+
+
+@pytest.mark.parametrize("change", [{"scale": True}, {"scale": 1}, {"offset": 0.0}, {"offset": 2}])
+def test_a_change_after_a_request_is_noticed(change: dict[str, Any]) -> None:
+    model = total()
+    model.forget(["a"])
+    before = model.get_params()
+    with pytest.raises(ChangedParametersError):
+        model.set_params(**change).forget(["b"])
+    assert model.set_params(**before).forget(["b"]).n_rows == 1
+
+
+def test_a_parameter_that_changes_from_inside_is_noticed() -> None:
+    scale: list[float] = [1.0]
+    model = total(scale=scale)
+    model.forget(["a"])
+    scale.append(2.0)
+    with pytest.raises(ChangedParametersError):
+        model.forget(["b"])
+
+
+def test_a_new_fit_forgets_what_was_verified() -> None:
+    model = total()
+    model.forget(["a"])
+    model.set_params(scale=3.0).fit([[1.0], [2.0]], ids=["x", "y"])
+    assert model.forget(["x"]).n_rows == 1
+    with pytest.raises(ChangedParametersError):
+        model.set_params(scale=1.0).forget(["y"])
+
+
+def test_an_own_way_to_tell_parameters_is_always_asked() -> None:
+    class Moody(Total):
+        mood = "calm"
+
+        def _parameters(self) -> str:
+            return self.mood
+
+    model = total(Moody)
+    model.forget(["a"])
+    model.mood = "angry"  # type: ignore[attr-defined]
+    with pytest.raises(ChangedParametersError):
+        model.forget(["b"])
+
+
+def test_what_is_beside_a_model_neither_travels_nor_stays() -> None:
     gc.collect()
-    before = len(base_module._locks)
+    before = len(base_module._besides)
     model = total()
     model.forget(["a"])
     twins = [pickle.loads(pickle.dumps(model)), copy.deepcopy(model), clone(model).fit([[1.0]])]
     assert twins[0].digest() == twins[1].digest() == model.digest()
     del model, twins
     gc.collect()
-    assert len(base_module._locks) == before
+    assert len(base_module._besides) == before
 
 
 @pytest.mark.parametrize(

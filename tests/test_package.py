@@ -104,16 +104,38 @@ def test_no_module_is_longer_than_600_lines() -> None:
     assert {name: lines for name, lines in lengths.items() if lines > 600} == {}
 
 
+def declared_names(body: list[ast.stmt]) -> dict[str, object]:
+    """Return what a stub declares: argument names of functions, the same of classes by member."""
+    found: dict[str, object] = {}
+    for node in body:
+        if isinstance(node, ast.ClassDef):
+            found[node.name] = declared_names(node.body)
+        elif isinstance(node, ast.FunctionDef):
+            arguments = [*node.args.args, *node.args.kwonlyargs]
+            is_property = any(isinstance(d, ast.Name) for d in node.decorator_list)
+            names = [each.arg for each in arguments if each.arg != "self"]
+            found[node.name] = "property" if is_property else names
+    return found
+
+
+def built_names(owner: object) -> dict[str, object]:
+    """Return the same of what was compiled; nanobind writes signatures into the first line."""
+    found: dict[str, object] = {}
+    for name in [each for each in dir(owner) if each == "__init__" or not each.startswith("_")]:
+        member = getattr(owner, name)
+        if isinstance(member, type):
+            found[name] = built_names(member)
+        elif isinstance(member, property):
+            found[name] = "property"
+        elif ": " in (member.__doc__ or "") or name != "__init__":
+            found[name] = re.findall(r"(\w+): ", member.__doc__.splitlines()[0])
+    return found
+
+
 def test_stub_and_compiled_core_are_in_step() -> None:
     assert find_spec("letheon._core") is not None, "the core is not built: make setup"
     core = importlib.import_module("letheon._core")
     stub = ast.parse((SOURCE / "_core.pyi").read_text())
-    declared = {
-        node.name: [argument.arg for argument in node.args.args]
-        for node in stub.body
-        if isinstance(node, ast.FunctionDef)
-    }
-    built = {name: getattr(core, name) for name in dir(core) if not name.startswith("_")}
-    # nanobind writes the signature into the first line: "name(key: bytes, ...) -> ...".
-    signatures = {name: re.findall(r"(\w+): ", each.__doc__) for name, each in built.items()}
-    assert signatures == declared
+    built = built_names(core)
+    built.pop("__init__", None)
+    assert built == declared_names(stub.body)

@@ -122,6 +122,18 @@ def test_a_payload_travels_once(tmp_path: Path) -> None:
     assert sorted(p.name.split("-")[0] for p in tmp_path.iterdir()) == [f"p{i}" for i in range(5)]
 
 
+def scaled(factor: NDArray[Any], offset: int, number: int) -> tuple[float, int]:
+    return float(factor.sum()) * number + offset, os.getpid()
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+@pytest.mark.parametrize("n_jobs", [1, 2])
+def test_what_is_shared_comes_before_each_payload(backend: str, n_jobs: int) -> None:
+    with joblib.parallel_config(backend=backend):
+        found = run_tasks(scaled, [(k,) for k in range(4)], n_jobs=n_jobs, shared=(np.ones(3), 7))
+    assert [value for value, _ in found] == [7, 10, 13, 16]
+
+
 def test_one_worker_pickles_nothing() -> None:
     lock = threading.Lock()
     assert run_tasks(lambda x: x, [(lock,), (lock,)], n_jobs=1) == [lock, lock]
@@ -335,6 +347,14 @@ def test_a_parcel_copies_no_array_when_packed() -> None:
     array = np.zeros(1000)
     (found,) = Parcel.pack((array,)).open()
     assert np.shares_memory(found, array)
+
+
+@pytest.mark.parametrize("send", [lambda parcel: parcel, sent_by_ray, sent_by_old_pickle])
+def test_one_can_look_into_a_parcel(send: Callable[[Parcel], Parcel]) -> None:
+    parcel = send(Parcel.pack((np.arange(1000.0), "text")))
+    (first, text), (second, _) = parcel.look(), parcel.look()
+    assert (first.tolist(), text) == (list(range(1000)), "text")
+    assert np.shares_memory(first, second)
 
 
 def test_a_parcel_brings_frames_and_sparse_rows() -> None:

@@ -18,6 +18,7 @@ from letheon.seeds import (
     keyed_hash_ints,
     keyed_hash_texts,
     library_seed,
+    mix32,
     mix64,
     seed_from,
 )
@@ -28,6 +29,7 @@ ARRAY_VECTORS = [v for v in VECTORS["keyed_hash"] if v["parts"] and "hex" not in
 OFFICIAL_KEY = bytes(range(16))
 
 int64s = st.integers(-(2**63), 2**63 - 1)
+uint32s = st.integers(0, 2**32 - 1)
 uint64s = st.integers(0, 2**64 - 1)
 seeds128 = st.integers(0, 2**128 - 1)
 texts = st.text(st.characters(exclude_categories=["Cs"]), max_size=40)
@@ -103,6 +105,12 @@ def test_golden_mix64(vector: dict[str, str], engine: str) -> None:
     assert f"{mix64(np.array([key], dtype=np.uint64), bits)[0]:016x}" == vector["mixed"]
 
 
+@pytest.mark.parametrize("vector", VECTORS["mix32"], ids=lambda v: v["mixed"])
+def test_golden_mix32(vector: dict[str, str], engine: str) -> None:
+    bits = np.array([int(vector["bits"], 16)], dtype=np.uint32)
+    assert f"{mix32(int(vector['key'], 16), bits)[0]:08x}" == vector["mixed"]
+
+
 def test_mix64_contains_the_published_splitmix64_output(engine: str) -> None:
     # SplitMix64 seeded with 0 first gives f(gamma); as the key it cancels, and f(0) is 0.
     first_output = 0xE220A8397B1DCDAF
@@ -164,6 +172,53 @@ def test_mix64_equals_its_formula(key: int, bits: list[int]) -> None:
     expected = [finalise(key ^ finalise((b + 0x9E3779B97F4A7C15) % 2**64)) for b in bits]
     assert mix64(key, array).tolist() == expected
     assert seeds._mix64_numpy(key, array).tolist() == expected
+
+
+@given(uint64s, st.lists(uint32s, max_size=12))
+def test_mix32_equals_its_formula(key: int, bits: list[int]) -> None:
+    def mixed(x: int) -> int:
+        x ^= key % 2**32
+        for shift, factor in ((16, 0x7FEB352D), (15, 0x846CA68B)):
+            x = (x ^ x >> shift) * factor % 2**32
+        x ^= x >> 16 ^ key >> 32
+        x = (x ^ x >> 15) * 0x9E3779B1 % 2**32
+        return x ^ x >> 16
+
+    array = np.array(bits, dtype=np.uint32)
+    assert mix32(key, array).tolist() == [mixed(x) for x in bits]
+    assert seeds._mix32_numpy(key, array).tolist() == [mixed(x) for x in bits]
+
+
+@given(uint64s, st.integers(0, 2**32 - 70_000))
+def test_mix32_never_ties(key: int, start: int) -> None:
+    bits = np.arange(start, start + 70_000, dtype=np.uint32)
+    assert np.unique(mix32(key, bits)).size == bits.size
+
+
+def test_one_flipped_bit_flips_half_of_mix32(engine: str) -> None:
+    bits, key = np.arange(0, 2**32, 2**20 - 1, dtype=np.uint32), 0x0123456789ABCDEF
+    changed = [mix32(key, bits ^ np.uint32(1 << position)) for position in range(32)]
+    # The upper half of the key passes one multiplication only; keys are hashes, never alike.
+    changed += [mix32(key ^ 1 << position, bits) for position in range(32)]
+    for other in changed:
+        share = np.bitwise_count(mix32(key, bits) ^ other).mean() / 32
+        assert 0.45 < share < 0.55
+
+
+def test_keys_order_values_independently(engine: str) -> None:
+    bits = np.linspace(0, 1, 200, dtype=np.float32).view(np.uint32)
+    ranks = [np.argsort(mix32(keyed_hash(0, "p", k), bits)).argsort() for k in range(2000)]
+    first = np.bincount([np.argmin(rank) for rank in ranks], minlength=200)
+    # Chi-square of 200 fair boxes with ten values each: mean 199, standard deviation 20.
+    assert ((first - 10) ** 2 / 10).sum() < 199 + 5 * 20
+    alike = np.abs(np.asarray(np.corrcoef(ranks[:50])) - np.eye(50))
+    assert alike.mean() < 0.07
+
+
+def test_mix32_keeps_shape(engine: str) -> None:
+    bits = np.arange(12, dtype=np.uint32).reshape(2, 6)[:, ::2]
+    assert mix32(5, bits).shape == (2, 3)
+    np.testing.assert_array_equal(mix32(5, bits)[1], mix32(5, bits[1]))
 
 
 def test_mix64_broadcasts_and_keeps_shape(engine: str) -> None:
@@ -274,6 +329,10 @@ def test_a_text_longer_than_a_frame_is_refused() -> None:
         (mix64, (2**64, np.zeros(3, dtype=np.uint64)), ValueError),
         (mix64, (1.0, np.zeros(3, dtype=np.uint64)), TypeError),
         (mix64, (np.zeros(3), np.zeros(3, dtype=np.uint64)), TypeError),
+        (mix32, (0, np.zeros(3, dtype=np.float32)), TypeError),
+        (mix32, (0, np.zeros(3, dtype=np.uint64)), TypeError),
+        (mix32, (2**64, np.zeros(3, dtype=np.uint32)), ValueError),
+        (mix32, (-1, np.zeros(3, dtype=np.uint32)), ValueError),
     ],
 )
 def test_wrong_input_is_refused(

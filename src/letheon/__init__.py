@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from letheon.base import ForgetMixin
     from letheon.compose import DataIndependent, ForgetPipeline, forget
+    from letheon.forest import DaREForestClassifier, DaREForestRegressor
     from letheon.guarantee import Guarantee, MethodFacts
     from letheon.measures import Measure
     from letheon.naive import NaiveUnlearner
@@ -26,6 +27,8 @@ if TYPE_CHECKING:
 __version__ = "0.1.0"
 
 __all__ = [
+    "DaREForestClassifier",
+    "DaREForestRegressor",
     "DataIndependent",
     "ForgetMixin",
     "ForgetPipeline",
@@ -44,6 +47,8 @@ __all__ = [
 
 # Where each public name lives; the imports above say the same to type checkers and editors.
 _EXPORTS = {
+    "DaREForestClassifier": "letheon.forest",
+    "DaREForestRegressor": "letheon.forest",
     "DataIndependent": "letheon.compose",
     "ForgetMixin": "letheon.base",
     "ForgetPipeline": "letheon.compose",
@@ -66,6 +71,7 @@ _MODULES = frozenset(
         "checks",
         "compose",
         "exceptions",
+        "forest",
         "guarantee",
         "measures",
         "naive",

@@ -1,5 +1,7 @@
 # Types of the compiled core; its functions are documented where they are bound
-# (cpp/bindings/module.cpp) and their rules in letheon.seeds.
+# (cpp/bindings) and their rules in letheon.seeds and letheon.definitions (dare.md).
+
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -15,3 +17,102 @@ def mix64(key: int, bits: npt.NDArray[np.uint64]) -> npt.NDArray[np.uint64]: ...
 def mix64_pairs(
     keys: npt.NDArray[np.uint64], bits: npt.NDArray[np.uint64]
 ) -> npt.NDArray[np.uint64]: ...
+def mix32(key: int, bits: npt.NDArray[np.uint32]) -> npt.NDArray[np.uint32]: ...
+
+class ForestSpec:
+    def __init__(
+        self,
+        *,
+        criterion: str,
+        n_columns: int,
+        max_depth: int,
+        max_features: int,
+        n_thresholds: int,
+        random_depth: int,
+        min_samples_split: int,
+        min_samples_leaf: int,
+        tree_keys: npt.NDArray[np.uint64],
+        sample_keys: npt.NDArray[np.uint64],
+        sample_limit: int,
+        y_exponent: int | None,
+        cache_rows: int | None = None,
+        slack: int | None = None,
+    ) -> None: ...
+
+class Report:
+    @property
+    def rebuilt_rows(self) -> int: ...
+    @property
+    def rebuilt_nodes(self) -> int: ...
+    @property
+    def touched_trees(self) -> int: ...
+    @property
+    def rescans(self) -> int: ...
+    @property
+    def rescaled(self) -> bool: ...
+
+class Forest:
+    def __init__(self, spec: ForestSpec) -> None: ...
+    @property
+    def n_rows(self) -> int: ...
+    @property
+    def n_unbuilt(self) -> int: ...
+    @property
+    def n_nodes(self) -> int: ...
+    @property
+    def n_bytes(self) -> int: ...
+    def fit(
+        self,
+        X: npt.NDArray[Any],
+        target: npt.NDArray[Any],
+        n_classes: int,
+        weights: npt.NDArray[np.uint32] | None,
+        ids_values: npt.NDArray[np.int64] | None,
+        ids_blob: npt.NDArray[np.uint8] | None,
+        ids_offsets: npt.NDArray[np.int64] | None,
+        owners: npt.NDArray[np.uint64],
+        n_threads: int,
+    ) -> None: ...
+    def find_ints(
+        self, values: npt.NDArray[np.int64]
+    ) -> tuple[npt.NDArray[np.uint32], npt.NDArray[np.int64]]: ...
+    def find_texts(
+        self, blob: npt.NDArray[np.uint8], offsets: npt.NDArray[np.int64]
+    ) -> tuple[npt.NDArray[np.uint32], npt.NDArray[np.int64]]: ...
+    def forget(self, slots: npt.NDArray[np.uint32], eager: bool, n_threads: int) -> Report: ...
+    def forget_cost(self, slots: npt.NDArray[np.uint32], n_threads: int) -> Report: ...
+    def learn(
+        self,
+        X: npt.NDArray[Any],
+        target: npt.NDArray[Any],
+        n_classes: int,
+        weights: npt.NDArray[np.uint32] | None,
+        ids_values: npt.NDArray[np.int64] | None,
+        ids_blob: npt.NDArray[np.uint8] | None,
+        ids_offsets: npt.NDArray[np.int64] | None,
+        owners: npt.NDArray[np.uint64],
+        eager: bool,
+        n_threads: int,
+    ) -> Report: ...
+    def settle(self, n_threads: int) -> Report: ...
+    def predict(self, X: npt.NDArray[Any], n_threads: int) -> npt.NDArray[np.float64]: ...
+    def apply(self, X: npt.NDArray[Any], n_threads: int) -> npt.NDArray[np.int64]: ...
+    def ids(self) -> dict[str, Any]: ...
+    def rows(self, order: npt.NDArray[np.uint32]) -> dict[str, Any]: ...
+    def trees(self, order: npt.NDArray[np.uint32], n_threads: int) -> npt.NDArray[np.uint8]: ...
+    def restore(
+        self,
+        X: npt.NDArray[Any],
+        target: npt.NDArray[Any],
+        n_classes: int,
+        weights: npt.NDArray[np.uint32] | None,
+        ids_values: npt.NDArray[np.int64] | None,
+        ids_blob: npt.NDArray[np.uint8] | None,
+        ids_offsets: npt.NDArray[np.int64] | None,
+        owners: npt.NDArray[np.uint64],
+        trees: list[npt.NDArray[np.uint8]],
+        n_threads: int,
+    ) -> None: ...
+    def tree(self, index: int) -> dict[str, Any]: ...
+    def importances(self, n_threads: int) -> npt.NDArray[np.float64]: ...
+    def class_counts(self) -> npt.NDArray[np.int64]: ...

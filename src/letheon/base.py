@@ -8,10 +8,11 @@ new family fills with `_prepare` (may fail, changes nothing, trains replacements
 
 import threading
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-from dataclasses import dataclass, field
-from typing import Any, ClassVar, Self
+from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager
+from operator import attrgetter, is_
+from types import MappingProxyType
+from typing import Any, ClassVar, NamedTuple, Self
 from weakref import WeakKeyDictionary
 
 import numpy as np
@@ -34,24 +35,49 @@ from letheon.rows import Ids, Rows, as_ids
 # Parameters that never change what is learned, wherever they are nested.
 NEUTRAL_PARAMETERS = frozenset({"n_jobs", "verbose", "rebuild", "checkpoint_dir", "random_state"})
 
-_locks: WeakKeyDictionary[object, threading.RLock] = WeakKeyDictionary()
-_locks_guard = threading.Lock()
+# Values of these types cannot change behind a model's back.
+_CONSTANTS = frozenset({type(None), bool, int, float, str})
+_NEVER = object()
 
 
-@contextmanager
-def exclusive(model: object) -> Iterator[None]:
-    """Hold the model's lock: mutators are exclusive and wait for each other.
+class _Beside:
+    """What is kept beside a model and not in it, so that it is never copied, pickled or saved."""
 
-    The locks live beside the models, not in them, so that they are never copied, pickled or saved.
-    """
-    with _locks_guard:
-        lock = _locks.setdefault(model, threading.RLock())
-    with lock:
-        yield
+    __slots__ = ("lock", "read", "recorded", "values")
+
+    def __init__(self) -> None:
+        self.lock = threading.RLock()
+        # Parameters as they were when they were last hashed and found to be those of the fit: while
+        # they are the very same objects there is no need to hash them again.
+        self.recorded: Any = _NEVER
+        self.read: Callable[[Any], tuple[Any, ...]] = tuple
+        self.values: tuple[Any, ...] = ()
 
 
-@dataclass(frozen=True)
-class Removal:
+_besides: WeakKeyDictionary[object, _Beside] = WeakKeyDictionary()
+_besides_guard = threading.Lock()
+
+
+def _beside(model: object) -> _Beside:
+    found = _besides.get(model)
+    if found is None:
+        with _besides_guard:
+            found = _besides.setdefault(model, _Beside())
+    return found
+
+
+def exclusive(model: object) -> AbstractContextManager[Any]:
+    """Return the model's lock, to be held: mutators are exclusive and wait for each other."""
+    return _beside(model).lock
+
+
+def require_fitted(model: "ForgetMixin") -> None:
+    """Raise `NotFittedError` unless the model is fitted; quick when it is."""
+    if not model.__sklearn_is_fitted__():
+        check_is_fitted(model)
+
+
+class Removal(NamedTuple):
     """Rows to remove: how many people and rows, and where the family finds them."""
 
     n_ids: int
@@ -59,12 +85,11 @@ class Removal:
     where: Any
 
 
-@dataclass(frozen=True)
-class Outcome:
+class Outcome(NamedTuple):
     """What a commit did: work as a share of retraining, parts rebuilt, warnings to give."""
 
     work: float
-    rebuilt: dict[str, int] = field(default_factory=dict)
+    rebuilt: Mapping[str, int] = MappingProxyType({})
     warnings: tuple[str, ...] = ()
 
 
@@ -109,7 +134,7 @@ class ForgetMixin:
         EmptyModelError
             `fit` on the remaining rows would raise. Nothing was forgotten.
         """
-        check_is_fitted(self)
+        require_fitted(self)
         wanted = as_ids(ids).distinct()
         with exclusive(self):
             self._require_same_parameters()
@@ -124,7 +149,7 @@ class ForgetMixin:
                 guarantee=self.guarantee_,
                 seconds=seconds,
                 work=outcome.work,
-                rebuilt=outcome.rebuilt,
+                rebuilt=dict(outcome.rebuilt),
                 digest_before=before,
                 digest_after=self.digest() if digest else None,
             )
@@ -150,20 +175,20 @@ class ForgetMixin:
         fresh `fit` on the remaining rows with ``random_state=model.seed_``. Confidential: whoever
         holds the remaining rows can test guesses of a forgotten row against an old digest.
         """
-        check_is_fitted(self)
+        require_fitted(self)
         with exclusive(self):
             return state.digest(self)
 
     @property
     def ids_(self) -> NDArray[Any]:
         """Ids of the people still held, each once, sorted."""
-        check_is_fitted(self)
+        require_fitted(self)
         return np.sort(self._held_ids().distinct().to_array())
 
     @property
     def guarantee_(self) -> Guarantee:
         """What is claimed about the model as it is now."""
-        check_is_fitted(self)
+        require_fitted(self)
         claim = self._claim()
         return claim.with_tuning(self.tuning_) if "tuning_" in vars(self) else claim
 
@@ -196,11 +221,15 @@ class ForgetMixin:
         return state.digest(_plain(self))
 
     def _require_same_parameters(self) -> None:
-        if self._parameters() != vars(self).get("parameters_"):
+        recorded, known = vars(self).get("parameters_"), _beside(self)
+        if known.recorded is recorded and all(map(is_, known.read(self), known.values)):
+            return
+        if self._parameters() != recorded:
             raise ChangedParametersError(
                 f"parameters of this {type(self).__name__} were changed after fit; a retrained "
                 "part would not match the rest. Set them back, or call fit again."
             )
+        _note_verified(self, recorded)
 
     def _digest_state(self) -> dict[str, Any]:
         """State without settings that do not affect the result; `seed_` stands for the seed."""
@@ -213,7 +242,7 @@ class ForgetMixin:
 
     def _learn(self, ids: Any, prepare: Callable[[], Any]) -> Self:
         """Template of `learn`: as `forget`, a plan is prepared aside and then committed."""
-        check_is_fitted(self)
+        require_fitted(self)
         if ids is None:
             raise IdsTypeError("learn got ids=None; say whose rows they are, one id per row")
         with exclusive(self):
@@ -271,6 +300,19 @@ def locate_in(rows: Rows, wanted: Ids) -> Removal:
     found = rows.find(wanted)
     require_known(found.missing, rows.ids)
     return Removal(len(wanted), len(found.positions), found.positions)
+
+
+def _note_verified(model: ForgetMixin, recorded: Any) -> None:
+    """Remember parameters that matched, if all of them are constants."""
+    if type(model)._parameters is not ForgetMixin._parameters or not hasattr(model, "get_params"):
+        return
+    params = model.get_params(deep=False)
+    names = [name for name in params if name not in NEUTRAL_PARAMETERS]
+    values = tuple(params[name] for name in names)
+    # Of one name `attrgetter` returns no tuple; such a model is hashed every time.
+    if len(names) > 1 and all(type(value) in _CONSTANTS for value in values):
+        known = _beside(model)
+        known.read, known.values, known.recorded = attrgetter(*names), values, recorded
 
 
 def _plain(value: Any) -> Any:

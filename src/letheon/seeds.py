@@ -34,7 +34,18 @@ Bernstein, 2012).
            z = (z ^ (z >> 27)) * 0x94D049BB133111EB
            return z ^ (z >> 31)
 
-The compiled core (`letheon._core`) and the NumPy code below give the same 64 bits; golden vectors
+``mix32(key, bits)`` puts 32-bit values, those of floats, into a random order. It is Wellons'
+lowbias32 with the lower half of the 64-bit key before it and the upper half, once more
+multiplied, after it, all modulo ``2**32``::
+
+    x = bits ^ lo
+    x = (x ^ (x >> 16)) * 0x7FEB352D
+    x = (x ^ (x >> 15)) * 0x846CA68B
+    x = x ^ (x >> 16) ^ hi
+    x = (x ^ (x >> 15)) * 0x9E3779B1
+    return x ^ (x >> 16)
+
+The compiled core (`letheon._core`) and the NumPy code below give the same bits; golden vectors
 in the tests hold both to this text. These rules are frozen: changing them changes every digest.
 """
 
@@ -58,11 +69,13 @@ __all__ = [
     "keyed_hash_ints",
     "keyed_hash_texts",
     "library_seed",
+    "mix32",
     "mix64",
     "seed_from",
 ]
 
 _Part = int | str | bytes
+_UInt32Array = npt.NDArray[np.uint32]
 _UInt64Array = npt.NDArray[np.uint64]
 _Scalar = TypeVar("_Scalar", bound=np.generic)
 
@@ -74,6 +87,9 @@ _SIP_INITIAL = (0x736F6D6570736575, 0x646F72616E646F6D, 0x6C7967656E657261, 0x74
 _GOLDEN_GAMMA = np.uint64(0x9E3779B97F4A7C15)
 _MULTIPLIER_1 = np.uint64(0xBF58476D1CE4E5B9)
 _MULTIPLIER_2 = np.uint64(0x94D049BB133111EB)
+_LOWBIAS_1 = np.uint32(0x7FEB352D)
+_LOWBIAS_2 = np.uint32(0x846CA68B)
+_GOLDEN_32 = np.uint32(0x9E3779B1)
 # Bytes of messages that the NumPy code lays out at once: its temporaries then stay in the cache.
 _BLOCK_BYTES = 2**19
 
@@ -94,6 +110,12 @@ class Purpose(StrEnum):
     """The library generator of one step of a pipeline."""
     ID_INDEX = "id-index"
     """The hash index over the ids that a model holds."""
+    TREE = "tree"
+    """The key of the root of one tree of a forest."""
+    TREE_ROWS = "tree-rows"
+    """The key by which one tree of a forest draws its people."""
+    ROW_OWNER = "row-owner"
+    """The person of a row, to whom the key of a tree is applied."""
 
 
 def keyed_hash(seed: int, purpose: str, *parts: int | str | bytes) -> int:
@@ -227,10 +249,34 @@ def mix64(
         _verify_dtype(key, np.uint64, "key")
         keys, values = np.broadcast_arrays(key, bits)
         return _mix64_flat(np.ravel(keys), np.ravel(values)).reshape(values.shape)
-    one_key = _integer(key, "key")
-    if not 0 <= one_key <= _MASK:
-        raise ValueError(f"key must be in 0 .. 2**64 - 1, got {one_key}")
-    return _mix64_flat(one_key, np.ravel(bits)).reshape(bits.shape)
+    return _mix64_flat(_verify_key(key), np.ravel(bits)).reshape(bits.shape)
+
+
+def mix32(key: int, bits: npt.NDArray[np.uint32]) -> npt.NDArray[np.uint32]:
+    """Mix 32-bit `bits` with `key`, element by element: a random order of float32 values.
+
+    Parameters
+    ----------
+    key : int
+        One key of 64 bits.
+    bits : ndarray of uint32
+        The values, for instance the bit patterns of float32 numbers.
+
+    Returns
+    -------
+    ndarray of uint32
+        See the module's text. For every key this is a bijection of the 32-bit values: distinct
+        values never tie. It is well mixed but no cryptographic function.
+
+    Examples
+    --------
+    >>> mix32(keyed_hash(7, "tree", 3), np.arange(2, dtype=np.uint32))
+    array([ 122611108, 3565037292], dtype=uint32)
+    """
+    _verify_dtype(bits, np.uint32, "bits")
+    one_key, flat = _verify_key(key), np.ascontiguousarray(np.ravel(bits))
+    mixed = _mix32_numpy(one_key, flat) if _core is None else _core.mix32(one_key, flat)
+    return mixed.reshape(bits.shape)
 
 
 def seed_from(random_state: int | np.random.RandomState | np.random.Generator | None) -> int:
@@ -303,6 +349,14 @@ def _verify_seed(seed: int, name: str) -> int:
     if not 0 <= seed < 2**_SEED_BITS:
         raise ValueError(f"{name} must be in 0 .. 2**{_SEED_BITS} - 1, got {seed}")
     return seed
+
+
+def _verify_key(key: Any) -> int:
+    """Return `key` if it is an int of at most 64 bits without a sign."""
+    one_key = _integer(key, "key")
+    if not 0 <= one_key <= _MASK:
+        raise ValueError(f"key must be in 0 .. 2**64 - 1, got {one_key}")
+    return one_key
 
 
 def _seed_bytes(seed: int) -> bytes:
@@ -517,3 +571,14 @@ def _finalise(z: _UInt64Array) -> _UInt64Array:
     z = (z ^ (z >> np.uint64(30))) * _MULTIPLIER_1
     z = (z ^ (z >> np.uint64(27))) * _MULTIPLIER_2
     return z ^ (z >> np.uint64(31))
+
+
+def _mix32_numpy(key: int, bits: _UInt32Array) -> _UInt32Array:
+    """Twin of the core's `mix32`."""
+    low, high = np.uint32(key & 0xFFFFFFFF), np.uint32(key >> 32)
+    x = bits ^ low
+    x = (x ^ (x >> np.uint32(16))) * _LOWBIAS_1
+    x = (x ^ (x >> np.uint32(15))) * _LOWBIAS_2
+    x = x ^ (x >> np.uint32(16)) ^ high
+    x = (x ^ (x >> np.uint32(15))) * _GOLDEN_32
+    return x ^ (x >> np.uint32(16))

@@ -16,6 +16,7 @@ from tests.cluster.clusters import SEAT, RayCluster, eventually
 from tests.cluster.travel import (
     Refusal,
     arrivals,
+    look_at,
     never_finish_on,
     payloads,
     refuse,
@@ -46,6 +47,26 @@ def test_results_are_those_of_this_process_and_nothing_stays(
 def test_one_payload_goes_to_the_cluster(on_ray: RayCluster, tmp_path: Path) -> None:
     (result,) = run_tasks(train, payloads(1, tmp_path), n_jobs=None)
     assert result["process"] != os.getpid()
+
+
+def test_what_is_shared_is_stored_once_and_copied_nowhere(
+    on_ray: RayCluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    import ray
+
+    put, sizes = ray.put, []
+
+    def watched(parcel: Any) -> Any:
+        sizes.append(sum(memoryview(part).nbytes for part in parcel._buffers))
+        return put(parcel)
+
+    monkeypatch.setattr(ray, "put", watched)
+    rows = payloads(1, tmp_path)[0][0]
+    found = run_tasks(look_at, [(k,) for k in range(6)], n_jobs=None, shared=(rows,))
+    assert [each["sum"] for each in found] == [rows.values.sum() + k for k in range(6)]
+    assert all(each["is_window"] for each in found)
+    assert [size for size in sizes if size] == [rows.values.nbytes]
+    assert eventually(lambda: on_ray.stored_bytes() == 0)
 
 
 def test_an_error_keeps_its_type_and_leaves_nothing(on_ray: RayCluster, tmp_path: Path) -> None:

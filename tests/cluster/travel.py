@@ -72,3 +72,11 @@ def refuse(rows: Rows, number: int) -> int:
     if number == 1:
         raise Refusal(number)
     return number
+
+
+def look_at(rows: Rows, number: int) -> dict[str, Any]:
+    """Say whether the shared rows are a window into the store."""
+    return {
+        "sum": float(rows.values.sum()) + number,
+        "is_window": not rows.values.flags.writeable,
+    }

@@ -176,6 +176,22 @@ def test_lone_surrogates_are_refused() -> None:
         as_ids(["fine", "\ud800"])
 
 
+@given(
+    st.one_of(st.integers(-(2**63), 2**63 - 1), st.text(st.characters(exclude_categories=["Cs"])))
+)
+def test_a_lone_id_in_a_list_is_as_any_other(value: Any) -> None:
+    alone, usual = as_ids([value]), as_ids((value,))
+    assert type(alone) is type(usual)
+    assert alone.to_list() == usual.to_list() == [value]
+    assert alone.distinct().to_list() == [value]
+
+
+@pytest.mark.parametrize("given", [[True], [1.0], [None], [b"x"], [2**63], [[1]], [float("nan")]])
+def test_a_lone_value_that_is_no_id_is_refused(given: Any) -> None:
+    with pytest.raises(IdsTypeError):
+        as_ids(given)
+
+
 def test_index_of_a_series_is_never_used() -> None:
     assert as_ids(pd.Series(["a", "b"], index=["x", "y"])).to_list() == ["a", "b"]
 

@@ -5,8 +5,8 @@
 #include <cmath>
 #include <limits>
 
-#include "letheon/forest/kernels.hpp"
 #include "letheon/forest/keys.hpp"
+#include "letheon/forest/vector.hpp"
 
 namespace letheon::forest {
 
@@ -14,6 +14,8 @@ namespace {
 
 constexpr std::int64_t kNarrowLimit = std::numeric_limits<std::uint16_t>::max();
 constexpr std::int64_t kExactSquares = std::int64_t{1} << 26;  // squares below are exact doubles
+
+constexpr std::int64_t kExactFloats = std::int64_t{1} << 24;   // counts below are exact floats
 
 constexpr std::size_t aligned(std::size_t bytes) { return (bytes + 7) / 8 * 8; }
 
@@ -43,23 +45,24 @@ class Carver {
 template <typename Count>
 class Block::Pairs {
  public:
-  explicit Pairs(const Block& block) noexcept
+  LETHEON_INLINE explicit Pairs(const Block& block) noexcept
       : n_(block.header().n_pairs),
         stride_(padded(n_)),
         moments_(block.header().layout == Layout::moments) {
     Carver carver(block.base_ + aligned(sizeof(Header)));
     sums_ = carver.take<std::int64_t>(moments_ ? n_ : 0);
     counts_ = carver.take<Count>((moments_ ? 1 : block.header().n_lanes) * stride_);
-    low_ = carver.take<float>(n_);
-    attributes_ = carver.take<std::uint32_t>(n_);
+    low_ = carver.take<float>(stride_);
+    attributes_ = carver.take<std::uint32_t>(stride_);
     ranks_ = carver.take<std::uint32_t>(n_);
     high_ = carver.take<float>(n_);
   }
 
   static std::size_t n_bytes(std::size_t n, std::size_t n_lanes, bool moments) noexcept {
-    return aligned(n * ((moments ? sizeof(std::int64_t) : 0) + 2 * sizeof(float) +
-                        2 * sizeof(std::uint32_t)) +
-                   padded(n) * (moments ? 1 : n_lanes) * sizeof(Count));
+    return aligned(n * ((moments ? sizeof(std::int64_t) : 0) + sizeof(float) +
+                        sizeof(std::uint32_t)) +
+                   padded(n) * (sizeof(float) + sizeof(std::uint32_t) +
+                                (moments ? 1 : n_lanes) * sizeof(Count)));
   }
 
   [[nodiscard]] std::size_t size() const noexcept { return n_; }
@@ -87,15 +90,16 @@ class Block::Pairs {
     }
   }
 
-  void withdraw(const RowView& row, std::int32_t weight) const noexcept {
+  LETHEON_INLINE void withdraw(const RowView& row, std::int32_t weight) const noexcept {
     Count* const counts = counts_ + (moments_ ? 0 : row.label) * stride_;
-    for (std::size_t i = 0; i < n_; ++i) {
-      const std::int32_t left = row.x[attributes_[i]] <= low_[i] ? weight : 0;
-      counts[i] = static_cast<Count>(counts[i] - static_cast<std::uint32_t>(left));
-      if (moments_) {
-        sums_[i] -= left * row.q;
-      }
+    withdraw_pairs(low_, attributes_, n_, row.x, weight, counts);
+    for (std::size_t i = 0; moments_ && i < n_; ++i) {
+      sums_[i] -= row.x[attributes_[i]] <= low_[i] ? weight * row.q : 0;
     }
+  }
+
+  void clear_padding() noexcept {
+    std::fill(low_ + n_, low_ + stride_, std::numeric_limits<float>::quiet_NaN());
   }
 
   // False if the row brings a third value, or none.
@@ -137,7 +141,7 @@ class Block::Pairs {
 template <typename Count>
 class Block::List {
  public:
-  List(const Block& block, Entry& entry) noexcept
+  LETHEON_INLINE List(const Block& block, Entry& entry) noexcept
       : entry_(entry),
         n_lanes_(block.header().n_lanes),
         moments_(block.header().layout == Layout::moments) {
@@ -193,7 +197,7 @@ class Block::List {
   }
 
   // A row leaves (negative weight: comes). True if its value is on the list.
-  bool change(const RowView& row, std::int32_t weight) const noexcept {
+  LETHEON_INLINE bool change(const RowView& row, std::int32_t weight) const noexcept {
     const float x = row.x[entry_.attribute];
     if (std::isnan(x)) {
       change_missing(row, weight);
@@ -205,7 +209,7 @@ class Block::List {
       }
     }
     Count* const counts = counts_ + (moments_ ? 0 : row.label) * entry_.capacity;
-    return forest::withdraw(values_, size(), x, weight, counts, copies_);
+    return withdraw_value(values_, size(), x, weight, counts, copies_);
   }
 
   // Takes out the values that nobody has any more.
@@ -217,6 +221,7 @@ class Block::List {
       }
     }
     entry_.size = kept;
+    entry_.n_one_sided = kUnknown;
     clear_padding();
   }
 
@@ -321,6 +326,7 @@ void Block::pack_as(const Draft& draft, Layout layout, Bytes8& storage) {
   block.header() = {static_cast<std::uint32_t>(n_bytes), static_cast<std::uint32_t>(n_pairs),
                     static_cast<std::uint32_t>(n_lists), draft.n_lanes, layout};
   Pairs<Count> pairs(block);
+  pairs.clear_padding();
   std::size_t offset = first;
   std::size_t next_pair = 0;
   std::size_t next_list = 0;
@@ -336,6 +342,8 @@ void Block::pack_as(const Draft& draft, Layout layout, Bytes8& storage) {
              list.size,
              static_cast<std::uint32_t>(padded(list.size)),
              static_cast<std::uint32_t>(offset),
+             0,
+             kUnknown,
              static_cast<std::uint8_t>(list.truncated),
              static_cast<std::uint8_t>(list.has_missing)};
     List<Count>(block, entry).set(draft, rank);
@@ -344,9 +352,11 @@ void Block::pack_as(const Draft& draft, Layout layout, Bytes8& storage) {
 }
 
 template <typename Count>
-void Block::withdraw_as(const RowView& row) noexcept {
+LETHEON_INLINE void Block::withdraw_as(const RowView& row) noexcept {
   const auto weight = static_cast<std::int32_t>(row.weight);
-  Pairs<Count>(*this).withdraw(row, weight);
+  if (header().n_pairs > 0) {
+    Pairs<Count>(*this).withdraw(row, weight);
+  }
   for (Entry& entry : entries()) {
     List<Count> list(*this, entry);
     if (list.change(row, weight)) {
@@ -355,12 +365,68 @@ void Block::withdraw_as(const RowView& row) noexcept {
   }
 }
 
+LETHEON_VECTOR void Block::withdraw_narrow(const RowView& row) noexcept {
+  withdraw_as<std::uint16_t>(row);
+}
+
+LETHEON_VECTOR void Block::withdraw_wide(const RowView& row) noexcept {
+  withdraw_as<std::uint32_t>(row);
+}
+
 void Block::withdraw(const RowView& row) noexcept {
   if (header().layout == Layout::narrow) {
-    withdraw_as<std::uint16_t>(row);
+    withdraw_narrow(row);
   } else {
-    withdraw_as<std::uint32_t>(row);
+    withdraw_wide(row);
   }
+}
+
+template <typename Count>
+LETHEON_INLINE bool Block::confirms_as(float bound, Lanes totals,
+                                       const Spec& spec) const noexcept {
+  GiniRivals rivals{static_cast<float>(totals[0]), static_cast<float>(totals[1]), bound};
+  bool sure = true;
+  std::int32_t n_one_sided = 0;
+  if (header().n_pairs > 0) {
+    const Pairs<Count> pairs(*this);
+    rivals.count(pairs.counts(0), pairs.counts(1), pairs.size());
+  }
+  for (Entry& entry : entries()) {
+    const List<Count> list(*this, entry);
+    rivals.count(list.counts(0), list.counts(1), entry.n_used);
+    sure = sure && entry.n_one_sided != kUnknown;
+    n_one_sided += entry.n_one_sided;
+  }
+  // As long as no value has left a list, its candidates are the same unless another value has
+  // become the greatest, which shows as one more empty side.
+  return sure && GiniRivals::sum(rivals.one_sided) == n_one_sided &&
+         GiniRivals::sum(rivals.near) == 1;  // the split itself
+}
+
+LETHEON_VECTOR bool Block::confirms_narrow(float bound, Lanes totals,
+                                           const Spec& spec) const noexcept {
+  return confirms_as<std::uint16_t>(bound, totals, spec);
+}
+
+LETHEON_VECTOR bool Block::confirms_wide(float bound, Lanes totals,
+                                         const Spec& spec) const noexcept {
+  return confirms_as<std::uint32_t>(bound, totals, spec);
+}
+
+bool Block::confirms(Lanes left, Lanes totals, const Spec& spec) const noexcept {
+  if (spec.criterion != Criterion::gini || totals.size() != 2 || spec.min_samples_leaf != 1) {
+    return false;
+  }
+  const std::int64_t n = totals[0] + totals[1];
+  const std::int64_t n_left = left[0] + left[1];
+  if (n >= kExactFloats || n_left == 0 || n_left == n) {
+    return false;
+  }
+  const std::array<std::int64_t, 2> right{totals[0] - left[0], totals[1] - left[1]};
+  const double score = Gini::of(left, right, n_left, n - n_left);
+  const auto bound = static_cast<float>(score * (1.0 - kNear));
+  return header().layout == Layout::narrow ? confirms_narrow(bound, totals, spec)
+                                           : confirms_wide(bound, totals, spec);
 }
 
 template <typename Count>
@@ -396,11 +462,25 @@ bool Block::admit(const RowView& row, std::uint64_t key, std::int64_t weight) no
   return admit_as<std::uint32_t>(row, key);
 }
 
+namespace {
+
+LETHEON_VECTOR BestGini best_of(const std::uint16_t* l0, const std::uint16_t* l1, std::size_t n,
+                                double total0, double total1, double* score) noexcept {
+  return best_gini(l0, l1, n, total0, total1, score);
+}
+
+LETHEON_VECTOR BestGini best_of(const std::uint32_t* l0, const std::uint32_t* l1, std::size_t n,
+                                double total0, double total1, double* score) noexcept {
+  return best_gini(l0, l1, n, total0, total1, score);
+}
+
+}  // namespace
+
 // Goes through all candidates and keeps the best.
 template <typename Count, typename Rule>
 class Block::Decision {
  public:
-  Decision(const Block& block, Lanes totals, const Spec& spec) noexcept
+  Decision(Block& block, Lanes totals, const Spec& spec) noexcept
       : block_(block), totals_(totals), spec_(spec), least_(spec.min_samples_leaf) {
     n_ = kRegression ? totals[0] : class_weight(totals);
     if (2 * totals.size() > few_.size()) {
@@ -498,8 +578,8 @@ class Block::Decision {
   }
 
   [[nodiscard]] BestGini score(const Count* first, const Count* second, std::size_t m) noexcept {
-    return best_gini(first, second, m, static_cast<double>(totals_[0]),
-                     static_cast<double>(totals_[1]), scores_.data());
+    return best_of(first, second, m, static_cast<double>(totals_[0]),
+                   static_cast<double>(totals_[1]), scores_.data());
   }
 
   // The first candidate of this score.
@@ -526,9 +606,10 @@ class Block::Decision {
 
   // Both return the number of valid candidates considered, at most n_thresholds. The greatest
   // value is none, unless rows without a value can go right of it.
-  [[nodiscard]] std::size_t consider_fast(const List<Count>& list, const Entry& entry) noexcept {
+  [[nodiscard]] std::size_t consider_fast(const List<Count>& list, Entry& entry) noexcept {
     std::size_t n_valid = 0;
-    for (std::size_t j = 0; j < list.size() && n_valid < spec_.n_thresholds;) {
+    std::size_t j = 0;
+    while (j < list.size() && n_valid < spec_.n_thresholds) {
       const std::size_t wanted = std::size_t{spec_.n_thresholds} - n_valid;
       const std::size_t m = std::min({list.size() - j, kPiece, wanted});
       const BestGini found = score(list.counts(0) + j, list.counts(1) + j, m);
@@ -540,6 +621,8 @@ class Block::Decision {
       }
       j += m;
     }
+    entry.n_used = static_cast<std::uint32_t>(j);
+    entry.n_one_sided = static_cast<std::uint8_t>(j - n_valid);
     return n_valid;
   }
 
@@ -571,7 +654,7 @@ class Block::Decision {
     return {Verdict::Kind::split, attribute, threshold, false, false};
   }
 
-  const Block& block_;
+  Block& block_;
   Lanes totals_;
   const Spec& spec_;
   std::int64_t n_;
@@ -587,7 +670,7 @@ class Block::Decision {
   std::span<std::int64_t> right_;
 };
 
-Verdict Block::decide(Lanes totals, const Spec& spec) const noexcept {
+Verdict Block::decide(Lanes totals, const Spec& spec) noexcept {
   const bool narrow = header().layout == Layout::narrow;
   switch (spec.criterion) {
     case Criterion::gini:

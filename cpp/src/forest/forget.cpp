@@ -1,6 +1,7 @@
 #include "letheon/forest/forget.hpp"
 
 #include <algorithm>
+#include <array>
 #include <cmath>
 #include <new>
 
@@ -113,9 +114,19 @@ void Forgetter::visit(Tree& tree, const Step& step, Members members, bool eager)
   // A threshold may move without moving any row that stays; the leaving ones are where the old
   // one has put them.
   const Verdict before = node.verdict();
+  const std::uint32_t n_left = part(leaving_, members, before);
+  // Many leaving rows: counting what is left is cheaper than taking them out one by one.
+  const bool use_cache = node.cache != nullptr && members.size() * 4 <= node.size;
+  if (use_cache && node.kind == Kind::greedy) {
+    withdraw(Block(node.cache.get()), members);
+    if (is_confirmed(tree, step.id, members.first(n_left))) {
+      descend(node, step, n_left);
+      return;
+    }
+  }
   Judgement judgement{.kind = Kind::unbuilt};
   try {
-    judgement = judge(tree, step, members);
+    judgement = judge(tree, step, members, use_cache);
   } catch (const std::bad_alloc&) {
     judgement = {.kind = Kind::unbuilt};
   }
@@ -124,15 +135,36 @@ void Forgetter::visit(Tree& tree, const Step& step, Members members, bool eager)
     drop(tree, step, splits ? Kind::unbuilt : judgement.kind, eager);
     return;
   }
-  const std::uint32_t n_left = part(leaving_, members, before);
   node.saw_missing = judgement.verdict.saw_missing;
   node.missing_left = judgement.verdict.missing_left;
+  descend(node, step, n_left);
+}
+
+void Forgetter::descend(const Node& node, const Step& step, std::uint32_t n_left) {
   const std::uint32_t middle = step.begin + n_left;
   if (middle < step.end) {
     stack_.push_back({node.left + 1, right_key(step.key), step.depth + 1, middle, step.end});
   }
   if (step.begin < middle) {
     stack_.push_back({node.left, left_key(step.key), step.depth + 1, step.begin, middle});
+  }
+}
+
+bool Forgetter::is_confirmed(const Tree& tree, NodeId id, Members going_left) const noexcept {
+  const Lanes before = tree.totals(tree.node(id).left);
+  if (before.size() != 2 || tree.is_regression()) {
+    return false;
+  }
+  std::array<std::int64_t, 2> left{before[0], before[1]};
+  for (const std::uint32_t member : going_left) {
+    left[leaving_.labels[member]] -= leaving_.weights[member];
+  }
+  return Block(tree.node(id).cache.get()).confirms(left, tree.totals(id), spec_);
+}
+
+void Forgetter::withdraw(Block block, Members members) const noexcept {
+  for (const std::uint32_t member : members) {
+    block.withdraw(row_view(leaving_, member));
   }
 }
 
@@ -200,13 +232,12 @@ void Forgetter::build(Tree& tree, const Step& step) noexcept {
   }
 }
 
-Judgement Forgetter::judge(Tree& tree, const Step& step, Members members) {
+Judgement Forgetter::judge(Tree& tree, const Step& step, Members members, bool use_cache) {
   Node& node = tree.node(step.id);
-  // Many leaving rows: counting what is left is cheaper than taking them out one by one.
-  if (node.cache != nullptr && members.size() * 4 <= node.size) {
+  if (use_cache) {
     const Judgement judgement =
         node.kind == Kind::greedy
-            ? judge_by_block(Block(node.cache.get()), tree.totals(step.id), members)
+            ? judge_by_block(Block(node.cache.get()), tree.totals(step.id))
             : judge_by_extremes(tree, step, members, extremes_of(node));
     if (judgement.kind != Kind::unbuilt) {
       return judgement;
@@ -231,10 +262,7 @@ bool Forgetter::moves_nothing(const Node& node, const Judgement& judgement) cons
          same_sides(table_, node.verdict(), judgement.verdict, scratch_.rows);
 }
 
-Judgement Forgetter::judge_by_block(Block block, Lanes totals, Members members) const noexcept {
-  for (const std::uint32_t member : members) {
-    block.withdraw(row_view(leaving_, member));
-  }
+Judgement Forgetter::judge_by_block(Block block, Lanes totals) const noexcept {
   const Verdict verdict = block.decide(totals, spec_);
   switch (verdict.kind) {
     case Verdict::Kind::split:
@@ -328,7 +356,8 @@ bool Forgetter::cost_at(const Tree& tree, const Step& step, Members members) {
   if (node.cache != nullptr && node.kind == Kind::greedy) {
     const std::size_t words = Block(node.cache.get()).n_bytes() / 8;
     scratch_.block.assign(node.cache.get(), node.cache.get() + words);
-    judgement = judge_by_block(Block(scratch_.block.data()), scratch_.lanes, members);
+    withdraw(Block(scratch_.block.data()), members);
+    judgement = judge_by_block(Block(scratch_.block.data()), scratch_.lanes);
   } else if (node.cache != nullptr) {
     Extremes extremes = extremes_of(node);
     judgement = judge_by_extremes(tree, step, members, extremes);

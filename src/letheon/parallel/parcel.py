@@ -53,6 +53,10 @@ class Parcel:
         # Between processes of one run, like every joblib backend; never from a file.
         return pickle.loads(self._head, buffers=buffers)  # noqa: S301
 
+    def look(self) -> Any:
+        """Return the value without a copy; its arrays may be read-only and are not to be kept."""
+        return pickle.loads(self._head, buffers=self._buffers)  # noqa: S301
+
     def __reduce_ex__(self, protocol: SupportsIndex) -> tuple[type["Parcel"], tuple[Any, ...]]:
         """Pickle with the arrays out of band where the pickler can."""
         kind = pickle.PickleBuffer if operator.index(protocol) >= 5 else bytes

@@ -55,14 +55,22 @@ class _Stored:
         return ray.get(self.reference)
 
 
-class _RemoteTask(_Task):
-    """The function, called on another machine with the content of a parcel."""
+_Sent = Parcel | _Stored
 
-    def __call__(self, sent: Parcel | _Stored) -> Parcel:
-        parcel = sent.get() if isinstance(sent, _Stored) else sent
+
+def _received(sent: _Sent) -> Parcel:
+    parcel: Parcel = sent.get() if isinstance(sent, _Stored) else sent
+    return parcel
+
+
+class _RemoteTask(_Task):
+    """The function, called on another machine with what is shared and the content of a parcel."""
+
+    def __call__(self, shared: _Sent, sent: _Sent) -> Parcel:
+        common, own = _received(shared).look(), _received(sent).open()
         # Parallel loops inside the task stay on this machine: rows travel once.
         with joblib.parallel_config(backend="threading", n_jobs=1):
-            return Parcel.pack(self.run(*parcel.open()))
+            return Parcel.pack(self.run(*common, *own))
 
 
 class _CaughtTask(_RemoteTask):
@@ -83,23 +91,26 @@ def _comes_from(backend: object, package: str) -> bool:
 
 
 def _run_local(
-    function: Callable[..., Any], payloads: Sequence[tuple[Any, ...]], n_jobs: int
+    function: Callable[..., Any],
+    payloads: Sequence[tuple[Any, ...]],
+    n_jobs: int,
+    shared: tuple[Any, ...],
 ) -> list[Any]:
     task = joblib.delayed(_Task(function))
     # max_nbytes=None: rows of people are not written to files that workers map.
     parallel = joblib.Parallel(n_jobs=n_jobs, batch_size=1, max_nbytes=None)
-    return list(parallel(task(*payload) for payload in payloads))
+    return list(parallel(task(*shared, *payload) for payload in payloads))
 
 
 def _run_remote(
-    task: _RemoteTask, sent: Iterable[Parcel | _Stored], n_jobs: int, **options: Any
+    task: _RemoteTask, shared: _Sent, sent: Iterable[_Sent], n_jobs: int, **options: Any
 ) -> Iterator[Any]:
     """Yield what the task returns for each item, in order."""
     # pre_dispatch: the cluster holds the payloads of running tasks, not all of them.
     parallel = joblib.Parallel(
         n_jobs=n_jobs, batch_size=1, pre_dispatch="n_jobs", max_nbytes=None, **options
     )
-    for parcel in parallel(joblib.delayed(task)(item) for item in sent):
+    for parcel in parallel(joblib.delayed(task)(shared, item) for item in sent):
         yield parcel.open()
 
 
@@ -107,6 +118,7 @@ def _run_ray(
     function: Callable[..., Any],
     payloads: Sequence[tuple[Any, ...]],
     n_jobs: int,
+    shared: tuple[Any, ...],
     given: dict[str, Any] | None,
 ) -> list[Any]:
     import ray
@@ -114,23 +126,27 @@ def _run_ray(
     # Weak: the store frees each payload as soon as its task has run.
     stored: WeakSet[_Stored] = WeakSet()
 
-    def send() -> Iterator[_Stored]:
-        for payload in payloads:
-            item = _Stored(ray.put(Parcel.pack(payload)))
-            stored.add(item)
-            yield item
-            del item
+    def store(values: tuple[Any, ...]) -> _Stored:
+        item = _Stored(ray.put(Parcel.pack(values)))
+        stored.add(item)
+        return item
 
-    arguments = {**_RAY_ARGUMENTS, **(given or {})}
+    task, arguments = _RemoteTask(function), {**_RAY_ARGUMENTS, **(given or {})}
+    # In the store, what is shared goes to each node once, and its tasks look at the same memory.
+    common = store(shared)
+    sent = (store(payload) for payload in payloads)
     try:
-        return list(_run_remote(_RemoteTask(function), send(), n_jobs, ray_remote_args=arguments))
+        return list(_run_remote(task, common, sent, n_jobs, ray_remote_args=arguments))
     finally:
         for item in stored:
             item.reference = None
 
 
 def _run_dask(
-    function: Callable[..., Any], payloads: Sequence[tuple[Any, ...]], n_jobs: int
+    function: Callable[..., Any],
+    payloads: Sequence[tuple[Any, ...]],
+    n_jobs: int,
+    shared: tuple[Any, ...],
 ) -> list[Any]:
     import dask
 
@@ -143,7 +159,7 @@ def _run_dask(
     # run joblib's backend keeps its tasks, and with them rows, on the scheduler: no run fails.
     with dask.config.set({"distributed.admin.large-graph-warning-threshold": sys.maxsize}):
         for result, error in _run_remote(
-            _CaughtTask(function), sent, n_jobs, return_as="generator"
+            _CaughtTask(function), Parcel.pack(shared), sent, n_jobs, return_as="generator"
         ):
             results.append(result)
             errors.extend([error] if error else [])
@@ -153,9 +169,13 @@ def _run_dask(
 
 
 def run_tasks(
-    function: Callable[..., Any], payloads: Sequence[tuple[Any, ...]], *, n_jobs: int | None
+    function: Callable[..., Any],
+    payloads: Sequence[tuple[Any, ...]],
+    *,
+    n_jobs: int | None,
+    shared: tuple[Any, ...] = (),
 ) -> list[Any]:
-    """Return ``[function(*payload) for payload in payloads]``, computed in parallel.
+    """Return ``[function(*shared, *payload) for payload in payloads]``, computed in parallel.
 
     The active joblib backend decides where: processes, threads, a Ray or a Dask cluster. Every
     task runs with one thread for BLAS and OpenMP, in this process too, so the results do not
@@ -171,6 +191,10 @@ def run_tasks(
         The arguments of each task. Each payload travels once, to the task that needs it.
     n_jobs : int or None
         As in joblib: None is 1 unless `joblib.parallel_config` says otherwise, -1 is all.
+    shared : tuple, optional
+        Arguments of every task, before its own. On Ray they travel to each node once; elsewhere
+        they go with each payload, so make as many payloads as there are workers. A task may
+        receive read-only arrays and must not return them.
 
     Returns
     -------
@@ -193,11 +217,12 @@ def run_tasks(
     workers = joblib.effective_n_jobs(n_jobs)
     if workers == 1 or len(payloads) < (1 if on_ray or on_dask else 2):
         task = _Task(function)
-        return [task(*payload) for payload in payloads]
+        return [task(*shared, *payload) for payload in payloads]
     # At least two: joblib runs one worker's share here, and a cluster was asked for.
     workers = min(workers, max(2, len(payloads)))
     if on_ray:
-        return _run_ray(function, payloads, workers, getattr(backend, "ray_remote_args", None))
+        given = getattr(backend, "ray_remote_args", None)
+        return _run_ray(function, payloads, workers, shared, given)
     if on_dask:
-        return _run_dask(function, payloads, workers)
-    return _run_local(function, payloads, workers)
+        return _run_dask(function, payloads, workers, shared)
+    return _run_local(function, payloads, workers, shared)

@@ -5,5 +5,6 @@ Needs matplotlib (``pip install letheon[plot]``), which is imported when somethi
 
 from letheon.plot._accuracy import AccuracyShardsDisplay
 from letheon.plot._plan import PlanDisplay
+from letheon.plot._tree import ForestTreeDisplay
 
-__all__ = ["AccuracyShardsDisplay", "PlanDisplay"]
+__all__ = ["AccuracyShardsDisplay", "ForestTreeDisplay", "PlanDisplay"]

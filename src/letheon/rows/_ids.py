@@ -7,7 +7,7 @@ the values: ``np.asarray([1, "1"])`` is ``["1", "1"]`` and ``np.asarray([2**63, 
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterable
-from itertools import pairwise
+from itertools import accumulate, pairwise
 from typing import Any, ClassVar, Self
 
 import narwhals.stable.v2 as nw
@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from letheon.exceptions import IdsLengthError, IdsTypeError
 from letheon.seeds import Purpose, keyed_hash_ints, keyed_hash_texts
 
-_INT64 = np.iinfo(np.int64)
+_LEAST, _MOST = -(2**63), 2**63 - 1
 _EXPECTED = "expected all int (64 bits) or all str, one kind only"
 # Things that can be iterated over, but whose items are no ids.
 _NO_LISTS = (bytes, bytearray, memoryview, dict)
@@ -53,6 +53,8 @@ class Ids(ABC):
 
     def distinct(self) -> Self:
         """Return each id once, in order of first appearance."""
+        if len(self) <= 1:
+            return self
         first: dict[object, int] = {}
         for position, value in enumerate(self.to_list()):
             first.setdefault(value, position)
@@ -104,6 +106,8 @@ class IntIds(Ids):
 
     def distinct(self) -> Self:
         """Return each id once, in order of first appearance."""
+        if len(self) <= 1:
+            return self
         _, first = np.unique(self.values, return_index=True)
         return self.take(np.sort(first))
 
@@ -128,8 +132,8 @@ class TextIds(Ids):
     def from_strings(cls, values: list[str]) -> Self:
         """Encode Python strings."""
         encoded = [_utf8(value) for value in values]
-        offsets = np.zeros(len(encoded) + 1, np.int64)
-        np.cumsum([len(text) for text in encoded], out=offsets[1:])
+        ends = accumulate(map(len, encoded), initial=0)
+        offsets = np.fromiter(ends, np.int64, len(encoded) + 1)
         return cls(np.frombuffer(b"".join(encoded), np.uint8).copy(), offsets)
 
     def __len__(self) -> int:
@@ -195,6 +199,8 @@ def as_ids(values: Any, *, what: str = "ids") -> Ids:
     """
     if isinstance(values, Ids):
         return values
+    if type(values) is list:  # what most callers give: no need to ask whether it is a frame
+        return (_lone_id(values[0]) if len(values) == 1 else None) or _from_values(values, what)
     if isinstance(values, str | int | np.integer) and not isinstance(values, bool):
         raise IdsTypeError(f"{what}={values!r} is a single value; give a list of ids: [{values!r}]")
     if isinstance(values, np.ndarray):
@@ -239,9 +245,19 @@ def _from_array(values: NDArray[Any], what: str) -> Ids:
     return _from_values(values.tolist(), what)
 
 
+def _lone_id(value: Any) -> Ids | None:
+    """Return one id of a plain kind by the shortest way; None for anything else."""
+    if type(value) is int and _LEAST <= value <= _MOST:
+        return IntIds(np.array([value], np.int64))
+    if type(value) is str:
+        text = _utf8(value)
+        return TextIds(np.frombuffer(text, np.uint8), np.array([0, len(text)], np.int64))
+    return None
+
+
 def _from_values(values: list[Any], what: str) -> Ids:
-    kinds = {type(value) for value in values}
-    if all(issubclass(kind, str) for kind in kinds) and kinds:
+    kinds = set(map(type, values))
+    if kinds and all(issubclass(kind, str) for kind in kinds):
         return TextIds.from_strings(values)
     if all(issubclass(kind, int | np.integer) and kind is not bool for kind in kinds):
         return IntIds(_int64(values, what))
@@ -252,7 +268,7 @@ def _from_values(values: list[Any], what: str) -> Ids:
 
 def _int64(values: list[Any], what: str) -> NDArray[np.int64]:
     for value in values:
-        if not _INT64.min <= value <= _INT64.max:
+        if not _LEAST <= value <= _MOST:
             raise IdsTypeError(f"{what} holds {value}, which does not fit 64 bits; use str ids")
     return np.array([int(value) for value in values], np.int64)
 

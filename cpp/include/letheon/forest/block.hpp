@@ -84,8 +84,11 @@ class Block {
   void withdraw(const RowView& row) noexcept;
   [[nodiscard]] bool admit(const RowView& row, std::uint64_t key, std::int64_t weight) noexcept;
 
+  // Whether the split that leaves `left` on its left is certainly still the best: a quick look
+  // that says no when it is not sure. Only for the usual case of two classes and Gini.
+  [[nodiscard]] bool confirms(Lanes left, Lanes totals, const Spec& spec) const noexcept;
   // `totals` are the lanes of all the node's rows.
-  [[nodiscard]] Verdict decide(Lanes totals, const Spec& spec) const noexcept;
+  [[nodiscard]] Verdict decide(Lanes totals, const Spec& spec) noexcept;
 
   [[nodiscard]] std::size_t n_attributes() const noexcept {
     return header().n_pairs + header().n_lists;
@@ -110,9 +113,12 @@ class Block {
     std::uint32_t size;
     std::uint32_t capacity;
     std::uint32_t offset;
+    std::uint32_t n_used;  // leading candidates that the last decision has looked at
+    std::uint8_t n_one_sided;  // how many of them have an empty side; kUnknown since a value left
     std::uint8_t truncated;
     std::uint8_t keeps_missing;  // lanes of the missing rows are there
   };
+  static constexpr std::uint8_t kUnknown = 255;
 
   template <typename Count>
   class Pairs;
@@ -127,6 +133,12 @@ class Block {
   static void pack_as(const Draft& draft, Layout layout, Bytes8& storage);
   template <typename Count>
   void withdraw_as(const RowView& row) noexcept;
+  void withdraw_narrow(const RowView& row) noexcept;
+  void withdraw_wide(const RowView& row) noexcept;
+  template <typename Count>
+  [[nodiscard]] bool confirms_as(float bound, Lanes totals, const Spec& spec) const noexcept;
+  [[nodiscard]] bool confirms_narrow(float bound, Lanes totals, const Spec& spec) const noexcept;
+  [[nodiscard]] bool confirms_wide(float bound, Lanes totals, const Spec& spec) const noexcept;
   template <typename Count>
   [[nodiscard]] bool admit_as(const RowView& row, std::uint64_t key) noexcept;
 

@@ -73,9 +73,15 @@ class Forgetter {
  private:
   void visit(Tree& tree, const Step& step, Members members, bool eager) noexcept;
   void visit_childless(Tree& tree, const Step& step, Members members, bool eager) noexcept;
-  // How the node is to be split without the members; Kind::unbuilt: build it anew.
-  [[nodiscard]] Judgement judge(Tree& tree, const Step& step, Members members);
-  [[nodiscard]] Judgement judge_by_block(Block block, Lanes totals, Members members) const noexcept;
+  // Goes on below a node whose split stays; the first n_left members go left.
+  void descend(const Node& node, const Step& step, std::uint32_t n_left);
+  // Whether a greedy node's split certainly stays; its block is up to date.
+  [[nodiscard]] bool is_confirmed(const Tree& tree, NodeId id, Members going_left) const noexcept;
+  void withdraw(Block block, Members members) const noexcept;
+  // How the node is to be split without the members; Kind::unbuilt: build it anew. `use_cache`:
+  // the cache is there, and a block is up to date.
+  [[nodiscard]] Judgement judge(Tree& tree, const Step& step, Members members, bool use_cache);
+  [[nodiscard]] Judgement judge_by_block(Block block, Lanes totals) const noexcept;
   [[nodiscard]] Judgement judge_by_extremes(const Tree& tree, const Step& step, Members members,
                                             Extremes& extremes) const noexcept;
   [[nodiscard]] Judgement judge_by_rows(const Tree& tree, const Step& step, Lanes totals);

@@ -1,0 +1,157 @@
+"""What the two dials buy: thresholds per attribute, and levels of random nodes."""
+
+from functools import partial
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from benchmarks._data import Split
+from benchmarks._forest_forget import Crowd, leave, worst_leave
+from benchmarks._forest_models import Quality, Shape, as_unit, quality, seconds
+from benchmarks._report import Table
+from letheon.forest import tune_random_depth
+
+__all__ = ["Dial", "Effort", "random_depths", "random_table", "threshold_table", "thresholds"]
+
+TOLERANCES = (0.001, 0.0025, 0.005, 0.01)
+COLUMNS = (
+    "data", "AUC", "AUC change", "average precision", "fit s", "fit in F", "lazy ms",
+    "forget + settle ms", "speed-up", "worst: forget + settle ms", "worst: speed-up",
+)  # fmt: skip
+NOTE = (
+    "*speed-up*: naive retraining (our own fit of the same forest) over one removal, everything "
+    "counted; *worst*: the costliest of {worst_of:,} random people by `forget_cost`, {repeats} "
+    "times. F as everywhere: the fit of scikit-learn's RandomForest on the same rows. AUC change: "
+    "against the first line of the same data."
+)
+
+
+class Effort(NamedTuple):
+    """How often things are done."""
+
+    leaving: int
+    worst_of: int
+    worst_repeats: int
+    tuning_rows: int
+    folds: int
+
+
+class Dial(NamedTuple):
+    """One forest: how a dial was set and what it brought. `tolerance` is None where not tuned."""
+
+    data: str
+    value: int
+    tolerance: float | None
+    cv_score: float
+    quality: Quality
+    unit: float
+    fit: float
+    lazy: float
+    settled: float
+    worst: float
+
+    @property
+    def speed_up(self) -> float:
+        """Naive retraining over one removal, everything counted."""
+        return self.fit / self.settled
+
+    def row(self, first: "Dial") -> tuple[Any, ...]:
+        """Return the line of a table; `first` has the AUC to compare with."""
+        return (
+            self.data, self.quality.auc, f"{self.quality.auc - first.quality.auc:+.4f}",
+            self.quality.average_precision, self.fit, as_unit(self.fit, self.unit),
+            1000 * self.lazy, 1000 * self.settled, f"{self.speed_up:,.0f}", 1000 * self.worst,
+            f"{self.fit / self.worst:,.0f}",
+        )  # fmt: skip
+
+
+def _turn(split: Split, model: Any, unit: float, effort: Effort, **how: Any) -> Dial:
+    fit = seconds(partial(model.fit, split.X, split.y, ids=split.ids))
+    found = quality(model, split)
+    crowd = Crowd(split.people, 0)
+    left = leave(model, crowd, effort.leaving, rebuild="lazy")
+    worst = worst_leave(model, crowd, effort.worst_of, effort.worst_repeats)[-1].mean
+    lazy = float(left.forgets.mean())
+    measured: dict[str, Any] = {"settled": left.settled, "worst": worst, **how}
+    return Dial(data=split.name, quality=found, unit=unit, fit=fit, lazy=lazy, **measured)
+
+
+def thresholds(
+    split: Split, shape: Shape, unit: float, counts: tuple[int, ...], effort: Effort
+) -> list[Dial]:
+    """Measure forests with more and more candidate thresholds per attribute."""
+    return [
+        _turn(
+            split, shape.ours(0, n_thresholds=count), unit, effort,
+            value=count, tolerance=None, cv_score=np.nan,
+        )
+        for count in counts
+    ]  # fmt: skip
+
+
+def random_depths(split: Split, shape: Shape, unit: float, effort: Effort) -> list[Dial]:
+    """Measure the survey's five models: no random level, and as many as each tolerance allows."""
+    sample = split.head(effort.tuning_rows)
+    tuned = tune_random_depth(
+        shape.ours(0),
+        sample.X,
+        sample.y,
+        ids=sample.ids,
+        tolerance=max(TOLERANCES),
+        scoring="roc_auc",
+        cv=effort.folds,
+    )
+    scores = list(tuned.scores)
+    depths = [allowed_depth(scores, tolerance) for tolerance in TOLERANCES]
+    if depths[-1] != tuned.random_depth:
+        raise AssertionError(f"tuned to {tuned.random_depth}, its scores say {depths[-1]}")
+    measured: dict[int, Dial] = {}
+    for depth in dict.fromkeys((0, *depths)):
+        measured[depth] = _turn(
+            split, shape.ours(0, random_depth=depth), unit, effort,
+            value=depth, tolerance=None, cv_score=scores[depth],
+        )  # fmt: skip
+    chosen = zip(depths, TOLERANCES, strict=True)
+    return [measured[0], *(measured[d]._replace(tolerance=t) for d, t in chosen)]
+
+
+def allowed_depth(scores: list[float], tolerance: float) -> int:
+    """Return the last depth before the score first falls by more than the tolerance."""
+    for depth, score in enumerate(scores):
+        if scores[0] - score > tolerance:
+            return depth - 1
+    return len(scores) - 1
+
+
+def threshold_table(dials: list[Dial], effort: Effort) -> Table:
+    """Return the curve over the number of thresholds."""
+    firsts = _firsts(dials)
+    rows = [(dial.value, *dial.row(firsts[dial.data])) for dial in dials]
+    note = NOTE.format(worst_of=effort.worst_of, repeats=effort.worst_repeats)
+    return Table("Thresholds per attribute (k)", ("k", *COLUMNS), rows, note)
+
+
+def random_table(dials: list[Dial], effort: Effort) -> Table:
+    """Return the survey's five models on every table."""
+    firsts = _firsts(dials)
+    rows = [
+        (
+            "none random" if dial.tolerance is None else f"{dial.tolerance:.2%}",
+            dial.value,
+            dial.cv_score,
+            *dial.row(firsts[dial.data]),
+        )
+        for dial in dials
+    ]
+    note = (
+        f"`tune_random_depth`: {effort.folds}-fold cross-validated AUC on at most "
+        f"{effort.tuning_rows:,} rows may fall by the tolerance. Forests of equal depth are the "
+        "same forest, measured once. " + NOTE
+    )
+    note = note.format(worst_of=effort.worst_of, repeats=effort.worst_repeats)
+    columns = ("tolerance", "random depth", "CV AUC", *COLUMNS)
+    return Table("Levels of random nodes (d_rmax): the survey's five models", columns, rows, note)
+
+
+def _firsts(dials: list[Dial]) -> dict[str, Dial]:
+    return {dial.data: dial for dial in reversed(dials)}

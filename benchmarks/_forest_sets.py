@@ -1,0 +1,254 @@
+"""One table: fit, forget in every way, predict, memory and ranking, all in units of F."""
+
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from benchmarks._data import Split
+from benchmarks._forest_forget import Crowd, Leaving, batch, first_predict, leave, worst_leave
+from benchmarks._forest_fresh import NOTE, Fresh, stored
+from benchmarks._forest_models import Quality, Shape, Timing, as_unit, quality, seconds
+from benchmarks._report import Table, Verdict
+
+__all__ = [
+    "Effort",
+    "Findings",
+    "measure_set",
+    "quality_table",
+    "set_table",
+    "set_verdicts",
+    "summary_table",
+]
+
+FIT, SCIKIT_FIT = "fit", "fit, RandomForest (= F)"
+LAZY, EAGER = "forget, lazy", "forget, eager"
+SETTLED = "forget, everything counted"
+SUBSAMPLED = "forget, lazy, subsample=.1"
+PREDICT, SCIKIT_PREDICT = "predict, per row", "predict, per row, RandomForest"
+COLUMNS = ("what", "calls", "mean ms", "p50 ms", "p99 ms", "max ms", "mean in F")
+MOST_AUC_LOSS = 0.003
+
+
+class Reach(NamedTuple):
+    """What a table must reach: fit in F, the other times as parts of F, memory in MB."""
+
+    fit: float
+    lazy: int
+    settled: int
+    eager: int
+    subsampled: int
+    megabytes: int
+
+
+REACH = {
+    "adult": Reach(1.0, 12_000, 1_500, 1_000, 30_000, 40),
+    "synthetic": Reach(0.25, 40_000, 4_000, 1_500, 160_000, 180),
+}
+
+
+class Effort(NamedTuple):
+    """How often things are done."""
+
+    repeats: int
+    leaving: int
+    first_predicts: int
+    worst_of: int
+    worst_repeats: int
+
+
+@dataclass
+class Findings:
+    """All that was found out about one table."""
+
+    split: Split
+    memory: Fresh
+    qualities: dict[str, list[Quality]]
+    timings: dict[str, Timing] = field(default_factory=dict)
+    lazy: Leaving | None = None
+
+    def add(self, *timings: Timing) -> None:
+        """Take times."""
+        self.timings |= {timing.what: timing for timing in timings}
+
+    @property
+    def unit(self) -> float:
+        """F: the shortest fit of scikit-learn's forest in this run."""
+        return float(self.timings[SCIKIT_FIT].values.min())
+
+    @property
+    def fit(self) -> float:
+        """Our shortest fit."""
+        return float(self.timings[FIT].values.min())
+
+    def auc(self, model: str) -> float:
+        """Mean over the repetitions, each with a seed of its own."""
+        return float(np.mean([found.auc for found in self.qualities[model]]))
+
+
+def measure_set(split: Split, shape: Shape, effort: Effort) -> Findings:
+    """Do everything with one table; the removals come one after the other from one forest."""
+    model, found = _fits(split, shape, effort)
+    crowd = Crowd(split.people, 0)
+    lazy = leave(model, crowd, effort.leaving, rebuild="lazy")
+    found.lazy = lazy
+    found.add(Timing(LAZY, lazy.forgets), Timing(SETTLED, np.array([lazy.settled])))
+    eager = leave(model, crowd, effort.leaving, rebuild="eager")
+    found.add(Timing(EAGER, eager.forgets))
+    for n_rows in (1, 1000):
+        found.add(first_predict(model, crowd, split.X_test, n_rows, effort.first_predicts))
+    found.add(*worst_leave(model, crowd, effort.worst_of, effort.worst_repeats))
+    for share in (0.01, 0.1):
+        found.add(batch(model, crowd, share))
+    sampled = shape.ours(0, subsample=0.1).fit(split.X, split.y, ids=split.ids)
+    found.qualities["letheon, subsample=.1"] = [quality(sampled, split)]
+    left = leave(sampled, Crowd(split.people, 1), effort.leaving, rebuild="lazy")
+    found.add(Timing(SUBSAMPLED, left.forgets))
+    return found
+
+
+def _fits(split: Split, shape: Shape, effort: Effort) -> tuple[Any, Findings]:
+    """Fit in turn, so that a busy moment hits everybody."""
+    names = ("RandomForest", "letheon", "ExtraTrees")
+    qualities: dict[str, list[Quality]] = {name: [] for name in names}
+    times: dict[str, list[float]] = {name: [] for name in names}
+    for seed in range(effort.repeats):
+        scikit, ours, extra = shape.random_forest(seed), shape.ours(seed), shape.extra_trees(seed)
+        times["RandomForest"].append(seconds(partial(scikit.fit, split.X, split.y)))
+        times["letheon"].append(seconds(partial(ours.fit, split.X, split.y, ids=split.ids)))
+        times["ExtraTrees"].append(seconds(partial(extra.fit, split.X, split.y)))
+        for name, model in zip(names, (scikit, ours, extra), strict=True):
+            qualities[name].append(quality(model, split))
+    with stored(split) as files:
+        memory = files.measure(shape)
+    found = Findings(split, memory, qualities)
+    found.add(
+        Timing(SCIKIT_FIT, np.array(times["RandomForest"])),
+        Timing(FIT, np.array(times["letheon"])),
+        Timing("fit, ExtraTrees", np.array(times["ExtraTrees"])),
+        *_predictions(ours, split.X_test),
+        *_predictions(scikit, split.X_test, whose=", RandomForest"),
+    )
+    return ours, found
+
+
+def _predictions(model: Any, X: NDArray[np.float32], whose: str = "") -> list[Timing]:
+    """Time predictions of many rows and of one."""
+    one = [seconds(partial(model.predict_proba, X[[i]])) for i in range(min(100, len(X)))]
+    return [_per_row(PREDICT + whose, model, X), Timing(f"predict, one row{whose}", np.array(one))]
+
+
+def _per_row(what: str, model: Any, X: NDArray[np.float32]) -> Timing:
+    model.predict_proba(X)
+    times = [seconds(partial(model.predict_proba, X)) / len(X) for _ in range(5)]
+    return Timing(what, np.array(times))
+
+
+def set_table(found: Findings) -> Table:
+    """Return all times of one table."""
+    memory = found.memory
+    note = (
+        f"{found.split.describe()}. F = {found.unit:.3f} s, our fit = {found.fit:.3f} s (shortest "
+        f"of {len(found.timings[FIT].values)}). *everything counted*: all removals of the line "
+        f"*{LAZY}* and the `settle` after them, by removal. {_where(found)} Memory over the data: "
+        f"{memory.memory / 1e6:.1f} MB ({memory.memory / memory.n_rows:,.0f} bytes per row; peak "
+        f"{memory.peak / 1e6:.1f} MB); X itself takes {found.split.X.nbytes / 1e6:.1f} MB. {NOTE}"
+    )
+    rows = [timing.row(found.unit) for timing in found.timings.values()]
+    return Table(f"Forgetting: {found.split.name}", COLUMNS, rows, note)
+
+
+def _where(found: Findings) -> str:
+    """Say where the time of a lazy removal goes."""
+    if found.lazy is None:
+        return ""
+    outside = found.lazy.forgets.mean() - found.lazy.inside
+    return (
+        f"A removal drops subtrees of {found.lazy.rows:,.0f} rows, summed over the trees; of its "
+        f"time {1e6 * outside:.0f} µs are checks and the receipt, the rest the forest's own work; "
+        f"the `settle` took {found.lazy.settle:.3f} s."
+    )
+
+
+def set_verdicts(found: Findings) -> list[Verdict]:
+    """Judge what must hold on every table, and the yardsticks of those that have some."""
+    name, unit = found.split.name, found.unit
+    mean = {what: timing.mean for what, timing in found.timings.items()}
+    fastest = {what: found.timings[what].quantile(0) for what in (PREDICT, SCIKIT_PREDICT)}
+    batched = mean["batch of 10% of the people + settle"] / found.fit
+    predicted = fastest[PREDICT] / fastest[SCIKIT_PREDICT]
+    copied = found.memory.copied
+    verdicts = [
+        Verdict(f"{name}: 10 % at once + settle", f"{batched:.2f} of a fit", "< 1", batched < 1),
+        Verdict(
+            f"{name}: predict, per row",
+            f"{predicted:.2f} of scikit-learn's",
+            "<= 1",
+            predicted <= 1,
+        ),
+        Verdict(f"{name}: predict makes no copy of X", f"{copied:.2f} of X", "< 0.5", copied < 0.5),
+    ]
+    if name not in REACH:
+        return verdicts
+    reach, loss = REACH[name], found.auc("RandomForest") - found.auc("letheon")
+    megabytes = found.memory.memory / 1e6
+    parts = {LAZY: reach.lazy, SETTLED: reach.settled, EAGER: reach.eager}
+    return [
+        _in_units(f"{name}: fit", found.fit, unit, 1 / reach.fit),
+        *(_in_units(f"{name}: {what}", mean[what], unit, part) for what, part in parts.items()),
+        _in_units(f"{name}: {SUBSAMPLED}", mean[SUBSAMPLED], unit, reach.subsampled),
+        Verdict(
+            f"{name}: AUC beside RandomForest",
+            f"{-loss:+.4f}",
+            f">= -{MOST_AUC_LOSS}",
+            loss <= MOST_AUC_LOSS,
+        ),
+        Verdict(
+            f"{name}: memory over the data",
+            f"{megabytes:.1f} MB",
+            f"<= {reach.megabytes} MB",
+            megabytes <= reach.megabytes,
+        ),
+        *verdicts,
+    ]
+
+
+def _in_units(what: str, value: float, unit: float, part: float) -> Verdict:
+    reached = f"{as_unit(value, unit)} ({1000 * value:,.3f} ms)"
+    return Verdict(what, reached, f"<= {as_unit(unit / part, unit)}", value <= unit / part)
+
+
+def summary_table(results: list[Findings]) -> Table:
+    """Return the means of all tables side by side, in units of F."""
+    names = list(dict.fromkeys(what for found in results for what in found.timings))
+    rows: list[tuple[Any, ...]] = [
+        ("F", *(f"{found.unit:.2f} s" for found in results)),
+        *((name, *(_mean_cell(found, name) for found in results)) for name in names),
+        ("memory over the data", *(f"{found.memory.memory / 1e6:.1f} MB" for found in results)),
+        ("AUC", *(f"{found.auc('letheon'):.4f}" for found in results)),
+        ("AUC, RandomForest", *(f"{found.auc('RandomForest'):.4f}" for found in results)),
+    ]
+    note = "Mean times as multiples or parts of F of the same run (fits: the shortest)."
+    columns = ("", *(found.split.name for found in results))
+    return Table("All tables in units of F", columns, rows, note)
+
+
+def _mean_cell(found: Findings, name: str) -> str:
+    timing = found.timings[name]
+    value = timing.quantile(0) if name.startswith("fit") else timing.mean
+    return as_unit(value, found.unit)
+
+
+def quality_table(results: list[Findings]) -> Table:
+    """Return AUC and average precision of our forests and scikit-learn's."""
+    rows = []
+    for found in results:
+        for model, scores in found.qualities.items():
+            auc, precision = np.mean(scores, axis=0)
+            spread = np.ptp([score.auc for score in scores])
+            rows.append((found.split.name, model, len(scores), auc, spread, precision))
+    columns = ("data", "model", "seeds", "AUC", "AUC, max - min", "average precision")
+    note = "On held-out rows; mean over seeds. All forests have the same number of trees and depth."
+    return Table("Ranking beside scikit-learn's forests", columns, rows, note)

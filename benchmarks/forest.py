@@ -1,0 +1,246 @@
+"""DaRE forests in numbers: time, memory, ranking, growth, dials and the identity.
+
+Run ``python benchmarks/forest.py`` (about 20 minutes on one core) or, for a first look,
+``python benchmarks/forest.py --quick`` (under a minute), or only some sections:
+``--only adult,synthetic,growth``. Results go to ``benchmarks/results``.
+"""
+
+import os
+import sys
+import time
+from collections.abc import Callable
+from functools import cache
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import threadpoolctl
+import typer
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # run as a script, not a module
+
+from benchmarks import _forest_curves as curves
+from benchmarks import _forest_growth as growth
+from benchmarks import _forest_pictures as pictures
+from benchmarks import _forest_sets as sets
+from benchmarks._data import Split, load_split, made_up, synthetic_split
+from benchmarks._forest_fresh import stored
+from benchmarks._forest_identity import identity_table, identity_verdict, live
+from benchmarks._forest_models import Shape, seconds
+from benchmarks._report import Report
+
+RESULTS = Path(__file__).resolve().parent / "results"
+SETS = ("synthetic", "adult", "higgs", "census", "diabetes")
+SUMMARY = "summary"
+CURVES = ("synthetic", "adult", "higgs")
+SEED = 20260
+
+
+class Size(NamedTuple):
+    """How much of everything one run does."""
+
+    shape: Shape
+    most_rows: int | None
+    repeats: dict[str, int]
+    effort: sets.Effort
+    growth_rows: tuple[int, ...]
+    tree_rows: int
+    trees: tuple[int, ...]
+    depths: tuple[int, ...]
+    leaving: int
+    thresholds: tuple[int, ...]
+    curves: curves.Effort
+    thread_repeats: int
+    lives: int
+    life_rows: int
+    life_steps: int
+
+
+FULL = Size(
+    shape=Shape(),
+    most_rows=None,
+    repeats={"adult": 3, "higgs": 3, "synthetic": 3},
+    effort=sets.Effort(1, 300, 200, 1000, 20),
+    growth_rows=(1_000, 3_000, 10_000, 30_000, 100_000, 300_000, 1_000_000),
+    tree_rows=20_000,
+    trees=(10, 30, 100, 300),
+    depths=(5, 10, 15, 20),
+    leaving=200,
+    thresholds=(1, 5, 25, 100),
+    curves=curves.Effort(300, 1000, 3, 10_000, 5),
+    thread_repeats=2,
+    lives=50,
+    life_rows=4_000,
+    life_steps=100,
+)
+QUICK = Size(
+    shape=Shape(10, 8),
+    most_rows=2_000,
+    repeats={},
+    effort=sets.Effort(1, 50, 20, 100, 3),
+    growth_rows=(1_000, 3_000, 10_000),
+    tree_rows=2_000,
+    trees=(3, 10),
+    depths=(5, 10),
+    leaving=20,
+    thresholds=(1, 5, 25),
+    curves=curves.Effort(50, 50, 2, 1_000, 3),
+    thread_repeats=1,
+    lives=5,
+    life_rows=500,
+    life_steps=20,
+)
+
+
+class Bench:
+    """One run: its size, its report and what several sections need."""
+
+    def __init__(self, size: Size, report: Report, file: Path) -> None:
+        self.size, self.report, self.file = size, report, file
+        self.results: list[sets.Findings] = []
+
+    def split(self, name: str) -> Split | None:
+        """Return a table, cut short in a quick run; None when its files are not there."""
+        found = _load(name)
+        return found.head(self.size.most_rows) if found and self.size.most_rows else found
+
+    def splits(self, names: tuple[str, ...]) -> list[Split]:
+        """Return those tables that are there."""
+        return [split for name in names if (split := self.split(name)) is not None]
+
+    def unit(self, split: Split) -> float:
+        """Return F of a table, measured once in a run."""
+        for found in self.results:
+            if found.split.name == split.name:
+                return found.unit
+        model = self.size.shape.random_forest(0)
+        return seconds(lambda: model.fit(split.X, split.y))
+
+    def measure_set(self, name: str) -> None:
+        """Measure everything about one table."""
+        split = self.split(name)
+        if split is None:
+            print(f"{name}: no files, left out", flush=True)
+            return
+        repeats = self.size.repeats.get(name, 1)
+        effort = self.size.effort._replace(repeats=repeats)
+        found = sets.measure_set(split, self.size.shape, effort)
+        self.results.append(found)
+        self.report.add(sets.set_table(found), sets.set_verdicts(found))
+
+    def summarise(self) -> None:
+        """Put all tables side by side."""
+        if self.results:
+            self.report.add(sets.summary_table(self.results))
+            self.report.add(sets.quality_table(self.results))
+            pictures.draw_sets(self.results, self._picture("sets"))
+
+    def measure_growth(self) -> None:
+        """Measure growth with rows, trees and depth."""
+        size, shape = self.size, self.size.shape
+        with stored(made_up(max(size.growth_rows), 0, n_features=28, seed=SEED)) as files:
+            rows = growth.grow_rows(files, shape, size.growth_rows, size.leaving)
+        title = "Growth with rows (made up, 28 columns)"
+        self.report.add(growth.growth_table(title, rows, growth.ALONE), growth.row_verdicts(rows))
+        split = self.splits(("synthetic",))[0]
+        with stored(split.head(size.tree_rows)) as files:
+            trees = growth.grow_trees(files, shape, size.trees, size.leaving)
+        self.report.add(growth.growth_table("Growth with trees (synthetic)", trees))
+        with stored(split) as files:
+            depth = growth.grow_depth(files, shape, size.depths, size.leaving)
+        table = growth.growth_table("Growth with depth (synthetic)", depth)
+        self.report.add(table, growth.depth_verdicts(depth))
+        pictures.draw_growth(pictures.Growth(rows, trees, depth), self._picture("growth"))
+
+    def measure_thresholds(self) -> None:
+        """Measure the curve over k."""
+        size, dials = self.size, []
+        for split in self.splits(CURVES):
+            unit = self.unit(split)
+            dials += curves.thresholds(split, size.shape, unit, size.thresholds, size.curves)
+        self.report.add(curves.threshold_table(dials, size.curves))
+        file = self._picture("thresholds")
+        pictures.draw_curves(dials, "thresholds per attribute (k)", file, logarithmic=True)
+
+    def measure_random_depth(self) -> None:
+        """Measure the survey's five models."""
+        size, dials = self.size, []
+        for split in self.splits(CURVES):
+            dials += curves.random_depths(split, size.shape, self.unit(split), size.curves)
+        self.report.add(curves.random_table(dials, size.curves))
+        file = self._picture("random_depth")
+        pictures.draw_curves(dials, "levels of random nodes", file, logarithmic=False)
+
+    def measure_threads(self) -> None:
+        """Compare two threads with one."""
+        split = self.splits(("synthetic",))[0]
+        if (os.cpu_count() or 1) > 1:
+            self.report.add(*growth.threads(split, self.size.shape, self.size.thread_repeats))
+
+    def measure_identity(self) -> None:
+        """Let forests live long random lives on real rows."""
+        size = self.size
+        real = self.splits(SETS[1:]) or self.splits(SETS[:1])
+        lives = [
+            live(real[i % len(real)], SEED + i, size.life_rows, size.life_steps)
+            for i in range(size.lives)
+        ]
+        self.report.add(identity_table(lives, size.life_steps), [identity_verdict(lives)])
+
+    def _picture(self, name: str) -> Path:
+        return self.file.with_name(f"{self.file.name}_{name}.png")
+
+
+@cache
+def _load(name: str) -> Split | None:
+    return synthetic_split() if name == "synthetic" else load_split(name)
+
+
+def sections(bench: Bench) -> dict[str, Callable[[], None]]:
+    """Return everything a run does, in order."""
+    return {
+        **{name: lambda name=name: bench.measure_set(name) for name in SETS},  # type: ignore[misc]
+        SUMMARY: bench.summarise,
+        "growth": bench.measure_growth,
+        "thresholds": bench.measure_thresholds,
+        "random_depth": bench.measure_random_depth,
+        "threads": bench.measure_threads,
+        "identity": bench.measure_identity,
+    }
+
+
+def run(size: Size, chosen: list[str], file: Path, settings: dict[str, Any]) -> Report:
+    """Do the chosen sections, all of them when none is named."""
+    report = Report("DaRE forest benchmarks", settings, file)
+    bench = Bench(size, report, file)
+    every = sections(bench)
+    if unknown := set(chosen) - set(every):
+        raise typer.BadParameter(f"unknown: {sorted(unknown)}; known: {list(every)}")
+    start = time.perf_counter()
+    with threadpoolctl.threadpool_limits(1):
+        for name, section in every.items():
+            if name in {*chosen, SUMMARY} or not chosen:
+                begun = time.perf_counter()
+                section()
+                print(f"\n== {name}: {time.perf_counter() - begun:.0f} s", flush=True)
+    report.settings["seconds"] = round(time.perf_counter() - start)
+    return report
+
+
+def main(
+    quick: bool = typer.Option(False, help="Small sizes: indicative only."),
+    only: str = typer.Option("", help="Sections to run, separated by commas."),
+) -> None:
+    """Run the forest's benchmarks; exit with 1 when something that must hold does not."""
+    chosen = [name.strip() for name in only.split(",") if name.strip()]
+    # A part of a run must not replace the results of a whole one.
+    file = RESULTS / ("forest_quick" if quick or chosen else "forest")
+    settings = {"quick": quick, "only": only or "everything", "seed": SEED, "threads": 1}
+    report = run(QUICK if quick else FULL, chosen, file, settings)
+    report.write()
+    held = sum(verdict.passed for verdict in report.verdicts)
+    print(f"\n{held} of {len(report.verdicts)} hold; {report.settings['seconds']} s")
+    raise typer.Exit(0 if quick or report.passed else 1)
+
+
+if __name__ == "__main__":
+    typer.run(main)

@@ -1,0 +1,179 @@
+// Short loops in vectors of fixed width, to be inlined into functions marked LETHEON_VECTOR.
+//
+// On x86-64 such a function is compiled twice, and the processor decides at run time. The results
+// do not depend on that: integers are exact, and the floating-point operations are single IEEE
+// operations in a fixed order.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <cstring>
+
+// The sanitizers' run time is not ready when the loader picks an implementation.
+#if defined(__x86_64__) && defined(__GNUC__) && !defined(__clang__) && \
+    !defined(__SANITIZE_ADDRESS__) && defined(__gnu_linux__)
+#define LETHEON_VECTOR __attribute__((target_clones("avx2", "default")))
+#else
+#define LETHEON_VECTOR
+#endif
+
+#define LETHEON_INLINE [[gnu::always_inline]] inline
+
+namespace letheon::forest {
+
+// Arrays of candidates are padded to a multiple of this many; the values of the padding are NaN.
+inline constexpr std::size_t kLanes = 8;
+
+[[nodiscard]] constexpr std::size_t padded(std::size_t n) noexcept {
+  return (n + kLanes - 1) / kLanes * kLanes;
+}
+
+typedef float Floats __attribute__((vector_size(kLanes * sizeof(float))));
+typedef std::int32_t Ints __attribute__((vector_size(kLanes * sizeof(std::int32_t))));
+template <typename Count>
+struct CountVector {
+  typedef Count Type __attribute__((vector_size(kLanes * sizeof(Count))));
+};
+
+template <typename V, typename T>
+LETHEON_INLINE void load(const T* place, V& vector) noexcept {
+  std::memcpy(&vector, place, sizeof(V));
+}
+
+template <typename V, typename T>
+LETHEON_INLINE void store(T* place, const V& vector) noexcept {
+  std::memcpy(place, &vector, sizeof(V));
+}
+
+// One row of weight w leaves (w < 0: comes): count[j] -= w where x <= value[j], and
+// copies[j] -= w where x == value[j]. Returns whether there was such a j.
+template <typename Count>
+LETHEON_INLINE bool withdraw_value(const float* value, std::size_t n, float x, std::int32_t w,
+                                   Count* count, Count* copies) noexcept {
+  using Counts = typename CountVector<Count>::Type;
+  Ints any{};
+  for (std::size_t j = 0; j < n; j += kLanes) {
+    Floats values;
+    Counts counts;
+    Counts copied;
+    load(value + j, values);
+    load(count + j, counts);
+    load(copies + j, copied);
+    const Ints below = (x <= values) & w;
+    const Ints same = (x == values) & w;
+    any |= same;
+    store(count + j, counts - __builtin_convertvector(below, Counts));
+    store(copies + j, copied - __builtin_convertvector(same, Counts));
+  }
+  std::int32_t found = 0;
+  for (std::size_t k = 0; k < kLanes; ++k) {
+    found |= any[k];
+  }
+  return found != 0;
+}
+
+// The same with one attribute per candidate: count[j] -= w where x[attribute[j]] <= value[j].
+template <typename Count>
+LETHEON_INLINE void withdraw_pairs(const float* value, const std::uint32_t* attribute,
+                                   std::size_t n, const float* x, std::int32_t w,
+                                   Count* count) noexcept {
+  using Counts = typename CountVector<Count>::Type;
+  for (std::size_t j = 0; j < n; j += kLanes) {
+    float gathered[kLanes];
+    for (std::size_t k = 0; k < kLanes; ++k) {
+      gathered[k] = x[attribute[j + k]];
+    }
+    Floats values;
+    Floats xs;
+    Counts counts;
+    load(value + j, values);
+    load(gathered, xs);
+    load(count + j, counts);
+    store(count + j, counts - __builtin_convertvector((xs <= values) & w, Counts));
+  }
+}
+
+// How many candidates come near a Gini score, and how many have an empty side, in single
+// precision. Near means at least `bound`; with bound = score * (1 - kNear) every candidate whose
+// exact score is not below the score is counted. Needs a total weight below 2^24.
+inline constexpr double kNear = 1e-6;
+
+struct GiniRivals {
+  float total0;
+  float total1;
+  float bound;
+  Ints near{};
+  Ints one_sided{};
+
+  template <typename Count>
+  LETHEON_INLINE void count(const Count* l0, const Count* l1, std::size_t n) noexcept {
+    using Counts = typename CountVector<Count>::Type;
+    for (std::size_t j = 0; j < n; j += kLanes) {
+      Counts left0;
+      Counts left1;
+      load(l0 + j, left0);
+      load(l1 + j, left1);
+      const Floats a0 = __builtin_convertvector(__builtin_convertvector(left0, Ints), Floats);
+      const Floats a1 = __builtin_convertvector(__builtin_convertvector(left1, Ints), Floats);
+      const Floats b0 = total0 - a0;
+      const Floats b1 = total1 - a1;
+      const Floats value = (a0 * a0 + a1 * a1) / (a0 + a1) + (b0 * b0 + b1 * b1) / (b0 + b1);
+      const Ints inside = Ints{0, 1, 2, 3, 4, 5, 6, 7} < static_cast<std::int32_t>(n - j);
+      near -= (value >= bound) & inside;
+      one_sided -= (value != value) & inside;  // 0 / 0
+    }
+  }
+
+  LETHEON_INLINE static std::int32_t sum(const Ints& lanes) noexcept {
+    std::int32_t total = 0;
+    for (std::size_t k = 0; k < kLanes; ++k) {
+      total += lanes[k];
+    }
+    return total;
+  }
+};
+
+// The best Gini score of two classes, (l0^2 + l1^2) / nL + (r0^2 + r1^2) / nR, among n candidates,
+// and how many of them have an empty side. All scores go to `score` (room for the padding). Exact
+// sums need a total weight below 2^26.
+struct BestGini {
+  double score;
+  std::size_t n_one_sided;
+};
+
+template <typename Count>
+LETHEON_INLINE BestGini best_gini(const Count* l0, const Count* l1, std::size_t n,
+                                                 double total0, double total1,
+                                                 double* score) noexcept {
+  constexpr std::size_t kWidth = 4;
+  typedef double Doubles __attribute__((vector_size(kWidth * sizeof(double))));
+  typedef std::int64_t Longs __attribute__((vector_size(kWidth * sizeof(std::int64_t))));
+  typedef std::int32_t Halves __attribute__((vector_size(kWidth * sizeof(std::int32_t))));
+  typedef Count Counts __attribute__((vector_size(kWidth * sizeof(Count))));
+  Doubles best = Doubles{} - 1.0;
+  Longs one_sided{};
+  for (std::size_t j = 0; j < n; j += kWidth) {
+    Counts left0;
+    Counts left1;
+    load(l0 + j, left0);
+    load(l1 + j, left1);
+    const Doubles a0 = __builtin_convertvector(__builtin_convertvector(left0, Halves), Doubles);
+    const Doubles a1 = __builtin_convertvector(__builtin_convertvector(left1, Halves), Doubles);
+    const Doubles b0 = total0 - a0;
+    const Doubles b1 = total1 - a1;
+    const Doubles value = (a0 * a0 + a1 * a1) / (a0 + a1) + (b0 * b0 + b1 * b1) / (b0 + b1);
+    store(score + j, value);
+    const auto rest = static_cast<std::int64_t>(n - j);
+    const Longs inside = Longs{0, 1, 2, 3} < rest;
+    one_sided -= (value != value) & inside;  // 0 / 0
+    best = ((value > best) & inside) ? value : best;
+  }
+  BestGini found{best[0], static_cast<std::size_t>(one_sided[0])};
+  for (std::size_t k = 1; k < kWidth; ++k) {
+    found.score = best[k] > found.score ? best[k] : found.score;
+    found.n_one_sided += static_cast<std::size_t>(one_sided[k]);
+  }
+  return found;
+}
+
+}  // namespace letheon::forest

@@ -1,0 +1,262 @@
+"""What the forest classifier and regressor share: rows in, requests, questions."""
+
+from abc import abstractmethod
+from collections.abc import Callable
+from functools import partial
+from typing import Any, ClassVar, Self
+
+import numpy as np
+from numpy.typing import NDArray
+from sklearn.base import BaseEstimator
+from sklearn.utils import Tags
+
+from letheon import _core, state
+from letheon.base import ForgetMixin, Outcome, Removal, exclusive, require_fitted, require_known
+from letheon.exceptions import EmptyModelError
+from letheon.forest._cost import ForgetCost, cost_of, outcome_of
+from letheon.forest._grow import grow
+from letheon.forest._inputs import Batch, as_matrix, is_matrix
+from letheon.forest._inspect import ForestTree
+from letheon.forest._model import Answer, ForestModel
+from letheon.forest._settings import check_rebuild, check_settings, resolve
+from letheon.forest._threads import threads_for, threads_for_few
+from letheon.guarantee import Guarantee, MethodFacts
+from letheon.inner import remember_features, require_features
+from letheon.rows import Ids, IntIds, TextIds, as_ids
+from letheon.seeds import seed_from
+
+_FACTS = MethodFacts(
+    method="dare",
+    applicability="random forests (classification, regression)",
+    exact=True,
+    strength="strong",
+    efficiency_parameters=("n_thresholds", "random_depth", "subsample"),
+    certifiability_parameters=(),
+    requests="oblivious",
+    releases="latest-only",
+    state_holds_rows=True,
+    definition_name="dare",
+)
+_CLAIM = Guarantee(
+    kind="exact",
+    reference="a tree is a function of seed and remaining rows; after Brophy and Lowd 2021",
+    requests=_FACTS.requests,
+    releases=_FACTS.releases,
+    assumptions=("seed-independent-of-requests",),
+)
+_NOBODY = {"int": IntIds(np.empty(0, np.int64)), "str": TextIds.from_strings([])}
+
+# Up to here asking joblib for threads takes longer than the threads would save.
+_FEW_ROWS = 8
+_FEW_QUESTIONS = 64
+
+Change = Callable[[], _core.Report]
+
+
+class DaREForestBase(ForgetMixin, BaseEstimator):
+    """A forest that is a function of its seed and the rows it holds."""
+
+    facts: ClassVar[MethodFacts] = _FACTS
+    _criteria: ClassVar[tuple[str, ...]]
+
+    criterion: str
+    n_estimators: int
+    rebuild: str
+    n_jobs: int | None
+    random_state: Any
+
+    forest_: ForestModel
+    seed_: int
+    environment_: dict[str, str]
+    n_features_in_: int
+    feature_names_in_: NDArray[Any]
+
+    def fit(self, X: Any, y: Any, sample_weight: Any = None, *, ids: Any = None) -> Self:
+        """Grow the forest and keep the rows.
+
+        Parameters
+        ----------
+        X : array-like, pandas or polars frame of shape (n_rows, n_columns)
+            Training rows, held as float32. Missing values (NaN, null) are allowed.
+        y : array-like of shape (n_rows,)
+            Labels or targets.
+        sample_weight : array-like of int, optional
+            A weight w counts the row w times; 0 leaves it out. Whole numbers only.
+        ids : sequence of int or of str, optional
+            Whose row each is; may repeat. Default ``0..n-1``.
+
+        Returns
+        -------
+        self
+        """
+        with exclusive(self):
+            seed = seed_from(self.random_state)
+            self._check_settings()
+            batch = self._batch(X, y, sample_weight, ids)
+            settings = resolve(self, batch.X.shape[1], seed)
+            forest = grow(settings, batch, self.n_jobs)
+            remember_features(self, X)
+            vars(self).pop("tuning_", None)
+            # One call, so that a concurrent predict never sees half of it.
+            vars(self).update(forest_=forest, seed_=seed, **self._remember_settings())
+        return self
+
+    def learn(self, X: Any, y: Any, sample_weight: Any = None, *, ids: Any) -> Self:
+        """Add rows, as if they had been there from the start; new classes are allowed.
+
+        Parameters
+        ----------
+        X, y, sample_weight
+            As in `fit`, with the same columns.
+        ids : sequence of int or of str
+            Whose row each is. A known id adds rows to that person.
+
+        Returns
+        -------
+        self
+        """
+        return self._learn(ids, lambda: self._prepare_learn(X, y, sample_weight, ids))
+
+    def settle(self) -> Self:
+        """Grow every subtree that lazy requests have dropped, now and not when it is needed.
+
+        Changes no answer and no digest.
+        """
+        require_fitted(self)
+        self.forest_.core.settle(threads_for(self.n_jobs))
+        return self
+
+    def forget_cost(self, ids: Any) -> ForgetCost:
+        """Return what forgetting these people would rebuild; changes nothing.
+
+        Parameters
+        ----------
+        ids : sequence of int or of str
+            People, as for `forget`.
+
+        Returns
+        -------
+        ForgetCost
+        """
+        require_fitted(self)
+        wanted = as_ids(ids).distinct()
+        with exclusive(self):
+            if len(wanted) == 0:
+                return ForgetCost(rows=0, subtrees=0, trees=0, share=0.0)
+            removal = self._locate(wanted)
+            rest = self.n_rows_ - removal.n_rows
+            if rest == 0:
+                raise EmptyModelError("these people own every row; nothing would be left to fit")
+            report = self.forest_.core.forget_cost(removal.where, threads_for(self.n_jobs))
+            return cost_of(report, self.forest_.settings, rest)
+
+    def apply(self, X: Any) -> NDArray[np.int64]:
+        """Return the leaf that each row ends in, tree by tree.
+
+        Returns
+        -------
+        ndarray of int64, shape (n_rows, n_estimators)
+            Numbers of nodes in preorder, as in `tree_`.
+        """
+        matrix = self._matrix(X)
+        return self.forest_.core.apply(matrix, threads_for(self.n_jobs))
+
+    def tree_(self, number: int) -> ForestTree:
+        """Return one tree, for people to read.
+
+        Parameters
+        ----------
+        number : int
+            ``0 <= number < n_estimators``.
+
+        Returns
+        -------
+        ForestTree
+        """
+        require_fitted(self)
+        forest = self.forest_
+        if not 0 <= number < forest.settings.n_trees:
+            raise IndexError(f"there is no tree {number}; there are {forest.settings.n_trees}")
+        return ForestTree.of(forest.tree(number), vars(self).get("feature_names_in_"))
+
+    @property
+    def feature_importances_(self) -> NDArray[np.float64]:
+        """Mean decrease of impurity by column, from counts of the rows still held; sums to 1."""
+        require_fitted(self)
+        return self.forest_.core.importances(threads_for(self.n_jobs))
+
+    @property
+    def n_rows_(self) -> int:
+        """Number of rows still held."""
+        require_fitted(self)
+        return self.forest_.core.n_rows
+
+    @abstractmethod
+    def _hold_target(self, y: Any) -> NDArray[Any]:
+        """Return y in canonical form, or raise for one of the wrong kind."""
+
+    def _check_settings(self) -> None:
+        check_settings(self, self._criteria)
+
+    def _batch(self, X: Any, y: Any, sample_weight: Any, ids: Any) -> Batch:
+        if y is None:
+            raise ValueError(
+                f"{type(self).__name__} requires y to be passed, but the target y is None"
+            )
+        return Batch.of(X, self._hold_target(y), sample_weight, ids)
+
+    def _matrix(self, X: Any) -> NDArray[Any]:
+        """Return X as the core takes it, or raise; quick where nothing has to be converted."""
+        require_fitted(self)
+        known = vars(self)
+        plain = is_matrix(X) and X.shape[1] == known["n_features_in_"]
+        if plain and "feature_names_in_" not in known:
+            return X  # type: ignore[no-any-return]
+        matrix = as_matrix(X)
+        require_features(self, X)
+        return matrix
+
+    def _answer(self, X: Any) -> Answer:
+        matrix = self._matrix(X)
+        threads = threads_for_few if len(matrix) <= _FEW_QUESTIONS else threads_for
+        return self.forest_.predict(matrix, threads(self.n_jobs))
+
+    def _environment(self) -> dict[str, str]:
+        # No BLAS, no libm, no library: the core decides everything by integers and plain doubles.
+        return {"letheon": state.environment()["letheon"]}
+
+    def _held_ids(self) -> Ids:
+        return self.forest_.ids()
+
+    def _claim(self) -> Guarantee:
+        return _CLAIM
+
+    def _locate(self, wanted: Ids) -> Removal:
+        slots, missing = self.forest_.find(wanted)
+        if len(missing):
+            require_known(wanted.take(missing), _NOBODY[self.forest_.id_type.kind])
+        return Removal(len(wanted), len(slots), slots)
+
+    def _prepare(self, removal: Removal) -> Change:
+        eager = check_rebuild(self.rebuild)
+        few = not eager and removal.n_rows <= _FEW_ROWS
+        n_threads = threads_for_few(self.n_jobs) if few else threads_for(self.n_jobs)
+        return partial(self.forest_.forget, removal.where, eager, n_threads)
+
+    def _prepare_learn(self, X: Any, y: Any, sample_weight: Any, ids: Any) -> Change:
+        eager = check_rebuild(self.rebuild)
+        batch = self._batch(X, y, sample_weight, ids)
+        require_features(self, X)
+        forest = self.forest_
+        _NOBODY[forest.id_type.kind].joined(batch.ids)  # raises for ids of the other kind
+        return partial(forest.learn, batch, eager, threads_for(self.n_jobs))
+
+    def _commit(self, plan: Change) -> Outcome:
+        report, forest = plan(), self.forest_
+        return outcome_of(report, forest.settings, forest.core.n_rows)
+
+    def __sklearn_tags__(self) -> Tags:
+        """Dense numbers, missing values allowed."""
+        tags = super().__sklearn_tags__()
+        tags.input_tags.allow_nan = True
+        return tags

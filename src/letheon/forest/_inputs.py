@@ -1,0 +1,116 @@
+"""What a caller gives, as the core takes it: a matrix of floats, whole weights, ids."""
+
+from dataclasses import dataclass, replace
+from typing import Any
+
+import narwhals.stable.v2 as nw
+import numpy as np
+from numpy.typing import NDArray
+from sklearn.utils import check_array
+from sklearn.utils.validation import check_consistent_length
+
+from letheon.rows import Ids, row_ids
+
+_FLOATS = (np.dtype(np.float32), np.dtype(np.float64))
+_MOST_WEIGHT = 2**31 - 1
+
+
+@dataclass(frozen=True)
+class Batch:
+    """Rows to train on, one target, weight and id each; `weights` is None where all are 1."""
+
+    X: NDArray[Any]
+    target: NDArray[Any]
+    weights: NDArray[np.uint32] | None
+    ids: Ids
+
+    @classmethod
+    def of(cls, X: Any, target: NDArray[Any], sample_weight: Any, ids: Any) -> "Batch":
+        """Return what was given as a batch, or raise; rows of weight 0 are left out."""
+        matrix = as_matrix(X)
+        check_consistent_length(matrix, target)
+        owners = row_ids(ids, len(matrix))
+        weights = as_weights(sample_weight, len(matrix))
+        return cls(matrix, target, weights, owners)._without_absent()
+
+    def _without_absent(self) -> "Batch":
+        if self.weights is None:
+            return self
+        present = np.flatnonzero(self.weights)
+        if len(present) == 0:
+            raise ValueError("sample_weight is zero for every row, so there is nothing to fit")
+        batch = self
+        if len(present) < len(self.weights):
+            batch = Batch(
+                self.X[present],
+                self.target[present],
+                self.weights[present],
+                self.ids.take(present),
+            )
+        assert batch.weights is not None
+        return replace(batch, weights=None) if (batch.weights == 1).all() else batch
+
+
+def as_matrix(X: Any) -> NDArray[Any]:
+    """Return X as a matrix of float32 or float64, missing values as NaN.
+
+    Such a NumPy matrix is returned as it is: the core copies and checks the numbers.
+    """
+    if is_matrix(X):
+        return X  # type: ignore[no-any-return]
+    frame = nw.from_native(X, eager_only=True, pass_through=True)
+    if isinstance(frame, nw.DataFrame):
+        X = _frame_matrix(frame)
+    matrix: NDArray[Any] = check_array(
+        X, dtype=[np.float64, np.float32], ensure_all_finite="allow-nan", input_name="X"
+    )
+    return matrix
+
+
+def is_matrix(X: Any) -> bool:
+    """Whether X needs no conversion."""
+    return type(X) is np.ndarray and X.ndim == 2 and X.dtype in _FLOATS and 0 not in X.shape
+
+
+def _frame_matrix(frame: "nw.DataFrame[Any]") -> Any:
+    """Return a frame of numbers as a matrix; a missing value of any kind is NaN."""
+    other = [
+        name
+        for name, kind in frame.schema.items()
+        if not (kind.is_numeric() or kind in (nw.Boolean, nw.Object))
+    ]
+    if other:
+        shown = ", ".join(map(repr, other[:5])) + (" and others" if len(other) > 5 else "")
+        raise ValueError(
+            f"columns {shown} hold no numbers; encode them, for instance with OneHotEncoder"
+        )
+    columns = [_column(frame.get_column(name)) for name in frame.columns]
+    return np.column_stack(columns) if columns else np.empty(frame.shape)
+
+
+def _column(series: "nw.Series[Any]") -> NDArray[np.float64]:
+    if series.dtype == nw.Object:
+        return np.array([np.nan if value is None else value for value in series], np.float64)
+    return series.cast(nw.Float64).fill_null(float("nan")).to_numpy()
+
+
+def as_weights(sample_weight: Any, n_rows: int) -> NDArray[np.uint32] | None:
+    """Return whole weights, one per row; None where none were given."""
+    if sample_weight is None:
+        return None
+    values: NDArray[Any] = check_array(
+        sample_weight, ensure_2d=False, dtype=None, input_name="sample_weight"
+    )
+    if values.shape != (n_rows,):
+        raise ValueError(
+            f"sample_weight has shape {values.shape}; expected one weight per row ({n_rows})"
+        )
+    numbers = values.dtype.kind in "biuf"
+    if not numbers or (values < 0).any() or (values != np.floor(values)).any():
+        raise ValueError(
+            "sample_weight holds more than non-negative whole numbers; a weight w means w copies "
+            "of the row, so give 0, 1, 2, ... (scale and round shares)"
+        )
+    if values.sum(dtype=np.float64) > _MOST_WEIGHT:
+        raise ValueError(f"the weights add up to more than {_MOST_WEIGHT}; scale them down")
+    return values.astype(np.uint32)

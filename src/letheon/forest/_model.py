@@ -1,0 +1,240 @@
+"""The forest that an estimator holds: the compiled core, its settings and its labels."""
+
+import threading
+from typing import Any, NamedTuple, Self
+
+import numpy as np
+from numpy.typing import NDArray
+
+from letheon import _core
+from letheon.forest._inputs import Batch
+from letheon.forest._labels import LabelTable
+from letheon.forest._settings import Settings
+from letheon.forest._threads import threads_for
+from letheon.rows import Ids, IntIds, TextIds
+from letheon.seeds import Purpose
+
+Floats = NDArray[np.float64]
+Slots = NDArray[np.uint32]
+Bytes = NDArray[np.uint8]
+
+_NO_CODES = np.empty(0, np.uint32)
+_NO_OWNERS = np.empty(0, np.uint64)
+_TRIES = 3
+
+
+class Answer(NamedTuple):
+    """Class shares by code, or predicted numbers, and the labels that belong to the codes."""
+
+    table: LabelTable | None
+    values: Floats
+
+
+class ForestModel:
+    """Rows and trees, in the core; everything that leaves it is in canonical order.
+
+    Reading and changing may go on in several threads. `changing` is true while a change is on
+    its way, so that a reader never pairs the shares of one moment with the labels of another.
+    """
+
+    def __init__(
+        self,
+        settings: Settings,
+        core: _core.Forest,
+        id_type: type[Ids],
+        table: LabelTable | None,
+    ) -> None:
+        self.settings = settings
+        self.core = core
+        self.id_type = id_type
+        self.table = table
+        self.changing = False
+        self._lock = threading.RLock()
+
+    @classmethod
+    def fit(cls, settings: Settings, batch: Batch, n_threads: int) -> Self:
+        """Grow all trees in this process."""
+        table, target = encode(settings, batch.target)
+        core = _core.Forest(settings.spec())
+        core.fit(**core_arguments(settings, batch, target, table), n_threads=n_threads)
+        return cls(settings, core, type(batch.ids), table)
+
+    @classmethod
+    def join(cls, settings: Settings, batch: Batch, blocks: list[Bytes], n_threads: int) -> Self:
+        """Put rows and the blocks of trees that were grown from them elsewhere together."""
+        table, target = encode(settings, batch.target)
+        return cls._restored(settings, batch, target, table, blocks, n_threads)
+
+    def find(self, wanted: Ids) -> tuple[Slots, NDArray[np.int64]]:
+        """Return the core's numbers of the rows of these people, and who is not held."""
+        if type(wanted) is not self.id_type:
+            return _NO_CODES, np.arange(len(wanted))
+        if isinstance(wanted, IntIds):
+            return self.core.find_ints(wanted.values)
+        assert isinstance(wanted, TextIds)
+        return self.core.find_texts(wanted.blob, wanted.offsets)
+
+    def forget(self, slots: Slots, eager: bool, n_threads: int) -> _core.Report:
+        """Remove rows, and the labels that nobody else has."""
+        with self._lock:
+            self.changing = True
+            try:
+                report = self.core.forget(slots, eager, n_threads)
+                if self.table is not None:
+                    self.table = self.table.without_empty(self.core.class_counts())
+            finally:
+                self.changing = False
+        return report
+
+    def learn(self, batch: Batch, eager: bool, n_threads: int) -> _core.Report:
+        """Add rows."""
+        with self._lock:
+            table, target = self.table, batch.target
+            if table is not None:
+                table, target = table.extended(target)
+            arguments = core_arguments(self.settings, batch, target, table)
+            self.changing = True
+            try:
+                report = self.core.learn(**arguments, eager=eager, n_threads=n_threads)
+                self.table = table
+            finally:
+                self.changing = False
+        return report
+
+    def predict(self, X: NDArray[Any], n_threads: int) -> Answer:
+        """Return the core's answer with the labels of the same moment."""
+        for _ in range(_TRIES):
+            table = self.table
+            values = self.core.predict(X, n_threads)
+            if self.changing:
+                self._wait()
+            if self.table is table:
+                return Answer(table, values)
+        with self._lock:
+            return Answer(self.table, self.core.predict(X, n_threads))
+
+    def _wait(self) -> None:
+        """Return when the change that is on its way is done."""
+        with self._lock:
+            pass
+
+    @property
+    def order(self) -> NDArray[np.uint32]:
+        """Codes in sorted order of their labels; empty for regression."""
+        return _NO_CODES if self.table is None else self.table.order
+
+    def ids(self) -> Ids:
+        """Return the id of every row, sorted."""
+        return _ids_of(self.core.ids())
+
+    def tree(self, number: int) -> dict[str, Any]:
+        """Return one tree in preorder, its classes in sorted order."""
+        with self._lock:
+            arrays = self.core.tree(number)
+            if self.table is not None:
+                arrays["values"] = arrays["values"][:, self.table.order]
+                arrays["classes"] = self.table.classes
+        return arrays
+
+    def _to_state(self) -> dict[str, Any]:
+        with self._lock:
+            rows = self.core.rows(self.order)
+            return {
+                "settings": self.settings,
+                "classes": None if self.table is None else self.table.classes,
+                "X": rows["X"],
+                "target": rows["target"],
+                "weights": rows["weights"],
+                "ids": _ids_of(rows),
+                "trees": self.core.trees(self.order, threads_for(None)),
+            }
+
+    @classmethod
+    def _from_state(cls, state: dict[str, Any]) -> Self:
+        settings, classes, trees = state["settings"], state["classes"], state["trees"]
+        batch = Batch(state["X"], state["target"], state["weights"], state["ids"])
+        _verify(settings, classes, batch, trees)
+        table = None if classes is None else LabelTable.sorted(classes)
+        model = cls._restored(settings, batch, batch.target, table, [trees], threads_for(None))
+        if table is not None and not model.core.class_counts().all():
+            raise ValueError("a class has no rows")
+        return model
+
+    @classmethod
+    def _restored(
+        cls,
+        settings: Settings,
+        batch: Batch,
+        target: NDArray[Any],
+        table: LabelTable | None,
+        blocks: list[Bytes],
+        n_threads: int,
+    ) -> Self:
+        core = _core.Forest(settings.spec())
+        arguments = core_arguments(settings, batch, target, table)
+        core.restore(**arguments, trees=blocks, n_threads=n_threads)
+        return cls(settings, core, type(batch.ids), table)
+
+    def __reduce__(self) -> tuple[Any, tuple[dict[str, Any]]]:
+        """Pickle, and copy, by the canonical state."""
+        return type(self)._from_state, (self._to_state(),)
+
+
+def encode(settings: Settings, target: NDArray[Any]) -> tuple[LabelTable | None, NDArray[Any]]:
+    """Return the labels with the codes of the target; no labels and the target for numbers."""
+    return (None, target) if settings.is_regression else LabelTable.of(target)
+
+
+def core_arguments(
+    settings: Settings, batch: Batch, target: NDArray[Any], table: LabelTable | None
+) -> dict[str, Any]:
+    """Return rows as the core takes them."""
+    ids, owners = batch.ids, _NO_OWNERS
+    if settings.subsamples:
+        owners = ids.hashes(settings.seed, Purpose.ROW_OWNER)
+    return {
+        "X": batch.X,
+        "target": target,
+        "n_classes": 0 if table is None else len(table),
+        "weights": batch.weights,
+        "ids_values": ids.values if isinstance(ids, IntIds) else None,
+        "ids_blob": ids.blob if isinstance(ids, TextIds) else None,
+        "ids_offsets": ids.offsets if isinstance(ids, TextIds) else None,
+        "owners": owners,
+    }
+
+
+def _ids_of(arrays: dict[str, Any]) -> Ids:
+    if arrays["ids_values"] is not None:
+        return IntIds(arrays["ids_values"])
+    return TextIds(arrays["ids_blob"], arrays["ids_offsets"])
+
+
+def _verify(settings: Any, classes: Any, batch: Batch, trees: Any) -> None:
+    """Raise ValueError for a state that makes no sense; the core looks at rows and trees."""
+    if not isinstance(settings, Settings) or not isinstance(batch.ids, IntIds | TextIds):
+        raise ValueError("settings or ids are of another class")
+    if not isinstance(trees, np.ndarray) or settings.n_trees > trees.size:
+        raise ValueError("there are fewer trees than the settings say")
+    if not 0 < settings.subsample <= 1:
+        raise ValueError(f"subsample={settings.subsample}")
+    if settings.is_regression != (classes is None):
+        raise ValueError("classes and criterion do not belong together")
+    if classes is not None and not _are_classes(classes):
+        raise ValueError("classes are not sorted labels of one kind")
+    if isinstance(batch.ids, TextIds):
+        _verify_texts(batch.ids)
+
+
+def _are_classes(classes: Any) -> bool:
+    plain = isinstance(classes, np.ndarray) and classes.ndim == 1 and classes.dtype.kind in "biUf"
+    # A single NaN is equal to nothing, itself included.
+    return plain and bool((classes[1:] > classes[:-1]).all() and (classes == classes.copy()).all())
+
+
+def _verify_texts(ids: TextIds) -> None:
+    """Raise unless every id is valid UTF-8."""
+    ids.blob.tobytes().decode()
+    inside = ids.blob[ids.offsets[ids.offsets < len(ids.blob)]]
+    if (inside & 0xC0 == 0x80).any():
+        raise ValueError("an id begins in the middle of a character")

@@ -1,0 +1,152 @@
+"""Choosing how many levels split at random (survey, section 4.2; Brophy and Lowd, 2021)."""
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from sklearn.base import clone, is_classifier
+from sklearn.model_selection import (
+    GroupKFold,
+    KFold,
+    StratifiedGroupKFold,
+    StratifiedKFold,
+    cross_val_score,
+)
+
+from letheon.forest._settings import check_count
+from letheon.rows import Ids, hold_target, row_ids
+from letheon.seeds import Purpose, seed_from
+
+# By whether people own several rows, and whether targets are classes.
+_SPLITTERS: dict[tuple[bool, bool], Any] = {
+    (False, False): KFold,
+    (False, True): StratifiedKFold,
+    (True, False): GroupKFold,
+    (True, True): StratifiedGroupKFold,
+}
+# Levels to try in a forest without a limit.
+_USUAL_DEPTH = 20
+
+
+@dataclass(frozen=True, eq=False)
+class RandomDepthSearch:
+    """Result of `tune_random_depth`.
+
+    Attributes
+    ----------
+    random_depth : int
+        The largest depth before the score fell by more than the tolerance.
+    tolerance : float
+        As given.
+    depths : ndarray of int
+        Depths that were tried: 0, 1, 2, ...
+    scores : ndarray of float
+        Mean cross-validated score of each; higher is better.
+    std : ndarray of float
+        Standard deviation over the folds.
+    """
+
+    random_depth: int
+    tolerance: float
+    depths: NDArray[np.int64]
+    scores: NDArray[np.float64]
+    std: NDArray[np.float64]
+
+
+def tune_random_depth(
+    model: Any,
+    X: Any,
+    y: Any,
+    *,
+    ids: Any = None,
+    tolerance: float = 0.005,
+    scoring: Any = None,
+    cv: Any = 5,
+    max_random_depth: int | None = None,
+) -> RandomDepthSearch:
+    """Raise `random_depth` from 0 until the cross-validated score drops by more than a tolerance.
+
+    Random levels make forgetting faster and predictions worse; this finds the largest number of
+    them whose price is at most `tolerance`, as the survey does with 0.001, 0.0025, 0.005 and 0.01.
+    Rows that take part in the choice have a say in it: tell `declare_tuning` if they may be
+    forgotten later.
+
+    Parameters
+    ----------
+    model : DaREForestClassifier or DaREForestRegressor
+        Its other parameters are kept. It is not fitted and not changed.
+    X, y : array-like
+        Rows and targets, as for `fit`.
+    ids : sequence of int or of str, optional
+        Whose row each is. All rows of a person go into the same fold.
+    tolerance : float, default=0.005
+        Largest drop of the score, against that of ``random_depth=0``.
+    scoring : str, callable or None, default=None
+        As in `sklearn.model_selection.cross_val_score`; None is accuracy or R2.
+    cv : int, splitter or iterable, default=5
+        Folds. A number means (stratified) folds, by person where people own several rows.
+    max_random_depth : int, optional
+        Where to stop; by default `max_depth`, or 20 where that is unlimited.
+
+    Returns
+    -------
+    RandomDepthSearch
+
+    Examples
+    --------
+    >>> from sklearn.datasets import load_breast_cancer
+    >>> from letheon.forest import DaREForestClassifier, tune_random_depth
+    >>> X, y = load_breast_cancer(return_X_y=True)
+    >>> model = DaREForestClassifier(n_estimators=5, random_state=0)
+    >>> found = tune_random_depth(model, X, y, tolerance=0.02, max_random_depth=2)
+    >>> bool(found.scores[0] - found.scores[found.random_depth] <= 0.02)
+    True
+    """
+    if not tolerance >= 0:
+        raise ValueError(f"tolerance={tolerance}; expected a number of at least 0")
+    owners = row_ids(ids, len(y))
+    folds = _folds(model, X, y, owners, cv)
+    seed = seed_from(model.random_state)
+    scores: list[NDArray[np.float64]] = []
+    for depth in range(_deepest(model, max_random_depth) + 1):
+        candidate = clone(model).set_params(random_depth=depth, random_state=seed)
+        params = {"ids": owners.to_array()}
+        scores.append(
+            cross_val_score(
+                candidate, X, y, scoring=scoring, cv=folds, params=params, error_score="raise"
+            )
+        )
+        if scores[0].mean() - scores[-1].mean() > tolerance:
+            break
+    means = np.array([each.mean() for each in scores])
+    return RandomDepthSearch(
+        random_depth=int(np.flatnonzero(means[0] - means <= tolerance).max()),
+        tolerance=float(tolerance),
+        depths=np.arange(len(scores)),
+        scores=means,
+        std=np.array([each.std() for each in scores]),
+    )
+
+
+def _deepest(model: Any, max_random_depth: int | None) -> int:
+    if max_random_depth is not None:
+        return check_count("max_random_depth", max_random_depth, 0)
+    return _USUAL_DEPTH if model.max_depth is None else int(model.max_depth)
+
+
+def _folds(model: Any, X: Any, y: Any, owners: Ids, cv: Any) -> list[Any]:
+    """Return the splits themselves, the same for every depth."""
+    people = _people(owners)
+    grouped = len(np.unique(people)) < len(people)
+    groups = people if grouped else None
+    if not isinstance(cv, int | np.integer):
+        return list(cv.split(X, y, groups)) if hasattr(cv, "split") else list(cv)
+    kind = _SPLITTERS[grouped, is_classifier(model)]
+    splitter = kind(check_count("cv", cv, 2), shuffle=True, random_state=0)
+    return list(splitter.split(np.zeros(len(people)), hold_target(y), groups))
+
+
+def _people(owners: Ids) -> NDArray[np.uint64]:
+    """Return one number per row that tells people apart."""
+    return owners.hashes(0, Purpose.ID_INDEX)

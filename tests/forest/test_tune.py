@@ -1,0 +1,104 @@
+"""Choosing the number of random levels: the rule itself, and honest folds."""
+
+from typing import Any
+
+import numpy as np
+import pytest
+from sklearn.datasets import load_breast_cancer, load_diabetes
+from sklearn.model_selection import KFold
+
+from letheon import DaREForestClassifier, DaREForestRegressor
+from letheon.forest import tune_random_depth
+
+X, Y = load_breast_cancer(return_X_y=True)
+X, Y = X[:120], Y[:120]
+MODEL = DaREForestClassifier(n_estimators=2, max_depth=3, random_state=0)
+BY_DEPTH = [0.90, 0.897, 0.894, 0.5]
+
+
+def by_depth(model: Any, _X: Any, _y: Any) -> float:
+    """Stand for a score that falls with every level."""
+    return BY_DEPTH[int(model.random_depth)]
+
+
+@pytest.mark.parametrize(
+    ("tolerance", "depth", "tried"), [(0.0, 0, 2), (0.004, 1, 3), (0.01, 2, 4), (1.0, 3, 4)]
+)
+def test_the_last_depth_before_the_score_falls_too_far(
+    tolerance: float, depth: int, tried: int
+) -> None:
+    found = tune_random_depth(MODEL, X, Y, tolerance=tolerance, scoring=by_depth, cv=3)
+    assert found.random_depth == depth
+    assert found.depths.tolist() == list(range(tried))
+    np.testing.assert_allclose(found.scores, BY_DEPTH[:tried])
+    np.testing.assert_allclose(found.std, 0, atol=1e-12)
+    assert found.tolerance == tolerance
+
+
+def test_it_stops_where_it_is_told() -> None:
+    found = tune_random_depth(MODEL, X, Y, tolerance=1, scoring=by_depth, cv=2, max_random_depth=1)
+    assert found.depths.tolist() == [0, 1]
+
+
+def test_the_model_is_not_touched() -> None:
+    before = MODEL.get_params()
+    tune_random_depth(MODEL, X, Y, tolerance=1, max_random_depth=1)
+    assert MODEL.get_params() == before
+    assert not hasattr(MODEL, "seed_")
+
+
+def test_real_scores_of_both_kinds() -> None:
+    found = tune_random_depth(MODEL, X, Y, tolerance=1, max_random_depth=2)
+    again = tune_random_depth(MODEL, X, Y, tolerance=1, max_random_depth=2)
+    assert found.scores[0] > 0.8
+    np.testing.assert_array_equal(found.scores, again.scores)
+    numbers = DaREForestRegressor(n_estimators=5, max_depth=None, random_state=0)
+    found = tune_random_depth(
+        numbers, *load_diabetes(return_X_y=True), tolerance=9, max_random_depth=1
+    )
+    assert found.scores[0] > 0.2
+
+
+class Watched(DaREForestClassifier):
+    """Keeps the people of every fit."""
+
+    seen: list[tuple[Any, Any]] = []  # noqa: RUF012
+
+    def fit(self, X: Any, y: Any, sample_weight: Any = None, *, ids: Any = None) -> Any:
+        Watched.seen.append((set(np.asarray(ids).tolist()), len(X)))
+        return super().fit(X, y, sample_weight, ids=ids)
+
+
+@pytest.mark.parametrize("text", [False, True])
+def test_a_person_is_never_on_both_sides(text: bool) -> None:
+    Watched.seen.clear()
+    owners: Any = np.arange(120) % 30
+    owners = [f"p{i}" for i in owners] if text else owners
+    model = Watched(n_estimators=1, max_depth=2, random_state=0)
+    tune_random_depth(model, X, Y, ids=owners, max_random_depth=0)
+    assert len(Watched.seen) == 5
+    for people, n_rows in Watched.seen:
+        assert n_rows == 4 * len(people)  # all rows of everybody who is there
+
+
+def test_own_folds_are_used() -> None:
+    Watched.seen.clear()
+    model = Watched(n_estimators=1, random_state=0)
+    tune_random_depth(model, X, Y, cv=KFold(3), max_random_depth=0)
+    tune_random_depth(model, X, Y, cv=[(np.arange(7), np.arange(7, 120))], max_random_depth=0)
+    assert [n_rows for _, n_rows in Watched.seen] == [80, 80, 80, 7]
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"tolerance": -0.1}, "tolerance=-0.1"),
+        ({"tolerance": np.nan}, "tolerance=nan"),
+        ({"cv": 1}, "cv=1"),
+        ({"max_random_depth": -1}, "max_random_depth=-1"),
+        ({"ids": [1, 2]}, "2 ids for 120 rows"),
+    ],
+)
+def test_nonsense_is_refused(options: dict[str, Any], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        tune_random_depth(MODEL, X, Y, **options)
