@@ -92,9 +92,26 @@ class Block::Pairs {
 
   LETHEON_INLINE void withdraw(const RowView& row, std::int32_t weight) const noexcept {
     Count* const counts = counts_ + (moments_ ? 0 : row.label) * stride_;
-    withdraw_pairs(low_, attributes_, n_, row.x, weight, counts);
+    for (std::size_t i = 0; i < n_; i += kLanes) {
+      typename CountVector<Count>::Type left;
+      withdraw_eight(low_ + i, attributes_ + i, row.x, weight, counts + i, left);
+    }
     for (std::size_t i = 0; moments_ && i < n_; ++i) {
       sums_[i] -= row.x[attributes_[i]] <= low_[i] ? weight * row.q : 0;
+    }
+  }
+
+  // The same for a row of two classes, counting rivals on the way.
+  LETHEON_INLINE void withdraw(const RowView& row, GiniRivals& rivals) const noexcept {
+    Count* const same = counts_ + row.label * stride_;
+    const Count* const other = counts_ + (1 - row.label) * stride_;
+    for (std::size_t i = 0; i < n_; i += kLanes) {
+      typename CountVector<Count>::Type left;
+      typename CountVector<Count>::Type left_other;
+      withdraw_eight(low_ + i, attributes_ + i, row.x, static_cast<std::int32_t>(row.weight),
+                     same + i, left);
+      load(other + i, left_other);
+      rivals.count(left, left_other, static_cast<std::int32_t>(n_ - i));
     }
   }
 
@@ -196,12 +213,12 @@ class Block::List {
     }
   }
 
-  // A row leaves (negative weight: comes). True if its value is on the list.
-  LETHEON_INLINE bool change(const RowView& row, std::int32_t weight) const noexcept {
+  // A row leaves (negative weight: comes).
+  LETHEON_INLINE Change change(const RowView& row, std::int32_t weight) const noexcept {
     const float x = row.x[entry_.attribute];
     if (std::isnan(x)) {
       change_missing(row, weight);
-      return false;
+      return {false, false};
     }
     if (moments_) {
       for (std::size_t j = 0; j < size(); ++j) {
@@ -210,6 +227,26 @@ class Block::List {
     }
     Count* const counts = counts_ + (moments_ ? 0 : row.label) * entry_.capacity;
     return withdraw_value(values_, size(), x, weight, counts, copies_);
+  }
+
+  // A row of two classes leaves; rivals are counted on the way.
+  LETHEON_INLINE Change withdraw(const RowView& row, GiniRivals& rivals) const noexcept {
+    using Counts = typename CountVector<Count>::Type;
+    Withdrawal<Count> withdrawal{row.x[entry_.attribute], static_cast<std::int32_t>(row.weight)};
+    Count* const same = counts_ + row.label * entry_.capacity;
+    const Count* const other = counts_ + (1 - row.label) * entry_.capacity;
+    const auto n_used = static_cast<std::int32_t>(entry_.n_used);
+    for (std::size_t j = 0; j < size(); j += kLanes) {
+      Counts left;
+      withdrawal.apply(values_ + j, same + j, copies_ + j, left);
+      const std::int32_t n = n_used - static_cast<std::int32_t>(j);
+      if (n > 0) {
+        Counts left_other;
+        load(other + j, left_other);
+        rivals.count(left, left_other, n);
+      }
+    }
+    return withdrawal.result();
   }
 
   // Takes out the values that nobody has any more.
@@ -359,7 +396,7 @@ LETHEON_INLINE void Block::withdraw_as(const RowView& row) noexcept {
   }
   for (Entry& entry : entries()) {
     List<Count> list(*this, entry);
-    if (list.change(row, weight)) {
+    if (list.change(row, weight).died) {
       list.drop_dead();
     }
   }
@@ -382,20 +419,20 @@ void Block::withdraw(const RowView& row) noexcept {
 }
 
 template <typename Count>
-LETHEON_INLINE bool Block::confirms_as(float bound, Lanes totals,
-                                       const Spec& spec) const noexcept {
-  GiniRivals rivals{static_cast<float>(totals[0]), static_cast<float>(totals[1]), bound};
+LETHEON_INLINE bool Block::confirm_as(const RowView& row, GiniRivals& rivals) noexcept {
   bool sure = true;
   std::int32_t n_one_sided = 0;
   if (header().n_pairs > 0) {
-    const Pairs<Count> pairs(*this);
-    rivals.count(pairs.counts(0), pairs.counts(1), pairs.size());
+    Pairs<Count>(*this).withdraw(row, rivals);
   }
   for (Entry& entry : entries()) {
-    const List<Count> list(*this, entry);
-    rivals.count(list.counts(0), list.counts(1), entry.n_used);
+    List<Count> list(*this, entry);
     sure = sure && entry.n_one_sided != kUnknown;
     n_one_sided += entry.n_one_sided;
+    if (list.withdraw(row, rivals).died) {
+      list.drop_dead();
+      sure = false;
+    }
   }
   // As long as no value has left a list, its candidates are the same unless another value has
   // become the greatest, which shows as one more empty side.
@@ -403,30 +440,41 @@ LETHEON_INLINE bool Block::confirms_as(float bound, Lanes totals,
          GiniRivals::sum(rivals.near) == 1;  // the split itself
 }
 
-LETHEON_VECTOR bool Block::confirms_narrow(float bound, Lanes totals,
-                                           const Spec& spec) const noexcept {
-  return confirms_as<std::uint16_t>(bound, totals, spec);
+LETHEON_VECTOR bool Block::confirm_narrow(const RowView& row, float bound, Lanes totals) noexcept {
+  GiniRivals rivals{static_cast<float>(totals[row.label]),
+                    static_cast<float>(totals[1 - row.label]), bound};
+  return confirm_as<std::uint16_t>(row, rivals);
 }
 
-LETHEON_VECTOR bool Block::confirms_wide(float bound, Lanes totals,
-                                         const Spec& spec) const noexcept {
-  return confirms_as<std::uint32_t>(bound, totals, spec);
+LETHEON_VECTOR bool Block::confirm_wide(const RowView& row, float bound, Lanes totals) noexcept {
+  GiniRivals rivals{static_cast<float>(totals[row.label]),
+                    static_cast<float>(totals[1 - row.label]), bound};
+  return confirm_as<std::uint32_t>(row, rivals);
 }
 
-bool Block::confirms(Lanes left, Lanes totals, const Spec& spec) const noexcept {
-  if (spec.criterion != Criterion::gini || totals.size() != 2 || spec.min_samples_leaf != 1) {
+bool Block::keeps_any_missing() const noexcept {
+  return std::ranges::any_of(entries(), [](const Entry& entry) { return entry.keeps_missing != 0; });
+}
+
+bool Block::withdraw_and_confirm(const RowView& row, Lanes left, Lanes totals,
+                                 const Spec& spec) noexcept {
+  const bool usual = spec.criterion == Criterion::gini && totals.size() == 2 &&
+                     spec.min_samples_leaf == 1;
+  if (!usual || keeps_any_missing()) {
+    withdraw(row);
     return false;
   }
   const std::int64_t n = totals[0] + totals[1];
   const std::int64_t n_left = left[0] + left[1];
   if (n >= kExactFloats || n_left == 0 || n_left == n) {
+    withdraw(row);
     return false;
   }
   const std::array<std::int64_t, 2> right{totals[0] - left[0], totals[1] - left[1]};
   const double score = Gini::of(left, right, n_left, n - n_left);
   const auto bound = static_cast<float>(score * (1.0 - kNear));
-  return header().layout == Layout::narrow ? confirms_narrow(bound, totals, spec)
-                                           : confirms_wide(bound, totals, spec);
+  return header().layout == Layout::narrow ? confirm_narrow(row, bound, totals)
+                                           : confirm_wide(row, bound, totals);
 }
 
 template <typename Count>
@@ -440,7 +488,7 @@ bool Block::admit_as(const RowView& row, std::uint64_t key) noexcept {
     if (std::isnan(x) && !list.keeps_missing()) {
       return false;
     }
-    const bool listed = list.change(row, -static_cast<std::int32_t>(row.weight));
+    const bool listed = list.change(row, -static_cast<std::int32_t>(row.weight)).listed;
     if (listed || std::isnan(x)) {
       continue;
     }

@@ -77,6 +77,7 @@ void Column::assign(std::vector<float> values) {
     values_.shrink_to_fit();
   } else {
     values_ = std::move(values);
+    has_missing_ = std::ranges::any_of(values_, [](float x) { return std::isnan(x); });
   }
 }
 
@@ -135,6 +136,8 @@ void Column::append(std::span<const float> values) {
     assign(std::move(all));
   } else {
     values_.insert(values_.end(), values.begin(), values.end());
+    has_missing_ = has_missing_ ||
+                   std::ranges::any_of(values, [](float x) { return std::isnan(x); });
   }
 }
 

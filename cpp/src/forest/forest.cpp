@@ -19,7 +19,7 @@ namespace letheon::forest {
 namespace {
 
 constexpr std::size_t kRowsTogether = 256;
-constexpr std::size_t kTreesTogether = 25;
+constexpr std::size_t kTreesTogether = 20;
 
 std::vector<std::size_t> rows_with_weight(const Batch& batch) {
   std::vector<std::size_t> rows;

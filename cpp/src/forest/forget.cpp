@@ -117,12 +117,9 @@ void Forgetter::visit(Tree& tree, const Step& step, Members members, bool eager)
   const std::uint32_t n_left = part(leaving_, members, before);
   // Many leaving rows: counting what is left is cheaper than taking them out one by one.
   const bool use_cache = node.cache != nullptr && members.size() * 4 <= node.size;
-  if (use_cache && node.kind == Kind::greedy) {
-    withdraw(Block(node.cache.get()), members);
-    if (is_confirmed(tree, step.id, members.first(n_left))) {
-      descend(node, step, n_left);
-      return;
-    }
+  if (use_cache && node.kind == Kind::greedy && withdraw(tree, step.id, members, n_left)) {
+    descend(node, step, n_left);
+    return;
   }
   Judgement judgement{.kind = Kind::unbuilt};
   try {
@@ -150,16 +147,19 @@ void Forgetter::descend(const Node& node, const Step& step, std::uint32_t n_left
   }
 }
 
-bool Forgetter::is_confirmed(const Tree& tree, NodeId id, Members going_left) const noexcept {
-  const Lanes before = tree.totals(tree.node(id).left);
-  if (before.size() != 2 || tree.is_regression()) {
+bool Forgetter::withdraw(const Tree& tree, NodeId id, Members members,
+                         std::uint32_t n_left) const noexcept {
+  const Node& node = tree.node(id);
+  Block block(node.cache.get());
+  const Lanes before = tree.totals(node.left);
+  if (members.size() > 1 || before.size() != 2 || tree.is_regression()) {
+    withdraw(block, members);
     return false;
   }
+  const RowView row = row_view(leaving_, members[0]);
   std::array<std::int64_t, 2> left{before[0], before[1]};
-  for (const std::uint32_t member : going_left) {
-    left[leaving_.labels[member]] -= leaving_.weights[member];
-  }
-  return Block(tree.node(id).cache.get()).confirms(left, tree.totals(id), spec_);
+  left[row.label] -= n_left > 0 ? row.weight : 0;
+  return block.withdraw_and_confirm(row, left, tree.totals(id), spec_);
 }
 
 void Forgetter::withdraw(Block block, Members members) const noexcept {
@@ -171,7 +171,8 @@ void Forgetter::withdraw(Block block, Members members) const noexcept {
 void Forgetter::visit_childless(Tree& tree, const Step& step, Members members,
                                 bool eager) noexcept {
   remove_rows(tree, step.id, members);
-  if (tree.node(step.id).kind == Kind::blocked) {
+  if (tree.node(step.id).kind == Kind::blocked &&
+      !grower_.is_final(tree.sums(step.id), step.depth)) {
     // The values that are left may bring other candidates forward.
     ++report_.rebuilt_nodes;
     report_.rebuilt_rows += tree.node(step.id).size;
@@ -353,12 +354,13 @@ bool Forgetter::cost_at(const Tree& tree, const Step& step, Members members) {
     return false;
   }
   Judgement judgement{.kind = Kind::unbuilt};
-  if (node.cache != nullptr && node.kind == Kind::greedy) {
+  const bool use_cache = node.cache != nullptr && members.size() * 4 <= remaining;
+  if (use_cache && node.kind == Kind::greedy) {
     const std::size_t words = Block(node.cache.get()).n_bytes() / 8;
     scratch_.block.assign(node.cache.get(), node.cache.get() + words);
     withdraw(Block(scratch_.block.data()), members);
     judgement = judge_by_block(Block(scratch_.block.data()), scratch_.lanes);
-  } else if (node.cache != nullptr) {
+  } else if (use_cache) {
     Extremes extremes = extremes_of(node);
     judgement = judge_by_extremes(tree, step, members, extremes);
   }
@@ -370,6 +372,9 @@ bool Forgetter::cost_at(const Tree& tree, const Step& step, Members members) {
   }
   if (moves_nothing(node, judgement)) {
     return true;
+  }
+  if (judgement.verdict.kind != Verdict::Kind::split && judgement.kind != Kind::unbuilt) {
+    return false;  // becomes a leaf: nothing to build
   }
   ++report_.rebuilt_nodes;
   report_.rebuilt_rows += remaining;

@@ -131,10 +131,12 @@ void Grower::divide(Tree& tree, NodeId id, const Judgement& judgement) {
       goes_left[i] = left[column.codes()[rows[i]]];
     }
   } else {
-    const std::uint8_t missing = verdict.missing_left ? 1 : 0;
+    const float* const values = column.values();
     for (std::size_t i = 0; i < rows.size(); ++i) {
-      const float x = column.values()[rows[i]];
-      goes_left[i] = x <= verdict.threshold ? 1 : (std::isnan(x) ? missing : 0);
+      goes_left[i] = values[rows[i]] <= verdict.threshold ? 1 : 0;
+    }
+    for (std::size_t i = 0; verdict.missing_left && i < rows.size(); ++i) {
+      goes_left[i] |= std::isnan(values[rows[i]]) ? 1 : 0;
     }
   }
 

@@ -52,11 +52,11 @@ Range range_of(const float* values, std::size_t n) noexcept {
 
 namespace {
 
-// Few edges: one pass over the values per edge, in blocks that stay in the first cache.
+// Few edges: one pass over the values per edge, in blocks that stay in registers.
 LETHEON_VECTOR
-void count_edges_below(const float* x, std::size_t n, const float* edges, std::size_t n_edges,
-                       std::uint32_t* out) noexcept {
-  constexpr std::size_t kBlock = 16;
+void count_few_edges_below(const float* x, std::size_t n, const float* edges, std::size_t n_edges,
+                           std::uint32_t* out) noexcept {
+  constexpr std::size_t kBlock = 32;
   std::size_t i = 0;
   for (; i + kBlock <= n; i += kBlock) {
     std::uint32_t below[kBlock] = {};
@@ -80,19 +80,41 @@ void count_edges_below(const float* x, std::size_t n, const float* edges, std::s
 
 }  // namespace
 
-void cells(const float* x, std::size_t n, const float* edges, std::size_t n_edges,
-           std::uint32_t* out) noexcept {
+void count_edges_below(const float* x, std::size_t n, const float* edges, std::size_t n_edges,
+                       std::uint32_t* out) noexcept {
   constexpr std::size_t kFew = 64;
   if (n_edges <= kFew) {
-    count_edges_below(x, n, edges, n_edges, out);
-  } else {
-    for (std::size_t i = 0; i < n; ++i) {
-      out[i] = static_cast<std::uint32_t>(std::lower_bound(edges, edges + n_edges, x[i]) - edges);
-    }
+    count_few_edges_below(x, n, edges, n_edges, out);
+    return;
   }
   for (std::size_t i = 0; i < n; ++i) {
-    out[i] = 2 * out[i] + (edges[out[i]] == x[i] ? 0u : 1u);
+    out[i] = static_cast<std::uint32_t>(std::lower_bound(edges, edges + n_edges, x[i]) - edges);
   }
+}
+
+LETHEON_VECTOR
+std::size_t places_below(const std::uint32_t* numbers, std::size_t n, std::uint32_t bound,
+                         std::uint32_t* out) noexcept {
+  constexpr std::size_t kBlock = 32;
+  std::size_t n_out = 0;
+  for (std::size_t i = 0; i < n; i += kBlock) {
+    const std::size_t end = i + kBlock < n ? i + kBlock : n;
+    // Most blocks hold none.
+    if (end - i == kBlock) {
+      std::uint32_t hits = 0;
+      for (std::size_t b = 0; b < kBlock; ++b) {
+        hits |= numbers[i + b] < bound ? 1u : 0u;
+      }
+      if (hits == 0) {
+        continue;
+      }
+    }
+    for (std::size_t k = i; k < end; ++k) {
+      out[n_out] = static_cast<std::uint32_t>(k);
+      n_out += numbers[k] < bound ? 1 : 0;
+    }
+  }
+  return n_out;
 }
 
 }  // namespace letheon::forest

@@ -1,9 +1,11 @@
 #include "letheon/forest/scan.hpp"
 
 #include <algorithm>
+#include <array>
 #include <bit>
 #include <cmath>
 #include <limits>
+#include <numeric>
 
 #include "letheon/forest/kernels.hpp"
 #include "letheon/forest/keys.hpp"
@@ -13,6 +15,7 @@ namespace letheon::forest {
 namespace {
 
 constexpr std::uint64_t kAllPriorities = std::uint64_t{1} << 32;
+constexpr std::size_t kPackedCells = 257;
 
 bool get(const std::vector<std::uint64_t>& bits, std::uint32_t index) noexcept {
   return (bits[index / 64] >> (index % 64) & 1) != 0;
@@ -20,6 +23,26 @@ bool get(const std::vector<std::uint64_t>& bits, std::uint32_t index) noexcept {
 
 void set(std::vector<std::uint64_t>& bits, std::uint32_t index) noexcept {
   bits[index / 64] |= std::uint64_t{1} << (index % 64);
+}
+
+// Takes repetitions out of a sorted list and counts them.
+void count_copies(std::vector<std::uint64_t>& sorted, std::vector<std::int64_t>& copies) {
+  copies.clear();
+  std::size_t kept = 0;
+  for (std::size_t i = 0; i < sorted.size(); ++i) {
+    if (i > 0 && sorted[i] == sorted[kept - 1]) {
+      ++copies.back();
+    } else {
+      sorted[kept++] = sorted[i];
+      copies.push_back(1);
+    }
+  }
+  sorted.resize(kept);
+}
+
+// The bits of a float as a number with the same order.
+constexpr std::uint32_t ordered_bits(std::uint32_t bits) noexcept {
+  return (bits & 0x80000000u) != 0 ? ~bits : bits | 0x80000000u;
 }
 
 // Adds row i to the lanes at `lanes`.
@@ -39,15 +62,38 @@ struct Adder {
   }
 };
 
+// Two classes without weights: both counts of a cell in one number, and neighbouring rows in
+// different tables, so that one addition seldom waits for another.
+template <typename Cell>
+void tally_two(std::size_t n, std::size_t n_cells, const std::uint16_t* labels,
+               std::int64_t* tallies, Cell cell) {
+  std::array<std::uint64_t, kPackedCells> even;
+  std::array<std::uint64_t, kPackedCells> odd;
+  std::fill_n(even.begin(), n_cells, 0);
+  std::fill_n(odd.begin(), n_cells, 0);
+  std::size_t i = 0;
+  for (; i + 2 <= n; i += 2) {
+    even[cell(i)] += 1 + (std::uint64_t{labels[i]} << 32);
+    odd[cell(i + 1)] += 1 + (std::uint64_t{labels[i + 1]} << 32);
+  }
+  if (i < n) {
+    even[cell(i)] += 1 + (std::uint64_t{labels[i]} << 32);
+  }
+  for (std::size_t k = 0; k < n_cells; ++k) {
+    const std::uint64_t both = even[k] + odd[k];
+    const auto second = static_cast<std::int64_t>(both >> 32);
+    tallies[2 * k] += static_cast<std::int64_t>(both & 0xFFFFFFFFu) - second;
+    tallies[2 * k + 1] += second;
+  }
+}
+
 // Calls add(lanes, i) with the branches of Adder decided outside of the loop.
 template <typename Cell>
-void tally(std::size_t n, std::uint32_t n_lanes, const Adder& adder, std::int64_t* tallies,
-           Cell cell) {
+void tally(std::size_t n, std::uint32_t n_lanes, std::size_t n_cells, const Adder& adder,
+           std::int64_t* tallies, Cell cell) {
   if (adder.labels != nullptr && adder.weights == nullptr) {
-    if (n_lanes == 2) {
-      for (std::size_t i = 0; i < n; ++i) {
-        ++tallies[cell(i) * 2 + adder.labels[i]];
-      }
+    if (n_lanes == 2 && n_cells <= kPackedCells) {
+      tally_two(n, n_cells, adder.labels, tallies, cell);
       return;
     }
     for (std::size_t i = 0; i < n; ++i) {
@@ -174,8 +220,9 @@ void Scanner::tally_codes(const Column& column) {
     tallies[3] = ones_labelled;
     return;
   }
-  tally(rows_.size(), n_lanes, adder, tallies, [&](std::size_t i) {
-    return std::min<std::size_t>(codes[rows_[i]], n_codes);
+  const Slot* const rows = rows_.data();
+  tally(rows_.size(), n_lanes, n_codes + 1, adder, tallies, [=](std::size_t i) {
+    return std::min<std::size_t>(codes[rows[i]], n_codes);
   });
 }
 
@@ -265,93 +312,121 @@ bool Scanner::lowest_priorities(std::uint64_t key, std::size_t n, std::uint32_t 
   scratch_.priorities.resize(std::max(scratch_.priorities.size(), n));
   std::uint32_t* priority_of = scratch_.priorities.data();
   priorities(key, values, n, priority_of);
+  scratch_.place_numbers.resize(std::max(scratch_.place_numbers.size(), n));
+  std::uint32_t* const numbers = scratch_.place_numbers.data();
+  auto& places = scratch_.places;
   auto& found = scratch_.found;
-  // A bound that about one and a half times `keep` values pass; raised if they were too few.
-  const std::uint64_t wanted = std::uint64_t{keep} + keep / 2 + 16;
+  // A bound that somewhat more than `keep` values pass; raised if they were too few.
+  const std::uint64_t wanted = std::uint64_t{keep} + keep / 4 + 12;
   std::uint64_t bound = n <= wanted ? kAllPriorities : kAllPriorities / n * wanted;
   for (;;) {
+    if (bound >= kAllPriorities) {
+      std::iota(numbers, numbers + n, 0u);
+      places = {numbers, n};
+    } else {
+      places = {numbers,
+                places_below(priority_of, n, static_cast<std::uint32_t>(bound), numbers)};
+    }
     found.clear();
-    for (std::size_t i = 0; i < n; ++i) {
-      if (priority_of[i] < bound) {
-        found.push_back(std::uint64_t{priority_of[i]} << 32 |
-                        std::bit_cast<std::uint32_t>(values[i]));
-      }
+    for (const std::uint32_t i : places) {
+      found.push_back(std::uint64_t{priority_of[i]} << 32 |
+                      std::bit_cast<std::uint32_t>(values[i]));
     }
     std::ranges::sort(found);
-    found.erase(std::ranges::unique(found).begin(), found.end());
+    count_copies(found, scratch_.copies);
     if (bound >= kAllPriorities || found.size() >= keep) {
       break;
     }
-    bound = std::min(bound * 8, kAllPriorities);
+    bound = std::min(bound * 4, kAllPriorities);
   }
   const bool truncated = found.size() > keep || bound < kAllPriorities;
   found.resize(std::min<std::size_t>(found.size(), keep));
   return truncated;
 }
 
+// Whoever has a kept value was among those whose priority was low enough.
+void Scanner::weigh_copies(const float* x, const std::uint32_t* weights,
+                           std::span<const std::uint64_t> by_value, std::size_t first) {
+  Draft& draft = scratch_.draft;
+  std::fill(draft.copies.begin() + static_cast<std::ptrdiff_t>(first), draft.copies.end(), 0);
+  for (const std::uint32_t i : scratch_.places) {
+    const std::uint64_t key = ordered_bits(std::bit_cast<std::uint32_t>(x[i]));
+    const auto place = std::ranges::lower_bound(by_value, key << 32);
+    if (place != by_value.end() && *place >> 32 == key) {
+      draft.copies[first + (*place & 0xFFFFFFFFu)] += weights[i];
+    }
+  }
+}
+
 bool Scanner::list_values(const Column& column, std::uint32_t attribute, std::uint64_t key,
                           std::uint32_t keep) {
   gather_values(column);
   const std::uint32_t n_lanes = table_.n_lanes();
-  const Range range = range_of(scratch_.values.data(), rows_.size());
-  if (range.least > range.greatest || (range.least == range.greatest && !range.has_missing)) {
-    return false;
+  bool has_missing = false;
+  if (column.has_missing()) {
+    const Range range = range_of(scratch_.values.data(), rows_.size());
+    has_missing = range.has_missing;
+    if (range.least > range.greatest) {
+      return false;
+    }
   }
   Draft& draft = scratch_.draft;
   const std::size_t missing_at = draft.missing.size();
   draft.missing.resize(missing_at + n_lanes, 0);
   std::size_t n = rows_.size();
   Adder adder{labels_, q_, weights_};
-  if (range.has_missing) {
+  if (has_missing) {
     n = set_missing_apart(draft.missing.data() + missing_at);
     adder = {labels_ == nullptr ? nullptr : scratch_.labels_present.data(),
              scratch_.q_present.data(),
              weights_ == nullptr ? nullptr : scratch_.weights_present.data()};
   }
   const bool truncated = lowest_priorities(key, n, keep);
+  if (scratch_.found.size() == 1 && !truncated && !has_missing) {
+    draft.missing.resize(missing_at);
+    return false;
+  }
 
   // The kept values, ascending, cut the line into cells.
   const auto& found = scratch_.found;
   const std::size_t m = found.size();
-  auto& edges = scratch_.edges;
-  edges.resize(m + 1);
-  for (std::size_t k = 0; k < m; ++k) {
-    edges[k] = std::bit_cast<float>(static_cast<std::uint32_t>(found[k]));
-  }
-  std::sort(edges.begin(), edges.begin() + static_cast<std::ptrdiff_t>(m));
-  edges[m] = std::numeric_limits<float>::quiet_NaN();
-  scratch_.cells.resize(std::max(scratch_.cells.size(), n));
-  cells(scratch_.values.data(), n, edges.data(), m, scratch_.cells.data());
-  auto& tallies = scratch_.tallies;
-  tallies.assign((2 * m + 2) * n_lanes, 0);
-  const std::uint32_t* cell_of = scratch_.cells.data();
-  tally(n, n_lanes, adder, tallies.data(), [=](std::size_t i) { return cell_of[i]; });
-
-  // Cell 2 k + 1 holds what lies between edge k - 1 and edge k, cell 2 k edge k itself.
+  auto& by_value = scratch_.by_value;  // (value, entry)
+  by_value.clear();
   const auto first = static_cast<std::uint32_t>(draft.values.size());
-  draft.values.resize(first + m);
-  draft.copies.resize(first + m);
-  draft.left.resize((first + m) * n_lanes);
-  scratch_.ranks.resize(m);
   for (std::size_t k = 0; k < m; ++k) {
-    const float value = std::bit_cast<float>(static_cast<std::uint32_t>(found[k]));
-    const auto place = std::lower_bound(edges.begin(), edges.begin() + static_cast<std::ptrdiff_t>(m), value);
-    scratch_.ranks[static_cast<std::size_t>(place - edges.begin())] = static_cast<std::uint32_t>(k);
-    draft.values[first + k] = value;
+    const auto bits = static_cast<std::uint32_t>(found[k]);
+    draft.values.push_back(std::bit_cast<float>(bits));
+    by_value.push_back(std::uint64_t{ordered_bits(bits)} << 32 | k);
   }
-  std::vector<std::int64_t>& sums = scratch_.running;
-  sums.assign(n_lanes, 0);
+  std::ranges::sort(by_value);
+  auto& edges = scratch_.edges;
+  edges.resize(m);
   for (std::size_t k = 0; k < m; ++k) {
-    const std::int64_t* same = tallies.data() + 2 * k * n_lanes;
-    const std::size_t entry = first + scratch_.ranks[k];
-    draft.copies[entry] = table_.is_regression() ? same[0] : class_weight({same, n_lanes});
-    for (std::uint32_t lane = 0; lane < n_lanes; ++lane) {
-      sums[lane] += same[lane] + same[n_lanes + lane];
-      draft.left[entry * n_lanes + lane] = sums[lane];
-    }
+    edges[k] = draft.values[first + (by_value[k] & 0xFFFFFFFFu)];
+  }
+  draft.copies.insert(draft.copies.end(), scratch_.copies.begin(),
+                      scratch_.copies.begin() + static_cast<std::ptrdiff_t>(m));
+  const float* const x = scratch_.values.data();
+  if (adder.weights != nullptr) {
+    weigh_copies(x, adder.weights, by_value, first);
+  }
+  scratch_.cells.resize(std::max(scratch_.cells.size(), n));
+  count_edges_below(x, n, edges.data(), m, scratch_.cells.data());
+  auto& tallies = scratch_.tallies;
+  tallies.assign((m + 1) * n_lanes, 0);
+  const std::uint32_t* const below = scratch_.cells.data();
+  tally(n, n_lanes, m + 1, adder, tallies.data(), [=](std::size_t i) { return below[i]; });
+  // Cell k holds what lies above edge k - 1, edge k included.
+  for (std::size_t k = n_lanes; k < m * n_lanes; ++k) {
+    tallies[k] += tallies[k - n_lanes];
+  }
+  draft.left.resize((first + m) * n_lanes);
+  for (std::size_t k = 0; k < m; ++k) {
+    std::copy_n(tallies.data() + k * n_lanes, n_lanes,
+                draft.left.data() + (first + (by_value[k] & 0xFFFFFFFFu)) * n_lanes);
   }
   draft.lists.push_back({attribute, first, static_cast<std::uint32_t>(m), truncated,
-                         range.has_missing});
+                         has_missing});
   return true;
 }
 

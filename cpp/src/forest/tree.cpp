@@ -103,6 +103,9 @@ bool Sums::is_pure() const noexcept {
     const auto sum = static_cast<Wide>(lanes[1] < 0 ? -lanes[1] : lanes[1]);
     return sum * sum == static_cast<Wide>(lanes[0]) * *squares;
   }
+  if (lanes.size() == 2) {
+    return lanes[0] == 0 || lanes[1] == 0;
+  }
   return std::ranges::count_if(lanes, [](auto lane) { return lane != 0; }) <= 1;
 }
 

@@ -67,6 +67,8 @@ struct Draft {
   }
 };
 
+struct GiniRivals;
+
 using Bytes8 = std::vector<std::uint64_t>;  // storage aligned for every member of a block
 
 class Block {
@@ -84,9 +86,11 @@ class Block {
   void withdraw(const RowView& row) noexcept;
   [[nodiscard]] bool admit(const RowView& row, std::uint64_t key, std::int64_t weight) noexcept;
 
-  // Whether the split that leaves `left` on its left is certainly still the best: a quick look
-  // that says no when it is not sure. Only for the usual case of two classes and Gini.
-  [[nodiscard]] bool confirms(Lanes left, Lanes totals, const Spec& spec) const noexcept;
+  // One row leaves, and the node's split is looked at: true if it is certainly still the best.
+  // `left` and `totals` are the lanes of its left side and of the node, without the row. Quick,
+  // and never sure except in the usual case: two classes, Gini, nothing missing.
+  [[nodiscard]] bool withdraw_and_confirm(const RowView& row, Lanes left, Lanes totals,
+                                          const Spec& spec) noexcept;
   // `totals` are the lanes of all the node's rows.
   [[nodiscard]] Verdict decide(Lanes totals, const Spec& spec) noexcept;
 
@@ -136,9 +140,10 @@ class Block {
   void withdraw_narrow(const RowView& row) noexcept;
   void withdraw_wide(const RowView& row) noexcept;
   template <typename Count>
-  [[nodiscard]] bool confirms_as(float bound, Lanes totals, const Spec& spec) const noexcept;
-  [[nodiscard]] bool confirms_narrow(float bound, Lanes totals, const Spec& spec) const noexcept;
-  [[nodiscard]] bool confirms_wide(float bound, Lanes totals, const Spec& spec) const noexcept;
+  [[nodiscard]] bool confirm_as(const RowView& row, GiniRivals& rivals) noexcept;
+  [[nodiscard]] bool confirm_narrow(const RowView& row, float bound, Lanes totals) noexcept;
+  [[nodiscard]] bool confirm_wide(const RowView& row, float bound, Lanes totals) noexcept;
+  [[nodiscard]] bool keeps_any_missing() const noexcept;
   template <typename Count>
   [[nodiscard]] bool admit_as(const RowView& row, std::uint64_t key) noexcept;
 

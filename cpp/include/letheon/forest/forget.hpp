@@ -75,8 +75,9 @@ class Forgetter {
   void visit_childless(Tree& tree, const Step& step, Members members, bool eager) noexcept;
   // Goes on below a node whose split stays; the first n_left members go left.
   void descend(const Node& node, const Step& step, std::uint32_t n_left);
-  // Whether a greedy node's split certainly stays; its block is up to date.
-  [[nodiscard]] bool is_confirmed(const Tree& tree, NodeId id, Members going_left) const noexcept;
+  // Brings the block of a greedy node up to date; true if its split certainly stays.
+  [[nodiscard]] bool withdraw(const Tree& tree, NodeId id, Members members,
+                              std::uint32_t n_left) const noexcept;
   void withdraw(Block block, Members members) const noexcept;
   // How the node is to be split without the members; Kind::unbuilt: build it anew. `use_cache`:
   // the cache is there, and a block is up to date.

@@ -22,9 +22,12 @@ struct Range {
 // NaN apart; least > greatest if there is nothing else.
 [[nodiscard]] Range range_of(const float* values, std::size_t n) noexcept;
 
-// out[i] = 2 * (number of `edges` below x[i]) + (1 if x[i] is not the next edge); edges ascend,
-// and edges[n_edges] is NaN.
-void cells(const float* x, std::size_t n, const float* edges, std::size_t n_edges,
-           std::uint32_t* out) noexcept;
+// out[i] = number of ascending `edges` below x[i].
+void count_edges_below(const float* x, std::size_t n, const float* edges, std::size_t n_edges,
+                       std::uint32_t* out) noexcept;
+
+// Appends the places i with numbers[i] < bound to `out`, which has room for n; returns how many.
+[[nodiscard]] std::size_t places_below(const std::uint32_t* numbers, std::size_t n,
+                                       std::uint32_t bound, std::uint32_t* out) noexcept;
 
 }  // namespace letheon::forest

@@ -38,11 +38,13 @@ struct Scratch {
   std::vector<float> values;
   std::vector<std::uint32_t> priorities;
   std::vector<std::uint32_t> cells;
+  std::vector<std::uint32_t> place_numbers;
+  std::span<const std::uint32_t> places;  // rows whose priority was low enough
   std::vector<std::int64_t> tallies;
   std::vector<std::uint64_t> found;
   std::vector<float> edges;
-  std::vector<std::uint32_t> ranks;
-  std::vector<std::int64_t> running;
+  std::vector<std::int64_t> copies;
+  std::vector<std::uint64_t> by_value;
   std::vector<std::int64_t> lanes;
   AttributeOrder order;
   Draft draft;
@@ -85,6 +87,8 @@ class Scanner {
                                 std::uint32_t keep);
   [[nodiscard]] bool list_values(const Column& column, std::uint32_t attribute, std::uint64_t key,
                                  std::uint32_t keep);
+  void weigh_copies(const float* x, const std::uint32_t* weights,
+                    std::span<const std::uint64_t> by_value, std::size_t first);
   [[nodiscard]] std::optional<Extremes> extremes(std::uint32_t attribute);
   [[nodiscard]] bool codes_vary(const Column& column) const noexcept;
   void tally_codes(const Column& column);

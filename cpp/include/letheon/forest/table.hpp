@@ -56,7 +56,7 @@ class Column {
   void truncate(std::size_t n_slots) noexcept;
 
   [[nodiscard]] bool is_coded() const noexcept { return coded_; }
-  // Coded columns: whether a row without a value was there when the codes were made.
+  // Whether a row without a value may be there; false is certain.
   [[nodiscard]] bool has_missing() const noexcept { return has_missing_; }
   [[nodiscard]] const std::uint8_t* codes() const noexcept { return codes_.data(); }
   [[nodiscard]] const float* values() const noexcept { return values_.data(); }

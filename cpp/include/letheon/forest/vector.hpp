@@ -45,57 +45,84 @@ LETHEON_INLINE void store(T* place, const V& vector) noexcept {
   std::memcpy(place, &vector, sizeof(V));
 }
 
-// One row of weight w leaves (w < 0: comes): count[j] -= w where x <= value[j], and
-// copies[j] -= w where x == value[j]. Returns whether there was such a j.
+// What happened to a list of candidates.
+struct Change {
+  bool listed;  // the row's value is on the list
+  bool died;    // nobody has that value any more
+};
+
+// A row of weight w leaves (w < 0: comes): count[j] -= w where x <= value[j], and copies[j] -= w
+// where x == value[j].
 template <typename Count>
-LETHEON_INLINE bool withdraw_value(const float* value, std::size_t n, float x, std::int32_t w,
-                                   Count* count, Count* copies) noexcept {
+struct Withdrawal {
   using Counts = typename CountVector<Count>::Type;
-  Ints any{};
-  for (std::size_t j = 0; j < n; j += kLanes) {
+
+  float x;
+  std::int32_t w;
+  Counts listed{};
+  Counts died{};
+
+  // Eight candidates; returns their new counts.
+  LETHEON_INLINE void apply(const float* value, Count* count, Count* copies,
+                            Counts& counts) noexcept {
     Floats values;
-    Counts counts;
     Counts copied;
-    load(value + j, values);
-    load(count + j, counts);
-    load(copies + j, copied);
-    const Ints below = (x <= values) & w;
-    const Ints same = (x == values) & w;
-    any |= same;
-    store(count + j, counts - __builtin_convertvector(below, Counts));
-    store(copies + j, copied - __builtin_convertvector(same, Counts));
+    load(value, values);
+    load(count, counts);
+    load(copies, copied);
+    const Counts same = __builtin_convertvector((x == values) & w, Counts);
+    counts -= __builtin_convertvector((x <= values) & w, Counts);
+    copied -= same;
+    listed |= same;
+    died |= same & (Counts)(copied == 0);
+    store(count, counts);
+    store(copies, copied);
   }
-  std::int32_t found = 0;
-  for (std::size_t k = 0; k < kLanes; ++k) {
-    found |= any[k];
+
+  [[nodiscard]] LETHEON_INLINE Change result() const noexcept {
+    Count any_listed = 0;
+    Count any_died = 0;
+    for (std::size_t k = 0; k < kLanes; ++k) {
+      any_listed = static_cast<Count>(any_listed | listed[k]);
+      any_died = static_cast<Count>(any_died | died[k]);
+    }
+    return {any_listed != 0, any_died != 0};
   }
-  return found != 0;
+};
+
+template <typename Count>
+LETHEON_INLINE Change withdraw_value(const float* value, std::size_t n, float x, std::int32_t w,
+                                     Count* count, Count* copies) noexcept {
+  Withdrawal<Count> withdrawal{x, w};
+  for (std::size_t j = 0; j < n; j += kLanes) {
+    typename CountVector<Count>::Type counts;
+    withdrawal.apply(value + j, count + j, copies + j, counts);
+  }
+  return withdrawal.result();
 }
 
-// The same with one attribute per candidate: count[j] -= w where x[attribute[j]] <= value[j].
+// The same for eight candidates that have an attribute each.
 template <typename Count>
-LETHEON_INLINE void withdraw_pairs(const float* value, const std::uint32_t* attribute,
-                                   std::size_t n, const float* x, std::int32_t w,
-                                   Count* count) noexcept {
-  using Counts = typename CountVector<Count>::Type;
-  for (std::size_t j = 0; j < n; j += kLanes) {
-    float gathered[kLanes];
-    for (std::size_t k = 0; k < kLanes; ++k) {
-      gathered[k] = x[attribute[j + k]];
-    }
-    Floats values;
-    Floats xs;
-    Counts counts;
-    load(value + j, values);
-    load(gathered, xs);
-    load(count + j, counts);
-    store(count + j, counts - __builtin_convertvector((xs <= values) & w, Counts));
+LETHEON_INLINE void withdraw_eight(const float* value, const std::uint32_t* attribute,
+                                   const float* x, std::int32_t w, Count* count,
+                                   typename CountVector<Count>::Type& counts) noexcept {
+  float gathered[kLanes];
+  for (std::size_t k = 0; k < kLanes; ++k) {
+    gathered[k] = x[attribute[k]];
   }
+  Floats values;
+  Floats xs;
+  load(value, values);
+  load(gathered, xs);
+  load(count, counts);
+  counts -= __builtin_convertvector((xs <= values) & w, typename CountVector<Count>::Type);
+  store(count, counts);
 }
 
 // How many candidates come near a Gini score, and how many have an empty side, in single
 // precision. Near means at least `bound`; with bound = score * (1 - kNear) every candidate whose
-// exact score is not below the score is counted. Needs a total weight below 2^24.
+// exact score is not below the score is counted. Needs a total weight below 2^24. The two classes
+// may be given in either order.
 inline constexpr double kNear = 1e-6;
 
 struct GiniRivals {
@@ -105,23 +132,17 @@ struct GiniRivals {
   Ints near{};
   Ints one_sided{};
 
-  template <typename Count>
-  LETHEON_INLINE void count(const Count* l0, const Count* l1, std::size_t n) noexcept {
-    using Counts = typename CountVector<Count>::Type;
-    for (std::size_t j = 0; j < n; j += kLanes) {
-      Counts left0;
-      Counts left1;
-      load(l0 + j, left0);
-      load(l1 + j, left1);
-      const Floats a0 = __builtin_convertvector(__builtin_convertvector(left0, Ints), Floats);
-      const Floats a1 = __builtin_convertvector(__builtin_convertvector(left1, Ints), Floats);
-      const Floats b0 = total0 - a0;
-      const Floats b1 = total1 - a1;
-      const Floats value = (a0 * a0 + a1 * a1) / (a0 + a1) + (b0 * b0 + b1 * b1) / (b0 + b1);
-      const Ints inside = Ints{0, 1, 2, 3, 4, 5, 6, 7} < static_cast<std::int32_t>(n - j);
-      near -= (value >= bound) & inside;
-      one_sided -= (value != value) & inside;  // 0 / 0
-    }
+  // The first n of eight candidates, by what lies left of them.
+  template <typename Counts>
+  LETHEON_INLINE void count(const Counts& left0, const Counts& left1, std::int32_t n) noexcept {
+    const Floats a0 = __builtin_convertvector(__builtin_convertvector(left0, Ints), Floats);
+    const Floats a1 = __builtin_convertvector(__builtin_convertvector(left1, Ints), Floats);
+    const Floats b0 = total0 - a0;
+    const Floats b1 = total1 - a1;
+    const Floats value = (a0 * a0 + a1 * a1) / (a0 + a1) + (b0 * b0 + b1 * b1) / (b0 + b1);
+    const Ints inside = Ints{0, 1, 2, 3, 4, 5, 6, 7} < n;
+    near -= (value >= bound) & inside;
+    one_sided -= (value != value) & inside;  // 0 / 0
   }
 
   LETHEON_INLINE static std::int32_t sum(const Ints& lanes) noexcept {
