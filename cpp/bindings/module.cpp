@@ -450,7 +450,8 @@ void bind_forest(nb::module_& m) {
       .def_ro("rebuilt_nodes", &Report::rebuilt_nodes)
       .def_ro("touched_trees", &Report::touched_trees)
       .def_ro("rescans", &Report::rescans)
-      .def_ro("rescaled", &Report::rescaled);
+      .def_ro("rescaled", &Report::rescaled)
+      .def_ro("emptied", &Report::emptied);
   nb::class_<Forest>(m, "Forest", "Rows, ids and trees; see letheon.forest.")
       .def("__init__",
            [](Forest* self, const Spec& spec) { new (self) Forest(spec, random_key()); }, "spec"_a)

@@ -12,7 +12,7 @@ import pytest
 from rich.console import Console
 from typer.testing import CliRunner
 
-from letheon import SISAClassifier, persist
+from letheon import DaREForestClassifier, SISAClassifier, persist
 from letheon.cli import _demo, _scene, app
 from letheon.exceptions import UnknownIdError
 
@@ -117,6 +117,36 @@ def test_a_model_that_cheats_fails_the_demo(
     fine, said = play_small(monkeypatch)
     assert not fine
     assert caught in said.partition("NOT TRUE")[2]
+
+
+def play_forest(monkeypatch: pytest.MonkeyPatch) -> tuple[bool, str]:
+    """Play the act of the forest alone."""
+    acts = [act for act in _demo.ACTS if act.play is _demo.regrow]
+    monkeypatch.setattr(_demo, "ACTS", acts)
+    return play_small(monkeypatch)
+
+
+def test_the_forest_forgets_lazily_then_settles(monkeypatch: pytest.MonkeyPatch) -> None:
+    fine, said = play_forest(monkeypatch)
+    assert fine
+    said = " ".join(said.split())
+    assert re.search(r"dare: forgot 1 person, 4 rows .* subtrees?, \d+ rows", said)
+    assert "Equal to a fresh fit without the six: yes" in said
+    refit, lazy, settled = map(float, re.findall(r"s ([\d.]+)x", said))
+    assert refit == 1
+    assert lazy >= settled > 0
+
+
+def test_a_forest_that_keeps_somebody_fails_the_demo(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Sly(DaREForestClassifier):
+        def forget(self, ids: Any, *, digest: bool = False) -> Any:
+            return super().forget([] if "person-000" in ids else ids, digest=digest)
+
+    Sly.__name__ = "DaREForestClassifier"
+    monkeypatch.setattr(_demo, "DaREForestClassifier", Sly)
+    fine, said = play_forest(monkeypatch)
+    assert not fine
+    assert "a forest forgets exactly" in said.partition("NOT TRUE")[2]
 
 
 def test_a_file_that_loses_something_fails_the_demo(monkeypatch: pytest.MonkeyPatch) -> None:

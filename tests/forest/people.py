@@ -14,8 +14,8 @@ TINY = np.float32(1e-45)
 EXTREMES: NDArray[np.float64] = np.array(
     [-3.4e38, -1.0, -TINY, -0.0, 0.0, TINY, 1e-38, 1.0, np.nextafter(np.float32(1), 2), 3.4e38]
 )
-PLAIN = ("normal", "normal", "few", "few", "hundreds", "binary")
-COLUMNS = (*PLAIN, "rare", "constant", "extreme", "close")
+PLAIN = ("normal", "normal", "few", "skewed", "hundreds", "binary")
+COLUMNS = (*PLAIN, "rare", "seldom", "constant", "extreme", "close")
 Y_BOUNDS = {"few": 1.0, "normal": 100.0, "huge": 1e302, "subnormal": 1e-320}
 LABELS = np.array(["ash", "beech", "Douglas fir", *(f"elm {i}" for i in range(20))], dtype=object)
 
@@ -111,8 +111,10 @@ def _column(rng: np.random.Generator, n: int, kind: str) -> NDArray[np.float64]:
         return rng.choice(EXTREMES, n)
     if kind == "close":  # neighbours that one float32 may hold together
         return np.asarray(1 + rng.integers(0, 6, n) * 2.0**-25, dtype=np.float64)
-    if kind == "rare":
-        return (rng.random(n) < 0.1).astype(float)
+    if kind == "skewed":  # now and then a new value
+        return rng.geometric(0.6, n).astype(float)
+    if kind in ("rare", "seldom"):
+        return (rng.random(n) < {"rare": 0.1, "seldom": 0.01}[kind]).astype(float)
     n_values = {"hundreds": 300, "few": 4, "binary": 2, "constant": 1}[kind]
     return rng.integers(0, n_values, n).astype(float)
 
@@ -135,7 +137,7 @@ def any_world(rng: np.random.Generator, *, classifier: bool | None = None) -> Wo
     n_columns = int(rng.integers(1, 6))
     columns = tuple(pick(rng, *COLUMNS) for _ in range(n_columns))
     columns = pick(rng, *[columns] * 4, ("rare",) * 12 + ("binary",) * 6)
-    missing = tuple(pick(rng, 0.0, 0.0, 0.0, 0.1, 0.1, 0.5, 0.9, 1.0) for _ in columns)
+    missing = tuple(pick(rng, 0.0, 0.0, 0.0, 0.02, 0.1, 0.5, 0.9, 1.0) for _ in columns)
     classifier = pick(rng, True, False) if classifier is None else classifier
     return World(
         columns=columns,

@@ -67,6 +67,9 @@ class Block::Pairs {
 
   [[nodiscard]] std::size_t size() const noexcept { return n_; }
   [[nodiscard]] std::uint32_t attribute(std::size_t i) const noexcept { return attributes_[i]; }
+  [[nodiscard]] bool has(std::uint32_t attribute) const noexcept {
+    return std::find(attributes_, attributes_ + n_, attribute) != attributes_ + n_;
+  }
   [[nodiscard]] std::uint32_t rank(std::size_t i) const noexcept { return ranks_[i]; }
   [[nodiscard]] float threshold(std::size_t i) const noexcept { return low_[i]; }
   [[nodiscard]] const Count* counts(std::size_t lane) const noexcept {
@@ -313,24 +316,15 @@ class Block::List {
   Count* counts_;
 };
 
-std::span<Block::Entry> Block::entries() const noexcept {
-  const Header& head = header();
-  const bool moments = head.layout == Layout::moments;
-  const std::size_t pairs = head.layout == Layout::narrow
-                                ? Pairs<std::uint16_t>::n_bytes(head.n_pairs, head.n_lanes, false)
-                                : Pairs<std::uint32_t>::n_bytes(head.n_pairs, head.n_lanes, moments);
-  return {reinterpret_cast<Entry*>(base_ + aligned(sizeof(Header)) + pairs), head.n_lists};
-}
-
 std::size_t Block::n_bytes() const noexcept { return header().n_bytes; }
 
-std::uint32_t Block::attribute(std::size_t index) const noexcept {
-  const std::size_t n_pairs = header().n_pairs;
-  if (index >= n_pairs) {
-    return entries()[index - n_pairs].attribute;
+bool Block::has(std::uint32_t attribute) const noexcept {
+  const auto is_it = [=](const Entry& entry) { return entry.attribute == attribute; };
+  if (std::ranges::any_of(entries(), is_it)) {
+    return true;
   }
-  return header().layout == Layout::narrow ? Pairs<std::uint16_t>(*this).attribute(index)
-                                           : Pairs<std::uint32_t>(*this).attribute(index);
+  return header().layout == Layout::narrow ? Pairs<std::uint16_t>(*this).has(attribute)
+                                           : Pairs<std::uint32_t>(*this).has(attribute);
 }
 
 void Block::pack(const Draft& draft, std::int64_t weight, bool regression, Bytes8& storage) {
@@ -348,10 +342,11 @@ void Block::pack_as(const Draft& draft, Layout layout, Bytes8& storage) {
   const bool moments = layout == Layout::moments;
   const auto n_pairs = static_cast<std::size_t>(std::ranges::count_if(draft.lists, is_pair));
   const std::size_t n_lists = draft.lists.size() - n_pairs;
-  const std::size_t first = aligned(sizeof(Header)) +
-                            Pairs<Count>::n_bytes(n_pairs, draft.n_lanes, moments) +
-                            aligned(n_lists * sizeof(Entry));
-  std::size_t n_bytes = first;
+  const std::size_t entries_at =
+      aligned(sizeof(Header)) + Pairs<Count>::n_bytes(n_pairs, draft.n_lanes, moments);
+  const std::size_t first = entries_at + aligned(n_lists * sizeof(Entry));
+  // A vector may be read from any candidate on, also from the last one of the last list.
+  std::size_t n_bytes = first + aligned(kLanes * sizeof(Count));
   for (const Draft::List& list : draft.lists) {
     if (!is_pair(list)) {
       n_bytes += List<Count>::n_bytes(padded(list.size), draft.n_lanes, moments,
@@ -360,8 +355,13 @@ void Block::pack_as(const Draft& draft, Layout layout, Bytes8& storage) {
   }
   storage.assign(n_bytes / 8, 0);
   Block block(storage.data());
-  block.header() = {static_cast<std::uint32_t>(n_bytes), static_cast<std::uint32_t>(n_pairs),
-                    static_cast<std::uint32_t>(n_lists), draft.n_lanes, layout};
+  block.header() = {n_bytes,
+                    static_cast<std::uint32_t>(n_pairs),
+                    static_cast<std::uint32_t>(n_lists),
+                    draft.n_lanes,
+                    static_cast<std::uint32_t>(entries_at),
+                    layout,
+                    std::ranges::any_of(draft.lists, &Draft::List::has_missing)};
   Pairs<Count> pairs(block);
   pairs.clear_padding();
   std::size_t offset = first;
@@ -374,11 +374,11 @@ void Block::pack_as(const Draft& draft, Layout layout, Bytes8& storage) {
       continue;
     }
     Entry& entry = block.entries()[next_list++];
-    entry = {list.attribute,
+    entry = {offset,
+             list.attribute,
              rank,
              list.size,
              static_cast<std::uint32_t>(padded(list.size)),
-             static_cast<std::uint32_t>(offset),
              0,
              kUnknown,
              static_cast<std::uint8_t>(list.truncated),
@@ -440,38 +440,34 @@ LETHEON_INLINE bool Block::confirm_as(const RowView& row, GiniRivals& rivals) no
          GiniRivals::sum(rivals.near) == 1;  // the split itself
 }
 
-LETHEON_VECTOR bool Block::confirm_narrow(const RowView& row, float bound, Lanes totals) noexcept {
+LETHEON_VECTOR bool Block::confirm_narrow(const RowView& row, float bound,
+                                          const std::int64_t* totals) noexcept {
   GiniRivals rivals{static_cast<float>(totals[row.label]),
                     static_cast<float>(totals[1 - row.label]), bound};
   return confirm_as<std::uint16_t>(row, rivals);
 }
 
-LETHEON_VECTOR bool Block::confirm_wide(const RowView& row, float bound, Lanes totals) noexcept {
+LETHEON_VECTOR bool Block::confirm_wide(const RowView& row, float bound,
+                                        const std::int64_t* totals) noexcept {
   GiniRivals rivals{static_cast<float>(totals[row.label]),
                     static_cast<float>(totals[1 - row.label]), bound};
   return confirm_as<std::uint32_t>(row, rivals);
 }
 
-bool Block::keeps_any_missing() const noexcept {
-  return std::ranges::any_of(entries(), [](const Entry& entry) { return entry.keeps_missing != 0; });
-}
-
-bool Block::withdraw_and_confirm(const RowView& row, Lanes left, Lanes totals,
-                                 const Spec& spec) noexcept {
-  const bool usual = spec.criterion == Criterion::gini && totals.size() == 2 &&
-                     spec.min_samples_leaf == 1;
-  if (!usual || keeps_any_missing()) {
-    withdraw(row);
-    return false;
-  }
+bool Block::withdraw_and_confirm(const RowView& row, const std::int64_t* left,
+                                 const std::int64_t* totals) noexcept {
   const std::int64_t n = totals[0] + totals[1];
   const std::int64_t n_left = left[0] + left[1];
-  if (n >= kExactFloats || n_left == 0 || n_left == n) {
+  if (n >= kExactFloats || n_left == 0 || n_left == n || header().keeps_missing) {
     withdraw(row);
     return false;
   }
-  const std::array<std::int64_t, 2> right{totals[0] - left[0], totals[1] - left[1]};
-  const double score = Gini::of(left, right, n_left, n - n_left);
+  const std::int64_t right0 = totals[0] - left[0];
+  const std::int64_t right1 = totals[1] - left[1];
+  const double score = static_cast<double>(left[0] * left[0] + left[1] * left[1]) /
+                           static_cast<double>(n_left) +
+                       static_cast<double>(right0 * right0 + right1 * right1) /
+                           static_cast<double>(n - n_left);
   const auto bound = static_cast<float>(score * (1.0 - kNear));
   return header().layout == Layout::narrow ? confirm_narrow(row, bound, totals)
                                            : confirm_wide(row, bound, totals);

@@ -19,7 +19,7 @@ namespace letheon::forest {
 namespace {
 
 constexpr std::size_t kRowsTogether = 256;
-constexpr std::size_t kTreesTogether = 20;
+constexpr std::size_t kTreesTogether = 8;
 
 std::vector<std::size_t> rows_with_weight(const Batch& batch) {
   std::vector<std::size_t> rows;
@@ -232,18 +232,26 @@ Report Forest::forget(std::span<const Slot> slots, bool eager, std::size_t n_thr
     }
   });
   content_.ids.erase(slots, doomed);
-  table.erase(slots);
   Report report = sum(reports);
+  report.emptied = table.erase(slots);
   if (table.rescale()) {
     reset_trees();
     report.rescaled = true;
     report.rebuilt_nodes = trees.size();
-    report.rebuilt_rows = table.n_rows() * trees.size();
+    report.rebuilt_rows = n_rows_of_trees();
     if (eager) {
       settle_locked(n_threads);
     }
   }
   return report;
+}
+
+std::size_t Forest::n_rows_of_trees() const noexcept {
+  std::size_t n = 0;
+  for (const Tree& tree : content_.trees) {
+    n += tree.n_rows();
+  }
+  return n;
 }
 
 void Forest::reset_trees() noexcept {
@@ -270,7 +278,12 @@ Report Forest::forget_cost(std::span<const Slot> slots, std::size_t n_threads) c
   if (content_.table.would_rescale(slots)) {
     report.rescaled = true;
     report.rebuilt_nodes = content_.trees.size();
-    report.rebuilt_rows = (content_.table.n_rows() - slots.size()) * content_.trees.size();
+    report.rebuilt_rows = n_rows_of_trees();
+    for (std::size_t t = 0; t < content_.trees.size(); ++t) {
+      for (const Slot slot : slots) {
+        report.rebuilt_rows -= is_member(content_.table, t, slot) ? 1 : 0;
+      }
+    }
   }
   return report;
 }
@@ -324,7 +337,7 @@ Report Forest::learn(const Batch& batch, std::uint32_t n_classes, const IdBatch&
     start_trees_again();
     report.touched_trees = trees.size();
     report.rebuilt_nodes = trees.size();
-    report.rebuilt_rows = table.n_rows() * trees.size();
+    report.rebuilt_rows = n_rows_of_trees();
   }
   if (eager) {
     settle_locked(n_threads);

@@ -91,25 +91,62 @@ bool Forgetter::advance(bool eager) noexcept {
   if (stack_.empty()) {
     return false;
   }
+  const bool alone = stack_.back().end - stack_.back().begin == 1;
+  bool withdrawn = false;
+  if (alone && visit_quickly(*tree_, stack_.back(), withdrawn)) {
+    return true;
+  }
   const Step step = stack_.back();
   stack_.pop_back();
-  visit(*tree_, step, Members(members_).subspan(step.begin, step.end - step.begin), eager);
+  const Members passing = Members(members_).subspan(step.begin, step.end - step.begin);
+  visit(*tree_, step, passing, withdrawn, eager);
   return true;
 }
 
-void Forgetter::visit(Tree& tree, const Step& step, Members members, bool eager) noexcept {
-  for (const std::uint32_t member : members) {
-    tree.count(step.id, row_view(leaving_, member), -1);
-  }
+bool Forgetter::visit_quickly(Tree& tree, Step& step, bool& withdrawn) const noexcept {
   Node& node = tree.node(step.id);
-  if (!node.is_split()) {
-    visit_childless(tree, step, members, eager);
-    return;
+  if (!is_usual_ || node.kind != Kind::greedy || node.cache == nullptr) {
+    return false;
   }
-  node.size -= static_cast<std::uint32_t>(members.size());
-  if (grower_.is_final(tree.sums(step.id), step.depth)) {
-    drop(tree, step, Kind::leaf, eager);
-    return;
+  const RowView row = row_view(leaving_, members_[step.begin]);
+  std::int64_t* const totals = tree.totals(step.id).data();
+  const std::int64_t after = totals[row.label] - row.weight;
+  const std::int64_t other = totals[1 - row.label];
+  if (after == 0 || other == 0 || after + other < spec_.min_samples_split || node.size < 5) {
+    return false;
+  }
+  withdrawn = true;
+  totals[row.label] = after;
+  --node.size;
+  const bool goes_left = node.verdict().sends_left(row.x[node.attribute]);
+  const std::int64_t* const before = tree.totals(node.left).data();
+  std::array<std::int64_t, 2> left{before[0], before[1]};
+  left[row.label] -= goes_left ? row.weight : 0;
+  if (!Block(node.cache.get()).withdraw_and_confirm(row, left.data(), totals)) {
+    return false;
+  }
+  step.id = node.left + (goes_left ? 0 : 1);
+  step.key = goes_left ? left_key(step.key) : right_key(step.key);
+  ++step.depth;
+  return true;
+}
+
+void Forgetter::visit(Tree& tree, const Step& step, Members members, bool withdrawn,
+                      bool eager) noexcept {
+  Node& node = tree.node(step.id);
+  if (!withdrawn) {
+    for (const std::uint32_t member : members) {
+      tree.count(step.id, row_view(leaving_, member), -1);
+    }
+    if (!node.is_split()) {
+      visit_childless(tree, step, members, eager);
+      return;
+    }
+    node.size -= static_cast<std::uint32_t>(members.size());
+    if (grower_.is_final(tree.sums(step.id), step.depth)) {
+      drop(tree, step, Kind::leaf, eager);
+      return;
+    }
   }
   // A threshold may move without moving any row that stays; the leaving ones are where the old
   // one has put them.
@@ -117,9 +154,8 @@ void Forgetter::visit(Tree& tree, const Step& step, Members members, bool eager)
   const std::uint32_t n_left = part(leaving_, members, before);
   // Many leaving rows: counting what is left is cheaper than taking them out one by one.
   const bool use_cache = node.cache != nullptr && members.size() * 4 <= node.size;
-  if (use_cache && node.kind == Kind::greedy && withdraw(tree, step.id, members, n_left)) {
-    descend(node, step, n_left);
-    return;
+  if (use_cache && node.kind == Kind::greedy && !withdrawn) {
+    withdraw(Block(node.cache.get()), members);
   }
   Judgement judgement{.kind = Kind::unbuilt};
   try {
@@ -145,21 +181,6 @@ void Forgetter::descend(const Node& node, const Step& step, std::uint32_t n_left
   if (step.begin < middle) {
     stack_.push_back({node.left, left_key(step.key), step.depth + 1, step.begin, middle});
   }
-}
-
-bool Forgetter::withdraw(const Tree& tree, NodeId id, Members members,
-                         std::uint32_t n_left) const noexcept {
-  const Node& node = tree.node(id);
-  Block block(node.cache.get());
-  const Lanes before = tree.totals(node.left);
-  if (members.size() > 1 || before.size() != 2 || tree.is_regression()) {
-    withdraw(block, members);
-    return false;
-  }
-  const RowView row = row_view(leaving_, members[0]);
-  std::array<std::int64_t, 2> left{before[0], before[1]};
-  left[row.label] -= n_left > 0 ? row.weight : 0;
-  return block.withdraw_and_confirm(row, left, tree.totals(id), spec_);
 }
 
 void Forgetter::withdraw(Block block, Members members) const noexcept {
@@ -307,7 +328,32 @@ Judgement Forgetter::judge_by_rows(const Tree& tree, const Step& step, Lanes tot
   ++report_.rescans;
   scratch_.rows.clear();
   tree.collect(step.id, &doomed_, scratch_.rows);
-  return grower_.judge(totals, step.key, step.depth, scratch_.rows);
+  auto& constant = scratch_.passed_over;
+  constant.assign((spec_.n_columns + 63) / 64, 0);
+  const Node& node = tree.node(step.id);
+  if (node.kind == Kind::greedy && node.cache != nullptr) {
+    mark_passed_over(Block(node.cache.get()), step.key, constant);
+  }
+  return grower_.judge(totals, step.key, step.depth, scratch_.rows, &constant);
+}
+
+// What was constant is so without the leaving rows too, and need not be looked at again.
+void Forgetter::mark_passed_over(Block block, std::uint64_t key,
+                                 std::vector<std::uint64_t>& constant) {
+  std::size_t n_left = block.n_attributes();
+  const bool all_that_vary = n_left < spec_.max_features;
+  scratch_.order.start(key, spec_.n_columns, nullptr);
+  while (n_left > 0 || all_that_vary) {
+    const auto attribute = scratch_.order.next();
+    if (!attribute) {
+      return;
+    }
+    if (block.has(*attribute)) {
+      --n_left;
+    } else {
+      constant[*attribute / 64] |= std::uint64_t{1} << (*attribute % 64);
+    }
+  }
 }
 
 Report Forgetter::cost(const Tree& tree, std::uint64_t root_key) {

@@ -136,7 +136,7 @@ void Grower::divide(Tree& tree, NodeId id, const Judgement& judgement) {
       goes_left[i] = values[rows[i]] <= verdict.threshold ? 1 : 0;
     }
     for (std::size_t i = 0; verdict.missing_left && i < rows.size(); ++i) {
-      goes_left[i] |= std::isnan(values[rows[i]]) ? 1 : 0;
+      goes_left[i] = std::isnan(values[rows[i]]) ? std::uint8_t{1} : goes_left[i];
     }
   }
 

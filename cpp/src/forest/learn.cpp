@@ -174,15 +174,7 @@ bool Learner::passed_over_rightly(const Tree& tree, const Step& step, Members me
   const std::size_t n_chosen = random ? 1 : block.n_attributes();
   const bool all_that_vary = !random && n_chosen < spec_.max_features;
   const auto is_chosen = [&](std::uint32_t attribute) {
-    if (random) {
-      return attribute == node.attribute;
-    }
-    for (std::size_t i = 0; i < n_chosen; ++i) {
-      if (block.attribute(i) == attribute) {
-        return true;
-      }
-    }
-    return false;
+    return random ? attribute == node.attribute : block.has(attribute);
   };
   const Slot held = any_row(tree, step.id);
   scratch_.order.start(step.key, spec_.n_columns, nullptr);

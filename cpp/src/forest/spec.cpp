@@ -35,6 +35,7 @@ Report& Report::operator+=(const Report& other) noexcept {
   touched_trees += other.touched_trees;
   rescans += other.rescans;
   rescaled = rescaled || other.rescaled;
+  emptied = emptied || other.emptied;
   return *this;
 }
 

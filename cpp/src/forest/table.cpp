@@ -107,6 +107,7 @@ std::vector<Slot> Table::append(const Batch& batch, std::uint32_t n_classes) {
   const std::size_t first = n_slots();
   std::vector<Slot> slots(rows.size());
   alive_.reserve(first + rows.size());
+  class_weights_.reserve(regression_ ? 0 : std::max(n_classes_, n_classes));
   try {
     append_columns(batch.X, rows);
     append_weights(batch, rows);
@@ -116,11 +117,15 @@ std::vector<Slot> Table::append(const Batch& batch, std::uint32_t n_classes) {
     throw;
   }
   n_classes_ = std::max(n_classes_, n_classes);
+  class_weights_.resize(regression_ ? 0 : n_classes_, 0);  // reserved above
   alive_.resize(first + rows.size(), 1);
   n_rows_ += rows.size();
   for (std::size_t i = 0; i < slots.size(); ++i) {
     slots[i] = static_cast<Slot>(first + i);
     total_weight_ += weight(slots[i]);
+    if (!regression_) {
+      class_weights_[labels_[slots[i]]] += weight(slots[i]);
+    }
   }
   return slots;
 }
@@ -192,7 +197,8 @@ void Table::append_weights(const Batch& batch, std::span<const std::size_t> rows
   }
 }
 
-void Table::erase(std::span<const Slot> slots) noexcept {
+bool Table::erase(std::span<const Slot> slots) noexcept {
+  bool emptied = false;
   for (Column& column : columns_) {
     for (const Slot slot : slots) {
       column.erase(slot);
@@ -208,6 +214,8 @@ void Table::erase(std::span<const Slot> slots) noexcept {
       y_[slot] = 0.0;
       q_[slot] = 0;
     } else {
+      class_weights_[labels_[slot]] -= weight(slot);
+      emptied = emptied || class_weights_[labels_[slot]] == 0;
       labels_[slot] = 0;
     }
     if (!weights_.empty()) {
@@ -219,6 +227,7 @@ void Table::erase(std::span<const Slot> slots) noexcept {
     alive_[slot] = 0;
   }
   n_rows_ -= slots.size();
+  return emptied;
 }
 
 std::vector<Slot> Table::compact() {
@@ -302,19 +311,15 @@ bool Table::would_rescale(std::span<const Slot> leaving) const {
   return wanted_exponent(exponents) != exponent_;
 }
 
-std::vector<std::int64_t> Table::class_weights() const {
-  std::vector<std::int64_t> weights(n_classes_, 0);
-  for (Slot slot = 0; slot < labels_.size(); ++slot) {
-    weights[labels_[slot]] += is_alive(slot) ? weight(slot) : 0;
-  }
-  return weights;
-}
-
 void Table::take_back(std::size_t n_slots, std::uint32_t n_classes) noexcept {
   for (std::size_t slot = n_slots; slot < alive_.size(); ++slot) {
     total_weight_ -= weight(static_cast<Slot>(slot));
+    if (!regression_) {
+      class_weights_[labels_[slot]] -= weight(static_cast<Slot>(slot));
+    }
     --n_rows_;
   }
+  class_weights_.resize(std::min<std::size_t>(class_weights_.size(), n_classes));
   alive_.resize(n_slots);
   truncate(n_slots);
   n_classes_ = n_classes;

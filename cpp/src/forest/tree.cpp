@@ -36,7 +36,7 @@ namespace {
 
 void prefetch(const void* place) noexcept {
 #if defined(__GNUC__)
-  __builtin_prefetch(place, 1);
+  __builtin_prefetch(place, 0, 2);  // into the second cache: the first is small
 #else
   static_cast<void>(place);
 #endif
@@ -52,6 +52,7 @@ void Tree::fetch(NodeId id) const noexcept {
 void Tree::fetch_cache(NodeId id) const noexcept {
   const Node& node = nodes_[id];
   constexpr std::size_t kLine = 64;
+  prefetch(totals(node.left).data());
   const auto* cache = reinterpret_cast<const std::byte*>(node.cache.get());
   for (std::size_t line = 0; cache != nullptr && line < node.cache_lines; ++line) {
     prefetch(cache + line * kLine);

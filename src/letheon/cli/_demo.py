@@ -10,6 +10,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import NamedTuple
 
+import numpy as np
 from rich.box import SIMPLE_HEAD
 from rich.console import Console
 from rich.table import Table
@@ -28,8 +29,10 @@ from letheon.cli._scene import (
 )
 from letheon.cli._words import size_text, time_text
 from letheon.exceptions import UnknownIdError
+from letheon.forest import DaREForestClassifier
 from letheon.measures import efficiency
 from letheon.persist import inspect, load, save
+from letheon.receipt import Receipt
 from letheon.sharded import SISAClassifier, plan
 
 
@@ -189,6 +192,49 @@ def refuse(scene: Scene) -> None:
     scene.say(f"All or nothing: {known} is known, and is still held. Model unchanged: {same}.")
 
 
+def regrow(scene: Scene) -> None:
+    """Let six people leave a forest, first lazily; grow what was dropped; compare with a refit."""
+    forest = DaREForestClassifier(random_state=scene.seed).fit(scene.X, scene.y, ids=scene.ids)
+    leaving = scene.some_people(6)
+    receipts = [forest.forget([person]) for person in leaving]
+    settling = _seconds(forest.settle)
+    rows = ~np.isin(scene.ids, leaving)
+    fresh = DaREForestClassifier(random_state=forest.seed_)
+    refit = _seconds(lambda: fresh.fit(scene.X[rows], scene.y[rows], ids=scene.ids[rows]))
+    scene.say(
+        f"A forest of {forest.n_estimators} trees on the same rows, "
+        f"{forest.score(scene.X_test, scene.y_test):.1%} right on the test rows. The same six "
+        "people leave, one after the other. Subtrees that would have grown otherwise are dropped "
+        "at once, and grown again when they are needed, or all together:"
+    )
+    scene.quote(str(receipts[-1]))
+    show_table(scene.console, _forest_times(receipts, settling, refit))
+    exact = scene.check(fresh.digest() == forest.digest(), "a forest forgets exactly")
+    scene.say(
+        f"Equal to a fresh fit without the six: {exact}. This table is small: the more rows, "
+        "the smaller the share of them that one person can change."
+    )
+
+
+def _forest_times(receipts: list[Receipt], settling: float, refit: float) -> Table:
+    forgetting = sum(receipt.seconds for receipt in receipts)
+    times = {
+        "a refit": refit,
+        "one person, lazily": forgetting / len(receipts),
+        "one person, settled": (forgetting + settling) / len(receipts),
+    }
+    table = _table("what", "mean time", "speed-up")
+    for what, seconds in times.items():
+        table.add_row(what, time_text(seconds), f"{refit / seconds:,.1f}x")
+    return table
+
+
+def _seconds(work: Callable[[], object]) -> float:
+    begin = time.perf_counter()
+    work()
+    return time.perf_counter() - begin
+
+
 def explain(scene: Scene) -> None:
     """Say what was claimed and what was not."""
     claim = scene.models[SLICED].guarantee_
@@ -227,5 +273,6 @@ ACTS: tuple[Act, ...] = (
     Act("Is it really as if they had never been there?", compare),
     Act("Save, load, forget again", keep),
     Act("A request that cannot be served", refuse),
+    Act("A forest: forget now, grow later", regrow),
     Act("What this means", explain),
 )

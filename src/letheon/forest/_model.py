@@ -80,7 +80,7 @@ class ForestModel:
             self.changing = True
             try:
                 report = self.core.forget(slots, eager, n_threads)
-                if self.table is not None:
+                if report.emptied and self.table is not None:
                     self.table = self.table.without_empty(self.core.class_counts())
             finally:
                 self.changing = False

@@ -86,37 +86,39 @@ class Block {
   void withdraw(const RowView& row) noexcept;
   [[nodiscard]] bool admit(const RowView& row, std::uint64_t key, std::int64_t weight) noexcept;
 
-  // One row leaves, and the node's split is looked at: true if it is certainly still the best.
-  // `left` and `totals` are the lanes of its left side and of the node, without the row. Quick,
-  // and never sure except in the usual case: two classes, Gini, nothing missing.
-  [[nodiscard]] bool withdraw_and_confirm(const RowView& row, Lanes left, Lanes totals,
-                                          const Spec& spec) noexcept;
+  // One row of two classes leaves, and the node's split by Gini is looked at: true if it is
+  // certainly still the best. `left` and `totals` are the lanes of its left side and of the node,
+  // without the row; every split with two sides must be eligible.
+  [[nodiscard]] bool withdraw_and_confirm(const RowView& row, const std::int64_t* left,
+                                          const std::int64_t* totals) noexcept;
   // `totals` are the lanes of all the node's rows.
   [[nodiscard]] Verdict decide(Lanes totals, const Spec& spec) noexcept;
 
   [[nodiscard]] std::size_t n_attributes() const noexcept {
     return header().n_pairs + header().n_lists;
   }
-  // The attributes in some order.
-  [[nodiscard]] std::uint32_t attribute(std::size_t index) const noexcept;
+  // Whether an attribute is among the chosen ones.
+  [[nodiscard]] bool has(std::uint32_t attribute) const noexcept;
 
  private:
   enum class Layout : std::uint8_t { narrow, wide, moments };
 
   struct Header {
-    std::uint32_t n_bytes;
+    std::uint64_t n_bytes;
     std::uint32_t n_pairs;
     std::uint32_t n_lists;
     std::uint32_t n_lanes;
+    std::uint32_t entries_at;  // where the entries of the lists begin
     Layout layout;
+    bool keeps_missing;  // some list does
   };
 
   struct Entry {
+    std::uint64_t offset;
     std::uint32_t attribute;
     std::uint32_t rank;  // place among the chosen attributes
     std::uint32_t size;
     std::uint32_t capacity;
-    std::uint32_t offset;
     std::uint32_t n_used;  // leading candidates that the last decision has looked at
     std::uint8_t n_one_sided;  // how many of them have an empty side; kUnknown since a value left
     std::uint8_t truncated;
@@ -132,7 +134,9 @@ class Block {
   class Decision;
 
   [[nodiscard]] Header& header() const noexcept { return *reinterpret_cast<Header*>(base_); }
-  [[nodiscard]] std::span<Entry> entries() const noexcept;
+  [[nodiscard]] std::span<Entry> entries() const noexcept {
+    return {reinterpret_cast<Entry*>(base_ + header().entries_at), header().n_lists};
+  }
   template <typename Count>
   static void pack_as(const Draft& draft, Layout layout, Bytes8& storage);
   template <typename Count>
@@ -141,9 +145,10 @@ class Block {
   void withdraw_wide(const RowView& row) noexcept;
   template <typename Count>
   [[nodiscard]] bool confirm_as(const RowView& row, GiniRivals& rivals) noexcept;
-  [[nodiscard]] bool confirm_narrow(const RowView& row, float bound, Lanes totals) noexcept;
-  [[nodiscard]] bool confirm_wide(const RowView& row, float bound, Lanes totals) noexcept;
-  [[nodiscard]] bool keeps_any_missing() const noexcept;
+  [[nodiscard]] bool confirm_narrow(const RowView& row, float bound,
+                                    const std::int64_t* totals) noexcept;
+  [[nodiscard]] bool confirm_wide(const RowView& row, float bound,
+                                  const std::int64_t* totals) noexcept;
   template <typename Count>
   [[nodiscard]] bool admit_as(const RowView& row, std::uint64_t key) noexcept;
 

@@ -81,6 +81,7 @@ class Forest {
                       std::vector<std::uint32_t>& members) const;
   void require_held(std::span<const Slot> slots) const;
   void compact();
+  [[nodiscard]] std::size_t n_rows_of_trees() const noexcept;
   void reset_trees() noexcept;
   void start_trees_again();
   Report learn_slots(std::span<const Slot> slots, std::size_t n_threads);

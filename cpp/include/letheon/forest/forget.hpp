@@ -53,7 +53,9 @@ class Forgetter {
         scratch_(scratch),
         grower_(table, spec, scratch),
         leaving_(leaving),
-        doomed_(doomed) {}
+        doomed_(doomed),
+        is_usual_(spec.criterion == Criterion::gini && table.n_lanes() == 2 &&
+                  spec.min_samples_leaf == 1) {}
 
   // Numbers of the leaving rows that the next walk is about; to be filled before it.
   [[nodiscard]] std::vector<std::uint32_t>& members() noexcept { return members_; }
@@ -71,13 +73,14 @@ class Forgetter {
   [[nodiscard]] Report cost(const Tree& tree, std::uint64_t root_key);
 
  private:
-  void visit(Tree& tree, const Step& step, Members members, bool eager) noexcept;
+  // `withdrawn`: the quick step has begun, and the sums, the size and the block are up to date.
+  void visit(Tree& tree, const Step& step, Members members, bool withdrawn, bool eager) noexcept;
   void visit_childless(Tree& tree, const Step& step, Members members, bool eager) noexcept;
+  // The usual step, quickly: one member, two classes, Gini, a cached greedy node. True if the split
+  // stays, and `step` is then the next one. Otherwise nothing has changed but what `withdrawn` says.
+  [[nodiscard]] bool visit_quickly(Tree& tree, Step& step, bool& withdrawn) const noexcept;
   // Goes on below a node whose split stays; the first n_left members go left.
   void descend(const Node& node, const Step& step, std::uint32_t n_left);
-  // Brings the block of a greedy node up to date; true if its split certainly stays.
-  [[nodiscard]] bool withdraw(const Tree& tree, NodeId id, Members members,
-                              std::uint32_t n_left) const noexcept;
   void withdraw(Block block, Members members) const noexcept;
   // How the node is to be split without the members; Kind::unbuilt: build it anew. `use_cache`:
   // the cache is there, and a block is up to date.
@@ -86,6 +89,7 @@ class Forgetter {
   [[nodiscard]] Judgement judge_by_extremes(const Tree& tree, const Step& step, Members members,
                                             Extremes& extremes) const noexcept;
   [[nodiscard]] Judgement judge_by_rows(const Tree& tree, const Step& step, Lanes totals);
+  void mark_passed_over(Block block, std::uint64_t key, std::vector<std::uint64_t>& constant);
   // Whether only the threshold of a random node changes; scratch.rows are the rows that stay.
   [[nodiscard]] bool moves_nothing(const Node& node, const Judgement& judgement) const noexcept;
   void remove_rows(Tree& tree, NodeId id, Members members) noexcept;
@@ -99,6 +103,7 @@ class Forgetter {
   Grower grower_;
   const RowBlock& leaving_;
   const std::vector<std::uint8_t>& doomed_;
+  bool is_usual_;
   Tree* tree_ = nullptr;
   std::vector<std::uint32_t> members_;
   std::vector<Step> stack_;

@@ -40,7 +40,8 @@ class IdTable {
  public:
   explicit IdTable(Key hash_key = {}) noexcept : key_(hash_key) {}
 
-  // Gives the ids numbered `rows` the slots that follow the last one.
+  // Gives the ids numbered `rows` the slots that follow the last one. No slot may have been erased
+  // since the last `keep`.
   void append(const IdBatch& ids, std::span<const std::size_t> rows);
   void erase(std::span<const Slot> slots, const std::vector<std::uint8_t>& doomed) noexcept;
   // Takes the slots that `append` has given last back again.

@@ -46,6 +46,7 @@ struct Scratch {
   std::vector<std::int64_t> copies;
   std::vector<std::uint64_t> by_value;
   std::vector<std::int64_t> lanes;
+  std::vector<std::uint64_t> passed_over;
   AttributeOrder order;
   Draft draft;
   Bytes8 block;

@@ -28,7 +28,7 @@ struct Spec {
 
   // Matters of speed, never of the result: nodes with fewer rows keep no cache, and a cache holds
   // this many candidates more than the split needs.
-  std::uint32_t cache_rows = 24;
+  std::uint32_t cache_rows = 48;
   std::uint32_t slack = 6;
 
   [[nodiscard]] bool is_regression() const noexcept {
@@ -46,6 +46,7 @@ struct Report {
   std::uint64_t touched_trees = 0;
   std::uint64_t rescans = 0;        // nodes whose candidates were searched again
   bool rescaled = false;            // the scale of a regression target changed: all trees anew
+  bool emptied = false;             // a class has lost its last row
 
   Report& operator+=(const Report& other) noexcept;
 };

@@ -99,9 +99,10 @@ class Table {
 
   // Throws std::invalid_argument on infinities, wrong lengths, labels out of range, or a total
   // weight of 2^31 or more, and has changed nothing then. Rows of weight 0 are skipped.
-  // Returns the slots of the added rows, one per row of weight > 0.
+  // Returns the slots of the added rows, one per row of weight > 0. There must be no holes.
   std::vector<Slot> append(const Batch& batch, std::uint32_t n_classes);
-  void erase(std::span<const Slot> slots) noexcept;
+  // True if a class has lost its last row.
+  bool erase(std::span<const Slot> slots) noexcept;
   // Undoes the last `append`.
   void take_back(std::size_t n_slots, std::uint32_t n_classes) noexcept;
   // Renumbers the slots without holes and returns the new number of each old slot.
@@ -114,7 +115,9 @@ class Table {
   // Whether it would change without these rows.
   [[nodiscard]] bool would_rescale(std::span<const Slot> leaving) const;
   // Weight of each class.
-  [[nodiscard]] std::vector<std::int64_t> class_weights() const;
+  [[nodiscard]] const std::vector<std::int64_t>& class_weights() const noexcept {
+    return class_weights_;
+  }
 
   [[nodiscard]] bool is_regression() const noexcept { return regression_; }
   [[nodiscard]] std::size_t n_slots() const noexcept { return alive_.size(); }
@@ -156,6 +159,7 @@ class Table {
   std::uint64_t total_weight_ = 0;
   std::vector<Column> columns_;
   std::vector<std::uint16_t> labels_;
+  std::vector<std::int64_t> class_weights_;
   std::vector<double> y_;
   std::vector<std::int64_t> q_;          // y in fixed point
   std::map<int, std::size_t> exponents_;  // how many rows have y of that binary exponent

@@ -121,7 +121,8 @@ LETHEON_INLINE void withdraw_eight(const float* value, const std::uint32_t* attr
 
 // How many candidates come near a Gini score, and how many have an empty side, in single
 // precision. Near means at least `bound`; with bound = score * (1 - kNear) every candidate whose
-// exact score is not below the score is counted. Needs a total weight below 2^24. The two classes
+// exact score is not below the score is counted: eight roundings of at most 2^-24 each are less
+// than kNear. Needs a total weight below 2^24. The two classes
 // may be given in either order.
 inline constexpr double kNear = 1e-6;
 
@@ -139,10 +140,15 @@ struct GiniRivals {
     const Floats a1 = __builtin_convertvector(__builtin_convertvector(left1, Ints), Floats);
     const Floats b0 = total0 - a0;
     const Floats b1 = total1 - a1;
-    const Floats value = (a0 * a0 + a1 * a1) / (a0 + a1) + (b0 * b0 + b1 * b1) / (b0 + b1);
+    const Floats n_left = a0 + a1;
+    const Floats n_right = b0 + b1;
+    const Floats sides = n_left * n_right;
+    // score >= bound, multiplied by both sides: products are much cheaper than quotients.
+    const Floats score = (a0 * a0 + a1 * a1) * n_right + (b0 * b0 + b1 * b1) * n_left;
     const Ints inside = Ints{0, 1, 2, 3, 4, 5, 6, 7} < n;
-    near -= (value >= bound) & inside;
-    one_sided -= (value != value) & inside;  // 0 / 0
+    const Ints empty = sides == 0.0f;
+    near -= (score >= bound * sides) & ~empty & inside;
+    one_sided -= empty & inside;
   }
 
   LETHEON_INLINE static std::int32_t sum(const Ints& lanes) noexcept {

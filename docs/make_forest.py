@@ -1,0 +1,68 @@
+"""Draw the pictures of forest.md: `tree.png`, with the very block of the page, and `laws.png`.
+
+Run ``python docs/make_forest.py`` after a change of the forest's rule or of `letheon.plot`.
+"""
+
+import os
+import re
+import sys
+from collections import Counter
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import matplotlib as mpl
+
+DOCS = Path(__file__).resolve().parent
+sys.path.insert(0, str(DOCS.parent))  # run as a script, not a module
+
+
+def code() -> str:
+    """Return the block of forest.md that draws the tree."""
+    text = (DOCS / "forest.md").read_text("utf-8")
+    blocks: list[str] = re.findall(r"```python\n(.*?)```", text, re.DOTALL)
+    return next(block for block in blocks if '"tree.png"' in block)
+
+
+def laws() -> dict[str, Sequence[float]]:
+    """Return root thresholds after person 3 of 5 left, or was never there."""
+    from tests.forest.test_cases import NEW, thresholds
+
+    published = {kind: NEW.published(23, retrain=kind) for kind in (False, True)}
+    return {
+        "published rule, forget": [low for _, low in published[False]],
+        "published rule, retrain": [low for _, low in published[True]],
+        "letheon, forget": thresholds(NEW.forgotten(25)),
+        "letheon, retrain": thresholds(NEW.retrained(26)),
+    }
+
+
+def draw_laws(file: Path) -> None:
+    """Draw how often each threshold is the root's, one panel per rule."""
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(8, 3), layout="constrained")
+    panels: Any = figure.subplots(1, 2, sharey=True)
+    for place, (name, sample) in enumerate(laws().items()):
+        axes, (rule, how) = panels[place // 2], name.split(", ")
+        counts = Counter(sample)
+        shift, colour = (-0.2, "#4477aa") if how == "forget" else (0.2, "#ccbb44")
+        shares = [counts[value] / len(sample) for value in (1, 2, 4)]
+        axes.bar([x + shift for x in range(3)], shares, 0.38, color=colour, label=how)
+        axes.set(title=rule, xlabel="threshold lies above", xticks=range(3))
+        axes.set_xticklabels(["1", "2 (new neighbours)", "4"])
+    panels[0].set_ylabel("share of 3,000 trees")
+    panels[0].legend(frameon=False)
+    figure.savefig(file, dpi=70)
+
+
+def main() -> None:
+    """Draw both where they belong."""
+    mpl.use("Agg")
+    os.chdir(DOCS)
+    exec(code(), {})
+    draw_laws(DOCS / "laws.png")
+
+
+if __name__ == "__main__":
+    main()
