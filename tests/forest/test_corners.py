@@ -84,7 +84,7 @@ def test_counts_pass_sixteen_bits_and_come_back(luck: int) -> None:
 
     The newcomer has the values of somebody, so that no list of candidates changes.
     """
-    rng, params = np.random.default_rng(luck), GREEDY | {"n_thresholds": None}
+    rng, params = np.random.default_rng(luck), GREEDY | {"n_estimators": 20}
     rare = np.arange(60) < 4
     x = np.where(rare, 10.0 + np.arange(60), rng.normal(size=60))
     people = people_of(rng, 60, [x, np.zeros(60), np.zeros(60)])

@@ -1,7 +1,6 @@
 """The forests as estimators: contract, requests, receipts, threads and processes."""
 
 import threading
-import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from inspect import signature
@@ -364,49 +363,6 @@ def test_readers_see_classes_and_shares_of_one_moment() -> None:
         stop.set()
         assert set.union(*(reader.result() for reader in readers)) <= {3, 4}
     assert model.digest() == fitted().digest()
-
-
-class StubCore:
-    """Does nothing, so that what is left is the Python around the core."""
-
-    n_rows = 1000
-    slots, nobody = np.zeros(1, np.uint32), np.empty(0, np.int64)
-    counts, shares = np.ones(3, np.int64), np.ones((1, 3))
-
-    class Report:
-        rebuilt_rows = rebuilt_nodes = touched_trees = 1
-        rescaled = False
-
-    def find_texts(self, *_: Any) -> Any:
-        return self.slots, self.nobody
-
-    def forget(self, *_: Any) -> Any:
-        return self.Report
-
-    def class_counts(self) -> Any:
-        return self.counts
-
-    def predict(self, *_: Any) -> Any:
-        return self.shares
-
-
-def quickest(call: Callable[[], Any]) -> float:
-    """Seconds per call, at the best of times."""
-    best = np.inf
-    for _ in range(30):
-        start = time.perf_counter()
-        for _ in range(50):
-            call()
-        best = min(best, (time.perf_counter() - start) / 50)
-    return best
-
-
-def test_a_request_costs_little_python() -> None:
-    model = fitted()
-    model.forest_.core = StubCore()  # type: ignore[assignment]
-    X = np.zeros((1, 4))
-    assert quickest(lambda: model.forget(["p1"])) < 60e-6  # 15 on a quiet machine
-    assert quickest(lambda: model.predict(X)) < 30e-6  # 5
 
 
 def test_the_guarantee_needs_no_library() -> None:

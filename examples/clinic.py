@@ -1,0 +1,53 @@
+"""A forest over visits of patients, some measurements missing, who may ask to be forgotten.
+
+The table is made up: one row per patient and visit. Nothing is imputed, since an imputed value
+would be learned from everybody; the forest takes missing values as they are. Patients leave one by
+one, lazily, and what was dropped is grown at night. Run: ``python examples/clinic.py``.
+"""
+
+import numpy as np
+from numpy.typing import NDArray
+
+from letheon import DaREForestClassifier
+
+N_PATIENTS, N_COLUMNS = 2_000, 12
+
+
+def make_table(seed: int = 0) -> tuple[NDArray[np.float64], NDArray[np.str_], NDArray[np.str_]]:
+    """Return measurements, diagnoses and whose visit each was."""
+    rng = np.random.default_rng(seed)
+    patient = np.repeat(np.arange(N_PATIENTS), rng.integers(1, 5, N_PATIENTS))
+    X = rng.normal(size=(N_PATIENTS, N_COLUMNS))[patient]
+    X += 0.3 * rng.normal(size=X.shape)
+    risk = X[:, 0] + X[:, 1] * X[:, 2] + 0.5 * rng.normal(size=len(X))
+    diagnosis = np.array(["well", "watch", "treat"])[np.searchsorted([0.0, 1.5], risk)]
+    X[rng.random(X.shape) < 0.1] = np.nan
+    return X, diagnosis, np.array([f"patient-{number}" for number in patient])
+
+
+def main() -> None:
+    """Train, look at what removals would cost, forget, settle, check."""
+    X, diagnosis, patients = make_table()
+    model = DaREForestClassifier(random_state=0).fit(X, diagnosis, ids=patients)
+    print(
+        f"{model.n_rows_} visits of {len(model.ids_)} patients, classes {model.classes_.tolist()}"
+    )
+
+    leaving = [f"patient-{number}" for number in range(0, N_PATIENTS, 100)]
+    costs = {name: model.forget_cost([name]).share for name in leaving}
+    dearest = max(leaving, key=costs.__getitem__)
+    print(f"cheapest: {min(costs.values()):.2%} of a retrain, dearest: {costs[dearest]:.2%}")
+
+    # Chosen for other reasons than the cost: only such requests are covered by the guarantee.
+    work = [model.forget([name]).work for name in leaving]
+    model.settle()
+    print(f"{len(leaving)} patients left, {np.mean(work):.2%} of a retrain each")
+
+    stay = ~np.isin(patients, leaving)
+    fresh = DaREForestClassifier(random_state=model.seed_)
+    fresh.fit(X[stay], diagnosis[stay], ids=patients[stay])
+    print("equal to a fresh fit:", fresh.digest() == model.digest())
+
+
+if __name__ == "__main__":
+    main()
