@@ -58,6 +58,12 @@ bool same_sides(const Table& table, const Verdict& before, const Verdict& after,
   });
 }
 
+void Forgetter::reserve(std::size_t n_members) {
+  constexpr std::size_t kSteps = 64;
+  members_.reserve(n_members);
+  stack_.reserve(kSteps);
+}
+
 void Forgetter::start(Tree& tree, std::uint64_t root_key) {
   report_ = {};
   tree_ = &tree;
@@ -211,6 +217,7 @@ void Forgetter::remove_rows(Tree& tree, NodeId id, Members members) noexcept {
     const std::span<Slot> rows = tree.rows_of(id);
     const auto gone = std::ranges::remove_if(rows, [&](Slot slot) { return doomed_[slot] != 0; });
     node.size -= static_cast<std::uint32_t>(gone.size());
+    std::ranges::fill(gone, 0);
     return;
   }
   for (const std::uint32_t member : members) {
@@ -218,6 +225,7 @@ void Forgetter::remove_rows(Tree& tree, NodeId id, Members members) noexcept {
     Slot* const end = rows.data() + node.size;
     if (node.kind == Kind::unbuilt) {  // in no order, and none is needed
       rows[place_of(rows.data(), node.size, leaving_.slots[member])] = *(end - 1);
+      *(end - 1) = 0;
     } else {
       const Slot slot = leaving_.slots[member];
       Slot* const place =
@@ -225,8 +233,10 @@ void Forgetter::remove_rows(Tree& tree, NodeId id, Members members) noexcept {
       // Close the gap from the side where fewer rows stand.
       if (end - place <= place - rows.data()) {
         std::copy(place + 1, end, place);
+        *(end - 1) = 0;
       } else {
         std::copy_backward(rows.data(), place, place + 1);
+        rows[0] = 0;
         ++node.begin;
       }
     }

@@ -28,17 +28,6 @@ std::int64_t fixed_point(double y, int exponent) noexcept {
 
 [[noreturn]] void refuse(const std::string& message) { throw std::invalid_argument(message); }
 
-std::vector<std::size_t> rows_with_weight(const Batch& batch) {
-  std::vector<std::size_t> rows;
-  rows.reserve(batch.X.n_rows);
-  for (std::size_t i = 0; i < batch.X.n_rows; ++i) {
-    if (batch.weights.empty() || batch.weights[i] > 0) {
-      rows.push_back(i);
-    }
-  }
-  return rows;
-}
-
 template <typename T>
 void keep_values(std::vector<T>& values, std::span<const Slot> slots) {
   if (values.empty()) {
@@ -52,6 +41,17 @@ void keep_values(std::vector<T>& values, std::span<const Slot> slots) {
 }
 
 }  // namespace
+
+std::vector<std::size_t> rows_with_weight(const Batch& batch) {
+  std::vector<std::size_t> rows;
+  rows.reserve(batch.X.n_rows);
+  for (std::size_t i = 0; i < batch.X.n_rows; ++i) {
+    if (batch.weights.empty() || batch.weights[i] > 0) {
+      rows.push_back(i);
+    }
+  }
+  return rows;
+}
 
 Table::Table(std::uint32_t n_columns, bool regression, std::optional<int> y_exponent)
     : regression_(regression), fixed_exponent_(y_exponent), columns_(n_columns) {}

@@ -150,6 +150,7 @@ void Tree::collect(NodeId id, const std::vector<std::uint8_t>* doomed,
 
 void Tree::collapse(NodeId id, Kind kind, const std::vector<std::uint8_t>* doomed) noexcept {
   std::uint32_t end = nodes_[id].begin;
+  std::uint32_t last = end;
   stack_.assign(1, id);
   while (!stack_.empty()) {
     const NodeId next = stack_.back();
@@ -166,11 +167,14 @@ void Tree::collapse(NodeId id, Kind kind, const std::vector<std::uint8_t>* doome
           rows_[end++] = slot;
         }
       }
+      last = node.begin + node.size;
     }
     if (next != id) {
       wipe(next);
     }
   }
+  // Where the others stood nobody shall read that they did.
+  std::fill(rows_.begin() + end, rows_.begin() + std::max(end, last), 0);
   Node& node = nodes_[id];
   set_kind(id, kind);
   node.left = 0;

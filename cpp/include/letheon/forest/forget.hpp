@@ -57,6 +57,8 @@ class Forgetter {
         is_usual_(spec.criterion == Criterion::gini && table.n_lanes() == 2 &&
                   spec.min_samples_leaf == 1) {}
 
+  // Room for walks of so many members: what follows shall not fail.
+  void reserve(std::size_t n_members);
   // Numbers of the leaving rows that the next walk is about; to be filled before it.
   [[nodiscard]] std::vector<std::uint32_t>& members() noexcept { return members_; }
   // Starts a walk through a tree.

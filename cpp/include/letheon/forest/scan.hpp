@@ -53,6 +53,8 @@ struct Scratch {
   std::vector<std::vector<std::uint64_t>> constants;  // by depth
 };
 
+struct Adder;
+
 struct RandomPick {
   std::uint32_t attribute;
   Extremes extremes;
@@ -88,8 +90,9 @@ class Scanner {
                                 std::uint32_t keep);
   [[nodiscard]] bool list_values(const Column& column, std::uint32_t attribute, std::uint64_t key,
                                  std::uint32_t keep);
-  void weigh_copies(const float* x, const std::uint32_t* weights,
-                    std::span<const std::uint64_t> by_value, std::size_t first);
+  void take_found();
+  void weigh_copies(const std::uint32_t* weights, std::size_t first);
+  void count_left(const Adder& adder, std::size_t n, std::size_t first);
   [[nodiscard]] std::optional<Extremes> extremes(std::uint32_t attribute);
   [[nodiscard]] bool codes_vary(const Column& column) const noexcept;
   void tally_codes(const Column& column);

@@ -42,6 +42,9 @@ struct Batch {
   std::span<const std::uint64_t> owners;   // hash of each row's id; empty without subsampling
 };
 
+// Numbers of the rows that are there at all.
+[[nodiscard]] std::vector<std::size_t> rows_with_weight(const Batch& batch);
+
 // One column of X. Few distinct values: one byte per row and a table, so that counting needs no
 // search. Many: the floats themselves.
 class Column {

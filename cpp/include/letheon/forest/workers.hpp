@@ -1,10 +1,12 @@
 // Independent tasks on several threads; results never depend on how many.
 #pragma once
 
+#include <algorithm>
 #include <atomic>
 #include <cstddef>
 #include <exception>
 #include <mutex>
+#include <system_error>
 #include <thread>
 #include <vector>
 
@@ -40,8 +42,11 @@ void run_tasks(std::size_t n, std::size_t n_threads, Task task) {
   {
     std::vector<std::jthread> threads;
     threads.reserve(n_workers - 1);
-    for (std::size_t worker = 1; worker < n_workers; ++worker) {
-      threads.emplace_back(work, worker);
+    try {
+      for (std::size_t worker = 1; worker < n_workers; ++worker) {
+        threads.emplace_back(work, worker);
+      }
+    } catch (const std::system_error&) {  // no more threads to be had: the others do the work
     }
     work(0);
   }
