@@ -471,10 +471,10 @@ void bind_forest(nb::module_& m) {
       .def("tree", &tree, "index"_a)
       .def("importances", &importances, "n_threads"_a)
       .def("class_counts", &class_counts)
-      .def_prop_ro("n_rows", &Forest::n_rows)
-      .def_prop_ro("n_unbuilt", &Forest::n_unbuilt)
-      .def_prop_ro("n_nodes", &Forest::n_nodes)
-      .def_prop_ro("n_bytes", &Forest::n_bytes);
+      .def_prop_ro("n_rows", &Forest::n_rows, nb::call_guard<nb::gil_scoped_release>())
+      .def_prop_ro("n_unbuilt", &Forest::n_unbuilt, nb::call_guard<nb::gil_scoped_release>())
+      .def_prop_ro("n_nodes", &Forest::n_nodes, nb::call_guard<nb::gil_scoped_release>())
+      .def_prop_ro("n_bytes", &Forest::n_bytes, nb::call_guard<nb::gil_scoped_release>());
 }
 
 }  // namespace

@@ -379,3 +379,63 @@ def test_order_of_rows_does_not_matter() -> None:
     one = DaREForestClassifier(**SMALL, random_state=0).fit(X, y)
     other = DaREForestClassifier(**SMALL, random_state=0).fit(X[order], y[order], ids=order)
     assert one.digest() == other.digest()
+
+
+def test_settle_waits_for_a_request(monkeypatch: pytest.MonkeyPatch) -> None:
+    # Settling may renumber the rows; it must not do so between finding a person and removing them.
+    X, y = make_classification(200, random_state=0)
+    model = DaREForestClassifier(**SMALL, random_state=0).fit(X, y)
+    model.forget(range(50))
+    prepare = model._prepare
+
+    def settle_meanwhile(removal: Any) -> Any:
+        other = threading.Thread(target=model.settle)
+        other.start()
+        other.join(0.2)
+        return prepare(removal)
+
+    monkeypatch.setattr(model, "_prepare", settle_meanwhile)
+    model.forget([100])
+    assert model.ids_.tolist() == [*range(50, 100), *range(101, 200)]
+
+
+@pytest.mark.parametrize("criterion", ["gini", "entropy"])
+def test_importances_do_not_depend_on_the_order_of_classes(criterion: str) -> None:
+    X, y = make_classification(300, n_informative=8, n_classes=5, random_state=0)
+    late = y < 3
+    grown = DaREForestClassifier(criterion=criterion, n_estimators=5, random_state=0)
+    grown.fit(X[~late], y[~late], ids=np.flatnonzero(~late))
+    grown.learn(X[late], y[late], ids=np.flatnonzero(late))
+    fresh = DaREForestClassifier(criterion=criterion, n_estimators=5, random_state=0).fit(X, y)
+    assert grown.digest() == fresh.digest()
+    assert grown.feature_importances_.tolist() == fresh.feature_importances_.tolist()
+
+
+def test_importances_of_a_target_far_from_zero() -> None:
+    X = np.random.default_rng(0).normal(size=(500, 4))
+    model = DaREForestRegressor(n_estimators=5, random_state=0).fit(X, X[:, 0] + 1e6)
+    assert model.feature_importances_.min() >= 0
+    assert model.feature_importances_[0] > 0.9
+
+
+def test_columns_of_a_record_array() -> None:
+    records = np.zeros(60, dtype=[("flag", "u1"), ("x", "f4", (3,))])
+    records["x"] = np.random.default_rng(0).normal(size=(60, 3))
+    y = records["x"][:, 0] > 0
+    one = DaREForestClassifier(**SMALL, random_state=0).fit(records["x"], y)
+    other = DaREForestClassifier(**SMALL, random_state=0).fit(records["x"].copy(), y)
+    assert one.digest() == other.digest()
+    assert (one.predict(records["x"]) == other.predict(records["x"].copy())).all()
+
+
+@pytest.mark.parametrize("n_jobs", [True, 2.5, "a", 0])
+def test_n_jobs_that_make_no_sense(n_jobs: Any) -> None:
+    X, y = make_classification(30, random_state=0)
+    with pytest.raises((TypeError, ValueError), match="n_jobs="):
+        DaREForestClassifier(n_jobs=n_jobs).fit(X, y)
+
+
+@pytest.mark.parametrize("number", [1.0, "a", True])
+def test_tree_number_that_is_none(number: Any) -> None:
+    with pytest.raises(TypeError, match="expected an int"):
+        fitted().tree_(number)

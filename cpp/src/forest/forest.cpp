@@ -63,7 +63,7 @@ Forest::Content Forest::hold(const Batch& batch, std::uint32_t n_classes,
 void Forest::fit(const Batch& batch, std::uint32_t n_classes, const IdBatch& ids,
                  std::size_t n_threads) {
   Content content = hold(batch, n_classes, ids);
-  std::vector<Scratch> scratch(std::max<std::size_t>(n_threads, 1));
+  std::vector<Scratch> scratch(useful_threads(content.trees.size(), n_threads));
   run_tasks(content.trees.size(), n_threads, [&](std::size_t worker, std::size_t t) {
     Grower(content.table, spec_, scratch[worker]).settle(content.trees[t], spec_.tree_keys[t]);
     content.trees[t].shrink();

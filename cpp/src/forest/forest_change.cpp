@@ -78,7 +78,7 @@ Report Forest::forget(std::span<const Slot> slots, bool eager, std::size_t n_thr
   auto& trees = content_.trees;
   const RowBlock leaving = table.copy(slots);
   const auto doomed = marked(table.n_slots(), slots);
-  std::vector<Scratch> scratch(std::max<std::size_t>(n_threads, 1));
+  std::vector<Scratch> scratch(useful_threads(content_.trees.size(), n_threads));
   std::vector<Report> reports(scratch.size());
   // One walker per tree of a group; each worker uses its own again and again.
   std::vector<std::vector<Forgetter>> walkers(scratch.size());
@@ -139,7 +139,7 @@ Report Forest::forget_cost(std::span<const Slot> slots, std::size_t n_threads) c
   require_held(slots);
   const RowBlock leaving = content_.table.copy(slots);
   const auto doomed = marked(content_.table.n_slots(), slots);
-  std::vector<Scratch> scratch(std::max<std::size_t>(n_threads, 1));
+  std::vector<Scratch> scratch(useful_threads(content_.trees.size(), n_threads));
   std::vector<Report> reports(scratch.size());
   run_tasks(content_.trees.size(), n_threads, [&](std::size_t worker, std::size_t t) {
     Forgetter forgetter(content_.table, spec_, scratch[worker], leaving, doomed);
@@ -220,7 +220,7 @@ Report Forest::learn(const Batch& batch, std::uint32_t n_classes, const IdBatch&
 Report Forest::learn_slots(std::span<const Slot> slots, std::size_t n_threads) {
   const Table& table = content_.table;
   const RowBlock coming = table.copy(slots);
-  std::vector<Scratch> scratch(std::max<std::size_t>(n_threads, 1));
+  std::vector<Scratch> scratch(useful_threads(content_.trees.size(), n_threads));
   std::vector<Report> reports(scratch.size());
   run_tasks(content_.trees.size(), n_threads, [&](std::size_t worker, std::size_t t) {
     Tree& tree = content_.trees[t];
@@ -247,7 +247,7 @@ void Forest::start_trees_again() {
 }
 
 Report Forest::settle_locked(std::size_t n_threads) {
-  std::vector<Scratch> scratch(std::max<std::size_t>(n_threads, 1));
+  std::vector<Scratch> scratch(useful_threads(content_.trees.size(), n_threads));
   std::vector<Report> reports(scratch.size());
   run_tasks(content_.trees.size(), n_threads, [&](std::size_t worker, std::size_t t) {
     Grower grower(content_.table, spec_, scratch[worker]);

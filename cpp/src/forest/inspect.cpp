@@ -5,31 +5,33 @@
 #include <cmath>
 #include <limits>
 
+#include "letheon/forest/score.hpp"
+
 namespace letheon::forest {
 
 namespace {
 
-// Impurity of a node times its weight.
+// Impurity of a node times its weight. Sums of integers first, so that neither the order of the
+// classes nor a large mean of the target matters.
 double impurity(const Tree& tree, NodeId id, Criterion criterion) {
   const Lanes lanes = tree.totals(id);
-  const auto n = static_cast<double>(tree.weight(id));
+  const std::int64_t n = tree.weight(id);
   if (n == 0) {
     return 0.0;
   }
+  const auto weight = static_cast<double>(n);
   if (criterion == Criterion::squared_error) {
-    const auto sum = static_cast<double>(lanes[1]);
-    return static_cast<double>(tree.squares(id)) - sum * sum / n;
+    const auto sum = static_cast<Wide>(lanes[1] < 0 ? -lanes[1] : lanes[1]);
+    return static_cast<double>(static_cast<Wide>(n) * tree.squares(id) - sum * sum) / weight;
   }
-  double total = 0.0;
+  std::int64_t total = 0;
   for (const std::int64_t lane : lanes) {
-    const auto c = static_cast<double>(lane);
-    if (criterion == Criterion::gini) {
-      total += c * c / n;
-    } else if (lane > 0) {
-      total += c * std::log2(c / n);
-    }
+    total += criterion == Criterion::gini ? lane * lane : x_log_x(lane);
   }
-  return criterion == Criterion::gini ? n - total : -total;
+  if (criterion == Criterion::gini) {
+    return weight - static_cast<double>(total) / weight;
+  }
+  return static_cast<double>(x_log_x(n) - total);
 }
 
 // Order of rows that does not depend on how they came to be here.

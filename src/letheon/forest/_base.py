@@ -123,7 +123,8 @@ class DaREForestBase(ForgetMixin, BaseEstimator):
         Changes no answer and no digest.
         """
         require_fitted(self)
-        self.forest_.core.settle(threads_for(self.n_jobs))
+        with exclusive(self):
+            self.forest_.core.settle(threads_for(self.n_jobs))
         return self
 
     def forget_cost(self, ids: Any) -> ForgetCost:
@@ -175,9 +176,11 @@ class DaREForestBase(ForgetMixin, BaseEstimator):
         """
         require_fitted(self)
         forest = self.forest_
+        if not isinstance(number, int | np.integer) or isinstance(number, bool):
+            raise TypeError(f"tree number {number!r}; expected an int")
         if not 0 <= number < forest.settings.n_trees:
             raise IndexError(f"there is no tree {number}; there are {forest.settings.n_trees}")
-        return ForestTree.of(forest.tree(number), vars(self).get("feature_names_in_"))
+        return ForestTree.of(forest.tree(int(number)), vars(self).get("feature_names_in_"))
 
     @property
     def feature_importances_(self) -> NDArray[np.float64]:

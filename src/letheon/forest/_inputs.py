@@ -64,12 +64,23 @@ def as_matrix(X: Any) -> NDArray[Any]:
     matrix: NDArray[Any] = check_array(
         X, dtype=[np.float64, np.float32], ensure_all_finite="allow-nan", input_name="X"
     )
-    return matrix
+    return matrix if _has_whole_strides(matrix) else np.ascontiguousarray(matrix)
 
 
 def is_matrix(X: Any) -> bool:
     """Whether X needs no conversion."""
-    return type(X) is np.ndarray and X.ndim == 2 and X.dtype in _FLOATS and 0 not in X.shape
+    return (
+        type(X) is np.ndarray
+        and X.ndim == 2
+        and X.dtype in _FLOATS
+        and 0 not in X.shape
+        and (X.flags.c_contiguous or _has_whole_strides(X))
+    )
+
+
+def _has_whole_strides(X: NDArray[Any]) -> bool:
+    """Whether neighbours lie whole numbers apart, as they do unless X is part of a record."""
+    return X.flags.aligned and all(stride % X.itemsize == 0 for stride in X.strides)
 
 
 def _frame_matrix(frame: "nw.DataFrame[Any]") -> Any:

@@ -130,6 +130,9 @@ class ForestTree:
         if self._is_open(node, depth, max_depth):
             how = ", random" if self.kind[node] == 2 else ""
             side = "yes" if self.missing_left[node] else "no"
-            return f"{self.rule(node)}? ({self.n[node]} rows, missing: {side}{how})"
+            return f"{self.rule(node)}? ({self._rows(node)}, missing: {side}{how})"
         cut = " ..." if self.kind[node] != 0 else ""
-        return f"{self.summary(node)} ({self.n[node]} rows){cut}"
+        return f"{self.summary(node)} ({self._rows(node)}){cut}"
+
+    def _rows(self, node: int) -> str:
+        return f"{self.n[node]} row" + ("" if self.n[node] == 1 else "s")

@@ -82,6 +82,7 @@ def check_settings(model: Any, criteria: Sequence[str]) -> None:
     check_count("min_samples_leaf", model.min_samples_leaf, 1)
     check_share("subsample", model.subsample)
     resolve_max_features(model.max_features, 1)
+    check_jobs(model.n_jobs)
 
 
 def resolve(model: Any, n_columns: int, seed: int) -> Settings:
@@ -125,6 +126,16 @@ def check_count(name: str, value: Any, least: int, *, none_is: str | None = None
     if not least <= value <= _MOST:
         raise ValueError(f"{name}={value}; expected an int of at least {least}{also}")
     return int(value)
+
+
+def check_jobs(n_jobs: Any) -> None:
+    """Raise unless joblib can make something of it."""
+    if n_jobs is None:
+        return
+    if isinstance(n_jobs, bool) or not isinstance(n_jobs, int | np.integer):
+        raise TypeError(f"n_jobs={n_jobs!r}; expected an int, such as 2 or -1 (all cores), or None")
+    if n_jobs == 0:
+        raise ValueError("n_jobs=0; expected at least 1, a negative number as in joblib, or None")
 
 
 def check_share(name: str, value: Any) -> float:

@@ -12,11 +12,16 @@
 
 namespace letheon::forest {
 
+// How many threads can be of use for n tasks.
+[[nodiscard]] inline std::size_t useful_threads(std::size_t n, std::size_t n_threads) noexcept {
+  return std::clamp<std::size_t>(n_threads, 1, std::max<std::size_t>(n, 1));
+}
+
 // Calls task(worker, i) for i = 0 .. n-1, each once, on at most n_threads threads. After an
 // exception no new task starts, and the first exception is thrown again here.
 template <typename Task>
 void run_tasks(std::size_t n, std::size_t n_threads, Task task) {
-  const std::size_t n_workers = std::min(n, std::max<std::size_t>(n_threads, 1));
+  const std::size_t n_workers = useful_threads(n, n_threads);
   if (n_workers <= 1) {
     for (std::size_t i = 0; i < n; ++i) {
       task(std::size_t{0}, i);
