@@ -164,14 +164,17 @@ def test_tables_of_methods_are_up_to_date() -> None:
     assert made["summary"]() in read("README.md")
 
 
-def test_the_picture_is_what_its_block_draws(module: ModuleType) -> None:
-    picture = ROOT / "docs" / "plan.png"
-    exec(runpy.run_path(str(ROOT / "docs" / "make_plan.py"))["code"](), vars(module))
-    shown, drawn = imread(picture), imread("plan.png")
+@pytest.mark.parametrize(
+    ("name", "maker"), [("plan.png", "make_plan"), ("tree.png", "make_forest")]
+)
+def test_the_picture_is_what_its_block_draws(name: str, maker: str, module: ModuleType) -> None:
+    picture = ROOT / "docs" / name
+    exec(runpy.run_path(str(ROOT / "docs" / f"{maker}.py"))["code"](), vars(module))
+    shown, drawn = imread(picture), imread(name)
     assert picture.stat().st_size < 80_000
     # Bars of another height alone change 0.0013; letters of another font version less.
     assert shown.shape == drawn.shape
-    assert abs(shown - drawn).mean() < 0.001, "run python docs/make_plan.py"
+    assert abs(shown - drawn).mean() < 0.001, f"run python docs/{maker}.py"
 
 
 def test_the_command_can_be_found_after_make() -> None:
@@ -199,6 +202,7 @@ def parameters(estimator: type) -> list[str]:
 NAMED = {
     "docs/contract.md": public_names(exceptions),
     "docs/measures.md": public_names(measures),
+    "docs/forest.md": parameters(letheon.DaREForestRegressor) + public_names(letheon.forest),
     "docs/sisa.md": [*parameters(letheon.SISAClassifier), "risk"],
     "docs/checks.md": [
         check.__name__ for check in yield_checks(letheon.SISAClassifier(DecisionTreeClassifier()))

@@ -106,7 +106,7 @@ void any_history(Make make, std::uint64_t seed) {
                            [&](Slot slot) { return owner_of[slot] == owner; });
       check(table.find(make({owner}).ids()).slots == slots, "exactly the rows that are left");
     }
-    table.keep(kept);
+    table = table.kept(kept);
     std::vector<std::int64_t> left;
     for (const Slot slot : kept) {
       left.push_back(owner_of[slot]);

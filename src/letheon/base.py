@@ -161,10 +161,10 @@ class ForgetMixin:
             return Removal(0, 0, None), Outcome(work=0.0)
         removal = self._locate(wanted)
         if removal.n_rows == self.n_rows_:
+            kept = "its files and its checkpoint directory" if _has_directory(self) else "its files"
             raise EmptyModelError(
                 f"these {removal.n_ids} id(s) own all {removal.n_rows} row(s) of the model; "
-                "nothing would be left to fit. Delete the model, its files and its checkpoint "
-                "directory instead."
+                f"nothing would be left to fit. Delete the model and {kept} instead."
             )
         return removal, self._commit(self._prepare(removal))
 
@@ -281,7 +281,15 @@ class ForgetMixin:
         raise NotImplementedError(f"{type(self).__name__} must commit a removal")
 
 
-def require_known(missing: Ids, held: Ids) -> None:
+def _has_directory(model: ForgetMixin) -> bool:
+    """Whether the model, or a part of it, keeps states in a directory of its own."""
+    params = model.get_params().items() if hasattr(model, "get_params") else ()
+    return any(
+        name.rpartition("__")[2] == "checkpoint_dir" and value is not None for name, value in params
+    )
+
+
+def require_known(missing: Ids, held: Ids, *, done: str = "nothing was forgotten, ") -> None:
     """Raise `UnknownIdError` that shows up to five of the missing ids."""
     if len(missing) == 0:
         return
@@ -290,9 +298,7 @@ def require_known(missing: Ids, held: Ids) -> None:
         hint = f"; this model holds {held.kind} ids and was given {missing.kind}, and 1 is not '1'"
     shown = missing.take(np.arange(min(5, len(missing)))).to_list()
     more = f" and {len(missing) - 5} more" if len(missing) > 5 else ""
-    raise UnknownIdError(
-        f"ids not in this model: {shown}{more}; nothing was forgotten, see model.ids_{hint}"
-    )
+    raise UnknownIdError(f"ids not in this model: {shown}{more}; {done}see model.ids_{hint}")
 
 
 def locate_in(rows: Rows, wanted: Ids) -> Removal:
@@ -325,7 +331,8 @@ def _plain(value: Any) -> Any:
         return [_plain(part) for part in value]
     if isinstance(value, dict):
         return {key: _plain(part) for key, part in value.items()}
-    return value
+    # Whoever searches a range of NumPy means the numbers themselves.
+    return value.item() if isinstance(value, np.number | np.bool | np.str_) else value
 
 
 def _warn_all(outcome: Outcome) -> None:

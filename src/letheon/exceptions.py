@@ -20,6 +20,7 @@
     LetheonWarning (UserWarning)
     ├── ShardingWarning       more shards than people, and the like
     ├── CheckpointWarning     a checkpoint is missing or altered; it is rebuilt
+    ├── PrecisionWarning      numbers are rounded coarsely, by a bound that is too large
     └── EnvironmentWarning    the model was built with other library versions
 
 `NotFittedError` is scikit-learn's own and is reachable here under that name.
@@ -47,6 +48,7 @@ __all__ = [
     "LetheonWarning",
     "NewerFormatError",
     "NotFittedError",
+    "PrecisionWarning",
     "ShardingWarning",
     "StateError",
     "UnknownIdError",
@@ -121,6 +123,10 @@ class ShardingWarning(LetheonWarning):
 
 class CheckpointWarning(LetheonWarning):
     """A saved state is missing or altered; it is trained again."""
+
+
+class PrecisionWarning(LetheonWarning):
+    """Numbers are rounded coarsely, because a bound that was given is far beyond them."""
 
 
 class EnvironmentWarning(LetheonWarning):

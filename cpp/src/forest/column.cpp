@@ -154,13 +154,14 @@ void Column::erase(Slot slot) noexcept {
   }
 }
 
-void Column::keep(std::span<const Slot> slots) {
+Column Column::kept(std::span<const Slot> slots) const {
   std::vector<float> values(slots.size());
   for (std::size_t i = 0; i < slots.size(); ++i) {
     values[i] = at(slots[i]);
   }
-  codes_ = {};
-  assign(std::move(values));
+  Column column;
+  column.assign(std::move(values));
+  return column;
 }
 
 void Column::truncate(std::size_t n_slots) noexcept {

@@ -112,7 +112,7 @@ Report Forest::forget(std::span<const Slot> slots, bool eager, std::size_t n_thr
     report.rebuilt_nodes = trees.size();
     report.rebuilt_rows = n_rows_of_trees();
     if (eager) {
-      settle_locked(n_threads);
+      settle_if_possible(n_threads);
     }
   }
   return report;
@@ -161,17 +161,24 @@ Report Forest::forget_cost(std::span<const Slot> slots, std::size_t n_threads) c
 }
 
 void Forest::compact() {
-  if (content_.table.n_slots() == content_.table.n_rows()) {
+  const Table& table = content_.table;
+  if (table.n_slots() == table.n_rows()) {
     return;
   }
   std::vector<Slot> kept;
-  for (Slot slot = 0; slot < content_.table.n_slots(); ++slot) {
-    if (content_.table.is_alive(slot)) {
+  kept.reserve(table.n_rows());
+  std::vector<Slot> renumbered(table.n_slots(), 0);
+  for (Slot slot = 0; slot < table.n_slots(); ++slot) {
+    if (table.is_alive(slot)) {
+      renumbered[slot] = static_cast<Slot>(kept.size());
       kept.push_back(slot);
     }
   }
-  content_.ids.keep(kept);
-  const auto renumbered = content_.table.compact();
+  // All that needs memory first; what follows cannot fail.
+  IdTable ids = content_.ids.kept(kept);
+  Table rows = table.kept(kept);
+  content_.ids = std::move(ids);
+  content_.table = std::move(rows);
   for (Tree& tree : content_.trees) {
     tree.renumber(renumbered);
   }
@@ -202,17 +209,27 @@ Report Forest::learn(const Batch& batch, std::uint32_t n_classes, const IdBatch&
   Report report;
   try {
     report = table.rescale() ? Report{.rescaled = true} : learn_slots(slots, n_threads);
+    if (report.rescaled) {
+      content_.trees = fresh_trees();
+    }
   } catch (...) {
-    report.rescaled = true;  // short of memory half-way: all trees anew is always right
+    // Short of memory half-way: without the new rows, all trees anew is always right, and needs
+    // no memory.
+    content_.ids.truncate(n_before);
+    table.take_back(n_before, n_classes_before);
+    table.rescale();
+    for (Tree& tree : trees) {
+      tree.take_back(n_before, table);
+    }
+    throw;
   }
   if (report.rescaled) {
-    start_trees_again();
     report.touched_trees = trees.size();
     report.rebuilt_nodes = trees.size();
     report.rebuilt_rows = n_rows_of_trees();
   }
   if (eager) {
-    settle_locked(n_threads);
+    settle_if_possible(n_threads);
   }
   return report;
 }
@@ -235,14 +252,22 @@ Report Forest::learn_slots(std::span<const Slot> slots, std::size_t n_threads) {
   return sum(reports);
 }
 
-void Forest::start_trees_again() {
+std::vector<Tree> Forest::fresh_trees() const {
   const Table& table = content_.table;
   std::vector<Slot> slots(table.n_slots());
   std::iota(slots.begin(), slots.end(), Slot{0});
-  for (std::size_t t = 0; t < content_.trees.size(); ++t) {
-    Tree tree(table.n_lanes(), spec_.is_regression());
-    tree.reset(rows_of_tree(table, t, slots), table);
-    content_.trees[t] = std::move(tree);
+  std::vector<Tree> trees;
+  for (std::size_t t = 0; t < spec_.tree_keys.size(); ++t) {
+    trees.emplace_back(table.n_lanes(), spec_.is_regression());
+    trees.back().reset(rows_of_tree(table, t, slots), table);
+  }
+  return trees;
+}
+
+void Forest::settle_if_possible(std::size_t n_threads) noexcept {
+  try {
+    settle_locked(n_threads);
+  } catch (const std::bad_alloc&) {  // an unbuilt node is a legal state
   }
 }
 

@@ -140,10 +140,11 @@ void Grower::divide(Tree& tree, NodeId id, const Judgement& judgement) {
     }
   }
 
+  // Whatever can fail comes before the split: a node without children keeps its rows.
+  scratch_.moved.resize(std::max(scratch_.moved.size(), rows.size()));
   tree.split(id);
   const NodeId left = tree.node(id).left;
   const NodeId right = left + 1;
-  scratch_.moved.resize(std::max(scratch_.moved.size(), rows.size()));
   // Stable, so that row numbers stay ascending; the left rows are counted on the way.
   std::size_t n_left = 0;
   std::size_t n_right = 0;

@@ -134,25 +134,19 @@ void IdTable::truncate(std::size_t n_slots) noexcept {
   next_.resize(n_slots);
 }
 
-void IdTable::keep(std::span<const Slot> slots) {
-  std::vector<Slot> next(slots.size(), kEnd);
-  std::vector<Slot> buckets(std::bit_ceil(std::max<std::size_t>(slots.size(), 1)), kEnd);
-  std::vector<std::int64_t> ints(is_text_ ? 0 : slots.size());
-  std::vector<std::string> texts(is_text_ ? slots.size() : 0);
-  for (std::size_t i = 0; i < slots.size(); ++i) {
+IdTable IdTable::kept(std::span<const Slot> slots) const {
+  IdTable table(key_);
+  table.is_text_ = is_text_;
+  for (const Slot slot : slots) {
     if (is_text_) {
-      texts[i] = std::move(texts_[slots[i]]);
+      table.texts_.push_back(texts_[slot]);
     } else {
-      ints[i] = ints_[slots[i]];
+      table.ints_.push_back(ints_[slot]);
     }
   }
-  next_ = std::move(next);
-  buckets_ = std::move(buckets);
-  ints_ = std::move(ints);
-  texts_ = std::move(texts);
-  for (Slot slot = 0; slot < next_.size(); ++slot) {
-    link(slot);
-  }
+  table.next_.assign(slots.size(), kEnd);
+  table.index_all();
+  return table;
 }
 
 Found IdTable::find(const IdBatch& wanted) const {

@@ -107,7 +107,7 @@ TreeView view_tree(const Tree& tree, int exponent) {
     const Node& node = tree.node(id);
     const bool split = node.is_split();
     view.kind.push_back(!split ? 0 : (node.kind == Kind::greedy ? 1 : 2));
-    view.attribute.push_back(split ? node.attribute : -1);
+    view.attribute.push_back(split ? static_cast<std::int64_t>(node.attribute) : -1);
     view.threshold.push_back(split ? node.threshold : std::numeric_limits<float>::quiet_NaN());
     view.missing_left.push_back(split && tree.sends_missing_left(node) ? 1 : 0);
     view.left.push_back(split ? number[node.left] : -1);

@@ -11,6 +11,7 @@ namespace {
 
 constexpr std::uint64_t kMaxWeight = (std::uint64_t{1} << 31) - 1;
 constexpr int kFixedPointBits = 31;
+constexpr int kMaxExponent = 1008;
 
 // Binary exponent E of a number, 2^(E-1) <= |y| < 2^E; a very small one for 0.
 int exponent_of(double y) noexcept {
@@ -29,15 +30,15 @@ std::int64_t fixed_point(double y, int exponent) noexcept {
 [[noreturn]] void refuse(const std::string& message) { throw std::invalid_argument(message); }
 
 template <typename T>
-void keep_values(std::vector<T>& values, std::span<const Slot> slots) {
-  if (values.empty()) {
-    return;
+std::vector<T> kept_values(const std::vector<T>& values, std::span<const Slot> slots) {
+  std::vector<T> kept;
+  if (!values.empty()) {
+    kept.reserve(slots.size());
+    for (const Slot slot : slots) {
+      kept.push_back(values[slot]);
+    }
   }
-  std::vector<T> kept(slots.size());
-  for (std::size_t i = 0; i < slots.size(); ++i) {
-    kept[i] = values[slots[i]];
-  }
-  values = std::move(kept);
+  return kept;
 }
 
 }  // namespace
@@ -86,6 +87,9 @@ void Table::check(const Batch& batch, std::uint32_t n_classes) const {
   for (const double y : batch.y) {
     if (!std::isfinite(y)) {
       refuse("y holds a value that is not finite");
+    }
+    if (exponent_of(y) > kMaxExponent) {
+      refuse("y holds a value of 2^1008 or more, which no sum could hold; divide y by a constant");
     }
     if (fixed_exponent_ && exponent_of(y) > *fixed_exponent_) {
       refuse("y holds a value larger than y_max");
@@ -230,27 +234,26 @@ bool Table::erase(std::span<const Slot> slots) noexcept {
   return emptied;
 }
 
-std::vector<Slot> Table::compact() {
-  std::vector<Slot> kept;
-  kept.reserve(n_rows_);
-  std::vector<Slot> renumbered(n_slots(), 0);
-  for (Slot slot = 0; slot < n_slots(); ++slot) {
-    if (is_alive(slot)) {
-      renumbered[slot] = static_cast<Slot>(kept.size());
-      kept.push_back(slot);
-    }
+Table Table::kept(std::span<const Slot> slots) const {
+  Table table;
+  table.regression_ = regression_;
+  table.fixed_exponent_ = fixed_exponent_;
+  table.n_classes_ = n_classes_;
+  table.n_rows_ = n_rows_;
+  table.total_weight_ = total_weight_;
+  for (const Column& column : columns_) {
+    table.columns_.push_back(column.kept(slots));
   }
-  for (Column& column : columns_) {
-    column.keep(kept);
-  }
-  keep_values(labels_, kept);
-  keep_values(y_, kept);
-  keep_values(q_, kept);
-  keep_values(weights_, kept);
-  keep_values(owners_, kept);
-  alive_.assign(kept.size(), 1);
-  alive_.shrink_to_fit();
-  return renumbered;
+  table.labels_ = kept_values(labels_, slots);
+  table.class_weights_ = class_weights_;
+  table.y_ = kept_values(y_, slots);
+  table.q_ = kept_values(q_, slots);
+  table.exponents_ = exponents_;
+  table.exponent_ = exponent_;
+  table.weights_ = kept_values(weights_, slots);
+  table.owners_ = kept_values(owners_, slots);
+  table.alive_.assign(slots.size(), 1);
+  return table;
 }
 
 RowBlock Table::copy(std::span<const Slot> slots) const {

@@ -91,6 +91,16 @@ void Tree::widen(std::uint32_t n_lanes) {
   n_lanes_ = n_lanes;
 }
 
+void Tree::take_back(std::size_t n_slots, const Table& table) noexcept {
+  collapse(kRoot, Kind::unbuilt, nullptr);
+  const auto gone =
+      std::ranges::remove_if(rows_of(kRoot), [=](Slot slot) { return slot >= n_slots; });
+  nodes_[kRoot].size -= static_cast<std::uint32_t>(gone.size());
+  n_lanes_ = table.n_lanes();
+  std::ranges::fill(totals_, 0);  // all other nodes are free, and the lanes lie elsewhere now
+  recount(table);
+}
+
 void Tree::renumber(std::span<const Slot> renumbered) noexcept {
   // Gaps between the rows hold numbers of rows that are gone; they are never read.
   for (Slot& slot : rows_) {
@@ -225,20 +235,25 @@ void Tree::insert(std::span<const NodeId> where, std::span<const std::vector<Slo
     n_new += slots.size();
   }
   rows.reserve(rows_.size() + n_new);
+  std::vector<std::uint32_t> begins(nodes_.size(), 0);
   walk(0, [&](NodeId id, std::uint64_t, std::uint32_t) {
-    Node& node = nodes_[id];
-    const auto begin = static_cast<std::uint32_t>(rows.size());
-    if (!node.is_split()) {
+    begins[id] = static_cast<std::uint32_t>(rows.size());
+    if (!nodes_[id].is_split()) {
       const auto held = rows_of(id);
       rows.insert(rows.end(), held.begin(), held.end());
       if (extra[id] != nullptr) {
         rows.insert(rows.end(), extra[id]->begin(), extra[id]->end());
-        node.size += static_cast<std::uint32_t>(extra[id]->size());
       }
     }
-    node.begin = begin;
     return true;
   });
+  // Nothing below can fail.
+  for (std::size_t id = 0; id < nodes_.size(); ++id) {
+    nodes_[id].begin = begins[id];
+    if (extra[id] != nullptr) {
+      nodes_[id].size += static_cast<std::uint32_t>(extra[id]->size());
+    }
+  }
   rows_ = std::move(rows);
 }
 

@@ -1,5 +1,6 @@
 """What the forest classifier and regressor share: rows in, requests, questions."""
 
+import copy
 from abc import abstractmethod
 from collections.abc import Callable
 from functools import partial
@@ -18,7 +19,7 @@ from letheon.forest._grow import grow
 from letheon.forest._inputs import Batch, as_matrix, is_matrix
 from letheon.forest._inspect import ForestTree
 from letheon.forest._model import Answer, ForestModel
-from letheon.forest._settings import check_rebuild, check_settings, resolve
+from letheon.forest._settings import RESOLVED, check_rebuild, check_settings, resolve
 from letheon.forest._threads import threads_for, threads_for_few
 from letheon.guarantee import Guarantee, MethodFacts
 from letheon.inner import remember_features, require_features
@@ -57,6 +58,8 @@ class DaREForestBase(ForgetMixin, BaseEstimator):
     """A forest that is a function of its seed and the rows it holds."""
 
     facts: ClassVar[MethodFacts] = _FACTS
+    # `forest_` holds them as the trees know them, so that the digest does not depend on spelling.
+    _not_digested: ClassVar[frozenset[str]] = ForgetMixin._not_digested | RESOLVED
     _criteria: ClassVar[tuple[str, ...]]
 
     criterion: str
@@ -81,9 +84,10 @@ class DaREForestBase(ForgetMixin, BaseEstimator):
         y : array-like of shape (n_rows,)
             Labels or targets.
         sample_weight : array-like of int, optional
-            A weight w counts the row w times; 0 leaves it out. Whole numbers only.
+            A weight w counts the row w times; 0 leaves it out. Whole numbers only. As in
+            scikit-learn it is the third argument by position, where ids would be taken for it.
         ids : sequence of int or of str, optional
-            Whose row each is; may repeat. Default ``0..n-1``.
+            Whose row each is; may repeat. By keyword only. Default ``0..n-1``.
 
         Returns
         -------
@@ -107,9 +111,10 @@ class DaREForestBase(ForgetMixin, BaseEstimator):
         Parameters
         ----------
         X, y, sample_weight
-            As in `fit`, with the same columns.
+            As in `fit`, with the same columns. The third argument by position is
+            `sample_weight`, not `ids`.
         ids : sequence of int or of str
-            Whose row each is. A known id adds rows to that person.
+            Whose row each is. By keyword only. A known id adds rows to that person.
 
         Returns
         -------
@@ -121,6 +126,10 @@ class DaREForestBase(ForgetMixin, BaseEstimator):
         """Grow every subtree that lazy requests have dropped, now and not when it is needed.
 
         Changes no answer and no digest.
+
+        Returns
+        -------
+        self
         """
         require_fitted(self)
         with exclusive(self):
@@ -138,13 +147,23 @@ class DaREForestBase(ForgetMixin, BaseEstimator):
         Returns
         -------
         ForgetCost
+
+        Raises
+        ------
+        UnknownIdError
+            Some ids are not held.
+        EmptyModelError
+            They own every row, so `forget` would refuse.
+        ChangedParametersError
+            Parameters were changed after `fit`, so `forget` would refuse.
         """
         require_fitted(self)
         wanted = as_ids(ids).distinct()
         with exclusive(self):
+            self._require_same_parameters()
             if len(wanted) == 0:
                 return ForgetCost(rows=0, subtrees=0, trees=0, share=0.0)
-            removal = self._locate(wanted)
+            removal = self._find(wanted, done="")
             rest = self.n_rows_ - removal.n_rows
             if rest == 0:
                 raise EmptyModelError("these people own every row; nothing would be left to fit")
@@ -153,6 +172,11 @@ class DaREForestBase(ForgetMixin, BaseEstimator):
 
     def apply(self, X: Any) -> NDArray[np.int64]:
         """Return the leaf that each row ends in, tree by tree.
+
+        Parameters
+        ----------
+        X : array-like, pandas or polars frame of shape (n_rows, n_columns)
+            Rows, as in `fit`.
 
         Returns
         -------
@@ -235,9 +259,12 @@ class DaREForestBase(ForgetMixin, BaseEstimator):
         return _CLAIM
 
     def _locate(self, wanted: Ids) -> Removal:
+        return self._find(wanted, done="nothing was forgotten, ")
+
+    def _find(self, wanted: Ids, *, done: str) -> Removal:
         slots, missing = self.forest_.find(wanted)
         if len(missing):
-            require_known(wanted.take(missing), _NOBODY[self.forest_.id_type.kind])
+            require_known(wanted.take(missing), _NOBODY[self.forest_.id_type.kind], done=done)
         return Removal(len(wanted), len(slots), slots)
 
     def _prepare(self, removal: Removal) -> Change:
@@ -257,6 +284,15 @@ class DaREForestBase(ForgetMixin, BaseEstimator):
     def _commit(self, plan: Change) -> Outcome:
         report, forest = plan(), self.forest_
         return outcome_of(report, forest.settings, forest.core.n_rows)
+
+    def __copy__(self) -> Self:
+        """Return a copy with rows and trees of its own: they change in place."""
+        twin = type(self).__new__(type(self))
+        with exclusive(self):
+            vars(twin).update(vars(self))
+            if "forest_" in vars(self):
+                twin.forest_ = copy.copy(self.forest_)
+        return twin
 
     def __sklearn_tags__(self) -> Tags:
         """Dense numbers, missing values allowed."""

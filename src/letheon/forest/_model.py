@@ -214,6 +214,9 @@ def _verify(settings: Any, classes: Any, batch: Batch, trees: Any) -> None:
     """Raise ValueError for a state that makes no sense; the core looks at rows and trees."""
     if not isinstance(settings, Settings) or not isinstance(batch.ids, IntIds | TextIds):
         raise ValueError("settings or ids are of another class")
+    X = batch.X
+    if not isinstance(X, np.ndarray) or X.ndim != 2 or X.shape[1] != settings.n_columns:
+        raise ValueError("the rows have not the columns that the settings say")
     if not isinstance(trees, np.ndarray) or settings.n_trees > trees.size:
         raise ValueError("there are fewer trees than the settings say")
     if not 0 < settings.subsample <= 1:

@@ -6,14 +6,34 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from letheon import _core
+from letheon.exceptions import PrecisionWarning, warn_caller
 from letheon.seeds import Purpose, keyed_hash_ints
+
+# Parameters that `Settings` holds in resolved form.
+RESOLVED = frozenset(
+    {
+        "criterion",
+        "n_estimators",
+        "max_depth",
+        "max_features",
+        "n_thresholds",
+        "random_depth",
+        "min_samples_split",
+        "min_samples_leaf",
+        "subsample",
+        "y_max",
+    }
+)
 
 # The core counts in 32 bits; nobody means more trees, levels or thresholds than this.
 _MOST = 2**31 - 1
 _ALL_THRESHOLDS = 0
 _UNLIMITED = -1
+# Of the whole number that stands for a regression target, without its sign.
+_TARGET_BITS = 31
 
 
 @dataclass(frozen=True)
@@ -107,12 +127,16 @@ def resolve_max_features(value: Any, n_columns: int) -> int:
     """Return how many columns a node looks at, by scikit-learn's words."""
     if value is None:
         return n_columns
-    if isinstance(value, str):
-        check_choice("max_features", value, ("sqrt", "log2"))
+    if isinstance(value, str) and value in ("sqrt", "log2"):
         root = math.isqrt(n_columns) if value == "sqrt" else n_columns.bit_length() - 1
         return max(1, root)
     if isinstance(value, float | np.floating):
         return max(1, int(check_share("max_features", value) * n_columns))
+    if isinstance(value, bool) or not isinstance(value, int | np.integer):
+        raise (ValueError if isinstance(value, str) else TypeError)(
+            f"max_features={value!r}; expected 'sqrt', 'log2', an int of at least 1, a float above "
+            "0 and up to 1 (a share of the columns), or None (all columns)"
+        )
     return min(check_count("max_features", value, 1), n_columns)
 
 
@@ -123,8 +147,10 @@ def check_count(name: str, value: Any, least: int, *, none_is: str | None = None
     also = "" if none_is is None else f", or None ({none_is})"
     if isinstance(value, bool) or not isinstance(value, int | np.integer):
         raise TypeError(f"{name}={value!r}; expected an int of at least {least}{also}")
-    if not least <= value <= _MOST:
+    if value < least:
         raise ValueError(f"{name}={value}; expected an int of at least {least}{also}")
+    if value > _MOST:
+        raise ValueError(f"{name}={value}; expected at most {_MOST}{also}")
     return int(value)
 
 
@@ -167,6 +193,29 @@ def check_y_max(value: Any) -> None:
         raise TypeError(f"y_max={value!r}; expected a positive number or None")
     if not 0 < float(value) < math.inf:
         raise ValueError(f"y_max={value}; expected a positive finite number or None")
+
+
+def check_number(name: str, value: Any, least: float) -> float:
+    """Return a number that is large enough, or say what was wrong with it."""
+    if isinstance(value, bool) or not isinstance(value, float | int | np.number):
+        raise TypeError(f"{name}={value!r}; expected a number of at least {least}")
+    if not value >= least:
+        raise ValueError(f"{name}={value}; expected a number of at least {least}")
+    return float(value)
+
+
+def warn_if_coarse(target: NDArray[np.float64], y_max: Any) -> None:
+    """Warn if the bound of the target leaves less than half of the bits to the target itself."""
+    largest = float(np.abs(target).max(initial=0.0))
+    exponent = _y_exponent(y_max)
+    if exponent is None or largest == 0 or math.frexp(largest)[1] > exponent - _TARGET_BITS // 2 - 1:
+        return
+    step = math.ldexp(1.0, exponent - _TARGET_BITS)
+    warn_caller(
+        f"y_max={y_max} rounds targets to steps of {step:.3g}, and the largest of them is "
+        f"{largest:.3g}; give a smaller bound, or None",
+        PrecisionWarning,
+    )
 
 
 def _y_exponent(y_max: Any) -> int | None:

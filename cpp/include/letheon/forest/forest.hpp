@@ -83,7 +83,8 @@ class Forest {
   void compact();
   [[nodiscard]] std::size_t n_rows_of_trees() const noexcept;
   void reset_trees() noexcept;
-  void start_trees_again();
+  [[nodiscard]] std::vector<Tree> fresh_trees() const;
+  void settle_if_possible(std::size_t n_threads) noexcept;
   Report learn_slots(std::span<const Slot> slots, std::size_t n_threads);
   Report settle_locked(std::size_t n_threads);
   void build(const Missing& missing);

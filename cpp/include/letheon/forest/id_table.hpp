@@ -41,12 +41,13 @@ class IdTable {
   explicit IdTable(Key hash_key = {}) noexcept : key_(hash_key) {}
 
   // Gives the ids numbered `rows` the slots that follow the last one. No slot may have been erased
-  // since the last `keep`.
+  // since the table was made by `kept`.
   void append(const IdBatch& ids, std::span<const std::size_t> rows);
   void erase(std::span<const Slot> slots, const std::vector<std::uint8_t>& doomed) noexcept;
   // Takes the slots that `append` has given last back again.
   void truncate(std::size_t n_slots) noexcept;
-  void keep(std::span<const Slot> slots);
+  // The ids at these ascending slots, and no others.
+  [[nodiscard]] IdTable kept(std::span<const Slot> slots) const;
 
   [[nodiscard]] Found find(const IdBatch& wanted) const;
 

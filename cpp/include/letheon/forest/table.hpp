@@ -1,7 +1,7 @@
 // The training rows, by slot: columns of X, targets, weights.
 //
-// A slot is a row's number for as long as the row is held. Erasing a row wipes its slot; slots are
-// renumbered only by `compact`, which keeps their order.
+// A slot is a row's number for as long as the row is held. Erasing a row wipes its slot; `kept`
+// makes a table without the holes.
 #pragma once
 
 #include <cstddef>
@@ -55,7 +55,7 @@ class Column {
   void assign(std::vector<float> values);
   void append(std::span<const float> values);
   void erase(Slot slot) noexcept;
-  void keep(std::span<const Slot> slots);
+  [[nodiscard]] Column kept(std::span<const Slot> slots) const;
   void truncate(std::size_t n_slots) noexcept;
 
   [[nodiscard]] bool is_coded() const noexcept { return coded_; }
@@ -108,8 +108,8 @@ class Table {
   bool erase(std::span<const Slot> slots) noexcept;
   // Undoes the last `append`.
   void take_back(std::size_t n_slots, std::uint32_t n_classes) noexcept;
-  // Renumbers the slots without holes and returns the new number of each old slot.
-  [[nodiscard]] std::vector<Slot> compact();
+  // The same rows with new numbers: those at these ascending slots, and no others.
+  [[nodiscard]] Table kept(std::span<const Slot> slots) const;
 
   [[nodiscard]] RowBlock copy(std::span<const Slot> slots) const;
 

@@ -85,6 +85,8 @@ class Tree {
   void reset(std::vector<Slot> rows, const Table& table);
   // The number of lanes grew: new classes. Caches are dropped.
   void widen(std::uint32_t n_lanes);
+  // One unbuilt node again, with only the rows numbered below `n_slots`; needs no memory.
+  void take_back(std::size_t n_slots, const Table& table) noexcept;
   // Gives every row the number that `renumbered` says.
   void renumber(std::span<const Slot> renumbered) noexcept;
 
