@@ -13,11 +13,16 @@ PYTEST := $(BIN)/python -m pytest -n $(JOBS)
 BUILD_TOOLS := scikit-build-core nanobind cmake ninja
 CPP_SOURCES := $(shell find cpp -type f)
 CPP_BUILD := build/cpp-tests
+FUZZ_BUILD := build/cpp-fuzz
+FUZZ_SECONDS ?= 300
+# Older ones do not understand the ranges of GCC's standard library.
+CLANGXX ?= $(firstword $(foreach name,$(addprefix clang++-,21 20 19 18 17 16) clang++,\
+  $(shell command -v $(name) 2>/dev/null)))
 BENCHMARKS := $(sort $(filter-out benchmarks/_%,$(wildcard benchmarks/*.py)))
 LETHEON_DATA ?= $(abspath $(wildcard ../shared/data))
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test test-cpp test-python lint bench soak clean
+.PHONY: help setup demo test test-cpp test-python lint bench soak fuzz clean
 
 help:
 	@echo "make demo   set up and run the main job end to end"
@@ -25,6 +30,7 @@ help:
 	@echo "make lint   ruff, mypy and the import rules"
 	@echo "make bench  every benchmark in benchmarks/"
 	@echo "make soak   the tests again, long, with fresh random examples"
+	@echo "make fuzz   damaged forests for FUZZ_SECONDS; needs Clang"
 	@echo "make clean  remove .venv, builds and caches"
 
 setup: $(STAMP)
@@ -68,6 +74,22 @@ bench: $(STAMP)
 
 soak: $(STAMP)
 	$(PYTEST) -m "soak or not soak" --hypothesis-profile=soak
+
+# New inputs gather in $(FUZZ_BUILD)/inputs; what breaks the core lands in $(FUZZ_BUILD).
+fuzz: $(STAMP)
+	@test -n "$(CLANGXX)" && echo 'int x;' | "$(CLANGXX)" -x c++ -fsanitize=fuzzer-no-link -c \
+	  -o /dev/null - 2>/dev/null || { echo "make fuzz needs Clang 16 or later with libFuzzer." \
+	  "Debian: apt-get install clang-16 libclang-rt-16-dev." \
+	  "Elsewhere: make fuzz CLANGXX=/path/to/clang++" >&2; exit 1; }
+	$(BIN)/cmake -S cpp/fuzz -B $(FUZZ_BUILD) -G Ninja \
+	  -DCMAKE_MAKE_PROGRAM="$(CURDIR)/$(BIN)/ninja" -DCMAKE_CXX_COMPILER="$(CLANGXX)" \
+	  --log-level=WARNING
+	$(BIN)/cmake --build $(FUZZ_BUILD)
+	$(FUZZ_BUILD)/make_seeds $(FUZZ_BUILD)/seeds
+	mkdir -p $(FUZZ_BUILD)/inputs
+	$(FUZZ_BUILD)/fuzz_trees -max_total_time=$(FUZZ_SECONDS) -max_len=2500 -detect_leaks=0 \
+	  -artifact_prefix=$(FUZZ_BUILD)/ $(FUZZ_BUILD)/inputs $(FUZZ_BUILD)/seeds \
+	  tests/data/forest_corpus
 
 clean:
 	rm -rf $(VENV) build dist .hypothesis .import_linter_cache .mypy_cache .pytest_cache .ruff_cache

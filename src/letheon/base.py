@@ -161,10 +161,11 @@ class ForgetMixin:
             return Removal(0, 0, None), Outcome(work=0.0)
         removal = self._locate(wanted)
         if removal.n_rows == self.n_rows_:
-            kept = "its files and its checkpoint directory" if _has_directory(self) else "its files"
+            kept = ", its files and its checkpoint directory"
+            kept = kept if _has_directory(self) else " and its files"
             raise EmptyModelError(
                 f"these {removal.n_ids} id(s) own all {removal.n_rows} row(s) of the model; "
-                f"nothing would be left to fit. Delete the model and {kept} instead."
+                f"nothing would be left to fit. Delete the model{kept} instead."
             )
         return removal, self._commit(self._prepare(removal))
 

@@ -85,8 +85,16 @@ def test_it_predicts_about_as_well_as_scikit_learns_forest() -> None:
     other = cross_val_score(RandomForestClassifier(30, random_state=0), X, y).mean()
     assert own > other - 0.02
     X, y = load_diabetes(return_X_y=True)
-    model = DaREForestRegressor(n_estimators=30, max_features=0.4, random_state=0)
+    model = DaREForestRegressor(n_estimators=30, random_state=0)
     assert cross_val_score(model, X, y).mean() > 0.35
+
+
+def test_the_trees_of_a_regressor_differ_by_default() -> None:
+    # Few values per column and no bootstrap: with all columns every tree would be the same.
+    X = np.random.default_rng(0).integers(0, 10, (500, 8)).astype(float)
+    y = X[:, 0] * X[:, 1] + X[:, 2] * 3
+    trees = DaREForestRegressor(n_estimators=10, max_depth=4, random_state=0).fit(X, y)
+    assert len({trees.tree_(number).to_text() for number in range(10)}) == 10
 
 
 def test_grid_search_and_clone() -> None:
@@ -135,10 +143,14 @@ def test_asking_for_the_cost_changes_nothing() -> None:
     assert first == second
     assert model.digest() == digest
     assert model.forget_cost([]) == ForgetCost(rows=0, subtrees=0, trees=0, share=0.0)
-    with pytest.raises(UnknownIdError, match="nobody"):
+    with pytest.raises(UnknownIdError, match=r"model: \['nobody'\]; see model.ids_"):
         model.forget_cost(["nobody"])
+    with pytest.raises(UnknownIdError, match="nothing was forgotten, see model"):
+        model.forget(["nobody"])
     with pytest.raises(EmptyModelError):
         model.forget_cost(model.ids_.tolist())
+    with pytest.raises(EmptyModelError, match=r"Delete the model and its files instead\."):
+        model.forget(model.ids_.tolist())
 
 
 def test_lazy_and_eager_give_the_same_model_and_settle_changes_nothing() -> None:
@@ -162,6 +174,46 @@ def test_rebuild_may_be_changed_at_any_time() -> None:
 
 
 @pytest.mark.parametrize(
+    "spelling",
+    [
+        {"n_estimators": np.int64(4)},
+        {"max_depth": np.int32(4), "n_thresholds": np.uint8(5)},
+        {"criterion": np.str_("gini")},
+        {"subsample": 1},
+        {"subsample": np.float64(1.0)},
+        {"max_features": 2},
+        {"max_features": np.float32(0.5)},
+        {"random_state": np.int64(3)},
+    ],
+)
+def test_the_digest_does_not_depend_on_spelling(spelling: dict[str, Any]) -> None:
+    assert fitted(**spelling).digest() == fitted().digest()
+
+
+def test_bounds_of_one_scale_give_one_digest() -> None:
+    assert regressor(y_max=1000).digest() == regressor(y_max=np.float64(1001.5)).digest()
+    assert regressor(y_max=1000).digest() != regressor(y_max=2000).digest()
+
+
+def test_numbers_of_numpy_are_the_same_parameters() -> None:
+    model = fitted(max_depth=np.int64(4), subsample=np.float64(1.0))
+    people = model.ids_.tolist()
+    model.set_params(max_depth=4, subsample=1.0).forget(people[:1])
+    model.set_params(max_depth=np.int16(4)).forget(people[1:2])
+    assert model.digest() == without(set(people[:2])).digest()
+    with pytest.raises(ChangedParametersError):
+        model.set_params(max_depth=np.int64(5)).forget(people[2:3])
+
+
+def test_a_parameter_that_was_searched_with_numpy() -> None:
+    X, y, _ = rows()
+    search = GridSearchCV(fitted(), {"max_depth": np.arange(2, 4)}).fit(X, y)
+    best = search.best_estimator_
+    plain = clone(best).set_params(max_depth=int(best.max_depth)).fit(X, y)
+    assert plain.digest() == best.digest()
+
+
+@pytest.mark.parametrize(
     "change",
     [{"max_depth": 5}, {"criterion": "entropy"}, {"subsample": 0.5}, {"n_thresholds": None}],
 )
@@ -171,6 +223,8 @@ def test_other_parameters_may_not(change: dict[str, Any]) -> None:
     model.forget(people[:1])
     with pytest.raises(ChangedParametersError):
         model.set_params(**change).forget(people[1:2])
+    with pytest.raises(ChangedParametersError):
+        model.forget_cost(people[1:2])
     model.set_params(**settings).forget(people[1:2])
     assert model.digest() == without(set(people[:2])).digest()
 
@@ -413,7 +467,8 @@ def test_importances_do_not_depend_on_the_order_of_classes(criterion: str) -> No
 
 def test_importances_of_a_target_far_from_zero() -> None:
     X = np.random.default_rng(0).normal(size=(500, 4))
-    model = DaREForestRegressor(n_estimators=5, random_state=0).fit(X, X[:, 0] + 1e6)
+    model = DaREForestRegressor(n_estimators=5, max_features=None, random_state=0)
+    model.fit(X, X[:, 0] + 1e6)
     assert model.feature_importances_.min() >= 0
     assert model.feature_importances_[0] > 0.9
 

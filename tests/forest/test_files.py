@@ -57,6 +57,7 @@ def test_a_round_trip_keeps_everything(kind: str, ids: str, tmp_path: Path) -> N
         load(tmp_path / "model.letheon"),
         pickle.loads(pickle.dumps(model)),
         copy.deepcopy(model),
+        copy.copy(model),
     ):
         assert twin.digest() == model.digest()
         np.testing.assert_array_equal(twin.predict(X), model.predict(X))
@@ -223,3 +224,14 @@ def test_pickling_while_another_thread_forgets() -> None:
         for number in range(19):
             model.forget([person(number, "text")])
         assert {twin.digest() for twin in copies.result()} <= allowed
+
+
+def test_a_shallow_copy_lives_on_its_own() -> None:
+    model = make()
+    twin = copy.copy(model)
+    model.forget([person(1, "text")])
+    assert twin.digest() == make().digest()
+    assert twin.get_params() == model.get_params()
+    unfitted = copy.copy(DaREForestClassifier(max_depth=2))
+    assert unfitted.max_depth == 2
+    assert not hasattr(unfitted, "forest_")

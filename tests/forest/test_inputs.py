@@ -1,5 +1,6 @@
 """What may be given to a forest, and how it says no."""
 
+import warnings
 from collections.abc import Callable
 from typing import Any
 
@@ -11,6 +12,7 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from letheon import DaREForestClassifier, DaREForestRegressor
+from letheon.exceptions import PrecisionWarning
 from letheon.forest._inputs import as_matrix, as_weights
 from letheon.forest._labels import LabelTable
 from letheon.forest._settings import resolve_max_features
@@ -112,8 +114,9 @@ def plain_with_missing() -> NDArray[np.float64]:
         pl.DataFrame(with_missing()),
         pd.DataFrame(with_missing()),
         pd.DataFrame(with_missing()).convert_dtypes(),
+        pd.DataFrame(with_missing()).convert_dtypes().astype(object),
     ],
-    ids=["polars", "pandas objects", "pandas nullable"],
+    ids=["polars", "pandas objects", "pandas nullable", "objects with pd.NA"],
 )
 def test_every_kind_of_missing_value_is_nan(table: Any) -> None:
     np.testing.assert_array_equal(as_matrix(table), plain_with_missing())
@@ -131,13 +134,52 @@ def test_every_kind_of_missing_value_is_nan(table: Any) -> None:
         pl.Series(["x", "y"] * 30, dtype=pl.Categorical),
         pd.Series(["x", "y"] * 30),
         pd.Series(["x", "y"] * 30, dtype="category"),
-        pd.Series(pd.to_datetime(["2020-01-01", "2021-01-01"] * 30)),
     ],
 )
 def test_columns_that_are_no_numbers_are_named(column: Any) -> None:
     frame = pl.DataFrame if isinstance(column, pl.Series) else pd.DataFrame
     with pytest.raises(ValueError, match="columns 'kind' hold no numbers; encode them"):
         classifier().fit(frame({"n": X[:, 0], "kind": column}), Y)
+
+
+@pytest.mark.parametrize("frame", [pd.DataFrame, pl.DataFrame])
+def test_dates_are_named_with_advice_of_their_own(frame: Any) -> None:
+    days = np.array(["2020-01-01", "2021-01-01"] * 30, "datetime64[us]")
+    table = frame({"n": X[:, 0], "kind": ["x"] * 60, "day": days, "for": days - days[0]})
+    with pytest.raises(ValueError, match="columns 'day', 'for' hold no numbers; turn dates"):
+        classifier().fit(table, Y)
+
+
+@pytest.mark.parametrize("wrong", ["a", [1], pd.Timestamp("2020-01-01")])
+def test_an_object_that_is_no_number_is_shown_with_its_column(wrong: Any) -> None:
+    column = pd.Series([wrong, *X[1:, 0].tolist()], dtype=object)
+    with pytest.raises(ValueError, match="column 'kind' holds more than numbers"):
+        classifier().fit(pd.DataFrame({"n": X[:, 0], "kind": column}), Y)
+
+
+@pytest.mark.parametrize(
+    "column",
+    [
+        pl.Series([None] * 60),
+        pl.Series([None] * 60, dtype=pl.String),
+        pd.Series([None] * 60, dtype=object),
+        pd.Series([pd.NA] * 60, dtype="Int64"),
+        pd.Series([np.nan] * 60),
+    ],
+)
+def test_a_column_without_any_value_is_nan(column: Any) -> None:
+    frame = pl.DataFrame if isinstance(column, pl.Series) else pd.DataFrame
+    table = frame({"a": X[:, 0], "nothing": column})
+    expected = np.column_stack([X[:, 0], np.full(60, np.nan)])
+    np.testing.assert_array_equal(as_matrix(table), expected)
+
+
+def test_lazy_frames_are_refused() -> None:
+    table = pl.DataFrame(X, schema=COLUMNS)
+    with pytest.raises(TypeError, match=r"lazy frame.*collect\(\)"):
+        classifier().fit(table.lazy(), Y)
+    with pytest.raises(TypeError, match=r"lazy frame.*collect\(\)"):
+        classifier().fit(table, Y).predict(table.lazy())
 
 
 def test_sparse_rows_are_refused() -> None:
@@ -203,7 +245,18 @@ def test_all_nan_are_one() -> None:
         (np.where(Y, 1.0, np.nan), "NaN"),
         (np.where(Y, 1.0, np.inf), "infinity"),
         (X[:, 0], "Unknown label type"),
-        ([None, *Y[1:]], "neither numbers nor texts"),
+        ([None, *Y[1:]], r"missing labels \(None\)"),
+        (np.array([None, *"ab" * 29, "a"], object), r"missing labels \(None\)"),
+        (np.array([np.nan, *"ab" * 29, "a"], object), r"missing labels \(NaN\)"),
+        (pd.Series([pd.NA, *"ab" * 29, "a"], dtype="string"), "missing labels"),
+        (pd.Series([pd.NA, *Y[1:]], dtype="Int64"), "missing labels"),
+        (pd.Series([np.nan, *Y[1:]]), "NaN"),
+        (pl.Series([None, *"ab" * 29, "a"]), "missing labels"),
+        (np.array([b"a", b"b"] * 30), "labels of type bytes8; give"),
+        (np.array([b"a", b"b"] * 30, object), "labels of type bytes; give"),
+        (np.array(["2020", "2021"] * 30, "datetime64[D]"), r"type datetime64\[D\]; give"),
+        (pd.Series(pd.to_datetime(["2020", "2021"] * 30)).astype("M8[ns]"), r"datetime64\[ns\]"),
+        (np.array([1, "a", 2.5] * 20, object), "mixes float and int and str"),
         ([1, "1"] * 30, "mixes"),
         (np.array([1, "1"] * 30, object), "mixes"),
         (np.array(["1", 1] * 30, object), "mixes"),
@@ -261,12 +314,30 @@ def test_targets_that_make_no_sense_are_refused(y: Any, message: str) -> None:
 
 
 def test_targets_beyond_their_bound_are_refused() -> None:
-    with pytest.raises(ValueError, match=r"beyond y_max=0\.5"):
+    with pytest.raises(ValueError, match=r"holds 1, which is beyond y_max=0\.5"):
         regressor(y_max=0.5).fit(X, Y)
     model = regressor(y_max=1).fit(X, Y)
-    with pytest.raises(ValueError, match="beyond y_max=1"):
+    with pytest.raises(ValueError, match=r"holds -1\.01, which is beyond y_max=1"):
         model.learn(X[:1], [-1.01], ids=[99])
     assert model.digest() == regressor(y_max=1).fit(X, Y).digest()
+
+
+@pytest.mark.parametrize("largest", [1.0, 1.99, 0.75, 1e-300])
+@pytest.mark.parametrize("bits", [15, 16, 31])
+def test_a_bound_that_leaves_few_bits_is_worth_a_warning(largest: float, bits: int) -> None:
+    y = np.where(Y, -largest, largest / 3)
+    y_max = largest * 2.0 ** (31 - bits)
+    with warnings.catch_warnings(record=True) as heard:
+        warnings.simplefilter("always")
+        model = regressor(y_max=y_max).fit(X, y)
+    assert [each.category for each in heard] == ([PrecisionWarning] if bits < 16 else [])
+    assert all(f"y_max={y_max} rounds targets to steps of" in str(each.message) for each in heard)
+    assert all(each.filename == __file__ for each in heard)
+    model.learn(X[:1], [largest / 2**20], ids=[99])  # small ones among others are as usual
+
+
+def test_targets_of_zero_fit_any_bound() -> None:
+    assert (regressor(y_max=1e300).fit(X, np.zeros(60)).predict(X) == 0).all()
 
 
 @pytest.mark.parametrize("scale", [5e-324, 1e-300, 1.0, 1e300])
@@ -279,12 +350,14 @@ def test_targets_of_any_size(scale: float) -> None:
 @pytest.mark.parametrize(
     ("weights", "message"),
     [
-        (np.full(60, 0.5), "whole numbers"),
-        (np.full(60, -1), "whole numbers"),
+        (np.full(60, 0.5), r"holds 0\.5; expected non-negative whole numbers"),
+        (np.array([1] * 59 + [-7]), "holds -7; expected non-negative whole numbers"),
         (np.full(60, np.nan), "NaN"),
         (np.ones(59), "one weight per row"),
         (np.ones((60, 2)), "one weight per row"),
         (np.array(["1"] * 60), "whole numbers"),
+        ([f"p{i}" for i in range(60)], r"holds 'p0'; .* Ids go by keyword \(ids=...\)"),
+        (2, r"sample_weight=2; expected one weight per row \(60\)"),
         (np.zeros(60), "zero"),
         (np.full(60, 2**30), "add up"),
         (np.full(60, 2**40), "add up"),
@@ -351,6 +424,8 @@ def test_weights_may_be_integral_floats() -> None:
         ("max_features", 0.0, ValueError),
         ("max_features", 1.5, ValueError),
         ("max_features", "auto", ValueError),
+        ("max_features", [1], TypeError),
+        ("max_features", True, TypeError),
         ("n_thresholds", 0, ValueError),
         ("n_thresholds", 2.5, TypeError),
         ("random_depth", -1, ValueError),
@@ -374,6 +449,13 @@ def test_parameters_that_make_no_sense_are_refused(
     with pytest.raises(error, match=name):
         model.set_params(**{name: value}).fit(X, Y)
     assert model.set_params(**{name: classifier().get_params()[name]}).digest() == digest
+
+
+def test_the_limits_of_parameters_are_said() -> None:
+    with pytest.raises(ValueError, match="n_estimators=1000000000000; expected at most 2147483647"):
+        classifier(n_estimators=10**12).fit(X, Y)
+    with pytest.raises(ValueError, match=r"expected 'sqrt', 'log2', an int .* a float .* or None"):
+        classifier(max_features="auto").fit(X, Y)
 
 
 @pytest.mark.parametrize("value", [0, -1.0, np.inf, np.nan, "1", True])

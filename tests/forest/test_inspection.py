@@ -80,7 +80,7 @@ def test_the_text_of_a_tree() -> None:
         "|   yes: no (100%) (2 rows)\n"
         "|   no: income <= 1? (3 rows, missing: yes)\n"
         "|   |   yes: yes (100%) (2 rows)\n"
-        "|   |   no: no (100%) (1 rows)\n"
+        "|   |   no: no (100%) (1 row)\n"
     )
     assert tiny().to_text(max_depth=1) == (
         "age <= 30? (5 rows, missing: no)\n"
@@ -142,3 +142,11 @@ def test_a_tree_cannot_be_changed() -> None:
     tree = tiny()
     with pytest.raises(AttributeError):
         tree.kind = tree.kind  # type: ignore[misc]
+
+
+def test_sides_and_numbers_of_rows_in_words() -> None:
+    tree = tiny()
+    assert [tree.rows_of(node) for node in (0, 4)] == ["5 rows", "1 row"]
+    assert [tree.missing_side(node) for node in (0, 2)] == ["no", "yes"]
+    many = DaREForestClassifier(n_estimators=1, max_depth=0).fit(np.zeros((1200, 1)), [0] * 1200)
+    assert many.tree_(0).rows_of(0) == "1,200 rows"

@@ -5,6 +5,7 @@ from typing import Any
 import numpy as np
 import pytest
 from sklearn.datasets import load_breast_cancer, load_diabetes
+from sklearn.ensemble import RandomForestClassifier
 from sklearn.model_selection import KFold
 
 from letheon import DaREForestClassifier, DaREForestRegressor
@@ -97,8 +98,15 @@ def test_own_folds_are_used() -> None:
         ({"cv": 1}, "cv=1"),
         ({"max_random_depth": -1}, "max_random_depth=-1"),
         ({"ids": [1, 2]}, "2 ids for 120 rows"),
+        ({"tolerance": "a"}, "tolerance='a'; expected a number"),
+        ({"tolerance": None}, "tolerance=None; expected a number"),
     ],
 )
 def test_nonsense_is_refused(options: dict[str, Any], message: str) -> None:
-    with pytest.raises(ValueError, match=message):
+    with pytest.raises((ValueError, TypeError), match=message):
         tune_random_depth(MODEL, X, Y, **options)
+
+
+def test_another_forest_is_refused_by_name() -> None:
+    with pytest.raises(TypeError, match=r"DaREForestClassifier or .* got RandomForestClassifier"):
+        tune_random_depth(RandomForestClassifier(), X, Y)

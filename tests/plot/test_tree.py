@@ -11,6 +11,7 @@ import pytest
 mpl.use("Agg")
 
 from matplotlib import pyplot as plt
+from sklearn.ensemble import RandomForestClassifier
 
 from letheon.forest import DaREForestClassifier, DaREForestRegressor
 from letheon.plot import ForestTreeDisplay
@@ -40,7 +41,8 @@ def test_boxes_say_what_nodes_are() -> None:
     assert display.ax_.get_title() == "Tree 1"
     for node, lines in texts(display).items():
         is_open = tree.kind[node] != 0 and tree.depths()[node] < 2
-        asked = [f"x[{tree.feature[node]}] ≤ {tree.threshold[node]:.4g}"] if is_open else []
+        side = "missing: yes" if tree.missing_left[node] else "missing: no"
+        asked = [f"x[{tree.feature[node]}] ≤ {tree.threshold[node]:.4g}", side] if is_open else []
         dots = ["…"] if tree.kind[node] != 0 and not is_open else []
         assert lines == [*asked, f"{tree.n[node]:,} rows", tree.summary(node), *dots]
 
@@ -78,6 +80,34 @@ def test_frames_tell_random_nodes_best_splits_and_leaves_apart() -> None:
         assert (frame.get_linestyle() == "--") == (tree.kind[node] == 2)
 
 
+def test_a_legend_explains_dashed_frames_where_there_are_some() -> None:
+    legend = ForestTreeDisplay.from_estimator(forest(random_depth=1)).ax_.get_legend()
+    assert legend is not None
+    assert [text.get_text() for text in legend.get_texts()] == ["random split"]
+    assert ForestTreeDisplay.from_estimator(forest()).ax_.get_legend() is None
+
+
+def test_the_legend_is_in_nobodys_way() -> None:
+    display = ForestTreeDisplay.from_estimator(forest(random_depth=2), max_depth=2)
+    display.figure_.canvas.draw()
+    legend = display.ax_.get_legend()
+    assert legend is not None
+    area = legend.get_window_extent()
+    assert not any(box.get_window_extent().overlaps(area) for box in display.boxes_.values())
+
+
+def test_a_side_for_missing_values() -> None:
+    X = np.array([[0.0], [1.0], [np.nan]])
+    model = DaREForestClassifier(n_estimators=1).fit(X, ["a", "b", "a"])
+    assert texts(ForestTreeDisplay.from_estimator(model))[0][1] == "missing: yes"
+
+
+def test_another_forest_is_refused_by_name() -> None:
+    other = RandomForestClassifier(1).fit([[0.0], [1.0]], [0, 1])
+    with pytest.raises(TypeError, match=r"DaREForestClassifier or .* got RandomForestClassifier"):
+        ForestTreeDisplay.from_estimator(other)
+
+
 def test_purer_nodes_are_darker() -> None:
     X = np.array([[0.0], [0.0], [0.0], [1.0], [1.0]])
     model = DaREForestClassifier(n_estimators=1).fit(X, ["a", "a", "b", "a", "a"])
@@ -89,7 +119,8 @@ def test_purer_nodes_are_darker() -> None:
 def test_regression_is_coloured_by_its_mean() -> None:
     model = DaREForestRegressor(n_estimators=1).fit([[0.0], [1.0]], [1.0, 5.0])
     display = ForestTreeDisplay.from_estimator(model)
-    assert texts(display)[0] == ["x[0] ≤ 0", "2 rows", "mean 3"]
+    assert texts(display)[0] == ["x[0] ≤ 0", "missing: yes", "2 rows", "mean 3"]
+    assert texts(display)[1] == ["1 row", "mean 1"]
     assert sum(display._colour(2)) < sum(display._colour(0)) < sum(display._colour(1))
 
 

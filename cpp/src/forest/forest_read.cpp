@@ -102,7 +102,8 @@ bool Forest::answer(const MatrixView& X, std::size_t n_threads, Answer& answer,
     }
     const std::size_t n_values = (end - begin) * answer.width;
     for (std::size_t k = 0; k < n_values; ++k) {
-      out[k] = n_trees > 0 ? out[k] / static_cast<double>(n_trees) : without_trees[k % answer.width];
+      out[k] = n_trees > 0 ? out[k] / static_cast<double>(n_trees)
+                           : without_trees[k % answer.width];
     }
   });
   std::ranges::sort(missing);

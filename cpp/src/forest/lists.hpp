@@ -278,10 +278,17 @@ class Block::List {
     }
   }
 
-  // Nothing is below or equal to NaN: a walk over whole vectors leaves the padding alone.
+  // Nothing is below or equal to NaN: a walk over whole vectors leaves the padding alone. What
+  // stood there is wiped with it.
   void clear_padding() noexcept {
-    std::fill(values_ + entry_.size, values_ + entry_.capacity,
-              std::numeric_limits<float>::quiet_NaN());
+    const std::size_t begin = entry_.size;
+    const std::size_t n = entry_.capacity - begin;
+    std::fill_n(values_ + begin, n, std::numeric_limits<float>::quiet_NaN());
+    std::fill_n(copies_ + begin, n, Count{0});
+    for (std::size_t lane = 0; lane < (moments_ ? 1 : n_lanes_); ++lane) {
+      std::fill_n(counts_ + lane * entry_.capacity + begin, n, Count{0});
+    }
+    std::fill_n(sums_ + begin, moments_ ? n : 0, 0);
   }
 
   void move(std::size_t from, std::size_t to) noexcept {

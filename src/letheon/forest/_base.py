@@ -19,7 +19,13 @@ from letheon.forest._grow import grow
 from letheon.forest._inputs import Batch, as_matrix, is_matrix
 from letheon.forest._inspect import ForestTree
 from letheon.forest._model import Answer, ForestModel
-from letheon.forest._settings import RESOLVED, check_rebuild, check_settings, resolve
+from letheon.forest._settings import (
+    RESOLVED,
+    check_rebuild,
+    check_settings,
+    resolve,
+    warn_if_coarse,
+)
 from letheon.forest._threads import threads_for, threads_for_few
 from letheon.guarantee import Guarantee, MethodFacts
 from letheon.inner import remember_features, require_features
@@ -103,6 +109,7 @@ class DaREForestBase(ForgetMixin, BaseEstimator):
             vars(self).pop("tuning_", None)
             # One call, so that a concurrent predict never sees half of it.
             vars(self).update(forest_=forest, seed_=seed, **self._remember_settings())
+        warn_if_coarse(batch.target, getattr(self, "y_max", None))
         return self
 
     def learn(self, X: Any, y: Any, sample_weight: Any = None, *, ids: Any) -> Self:

@@ -10,8 +10,8 @@ from sklearn.utils.validation import column_or_1d
 
 from letheon.base import require_fitted
 from letheon.forest._base import DaREForestBase
-from letheon.forest._labels import LabelTable
-from letheon.rows import hold_target, require_one_kind
+from letheon.forest._labels import LabelTable, kind_of, require_labels
+from letheon.rows import hold_target
 
 
 class DaREForestClassifier(ClassifierMixin, DaREForestBase):
@@ -32,7 +32,8 @@ class DaREForestClassifier(ClassifierMixin, DaREForestBase):
         Levels of splits; 0 gives single leaves, None has no limit.
     max_features : {"sqrt", "log2"}, int, float or None, default="sqrt"
         Columns that a node looks at, of those that vary in it: square root or logarithm of the
-        number of columns, that many, that share, or all.
+        number of columns, that many, that share, or all. There is no bootstrap, so with all
+        columns the trees are nearly the same; give `subsample` then.
     n_thresholds : int or None, default=25
         Candidate thresholds per column, a random subset of the values present (the survey's k).
         None tries all values. Fewer make growing and forgetting faster.
@@ -63,12 +64,23 @@ class DaREForestClassifier(ClassifierMixin, DaREForestBase):
         Their number.
     feature_importances_ : ndarray of shape (n_columns,)
         From the rows still held; forgotten rows leave them too.
+    n_features_in_ : int
+        Number of columns.
+    feature_names_in_ : ndarray of str
+        Names of the columns, where `fit` was given a frame. They are part of the digest.
     seed_ : int
         128 bits; ``random_state=model.seed_`` gives the same model on the same rows.
     forest_ : ForestModel
         Rows and trees. A saved model is personal data, and its thresholds are values of rows.
     ids_, guarantee_, n_rows_
         See `ForgetMixin`.
+
+    See Also
+    --------
+    DaREForestRegressor : The same for numbers.
+    letheon.forest.tune_random_depth : Choose `random_depth` by cross-validation.
+    letheon.plot.ForestTreeDisplay : Draw one of the trees.
+    letheon.save, letheon.load : Files.
 
     Notes
     -----
@@ -140,17 +152,47 @@ class DaREForestClassifier(ClassifierMixin, DaREForestBase):
         return len(self._table().classes)
 
     def predict(self, X: Any) -> NDArray[Any]:
-        """Return the label with the highest mean share, the lowest on a tie."""
+        """Return the label with the highest mean share, the lowest on a tie.
+
+        Parameters
+        ----------
+        X : array-like, pandas or polars frame of shape (n_rows, n_columns)
+            Rows, as in `fit`.
+
+        Returns
+        -------
+        ndarray of shape (n_rows,)
+        """
         classes, shares = self._shares(X)
         labels: NDArray[Any] = classes[shares.argmax(axis=1)]
         return labels
 
     def predict_proba(self, X: Any) -> NDArray[np.float64]:
-        """Return the mean over trees of the shares of classes, in the order of `classes_`."""
+        """Return the mean over trees of the shares of classes, in the order of `classes_`.
+
+        Parameters
+        ----------
+        X : array-like, pandas or polars frame of shape (n_rows, n_columns)
+            Rows, as in `fit`.
+
+        Returns
+        -------
+        ndarray of float64, shape (n_rows, n_classes_)
+        """
         return self._shares(X)[1]
 
     def predict_log_proba(self, X: Any) -> NDArray[np.float64]:
-        """Return the logarithm of `predict_proba`."""
+        """Return the logarithm of `predict_proba`.
+
+        Parameters
+        ----------
+        X : array-like, pandas or polars frame of shape (n_rows, n_columns)
+            Rows, as in `fit`.
+
+        Returns
+        -------
+        ndarray of float64, shape (n_rows, n_classes_)
+        """
         with np.errstate(divide="ignore"):
             logarithms: NDArray[np.float64] = np.log(self.predict_proba(X))
         return logarithms
@@ -167,12 +209,15 @@ class DaREForestClassifier(ClassifierMixin, DaREForestBase):
         return table.classes, shares if table.is_plain else shares[:, table.order]
 
     def _hold_target(self, y: Any) -> NDArray[Any]:
-        require_one_kind(y)
+        require_labels(y)
         given = column_or_1d(y, warn=True)
         assert_all_finite(given, estimator_name=type(self).__name__, input_name="y")
         labels = hold_target(given)
-        if labels.dtype.kind not in "biUf":
-            raise ValueError("y mixes labels, or holds some that are neither numbers nor texts")
+        # Of dates NumPy may make numbers.
+        if labels.dtype.kind not in "biUf" or given.dtype.kind in "mM":
+            raise ValueError(
+                f"y holds labels of type {kind_of(given)}; give numbers, truth values or texts"
+            )
         if labels.dtype.kind != "f":
             return labels
         if (labels != np.floor(labels)).any():

@@ -58,7 +58,9 @@ def as_matrix(X: Any) -> NDArray[Any]:
     """
     if is_matrix(X):
         return X  # type: ignore[no-any-return]
-    frame = nw.from_native(X, eager_only=True, pass_through=True)
+    frame = nw.from_native(X, pass_through=True)
+    if isinstance(frame, nw.LazyFrame):
+        raise TypeError("X is a lazy frame, which has no rows yet; call its .collect() first")
     if isinstance(frame, nw.DataFrame):
         X = _frame_matrix(frame)
     matrix: NDArray[Any] = check_array(
@@ -85,30 +87,48 @@ def _has_whole_strides(X: NDArray[Any]) -> bool:
 
 def _frame_matrix(frame: "nw.DataFrame[Any]") -> Any:
     """Return a frame of numbers as a matrix; a missing value of any kind is NaN."""
-    other = [
-        name
-        for name, kind in frame.schema.items()
-        if not (kind.is_numeric() or kind in (nw.Boolean, nw.Object))
-    ]
+    other = [name for name in frame.columns if not _may_be_numbers(frame.get_column(name))]
     if other:
-        shown = ", ".join(map(repr, other[:5])) + (" and others" if len(other) > 5 else "")
-        raise ValueError(
-            f"columns {shown} hold no numbers; encode them, for instance with OneHotEncoder"
-        )
+        dates = [name for name in other if frame.schema[name].is_temporal()]
+        advice = "encode them, for instance with OneHotEncoder"
+        if dates:
+            other, advice = dates, "turn dates and times into numbers, such as days since a day"
+        raise ValueError(f"columns {_listed(other)} hold no numbers; {advice}")
     columns = [_column(frame.get_column(name)) for name in frame.columns]
     return np.column_stack(columns) if columns else np.empty(frame.shape)
 
 
+def _may_be_numbers(series: "nw.Series[Any]") -> bool:
+    kind = series.dtype
+    if kind.is_numeric() or kind in (nw.Boolean, nw.Object):
+        return True
+    # Without a value a column often has no type of its own.
+    return len(series) > 0 and bool(series.is_null().all())
+
+
+def _listed(names: list[str]) -> str:
+    return ", ".join(map(repr, names[:5])) + (" and others" if len(names) > 5 else "")
+
+
 def _column(series: "nw.Series[Any]") -> NDArray[np.float64]:
-    if series.dtype == nw.Object:
-        return np.array([np.nan if value is None else value for value in series], np.float64)
-    return series.cast(nw.Float64).fill_null(float("nan")).to_numpy()
+    missing = series.is_null()
+    if missing.all():
+        return np.full(len(series), np.nan)
+    if series.dtype != nw.Object:
+        return series.cast(nw.Float64).fill_null(float("nan")).to_numpy()
+    pairs = zip(series, missing, strict=True)
+    try:
+        return np.array([np.nan if is_null else value for value, is_null in pairs], np.float64)
+    except (TypeError, ValueError) as error:
+        raise ValueError(f"column {series.name!r} holds more than numbers: {error}") from error
 
 
 def as_weights(sample_weight: Any, n_rows: int) -> NDArray[np.uint32] | None:
     """Return whole weights, one per row; None where none were given."""
     if sample_weight is None:
         return None
+    if np.asarray(sample_weight).ndim == 0:
+        raise ValueError(f"sample_weight={sample_weight!r}; expected one weight per row ({n_rows})")
     values: NDArray[Any] = check_array(
         sample_weight, ensure_2d=False, dtype=None, input_name="sample_weight"
     )
@@ -116,12 +136,20 @@ def as_weights(sample_weight: Any, n_rows: int) -> NDArray[np.uint32] | None:
         raise ValueError(
             f"sample_weight has shape {values.shape}; expected one weight per row ({n_rows})"
         )
-    numbers = values.dtype.kind in "biuf"
-    if not numbers or (values < 0).any() or (values != np.floor(values)).any():
-        raise ValueError(
-            "sample_weight holds more than non-negative whole numbers; a weight w means w copies "
-            "of the row, so give 0, 1, 2, ... (scale and round shares)"
-        )
+    _require_whole(values)
     if values.sum(dtype=np.float64) > _MOST_WEIGHT:
         raise ValueError(f"the weights add up to more than {_MOST_WEIGHT}; scale them down")
     return values.astype(np.uint32)
+
+
+def _require_whole(weights: NDArray[Any]) -> None:
+    """Raise for weights that are not 0, 1, 2, ..."""
+    wrong = weights
+    if weights.dtype.kind in "biuf":
+        wrong = weights[(weights < 0) | (weights != np.floor(weights))]
+    if len(wrong):
+        raise ValueError(
+            f"sample_weight holds {wrong.tolist()[0]!r}; expected non-negative whole numbers: a "
+            "weight w means w copies of the row, so scale and round shares. Ids go by keyword "
+            "(ids=...)"
+        )

@@ -105,6 +105,14 @@ class ForestTree:
         best = int(self.value[node].argmax())
         return f"{self.classes[best]} ({self.value[node, best] / self.n[node]:.0%})"
 
+    def rows_of(self, node: int) -> str:
+        """Return how many rows the node holds, such as ``1 row`` or ``1,200 rows``."""
+        return f"{self.n[node]:,} row" + ("" if self.n[node] == 1 else "s")
+
+    def missing_side(self, node: int) -> str:
+        """Return the answer that a row without a value counts as: ``yes`` (left) or ``no``."""
+        return "yes" if self.missing_left[node] else "no"
+
     def to_text(self, *, max_depth: int | None = None) -> str:
         """Return the tree as indented text, ``yes`` before ``no``.
 
@@ -112,6 +120,10 @@ class ForestTree:
         ----------
         max_depth : int, optional
             Levels of splits to show; by default all.
+
+        Returns
+        -------
+        str
         """
         lines: list[str] = []
         todo = [(0, 0, "")]
@@ -129,10 +141,7 @@ class ForestTree:
     def _line(self, node: int, depth: int, max_depth: int | None) -> str:
         if self._is_open(node, depth, max_depth):
             how = ", random" if self.kind[node] == 2 else ""
-            side = "yes" if self.missing_left[node] else "no"
-            return f"{self.rule(node)}? ({self._rows(node)}, missing: {side}{how})"
+            side = self.missing_side(node)
+            return f"{self.rule(node)}? ({self.rows_of(node)}, missing: {side}{how})"
         cut = " ..." if self.kind[node] != 0 else ""
-        return f"{self.summary(node)} ({self._rows(node)}){cut}"
-
-    def _rows(self, node: int) -> str:
-        return f"{self.n[node]} row" + ("" if self.n[node] == 1 else "s")
+        return f"{self.summary(node)} ({self.rows_of(node)}){cut}"

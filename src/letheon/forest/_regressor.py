@@ -17,8 +17,10 @@ class DaREForestRegressor(RegressorMixin, DaREForestBase):
     """A regression forest that forgets people exactly; as `DaREForestClassifier`.
 
     Targets are rounded to 31 bits of the largest of them, and sums are whole numbers, so that no
-    order of additions can show. When the last row with the largest exponent is forgotten the
-    scale changes and all trees are grown again; the receipt says so. `y_max` fixes the scale.
+    order of additions can show. If the largest lies below 2^E the steps are 2^(E - 31): beside a
+    target of 1e15, such as a code for "unknown", all targets below 262,144 become 0. When the last
+    row with the largest exponent is forgotten the scale changes and all trees are grown again; the
+    receipt says so. `y_max` fixes the scale.
 
     Parameters
     ----------
@@ -26,18 +28,31 @@ class DaREForestRegressor(RegressorMixin, DaREForestBase):
         What splits reduce.
     n_estimators, max_depth, n_thresholds, random_depth, min_samples_split, min_samples_leaf
         As in `DaREForestClassifier`.
-    max_features : {"sqrt", "log2"}, int, float or None, default=1.0
-        Columns that a node looks at, of those that vary in it.
+    max_features : {"sqrt", "log2"}, int, float or None, default=1/3
+        Columns that a node looks at, of those that vary in it. A third, as in Breiman's forests
+        for regression. There is no bootstrap, so with all columns (1.0 or None) the trees are
+        nearly the same; give `subsample` then.
     subsample, rebuild, n_jobs, random_state
         As in `DaREForestClassifier`.
     y_max : float or None, default=None
         Bound of ``abs(y)``, known without looking at the rows. The scale is then fixed, and no
-        removal can change it. None takes it from the rows that are held.
+        removal can change it. None takes it from the rows that are held. A bound in
+        [2^(E - 1), 2^E) gives steps of 2^(E - 31); one far beyond the targets gives a
+        `PrecisionWarning`.
 
     Attributes
     ----------
-    feature_importances_, seed_, forest_, ids_, guarantee_, n_rows_
+    feature_importances_, n_features_in_, feature_names_in_, seed_, forest_
         As in `DaREForestClassifier`.
+    ids_, guarantee_, n_rows_
+        See `ForgetMixin`.
+
+    See Also
+    --------
+    DaREForestClassifier : The same for classes.
+    letheon.forest.tune_random_depth : Choose `random_depth` by cross-validation.
+    letheon.plot.ForestTreeDisplay : Draw one of the trees.
+    letheon.save, letheon.load : Files.
 
     Notes
     -----
@@ -61,7 +76,7 @@ class DaREForestRegressor(RegressorMixin, DaREForestBase):
         criterion: str = "squared_error",
         n_estimators: int = 100,
         max_depth: int | None = 10,
-        max_features: Any = 1.0,
+        max_features: Any = 1 / 3,
         n_thresholds: int | None = 25,
         random_depth: int = 0,
         min_samples_split: int = 2,
@@ -87,7 +102,17 @@ class DaREForestRegressor(RegressorMixin, DaREForestBase):
         self.random_state = random_state
 
     def predict(self, X: Any) -> NDArray[np.float64]:
-        """Return the mean over trees of the mean target in each row's leaf."""
+        """Return the mean over trees of the mean target in each row's leaf.
+
+        Parameters
+        ----------
+        X : array-like, pandas or polars frame of shape (n_rows, n_columns)
+            Rows, as in `fit`.
+
+        Returns
+        -------
+        ndarray of float64, shape (n_rows,)
+        """
         return self._answer(X).values[:, 0]
 
     def _check_settings(self) -> None:
@@ -99,9 +124,16 @@ class DaREForestRegressor(RegressorMixin, DaREForestBase):
         if target.dtype != np.float64:
             raise ValueError("y holds more than numbers; a regressor needs numbers")
         assert_all_finite(target, estimator_name=type(self).__name__, input_name="y")
-        if self.y_max is not None and np.abs(target).max(initial=0.0) > self.y_max:
-            raise ValueError(
-                f"y holds values beyond y_max={self.y_max}; give a bound that holds for all rows"
-            )
+        self._require_within_bound(target)
         held: NDArray[np.float64] = target + 0.0  # -0.0 becomes 0.0
         return held
+
+    def _require_within_bound(self, target: NDArray[np.float64]) -> None:
+        if self.y_max is None or len(target) == 0:
+            return
+        farthest = target[np.abs(target).argmax()]
+        if abs(farthest) > self.y_max:
+            raise ValueError(
+                f"y holds {farthest:g}, which is beyond y_max={self.y_max}; give a bound that "
+                "holds for all rows"
+            )

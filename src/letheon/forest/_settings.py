@@ -32,8 +32,10 @@ RESOLVED = frozenset(
 _MOST = 2**31 - 1
 _ALL_THRESHOLDS = 0
 _UNLIMITED = -1
-# Of the whole number that stands for a regression target, without its sign.
+# Of the whole number that stands for a regression target, without its sign; with fewer in use the
+# caller hears of it.
 _TARGET_BITS = 31
+_FEWEST_BITS = 16
 
 
 @dataclass(frozen=True)
@@ -204,11 +206,14 @@ def check_number(name: str, value: Any, least: float) -> float:
     return float(value)
 
 
-def warn_if_coarse(target: NDArray[np.float64], y_max: Any) -> None:
-    """Warn if the bound of the target leaves less than half of the bits to the target itself."""
-    largest = float(np.abs(target).max(initial=0.0))
+def warn_if_coarse(target: NDArray[Any], y_max: Any) -> None:
+    """Warn if the bound of a regression target leaves few bits to the target itself."""
     exponent = _y_exponent(y_max)
-    if exponent is None or largest == 0 or math.frexp(largest)[1] > exponent - _TARGET_BITS // 2 - 1:
+    if exponent is None:
+        return
+    largest = float(np.abs(target).max())
+    used = _TARGET_BITS - exponent + math.frexp(largest)[1]
+    if largest == 0 or used >= _FEWEST_BITS:
         return
     step = math.ldexp(1.0, exponent - _TARGET_BITS)
     warn_caller(

@@ -14,7 +14,8 @@ from sklearn.model_selection import (
     cross_val_score,
 )
 
-from letheon.forest._settings import check_count
+from letheon.forest._base import DaREForestBase
+from letheon.forest._settings import check_count, check_number
 from letheon.rows import Ids, hold_target, row_ids
 from letheon.seeds import Purpose, seed_from
 
@@ -103,8 +104,12 @@ def tune_random_depth(
     >>> bool(found.scores[0] - found.scores[found.random_depth] <= 0.02)
     True
     """
-    if not tolerance >= 0:
-        raise ValueError(f"tolerance={tolerance}; expected a number of at least 0")
+    if not isinstance(model, DaREForestBase):
+        raise TypeError(
+            "give a DaREForestClassifier or a DaREForestRegressor, the only models with a "
+            f"random_depth; got {type(model).__name__}"
+        )
+    check_number("tolerance", tolerance, 0)
     owners = row_ids(ids, len(y))
     folds = _folds(model, X, y, owners, cv)
     seed = seed_from(model.random_state)

@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Any, Self
 import numpy as np
 from numpy.typing import NDArray
 
-from letheon.forest import ForestTree
+from letheon.forest import DaREForestClassifier, DaREForestRegressor, ForestTree
 from letheon.plot._axes import COLOURS, new_axes
 
 if TYPE_CHECKING:
@@ -25,8 +25,9 @@ class ForestTreeDisplay:
     """The upper levels of one tree: what each node asks, how many rows it holds, what it says.
 
     Best splits have a frame, random ones a dashed frame, leaves none; a node whose subtree is
-    not drawn ends in dots. The colour is that of the commonest class, deeper the purer the node
-    is; for regression it is the mean.
+    not drawn ends in dots. "missing: no" means that rows without a value go the way of "no". The
+    colour is that of the commonest class, deeper the purer the node is; for regression it is the
+    mean.
 
     Parameters
     ----------
@@ -85,6 +86,11 @@ class ForestTreeDisplay:
         -------
         ForestTreeDisplay
         """
+        if not isinstance(model, DaREForestClassifier | DaREForestRegressor):
+            raise TypeError(
+                "give a fitted DaREForestClassifier or DaREForestRegressor; got "
+                f"{type(model).__name__}"
+            )
         return cls(model.tree_(tree), max_depth=max_depth, title=f"Tree {tree}").plot(ax)
 
     def plot(self, ax: "Axes | None" = None) -> Self:
@@ -112,6 +118,7 @@ class ForestTreeDisplay:
         for node, place in places.items():
             self._draw_edges(ax, node, places)
             self.boxes_[node] = self._draw_box(ax, node, place)
+        self._draw_legend(ax)
         self.ax_, self.figure_ = ax, ax.figure.figure
         return self
 
@@ -145,6 +152,14 @@ class ForestTreeDisplay:
                 ax.plot([x, to_x], [y, to_y], color="0.6", linewidth=1, zorder=1)
                 ax.text((x + to_x) / 2, (y + to_y) / 2, word, **_WORD)
 
+    def _draw_legend(self, ax: "Axes") -> None:
+        """Say what a dashed frame means, where there is one."""
+        from matplotlib.patches import Patch
+
+        if any(self.tree.kind[node] == 2 for node in self.boxes_):
+            dashed = Patch(facecolor="white", edgecolor="0.3", linestyle="--", label="random split")
+            ax.legend(handles=[dashed], loc="upper left", fontsize=7, frameon=False)
+
     def _draw_box(self, ax: "Axes", node: int, place: tuple[float, int]) -> "Annotation":
         frames = ({"linewidth": 0}, {"linewidth": 1}, {"linewidth": 1, "linestyle": "--"})
         return ax.annotate(
@@ -163,12 +178,13 @@ class ForestTreeDisplay:
         )
 
     def _text(self, node: int, depth: int) -> str:
-        lines = [f"{self.tree.n[node]:,} rows", self.tree.summary(node)]
+        lines = [self.tree.rows_of(node), self.tree.summary(node)]
         if self._is_open(node, depth):
             name = self.tree.name_of(int(self.tree.feature[node]))
             if len(name) > _LONGEST_NAME:
                 name = name[: _LONGEST_NAME - 1] + "…"
             lines.insert(0, f"{name} ≤ {self.tree.threshold[node]:.4g}")
+            lines.insert(1, f"missing: {self.tree.missing_side(node)}")
         elif self.tree.kind[node] != 0:
             lines.append("…")
         return "\n".join(lines)

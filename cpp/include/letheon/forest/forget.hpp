@@ -79,7 +79,7 @@ class Forgetter {
   void visit(Tree& tree, const Step& step, Members members, bool withdrawn, bool eager) noexcept;
   void visit_childless(Tree& tree, const Step& step, Members members, bool eager) noexcept;
   // The usual step, quickly: one member, two classes, Gini, a cached greedy node. True if the split
-  // stays, and `step` is then the next one. Otherwise nothing has changed but what `withdrawn` says.
+  // stays, and `step` is then the next one. Otherwise only what `withdrawn` says has changed.
   [[nodiscard]] bool visit_quickly(Tree& tree, Step& step, bool& withdrawn) const noexcept;
   // Goes on below a node whose split stays; the first n_left members go left.
   void descend(const Node& node, const Step& step, std::uint32_t n_left);

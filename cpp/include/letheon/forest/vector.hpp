@@ -11,7 +11,7 @@
 
 // The sanitizers' run time is not ready when the loader picks an implementation.
 #if defined(__x86_64__) && defined(__GNUC__) && !defined(__clang__) && \
-    !defined(__SANITIZE_ADDRESS__) && defined(__gnu_linux__)
+    !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__) && defined(__gnu_linux__)
 #define LETHEON_VECTOR __attribute__((target_clones("avx2", "default")))
 #else
 #define LETHEON_VECTOR
