@@ -15,6 +15,9 @@ from tests.forest.people import People, World, examples, fitted, lucks
 from tests.forest.reference import Settings, grow_forest, lg24
 from tests.forest.requests import Played
 
+# Random bounds of the target may be coarse, which `fit` says.
+pytestmark = pytest.mark.filterwarnings("ignore::letheon.exceptions.PrecisionWarning")
+
 NORMAL = World(("normal",) * 3, (0.0,) * 3, 2, False, False, 0, "normal", 1000)
 GREEDY: dict[str, Any] = {"n_estimators": 3, "max_depth": 3, "max_features": None}
 

@@ -22,6 +22,9 @@ from tests.forest.people import (
 )
 from tests.forest.requests import Played
 
+# Random bounds of the target may be coarse, which `fit` says.
+pytestmark = pytest.mark.filterwarnings("ignore::letheon.exceptions.PrecisionWarning")
+
 
 def trouble(
     world: World, params: dict[str, Any], people: People, seed: int, model: Any

@@ -59,7 +59,7 @@ def body_of(kind: str) -> bytes:
 
 
 def cut(part: float) -> Damage:
-    return lambda content: content[: int(part * (len(content) - 1))]
+    return lambda content: content[: 1 + int(part * (len(content) - 1))]
 
 
 def overwrite(part: float, new: bytes) -> Damage:
@@ -136,6 +136,8 @@ def test_two_files_spliced_are_refused(first: float, second: float) -> None:
 
 def use(model: Any) -> None:
     """Do with a forest what its owner would do; nothing may fail."""
+    content = state.encode(model)
+    assert state.encode(state.decode(content)) == content
     model.core.predict(np.zeros((5, 3)), 1)
     state.digest(model)
     model.core.forget_cost(np.array([0, 2], np.uint32), 1)
@@ -150,14 +152,12 @@ def test_a_damaged_state_is_refused_or_can_be_used(kind: str, each: list[Damage]
         model = state.decode(content)
     except StateError:
         return
-    assert state.encode(model) == content
-    if isinstance(model, type(forest(kind).forest_)) and model.core.n_rows == N:
-        use(model)
-        assert model.core.n_rows == N - 2
+    use(model)
+    assert model.core.n_rows == N - 2
 
 
 @pytest.mark.parametrize("kind", ["classes", "numbers"])
-@pytest.mark.parametrize("change", [0x01, 0x80, 0xFF])
+@pytest.mark.parametrize("change", [0x01, 0x80])
 def test_every_byte_of_the_state(kind: str, change: int) -> None:
     body = body_of(kind)
     taken = 0
@@ -169,5 +169,5 @@ def test_every_byte_of_the_state(kind: str, change: int) -> None:
         except StateError:
             continue
         taken += 1
-        assert state.encode(model) == content
+        use(model)
     assert 0 < taken < len(body) / 2

@@ -27,6 +27,9 @@ from tests.forest.people import (
 )
 from tests.forest.requests import Played
 
+# Random bounds of the target may be coarse, which `fit` says.
+pytestmark = pytest.mark.filterwarnings("ignore::letheon.exceptions.PrecisionWarning")
+
 
 @pytest.fixture(scope="module")
 def folder() -> Iterator[Path]:

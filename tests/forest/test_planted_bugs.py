@@ -15,6 +15,9 @@ from tests.forest.oracle import difference, expected, fresh_fit, identity_error
 from tests.forest.people import World, fitted
 from tests.forest.requests import Played
 
+# Random bounds of the target may be coarse, which `fit` says.
+pytestmark = pytest.mark.filterwarnings("ignore::letheon.exceptions.PrecisionWarning")
+
 WORLD = World(("normal", "few", "binary"), (0.0, 0.3, 0.0), 3, True, False, 3, "normal", 1000)
 PARAMS: dict[str, Any] = {
     "criterion": "gini",

@@ -14,6 +14,16 @@ Forest::Forest(Spec spec, Key hash_key) : spec_(std::move(spec)), hash_key_(hash
   spec_.validate();
 }
 
+std::shared_lock<std::shared_mutex> Forest::reading() const {
+  const std::scoped_lock gate(gate_);
+  return std::shared_lock(mutex_);
+}
+
+std::unique_lock<std::shared_mutex> Forest::changing() {
+  const std::scoped_lock gate(gate_);
+  return std::unique_lock(mutex_);
+}
+
 bool Forest::is_member(const Table& table, std::size_t t, Slot slot) const noexcept {
   return spec_.sample_keys.empty() ||
          mix64(spec_.sample_keys[t], table.owner(slot)) < spec_.sample_limit;
@@ -68,7 +78,7 @@ void Forest::fit(const Batch& batch, std::uint32_t n_classes, const IdBatch& ids
     Grower(content.table, spec_, scratch[worker]).settle(content.trees[t], spec_.tree_keys[t]);
     content.trees[t].shrink();
   });
-  const std::unique_lock lock(mutex_);
+  const auto lock = changing();
   content_ = std::move(content);
 }
 
@@ -86,22 +96,22 @@ void Forest::restore(const Batch& batch, std::uint32_t n_classes, const IdBatch&
   run_tasks(content.trees.size(), n_threads, [&](std::size_t, std::size_t t) {
     read_tree(parts[t], content.table, spec_, content.trees[t]);
   });
-  const std::unique_lock lock(mutex_);
+  const auto lock = changing();
   content_ = std::move(content);
 }
 
 Found Forest::find(const IdBatch& wanted) const {
-  const std::shared_lock lock(mutex_);
+  const auto lock = reading();
   return content_.ids.find(wanted);
 }
 
 std::size_t Forest::n_rows() const {
-  const std::shared_lock lock(mutex_);
+  const auto lock = reading();
   return content_.table.n_rows();
 }
 
 std::size_t Forest::n_unbuilt() const {
-  const std::shared_lock lock(mutex_);
+  const auto lock = reading();
   std::size_t n = 0;
   for (const Tree& tree : content_.trees) {
     n += tree.n_unbuilt();
@@ -110,7 +120,7 @@ std::size_t Forest::n_unbuilt() const {
 }
 
 std::size_t Forest::n_nodes() const {
-  const std::shared_lock lock(mutex_);
+  const auto lock = reading();
   std::size_t n = 0;
   for (const Tree& tree : content_.trees) {
     n += tree.n_nodes();
@@ -119,7 +129,7 @@ std::size_t Forest::n_nodes() const {
 }
 
 std::size_t Forest::n_bytes() const {
-  const std::shared_lock lock(mutex_);
+  const auto lock = reading();
   std::size_t n = content_.table.n_bytes() + content_.ids.n_bytes();
   for (const Tree& tree : content_.trees) {
     n += tree.n_bytes();

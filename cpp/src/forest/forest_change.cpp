@@ -72,7 +72,7 @@ void Forest::choose_members(const RowBlock& block, std::size_t t,
 }
 
 Report Forest::forget(std::span<const Slot> slots, bool eager, std::size_t n_threads) {
-  const std::unique_lock lock(mutex_);
+  const auto lock = changing();
   require_held(slots);
   Table& table = content_.table;
   auto& trees = content_.trees;
@@ -135,7 +135,7 @@ void Forest::reset_trees() noexcept {
 }
 
 Report Forest::forget_cost(std::span<const Slot> slots, std::size_t n_threads) const {
-  const std::shared_lock lock(mutex_);
+  const auto lock = reading();
   require_held(slots);
   const RowBlock leaving = content_.table.copy(slots);
   const auto doomed = marked(content_.table.n_slots(), slots);
@@ -186,7 +186,7 @@ void Forest::compact() {
 
 Report Forest::learn(const Batch& batch, std::uint32_t n_classes, const IdBatch& ids, bool eager,
                      std::size_t n_threads) {
-  const std::unique_lock lock(mutex_);
+  const auto lock = changing();
   ids.validate();
   if (ids.size() != batch.X.n_rows) {
     throw std::invalid_argument("one id per row is needed");
@@ -284,7 +284,7 @@ Report Forest::settle_locked(std::size_t n_threads) {
 }
 
 Report Forest::settle(std::size_t n_threads) {
-  const std::unique_lock lock(mutex_);
+  const auto lock = changing();
   // Holes cost a little memory and nothing else: close them when they are many.
   const std::size_t n_holes = content_.table.n_slots() - content_.table.n_rows();
   if (8 * n_holes > content_.table.n_slots()) {

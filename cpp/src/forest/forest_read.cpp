@@ -120,14 +120,14 @@ Answer Forest::predict(const MatrixView& X, std::size_t n_threads) {
   Answer result;
   Missing missing;
   {
-    const std::shared_lock lock(mutex_);
+    const auto lock = reading();
     if (answer(X, n_threads, result, missing)) {
       return result;
     }
   }
   // Nodes are missing: build those that the rows reach, until none is missing. Nobody can drop
   // any in between.
-  const std::unique_lock lock(mutex_);
+  const auto lock = changing();
   missing.clear();
   while (!answer(X, n_threads, result, missing)) {
     build(missing);
@@ -139,12 +139,12 @@ Answer Forest::predict(const MatrixView& X, std::size_t n_threads) {
 template <typename Read>
 auto Forest::settled(Read read, std::size_t n_threads) {
   {
-    const std::shared_lock lock(mutex_);
+    const auto lock = reading();
     if (std::ranges::all_of(content_.trees, [](const Tree& t) { return t.n_unbuilt() == 0; })) {
       return read();
     }
   }
-  const std::unique_lock lock(mutex_);
+  const auto lock = changing();
   settle_locked(n_threads);
   return read();
 }
@@ -193,13 +193,13 @@ std::vector<double> Forest::importances(std::size_t n_threads) {
 }
 
 std::vector<std::int64_t> Forest::class_counts() const {
-  const std::shared_lock lock(mutex_);
+  const auto lock = reading();
   const Table& table = content_.table;
   return table.class_weights();
 }
 
 RowsView Forest::rows(std::span<const std::uint32_t> order) const {
-  const std::shared_lock lock(mutex_);
+  const auto lock = reading();
   std::vector<std::uint32_t> rank(content_.table.n_classes(), 0);
   for (std::size_t place = 0; place < order.size(); ++place) {
     if (order[place] >= rank.size()) {
@@ -211,7 +211,7 @@ RowsView Forest::rows(std::span<const std::uint32_t> order) const {
 }
 
 RowsView Forest::ids() const {
-  const std::shared_lock lock(mutex_);
+  const auto lock = reading();
   return view_ids(content_.table, content_.ids);
 }
 

@@ -5,6 +5,7 @@
 #pragma once
 
 #include <cstdint>
+#include <mutex>
 #include <optional>
 #include <shared_mutex>
 #include <span>
@@ -93,8 +94,14 @@ class Forest {
   template <typename Read>
   [[nodiscard]] auto settled(Read read, std::size_t n_threads);
 
+  // Whoever waits to change the forest holds the gate, so that new readers queue behind; a plain
+  // shared mutex would let a stream of readers keep a request out for ever.
+  [[nodiscard]] std::shared_lock<std::shared_mutex> reading() const;
+  [[nodiscard]] std::unique_lock<std::shared_mutex> changing();
+
   Spec spec_;
   Key hash_key_;
+  mutable std::mutex gate_;
   mutable std::shared_mutex mutex_;
   Content content_;
 };
