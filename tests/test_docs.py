@@ -164,6 +164,11 @@ def test_tables_of_methods_are_up_to_date() -> None:
     assert made["summary"]() in read("README.md")
 
 
+def test_figures_are_those_of_the_benchmark() -> None:
+    made = runpy.run_path(str(ROOT / "docs" / "make_figures.py"))
+    assert read("docs/forest.md") == made["page"](read("docs/forest.md")), "run make_figures.py"
+
+
 @pytest.mark.parametrize(
     ("name", "maker"), [("plan.png", "make_plan"), ("tree.png", "make_forest")]
 )

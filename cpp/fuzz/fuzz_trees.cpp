@@ -2,7 +2,6 @@
 // and then works. Built with libFuzzer by `make fuzz`; the tests replay the saved inputs.
 #include "fuzz_trees.hpp"
 
-#include <algorithm>
 #include <cmath>
 #include <cstdio>
 #include <cstdlib>
@@ -48,12 +47,8 @@ void require_answers(Forest& forest, std::uint32_t n_classes) {
     require_shares(answer);
     return;
   }
-  // The mean of several trees is taken from their sum, which must not overflow.
-  constexpr double kLarge = 1e300;
-  if (std::ranges::all_of(rows.y, [](double y) { return std::fabs(y) < kLarge; })) {
-    for (const double value : answer.values) {
-      require(std::isfinite(value), "a predicted number is finite");
-    }
+  for (const double value : answer.values) {
+    require(std::isfinite(value), "a predicted number is finite");
   }
 }
 

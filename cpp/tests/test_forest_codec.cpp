@@ -1,4 +1,5 @@
 // Bytes of trees: they come back as they were, and damaged ones are refused or still make a forest.
+#include <bit>
 #include <cmath>
 #include <memory>
 #include <vector>
@@ -38,7 +39,18 @@ class Saved {
 
   [[nodiscard]] const Bytes& bytes() const noexcept { return bytes_; }
 
-  // True if the bytes were taken.
+  [[nodiscard]] bool is_taken(const Bytes& bytes) const {
+    Forest twin(spec_);
+    const std::vector<letheon::Bytes> blocks{bytes};
+    try {
+      twin.restore(people_.batch(), shape_.n_classes, people_.ids(), blocks, 1);
+    } catch (const std::invalid_argument&) {
+      return false;
+    }
+    return true;
+  }
+
+  // True if the bytes were taken; they must be harmless then.
   bool try_bytes(const Bytes& bytes) {
     Forest twin(spec_);
     twin.fit(people_.batch(), shape_.n_classes, people_.ids(), 1);
@@ -56,6 +68,25 @@ class Saved {
     twin.forget(slots, true, 1);
     require_sound(twin);
     return true;
+  }
+
+  // Where the tags of split nodes stand.
+  [[nodiscard]] std::vector<std::size_t> tags_of_splits() const {
+    std::vector<std::size_t> tags;
+    const std::size_t n_sums = shape_.n_classes == 0 ? 12 : 4 * shape_.n_classes;
+    std::size_t at = 16;
+    for (std::size_t t = 0; t < spec_.tree_keys.size(); ++t) {
+      const std::size_t end = at + 8 + bytes_[at] + 256u * bytes_[at + 1];
+      at += 8;
+      while (at < end) {
+        if (bytes_[at] != 0) {
+          tags.push_back(at);
+        }
+        at += 1 + (bytes_[at] != 0 ? 8 : 0) + n_sums;
+      }
+    }
+    check(at == bytes_.size(), "nodes follow each other to the end");
+    return tags;
   }
 
   void try_blocks() {
@@ -151,11 +182,72 @@ void every_changed_byte_is_harmless() {
   check(n_taken > 0, "a threshold may move between two values");
 }
 
+// What the format says of a node's missing values must be so.
+void every_wrong_tag_is_refused() {
+  std::size_t n_splits = 0;
+  for (std::uint64_t seed = 0; seed < 30; ++seed) {
+    Saved saved(seed);
+    for (const std::size_t place : saved.tags_of_splits()) {
+      ++n_splits;
+      for (int flip = 1; flip < 256; ++flip) {
+        Bytes altered = saved.bytes();
+        altered[place] = static_cast<std::uint8_t>(altered[place] ^ flip);
+        // Where missing values go may be either side as far as the sums can tell.
+        check(flip == 8 || !saved.is_taken(altered), "no other tag fits the node");
+      }
+    }
+  }
+  check(n_splits > 100, "many splits were tried");
+}
+
+void a_split_needs_two_sides() {
+  for (std::uint64_t seed = 0; seed < 10; ++seed) {
+    Saved saved(seed);
+    for (const std::size_t place : saved.tags_of_splits()) {
+      Bytes altered = saved.bytes();
+      const auto least = std::bit_cast<std::uint32_t>(-3.0e38f);
+      for (std::size_t k = 0; k < 4; ++k) {
+        altered[place + 5 + k] = static_cast<std::uint8_t>(least >> (8 * k));
+      }
+      check(!saved.is_taken(altered), "all rows on one side");
+    }
+  }
+}
+
+// One row, split into itself and nothing, with sums to match.
+void nothing_is_no_side() {
+  const People one{.X = {1.0f}, .labels = {0}, .ints = {7}};
+  forest::Spec spec;
+  spec.n_columns = 1;
+  spec.tree_keys = {1};
+  spec.min_samples_split = 1;
+  for (const float threshold : {0.0f, 2.0f}) {
+    const auto bits = std::bit_cast<std::uint32_t>(threshold);
+    const std::uint8_t n_left = threshold < 1.0f ? 0 : 1;
+    Bytes bytes{'L', 'T', 'R', 'F', 1, 0, 0, 0, 1, 0, 0, 0, 1, 0, 0, 0, 23, 0, 0, 0, 0, 0, 0, 0};
+    bytes.push_back(static_cast<std::uint8_t>(1 | (n_left != 0 ? 8 : 0)));
+    bytes.insert(bytes.end(), {0, 0, 0, 0});
+    for (std::size_t k = 0; k < 4; ++k) {
+      bytes.push_back(static_cast<std::uint8_t>(bits >> (8 * k)));
+    }
+    bytes.insert(bytes.end(), {1, 0, 0, 0});
+    bytes.insert(bytes.end(), {0, n_left, 0, 0, 0});
+    bytes.insert(bytes.end(), {0, static_cast<std::uint8_t>(1 - n_left), 0, 0, 0});
+    Forest made(spec);
+    const std::vector<letheon::Bytes> blocks{bytes};
+    letheon::testing::check_refused(
+        [&] { made.restore(one.batch(), 1, one.ids(), blocks, 1); }, "an empty side");
+  }
+}
+
 }  // namespace
 
 int main() {
   round_trips();
   every_truncation_is_refused();
   every_changed_byte_is_harmless();
+  every_wrong_tag_is_refused();
+  a_split_needs_two_sides();
+  nothing_is_no_side();
   return letheon::testing::result();
 }

@@ -92,6 +92,31 @@ void greedy(Luck& luck, const Shape& shape) {
   }
 }
 
+// Many rows for each of many values: which values are among the lowest shows only after several
+// tries with a raised bound.
+void repeated_values() {
+  Luck luck(21);
+  People people;
+  for (std::size_t i = 0; i < 1500; ++i) {
+    people.X.push_back(static_cast<float>(luck.below(300)));
+    people.labels.push_back(luck.below(2));
+  }
+  const forest::Table table = table_of(people, 2);
+  check(!table.column(0).is_coded(), "too many values for codes");
+  forest::Spec spec;
+  spec.n_columns = 1;
+  forest::Scratch scratch;
+  forest::Scanner scanner(table, spec, scratch);
+  const auto rows = letheon::testing::counting(1500);
+  scanner.load(rows);
+  for (int node = 0; node < 400; ++node) {
+    const std::uint64_t key = luck.next();
+    const std::uint32_t keep = 1 + luck.below(60);
+    scanner.greedy(key, keep, nullptr);
+    compare_list(scratch.draft, 0, naive_list(table, rows, 0, key), keep);
+  }
+}
+
 forest::Extremes naive_extremes(const forest::Table& table, const NaiveList& list, Rows rows) {
   forest::Extremes wanted{};
   const auto by_value = &NaiveList::Value::value;
@@ -184,6 +209,7 @@ void orders() {
 
 int main() {
   orders();
+  repeated_values();
   for (std::uint64_t seed = 0; seed < 60; ++seed) {
     Luck luck(seed);
     const Shape shape{.n_rows = 20 + luck.below(seed % 10 == 0 ? 2000 : 500),

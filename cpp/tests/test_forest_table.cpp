@@ -87,8 +87,8 @@ void rounding_is_half_to_even() {
 }
 
 void extreme_targets() {
-  const Table huge = regression(targets({1.7e308, -1.7e308, 1e-300}));
-  check(huge.exponent() == 1024 && huge.q(0) == -huge.q(1) && huge.q(2) == 0, "huge");
+  const Table huge = regression(targets({0x1.8p1007, -0x1.8p1007, 1e-300}));
+  check(huge.exponent() == 1008 && huge.q(0) == -huge.q(1) && huge.q(2) == 0, "huge");
   const Table tiny = regression(targets({4.9e-324, 0.0}));
   check(tiny.exponent() == -1073 && tiny.q(0) == std::int64_t{1} << 30, "the least of all");
   const Table zero = regression(targets({-0.0, 0.0}));
@@ -196,9 +196,10 @@ void bad_rows_change_nothing() {
   const People absent{.n_columns = 2, .X = {kInfinity, 2}, .labels = {0}, .weights = {0}};
   check(table.append(absent.batch(), 2).empty(), "a row of weight 0 may be anything");
   Table numbers(1, true, std::nullopt);
-  for (const double y : {HUGE_VAL, -HUGE_VAL, std::nan("")}) {
+  for (const double y : {HUGE_VAL, -HUGE_VAL, std::nan(""), 0x1p1008, -1.7e308}) {
     const People bad = targets({y});
-    check_refused([&] { static_cast<void>(numbers.append(bad.batch(), 0)); }, "no number");
+    check_refused([&] { static_cast<void>(numbers.append(bad.batch(), 0)); },
+                  "no number, or too large for sums");
   }
 }
 

@@ -256,7 +256,7 @@ class DaREForestBase(ForgetMixin, BaseEstimator):
         return self.forest_.predict(matrix, threads(self.n_jobs))
 
     def _environment(self) -> dict[str, str]:
-        # No BLAS, no libm, no library: the core decides everything by integers and plain doubles.
+        # No BLAS, no library: the core decides everything by integers and single IEEE operations.
         return {"letheon": state.environment()["letheon"]}
 
     def _held_ids(self) -> Ids:

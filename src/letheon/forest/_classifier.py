@@ -87,7 +87,8 @@ class DaREForestClassifier(ClassifierMixin, DaREForestBase):
     Guarantee: exact, for requests that do not depend on the model (oblivious), towards an observer
     of the latest model: after any sequence of `forget` and `learn`, in any order, the model has
     the bytes of a fresh `fit` on the remaining rows in any order, with the same seed, on every
-    machine. It needs no particular library version: the forest uses no BLAS and no libm.
+    machine. It needs no particular library version: the forest uses no BLAS, and every operation
+    that decides something is defined to the last bit.
 
     The published DaRE algorithm keeps the thresholds that stay valid and draws new ones for those
     that do not; its trees after a removal do not follow the law of a retrain. Here candidates

@@ -1,0 +1,115 @@
+"""Write the table of figures in docs/forest.md from ``benchmarks/results/forest.json``.
+
+Run ``python docs/make_figures.py`` after a benchmark; a test compares.
+"""
+
+import json
+import re
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).resolve().parents[1]
+RESULTS = ROOT / "benchmarks" / "results" / "forest.json"
+MARKS = re.compile(r"(<!-- figures: begin -->\n).*?(<!-- figures: end -->)", re.DOTALL)
+DATA = {
+    "adult": "Adult",
+    "synthetic": "synthetic",
+    "higgs": "HIGGS",
+    "census": "census",
+    "diabetes": "diabetes",
+}
+# Line of the page -> line of the result's table "Forgetting: ..." and column of it.
+TIMES = {
+    "`fit`": ("fit", "p50 ms"),
+    "**one person, forget + settle**, mean": ("forget, everything counted", "mean ms"),
+    "one person, the call of a lazy `forget` alone, mean": ("forget, lazy", "mean ms"),
+    "the same, median": ("forget, lazy", "p50 ms"),
+    "first `predict` of one row after it, p99": ("first predict after it, 1 row(s)", "p99 ms"),
+    "one person, eager, mean": ("forget, eager", "mean ms"),
+    "worst of 1,000 people, forget + settle": ("forget + settle, worst of 1,000", "mean ms"),
+    "10 % of the people at once, forget + settle": (
+        "batch of 10% of the people + settle",
+        "mean ms",
+    ),
+    "lazy `forget` with `subsample=0.1`, median": ("forget, lazy, subsample=.1", "p50 ms"),
+}
+
+
+class Results:
+    """Tables of a benchmark, by title."""
+
+    def __init__(self, found: dict[str, Any]) -> None:
+        self.tables = {table["title"]: table for table in found["tables"]}
+
+    def line(self, title: str, **wanted: Any) -> dict[str, Any]:
+        """Return the first line of a table with these values."""
+        rows: list[dict[str, Any]] = self.tables[title]["rows"]
+        return next(row for row in rows if all(row[k] == v for k, v in wanted.items()))
+
+    def forgetting(self, data: str, what: str) -> dict[str, Any]:
+        """Return a line of the table of one data set."""
+        return self.line(f"Forgetting: {data}", what=what)
+
+    def note(self, data: str, pattern: str) -> str:
+        """Return what the note of that table says."""
+        found = re.search(pattern, self.tables[f"Forgetting: {data}"]["note"])
+        assert found is not None, pattern
+        return found.group(1)
+
+    def unit(self, data: str) -> float:
+        """Return F in seconds."""
+        return float(self.note(data, r"F = ([\d.]+) s"))
+
+
+def table(results: Results) -> str:
+    """Return the table of the page."""
+    lines = [["", *DATA.values()]]
+    lines.append(["rows x columns", *(results.note(d, r": ([\d,]+ x \d+),") for d in DATA)])
+    lines.append(["F", *(f"{results.unit(d):.3g} s" for d in DATA)])
+    for title, (what, column) in TIMES.items():
+        lines.append([title, *(_time(results, d, what, column) for d in DATA)])
+    lines.append(["memory over the data", *(f"{_memory(results, d)} MB" for d in DATA)])
+    lines.append(["AUC (scikit-learn's forest)", *(_auc(results, d) for d in DATA)])
+    ranking = "Ranking beside scikit-learn's forests"
+    sampled = (results.line(ranking, data=d, model="letheon, subsample=.1")["AUC"] for d in DATA)
+    lines.append(["AUC with `subsample=0.1`", *(f"{auc:.3f}" for auc in sampled)])
+    lines.insert(1, ["---"] * len(lines[0]))
+    return "".join(f"| {' | '.join(line)} |\n" for line in lines)
+
+
+def _time(results: Results, data: str, what: str, column: str) -> str:
+    found = results.forgetting(data, what)[column] / 1000
+    share = found / results.unit(data)
+    in_units = f"{share:.2f} F" if share > 0.05 else f"F/{_rounded(1 / share):,}"
+    return f"{in_units} ({_duration(found)})"
+
+
+def _rounded(number: float) -> int:
+    """Return a number with three digits, as more would only be noise."""
+    return int(float(f"{number:.3g}"))
+
+
+def _duration(found: float) -> str:
+    return f"{found:.3g} s" if found >= 1 else f"{found * 1000:.3g} ms"
+
+
+def _memory(results: Results, data: str) -> str:
+    return results.note(data, r"Memory over the data: ([\d.]+) MB")
+
+
+def _auc(results: Results, data: str) -> str:
+    ranking = "Ranking beside scikit-learn's forests"
+    ours = results.line(ranking, data=data, model="letheon")["AUC"]
+    theirs = results.line(ranking, data=data, model="RandomForest")["AUC"]
+    return f"{ours:.3f} ({theirs:.3f})"
+
+
+def page(text: str) -> str:
+    """Return the page with the figures of the last benchmark."""
+    figures = table(Results(json.loads(RESULTS.read_text(encoding="utf-8"))))
+    return MARKS.sub(lambda marks: marks[1] + figures + marks[2], text)
+
+
+if __name__ == "__main__":
+    PAGE = ROOT / "docs" / "forest.md"
+    PAGE.write_text(page(PAGE.read_text(encoding="utf-8")), encoding="utf-8")
