@@ -82,7 +82,10 @@ Input make_seed(Luck& luck) {
   const Case made = letheon::fuzz::read_case(input);
   const std::size_t n_trees = made.spec.tree_keys.size();
   const std::size_t middle = two_blocks ? 1 : 0;
-  for (const auto& [first, last] : {std::pair{std::size_t{0}, middle}, std::pair{middle, n_trees}}) {
+  const std::size_t ends[]{0, middle, n_trees};
+  for (std::size_t block = 0; block < 2; ++block) {
+    const std::size_t first = ends[block];
+    const std::size_t last = ends[block + 1];
     if (first < last) {
       const Input trees = trees_of(made, first, last);
       input.insert(input.end(), trees.begin(), trees.end());

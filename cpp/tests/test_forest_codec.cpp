@@ -159,7 +159,8 @@ void every_truncation_is_refused() {
     longer.push_back(0);
     check(!saved.try_bytes(longer), "a byte too many");
     for (std::size_t n = 0; n < saved.bytes().size(); ++n) {
-      const Bytes part(saved.bytes().begin(), saved.bytes().begin() + static_cast<std::ptrdiff_t>(n));
+      Bytes part = saved.bytes();
+      part.resize(n);
       check(!saved.try_bytes(part), "cut off");
     }
   }

@@ -179,7 +179,8 @@ class History {
                   .weights = rows.weights, .is_text = rows.is_text, .ints = rows.ints,
                   .blob = rows.blob, .offsets = rows.offsets};
     for (std::size_t i = 0; i < people.n_rows(); ++i) {
-      const std::int64_t id = people.is_text ? std::stoll(people.text(i).substr(7)) : people.ints[i];
+      const std::int64_t id =
+          people.is_text ? std::stoll(people.text(i).substr(7)) : people.ints[i];
       people.owners.push_back(letheon::mix64(7, static_cast<std::uint64_t>(id)));
     }
     auto twin = std::make_unique<Forest>(spec_, letheon::Key{3, 4});

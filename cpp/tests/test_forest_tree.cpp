@@ -32,7 +32,8 @@ Grown grow(std::uint32_t n_classes, std::size_t n_rows = 200) {
   Luck luck(n_classes);
   const People people = random_people(luck, {.n_rows = n_rows, .n_classes = n_classes});
   Grown grown{forest::Table(4, n_classes == 0, std::nullopt), {}, {}};
-  grown.spec.criterion = n_classes == 0 ? forest::Criterion::squared_error : forest::Criterion::gini;
+  grown.spec.criterion =
+      n_classes == 0 ? forest::Criterion::squared_error : forest::Criterion::gini;
   grown.spec.n_columns = 4;
   grown.spec.max_features = 4;
   grown.spec.n_thresholds = 5;

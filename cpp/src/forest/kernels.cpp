@@ -82,7 +82,7 @@ void count_few_edges_below(const float* x, std::size_t n, const float* edges, st
 
 void count_edges_below(const float* x, std::size_t n, const float* edges, std::size_t n_edges,
                        std::uint32_t* out) noexcept {
-  constexpr std::size_t kFew = 64;
+  constexpr std::size_t kFew = 256;
   if (n_edges <= kFew) {
     count_few_edges_below(x, n, edges, n_edges, out);
     return;
