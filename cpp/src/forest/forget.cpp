@@ -11,6 +11,11 @@ namespace letheon::forest {
 
 namespace {
 
+// Many leaving rows: counting what is left is cheaper than taking them out one by one.
+bool is_worth_withdrawing(std::size_t n_leaving, std::size_t n_left) noexcept {
+  return 4 * n_leaving <= n_left;
+}
+
 std::size_t likely_place(Slot slot, std::size_t size, std::size_t n_slots) noexcept {
   return static_cast<std::size_t>(std::uint64_t{slot} * size / n_slots);
 }
@@ -56,6 +61,16 @@ bool same_sides(const Table& table, const Verdict& before, const Verdict& after,
     const float x = column.at(slot);
     return before.sends_left(x) == after.sends_left(x);
   });
+}
+
+void descend(const Node& node, const Step& step, std::uint32_t n_left, std::vector<Step>& stack) {
+  const std::uint32_t middle = step.begin + n_left;
+  if (middle < step.end) {
+    stack.push_back({node.left + 1, right_key(step.key), step.depth + 1, middle, step.end});
+  }
+  if (step.begin < middle) {
+    stack.push_back({node.left, left_key(step.key), step.depth + 1, step.begin, middle});
+  }
 }
 
 void Forgetter::reserve(std::size_t n_members) {
@@ -118,7 +133,9 @@ bool Forgetter::visit_quickly(Tree& tree, Step& step, bool& withdrawn) const noe
   std::int64_t* const totals = tree.totals(step.id).data();
   const std::int64_t after = totals[row.label] - row.weight;
   const std::int64_t other = totals[1 - row.label];
-  if (after == 0 || other == 0 || after + other < spec_.min_samples_split || node.size < 5) {
+  const bool becomes_final =
+      after == 0 || other == 0 || after + other < spec_.min_samples_split;
+  if (becomes_final || !is_worth_withdrawing(1, node.size - 1)) {
     return false;
   }
   withdrawn = true;
@@ -158,8 +175,8 @@ void Forgetter::visit(Tree& tree, const Step& step, Members members, bool withdr
   // one has put them.
   const Verdict before = node.verdict();
   const std::uint32_t n_left = part(leaving_, members, before);
-  // Many leaving rows: counting what is left is cheaper than taking them out one by one.
-  const bool use_cache = node.cache != nullptr && members.size() * 4 <= node.size;
+  const bool use_cache =
+      node.cache != nullptr && is_worth_withdrawing(members.size(), node.size);
   if (use_cache && node.kind == Kind::greedy && !withdrawn) {
     withdraw(Block(node.cache.get()), members);
   }
@@ -176,17 +193,7 @@ void Forgetter::visit(Tree& tree, const Step& step, Members members, bool withdr
   }
   node.saw_missing = judgement.verdict.saw_missing;
   node.missing_left = judgement.verdict.missing_left;
-  descend(node, step, n_left);
-}
-
-void Forgetter::descend(const Node& node, const Step& step, std::uint32_t n_left) {
-  const std::uint32_t middle = step.begin + n_left;
-  if (middle < step.end) {
-    stack_.push_back({node.left + 1, right_key(step.key), step.depth + 1, middle, step.end});
-  }
-  if (step.begin < middle) {
-    stack_.push_back({node.left, left_key(step.key), step.depth + 1, step.begin, middle});
-  }
+  descend(node, step, n_left, stack_);
 }
 
 void Forgetter::withdraw(Block block, Members members) const noexcept {
@@ -381,13 +388,7 @@ Report Forgetter::cost(const Tree& tree, std::uint64_t root_key) {
       continue;
     }
     const Node& node = tree.node(step.id);
-    const std::uint32_t middle = step.begin + part(leaving_, passing, node.verdict());
-    if (middle < step.end) {
-      stack_.push_back({node.left + 1, right_key(step.key), step.depth + 1, middle, step.end});
-    }
-    if (step.begin < middle) {
-      stack_.push_back({node.left, left_key(step.key), step.depth + 1, step.begin, middle});
-    }
+    descend(node, step, part(leaving_, passing, node.verdict()), stack_);
   }
   return report_;
 }
@@ -410,7 +411,8 @@ bool Forgetter::cost_at(const Tree& tree, const Step& step, Members members) {
     return false;
   }
   Judgement judgement{.kind = Kind::unbuilt};
-  const bool use_cache = node.cache != nullptr && members.size() * 4 <= remaining;
+  const bool use_cache =
+      node.cache != nullptr && is_worth_withdrawing(members.size(), remaining);
   if (use_cache && node.kind == Kind::greedy) {
     const std::size_t words = Block(node.cache.get()).n_bytes() / 8;
     scratch_.block.assign(node.cache.get(), node.cache.get() + words);

@@ -74,13 +74,7 @@ void Learner::visit(Tree& tree, const Step& step, Members members) {
   node.size += static_cast<std::uint32_t>(members.size());
   node.saw_missing = judgement.verdict.saw_missing;
   node.missing_left = judgement.verdict.missing_left;
-  const std::uint32_t middle = step.begin + part(coming_, members, node.verdict());
-  if (middle < step.end) {
-    stack_.push_back({node.left + 1, right_key(step.key), step.depth + 1, middle, step.end});
-  }
-  if (step.begin < middle) {
-    stack_.push_back({node.left, left_key(step.key), step.depth + 1, step.begin, middle});
-  }
+  descend(node, step, part(coming_, members, node.verdict()), stack_);
 }
 
 Judgement Learner::judge(Tree& tree, const Step& step, Members members) {

@@ -16,7 +16,6 @@ from letheon.parallel import run_tasks
 
 def grow(settings: Settings, batch: Batch, n_jobs: int | None) -> ForestModel:
     """Return the forest of these rows; how it is grown never changes it."""
-    joblib.effective_n_jobs(n_jobs)  # refuses 0
     workers = min(joblib.effective_n_jobs(n_jobs), settings.n_trees) if grows_elsewhere() else 1
     if workers == 1:
         return ForestModel.fit(settings, batch, threads_for(n_jobs))

@@ -43,6 +43,9 @@ struct Step {
   std::uint32_t end;
 };
 
+// Puts the steps below a split node on a stack; the first n_left of the members go left.
+void descend(const Node& node, const Step& step, std::uint32_t n_left, std::vector<Step>& stack);
+
 class Forgetter {
  public:
   // `leaving` are the rows to take out, still held by the table; `doomed` marks their slots.
@@ -81,8 +84,6 @@ class Forgetter {
   // The usual step, quickly: one member, two classes, Gini, a cached greedy node. True if the split
   // stays, and `step` is then the next one. Otherwise only what `withdrawn` says has changed.
   [[nodiscard]] bool visit_quickly(Tree& tree, Step& step, bool& withdrawn) const noexcept;
-  // Goes on below a node whose split stays; the first n_left members go left.
-  void descend(const Node& node, const Step& step, std::uint32_t n_left);
   void withdraw(Block block, Members members) const noexcept;
   // How the node is to be split without the members; Kind::unbuilt: build it anew. `use_cache`:
   // the cache is there, and a block is up to date.
