@@ -87,7 +87,8 @@ class Talkative(Total):
 
     def _commit(self, plan: Any) -> Outcome:
         outcome = super()._commit(plan)
-        return Outcome(outcome.work, outcome.rebuilt, ("first remark", "second remark"))
+        remarks = (CheckpointWarning("first remark"), CheckpointWarning("second remark"))
+        return Outcome(outcome.work, outcome.rebuilt, remarks)
 
 
 class Unwritten(ForgetMixin, BaseEstimator):

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from letheon.base import ForgetMixin
     from letheon.compose import DataIndependent, ForgetPipeline, forget
+    from letheon.convex import InfluenceClassifier, InfluenceRegressor
     from letheon.forest import DaREForestClassifier, DaREForestRegressor
     from letheon.guarantee import Guarantee, MethodFacts
     from letheon.measures import Measure
@@ -33,6 +34,8 @@ __all__ = [
     "ForgetMixin",
     "ForgetPipeline",
     "Guarantee",
+    "InfluenceClassifier",
+    "InfluenceRegressor",
     "Measure",
     "MethodFacts",
     "NaiveUnlearner",
@@ -53,6 +56,8 @@ _EXPORTS = {
     "ForgetMixin": "letheon.base",
     "ForgetPipeline": "letheon.compose",
     "Guarantee": "letheon.guarantee",
+    "InfluenceClassifier": "letheon.convex",
+    "InfluenceRegressor": "letheon.convex",
     "Measure": "letheon.measures",
     "MethodFacts": "letheon.guarantee",
     "NaiveUnlearner": "letheon.naive",
@@ -70,6 +75,7 @@ _MODULES = frozenset(
         "base",
         "checks",
         "compose",
+        "convex",
         "exceptions",
         "forest",
         "guarantee",

@@ -22,7 +22,6 @@ from sklearn.utils.validation import check_is_fitted
 from letheon import state
 from letheon.exceptions import (
     ChangedParametersError,
-    CheckpointWarning,
     EmptyModelError,
     IdsTypeError,
     UnknownIdError,
@@ -90,7 +89,7 @@ class Outcome(NamedTuple):
 
     work: float
     rebuilt: Mapping[str, int] = MappingProxyType({})
-    warnings: tuple[str, ...] = ()
+    warnings: tuple[Warning, ...] = ()
 
 
 class ForgetMixin:
@@ -134,13 +133,17 @@ class ForgetMixin:
         EmptyModelError
             `fit` on the remaining rows would raise. Nothing was forgotten.
         """
+        return self._answer_request(ids, digest, self._prepare)
+
+    def _answer_request(self, ids: Any, digest: bool, prepare: Callable[[Removal], Any]) -> Receipt:
+        """Template of `forget`; a family whose `forget` takes more gives its own `prepare`."""
         require_fitted(self)
         wanted = as_ids(ids).distinct()
         with exclusive(self):
             self._require_same_parameters()
             before = self.digest() if digest else None
             start = time.perf_counter()
-            removal, outcome = self._forget(wanted)
+            removal, outcome = self._forget(wanted, prepare)
             seconds = time.perf_counter() - start
             receipt = Receipt(
                 method=self.facts.method,
@@ -153,10 +156,10 @@ class ForgetMixin:
                 digest_before=before,
                 digest_after=self.digest() if digest else None,
             )
-        _warn_all(outcome)
+        warn_all(outcome.warnings)
         return receipt
 
-    def _forget(self, wanted: Ids) -> tuple[Removal, Outcome]:
+    def _forget(self, wanted: Ids, prepare: Callable[[Removal], Any]) -> tuple[Removal, Outcome]:
         if len(wanted) == 0:
             return Removal(0, 0, None), Outcome(work=0.0)
         removal = self._locate(wanted)
@@ -167,7 +170,7 @@ class ForgetMixin:
                 f"these {removal.n_ids} id(s) own all {removal.n_rows} row(s) of the model; "
                 f"nothing would be left to fit. Delete the model{kept} instead."
             )
-        return removal, self._commit(self._prepare(removal))
+        return removal, self._commit(prepare(removal))
 
     def digest(self) -> str:
         """Return the SHA-256 of the canonical state, as a hexadecimal string.
@@ -249,7 +252,7 @@ class ForgetMixin:
         with exclusive(self):
             self._require_same_parameters()
             outcome = self._commit(prepare())
-        _warn_all(outcome)
+        warn_all(outcome.warnings)
         return self
 
     def _destroy_files(self) -> list[str]:
@@ -336,7 +339,7 @@ def _plain(value: Any) -> Any:
     return value.item() if isinstance(value, np.number | np.bool | np.str_) else value
 
 
-def _warn_all(outcome: Outcome) -> None:
+def warn_all(found: tuple[Warning, ...]) -> None:
     """Warn when all is done: a warning that is an error must not leave a half-done request."""
-    for message in outcome.warnings:
-        warn_caller(message, CheckpointWarning)
+    for warning in found:
+        warn_caller(str(warning), type(warning))

@@ -5,10 +5,12 @@
     LetheonError
     ├── IdsTypeError          (TypeError)    ids of a wrong kind, or of mixed kinds
     ├── IdsLengthError        (ValueError)   not one id per row
+    ├── AssumptionError       (ValueError)   what a guarantee rests on does not hold
     ├── ForgetError
     │   ├── UnknownIdError    (LookupError)  nobody of that id is held
     │   ├── EmptyModelError   (ValueError)   nothing left that `fit` would accept
     │   ├── CannotForgetError (TypeError)    this object has no way to forget
+    │   ├── BudgetSpentError  (ValueError)   the certificate covers no further removal
     │   └── ChangedParametersError (ValueError)  set_params after fit; fit again
     └── StateError
         ├── UnsupportedStateError (TypeError)   a value with no canonical bytes
@@ -20,6 +22,7 @@
     LetheonWarning (UserWarning)
     ├── ShardingWarning       more shards than people, and the like
     ├── CheckpointWarning     a checkpoint is missing or altered; it is rebuilt
+    ├── GuaranteeWarning      a guarantee is weaker than what was asked for
     ├── PrecisionWarning      numbers are rounded coarsely, by a bound that is too large
     └── EnvironmentWarning    the model was built with other library versions
 
@@ -34,6 +37,8 @@ if TYPE_CHECKING:
     from sklearn.exceptions import NotFittedError
 
 __all__ = [
+    "AssumptionError",
+    "BudgetSpentError",
     "CannotForgetError",
     "ChangedParametersError",
     "CheckpointError",
@@ -42,6 +47,7 @@ __all__ = [
     "EmptyModelError",
     "EnvironmentWarning",
     "ForgetError",
+    "GuaranteeWarning",
     "IdsLengthError",
     "IdsTypeError",
     "LetheonError",
@@ -69,6 +75,10 @@ class IdsLengthError(LetheonError, ValueError):
     """The number of ids is not the number of rows."""
 
 
+class AssumptionError(LetheonError, ValueError):
+    """Something that the wanted guarantee rests on was looked at and does not hold."""
+
+
 class ForgetError(LetheonError):
     """A `forget` (or `learn`) was refused; the model is as it was."""
 
@@ -83,6 +93,10 @@ class EmptyModelError(ForgetError, ValueError):
 
 class CannotForgetError(ForgetError, TypeError):
     """The object is no forgetting estimator, or holds a step that is none."""
+
+
+class BudgetSpentError(ForgetError, ValueError):
+    """The removal would leave more than the certificate covers, and nothing can repair that."""
 
 
 class ChangedParametersError(ForgetError, ValueError):
@@ -125,6 +139,10 @@ class CheckpointWarning(LetheonWarning):
     """A saved state is missing or altered; it is trained again."""
 
 
+class GuaranteeWarning(LetheonWarning):
+    """A model is covered by a weaker guarantee than was asked for; the text says why."""
+
+
 class PrecisionWarning(LetheonWarning):
     """Numbers are rounded coarsely, because a bound that was given is far beyond them."""
 
@@ -133,7 +151,7 @@ class EnvironmentWarning(LetheonWarning):
     """The model was built with other library versions than those present."""
 
 
-def warn_caller(message: str, category: type[LetheonWarning]) -> None:
+def warn_caller(message: str, category: type[Warning]) -> None:
     """Warn in the name of the first line outside this package: that is whom it concerns."""
     level, frame = 1, sys._getframe()
     while frame.f_back is not None and frame.f_globals["__name__"].partition(".")[0] == "letheon":

@@ -58,5 +58,5 @@ class Receipt:
 
 def _count(number: int, things: str) -> str:
     """Return ``1 row`` or ``4 rows``: parts are named in the plural."""
-    ending = "es" if things.endswith(("sses", "xes", "ches")) else "s"
+    ending = "es" if things.endswith(("sses", "xes", "ches", "shes")) else "s"
     return f"{number} {things.removesuffix(ending) if number == 1 else things}"

@@ -116,6 +116,10 @@ class Purpose(StrEnum):
     """The key by which one tree of a forest draws its people."""
     ROW_OWNER = "row-owner"
     """The person of a row, to whom the key of a tree is applied."""
+    EIGENVALUE = "eigenvalue"
+    """The start of a search for the largest eigenvalue of a matrix."""
+    NOISE = "noise"
+    """One draw of noise that a caller made repeatable; without a seed noise is never hashed."""
 
 
 def keyed_hash(seed: int, purpose: str, *parts: int | str | bytes) -> int:

@@ -28,6 +28,9 @@ AGGREGATES: dict[str, Callable[[Floats, Floats], Any]] = {
     "inverse": lambda X, y: np.linalg.inv(X.T @ X),
     "factor": lambda X, y: np.linalg.cholesky(X.T @ X),
     "product": lambda X, y: X.T @ y,
+    "sum and count": lambda X, y: np.append(X.sum(axis=0), len(X)),
+    "count and sum": lambda X, y: np.append(len(X), X.sum(axis=0)),
+    "product with intercept": lambda X, y: np.column_stack([X, np.ones(len(X))]).T @ y[:, None],
     "intercept last": lambda X, y: _gram(np.column_stack([X, np.ones(len(X))])),
     "intercept first": lambda X, y: _gram(np.column_stack([np.ones(len(X)), X])),
 }

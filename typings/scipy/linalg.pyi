@@ -1,1 +1,3 @@
-"""Only what letheon uses."""
+from typing import Any
+
+def __getattr__(name: str) -> Any: ...

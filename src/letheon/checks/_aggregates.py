@@ -23,14 +23,23 @@ def reveals(array: NDArray[Any], row: Floats, rest: People) -> str | None:
 
 def _leftovers(array: NDArray[Any], rest: People) -> Iterator[tuple[str, Floats]]:
     p = rest.X.shape[1]
-    if array.ndim and array.shape[-1] == p:
-        yield from _of_lines(array.reshape(-1, p)[:_MOST_LINES], rest)
-    if array.ndim == 2 and array.shape[0] == p:
-        yield from _of_lines(array.T[:_MOST_LINES], rest)
+    for lines in _lines(array, p):
+        yield from _of_lines(lines[:_MOST_LINES], rest)
     for matrix in _squares(array, p):
         yield from _of_moments(matrix, rest.X)
     if array.ndim == 2 and array.shape[0] == array.shape[1] == len(rest.X) + 1:
         yield "kernel matrix", array[-1]
+
+
+def _lines(array: NDArray[Any], p: int) -> Iterator[Floats]:
+    """The vectors of length p in an array: along the last axis or the first, with intercept."""
+    sides = [array, array.T] if array.ndim == 2 else [array]
+    for side in sides:
+        width = side.shape[-1] if side.ndim else 0
+        if width == p:
+            yield side.reshape(-1, p)
+        elif width == p + 1:
+            yield from (side.reshape(-1, width)[:, :p], side.reshape(-1, width)[:, 1:])
 
 
 def _of_lines(lines: Floats, rest: People) -> Iterator[tuple[str, Floats]]:

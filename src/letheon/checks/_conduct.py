@@ -5,7 +5,7 @@ from typing import Any
 import numpy as np
 
 from letheon.checks._files import saved_bytes
-from letheon.checks._people import answers, fit, make_people, refit
+from letheon.checks._people import answers, fit, fit_in_secret, has_noise, make_people, refit
 from letheon.exceptions import EmptyModelError, UnknownIdError
 
 
@@ -119,13 +119,22 @@ def check_predict_is_pure(estimator: Any) -> None:
 
 
 def check_guarantee_is_honest(estimator: Any) -> None:
-    """No model claims more than its method declares."""
+    """No model claims more than its method declares, with repeatable noise or without."""
+    for heading in ("Claim", "Assumptions", "Removal"):
+        assert f"**{heading}" in estimator.facts.definition, f"the definition has no {heading}"
     people = make_people(estimator)
-    model = fit(estimator, people)
+    for train in (fit, fit_in_secret) if has_noise(estimator) else (fit,):
+        model = train(estimator, people)
+        _require_permitted_claim(model)
+        receipt = model.forget(people.names[:1])
+        assert receipt.guarantee == model.guarantee_, "receipt and model differ"
+        _require_permitted_claim(model)
+
+
+def _require_permitted_claim(model: Any) -> None:
     claim, facts = model.guarantee_, model.facts
     assert facts.exact or claim.kind != "exact", "an approximate method claims to be exact"
     assert claim.requests == "oblivious" or facts.requests == "adaptive", "claims adaptive requests"
     assert claim.releases in (facts.releases, "latest-only"), "claims more releases than permitted"
-    for heading in ("Claim", "Assumptions", "Removal"):
-        assert f"**{heading}" in facts.definition, f"the definition text has no {heading}"
-    assert model.forget(people.names[:1]).guarantee == model.guarantee_, "receipt and model differ"
+    overdrawn = None not in (claim.spent, claim.budget) and claim.spent > claim.budget
+    assert not overdrawn, f"spent {claim.spent} of {claim.budget}, and still claims a certificate"

@@ -12,7 +12,16 @@ from numpy.typing import NDArray
 from scipy.stats import ks_2samp
 from sklearn.base import is_classifier
 
-from letheon.checks._people import CANARY, CLASSES, People, answers, fit, make_people, refit
+from letheon.checks._people import (
+    CANARY,
+    CLASSES,
+    People,
+    answers,
+    as_numbers,
+    fit,
+    make_people,
+    refit,
+)
 
 Floats = NDArray[np.float64]
 
@@ -154,11 +163,7 @@ def _ignores_its_rows(estimator: Any) -> bool:
 
 
 def _numbers(model: Any, X: NDArray[Any]) -> Floats:
-    """Return the answers as numbers: labels become one indicator per class."""
-    said = answers(model, X)
-    if said.dtype.kind in "USO":
-        said = said[..., None] == np.array(CLASSES)
-    return np.asarray(said, float)
+    return as_numbers(answers(model, X))
 
 
 def _statistic(model: Any, canary: People) -> float:

@@ -64,16 +64,31 @@ def _target(estimator: Any, X: NDArray[np.float64], labels: NDArray[Any]) -> NDA
 
 
 def fit(estimator: Any, people: People, *, seed: int = 0) -> Any:
-    """Return a fitted clone; its `random_state`, where it has one, is the seed."""
-    model = clone(estimator)
-    if "random_state" in model.get_params(deep=False):
-        model.set_params(random_state=seed)
-    return model.fit(people.X, people.y, ids=people.ids)
+    """Return a fitted clone; `random_state` and `noise_seed`, where it has them, are the seed."""
+    return fit_with(estimator, people, random_state=seed, noise_seed=seed)
+
+
+def fit_in_secret(estimator: Any, people: People, *, random_state: int | None = None) -> Any:
+    """Return a fitted clone whose noise nobody can repeat."""
+    return fit_with(estimator, people, random_state=random_state, noise_seed=None)
 
 
 def refit(model: Any, people: People) -> Any:
-    """Return a fresh fit with the settings and seed of a fitted model."""
-    return fit(model, people, seed=model.seed_)
+    """Return a fresh fit with the settings, noise seed and seed of a fitted model."""
+    return fit_with(model, people, random_state=model.seed_)
+
+
+def fit_with(estimator: Any, people: People, **settings: int | None) -> Any:
+    """Return a fitted clone with those of the settings that it has."""
+    model = clone(estimator)
+    own = model.get_params(deep=False)
+    model.set_params(**{name: value for name, value in settings.items() if name in own})
+    return model.fit(people.X, people.y, ids=people.ids)
+
+
+def has_noise(estimator: Any) -> bool:
+    """Whether the estimator adds noise that nobody can repeat unless it is told how."""
+    return "noise_seed" in estimator.get_params(deep=False)
 
 
 def answers(model: Any, X: NDArray[Any]) -> NDArray[Any]:
@@ -83,3 +98,10 @@ def answers(model: Any, X: NDArray[Any]) -> NDArray[Any]:
             said = getattr(model, method)(X)
             return np.asarray(said.toarray() if sp.issparse(said) else said)
     raise TypeError(f"{type(model).__name__} neither predicts nor transforms")
+
+
+def as_numbers(said: NDArray[Any]) -> NDArray[np.float64]:
+    """Return answers as numbers: labels become one indicator per class."""
+    if said.dtype.kind in "USO":
+        said = said[..., None] == np.array(CLASSES)
+    return np.asarray(said, float)

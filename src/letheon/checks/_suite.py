@@ -6,6 +6,7 @@ from typing import Any, TypeVar
 from sklearn.base import is_classifier
 
 from letheon.checks import (
+    _certificates,
     _conduct,
     _digests,
     _effect,
@@ -13,7 +14,9 @@ from letheon.checks import (
     _parameters,
     _readers,
     _residue,
+    _secrecy,
 )
+from letheon.checks._people import has_noise
 from letheon.checks._requirements import require_forgetting_estimator
 
 Check = Callable[[Any], None]
@@ -42,6 +45,10 @@ _EXACT: tuple[Check, ...] = (
     _exactness.check_forget_order_does_not_matter,
     _residue.check_forgotten_values_leave_no_trace,
 )
+_APPROXIMATE: tuple[Check, ...] = (
+    _effect.check_forget_law_close_to_retrain,
+    _certificates.check_certificate_bounds_the_leak,
+)
 
 
 def yield_checks(estimator: Any) -> Iterator[Check]:
@@ -63,7 +70,9 @@ def _applicable(estimator: Any) -> list[Check]:
         if hasattr(estimator, "learn"):
             checks.append(_exactness.check_learn_equals_fit)
     else:
-        checks.append(_effect.check_forget_law_close_to_retrain)
+        checks += _APPROXIMATE
+    if has_noise(estimator):
+        checks.append(_secrecy.check_noise_stays_secret)
     if is_classifier(estimator):
         checks.append(_conduct.check_forget_last_of_class)
     return checks

@@ -8,11 +8,15 @@ from typing import Any
 
 import numpy as np
 
+from letheon.convex._noise import Sealed
+
 Put = Callable[[Any], None]
 Attributes = Callable[[Any], dict[str, Any]]
 
 _ATOMS = (bool, int, float, complex, str, bytes, np.generic)
 _LONG = 4
+# How the path of a leaf ends that lies under a seal.
+SEAL = "[sealed]"
 
 
 @dataclass(frozen=True)
@@ -81,6 +85,8 @@ class _Walk:
     def _inside(self, value: Any, path: str) -> Iterable[Leaf]:
         if isinstance(value, type) or (callable(value) and not hasattr(value, "get_params")):
             return []
+        if isinstance(value, Sealed):
+            return [Leaf(f"{path}{SEAL}", value.open(), partial(_reseal, value))]
         if hasattr(value, "__dict__"):
             own = vars(value)
             return [
@@ -97,6 +103,11 @@ def _put_in_tuple(leaf: Leaf, position: int, new: Any) -> None:
     make = getattr(type(leaf.value), "_make", tuple)
     assert leaf.put is not None
     leaf.put(make(items))
+
+
+def _reseal(sealed: Sealed, new: Any) -> None:
+    """Put another array under a seal; leaves of the old one stay as they are."""
+    sealed._value = np.array(new, np.float64)
 
 
 def _compiled_state(value: Any) -> Sequence[Any]:

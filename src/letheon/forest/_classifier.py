@@ -5,13 +5,11 @@ from typing import Any, ClassVar
 import numpy as np
 from numpy.typing import NDArray
 from sklearn.base import ClassifierMixin
-from sklearn.utils import assert_all_finite
-from sklearn.utils.validation import column_or_1d
 
 from letheon.base import require_fitted
 from letheon.forest._base import DaREForestBase
-from letheon.forest._labels import LabelTable, kind_of, require_labels
-from letheon.rows import hold_target
+from letheon.forest._labels import LabelTable
+from letheon.rows import hold_labels
 
 
 class DaREForestClassifier(ClassifierMixin, DaREForestBase):
@@ -210,20 +208,4 @@ class DaREForestClassifier(ClassifierMixin, DaREForestBase):
         return table.classes, shares if table.is_plain else shares[:, table.order]
 
     def _hold_target(self, y: Any) -> NDArray[Any]:
-        require_labels(y)
-        given = column_or_1d(y, warn=True)
-        assert_all_finite(given, estimator_name=type(self).__name__, input_name="y")
-        labels = hold_target(given)
-        # Of dates NumPy may make numbers.
-        if labels.dtype.kind not in "biUf" or given.dtype.kind in "mM":
-            raise ValueError(
-                f"y holds labels of type {kind_of(given)}; give numbers, truth values or texts"
-            )
-        if labels.dtype.kind != "f":
-            return labels
-        if (labels != np.floor(labels)).any():
-            raise ValueError(
-                "Unknown label type: continuous; y holds fractions, so DaREForestRegressor may be "
-                "what you want"
-            )
-        return labels + 0.0  # -0.0 becomes 0.0
+        return hold_labels(y, name=type(self).__name__, regressor="DaREForestRegressor")

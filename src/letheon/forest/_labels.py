@@ -4,7 +4,6 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, Self
 
-import narwhals.stable.v2 as nw
 import numpy as np
 from numpy.typing import NDArray
 
@@ -90,32 +89,3 @@ class LabelTable:
         labels = np.zeros(length, values.dtype)
         labels[list(codes.values())] = values
         return type(self)(labels, held)
-
-
-def require_labels(y: Any) -> None:
-    """Raise for labels that are missing or of mixed kinds, in a list, objects or a series."""
-    series = nw.from_native(y, series_only=True, pass_through=True)
-    if isinstance(series, nw.Series) and not series.dtype.is_float() and series.is_null().any():
-        raise ValueError("y has missing labels; leave these rows out")
-    if not isinstance(y, list | tuple) and str(getattr(y, "dtype", "")).lower() != "object":
-        return
-    values = np.asarray(y, object).ravel().tolist()
-    missing = sorted({"None" if value is None else "NaN" for value in values if _is_missing(value)})
-    if missing:
-        raise ValueError(f"y has missing labels ({', '.join(missing)}); leave these rows out")
-    kinds = {type(_plain(value)).__name__ for value in values}
-    if len(kinds) > 1:
-        raise ValueError(f"y mixes {' and '.join(sorted(kinds))}; give labels of one kind")
-
-
-def kind_of(labels: NDArray[Any]) -> str:
-    """Return the name of the type of labels, for people."""
-    return type(labels.flat[0]).__name__ if labels.dtype.kind == "O" else labels.dtype.name
-
-
-def _is_missing(value: Any) -> bool:
-    return value is None or (isinstance(value, float | np.floating) and bool(np.isnan(value)))
-
-
-def _plain(value: Any) -> Any:
-    return value.item() if isinstance(value, np.generic) else value

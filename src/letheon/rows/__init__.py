@@ -2,7 +2,9 @@
 
 from letheon.rows._ids import Ids, IntIds, TextIds, as_ids, row_ids
 from letheon.rows._index import IdIndex
+from letheon.rows._labels import hold_labels
 from letheon.rows._rows import Found, Rows
+from letheon.rows._slots import SlotRows
 from letheon.rows._tables import (
     hold_table,
     hold_target,
@@ -19,8 +21,10 @@ __all__ = [
     "Ids",
     "IntIds",
     "Rows",
+    "SlotRows",
     "TextIds",
     "as_ids",
+    "hold_labels",
     "hold_table",
     "hold_target",
     "is_text_column",

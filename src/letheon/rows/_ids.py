@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from letheon.exceptions import IdsLengthError, IdsTypeError
-from letheon.seeds import Purpose, keyed_hash_ints, keyed_hash_texts
+from letheon.seeds import Purpose, keyed_hash, keyed_hash_ints, keyed_hash_texts
 
 _LEAST, _MOST = -(2**63), 2**63 - 1
 _EXPECTED = "expected all int (64 bits) or all str, one kind only"
@@ -24,7 +24,7 @@ _NO_LISTS = (bytes, bytearray, memoryview, dict)
 
 
 class Ids(ABC):
-    """Ids of one kind, one per row, in order. Immutable."""
+    """Ids of one kind, one per row, in order. Immutable, but for `wipe`, their owner's."""
 
     kind: ClassVar[str]
 
@@ -50,6 +50,14 @@ class Ids(ABC):
     @abstractmethod
     def to_array(self) -> NDArray[Any]:
         """Return the ids as an array: int64, or objects that are str."""
+
+    @abstractmethod
+    def at(self, position: int) -> int | str:
+        """Return one id as a plain Python value."""
+
+    @abstractmethod
+    def wipe(self, positions: NDArray[np.int64]) -> None:
+        """Overwrite the ids at these positions with zero bytes, in place; lengths stay."""
 
     def distinct(self) -> Self:
         """Return each id once, in order of first appearance."""
@@ -103,6 +111,14 @@ class IntIds(Ids):
     def to_array(self) -> NDArray[Any]:
         """Return a copy of the ids as an int64 array."""
         return self.values.copy()
+
+    def at(self, position: int) -> int:
+        """Return one id as a plain Python value."""
+        return int(self.values[position])
+
+    def wipe(self, positions: NDArray[np.int64]) -> None:
+        """Overwrite the ids at these positions with zeros, in place."""
+        self.values[positions] = 0
 
     def distinct(self) -> Self:
         """Return each id once, in order of first appearance."""
@@ -170,6 +186,8 @@ class TextIds(Ids):
 
     def hashes(self, seed: int, purpose: Purpose, *parts: int | str) -> NDArray[np.uint64]:
         """Return the keyed hash of every id."""
+        if len(self) == 1:  # checks of the arrays would cost ten times the hash
+            return np.array([keyed_hash(seed, purpose, *parts, self.at(0))], np.uint64)
         return keyed_hash_texts(seed, purpose, self.blob, self.offsets, *parts)
 
     def to_list(self) -> list[str]:
@@ -182,6 +200,16 @@ class TextIds(Ids):
         array = np.empty(len(self), object)
         array[:] = self.to_list()
         return array
+
+    def at(self, position: int) -> str:
+        """Return one id as a plain Python value."""
+        return self.blob[self.offsets[position] : self.offsets[position + 1]].tobytes().decode()
+
+    def wipe(self, positions: NDArray[np.int64]) -> None:
+        """Overwrite the ids at these positions with zero bytes, in place; lengths stay."""
+        for position in positions.tolist():
+            begin, end = self.offsets[position : position + 2].tolist()
+            self.blob[begin:end] = 0
 
     def _to_state(self) -> dict[str, Any]:
         return {"blob": self.blob, "offsets": self.offsets}

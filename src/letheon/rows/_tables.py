@@ -201,12 +201,19 @@ def _cast_like(held: Any, given: NDArray[Any], what: str) -> NDArray[Any]:
     with np.errstate(invalid="ignore"):
         cast = given.astype(dtype, copy=False)
     both_floats = dtype.kind == given.dtype.kind == "f"
-    if dtype != given.dtype and not both_floats and not np.array_equal(cast, given):
+    if dtype != given.dtype and not both_floats and not _same_values(cast, given):
         raise ValueError(
             f"new {what} have dtype {given.dtype} and values that {dtype}, which this model "
             f"holds, cannot represent; fit with {given.dtype} {what} from the start"
         )
     return cast
+
+
+def _same_values(cast: NDArray[Any], given: NDArray[Any]) -> bool:
+    """Whether a cast lost nothing, there and back: large whole numbers round alike as floats."""
+    with np.errstate(invalid="ignore"):
+        back = cast.astype(given.dtype)
+    return np.array_equal(cast, given) and np.array_equal(back, given)
 
 
 def _require_rows(shape: tuple[int, int]) -> None:

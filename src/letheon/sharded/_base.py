@@ -197,7 +197,8 @@ class SISABase(ForgetMixin, MetaEstimatorMixin, BaseEstimator):
 
     def _commit(self, plan: Replacement) -> Outcome:
         messages = self._install(plan.ensemble, plan.home, self.config_, self.ensemble_)
-        return Outcome(plan.work, plan.rebuilt, (*plan.warnings, *messages))
+        found = tuple(CheckpointWarning(text) for text in (*plan.warnings, *messages))
+        return Outcome(plan.work, plan.rebuilt, found)
 
     @abstractmethod
     def _hold_labels(self, y: Any) -> NDArray[Any]:

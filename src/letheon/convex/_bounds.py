@@ -1,0 +1,103 @@
+"""Bounds of the gradient that a removal leaves, for one step that solves H0 step = g nearly.
+
+With H0 the Hessian of the remaining rows at W0 and g the gradient of the rows that leave, the new
+gradient is the old residual plus ``(H0 step - g) + E step``, where E is the mean of H(W + s step)
+- H0 over s in [0, 1]. |H0 step - g| is measured; a bound is a bound of |E step|.
+"""
+
+from collections.abc import Sequence
+from math import expm1, inf, sqrt
+
+import numpy as np
+
+from letheon.convex._losses import Floats, Loss
+
+_SMALL = 1e-3
+_LARGE = 300.0
+
+
+def mean_growth(offset: float, length: float) -> float:
+    """Mean of e^(offset + s length) - 1 over s in [0, 1], rounded up where it is a series."""
+    if offset + length > _LARGE:
+        return inf
+    if length < _SMALL:
+        excess = length / 2 + length * length / 4
+    else:
+        excess = (expm1(length) - length) / length
+    return expm1(offset) * (1.0 + excess) + excess
+
+
+def concordant_bound(
+    loss: Loss,
+    radius: float,
+    offsets: Sequence[float],
+    lengths: Sequence[float],
+    tops: Sequence[float],
+    energies: Sequence[float],
+) -> float:
+    """Data-dependent bound of |E step| by self-concordance.
+
+    Along a step of length t the curvature of a row changes by a factor within e^(+-M R t), so
+    |E step| <= rho sqrt(top) sqrt(step' H0 step), with top the largest eigenvalue of the data part
+    of H0, and rho the mean of e^(M R (a + s b)) - 1, a = |W - W0|, b = |step|.
+
+    Parameters
+    ----------
+    loss : Loss
+        Whose `concordance` M is used.
+    radius : float
+        R, at least the norm of every row held.
+    offsets, lengths, tops, energies : sequence of float
+        a, b, top and step' H0 step, one per block of the Hessian.
+    """
+    scale = loss.concordance * radius
+    if scale == 0.0:
+        return 0.0
+    total = 0.0
+    for offset, length, top, energy in zip(offsets, lengths, tops, energies, strict=True):
+        growth = mean_growth(scale * offset, scale * length)
+        total += growth * growth * top * energy if energy > 0.0 else 0.0
+    return sqrt(total)
+
+
+def lipschitz_bound(loss: Loss, radius: float, n_rows: int, offset: float, length: float) -> float:
+    """Bound of |E step| that looks at no row: gamma n R^3 |step| (|W - W0| + |step| / 2).
+
+    Theorem 1 and 4 of Guo et al. 2020 with the sharp constant and half of |step|^2, and the
+    term that pays for a Hessian taken elsewhere.
+    """
+    return loss.third_bound * n_rows * radius**3 * length * (offset + length / 2)
+
+
+def worst_case_bound(
+    loss: Loss, radius: float, n_left: int, n_gone: int, l2: float, noise_norm: float, n_before: int
+) -> float:
+    """Bound of the residual of one Newton removal that is known before any data are seen.
+
+    Theorem 4 of Guo et al. 2020 for per-sample regularisation, with the noise in it: l2 |W*| <= C +
+    |b| / n, so every row's gradient is at most 2C + |b| / n, C = slope bound times R:
+    (gamma R^3 / 2) m^2 (2C + |b|/n)^2 / (l2^2 (n - m)).
+    """
+    steepest = 2 * loss.slope_bound * radius + noise_norm / n_before
+    shift = n_gone * steepest / (l2 * n_left)
+    return loss.third_bound * radius**3 * n_left * shift * shift / 2
+
+
+def spectral_bound(
+    loss: Loss, radius: float, spectral_norm: float, length: float, score_change: float
+) -> float:
+    """Corollary 1 of Guo et al. 2020, halved: (gamma / 2) R |X| |step| |X step|, H0 taken at W."""
+    return 0.5 * loss.third_bound * radius * spectral_norm * length * score_change
+
+
+def norm(change: Floats) -> float:
+    """Frobenius norm of parameters; quicker than NumPy's on small ones."""
+    return sqrt(float(np.vdot(change, change)))
+
+
+def block_norms(change: Floats, n_blocks: int) -> list[float]:
+    """Norm of a change of parameters per block of the Hessian."""
+    if n_blocks == 1:
+        return [norm(change)]
+    squares: list[float] = np.einsum("dk,dk->k", change, change).tolist()
+    return [sqrt(square) for square in squares]

@@ -1,0 +1,337 @@
+"""From (epsilon, delta) to noise and back: divergences of Gaussians, as floats.
+
+Two laws P and Q are (epsilon, delta)-close when ``P(A) <= e^epsilon Q(A) + delta`` and
+``Q(A) <= e^epsilon P(A) + delta`` for every event A. The smallest such delta is the hockey-stick
+divergence. Every function here says which side it errs on. None of them claims more
+than is true: a delta or an epsilon may be too large, a shift too small.
+"""
+
+import math
+import sys
+from collections.abc import Callable
+from numbers import Real
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy.special import erfcx, ndtr
+
+__all__ = [
+    "gaussian_delta",
+    "gaussian_epsilon",
+    "gaussian_kl",
+    "gaussian_mu",
+    "mismatch_delta",
+    "mismatch_epsilon",
+    "mismatch_kl",
+    "require_epsilon_delta",
+    "zcdp_gap",
+]
+
+Floats = NDArray[np.float64]
+
+# More than the rounding errors of the closed forms (below 5e-12 where delta > 1e-300).
+_UP = 1 + 1e-11
+# Relative distance at which a root counts as found.
+_CLOSE = 1e-12
+# Stands for every positive delta that a float cannot hold.
+_LEAST = sys.float_info.min
+_ROOT2 = math.sqrt(2)
+_ROOT_PI = math.sqrt(math.pi)
+
+# Below this shift the two terms of the closed form cancel; their difference is integrated instead.
+_SMALL_SHIFT = 0.1
+_NODES, _WEIGHTS = np.polynomial.legendre.leggauss(5)
+
+# Orders of the Rényi divergence that are tried, as shares of the largest finite one.
+_LOGITS = np.linspace(-30, 30, 601)
+_SHARE = 1 / (1 + np.exp(-_LOGITS))
+_LOG_REST = -np.log1p(np.exp(_LOGITS))
+_SMALLEST_SPREAD = 1e-12
+_LARGEST_SPREAD = 50.0
+_LARGEST_SPLIT = 700.0
+
+
+def require_epsilon_delta(epsilon: Any, delta: Any, *, allow_zero_delta: bool) -> None:
+    """Raise ValueError unless 0 < epsilon < inf and 0 < delta < 1, or delta = 0 where allowed."""
+    if not (_is_number(epsilon) and 0 < epsilon < math.inf):
+        raise ValueError(f"epsilon must be a finite number above 0, not {epsilon!r}")
+    if not (_is_number(delta) and 0 <= delta < 1):
+        raise ValueError(f"delta must be a number from 0 to below 1, not {delta!r}")
+    if delta == 0 and not allow_zero_delta:
+        raise ValueError("delta must be above 0: Gaussian noise gives no pure epsilon guarantee")
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, Real) and not isinstance(value, bool | np.bool_)
+
+
+def gaussian_delta(epsilon: float, mu: float) -> float:
+    """Return the delta of N(0, 1) against N(mu, 1), the same in both directions.
+
+    ``Phi(mu/2 - epsilon/mu) - e^epsilon Phi(-mu/2 - epsilon/mu)``, exact for unit covariance in any
+    dimension with mu the length of the shift (Balle and Wang 2018). Increases with mu, decreases
+    with epsilon. Errs upwards, by less than 2e-11 of its value; a positive value below the
+    smallest normal float becomes that float.
+    """
+    _require_non_negative(epsilon=epsilon, mu=mu)
+    if mu == 0 or epsilon == math.inf:
+        return 0.0
+    if mu == math.inf:
+        return 1.0
+    return min(1.0, max(_UP * _hockey_stick(epsilon, mu), _LEAST))
+
+
+def _hockey_stick(epsilon: float, mu: float) -> float:
+    """Evaluate the closed form; e^epsilon φ(-mu/2-epsilon/mu) = φ(mu/2-epsilon/mu) keeps it finite.
+
+    With E(y) = e^(y²) erfc(y) both terms carry the same factor:
+    ``½ e^(-(mu/2-epsilon/mu)²/2) [E((epsilon/mu - mu/2)/√2) - E((epsilon/mu + mu/2)/√2)]``.
+    """
+    centre, half = epsilon / mu, mu / 2
+    factor = math.exp(-(half - centre) * (half - centre) / 2) / 2
+    if factor == 0 and centre > half:
+        return 0.0
+    if mu < _SMALL_SHIFT:
+        y = (centre + half * _NODES) / _ROOT2
+        slopes = 2 / _ROOT_PI - 2 * y * erfcx(y)
+        return factor * half / _ROOT2 * float(_WEIGHTS @ slopes)
+    far = factor * float(erfcx((centre + half) / _ROOT2))
+    if centre < half:
+        return float(ndtr(half - centre)) - far
+    return factor * float(erfcx((centre - half) / _ROOT2)) - far
+
+
+def gaussian_mu(epsilon: float, delta: float) -> float:
+    """Return the largest mu with ``gaussian_delta(epsilon, mu) <= delta``.
+
+    Noise of standard deviation ``s / gaussian_mu(epsilon, delta)`` hides a shift of length s.
+    Errs downwards, as if delta were smaller by 2e-11 of itself. 0 for delta = 0.
+    """
+    _require_non_negative(epsilon=epsilon, delta=delta)
+    if delta >= 1 or epsilon == math.inf:
+        return math.inf
+    if delta < _LEAST:
+        return 0.0
+    # Valid starts: the zCDP bound, and delta(0, mu) <= mu / sqrt(2 pi).
+    good = max(_ROOT2 * zcdp_gap(epsilon, delta), math.sqrt(2 * math.pi) * delta) * (1 - 1e-9)
+    bad = 2 * good
+    while gaussian_delta(epsilon, bad) <= delta:
+        good, bad = bad, 2 * bad
+    return _crossing(lambda mu: _log_ratio(gaussian_delta(epsilon, mu), delta), bad, good)
+
+
+def gaussian_epsilon(mu: float, delta: float) -> float:
+    """Return the smallest epsilon >= 0 with ``gaussian_delta(epsilon, mu) <= delta``.
+
+    Errs upwards, as if delta were smaller by 2e-11 of itself. ``gaussian_epsilon(gaussian_mu(e,
+    delta), delta)`` may exceed e in the last digits; so whether a budget is kept should be asked of
+    mu or of delta.
+    Infinite for delta = 0 and mu > 0.
+    """
+    _require_non_negative(mu=mu, delta=delta)
+    if gaussian_delta(0.0, mu) <= delta:
+        return 0.0
+    if delta < _LEAST or mu == math.inf:
+        return math.inf
+    # mu²/2-zCDP implies (mu²/2 + mu sqrt(2 log 1/delta), delta).
+    good = (mu * mu / 2 + mu * math.sqrt(-2 * math.log(delta))) * (1 + 1e-9)
+    return _crossing(lambda eps: _log_ratio(gaussian_delta(eps, mu), delta), 0.0, good)
+
+
+def zcdp_gap(epsilon: float, delta: float) -> float:
+    """Return ``q = sqrt(log(1/delta) + epsilon) - sqrt(log(1/delta))``.
+
+    A shift of sqrt(2) q standard deviations is q²-zCDP and so (epsilon, delta)-close. Errs
+    downwards: ``sqrt(2) q < gaussian_mu(epsilon, delta)``. 0 for delta = 0.
+    """
+    _require_non_negative(epsilon=epsilon, delta=delta)
+    if delta == 0:
+        return 0.0
+    log_inverse = max(-math.log(delta), 0.0)
+    root = math.sqrt(log_inverse + epsilon) + math.sqrt(log_inverse)
+    return epsilon / root if root > 0 else 0.0
+
+
+def gaussian_kl(mu: float) -> float:
+    """Return the Kullback-Leibler divergence ``mu²/2`` of N(0, 1) and N(mu, 1); exact."""
+    return mismatch_kl(mu, 0.0, 1)
+
+
+def mismatch_kl(mu: float, log_spread: float, dimension: int) -> float:
+    """Return a bound of the Kullback-Leibler divergence, both directions; see `mismatch_delta`.
+
+    ``½ [e^t mu² + d (e^t - 1 - t)]``: the divergence is
+    ``½ [|v|² + Σ (s_i - 1 - log s_i)]`` with s_i in [e^-t, e^t], and ``e^u - 1 - u`` is largest at
+    u = t. Errs upwards; equals `gaussian_kl` at t = 0.
+    """
+    _require_laws(mu, log_spread, dimension)
+    if log_spread > _LARGEST_SPREAD:
+        return math.inf
+    excess = math.expm1(log_spread) - log_spread
+    return (math.exp(log_spread) * mu * mu + dimension * max(excess, 0.0)) / 2
+
+
+def mismatch_delta(epsilon: float, mu: float, log_spread: float, dimension: int) -> float:
+    r"""Return a bound of the delta between two Gaussians of unequal covariance, both directions.
+
+    Parameters
+    ----------
+    epsilon : float
+        At which delta is wanted.
+    mu : float
+        Bound of ``|S2^(-1/2) (m1 - m2)|`` for the laws N(m1, S1) and N(m2, S2).
+    log_spread : float
+        A t such that every eigenvalue of ``S2^(-1/2) S1 S2^(-1/2)`` lies in [e^-t, e^t].
+    dimension : int
+        Number of entries, d.
+
+    Returns
+    -------
+    float
+        Never below the true delta. Equal to `gaussian_delta` at ``log_spread=0``.
+
+    Notes
+    -----
+    Whitening gives P = N(v, S) against Q = N(0, I), S diagonal with entries e^u, |u| <= t.
+    Whitening by the other law instead turns the reverse direction into the same case with
+    ``|v| <= e^(t/2) mu``; so that length, called ν, serves both.
+
+    *Order.* For λ > 0 and every x, ``(1 - e^-x)_+ <= c e^(λx)`` with
+    ``c = λ^λ / (1+λ)^(1+λ)``. Since delta is the mean of ``(1 - e^(epsilon - L))_+`` under P, L the
+    log-ratio of densities, ``delta <= c E_P[e^(λL)] e^(-λ epsilon)``. For Gaussians
+
+    .. math:: \log E_P[e^{λL}] = \sum_i \frac{λ(1+λ) v_i^2}{2(1+λ-λe^{u_i})} + K(u_i),
+              \quad K(u) = -\tfrac12 [λu + \log(1+λ-λe^u)].
+
+    The first term is largest at u = t. ``K'' = ½ λ(1+λ)e^u / (1+λ-λe^u)² > 0``, so K is largest at
+    an end of [-t, t]; and K(t) >= K(-t), because ``1/((1+λ)e^-u - λ)`` is convex, which makes the
+    derivative of K(t) - K(-t) non-negative. Hence, for every ``λ < 1/(e^t - 1)``,
+
+    .. math:: δ \le c \exp\Big(\frac{λ(1+λ)ν^2}{2(1+λ-λe^t)} + d K(t) - λε\Big).   \quad (1)
+
+    *Split.* If ``P <= e^a M + δ_1`` and ``M <= e^(ε-a) Q + δ_2`` on every event, then
+    ``P <= e^ε Q + δ_1 + e^a δ_2``. With M = N(v, I) the first pair differs in covariance only,
+    where (1) holds with ν = 0, and the second is a plain shift:
+
+    .. math:: δ \le δ_1(a) + e^a \, δ_{Gauss}(ε - a, ν).   \quad (2)
+
+    The result is the least of (1) and (2) over the λ and a tried; any choice is valid. At t = 0,
+    (2) with a = 0 is exact.
+    """
+    _require_non_negative(epsilon=epsilon)
+    _require_laws(mu, log_spread, dimension)
+    if log_spread == 0 or epsilon == math.inf:
+        return gaussian_delta(epsilon, mu)
+    if log_spread > _LARGEST_SPREAD or mu == math.inf:
+        return 1.0
+    orders, exponents = _orders(log_spread, dimension)
+    shift = mu * math.exp(log_spread / 2)
+    by_order = np.min(exponents + _shift_exponents(orders, shift) - orders * epsilon)
+    least = min(math.exp(min(by_order, 0.0)), _least_split(epsilon, shift, orders, exponents))
+    return min(1.0, max(_UP * least, _LEAST))
+
+
+def mismatch_epsilon(mu: float, log_spread: float, dimension: int, delta: float) -> float:
+    """Return the smallest epsilon >= 0 with ``mismatch_delta(epsilon, ...) <= delta``.
+
+    Errs upwards. Equal to `gaussian_epsilon` at ``log_spread=0``; infinite for delta = 0 unless the
+    laws are equal.
+    """
+    _require_laws(mu, log_spread, dimension)
+    _require_non_negative(delta=delta)
+    if log_spread == 0:
+        return gaussian_epsilon(mu, delta)
+    if mismatch_delta(0.0, mu, log_spread, dimension) <= delta:
+        return 0.0
+    if delta < _LEAST or log_spread > _LARGEST_SPREAD or mu == math.inf:
+        return math.inf
+    orders, exponents = _orders(log_spread, dimension)
+    shift = mu * math.exp(log_spread / 2)
+    # Equation (1) of `mismatch_delta`, solved for epsilon.
+    by_order = (exponents + _shift_exponents(orders, shift) - math.log(delta)) / orders
+    good = max(float(np.min(by_order)), 0.0) * (1 + 1e-9) + 1e-300
+    while mismatch_delta(good, mu, log_spread, dimension) > delta:
+        good *= 1 + 1e-6
+    return _crossing(
+        lambda eps: _log_ratio(mismatch_delta(eps, mu, log_spread, dimension), delta), 0.0, good
+    )
+
+
+def _orders(log_spread: float, dimension: int) -> tuple[Floats, Floats]:
+    """Return the λ tried and ``log c + d K(t)`` of each; see `mismatch_delta`."""
+    spread = max(log_spread, _SMALLEST_SPREAD)
+    orders = _SHARE / math.expm1(spread)
+    log_c = -np.log1p(orders) - orders * np.log1p(1 / orders)
+    # 1+λ-λe^t is 1 - share. The last term outweighs the rounding errors of the first two.
+    per_axis = -(orders * spread + _LOG_REST) / 2 + 1e-14
+    return orders, log_c + dimension * per_axis
+
+
+def _shift_exponents(orders: Floats, shift: float) -> Floats:
+    with np.errstate(over="ignore"):
+        return orders * (1 + orders) * (shift * shift / 2) * np.exp(-_LOG_REST)
+
+
+def _least_split(epsilon: float, shift: float, orders: Floats, exponents: Floats) -> float:
+    """Return the least of (2) of `mismatch_delta` over two rounds of candidates for a."""
+
+    def bound(a: float) -> float:
+        covariance = math.exp(min(float(np.min(exponents - orders * a)), 0.0))
+        return covariance + math.exp(a) * gaussian_delta(max(epsilon - a, 0.0), shift)
+
+    # Below `low` the first term is 1, above `high` it is nothing.
+    high = min(epsilon, float(np.min((exponents + 745) / orders)), _LARGEST_SPLIT)
+    low = min(max(float(np.min(exponents / orders)), 0.0), high)
+    least = math.inf
+    for _ in range(2):
+        candidates = np.linspace(low, high, 25)
+        values = [bound(float(a)) for a in candidates]
+        best = int(np.argmin(values))
+        least = min(least, values[best])
+        low = float(candidates[max(best - 1, 0)])
+        high = float(candidates[min(best + 1, len(values) - 1)])
+    return least
+
+
+def _log_ratio(value: float, target: float) -> float:
+    return math.log(value / target) if value > target else math.log(value) - math.log(target)
+
+
+def _crossing(excess: Callable[[float], float], bad: float, good: float) -> float:
+    """Return a point at which ``excess <= 0``, next to one at which it is above 0.
+
+    Regula falsi in the Illinois way, with a bisection now and then. What is returned has itself
+    been evaluated (or is the `good` given), so an error of rounding cannot flip the side.
+    """
+    above, below = excess(bad), excess(good)
+    was_above: bool | None = None
+    for turn in range(1, 200):
+        if abs(good - bad) <= _CLOSE * good or below == 0:
+            break
+        guess = good - below * (good - bad) / (below - above)
+        if turn % 6 == 0 or not min(bad, good) < guess < max(bad, good):
+            guess = bad + (good - bad) / 2
+        value = excess(guess)
+        # An end that stays twice counts half, which draws the next guess towards it.
+        if value > 0:
+            bad, above = guess, value
+            below /= 2 if was_above is True else 1
+        else:
+            good, below = guess, value
+            above /= 2 if was_above is False else 1
+        was_above = value > 0
+    return good
+
+
+def _require_non_negative(**values: float) -> None:
+    for name, value in values.items():
+        # Written so that NaN is refused as well.
+        if not value >= 0:
+            raise ValueError(f"{name} must be 0 or above, not {value!r}")
+
+
+def _require_laws(mu: float, log_spread: float, dimension: int) -> None:
+    _require_non_negative(mu=mu, log_spread=log_spread)
+    if dimension < 1:
+        raise ValueError(f"dimension must be at least 1, not {dimension!r}")

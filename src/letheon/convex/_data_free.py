@@ -1,0 +1,97 @@
+"""A model that keeps no rows: the Hessian, and fingerprints by which it knows its rows again.
+
+Sekhari et al. 2021: parameters and Hessian are enough to remove rows that somebody brings back. The
+Hessian's entries are kept on a grid: where only rows that left had put something, rounding would
+otherwise leave a last bit that tells which columns they had.
+"""
+
+import hashlib
+import secrets
+from math import frexp
+from typing import Any, Self
+
+import numpy as np
+import scipy.sparse as sp
+from numpy.typing import NDArray
+
+from letheon.convex._cache import Cache
+from letheon.convex._curvature import Block, Curvature
+
+Fingerprints = NDArray[np.uint64]
+
+# The grid is the largest eigenvalue times 2^-36, about: far above what rounding leaves of a row,
+# and far below anything a step would notice.
+_GRID_BITS = 36
+
+
+class StoredCurvature(Cache[Curvature]):
+    """A Hessian that is saved with its model, since no rows are there to compute it from."""
+
+    def __init__(self, content: Curvature | None = None, ridge: float = 0.0) -> None:
+        super().__init__(content)
+        self.ridge = ridge
+
+    @classmethod
+    def of(cls, curvature: Curvature, ridge: float) -> Self:
+        """Put a fresh Hessian on the grid and keep it."""
+        stored = cls(curvature, ridge)
+        stored.tidy()
+        return stored
+
+    def tidy(self) -> None:
+        """Round the entries to the grid, and count what that may miss."""
+        curvature = self.content
+        assert curvature is not None
+        for block, top in zip(curvature.blocks, curvature.tops, strict=True):
+            grid = 2.0 ** (frexp(top)[1] - _GRID_BITS)
+            block.hessian /= grid
+            np.rint(block.hessian, out=block.hessian)
+            block.hessian *= grid
+            curvature.error += grid / 2 * len(block.hessian)
+
+    def _to_state(self) -> dict[str, Any]:
+        curvature = self.content
+        assert curvature is not None
+        return {
+            "point": curvature.point,
+            # The upper triangle does not follow removals.
+            "blocks": [np.tril(block.hessian) for block in curvature.blocks],
+            "tops": list(curvature.tops),
+            "radius": curvature.radius,
+            "error": curvature.error,
+            "ridge": self.ridge,
+        }
+
+    @classmethod
+    def _from_state(cls, state: dict[str, Any]) -> Self:
+        ridge = float(state["ridge"])
+        blocks = [Block.of(np.asfortranarray(hessian), ridge) for hessian in state["blocks"]]
+        bounds = list(state["tops"]), float(state["radius"]), float(state["error"])
+        return cls(Curvature(state["point"], blocks, *bounds), ridge)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Pickle what a file would hold."""
+        return type(self)._from_state, (self._to_state(),)
+
+    def __copy__(self) -> Self:
+        """Return a copy with matrices of its own."""
+        return type(self)._from_state(self._to_state())
+
+    def __deepcopy__(self, _: Any) -> Self:
+        return self.__copy__()
+
+
+def new_key() -> str:
+    """Return a secret key for fingerprints, in hexadecimal."""
+    return secrets.token_hex(32)
+
+
+def fingerprints(rows: Any, y: NDArray[Any], key: str) -> Fingerprints:
+    """Return 64 bits per row and target, by a keyed hash: nobody can test guesses without it."""
+    dense = rows.toarray() if sp.issparse(rows) else rows
+    secret, found = bytes.fromhex(key), np.empty(len(y), np.uint64)
+    for number, (row, target) in enumerate(zip(dense, y, strict=True)):
+        message = np.ascontiguousarray(row, "<f8").tobytes() + np.float64(target).tobytes()
+        digest = hashlib.blake2b(message, digest_size=8, key=secret).digest()
+        found[number] = int.from_bytes(digest, "little")
+    return found

@@ -1,0 +1,411 @@
+"""Scrubbing with Fisher noise (Golatkar et al. 2020; survey section 5.1)."""
+
+import copy
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import Any, ClassVar
+
+import numpy as np
+
+from letheon.base import Outcome, Removal, require_fitted
+from letheon.convex._base import (
+    ConvexClassifier,
+    Counts,
+    Doubts,
+    Held,
+    Trained,
+    unconverged,
+    with_outcome,
+)
+from letheon.convex._cache import Cache
+from letheon.convex._calibrate import require_epsilon_delta
+from letheon.convex._change import Change
+from letheon.convex._design import NORM_ROUNDING
+from letheon.convex._fisher_expansion import Expanded, Expansion, Fisher, Products, View, look
+from letheon.convex._fisher_law import Closeness, Law
+from letheon.convex._fisher_walk import Walk, hessian_flops
+from letheon.convex._losses import Floats
+from letheon.convex._noise import NoiseSource, Sealed
+from letheon.convex._problem import NOBODY, Positions, Problem
+from letheon.convex._settings import require_batch_size, require_one_of, require_whole
+from letheon.convex._solve import Solution, is_dense, minimise
+from letheon.guarantee import Guarantee, MethodFacts
+from letheon.receipt import Receipt
+from letheon.rows import SlotRows
+from letheon.seeds import Purpose, library_seed
+
+FACTS = MethodFacts(
+    method="fisher",
+    applicability="linear classifiers with the logistic or softmax loss and L2 regulariser",
+    exact=False,
+    strength="strong",
+    efficiency_parameters=("batch_size", "state", "sigma"),
+    certifiability_parameters=("epsilon", "delta", "sigma", "covariance"),
+    requests="adaptive",
+    releases="latest-only",
+    state_holds_rows=True,
+    definition_name="fisher",
+)
+
+COVARIANCES = ("fisher", "isotropic")
+STATES = ("published", "secret")
+
+_AS_FITTED = "as fitted"
+_REGS = {"per_sample": "regulariser-per-sample", "total": "regulariser-in-total"}
+_SHARED = (
+    "strongly-convex",
+    "intercept-regularised",
+    "noise-fresh-and-secret",
+    "retraining-converges",
+    "noise-to-rounding",
+)
+_MODEL = "model_: the parameters, (epsilon, delta)-close to those of a retrain"
+_NUMBERS = "account_: bounds of the distance to a retrain, and counts of further steps"
+_OPTIMUM = "optimum_: the parameters before noise and the gradient there, within a bound of a retrain"
+_CACHE = "cache_: point, scores, top eigenvalues, degrees of freedom and largest row norm of the last Hessian; in memory only"
+_RESIDUAL_STATE = {
+    "published": (_MODEL, _NUMBERS, _CACHE),
+    "secret": (_MODEL, _OPTIMUM, _NUMBERS, _CACHE),
+}
+
+
+@dataclass(frozen=True)
+class FisherAccount:
+    """How close the model is to a retrain, and what it took over its whole life.
+
+    Attributes
+    ----------
+    closeness : Closeness
+        Bounds of the shift and spread between the laws of this model and of a retrain. They are of
+        the last request alone: noise is fresh, and every request looks at the gradient itself.
+    used : float
+        Share of what the noise hides; at most 1 in a certified model.
+    polishes, hessians, retrains : int
+        How often requests made further steps, took the Hessian anew and started afresh.
+    """
+
+    closeness: Closeness
+    used: float
+    polishes: int = 0
+    hessians: int = 0
+    retrains: int = 0
+
+    def after(self, walk: Walk) -> "FisherAccount":
+        """Return the account after a removal."""
+        return replace(
+            self,
+            closeness=walk.closeness,
+            used=walk.limits.share(walk.closeness),
+            polishes=self.polishes + walk.polishes,
+            hessians=self.hessians + walk.hessians,
+        )
+
+    def rebuilt_since(self, before: "FisherAccount") -> dict[str, int]:
+        """Return what happened since, in the words of a receipt."""
+        names = ("polishes", "hessians", "retrains")
+        counts = {name: getattr(self, name) - getattr(before, name) for name in names}
+        return {name: count for name, count in counts.items() if count}
+
+
+_JUST_TRAINED = FisherAccount(Closeness(), 0.0)
+
+
+class FisherClassifier(ConvexClassifier):
+    """DOC"""
+
+    facts: ClassVar[MethodFacts] = FACTS
+
+    optimum_: Sealed | None
+    account_: FisherAccount
+    cache_: Cache[Expansion]
+
+    def __init__(
+        self,
+        *,
+        l2: float = 1e-3,
+        reg: str = "per_sample",
+        multi_class: str = "ovr",
+        fit_intercept: bool = True,
+        rows: str = "keep",
+        row_norm: float | None = None,
+        epsilon: float = 1.0,
+        delta: float = 1e-4,
+        sigma: float = 0.01,
+        covariance: str = "fisher",
+        state: str = "secret",
+        batch_size: int | None = None,
+        tol: float = 1e-8,
+        max_iter: int = 1000,
+        if_unproved: str = "raise",
+        noise_seed: int | None = None,
+        random_state: Any = None,
+    ) -> None:
+        self.l2 = l2
+        self.reg = reg
+        self.multi_class = multi_class
+        self.fit_intercept = fit_intercept
+        self.rows = rows
+        self.row_norm = row_norm
+        self.epsilon = epsilon
+        self.delta = delta
+        self.sigma = sigma
+        self.covariance = covariance
+        self.state = state
+        self.batch_size = batch_size
+        self.tol = tol
+        self.max_iter = max_iter
+        self.if_unproved = if_unproved
+        self.noise_seed = noise_seed
+        self.random_state = random_state
+
+    def forget(
+        self, ids: Any, *, digest: bool = False, batch_size: int | None | str = _AS_FITTED
+    ) -> Receipt:
+        """Remove every row of these people; see `ForgetMixin.forget`.
+
+        Parameters
+        ----------
+        ids : sequence of int or of str
+            People to forget.
+        digest : bool, default=False
+            Also record the digests before and after.
+        batch_size : int or None, optional
+            For this request only, instead of the parameter of the same name.
+
+        Returns
+        -------
+        Receipt
+            `rebuilt` counts polishes, Hessians and retrains, where there were any.
+        """
+        size = self.batch_size if batch_size == _AS_FITTED else batch_size
+        return self._answer_request(ids, digest, partial(self._prepare, batch_size=size))
+
+    @property
+    def epsilon_(self) -> float:
+        """Smallest epsilon that is proved for the model as it is, at this delta."""
+        require_fitted(self)
+        if self.sigma == 0.0:
+            return float("inf")
+        return self.account_.closeness.epsilon(self.delta)
+
+    @property
+    def kl_bound_(self) -> float:
+        """Bound, in nats, of the divergence from a retrain and so of what is known of the forgotten.
+
+        The Kullback-Leibler divergence of the two laws, either way, covariances included. It bounds
+        the mutual information of the forgotten rows and the model (Golatkar et al. 2020,
+        Proposition 1); 0 before the first request.
+        """
+        require_fitted(self)
+        if self.sigma == 0.0:
+            return float("inf")
+        return self.account_.closeness.kl
+
+    def _check_settings(self) -> None:
+        super()._check_settings()
+        require_epsilon_delta(self.epsilon, self.delta, allow_zero_delta=False)
+        require_one_of("covariance", self.covariance, COVARIANCES)
+        require_one_of("state", self.state, STATES)
+        if self.batch_size is not None:
+            require_whole("batch_size", self.batch_size)
+
+    def _train(self, held: Held, source: NoiseSource, seed: int) -> Trained:
+        problem = self._problem(held)
+        tolerance = self._tolerance(problem)
+        solution = minimise(problem, tolerance=tolerance, max_iter=self.max_iter)
+        warnings, doubts = unconverged(solution, tolerance), self._doubts()
+        if warnings and self._wants_certificate:
+            doubts.note(f"no stop rule bounds the noise's task: {warnings[0]}")
+        fisher = self._fisher_at(problem, solution.W, seed)
+        flops = solution.flops + hessian_flops(problem)
+        if fisher.expansion is not None:
+            solution = _finished(problem, solution, fisher)
+        noise = self._draw(problem, fisher, solution.W, source, doubts)
+        attributes = {
+            "model_": self._linear(solution.W + noise, held.classes),
+            "optimum_": self._sealed(solution.W, solution.gradient),
+            "account_": _JUST_TRAINED,
+            "cache_": Cache(fisher.expansion),
+            "downgraded_": doubts.text,
+        }
+        return Trained(attributes, flops, (*warnings, *doubts.warnings))
+
+    def _tolerance(self, problem: Problem) -> float:
+        return self.tol * problem.n_held
+
+    @property
+    def _wants_certificate(self) -> bool:
+        return self.sigma > 0.0 and self.noise_seed is None
+
+    def _sealed(self, W: Floats, gradient: Floats) -> Sealed | None:
+        return Sealed(np.stack([W, gradient])) if self.state == "secret" else None
+
+    def _fisher_at(self, problem: Problem, W: Floats, seed: int | None = None) -> Fisher:
+        """Return the Fisher matrix of the problem's rows, taken at W."""
+        radius = None if self.row_norm is None else self.row_norm * (1 + NORM_ROUNDING)
+        if not is_dense(problem):
+            return Products(problem, radius)
+        start = library_seed(self.seed_ if seed is None else seed, Purpose.EIGENVALUE)
+        return Expanded(Expansion.at(problem, W, radius, start), problem, None)
+
+    def _draw(
+        self, problem: Problem, fisher: Fisher, W: Floats, source: NoiseSource, doubts: Doubts
+    ) -> Floats:
+        """Return sigma F^(-1/4) b, F = H / n, or sigma b."""
+        if self.sigma == 0.0:
+            return np.zeros(problem.shape)
+        b = source.normals(problem.shape)
+        if self.covariance == "isotropic":
+            return self.sigma * b
+        rooted = fisher.quarter_root(W, b)
+        if self._wants_certificate and not rooted.is_accurate:
+            doubts.note(
+                f"the noise could be drawn only to a relative error of {rooted.error:.1g}; use a "
+                "larger l2 or covariance='isotropic'"
+            )
+        return (self.sigma * problem.n_held**0.25) * rooted.vector
+
+    def _remove(
+        self, removal: Removal, counts: Counts, *, batch_size: int | None = None
+    ) -> Change:
+        if batch_size is not None:
+            require_batch_size(batch_size, removal.n_rows)
+        problem, positions = self._problem(self._held()), removal.where
+        if batch_size is None:
+            walk = self._step_at_once(problem, positions)
+        else:
+            walk = self._step_in_batches(problem, positions, batch_size)
+        if not walk.settle():
+            return self._retrain(positions, walk)
+        return self._publish(positions, counts, walk)
+
+    def _step_at_once(self, problem: Problem, positions: Positions) -> Walk:
+        """Make one Newton step on the remaining rows, with the Hessian that is there."""
+        after = problem.without(positions)
+        W, view = self._start(problem, positions)
+        expansion, hessians = self.cache_.content, 0
+        fisher: Fisher
+        if expansion is not None:
+            fisher = Expanded(expansion, after, positions)
+        else:
+            fisher = self._fisher_at(after, W)
+            hessians = int(fisher.expansion is not None)
+        W = W - fisher.step(W, view.gradient)
+        walk = self._walk(after, fisher, W, look(after, W))
+        walk.hessians = hessians
+        walk.flops = 2 * after.pass_flops + hessians * hessian_flops(after)
+        return walk
+
+    def _step_in_batches(self, problem: Problem, positions: Positions, size: int) -> Walk:
+        """Make a Newton step per batch, each with gradient and Hessian of the rows left, where it is.
+
+        The removal mechanism of Mahadevan and Mathioudakis 2021 (survey, Algorithm 5), but with
+        noise only at the end: the next step would take most of it out again.
+        """
+        W, view = self._start(problem, NOBODY)
+        after, n_batches = problem, 0
+        for begin in range(0, len(positions), size):
+            after = after.without(positions[begin : begin + size])
+            fisher = self._fisher_at(after, W)
+            W = W - fisher.step(W, look(after, W).gradient)
+            n_batches += 1
+        walk = self._walk(after, fisher, W, look(after, W))
+        walk.hessians = n_batches if fisher.expansion is not None else 0
+        walk.flops = n_batches * (after.pass_flops + hessian_flops(after))
+        return walk
+
+    def _start(self, problem: Problem, positions: Positions) -> tuple[Floats, View]:
+        """Return where the step starts, and the gradient on the remaining rows there."""
+        after = problem.without(positions)
+        if self.optimum_ is None:
+            W = self.model_.weights
+            return W, look(after, W)
+        W, gradient = self.optimum_.open()
+        left = problem.data_gradient(W, positions) + (problem.ridge - after.ridge) * W
+        return W, View(gradient - left, np.empty((0, 0)))
+
+    def _walk(self, after: Problem, fisher: Fisher, W: Floats, view: View) -> Walk:
+        law = Law(
+            sigma=self.sigma,
+            isotropic=self.covariance == "isotropic",
+            epsilon=self.epsilon,
+            delta=self.delta,
+            tolerance=self._tolerance(after),
+            ridge=after.ridge,
+            n_rows=after.n_held,
+        )
+        fresh: Callable[[Floats], Fisher] | None = None
+        if fisher.expansion is not None:
+            fresh = partial(self._fisher_at, after)
+        return Walk(after, law, fisher, fresh, W, view)
+
+    def _publish(self, positions: Positions, counts: Counts, walk: Walk) -> Change:
+        """Prepare fresh noise around the parameters found."""
+        source, doubts = copy.copy(self.source_), self._doubts()
+        noise = self._draw(walk.after, walk.fisher, walk.W, source, doubts)
+        account, expansion = self.account_.after(walk), walk.fisher.expansion
+        attributes: dict[str, Any] = {
+            "model_": replace(self.model_, weights=walk.W + noise),
+            "optimum_": self._sealed(walk.W, walk.view.gradient),
+            "account_": account,
+            "counts_": counts,
+            "source_": source,
+            "downgraded_": self.downgraded_ or doubts.text,
+        }
+        if expansion is not self.cache_.content:
+            attributes["cache_"] = Cache(expansion)
+        outcome = Outcome(
+            self._work(walk.flops), account.rebuilt_since(self.account_), doubts.warnings
+        )
+        writes = (walk.fisher.apply, partial(_wipe, self.rows_, positions, expansion))
+        return Change(attributes, outcome, writes)
+
+    def _retrain(self, positions: Positions, walk: Walk | None = None) -> Change:
+        """Retrain with fresh noise; `walk` is what was tried before."""
+        change, before = super()._retrain(positions), self.account_
+        account = replace(
+            _JUST_TRAINED,
+            polishes=before.polishes + (walk.polishes if walk else 0),
+            hessians=before.hessians + (walk.hessians if walk else 0),
+            retrains=before.retrains + 1,
+        )
+        change.attributes["account_"] = account
+        return with_outcome(change, rebuilt=account.rebuilt_since(before))
+
+    def _claim(self) -> Guarantee:
+        certified = self._wants_certificate and self.downgraded_ is None
+        numbers = {
+            "epsilon": float(self.epsilon),
+            "delta": float(self.delta),
+            "spent": self.account_.used,
+            "budget": 1.0,
+        }
+        return Guarantee(
+            kind="certified" if certified else "empirical",
+            reference="Golatkar et al. 2020, with a proved bound of means and covariances",
+            requests="adaptive" if self.state == "published" else "oblivious",
+            releases=FACTS.releases,
+            assumptions=(_REGS[self.reg], *_SHARED),
+            residual_state=_RESIDUAL_STATE[self.state],
+            **(numbers if certified else {}),
+        )
+
+
+def _finished(problem: Problem, solution: Solution, fisher: Fisher) -> Solution:
+    """Make one more step with the Hessian that is there anyway, if it helps."""
+    W = solution.W - fisher.step(solution.W, solution.gradient)
+    gradient = problem.gradient(W)
+    flops = solution.flops + problem.pass_flops
+    if np.linalg.norm(gradient) >= solution.residual:
+        return solution._replace(flops=flops)
+    return Solution(W, gradient, flops)
+
+
+def _wipe(rows: SlotRows, positions: Positions, expansion: Expansion | None) -> None:
+    """Wipe rows; what is kept per slot follows where slots move."""
+    alive = rows.alive.copy()
+    alive[positions] = False
+    rows.wipe(positions)
+    if expansion is not None and rows.n_slots != len(alive):
+        expansion.scores = expansion.scores[alive]

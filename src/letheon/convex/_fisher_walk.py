@@ -1,0 +1,104 @@
+"""Newton steps on the remaining rows, until noise hides what tells them from a retrain."""
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from letheon.convex._fisher_expansion import Fisher, View, look
+from letheon.convex._fisher_law import Closeness, Law, Limits
+from letheon.convex._losses import Floats
+from letheon.convex._problem import Problem
+
+_MOST_POLISHES = 12
+# A step that leaves more than this share of the gradient was made with a Hessian that is too old.
+# Passes over the rows are so much cheaper than a Hessian that a slow step is still worth it.
+_STALE = 0.5
+
+
+@dataclass(eq=False)
+class Walk:
+    """Parameters on their way to the optimum of the remaining rows.
+
+    Attributes
+    ----------
+    after : Problem
+        The remaining rows.
+    law : Law
+        The noise, and what it has to hide.
+    fisher : Fisher
+        Used for steps and for the noise.
+    fresh : callable
+        Returns the Fisher matrix taken anew at some parameters; None where it always is.
+    W : ndarray
+        Parameters now.
+    view : View
+        Gradient and scores there.
+    polishes, hessians : int
+        Further steps made, and Hessians taken.
+    """
+
+    after: Problem
+    law: Law
+    fisher: Fisher
+    fresh: Callable[[Floats], Fisher] | None
+    W: Floats
+    view: View
+    polishes: int = 0
+    hessians: int = 0
+    flops: float = 0.0
+    _expanded_at: Floats | None = field(default=None, repr=False)
+
+    @property
+    def limits(self) -> Limits:
+        """What the noise hides."""
+        return self.law.limits(self.fisher.shape())
+
+    @property
+    def closeness(self) -> Closeness:
+        """How far the laws of this removal and of a retrain are apart at most."""
+        change = self.fisher.change(self.view.scores)
+        return self.law.closeness(self.view.residual, change, self.fisher.shape())
+
+    def settle(self) -> bool:
+        """Walk until the noise hides the rest; False if it cannot."""
+        shape = self.fisher.shape()
+        if not self.limits.hide(self.law.closeness(0.0, 0.0, shape)):
+            return False  # A retrain may stop so early that no removal is close to all of them.
+        while not self.limits.hide(self.closeness):
+            in_place = self.law.closeness(self.view.residual, 0.0, self.fisher.shape())
+            if self.limits.hide(in_place):
+                if not self._expand():
+                    return False
+            elif self.polishes == _MOST_POLISHES or not self._polish():
+                return False
+        return True
+
+    def _polish(self) -> bool:
+        """Make one more step; False if not even a fresh Hessian brings the gradient down."""
+        W = self.W - self.fisher.step(self.W, self.view.gradient)
+        there, before = look(self.after, W), self.view.residual
+        self.polishes += 1
+        self.flops += self.after.pass_flops
+        residual = there.residual
+        is_better = bool(np.isfinite(residual)) and residual < before
+        if is_better:
+            self.W, self.view = W, there
+        if not is_better or residual > _STALE * before:
+            return self._expand() or is_better
+        return True
+
+    def _expand(self) -> bool:
+        """Take the Hessian here; False if it already is."""
+        if self.fresh is None or self._expanded_at is self.W:
+            return False
+        self.fisher, self._expanded_at = self.fresh(self.W), self.W
+        self.hessians += 1
+        self.flops += hessian_flops(self.after)
+        return True
+
+
+def hessian_flops(problem: Problem) -> float:
+    """Operations of one Hessian."""
+    d, K = problem.shape
+    return problem.pass_flops / 4.0 * d * (K if problem.loss.is_joint else 1)

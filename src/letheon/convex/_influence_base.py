@@ -1,0 +1,500 @@
+"""Newton removal with an account, for any loss; the public classes are in `_influence`."""
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import Any, ClassVar, Self
+
+import numpy as np
+from sklearn.utils.validation import check_consistent_length
+
+from letheon.base import Outcome, Removal, exclusive, require_fitted
+from letheon.convex._account import Account, residual_limit, spent_epsilon
+from letheon.convex._base import (
+    ConvexBase,
+    Counts,
+    Held,
+    Trained,
+    unconverged,
+    with_outcome,
+)
+from letheon.convex._bounds import norm
+from letheon.convex._cache import Cache
+from letheon.convex._change import Change
+from letheon.convex._curvature import Curvature
+from letheon.convex._data_free import StoredCurvature, fingerprints, new_key
+from letheon.convex._design import NORM_ROUNDING
+from letheon.convex._losses import Floats
+from letheon.convex._newton import BOUNDS, Leaving, Proposal, Setting, propose
+from letheon.convex._noise import NoiseSource, Sealed
+from letheon.convex._problem import NOBODY, Positions, Problem, rows_in_double
+from letheon.convex._products import Products
+from letheon.convex._settings import (
+    require_batch_size,
+    require_one_of,
+    require_whole,
+)
+from letheon.convex._solve import DENSE_LIMIT, Solution, is_dense, minimise, newton_step
+from letheon.exceptions import BudgetSpentError, CannotForgetError
+from letheon.guarantee import Guarantee, MethodFacts
+from letheon.inner import require_features
+from letheon.receipt import Receipt
+from letheon.rows import SlotRows
+from letheon.seeds import Purpose, library_seed
+
+FACTS = MethodFacts(
+    method="influence",
+    applicability="linear models with a smooth convex loss and L2 regulariser",
+    exact=False,
+    strength="strong",
+    efficiency_parameters=("batch_size", "sigma"),
+    certifiability_parameters=("epsilon", "delta", "sigma", "bound"),
+    requests="oblivious",
+    releases="latest-only",
+    state_holds_rows=True,
+    definition_name="influence",
+)
+
+# Without noise there is no budget; the residual is still kept so small that the parameters are
+# no further than this from the optimum.
+_DISTANCE_WITHOUT_NOISE = 1e-4
+_MOST_POLISHES = 10
+# A step that leaves more than this share of the gradient was made with a Hessian that is too old.
+_STALE = 0.1
+_CG_TOLERANCE = 3e-3
+_AS_FITTED = "as fitted"
+
+_SHARED = (
+    "strongly-convex",
+    "intercept-regularised",
+    "noise-secret",
+    "residual-bounded-for-all-noise",
+)
+_ASSUMPTIONS = {
+    "per_sample": ("regulariser-per-sample", *_SHARED),
+    "total": ("regulariser-in-total", *_SHARED),
+}
+_RESIDUE = (
+    "model_: the parameters, within the certified residual of a retrain",
+    "account_: sums of bounds of all removals so far",
+)
+_RESIDUAL_STATE = {
+    "in memory": (
+        *_RESIDUE,
+        "cache_: point, top eigenvalues and longest row of the last Hessian; never saved",
+    ),
+    "stored": (*_RESIDUE, "cache_: point and top eigenvalues of the Hessian at fit"),
+}
+
+
+class InfluenceBase(ConvexBase):
+    """Newton removal with an account, for any loss; see the public classes."""
+
+    facts: ClassVar[MethodFacts] = FACTS
+
+    sigma: float
+    epsilon: float
+    delta: float
+    bound: str
+    batch_size: int | None
+    data_free: bool
+
+    noise_: Sealed
+    account_: Account
+    cache_: Cache[Curvature | Products]
+    fingerprint_key_: str
+
+    def forget(
+        self,
+        ids: Any,
+        *,
+        X: Any = None,
+        y: Any = None,
+        batch_size: int | str | None = _AS_FITTED,
+        digest: bool = False,
+    ) -> Receipt:
+        """Remove every row of these people; see `ForgetMixin.forget`.
+
+        Parameters
+        ----------
+        ids : sequence of int or of str
+            People to forget.
+        X, y : array-like, optional
+            All their rows and targets, in any order, as they were given to `fit`; with
+            ``data_free=True`` only, where the model does not hold them.
+        batch_size : int or None, optional
+            For this request only, instead of the parameter of the same name.
+        digest : bool, default=False
+            Also record the digests before and after.
+
+        Returns
+        -------
+        Receipt
+            `rebuilt` counts exact residuals, polishes and retrains, where there were any.
+
+        Raises
+        ------
+        UnknownIdError, EmptyModelError
+            As in `ForgetMixin.forget`.
+        BudgetSpentError
+            With ``data_free=True``: the certificate does not cover this removal.
+        """
+        size = self.batch_size if batch_size == _AS_FITTED else batch_size
+        options = {"batch_size": size, "X": X, "y": y}
+        return self._answer_request(ids, digest, partial(self._prepare, **options))
+
+    def exact_residual(self) -> float:
+        """Return the norm of the gradient on the rows held, noise included: one pass over them.
+
+        The account holds an upper bound of this number. Whoever knows the number and the rows knows
+        no more about the noise than its norm; still, it is not published anywhere.
+        """
+        self._require_rows("exact_residual")
+        with exclusive(self):
+            return norm(self._problem_now().gradient(self.model_.weights))
+
+    def settle(self) -> Self:
+        """Measure the residual, enter it in the account, and take the Hessian anew.
+
+        The next removals then start from small bounds again, and nothing that was computed with
+        forgotten rows is left in memory beside the parameters.
+        """
+        self._require_rows("settle")
+        with exclusive(self):
+            problem, W = self._problem_now(), self.model_.weights
+            residual = float(np.linalg.norm(problem.gradient(W)))
+            cache = Cache(self._curvature_at(problem, W)) if is_dense(problem) else Cache()
+            vars(self).update(account_=self.account_.measured(residual), cache_=cache)
+        return self
+
+    @property
+    def epsilon_(self) -> float:
+        """Smallest epsilon that the account as it stands would need at this delta."""
+        require_fitted(self)
+        return spent_epsilon(self.account_, self.sigma, self.delta)
+
+    def _check_settings(self) -> None:
+        super()._check_settings()
+        require_one_of("bound", self.bound, BOUNDS)
+        if self.batch_size is not None:
+            require_whole("batch_size", self.batch_size)
+        if self.data_free and self.row_norm is None:
+            raise ValueError(
+                "data_free=True needs a declared row_norm (with rows='clip', 'normalize' or "
+                "'refuse'): without rows nobody can measure how long they are"
+            )
+
+    def _train(self, held: Held, source: NoiseSource, seed: int) -> Trained:
+        plain = self._problem(held)
+        noise = self._draw(source, plain.shape)
+        problem = replace(plain, tilt=noise)
+        tolerance = self.tol * problem.n_held
+        solution = minimise(problem, tolerance=tolerance, max_iter=self.max_iter)
+        warnings = unconverged(solution, tolerance)
+        curvature = None
+        if is_dense(problem):
+            curvature = self._curvature_at(problem, solution.W, seed).warm()
+            solution = _finished(problem, solution, curvature)
+        cache: Cache[Curvature | Products] = Cache(curvature)
+        kept: dict[str, Any] = {}
+        if self.data_free:
+            cache, kept = self._without_rows(held, curvature, problem.ridge)
+        account = Account(solution.residual, self._limit(problem.ridge))
+        doubts = self._doubts()
+        if self._wants_certificate and not account.is_covered:
+            doubts.note(
+                f"training left a gradient of {account.spent:.3g}, above the {account.limit:.3g} "
+                "that the noise hides; raise max_iter or sigma, or lower tol"
+            )
+        attributes = {
+            "model_": self._linear(solution.W, held.classes),
+            "noise_": Sealed(noise),
+            "account_": account,
+            "cache_": cache,
+            "downgraded_": doubts.text,
+            **kept,
+        }
+        return Trained(attributes, solution.flops, (*warnings, *doubts.warnings))
+
+    def _without_rows(
+        self, held: Held, curvature: Curvature | None, ridge: float
+    ) -> "tuple[Any, dict[str, Any]]":
+        """Return the Hessian to keep, and fingerprints in place of the rows."""
+        if curvature is None:
+            raise ValueError(
+                f"data_free=True keeps a Hessian, and {held.rows.X.shape[1]} columns are too many "
+                f"for one (limit {DENSE_LIMIT}, times the classes with multi_class='softmax')"
+            )
+        key, rows = new_key(), held.rows
+        marks = fingerprints(rows.X, rows.y, key)
+        ghosts = SlotRows(
+            np.empty((len(rows), 0)), np.zeros_like(rows.y), rows.ids, {"fingerprint": marks}
+        )
+        kept = {"rows_": ghosts, "fingerprint_key_": key}
+        return StoredCurvature.of(curvature, ridge), kept
+
+    def _draw(self, source: NoiseSource, shape: tuple[int, int]) -> Floats:
+        if self.sigma == 0.0:
+            return np.zeros(shape)
+        if self.delta == 0.0:
+            return source.ball(shape, self.sigma)
+        return self.sigma * source.normals(shape)
+
+    def _limit(self, ridge: float) -> float:
+        if self.sigma == 0.0:
+            return _DISTANCE_WITHOUT_NOISE * ridge
+        return residual_limit(self.sigma, self.epsilon, self.delta)
+
+    def _require_rows(self, what: str) -> None:
+        require_fitted(self)
+        if self.data_free:
+            raise CannotForgetError(f"{what} needs the rows, and data_free=True keeps none")
+
+    @property
+    def _wants_certificate(self) -> bool:
+        return self.sigma > 0.0 and self.noise_seed is None
+
+    def _problem_now(self) -> Problem:
+        return self._problem(self._held(), self.noise_.open())
+
+    def _curvature_at(self, problem: Problem, W: Floats, seed: int | None = None) -> Curvature:
+        start = library_seed(self.seed_ if seed is None else seed, Purpose.EIGENVALUE)
+        return Curvature.at(problem, W, radius=self._declared_radius(), seed=start)
+
+    def _declared_radius(self) -> float | None:
+        return None if self.row_norm is None else self.row_norm * (1 + NORM_ROUNDING)
+
+    def _prepare(self, removal: Removal, **options: Any) -> Change:
+        X, y = options.pop("X", None), options.pop("y", None)
+        if self.data_free:
+            return self._remove_brought(removal, X, y)
+        if X is not None or y is not None:
+            raise ValueError("this model holds its rows; X and y are for data_free=True only")
+        return super()._prepare(removal, **options)
+
+    def _remove(self, removal: Removal, counts: Counts, **options: Any) -> Change:
+        batch_size = options.get("batch_size")
+        if batch_size is not None:
+            require_batch_size(batch_size, removal.n_rows)
+            return self._remove_in_batches(removal.where, counts, batch_size)
+        if isinstance(self.cache_.content, Curvature) or is_dense(self._problem_now()):
+            return self._remove_at_once(removal.where, counts)
+        return self._remove_by_products(removal.where, counts)
+
+    def _remove_at_once(self, positions: Positions, counts: Counts) -> Change:
+        """Remove all rows by one step with the cached Hessian."""
+        rows, model = self.rows_, self.model_
+        leaving = Leaving(rows_in_double(rows.X, positions), rows.y[positions])
+        proposal = propose(self._curvature(), model.weights, leaving, self._setting(len(positions)))
+        account = self.account_.plus(proposal.added)
+        W, flops = proposal.W, proposal.flops
+        writes: tuple[Callable[[], None], ...] = (proposal.downdate.apply,)
+        attributes: dict[str, Any] = {}
+        if not account.is_covered:
+            after = self._problem_now().without(positions)
+            repair = self._repair(after, proposal, account)
+            W, account, flops = repair.W, repair.account, flops + repair.flops
+            if not account.is_covered:
+                return self._retrain(positions, account)
+            if repair.curvature is not None:
+                attributes["cache_"], writes = Cache(repair.curvature), ()
+        return self._change(positions, counts, W, account, flops, attributes, writes)
+
+    def _remove_brought(self, removal: Removal, X: Any, y: Any) -> Change:
+        """Remove rows that the model does not hold and the caller brings."""
+        leaving, positions = self._recognised(removal, X, y), removal.where
+        counts = self._counts_after(leaving.y)
+        if counts is not None and 0 in counts:
+            raise BudgetSpentError(
+                "the last row of a class would leave, which needs a retrain, and this model holds "
+                "no rows; nothing was changed. Fit again on the remaining rows"
+            )
+        proposal = propose(
+            self._curvature(), self.model_.weights, leaving, self._setting(len(positions))
+        )
+        account = self.account_.plus(proposal.added)
+        if not account.is_covered:
+            raise BudgetSpentError(
+                f"this removal could leave a gradient of {account.spent:.3g}, above the "
+                f"{account.limit:.3g} that the noise hides, and without rows it cannot be measured "
+                "or repaired; nothing was changed. Fit again on the remaining rows"
+            )
+        stored = self.cache_
+        assert isinstance(stored, StoredCurvature)
+        writes = (proposal.downdate.apply, stored.tidy)
+        return self._change(positions, counts, proposal.W, account, proposal.flops, {}, writes)
+
+    def _recognised(self, removal: Removal, X: Any, y: Any) -> Leaving:
+        """Return the rows that the caller brings, or raise unless they are those of the people."""
+        if X is None or y is None:
+            raise ValueError(
+                f"this model holds no rows (data_free=True): give X and y, the {removal.n_rows} "
+                "row(s) of these people as they were given to fit"
+            )
+        require_features(self, X)
+        rows, target = self._design().rows(X), self._known_target(y)
+        check_consistent_length(rows, target)
+        found = np.sort(fingerprints(rows, target, self.fingerprint_key_))
+        held = np.sort(self.rows_.extra["fingerprint"][removal.where])
+        if not np.array_equal(found, held):
+            raise ValueError(
+                f"the {len(target)} row(s) given are not the {removal.n_rows} row(s) that these "
+                "people had in fit (every number and label counts); nothing was changed"
+            )
+        return Leaving(rows_in_double(rows, np.arange(len(target))), target)
+
+    def _setting(self, n_gone: int) -> Setting:
+        n = len(self.rows_)
+        loss, per_sample = self._loss(self.model_.classes), self.reg == "per_sample"
+        before = self.l2 * n if per_sample else self.l2
+        after = self.l2 * (n - n_gone) if per_sample else self.l2
+        return Setting(loss, before, after, n - n_gone, self.bound)
+
+    def _remove_in_batches(self, positions: Positions, counts: Counts, size: int) -> Change:
+        """Remove batch after batch, each with the Hessian of the rows left, taken where it stands.
+
+        The removal mechanism of Mahadevan and Mathioudakis 2021 (survey, Algorithm 6).
+        """
+        problem = self._problem_now()
+        W, account, flops, gone = self.model_.weights, self.account_, 0.0, NOBODY
+        for begin in range(0, len(positions), size):
+            batch = positions[begin : begin + size]
+            now = problem.without(gone)
+            curvature = self._curvature_at(now, W)
+            proposal = self._propose(curvature, W, now, batch)
+            W, account = proposal.W, account.plus(proposal.added)
+            gone = np.concatenate([gone, batch])
+            flops += proposal.flops + problem.X.size * problem.shape[0]
+        after = problem.without(positions)
+        if not account.is_covered:
+            repair = self._repair(after, proposal, account)
+            W, account, flops = repair.W, repair.account, flops + repair.flops
+            if not account.is_covered:
+                return self._retrain(positions, account)
+        fresh = {"cache_": Cache(self._curvature_at(after, W))}
+        return self._change(positions, counts, W, account, flops, fresh, ())
+
+    def _remove_by_products(self, positions: Positions, counts: Counts) -> Change:
+        """Remove rows by conjugate gradients, where no Hessian is formed; the residual is exact."""
+        problem, W = self._problem_now(), self.model_.weights
+        after, products = problem.without(positions), self._products(problem)
+        g = problem.data_gradient(W, positions) + (problem.ridge - after.ridge) * W
+        step, flops = products.solve(after, g, _CG_TOLERANCE)
+        W = W + step
+        gradient = after.gradient(W)
+        account = self.account_.measured(norm(gradient))
+        flops += problem.pass_flops
+        for _ in range(_MOST_POLISHES):
+            if account.is_covered:
+                break
+            step, spent = newton_step(after, W, gradient)
+            W = W + step
+            gradient = after.gradient(W)
+            account = account.polished(norm(gradient))
+            flops += spent + problem.pass_flops
+        if not account.is_covered:
+            return self._retrain(positions, account)
+        writes = (partial(products.forget, problem, positions),)
+        return self._change(positions, counts, W, account, flops, {}, writes)
+
+    def _products(self, problem: Problem) -> Products:
+        products = self.cache_.content
+        if not isinstance(products, Products) or not products.fits(problem):
+            products = Products.at(problem, self.model_.weights)
+            self.cache_.content = products
+        return products
+
+    def _propose(
+        self, curvature: Curvature, W: Floats, problem: Problem, positions: Positions
+    ) -> Proposal:
+        after = problem.without(positions)
+        setting = Setting(problem.loss, problem.ridge, after.ridge, after.n_held, self.bound)
+        leaving = Leaving(problem.rows_at(positions), problem.y[positions])
+        return propose(curvature, W, leaving, setting)
+
+    def _repair(self, after: Problem, proposal: Proposal, account: Account) -> "_Repair":
+        """Measure the residual and, where the noise does not hide it, make further Newton steps."""
+        W, gradient = proposal.W, after.gradient(proposal.W)
+        account, flops = account.measured(norm(gradient)), after.pass_flops
+        curvature, solve = None, proposal.downdate.solve
+        before = proposal.gradient_norm
+        for _ in range(_MOST_POLISHES):
+            if account.is_covered:
+                break
+            if account.spent > _STALE * before:
+                curvature = self._curvature_at(after, W)
+                flops += after.X.size * after.shape[0]
+            change = curvature.solve(gradient) if curvature else solve(gradient).change
+            before, W = account.spent, W - change
+            gradient = after.gradient(W)
+            account = account.polished(norm(gradient))
+            flops += after.pass_flops
+        return _Repair(W, account, curvature, flops)
+
+    def _curvature(self) -> Curvature:
+        """Return the cached Hessian, taken anew where there is none."""
+        curvature = self.cache_.content
+        if not isinstance(curvature, Curvature):
+            curvature = self._curvature_at(self._problem_now(), self.model_.weights)
+            self.cache_.content = curvature
+        return curvature
+
+    def _retrain(self, positions: Positions, account: Account | None = None) -> Change:
+        """Retrain with fresh noise; `account` is what was tried before."""
+        change, before = super()._retrain(positions), self.account_
+        found = change.attributes["account_"]
+        counted = (account or before).renewed(found.spent, found.limit)
+        change.attributes["account_"] = counted
+        return with_outcome(change, rebuilt=counted.rebuilt_since(before))
+
+    def _change(
+        self,
+        positions: Positions,
+        counts: Counts,
+        W: Floats,
+        account: Account,
+        flops: float,
+        attributes: dict[str, Any],
+        writes: tuple[Callable[[], None], ...],
+    ) -> Change:
+        attributes |= {
+            "model_": self.model_.moved_to(W),
+            "account_": account,
+            "counts_": counts,
+        }
+        outcome = Outcome(self._work(flops), account.rebuilt_since(self.account_))
+        return Change(attributes, outcome, (*writes, partial(self.rows_.wipe, positions)))
+
+    def _claim(self) -> Guarantee:
+        certified = self._wants_certificate and self.downgraded_ is None
+        account = self.account_
+        return Guarantee(
+            kind="certified" if certified else "empirical",
+            reference="Guo et al. 2020, Theorem 3, with the analytic Gaussian condition",
+            requests=FACTS.requests,
+            releases=FACTS.releases,
+            assumptions=_ASSUMPTIONS[self.reg],
+            epsilon=float(self.epsilon) if certified else None,
+            delta=float(self.delta) if certified else None,
+            spent=account.spent if certified else None,
+            budget=account.limit if certified else None,
+            residual_state=_RESIDUAL_STATE["stored" if self.data_free else "in memory"],
+        )
+
+
+@dataclass(frozen=True, eq=False)
+class _Repair:
+    W: Floats
+    account: Account
+    curvature: Curvature | None
+    flops: float
+
+
+def _finished(problem: Problem, solution: Solution, curvature: Curvature) -> Solution:
+    """Make one more step with the Hessian that is there anyway, if it helps."""
+    W = solution.W - curvature.solve(solution.gradient)
+    gradient = problem.gradient(W)
+    flops = solution.flops + problem.pass_flops
+    if np.linalg.norm(gradient) >= solution.residual:
+        return solution._replace(flops=flops)
+    return Solution(W, gradient, flops)

@@ -1,0 +1,240 @@
+"""The regularised problem that every method here solves, and one pass over its rows.
+
+The sum objective, with the intercept as a column of ones among the others::
+
+    S(W) = sum_i l(x_i W, y_i) + (ridge / 2) |W|^2 + <tilt, W>
+
+It is strongly convex with constant `ridge`, so |W - W*| <= |grad S(W)| / ridge. `tilt` is the noise
+of objective perturbation. Rows that were forgotten are zeros in X: they add a constant to S and
+nothing to its derivatives.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field, replace
+from typing import Any, Literal, Self
+
+import numpy as np
+import scipy.sparse as sp
+from numpy.typing import NDArray
+
+from letheon.convex._losses import Floats, Loss
+
+Positions = NDArray[np.int64]
+Reg = Literal["per_sample", "total"]
+NOBODY: Positions = np.empty(0, np.int64)
+
+# A block of rows this large stays in the second cache, so that one reading of X serves the scores
+# and the gradient.
+_BLOCK_BYTES = 2**21
+# Rows of one step when a Hessian is added up; bounds the memory for weighted copies of rows.
+_HESSIAN_ROWS = 2048
+
+
+@dataclass(frozen=True, eq=False)
+class Problem:
+    """Rows, loss, regulariser and noise; `gone` are rows that are to be left out.
+
+    X is dense (float32 or float64, C order) or CSR. Every sum is in float64.
+    """
+
+    X: Any
+    y: NDArray[Any]
+    loss: Loss
+    n_rows: int
+    l2: float
+    reg: Reg = "per_sample"
+    tilt: Floats | None = None
+    gone: Positions = field(default_factory=lambda: NOBODY)
+
+    @property
+    def shape(self) -> tuple[int, int]:
+        """Shape (d, K) of the parameters."""
+        return self.X.shape[1], self.loss.n_outputs
+
+    @property
+    def n_held(self) -> int:
+        """Number of rows that count."""
+        return self.n_rows - len(self.gone)
+
+    @property
+    def ridge(self) -> float:
+        """Weight of the regulariser in the sum: the constant of strong convexity."""
+        return self.l2 * self.n_held if self.reg == "per_sample" else self.l2
+
+    @property
+    def pass_flops(self) -> float:
+        """Operations of one gradient pass."""
+        return 4.0 * n_stored(self.X) * self.loss.n_outputs
+
+    def without(self, positions: Positions) -> Self:
+        """Return the problem of the other rows, on the same memory."""
+        return replace(self, gone=np.concatenate([self.gone, positions]))
+
+    def rows_at(self, positions: Positions) -> Any:
+        """Return rows in float64."""
+        return rows_in_double(self.X, positions)
+
+    def value(self, W: Floats) -> float:
+        """S(W), up to a constant that the wiped rows add."""
+        return self.value_and_gradient(W)[0]
+
+    def value_and_gradient(self, W: Floats) -> tuple[float, Floats]:
+        """S(W), up to a constant that the wiped rows add, and its gradient, in one pass."""
+        gradient = self._smooth_part(W)
+        total = 0.5 * self.ridge * float((W * W).sum())
+        if self.tilt is not None:
+            total += float((self.tilt * W).sum())
+        for rows, y in self._blocks():
+            Z = rows @ W
+            total += self.loss.value(Z, y)
+            gradient += rows.T @ self.loss.slope(Z, y)
+        if len(self.gone):
+            rows, y = self.rows_at(self.gone), self.y[self.gone]
+            Z = rows @ W
+            total -= self.loss.value(Z, y)
+            gradient -= rows.T @ self.loss.slope(Z, y)
+        return total, gradient
+
+    def gradient(self, W: Floats) -> Floats:
+        """Gradient of S at W, noise included, in one pass over the rows."""
+        gradient = self._smooth_part(W)
+        for rows, y in self._blocks():
+            gradient += rows.T @ self.loss.slope(rows @ W, y)
+        if len(self.gone):
+            gradient -= self.data_gradient(W, self.gone)
+        return gradient
+
+    def data_gradient(self, W: Floats, positions: Positions) -> Floats:
+        """Sum of the gradients of some rows' losses, without regulariser and noise."""
+        return slope_sum(self.loss, self.rows_at(positions), self.y[positions], W)
+
+    def distance_bound(self, gradient: Floats) -> float:
+        """Upper bound of the distance to the optimum: |grad S| / ridge, by strong convexity."""
+        return float(np.linalg.norm(gradient)) / self.ridge
+
+    def curvature(self, W: Floats) -> Floats:
+        """Curvature of every row's loss at W, shape (n_slots, K); zero for rows left out."""
+        parts = [self.loss.curvature(rows @ W, y) for rows, y in self._blocks()]
+        curvature: Floats = np.concatenate(parts)
+        curvature[self.gone] = 0.0
+        return curvature
+
+    def hessian(self, W: Floats) -> list[Floats]:
+        """Blocks of the Hessian of the data part at W, without the regulariser.
+
+        K blocks of d x d, or one of Kd x Kd for a joint loss (parameters in Fortran order: score
+        after score). Forms d x d matrices; see `hessian_product` for many columns.
+        """
+        d, K = self.shape
+        if self.loss.is_joint:
+            blocks = [np.zeros((K * d, K * d))]
+        else:
+            blocks = [np.zeros((d, d)) for _ in range(K)]
+        for rows, y in self._blocks(_HESSIAN_ROWS):
+            self._add_curvature(blocks, rows, self.loss.curvature(rows @ W, y), 1.0)
+        if len(self.gone):
+            rows = self.rows_at(self.gone)
+            curvature = self.loss.curvature(rows @ W, self.y[self.gone])
+            self._add_curvature(blocks, rows, curvature, -1.0)
+        return blocks
+
+    def roots(self, W: Floats, positions: Positions) -> list[Floats]:
+        """Factors V of what some rows add to the blocks of the Hessian at W: V V' per block."""
+        return roots_of(self.loss, self.rows_at(positions), self.y[positions], W)
+
+    def hessian_product(self, curvature: Floats, V: Floats) -> Floats:
+        """Hessian times V, shape (d, K), from the rows and what `curvature` returned."""
+        product = self.ridge * V
+        begin = 0
+        for rows, _ in self._blocks():
+            weights = curvature[begin : begin + rows.shape[0]]
+            begin += rows.shape[0]
+            change = weights * (rows @ V)
+            if self.loss.is_joint:
+                change -= weights * change.sum(axis=1, keepdims=True)
+            product += rows.T @ change
+        return product
+
+    def hessian_diagonal(self, curvature: Floats) -> Floats:
+        """Diagonal of the Hessian, shape (d, K)."""
+        own = curvature * (1.0 - curvature) if self.loss.is_joint else curvature
+        diagonal = np.full(self.shape, self.ridge)
+        begin = 0
+        for rows, _ in self._blocks(_HESSIAN_ROWS):
+            squares = rows.power(2) if sp.issparse(rows) else rows * rows
+            diagonal += squares.T @ own[begin : begin + rows.shape[0]]
+            begin += rows.shape[0]
+        return diagonal
+
+    def _smooth_part(self, W: Floats) -> Floats:
+        """Gradient of regulariser and noise."""
+        gradient = self.ridge * W
+        if self.tilt is not None:
+            gradient += self.tilt
+        return gradient
+
+    def _blocks(self, n_rows: int | None = None) -> Iterator[tuple[Any, NDArray[Any]]]:
+        """Yield blocks of rows, in float64, with their targets; sparse rows all at once."""
+        X = self.X
+        if sp.issparse(X):
+            yield (X if X.dtype == np.float64 else X.astype(np.float64)), self.y
+            return
+        step = n_rows or max(16, _BLOCK_BYTES // (8 * X.shape[1]))
+        for begin in range(0, len(X), step):
+            rows = X[begin : begin + step]
+            if rows.dtype != np.float64:
+                rows = rows.astype(np.float64)
+            yield rows, self.y[begin : begin + step]
+
+    def _add_curvature(
+        self, blocks: list[Floats], rows: Any, curvature: Floats, sign: float
+    ) -> None:
+        rows = rows.toarray() if sp.issparse(rows) else rows
+        if not self.loss.is_joint:
+            for k, weights in enumerate(curvature.T):
+                weighted = rows * np.sqrt(weights)[:, None]
+                blocks[k] += sign * (weighted.T @ weighted)
+            return
+        d = rows.shape[1]
+        for k in range(self.loss.n_outputs):
+            for j in range(k + 1):
+                weights = curvature[:, k] * ((k == j) - curvature[:, j])
+                part = sign * (rows.T @ (rows * weights[:, None]))
+                blocks[0][k * d : (k + 1) * d, j * d : (j + 1) * d] += part
+                if j < k:
+                    blocks[0][j * d : (j + 1) * d, k * d : (k + 1) * d] += part.T
+
+
+def n_stored(X: Any) -> int:
+    """Number of entries that a pass over X reads."""
+    return int(X.nnz if sp.issparse(X) else X.size)
+
+
+def rows_in_double(X: Any, positions: Positions) -> Any:
+    """Return rows in float64, in memory of their own."""
+    rows = X[positions]
+    return rows if rows.dtype == np.float64 else rows.astype(np.float64)
+
+
+def slope_sum(loss: Loss, rows: Any, y: NDArray[Any], W: Floats) -> Floats:
+    """Sum of the gradients of some rows' losses at W, shape (d, K)."""
+    gradient: Floats = rows.T @ loss.slope(rows @ W, y)
+    return gradient
+
+
+def roots_of(
+    loss: Loss, rows: Any, y: NDArray[Any], W: Floats, *, spoil: bool = False
+) -> list[Floats]:
+    """Factors V, one per block, of what some rows add to the Hessian at W: V V'.
+
+    With `spoil` the memory of the rows may be used for them.
+    """
+    rows = rows.toarray() if sp.issparse(rows) else rows
+    curvature = loss.curvature(rows @ W, y)
+    if spoil and loss.n_outputs == 1:
+        rows *= np.sqrt(curvature)
+        return [rows.T]
+    if not loss.is_joint:
+        return [(rows * np.sqrt(c)[:, None]).T for c in curvature.T]
+    stacked = np.einsum("nd,nkr->kdnr", rows, loss.root(curvature))
+    return [stacked.reshape(rows.shape[1] * loss.n_outputs, -1)]

@@ -1,0 +1,176 @@
+"""Solvers of the regularised problem, to a stated gradient and not to a stated change."""
+
+from typing import NamedTuple
+
+import numpy as np
+import scipy.linalg
+from scipy.optimize import fmin_l_bfgs_b
+
+from letheon.convex._losses import Floats
+from letheon.convex._problem import Problem, n_stored
+
+# Above this size of a block no matrix of that size is formed.
+DENSE_LIMIT = 5000
+# Up to this size Newton steps with a Hessian are cheaper than L-BFGS (measured; see benchmarks).
+_NEWTON_LIMIT = 200
+_LEAST_DECREASE = 1e-4
+_MOST_HALVINGS = 40
+
+
+class Solution(NamedTuple):
+    """Parameters, the gradient there, and work done in operations."""
+
+    W: Floats
+    gradient: Floats
+    flops: float
+
+    @property
+    def residual(self) -> float:
+        """Norm of the gradient that is left."""
+        return float(np.linalg.norm(self.gradient))
+
+
+def block_size(problem: Problem) -> int:
+    """Size of the largest Hessian block."""
+    d, K = problem.shape
+    return d * K if problem.loss.is_joint else d
+
+
+def is_dense(problem: Problem) -> bool:
+    """Whether Hessian blocks are formed."""
+    return block_size(problem) <= DENSE_LIMIT
+
+
+def minimise(
+    problem: Problem, *, tolerance: float, max_iter: int, start: Floats | None = None
+) -> Solution:
+    """Return the minimiser of S, with |grad S| <= tolerance unless `max_iter` comes first."""
+    W = np.zeros(problem.shape) if start is None else start
+    if block_size(problem) <= _NEWTON_LIMIT:
+        return newton(problem, W, tolerance, max_iter)
+    rough = quasi_newton(problem, W, tolerance, max_iter)
+    if rough.residual <= tolerance:
+        return rough
+    # L-BFGS stalls where values no longer tell points apart; gradients still do.
+    fine = newton(problem, rough.W, tolerance, min(max_iter, 20))
+    return fine._replace(flops=fine.flops + rough.flops)
+
+
+def quasi_newton(problem: Problem, W: Floats, tolerance: float, max_iter: int) -> Solution:
+    """L-BFGS from W."""
+    shape, calls = problem.shape, 0
+
+    def objective(flat: Floats) -> tuple[float, Floats]:
+        nonlocal calls
+        calls += 1
+        value, gradient = problem.value_and_gradient(flat.reshape(shape))
+        return value, gradient.ravel()
+
+    flat, _, _ = fmin_l_bfgs_b(
+        objective,
+        W.ravel(),
+        m=20,
+        factr=0.0,
+        pgtol=tolerance / np.sqrt(W.size),
+        maxiter=max_iter,
+        maxfun=2 * max_iter,
+        maxls=50,
+    )
+    found: Floats = flat.reshape(shape)
+    return Solution(found, problem.gradient(found), (calls + 1) * problem.pass_flops)
+
+
+def newton(problem: Problem, W: Floats, tolerance: float, max_iter: int) -> Solution:
+    """Damped Newton from W, by Cholesky factors or, with many columns, conjugate gradients."""
+    gradient, flops = problem.gradient(W), problem.pass_flops
+    for _ in range(max_iter):
+        size = np.linalg.norm(gradient)
+        if size <= tolerance:
+            break
+        step, spent = newton_step(problem, W, gradient)
+        W, gradient, passes = _line_search(problem, W, gradient, step)
+        flops += spent + passes * problem.pass_flops
+        if np.linalg.norm(gradient) >= size and passes > _MOST_HALVINGS:
+            break
+    return Solution(W, gradient, flops)
+
+
+def newton_step(problem: Problem, W: Floats, gradient: Floats) -> tuple[Floats, float]:
+    """Return -H^(-1) gradient at W, and the operations it took."""
+    if not is_dense(problem):
+        return conjugate_gradients(problem, problem.curvature(W), -gradient, 1e-3)
+    blocks = problem.hessian(W)
+    columns = split(gradient, len(blocks))
+    for block in blocks:
+        block[np.diag_indices_from(block)] += problem.ridge
+    solved = [
+        scipy.linalg.solve(block, -column, assume_a="pos", overwrite_a=True)
+        for block, column in zip(blocks, columns, strict=True)
+    ]
+    size = block_size(problem)
+    flops = len(blocks) * (n_stored(problem.X) * size + size**3 / 3.0)
+    return join(solved, problem.shape), flops
+
+
+def conjugate_gradients(
+    problem: Problem,
+    curvature: Floats,
+    target: Floats,
+    tolerance: float,
+    *,
+    preconditioner: Floats | None = None,
+    max_iter: int = 500,
+) -> tuple[Floats, float]:
+    """Solve Hessian times x = target to a relative residual; return x and the operations it took.
+
+    The preconditioner is the Hessian's diagonal, or one that is near it.
+    """
+    if preconditioner is None:
+        preconditioner = problem.hessian_diagonal(curvature)
+    inverse = 1.0 / preconditioner
+    x, left = np.zeros_like(target), target.copy()
+    scaled = inverse * left
+    direction, energy = scaled.copy(), float((left * scaled).sum())
+    goal, n_products = tolerance * np.linalg.norm(target), 0
+    while np.linalg.norm(left) > goal and n_products < max_iter:
+        product = problem.hessian_product(curvature, direction)
+        n_products += 1
+        length = energy / float((direction * product).sum())
+        x += length * direction
+        left -= length * product
+        scaled = inverse * left
+        before, energy = energy, float((left * scaled).sum())
+        direction = scaled + (energy / before) * direction
+    return x, (n_products + 1.5) * problem.pass_flops
+
+
+def split(W: Floats, n_blocks: int) -> list[Floats]:
+    """Return parameters as one vector per Hessian block."""
+    if n_blocks == W.shape[1]:
+        return [np.ascontiguousarray(column) for column in W.T]
+    return [W.ravel(order="F")]
+
+
+def join(columns: list[Floats], shape: tuple[int, int]) -> Floats:
+    """Return vectors per Hessian block as parameters."""
+    flat = columns[0] if len(columns) == 1 else np.concatenate(columns)
+    return flat.reshape(shape, order="F")
+
+
+def _line_search(
+    problem: Problem, W: Floats, gradient: Floats, step: Floats
+) -> tuple[Floats, Floats, int]:
+    """Halve the step until the gradient along it says that it did not go too far.
+
+    Only gradients are compared: near the optimum differences of values drown in rounding.
+    """
+    size, length = np.linalg.norm(gradient), 1.0
+    for passes in range(1, _MOST_HALVINGS + 1):
+        trial = W + length * step
+        there = problem.gradient(trial)
+        shrinks = np.linalg.norm(there) <= (1 - _LEAST_DECREASE * length) * size
+        # Convex along the step: where it still goes down, it has gone down all the way.
+        if shrinks or float((there * step).sum()) <= 0.0:
+            return trial, there, passes
+        length /= 2
+    return W, gradient, _MOST_HALVINGS + 1
