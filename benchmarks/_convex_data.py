@@ -24,6 +24,8 @@ Floats = NDArray[np.float64]
 Labels = NDArray[np.int64]
 TEST_SHARE = 0.2
 CIFAR_CLASSES = ("cat", "ship")
+COVTYPE_ROWS = 581_012
+SYN54_TEST = 20_000
 SPARSE_SHAPE = (20_242, 47_236)
 SPARSE_TEST = 5_000
 KNOWN_WORDS = 1_000
@@ -184,26 +186,35 @@ def _store(file: Path, arrays: dict[str, NDArray[Any]]) -> None:
     partial.replace(file)
 
 
-def _syn54() -> ConvexSet:
+def _syn54(name: str = "syn54", n_rows: int = 100_000) -> ConvexSet:
     """Return covtype's shape, larger: 10 correlated numbers, 4 areas and 40 skewed soil types."""
     rng = np.random.default_rng(54)
-    n_rows, n_test = 100_000, 20_000
-    n_all = n_rows + n_test
+    n_all = n_rows + SYN54_TEST
     hidden = rng.normal(size=(n_all, 4))
-    numbers = hidden @ rng.normal(size=(4, 10)) + rng.normal(size=(n_all, 10))
-    areas = _one_of(rng, n_all, np.array([0.45, 0.05, 0.44, 0.06]))
-    soils = _one_of(rng, n_all, 1 / np.arange(1, 41))
-    X = np.hstack([numbers, areas, soils])
+    X = np.zeros((n_all, 54))
+    np.matmul(hidden, rng.normal(size=(4, 10)), out=X[:, :10])
+    X[:, :10] += rng.normal(size=(n_all, 10))
+    _set_one_of(X[:, 10:14], rng, np.array([0.45, 0.05, 0.44, 0.06]))
+    _set_one_of(X[:, 14:], rng, 1 / np.arange(1, 41))
     score = X @ (rng.normal(size=54) * np.r_[np.full(10, 0.6), np.full(44, 1.5)])
     y = _noisy_labels(rng, score, wrong=0.08)
+    # In place: the larger table takes 260 MB once.
+    X -= X[:n_rows].mean(axis=0)
+    X /= X[:n_rows].std(axis=0)
+    X /= np.sqrt(np.einsum("ij,ij->i", X, X))[:, None] * NO_MORE_THAN_ONE
     parts = (X[:n_rows], y[:n_rows], X[n_rows:], y[n_rows:])
-    return _scaled("syn54", *parts, "made up, shaped like covtype")._replace(real=False)
+    return ConvexSet(name, *parts, False, 1e-4, "made up, shaped like covtype")
 
 
-def _one_of(rng: np.random.Generator, n_rows: int, weights: Floats) -> Floats:
-    """Return one indicator column per weight, one of them set in each row."""
-    drawn = rng.choice(len(weights), size=n_rows, p=weights / weights.sum())
-    return np.eye(len(weights))[drawn]
+def _syn54full() -> ConvexSet:
+    """Return as many rows as the whole of covtype has."""
+    return _syn54("syn54full", COVTYPE_ROWS)
+
+
+def _set_one_of(columns: Floats, rng: np.random.Generator, weights: Floats) -> None:
+    """Set one column of each row to 1, in place."""
+    drawn = rng.choice(len(weights), size=len(columns), p=weights / weights.sum())
+    columns[np.arange(len(columns)), drawn] = 1.0
 
 
 def _noisy_labels(rng: np.random.Generator, score: Floats, wrong: float) -> Labels:
@@ -264,6 +275,7 @@ SETS: dict[str, Callable[[], ConvexSet]] = {
     "covtype": _covtype,
     "higgs": _higgs,
     "syn54": _syn54,
+    "syn54full": _syn54full,
     "sparse": _sparse,
     "cifar2": _cifar2,
 }

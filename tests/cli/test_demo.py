@@ -12,7 +12,7 @@ import pytest
 from rich.console import Console
 from typer.testing import CliRunner
 
-from letheon import DaREForestClassifier, SISAClassifier, persist
+from letheon import DaREForestClassifier, InfluenceClassifier, SISAClassifier, persist
 from letheon.cli import _demo, _scene, app
 from letheon.exceptions import UnknownIdError
 
@@ -119,15 +119,14 @@ def test_a_model_that_cheats_fails_the_demo(
     assert caught in said.partition("NOT TRUE")[2]
 
 
-def play_forest(monkeypatch: pytest.MonkeyPatch) -> tuple[bool, str]:
-    """Play the act of the forest alone."""
-    acts = [act for act in _demo.ACTS if act.play is _demo.regrow]
-    monkeypatch.setattr(_demo, "ACTS", acts)
+def play_alone(act: Callable[..., None], monkeypatch: pytest.MonkeyPatch) -> tuple[bool, str]:
+    """Play one act."""
+    monkeypatch.setattr(_demo, "ACTS", [each for each in _demo.ACTS if each.play is act])
     return play_small(monkeypatch)
 
 
 def test_the_forest_forgets_lazily_then_settles(monkeypatch: pytest.MonkeyPatch) -> None:
-    fine, said = play_forest(monkeypatch)
+    fine, said = play_alone(_demo.regrow, monkeypatch)
     assert fine
     said = " ".join(said.split())
     assert re.search(r"dare: forgot 1 person, 4 rows .* subtrees?, \d+ rows", said)
@@ -144,9 +143,50 @@ def test_a_forest_that_keeps_somebody_fails_the_demo(monkeypatch: pytest.MonkeyP
 
     Sly.__name__ = "DaREForestClassifier"
     monkeypatch.setattr(_demo, "DaREForestClassifier", Sly)
-    fine, said = play_forest(monkeypatch)
+    fine, said = play_alone(_demo.regrow, monkeypatch)
     assert not fine
     assert "a forest forgets exactly" in said.partition("NOT TRUE")[2]
+
+
+def test_the_regression_steps_within_its_budget(monkeypatch: pytest.MonkeyPatch) -> None:
+    fine, said = play_alone(_demo.step, monkeypatch)
+    assert fine
+    said = " ".join(said.split())
+    assert re.search(r"influence: forgot 1 person, 4 rows .* certified", said)
+    numbers = re.search(r"gradient of (\S+); (\S+) of it .* Measured: (\S+),", said)
+    assert numbers
+    hides, spent, measured = map(float, numbers.groups())
+    assert measured <= spent <= hides
+
+
+class Immovable(InfluenceClassifier):
+    """Drops the rows and keeps the coefficients that were trained on them."""
+
+    def forget(self, ids: Any, **options: Any) -> Any:
+        before = self.model_
+        receipt = super().forget(ids, **options)
+        self.model_ = before
+        return receipt
+
+
+class Selective(InfluenceClassifier):
+    """Keeps one person."""
+
+    def forget(self, ids: Any, **options: Any) -> Any:
+        return super().forget([] if "person-000" in ids else ids, **options)
+
+
+@pytest.mark.parametrize(
+    ("cheat", "caught"),
+    [(Immovable, "the account covers the residual"), (Selective, "nobody who left a regression")],
+)
+def test_a_regression_that_cheats_fails_the_demo(
+    cheat: type[InfluenceClassifier], caught: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(_demo, "InfluenceClassifier", cheat)
+    fine, said = play_alone(_demo.step, monkeypatch)
+    assert not fine
+    assert caught in said.partition("NOT TRUE")[2]
 
 
 def test_a_file_that_loses_something_fails_the_demo(monkeypatch: pytest.MonkeyPatch) -> None:

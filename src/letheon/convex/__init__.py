@@ -3,10 +3,12 @@
 from letheon.convex._account import Account
 from letheon.convex._influence import InfluenceClassifier, InfluenceRegressor
 from letheon.convex._noise import Sealed
+from letheon.convex._published import PublishedModel
 
 __all__ = [
     "Account",
     "InfluenceClassifier",
     "InfluenceRegressor",
+    "PublishedModel",
     "Sealed",
 ]

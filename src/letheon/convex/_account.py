@@ -6,6 +6,10 @@ from typing import Self
 
 from letheon.convex._calibrate import gaussian_epsilon, gaussian_mu
 
+# A residual that was measured and is above this share of the limit is repaired at once: one more
+# pass now saves a pass at each of the next removals.
+_COMFORT = 0.25
+
 
 def residual_limit(sigma: float, epsilon: float, delta: float) -> float:
     """Largest residual norm that noise of scale sigma hides with (epsilon, delta).
@@ -44,6 +48,11 @@ class Account:
     def is_covered(self) -> bool:
         """Whether the noise hides what may be left."""
         return self.spent <= self.limit
+
+    @property
+    def is_comfortable(self) -> bool:
+        """Whether enough is left for several more removals."""
+        return self.spent <= _COMFORT * self.limit
 
     def plus(self, bound: float) -> Self:
         """Return the account after a removal that leaves at most `bound` more."""

@@ -3,6 +3,7 @@
 import copy
 from abc import abstractmethod
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Any, ClassVar, Self
 
 import numpy as np
@@ -27,6 +28,7 @@ from letheon.convex._linear import Linear, classification_loss
 from letheon.convex._losses import Floats, Loss
 from letheon.convex._noise import NoiseSource
 from letheon.convex._problem import Positions, Problem
+from letheon.convex._published import PublishedModel
 from letheon.convex._settings import check_settings
 from letheon.convex._solve import Solution
 from letheon.exceptions import AssumptionError, EmptyModelError, GuaranteeWarning
@@ -66,6 +68,7 @@ class Trained:
     attributes: dict[str, Any]
     flops: float
     warnings: tuple[Warning, ...] = ()
+    n_iter: int = 1
 
 
 @dataclass
@@ -100,7 +103,10 @@ class ConvexBase(ForgetMixin, BaseEstimator):
     """A regularised linear model that holds its rows and publishes `model_`."""
 
     # How long training took and why a guarantee was weakened are no part of what was learned.
-    _not_digested: ClassVar[frozenset[str]] = ForgetMixin._not_digested | {"training_flops_"}
+    _not_digested: ClassVar[frozenset[str]] = ForgetMixin._not_digested | {
+        "training_flops_",
+        "n_iter_",
+    }
 
     l2: float
     reg: str
@@ -119,6 +125,7 @@ class ConvexBase(ForgetMixin, BaseEstimator):
     source_: NoiseSource
     downgraded_: str | None
     training_flops_: float
+    n_iter_: int
     seed_: int
     n_features_in_: int
 
@@ -154,6 +161,12 @@ class ConvexBase(ForgetMixin, BaseEstimator):
             vars(self).update(attributes)
         warn_all(trained.warnings)
         return self
+
+    def publish(self) -> PublishedModel:
+        """Return a model to give away: parameters and claim, without rows, noise or account."""
+        require_fitted(self)
+        with exclusive(self):
+            return PublishedModel(self.model_, self.guarantee_)
 
     @property
     def coef_(self) -> Floats:
@@ -266,7 +279,8 @@ class ConvexBase(ForgetMixin, BaseEstimator):
         held, source = self._held().without(positions), copy.copy(self.source_)
         trained = self._train(held, source, self.seed_)
         outcome = Outcome(1.0, {"retrains": 1}, trained.warnings)
-        return Change(_holdings(held, source, trained), outcome)
+        wipe = partial(self.rows_.wipe, positions)
+        return Change(_holdings(held, source, trained), outcome, (wipe,))
 
     def _work(self, flops: float) -> float:
         """Return work as a share of a retrain, by counted operations."""
@@ -379,6 +393,7 @@ def _holdings(held: Held, source: NoiseSource, trained: Trained) -> dict[str, An
         "counts_": held.counts,
         "source_": source,
         "training_flops_": trained.flops,
+        "n_iter_": trained.n_iter,
         **trained.attributes,
     }
 

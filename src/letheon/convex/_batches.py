@@ -52,9 +52,7 @@ class Batches:
         Seed of the model.
     """
 
-    def __init__(
-        self, keys: Keys, alive: NDArray[np.bool_], n_batches: int, seed: int
-    ) -> None:
+    def __init__(self, keys: Keys, alive: NDArray[np.bool_], n_batches: int, seed: int) -> None:
         self._keys = keys
         self._held = np.flatnonzero(alive)
         self._n_batches = n_batches

@@ -39,7 +39,8 @@ def concordant_bound(
 
     Along a step of length t the curvature of a row changes by a factor within e^(+-M R t), so
     |E step| <= rho sqrt(top) sqrt(step' H0 step), with top the largest eigenvalue of the data part
-    of H0, and rho the mean of e^(M R (a + s b)) - 1, a = |W - W0|, b = |step|.
+    of H0, and rho the mean of e^(M R (a + s b)) - 1, b = |step|. Here a is |W - W0|, or any number
+    with |x (W - W0)| <= R a for all rows held.
 
     Parameters
     ----------
@@ -78,6 +79,8 @@ def worst_case_bound(
     |b| / n, so every row's gradient is at most 2C + |b| / n, C = slope bound times R:
     (gamma R^3 / 2) m^2 (2C + |b|/n)^2 / (l2^2 (n - m)).
     """
+    if loss.third_bound == 0.0:
+        return 0.0
     steepest = 2 * loss.slope_bound * radius + noise_norm / n_before
     shift = n_gone * steepest / (l2 * n_left)
     return loss.third_bound * radius**3 * n_left * shift * shift / 2

@@ -16,6 +16,7 @@ import numpy as np
 import scipy.linalg
 from scipy.linalg import blas, lapack
 
+from letheon.convex._bounds import block_norms
 from letheon.convex._design import row_norms
 from letheon.convex._losses import Floats
 from letheon.convex._problem import Problem
@@ -26,6 +27,7 @@ _LEAST_PIVOT = 1e-8
 # More columns than this share of the size: factor the block again, it costs less than following.
 _MOST_FOLLOWED = 0.25
 _MOST_DOWNDATES = 1000
+_EPSILON = float(np.finfo(np.float64).eps)
 
 # Lanczos from a random start: the top eigenvalue is below `found / (1 - _SLACK)` except with
 # probability 1.648 sqrt(s) exp(-sqrt(_SLACK) (2 _STEPS - 1)), s the size (Kuczynski and
@@ -48,7 +50,8 @@ class Block:
     @classmethod
     def of(cls, hessian: Floats, ridge: float) -> Self:
         """Return the block with its factor."""
-        hessian = np.asfortranarray(hessian)
+        # Removals follow in the lower triangle; the other half would keep the rows that left.
+        hessian = np.asfortranarray(np.tril(hessian))
         return cls(hessian, cholesky(hessian, ridge))
 
     @property
@@ -96,7 +99,8 @@ class Curvature:
     radius : float
         Upper bound of the norm of every row.
     error : float
-        Upper bound of the spectral norm of what the stored blocks miss; 0 unless they were rounded.
+        Estimate of the spectral norm of what the stored blocks miss by rounding. It matters when a
+        row leaves that is longer than all others by orders of magnitude.
     """
 
     def __init__(
@@ -113,6 +117,10 @@ class Curvature:
         self.radius = radius
         self.error = error
         self.n_downdates = 0
+        self.n_measured = 0
+        # Where scores were last compared with those at the point, and how far they were.
+        self._anchor = point
+        self._reach = [0.0] * len(blocks)
 
     @classmethod
     def at(cls, problem: Problem, W: Floats, *, radius: float | None = None, seed: int = 0) -> Self:
@@ -122,10 +130,23 @@ class Curvature:
         search for the top eigenvalues; it must not depend on the rows.
         """
         if radius is None:
-            radius = float(row_norms(problem.X).max())
+            norms = row_norms(problem.X)
+            norms[problem.gone] = 0.0
+            radius = float(norms.max())
         hessians = problem.hessian(W)
         tops = [top_eigenvalue(hessian, seed) for hessian in hessians]
-        return cls(W, [Block.of(hessian, problem.ridge) for hessian in hessians], tops, radius)
+        blocks = [Block.of(hessian, problem.ridge) for hessian in hessians]
+        return cls(W, blocks, tops, radius, rounding(blocks, tops))
+
+    def offsets(self, W: Floats) -> list[float]:
+        """Numbers a, one per block, with |x (W - W0)| <= radius * a for all rows held."""
+        since = block_norms(W - self._anchor, len(self.blocks))
+        return [reach / self.radius + more for reach, more in zip(self._reach, since, strict=True)]
+
+    def note_reach(self, W: Floats, reach: list[float]) -> None:
+        """Remember how far the scores at W are from those at the point, at most."""
+        self._anchor, self._reach = W, reach
+        self.n_measured += 1
 
     def warm(self) -> Self:
         """Make the inverses now, so that the first single removal does not pay for them."""
@@ -143,7 +164,8 @@ class Curvature:
         """Return a copy with matrices of its own: they change in place."""
         blocks = [copy.copy(block) for block in self.blocks]
         twin = Curvature(self.point, blocks, self.tops, self.radius, self.error)
-        twin.n_downdates = self.n_downdates
+        twin.n_downdates, twin.n_measured = self.n_downdates, self.n_measured
+        twin._anchor, twin._reach = self._anchor, self._reach
         return twin
 
 
@@ -191,8 +213,15 @@ class Downdate:
         triples = zip(self._parts, split(step.change, size), split(G, size), strict=True)
         return _step([p.refine(x, g, self.ridge) for p, x, g in triples], G.shape)
 
+    @property
+    def error(self) -> float:
+        """What the blocks without the rows may miss by rounding."""
+        curvature = self._curvature
+        return curvature.error + rounding(curvature.blocks, curvature.tops)
+
     def apply(self) -> None:
         """Write the change into the matrices. Cannot fail."""
+        self._curvature.error = self.error
         for part in self._parts:
             part.apply()
         if any(isinstance(part, _Refactored) for part in self._parts):
@@ -318,6 +347,11 @@ class _Refactored:
     def apply(self) -> None:
         # The old matrices hold the rows that leave.
         self._block.replace(self._fresh)
+
+
+def rounding(blocks: list[Block], tops: list[float]) -> float:
+    """Size of the rounding errors of one sum or difference of matrices below `tops`."""
+    return max(_EPSILON * len(b.hessian) * top for b, top in zip(blocks, tops, strict=True))
 
 
 def times(symmetric: Floats, x: Floats) -> Floats:

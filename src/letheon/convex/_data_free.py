@@ -16,6 +16,8 @@ from numpy.typing import NDArray
 
 from letheon.convex._cache import Cache
 from letheon.convex._curvature import Block, Curvature
+from letheon.convex._solve import DENSE_LIMIT
+from letheon.rows import SlotRows
 
 Fingerprints = NDArray[np.uint64]
 
@@ -38,8 +40,9 @@ class StoredCurvature(Cache[Curvature]):
         stored.tidy()
         return stored
 
-    def tidy(self) -> None:
-        """Round the entries to the grid, and count what that may miss."""
+    def tidy(self, ridge: float | None = None) -> None:
+        """Round the entries to the grid, and count what that may miss; `ridge` is the one now."""
+        self.ridge = self.ridge if ridge is None else ridge
         curvature = self.content
         assert curvature is not None
         for block, top in zip(curvature.blocks, curvature.tops, strict=True):
@@ -81,9 +84,29 @@ class StoredCurvature(Cache[Curvature]):
         return self.__copy__()
 
 
-def new_key() -> str:
-    """Return a secret key for fingerprints, in hexadecimal."""
-    return secrets.token_hex(32)
+def without_rows(rows: SlotRows, curvature: Curvature | None, ridge: float) -> dict[str, Any]:
+    """Return the attributes of a model that keeps a Hessian and fingerprints in place of rows."""
+    if curvature is None:
+        raise ValueError(
+            f"data_free=True keeps a Hessian, and {rows.X.shape[1]} columns are too many for one "
+            f"(limit {DENSE_LIMIT}, times the classes with multi_class='softmax')"
+        )
+    key = secrets.token_hex(32)
+    marks = {"fingerprint": fingerprints(rows.X, rows.y, key)}
+    return {
+        "rows_": SlotRows(np.empty((len(rows), 0)), np.zeros_like(rows.y), rows.ids, marks),
+        "fingerprint_key_": key,
+        "cache_": StoredCurvature.of(curvature, ridge),
+    }
+
+
+def require_recognised(rows: Any, y: NDArray[Any], key: str, held: Fingerprints) -> None:
+    """Raise unless these rows, in any order, are those whose fingerprints are held."""
+    if not np.array_equal(np.sort(fingerprints(rows, y, key)), np.sort(held)):
+        raise ValueError(
+            f"the {len(y)} row(s) given are not the {len(held)} row(s) that these people had in "
+            "fit (every number and label counts); nothing was changed"
+        )
 
 
 def fingerprints(rows: Any, y: NDArray[Any], key: str) -> Fingerprints:

@@ -23,7 +23,7 @@ from letheon.convex._distributed import (
 )
 from letheon.convex._losses import Floats
 from letheon.convex._noise import NoiseSource, Sealed
-from letheon.convex._problem import Positions, Problem
+from letheon.convex._problem import Problem
 from letheon.convex._reservoir import after_addition, after_removal
 from letheon.convex._solve import Solution, is_dense, minimise
 
@@ -157,7 +157,9 @@ class ByTheorem:
         smooth = shape.strong + problem.loss.curvature_bound * top / problem.n_held
         return replace(shape, smooth=min(shape.smooth, smooth))
 
-    def _found(self, problem: Problem, W: Floats, n_steps: int, n_changed: int, top: float) -> Found:
+    def _found(
+        self, problem: Problem, W: Floats, n_steps: int, n_changed: int, top: float
+    ) -> Found:
         kept: dict[str, Any] = {"n_changed_": n_changed}
         if self.secret:
             kept |= {"unperturbed_": sealed(W), "top_": top}
@@ -184,14 +186,16 @@ class InParts:
         """Exchange rows of the samples, and go on with the parts that have them."""
         n_changed = kept.n_changed + len(move.positions)
         solver, n_before = self._solver(n_changed), move.before.n_held
-        held = held_positions(move)
+        held = np.flatnonzero(move.alive)
+        changed = np.searchsorted(held, move.positions)
+        if not move.adds:
+            held = np.delete(held, changed)
         made = []
         for parts in kept.parts:
             if move.adds:
-                drawn = after_addition(source, parts.ranks, n_before, len(move.positions))
+                drawn = after_addition(source, parts.ranks, n_before, len(changed))
             else:
-                gone = np.searchsorted(_all_positions(held, move.positions), move.positions)
-                drawn = after_removal(source, parts.ranks, gone, n_before)
+                drawn = after_removal(source, parts.ranks, changed, n_before)
             made.append(update_parts(move.after, held, parts, drawn, solver))
         return self._found(move.after, made, n_changed)
 
@@ -204,18 +208,8 @@ class InParts:
         parts = tuple(each.parts for each in made)
         n_rows = sum(each.passes for each in made) * self.size
         # The plan's own bound: the tracked ones would tell how the rows were drawn.
-        distance = max(each.distance for each in parts)
-        if self.plan is not None and distance <= self.plan.distance:
-            distance = self.plan.distance
+        tracked = max(each.distance for each in parts)
+        distance = tracked if self.plan is None else self.plan.distance
         kept = {"parts_": parts, "n_changed_": n_changed}
         optima = tuple(each.mean for each in parts)
         return Found(optima, distance, n_rows / whole.n_held * whole.pass_flops, kept)
-
-
-def held_positions(move: Move) -> Positions:
-    """Return the positions of the rows held after the move, in order."""
-    return move.after.held
-
-
-def _all_positions(held: Positions, gone: Positions) -> Positions:
-    return np.union1d(held, gone)

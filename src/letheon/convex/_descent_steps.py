@@ -54,11 +54,15 @@ class Trail:
 
 @dataclass(frozen=True, eq=False)
 class Move:
-    """Rows that leave or come; `positions` are theirs in the problem that has them."""
+    """Rows that leave or come.
+
+    `positions` are theirs in the problem that has them, and `alive` says where that has rows.
+    """
 
     before: Problem
     after: Problem
     positions: Positions
+    alive: NDArray[np.bool_]
     adds: bool
 
     @property

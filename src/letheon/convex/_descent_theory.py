@@ -22,6 +22,7 @@ from letheon.convex._losses import Loss
 
 # Rounding of a ratio of logarithms must not cost a step.
 _WHOLE = 1e-9
+_UNIT = 2.0**-52
 
 
 @dataclass(frozen=True)
@@ -46,6 +47,13 @@ class Geometry:
     def jolt(self, n_rows: int) -> float:
         """How far one row moves the optimum, while half of the rows are left: 4L / (mu n)."""
         return 2.0 * sensitivity(self.slope, self.strong, n_rows)
+
+    def rounding(self, n_rows: int) -> float:
+        """How far rounding errors of gradients and steps carry: where all steps have none left.
+
+        A sum of n gradients errs by n L units at most and a step by B; gamma adds them up.
+        """
+        return _UNIT * (n_rows * self.slope + self.smooth * self.radius) / self.strong
 
 
 def sensitivity(slope: float, strong: float, n_rows: int) -> float:
@@ -85,6 +93,7 @@ class Plan(Protocol):
     geometry: Geometry
     sigma: float
     distance: float
+    n_rows: int
 
     @property
     def training_steps(self) -> int:
@@ -101,13 +110,14 @@ class Plan(Protocol):
 class SecretPlan:
     """Theorem 3.1: a request starts from the parameters without noise, and makes I steps.
 
-    The distance is the fixed point of ``s = gamma^I (s + jolt)``. Theorem 3.4 is the same with a
-    stronger regulariser.
+    `left` is the fixed point of ``s = gamma^I (s + jolt)``, and `distance` has rounding on top.
+    Theorem 3.4 is the same with a stronger regulariser.
     """
 
     geometry: Geometry
     sigma: float
     distance: float
+    left: float
     iterations: int
     n_rows: int
 
@@ -117,9 +127,10 @@ class SecretPlan:
     ) -> "SecretPlan":
         """Return the plan whose noise is ``4 sqrt(2) L gamma^I / (mu n (1 - gamma^I) q)``."""
         shrinkage = geometry.contraction**iterations
-        distance = shrinkage * geometry.jolt(n_rows) / (1.0 - shrinkage)
+        left = shrinkage * geometry.jolt(n_rows) / (1.0 - shrinkage)
+        distance = left + geometry.rounding(n_rows)
         sigma = sqrt(2.0) * distance / zcdp_gap(epsilon, delta)
-        return cls(geometry, sigma, distance, iterations, n_rows)
+        return cls(geometry, sigma, distance, left, iterations, n_rows)
 
     @property
     def training_steps(self) -> int:
@@ -133,7 +144,7 @@ class SecretPlan:
         jolt = self.geometry.jolt(self.n_rows)
         # s = gamma^I (s + jolt), so this is 0 for one row.
         more = steps_between(
-            self.distance + n_changed * jolt, self.distance + jolt, self.geometry.contraction
+            self.left + n_changed * jolt, self.left + jolt, self.geometry.contraction
         )
         steps = self.iterations + more
         return same_shrinkage(steps, self.geometry.contraction, actual.contraction)
@@ -152,6 +163,7 @@ class PublishedPlan:
     geometry: Geometry
     sigma: float
     distance: float
+    left: float
     iterations: int
     n_rows: int
     n_entries: int
@@ -169,10 +181,12 @@ class PublishedPlan:
         sigma: float | None = None,
     ) -> "PublishedPlan":
         """Return the plan with the theorem's noise, or with noise that is given."""
+        rounding, shift = geometry.rounding(n_rows), gaussian_mu(epsilon, delta / 2) / 2
         if sigma is None:
-            sigma = published_scale(geometry, n_rows, iterations, epsilon, delta)
-        distance = sigma * gaussian_mu(epsilon, delta / 2) / 2
-        return cls(geometry, sigma, distance, iterations, n_rows, n_entries, delta)
+            theorem = published_scale(geometry, n_rows, iterations, epsilon, delta)
+            sigma = max(theorem, 2.0 * rounding / shift)
+        left = max(sigma * shift - rounding, sigma * shift / 2)
+        return cls(geometry, sigma, left + rounding, left, iterations, n_rows, n_entries, delta)
 
     @property
     def training_steps(self) -> int:
@@ -180,7 +194,7 @@ class PublishedPlan:
         start, gamma = 2.0 * self.geometry.radius, self.geometry.contraction
         moved = sensitivity(self.geometry.slope, self.geometry.strong, self.n_rows)
         theorem = self.iterations + steps_between(start, moved, gamma)
-        return max(theorem, steps_between(start, self.distance, gamma))
+        return max(theorem, steps_between(start, self.left, gamma))
 
     def update_steps(self, n_before: int, n_changed: int, actual: Geometry) -> int:
         """I + log log(4 d i / delta) / log(1 / gamma), or what bounded noise needs."""
@@ -189,8 +203,8 @@ class PublishedPlan:
             max(log(4.0 * self.n_entries * last / self.delta), 1.0), 1.0, gamma
         )
         noise = self.sigma * self.longest_noise(n_before)
-        shift = self.distance + noise + n_changed * self.geometry.jolt(self.n_rows)
-        steps = max(theorem, steps_between(shift, self.distance, gamma))
+        shift = self.left + noise + n_changed * self.geometry.jolt(self.n_rows)
+        steps = max(theorem, steps_between(shift, self.left, gamma))
         return same_shrinkage(steps, gamma, actual.contraction)
 
     def longest_noise(self, n_before: int) -> float:
@@ -244,7 +258,7 @@ class WeakPlan:
     ) -> "WeakPlan":
         """Return the plan whose noise is ``8 sqrt(2) L sqrt(M) / (mu^(3/2) n sqrt(I) q)``."""
         kappa = sqrt(geometry.smooth / (geometry.strong * iterations))
-        distance = 2.0 * kappa * geometry.jolt(n_rows)
+        distance = 2.0 * kappa * geometry.jolt(n_rows) + geometry.rounding(n_rows)
         return cls(
             geometry, sqrt(2.0) * distance / zcdp_gap(epsilon, delta), distance, iterations, n_rows
         )
@@ -252,7 +266,8 @@ class WeakPlan:
     @property
     def training_steps(self) -> int:
         """Steps that bring D = 2B to the smaller of `distance` and half of a jolt."""
-        near = min(self.distance, self.geometry.jolt(self.n_rows) / 2)
+        jolt = self.geometry.jolt(self.n_rows)
+        near = min(self.distance - self.geometry.rounding(self.n_rows), jolt / 2)
         return steps_between(2.0 * self.geometry.radius, near, self.geometry.contraction)
 
     def update_steps(self, n_before: int, n_changed: int, actual: Geometry) -> int:
@@ -309,6 +324,7 @@ class DistributedPlan:
     geometry: Geometry
     sigma: float
     distance: float
+    left: float
     iterations: int
     n_rows: int
     part_rows: int
@@ -328,9 +344,10 @@ class DistributedPlan:
         """Return the plan of one copy."""
         per_part = _up(iterations * n_rows ** ((4.0 - 3.0 * xi) / 2.0))
         shrinkage = geometry.contraction**per_part
-        distance = shrinkage * geometry.jolt(n_rows) / (1.0 - shrinkage)
+        left = shrinkage * geometry.jolt(n_rows) / (1.0 - shrinkage)
+        distance = left + geometry.rounding(part_rows)
         sigma = sqrt(2.0) * distance / zcdp_gap(epsilon, delta / 2)
-        return cls(geometry, sigma, distance, per_part, n_rows, part_rows, delta)
+        return cls(geometry, sigma, distance, left, per_part, n_rows, part_rows, delta)
 
     @property
     def training_steps(self) -> int:
@@ -339,7 +356,7 @@ class DistributedPlan:
         start = 2.0 * shape.radius * shape.strong / shape.slope * self.part_rows**2
         start *= 1.0 + 10.0 * log(2.0 / self.delta)
         theorem = self.iterations + steps_between(start, 1.0, shape.contraction)
-        return max(theorem, steps_between(2.0 * shape.radius, self.distance, shape.contraction))
+        return max(theorem, steps_between(2.0 * shape.radius, self.left, shape.contraction))
 
     def update_steps(self, n_before: int, n_changed: int, actual: Geometry) -> int:  # noqa: ARG002
         """J + log(1 + 10 i log(2 i / delta)) / log(1 / gamma), for every part that changed."""

@@ -62,8 +62,8 @@ class TheoremSolver:
 
     @property
     def limit(self) -> float:
-        """What the mean of the distances must not exceed."""
-        return self.plan.distance
+        """What the mean of the distances, without rounding, must not exceed."""
+        return self.plan.left
 
     def train(self, part: Problem) -> Trained:
         """Train from zero."""

@@ -2,7 +2,7 @@
 
 import copy
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 from typing import Any, ClassVar
 
@@ -23,11 +23,11 @@ from letheon.convex._calibrate import require_epsilon_delta
 from letheon.convex._change import Change
 from letheon.convex._design import NORM_ROUNDING
 from letheon.convex._fisher_expansion import Expanded, Expansion, Fisher, Products, View, look
-from letheon.convex._fisher_law import Closeness, Law
-from letheon.convex._fisher_walk import Walk, hessian_flops
+from letheon.convex._fisher_law import Law
+from letheon.convex._fisher_walk import JUST_TRAINED, FisherAccount, Walk, hessian_flops
 from letheon.convex._losses import Floats
 from letheon.convex._noise import NoiseSource, Sealed
-from letheon.convex._problem import NOBODY, Positions, Problem
+from letheon.convex._problem import Positions, Problem
 from letheon.convex._settings import require_batch_size, require_one_of, require_whole
 from letheon.convex._solve import Solution, is_dense, minimise
 from letheon.guarantee import Guarantee, MethodFacts
@@ -61,58 +61,129 @@ _SHARED = (
     "noise-to-rounding",
 )
 _MODEL = "model_: the parameters, (epsilon, delta)-close to those of a retrain"
+_OPTIMUM = "optimum_: parameters before noise and the gradient there, near those of a retrain"
 _NUMBERS = "account_: bounds of the distance to a retrain, and counts of further steps"
-_OPTIMUM = "optimum_: the parameters before noise and the gradient there, within a bound of a retrain"
-_CACHE = "cache_: point, scores, top eigenvalues, degrees of freedom and largest row norm of the last Hessian; in memory only"
+_CACHE = (
+    "cache_: point, scores, top eigenvalues, degrees of freedom and largest row norm of the last "
+    "Hessian; in memory only"
+)
 _RESIDUAL_STATE = {
     "published": (_MODEL, _NUMBERS, _CACHE),
     "secret": (_MODEL, _OPTIMUM, _NUMBERS, _CACHE),
 }
 
 
-@dataclass(frozen=True)
-class FisherAccount:
-    """How close the model is to a retrain, and what it took over its whole life.
+class FisherClassifier(ConvexClassifier):
+    """Linear classifier that forgets by Newton steps and fresh Fisher noise.
+
+    Training finds the optimum of all rows and publishes it with noise,
+
+        theta = opt + sigma F^(-1/4) b,   b standard normal, one number per parameter,
+
+    F = H / n the Hessian per row, regulariser included. A request makes Newton steps on the rows
+    that remain, w - F^(-1) grad L(w), and publishes the result with fresh noise of the same form.
+    Directions that the data determine well (large F) get little noise, the others much.
+
+    Parameters
+    ----------
+    l2 : float, default=1e-3
+        Regulariser (l2 / 2)|W|^2, above 0: per row, or in total, as `reg` says. The intercept is
+        regularised too, since the problem is not strongly convex otherwise.
+    reg : {"per_sample", "total"}, default="per_sample"
+        "per_sample": the total is l2 times the rows held and shrinks with them. "total": it
+        stays, as with scikit-learn's ``C = 1 / l2``.
+    multi_class : {"ovr", "softmax"}, default="ovr"
+        For more than two classes: one problem per class against the rest, or one joint problem.
+    fit_intercept : bool, default=True
+        Append a column of ones.
+    rows : {"keep", "clip", "normalize", "refuse"}, default="keep"
+        What to do with a row whose norm (the intercept's 1 included) is not `row_norm`: nothing,
+        scale longer ones down, scale all, or refuse longer ones. Predictions scale alike.
+    row_norm : float or None, default=None
+        Declared bound of the rows' norms; for every `rows` but "keep". Without it the longest row
+        that is held counts.
+    epsilon, delta : float, default=1.0, 1e-4
+        The certificate of every request. Noise is fresh each time, so nothing adds up.
+    sigma : float, default=0.01
+        Scale of the noise. It moves the score of a row x by about sigma l2^(-1/4) |x| at most; with
+        the default and l2 = 1e-3 that is 0.06 for rows of norm 1, which costs the digits of
+        scikit-learn less than one point of accuracy. It still hides a distance to the optimum of
+        some 1e-3, while one Newton step for a single person leaves 1e-5 to 1e-3: one pass over the
+        rows suffices, or two. 0: no noise, and an empirical guarantee.
+    covariance : {"fisher", "isotropic"}, default="fisher"
+        Noise sigma F^(-1/4) b or sigma b. F depends on the rows, which the certificate pays for:
+        where the Hessian has become too old, it is taken anew. Isotropic noise has no such cost.
+    state : {"published", "secret"}, default="published"
+        "published": steps start from the noisy parameters, and nothing else is kept. "secret": the
+        optimum before noise is kept under a seal, so one pass over the rows usually suffices.
+    batch_size : int or None, default=None
+        Remove the rows of a request in batches of this size (the survey's m'), each with gradient
+        and Hessian taken anew where the parameters stand: slower, and closer to the optimum for
+        large requests. None: all at once. A number above the rows of a request is an error.
+    tol : float, default=1e-8
+        Training stops at |gradient| <= tol times rows. The certificate allows for a retrain that
+        stops just there: with a large `tol` for a small `l2` every request becomes a retrain.
+    max_iter : int, default=1000
+        Most iterations of training.
+    if_unproved : {"raise", "downgrade"}, default="raise"
+        When an assumption that can be checked fails: raise `AssumptionError`, or keep the model
+        with an empirical guarantee and a `GuaranteeWarning`.
+    noise_seed : int or None, default=None
+        Repeatable noise, for tests. It is no secret then, and the guarantee is empirical.
+    random_state : int, RandomState, Generator or None, default=None
+        Seed of everything that is no noise (here: where the search for an eigenvalue starts).
 
     Attributes
     ----------
-    closeness : Closeness
-        Bounds of the shift and spread between the laws of this model and of a retrain. They are of
-        the last request alone: noise is fresh, and every request looks at the gradient itself.
-    used : float
-        Share of what the noise hides; at most 1 in a certified model.
-    polishes, hessians, retrains : int
-        How often requests made further steps, took the Hessian anew and started afresh.
+    coef_, intercept_, classes_ : ndarray
+        The published model.
+    account_ : FisherAccount
+        Bounds of the distance to a retrain, and how often requests made further steps, took the
+        Hessian anew or retrained.
+    epsilon_ : float
+        Smallest epsilon that is proved for the model as it is, at this delta.
+    kl_bound_ : float
+        Bound of the divergence from a retrain, and of the information about the rows that left.
+    optimum_ : Sealed or None
+        With ``state="secret"``, the parameters before noise and the gradient there. They are in the
+        model's file, so keep that private.
+    ids_, guarantee_, residual_state_, n_rows_
+        See `ForgetMixin`.
+
+    See Also
+    --------
+    InfluenceClassifier : Noise in the objective instead of noise after every step.
+    DescentToDeleteClassifier : Gradient steps instead of Newton steps; also adds rows.
+
+    Notes
+    -----
+    Guarantee: certified (epsilon, delta) towards an observer of the latest model; with
+    ``state="published"`` also for people who look at the models before they leave. It bounds both
+    what Golatkar et al. compare, the means, and what they leave out: a retrain draws its noise from
+    the Fisher matrix at another point. If the bound does not hold after the first step, further
+    steps follow, then a new Hessian, then a retrain; `Receipt.rebuilt` says which. Tuning `l2` on
+    rows that leave later weakens the guarantee; see `declare_tuning`.
+
+    At the exact optimum the first step is that of `InfluenceClassifier`. Elsewhere it also repairs
+    what earlier steps left, because it uses the gradient on the remaining rows.
+
+    References
+    ----------
+    Golatkar, Achille and Soatto, "Eternal sunshine of the spotless net: selective forgetting in
+    deep networks", CVPR 2020. Mahadevan and Mathioudakis, "Certifiable machine unlearning for
+    linear models", 2021.
+
+    Examples
+    --------
+    >>> from sklearn.datasets import load_breast_cancer
+    >>> from sklearn.preprocessing import scale
+    >>> from letheon import FisherClassifier
+    >>> X, y = load_breast_cancer(return_X_y=True)
+    >>> model = FisherClassifier(l2=0.01).fit(scale(X), y)
+    >>> receipt = model.forget([3, 17])
+    >>> receipt.guarantee.kind, receipt.guarantee.spent <= receipt.guarantee.budget
+    ('certified', True)
     """
-
-    closeness: Closeness
-    used: float
-    polishes: int = 0
-    hessians: int = 0
-    retrains: int = 0
-
-    def after(self, walk: Walk) -> "FisherAccount":
-        """Return the account after a removal."""
-        return replace(
-            self,
-            closeness=walk.closeness,
-            used=walk.limits.share(walk.closeness),
-            polishes=self.polishes + walk.polishes,
-            hessians=self.hessians + walk.hessians,
-        )
-
-    def rebuilt_since(self, before: "FisherAccount") -> dict[str, int]:
-        """Return what happened since, in the words of a receipt."""
-        names = ("polishes", "hessians", "retrains")
-        counts = {name: getattr(self, name) - getattr(before, name) for name in names}
-        return {name: count for name, count in counts.items() if count}
-
-
-_JUST_TRAINED = FisherAccount(Closeness(), 0.0)
-
-
-class FisherClassifier(ConvexClassifier):
-    """DOC"""
 
     facts: ClassVar[MethodFacts] = FACTS
 
@@ -133,7 +204,7 @@ class FisherClassifier(ConvexClassifier):
         delta: float = 1e-4,
         sigma: float = 0.01,
         covariance: str = "fisher",
-        state: str = "secret",
+        state: str = "published",
         batch_size: int | None = None,
         tol: float = 1e-8,
         max_iter: int = 1000,
@@ -160,7 +231,7 @@ class FisherClassifier(ConvexClassifier):
         self.random_state = random_state
 
     def forget(
-        self, ids: Any, *, digest: bool = False, batch_size: int | None | str = _AS_FITTED
+        self, ids: Any, *, digest: bool = False, batch_size: int | str | None = _AS_FITTED
     ) -> Receipt:
         """Remove every row of these people; see `ForgetMixin.forget`.
 
@@ -191,7 +262,7 @@ class FisherClassifier(ConvexClassifier):
 
     @property
     def kl_bound_(self) -> float:
-        """Bound, in nats, of the divergence from a retrain and so of what is known of the forgotten.
+        """Bound, in nats, of what the model may tell about the rows that left.
 
         The Kullback-Leibler divergence of the two laws, either way, covariances included. It bounds
         the mutual information of the forgotten rows and the model (Golatkar et al. 2020,
@@ -225,7 +296,7 @@ class FisherClassifier(ConvexClassifier):
         attributes = {
             "model_": self._linear(solution.W + noise, held.classes),
             "optimum_": self._sealed(solution.W, solution.gradient),
-            "account_": _JUST_TRAINED,
+            "account_": JUST_TRAINED,
             "cache_": Cache(fisher.expansion),
             "downgraded_": doubts.text,
         }
@@ -264,13 +335,16 @@ class FisherClassifier(ConvexClassifier):
                 f"the noise could be drawn only to a relative error of {rooted.error:.1g}; use a "
                 "larger l2 or covariance='isotropic'"
             )
-        return (self.sigma * problem.n_held**0.25) * rooted.vector
+        scale = float(self.sigma * problem.n_held**0.25)
+        return scale * rooted.vector
 
-    def _remove(
-        self, removal: Removal, counts: Counts, *, batch_size: int | None = None
-    ) -> Change:
-        if batch_size is not None:
-            require_batch_size(batch_size, removal.n_rows)
+    def _prepare(self, removal: Removal, **options: Any) -> Change:
+        if options.get("batch_size") is not None:
+            require_batch_size(options["batch_size"], removal.n_rows)
+        return super()._prepare(removal, **options)
+
+    def _remove(self, removal: Removal, counts: Counts, **options: Any) -> Change:
+        batch_size = options.get("batch_size")
         problem, positions = self._problem(self._held()), removal.where
         if batch_size is None:
             walk = self._step_at_once(problem, positions)
@@ -298,12 +372,12 @@ class FisherClassifier(ConvexClassifier):
         return walk
 
     def _step_in_batches(self, problem: Problem, positions: Positions, size: int) -> Walk:
-        """Make a Newton step per batch, each with gradient and Hessian of the rows left, where it is.
+        """Make a Newton step per batch, with gradient and Hessian of the rows left, taken there.
 
         The removal mechanism of Mahadevan and Mathioudakis 2021 (survey, Algorithm 5), but with
         noise only at the end: the next step would take most of it out again.
         """
-        W, view = self._start(problem, NOBODY)
+        W = self.model_.weights if self.optimum_ is None else self.optimum_.open()[0]
         after, n_batches = problem, 0
         for begin in range(0, len(positions), size):
             after = after.without(positions[begin : begin + size])
@@ -365,7 +439,7 @@ class FisherClassifier(ConvexClassifier):
         """Retrain with fresh noise; `walk` is what was tried before."""
         change, before = super()._retrain(positions), self.account_
         account = replace(
-            _JUST_TRAINED,
+            JUST_TRAINED,
             polishes=before.polishes + (walk.polishes if walk else 0),
             hessians=before.hessians + (walk.hessians if walk else 0),
             retrains=before.retrains + 1,
@@ -375,20 +449,17 @@ class FisherClassifier(ConvexClassifier):
 
     def _claim(self) -> Guarantee:
         certified = self._wants_certificate and self.downgraded_ is None
-        numbers = {
-            "epsilon": float(self.epsilon),
-            "delta": float(self.delta),
-            "spent": self.account_.used,
-            "budget": 1.0,
-        }
         return Guarantee(
             kind="certified" if certified else "empirical",
             reference="Golatkar et al. 2020, with a proved bound of means and covariances",
             requests="adaptive" if self.state == "published" else "oblivious",
             releases=FACTS.releases,
             assumptions=(_REGS[self.reg], *_SHARED),
+            epsilon=float(self.epsilon) if certified else None,
+            delta=float(self.delta) if certified else None,
+            spent=self.account_.used if certified else None,
+            budget=1.0 if certified else None,
             residual_state=_RESIDUAL_STATE[self.state],
-            **(numbers if certified else {}),
         )
 
 

@@ -1,25 +1,27 @@
 r"""How close a removal and a retrain are, seen through noise of covariance sigma^2 F^(-1/2).
 
-Both end near the same optimum W* of the remaining rows: the removal at W with a gradient that was
+Both end near the same optimum of the remaining rows: the removal at W with a gradient that was
 measured, a retrain at V with one that its stop rule bounds by `tolerance`. Strong convexity gives
 
 .. math:: |W - V| \le a = (|\nabla S(W)| + tolerance) / ridge.
 
-*Means.* In the metric of the removal's noise they are at most ``shift`` = |F|^(1/4) a / sigma apart.
+*Means.* In the metric of the removal's noise they are apart by at most ``shift``,
+|F|^(1/4) a / sigma.
 
-*Covariances.* The removal takes F at W0, a retrain at some V0 that obeys the stop rule too. A row's
-curvature changes between them by a factor within e^(+-τ), τ = M (max_i |x_i (W - W0)| + R a), M the
-constant of self-concordance. So e^-τ F <= F' <= e^τ F, and because x^(1/2) is operator monotone the
+*Covariances.* The removal takes F at W0, a retrain at some V0 that obeys the stop rule too. Between
+them a row's curvature changes by a factor within e^(+-τ), τ = M (max_i |x_i (W - W0)| + R a), M the
+constant of self-concordance. So e^-τ F <= F' <= e^τ F. Because x^(1/2) is operator monotone, the
 covariances differ by eigenvalues within e^(+-t), t = τ/2: the ``spread``.
 
-*Directions.* Few of them change at all, because the regulariser is the same. Let F = A + l I and
-F' = B + l I, P = F^(-1/2) A F^(-1/2), with trace f (the degrees of freedom). From e^-τ A <= B <= e^τ A
-the matrix E = F^(-1/2) F' F^(-1/2) - I lies between -(e^τ - 1) P and (e^τ - 1) P; hence its trace norm is
-at most (e^τ - 1) f, and its logarithms u_i = log(1 + E_i) have sum_i |u_i| <= τ e^τ f, since
--log(1 - x) <= x τ / (1 - e^-τ) up to x = 1 - e^-τ. Powers: the logarithms u' of F^(-1/4) F'^(1/2) F^(-1/4)
-are majorised by u/2 (Araki 1990), so sum_i K(u'_i) <= sum_i K(u_i / 2) for every convex K. With K(0) = 0
-and K(-t) <= K(t) that is at most e^τ f K(t). The proof of `mismatch_delta` and of `mismatch_kl` sums such a K
-over all directions; so ``e^(2t) f`` may stand there in place of the number of parameters.
+*Directions.* Few of them change at all, because both matrices share the regulariser. Let
+F = A + l I, F' = B + l I, and P = F^(-1/2) A F^(-1/2) with trace f, the degrees of freedom. From
+e^-τ A <= B <= e^τ A the matrix E = F^(-1/2) F' F^(-1/2) - I lies between -(e^τ - 1) P and
+(e^τ - 1) P, so its trace norm is at most (e^τ - 1) f. As -log(1 - x) <= x τ / (1 - e^-τ) up to
+x = 1 - e^-τ, the logarithms u_i = log(1 + E_i) have sum_i |u_i| <= τ e^τ f. The logarithms u' of
+F^(-1/4) F'^(1/2) F^(-1/4) are majorised by u/2 (Araki 1990), so sum_i K(u'_i) <= sum_i K(u_i / 2)
+for every convex K. With K(0) = 0 and K(-t) <= K(t) this is at most e^τ f K(t). The proofs of
+`mismatch_delta` and `mismatch_kl` sum such a K over all directions: e^(2t) f may stand there in
+place of the number of parameters.
 """
 
 from dataclasses import dataclass
@@ -34,8 +36,8 @@ from letheon.convex._calibrate import (
     mismatch_kl,
 )
 
-# Share of the largest shift that is allowed beside a spread: a shift shrinks with one more pass over
-# the rows, a spread only with a new Hessian.
+# Share of the largest shift that is allowed beside a spread: one more pass over the rows brings a
+# shift down, only a new Hessian a spread.
 _SHIFT_SHARE = 0.25
 # Limits of the spread are found for degrees of freedom on this grid (per doubling), rounded up.
 _PER_DOUBLING = 4
@@ -122,7 +124,8 @@ class Law:
         if self.isotropic:
             return Closeness(distance / self.sigma)
         scale = ((shape.top + self.ridge) / self.n_rows) ** 0.25
-        spread = (change + shape.concordance * shape.radius * distance) / 2
+        change += shape.concordance * shape.radius * distance + shape.rounding
+        spread = change / 2
         return Closeness(scale * distance / self.sigma, spread, shape.dimension(spread))
 
     def limits(self, shape: "Shape") -> Limits:
@@ -138,8 +141,9 @@ class Law:
 class Shape:
     """What is known of the Hessian of the remaining rows at the expansion point.
 
-    `top` bounds the largest eigenvalue of its data part, `freedom` its degrees of freedom, `size` is
-    the number of parameters, `radius` bounds the rows' norms.
+    `top` bounds the largest eigenvalue of its data part, `freedom` its degrees of freedom, `radius`
+    the rows' norms; `size` is the number of parameters. `rounding` bounds the matrix's error as a
+    share of its smallest eigenvalue: what is left of a matrix that lost a long row may be little.
     """
 
     top: float
@@ -147,6 +151,7 @@ class Shape:
     size: int
     radius: float
     concordance: float
+    rounding: float = 0.0
 
     def dimension(self, spread: float) -> int:
         """Directions that count in `mismatch_delta` at this spread."""
@@ -156,7 +161,7 @@ class Shape:
     def rounded_freedom(self) -> float:
         """Degrees of freedom on a grid, so that limits are found once for many."""
         steps = ceil(_PER_DOUBLING * log2(max(self.freedom, 1.0)) - 1e-9)
-        return min(2.0 ** (steps / _PER_DOUBLING), float(self.size))
+        return min(float(2.0 ** (steps / _PER_DOUBLING)), float(self.size))
 
 
 def _dimension(freedom: float, size: int, spread: float) -> int:

@@ -1,7 +1,7 @@
 """Newton steps on the remaining rows, until noise hides what tells them from a retrain."""
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 
@@ -102,3 +102,44 @@ def hessian_flops(problem: Problem) -> float:
     """Operations of one Hessian."""
     d, K = problem.shape
     return problem.pass_flops / 4.0 * d * (K if problem.loss.is_joint else 1)
+
+
+@dataclass(frozen=True)
+class FisherAccount:
+    """How close the model is to a retrain, and what it took over its whole life.
+
+    Attributes
+    ----------
+    closeness : Closeness
+        Bounds of the shift and spread between the laws of this model and of a retrain. They are of
+        the last request alone: noise is fresh, and every request looks at the gradient itself.
+    used : float
+        Share of what the noise hides; at most 1 in a certified model.
+    polishes, hessians, retrains : int
+        How often requests made further steps, took the Hessian anew and started afresh.
+    """
+
+    closeness: Closeness
+    used: float
+    polishes: int = 0
+    hessians: int = 0
+    retrains: int = 0
+
+    def after(self, walk: Walk) -> "FisherAccount":
+        """Return the account after a removal."""
+        return replace(
+            self,
+            closeness=walk.closeness,
+            used=walk.limits.share(walk.closeness),
+            polishes=self.polishes + walk.polishes,
+            hessians=self.hessians + walk.hessians,
+        )
+
+    def rebuilt_since(self, before: "FisherAccount") -> dict[str, int]:
+        """Return what happened since, in the words of a receipt."""
+        names = ("polishes", "hessians", "retrains")
+        counts = {name: getattr(self, name) - getattr(before, name) for name in names}
+        return {name: count for name, count in counts.items() if count}
+
+
+JUST_TRAINED = FisherAccount(Closeness(), 0.0)

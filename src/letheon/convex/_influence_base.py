@@ -1,7 +1,7 @@
 """Newton removal with an account, for any loss; the public classes are in `_influence`."""
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 from typing import Any, ClassVar, Self
 
@@ -22,24 +22,24 @@ from letheon.convex._bounds import norm
 from letheon.convex._cache import Cache
 from letheon.convex._change import Change
 from letheon.convex._curvature import Curvature
-from letheon.convex._data_free import StoredCurvature, fingerprints, new_key
+from letheon.convex._data_free import StoredCurvature, require_recognised, without_rows
 from letheon.convex._design import NORM_ROUNDING
 from letheon.convex._losses import Floats
 from letheon.convex._newton import BOUNDS, Leaving, Proposal, Setting, propose
 from letheon.convex._noise import NoiseSource, Sealed
 from letheon.convex._problem import NOBODY, Positions, Problem, rows_in_double
 from letheon.convex._products import Products
+from letheon.convex._repair import repair
 from letheon.convex._settings import (
     require_batch_size,
     require_one_of,
     require_whole,
 )
-from letheon.convex._solve import DENSE_LIMIT, Solution, is_dense, minimise, newton_step
+from letheon.convex._solve import Solution, is_dense, minimise
 from letheon.exceptions import BudgetSpentError, CannotForgetError
 from letheon.guarantee import Guarantee, MethodFacts
 from letheon.inner import require_features
 from letheon.receipt import Receipt
-from letheon.rows import SlotRows
 from letheon.seeds import Purpose, library_seed
 
 FACTS = MethodFacts(
@@ -58,11 +58,11 @@ FACTS = MethodFacts(
 # Without noise there is no budget; the residual is still kept so small that the parameters are
 # no further than this from the optimum.
 _DISTANCE_WITHOUT_NOISE = 1e-4
-_MOST_POLISHES = 10
-# A step that leaves more than this share of the gradient was made with a Hessian that is too old.
-_STALE = 0.1
 _CG_TOLERANCE = 3e-3
 _AS_FITTED = "as fitted"
+# One Hessian costs about as much time as d / 28 passes over the rows (measured). When as many
+# residuals had to be measured since the last one, the bounds have become loose: take it anew.
+_PASSES_PER_COLUMN = 28
 
 _SHARED = (
     "strongly-convex",
@@ -162,7 +162,7 @@ class InfluenceBase(ConvexBase):
         self._require_rows("settle")
         with exclusive(self):
             problem, W = self._problem_now(), self.model_.weights
-            residual = float(np.linalg.norm(problem.gradient(W)))
+            residual = norm(problem.gradient(W))
             cache = Cache(self._curvature_at(problem, W)) if is_dense(problem) else Cache()
             vars(self).update(account_=self.account_.measured(residual), cache_=cache)
         return self
@@ -195,10 +195,6 @@ class InfluenceBase(ConvexBase):
         if is_dense(problem):
             curvature = self._curvature_at(problem, solution.W, seed).warm()
             solution = _finished(problem, solution, curvature)
-        cache: Cache[Curvature | Products] = Cache(curvature)
-        kept: dict[str, Any] = {}
-        if self.data_free:
-            cache, kept = self._without_rows(held, curvature, problem.ridge)
         account = Account(solution.residual, self._limit(problem.ridge))
         doubts = self._doubts()
         if self._wants_certificate and not account.is_covered:
@@ -210,28 +206,13 @@ class InfluenceBase(ConvexBase):
             "model_": self._linear(solution.W, held.classes),
             "noise_": Sealed(noise),
             "account_": account,
-            "cache_": cache,
+            "cache_": Cache(curvature),
             "downgraded_": doubts.text,
-            **kept,
         }
-        return Trained(attributes, solution.flops, (*warnings, *doubts.warnings))
-
-    def _without_rows(
-        self, held: Held, curvature: Curvature | None, ridge: float
-    ) -> "tuple[Any, dict[str, Any]]":
-        """Return the Hessian to keep, and fingerprints in place of the rows."""
-        if curvature is None:
-            raise ValueError(
-                f"data_free=True keeps a Hessian, and {held.rows.X.shape[1]} columns are too many "
-                f"for one (limit {DENSE_LIMIT}, times the classes with multi_class='softmax')"
-            )
-        key, rows = new_key(), held.rows
-        marks = fingerprints(rows.X, rows.y, key)
-        ghosts = SlotRows(
-            np.empty((len(rows), 0)), np.zeros_like(rows.y), rows.ids, {"fingerprint": marks}
-        )
-        kept = {"rows_": ghosts, "fingerprint_key_": key}
-        return StoredCurvature.of(curvature, ridge), kept
+        if self.data_free:
+            attributes |= without_rows(held.rows, curvature, problem.ridge)
+        found = (*warnings, *doubts.warnings)
+        return Trained(attributes, solution.flops, found, solution.n_iter)
 
     def _draw(self, source: NoiseSource, shape: tuple[int, int]) -> Floats:
         if self.sigma == 0.0:
@@ -239,6 +220,12 @@ class InfluenceBase(ConvexBase):
         if self.delta == 0.0:
             return source.ball(shape, self.sigma)
         return self.sigma * source.normals(shape)
+
+    def _account(self, setting: Setting) -> Account:
+        """Return the account with the limit after a removal: without noise it follows the ridge."""
+        if self.sigma > 0.0:
+            return self.account_
+        return replace(self.account_, limit=self._limit(setting.ridge_after))
 
     def _limit(self, ridge: float) -> float:
         if self.sigma == 0.0:
@@ -265,43 +252,59 @@ class InfluenceBase(ConvexBase):
         return None if self.row_norm is None else self.row_norm * (1 + NORM_ROUNDING)
 
     def _prepare(self, removal: Removal, **options: Any) -> Change:
-        X, y = options.pop("X", None), options.pop("y", None)
-        if self.data_free:
-            return self._remove_brought(removal, X, y)
-        if X is not None or y is not None:
-            raise ValueError("this model holds its rows; X and y are for data_free=True only")
-        return super()._prepare(removal, **options)
-
-    def _remove(self, removal: Removal, counts: Counts, **options: Any) -> Change:
-        batch_size = options.get("batch_size")
+        X, y, batch_size = (options.pop(name, None) for name in ("X", "y", "batch_size"))
         if batch_size is not None:
             require_batch_size(batch_size, removal.n_rows)
-            return self._remove_in_batches(removal.where, counts, batch_size)
-        if isinstance(self.cache_.content, Curvature) or is_dense(self._problem_now()):
-            return self._remove_at_once(removal.where, counts)
-        return self._remove_by_products(removal.where, counts)
+        if self.data_free:
+            return self._remove_brought(removal, X, y, batch_size)
+        if X is not None or y is not None:
+            raise ValueError("this model holds its rows; X and y are for data_free=True only")
+        return super()._prepare(removal, batch_size=batch_size)
+
+    def _remove(self, removal: Removal, counts: Counts, **options: Any) -> Change:
+        positions, size = removal.where, options.get("batch_size")
+        if not (isinstance(self.cache_.content, Curvature) or is_dense(self._problem_now())):
+            return self._remove_by_products(positions, counts, size or len(positions))
+        if size is not None:
+            return self._remove_in_batches(positions, counts, size)
+        return self._remove_at_once(positions, counts)
 
     def _remove_at_once(self, positions: Positions, counts: Counts) -> Change:
         """Remove all rows by one step with the cached Hessian."""
-        rows, model = self.rows_, self.model_
+        rows, curvature = self.rows_, self._curvature()
         leaving = Leaving(rows_in_double(rows.X, positions), rows.y[positions])
-        proposal = propose(self._curvature(), model.weights, leaving, self._setting(len(positions)))
-        account = self.account_.plus(proposal.added)
-        W, flops = proposal.W, proposal.flops
-        writes: tuple[Callable[[], None], ...] = (proposal.downdate.apply,)
-        attributes: dict[str, Any] = {}
+        setting = self._setting(len(positions))
+        proposal = propose(curvature, self.model_.weights, leaving, setting)
+        account, downdate = self._account(setting).plus(proposal.added), proposal.downdate
+        if account.is_covered:
+            writes = (downdate.apply,)
+            return self._change(positions, counts, proposal.W, account, proposal.flops, {}, writes)
+        after = self._problem_now().without(positions)
+        repaired = repair(
+            after,
+            proposal.W,
+            account,
+            lambda g: downdate.solve(g).change,
+            partial(self._curvature_at, after),
+            curvature.point,
+        )
+        W, account, flops = repaired.W, repaired.account, proposal.flops + repaired.flops
         if not account.is_covered:
-            after = self._problem_now().without(positions)
-            repair = self._repair(after, proposal, account)
-            W, account, flops = repair.W, repair.account, flops + repair.flops
-            if not account.is_covered:
-                return self._retrain(positions, account)
-            if repair.curvature is not None:
-                attributes["cache_"], writes = Cache(repair.curvature), ()
-        return self._change(positions, counts, W, account, flops, attributes, writes)
+            return self._retrain(positions, account)
+        latest = repaired.curvature
+        if latest is None and curvature.n_measured * _PASSES_PER_COLUMN > len(W):
+            latest = self._curvature_at(after, W).warm()
+        if latest is not None:
+            fresh = {"cache_": Cache(latest)}
+            return self._change(positions, counts, W, account, flops, fresh, ())
+        assert repaired.reach is not None
+        note = partial(curvature.note_reach, repaired.measured_at, repaired.reach)
+        return self._change(positions, counts, W, account, flops, {}, (downdate.apply, note))
 
-    def _remove_brought(self, removal: Removal, X: Any, y: Any) -> Change:
+    def _remove_brought(self, removal: Removal, X: Any, y: Any, batch_size: int | None) -> Change:
         """Remove rows that the model does not hold and the caller brings."""
+        if batch_size is not None:
+            raise ValueError("batch_size needs Hessians of the rows left; data_free=True has none")
         leaving, positions = self._recognised(removal, X, y), removal.where
         counts = self._counts_after(leaving.y)
         if counts is not None and 0 in counts:
@@ -309,19 +312,17 @@ class InfluenceBase(ConvexBase):
                 "the last row of a class would leave, which needs a retrain, and this model holds "
                 "no rows; nothing was changed. Fit again on the remaining rows"
             )
-        proposal = propose(
-            self._curvature(), self.model_.weights, leaving, self._setting(len(positions))
-        )
-        account = self.account_.plus(proposal.added)
+        setting, stored = self._setting(len(positions)), self.cache_
+        proposal = propose(self._curvature(), self.model_.weights, leaving, setting)
+        account = self._account(setting).plus(proposal.added)
         if not account.is_covered:
             raise BudgetSpentError(
                 f"this removal could leave a gradient of {account.spent:.3g}, above the "
                 f"{account.limit:.3g} that the noise hides, and without rows it cannot be measured "
                 "or repaired; nothing was changed. Fit again on the remaining rows"
             )
-        stored = self.cache_
         assert isinstance(stored, StoredCurvature)
-        writes = (proposal.downdate.apply, stored.tidy)
+        writes = (proposal.downdate.apply, partial(stored.tidy, setting.ridge_after))
         return self._change(positions, counts, proposal.W, account, proposal.flops, {}, writes)
 
     def _recognised(self, removal: Removal, X: Any, y: Any) -> Leaving:
@@ -334,13 +335,8 @@ class InfluenceBase(ConvexBase):
         require_features(self, X)
         rows, target = self._design().rows(X), self._known_target(y)
         check_consistent_length(rows, target)
-        found = np.sort(fingerprints(rows, target, self.fingerprint_key_))
-        held = np.sort(self.rows_.extra["fingerprint"][removal.where])
-        if not np.array_equal(found, held):
-            raise ValueError(
-                f"the {len(target)} row(s) given are not the {removal.n_rows} row(s) that these "
-                "people had in fit (every number and label counts); nothing was changed"
-            )
+        held = self.rows_.extra["fingerprint"][removal.where]
+        require_recognised(rows, target, self.fingerprint_key_, held)
         return Leaving(rows_in_double(rows, np.arange(len(target))), target)
 
     def _setting(self, n_gone: int) -> Setting:
@@ -356,7 +352,8 @@ class InfluenceBase(ConvexBase):
         The removal mechanism of Mahadevan and Mathioudakis 2021 (survey, Algorithm 6).
         """
         problem = self._problem_now()
-        W, account, flops, gone = self.model_.weights, self.account_, 0.0, NOBODY
+        W, flops, gone = self.model_.weights, 0.0, NOBODY
+        account = self._account(self._setting(len(positions)))
         for begin in range(0, len(positions), size):
             batch = positions[begin : begin + size]
             now = problem.without(gone)
@@ -366,36 +363,37 @@ class InfluenceBase(ConvexBase):
             gone = np.concatenate([gone, batch])
             flops += proposal.flops + problem.X.size * problem.shape[0]
         after = problem.without(positions)
+        latest = self._curvature_at(after, W)
         if not account.is_covered:
-            repair = self._repair(after, proposal, account)
-            W, account, flops = repair.W, repair.account, flops + repair.flops
+            repaired = repair(after, W, account, latest.solve, partial(self._curvature_at, after))
+            W, account, flops = repaired.W, repaired.account, flops + repaired.flops
             if not account.is_covered:
                 return self._retrain(positions, account)
-        fresh = {"cache_": Cache(self._curvature_at(after, W))}
+            latest = repaired.curvature or latest
+        fresh = {"cache_": Cache(latest)}
         return self._change(positions, counts, W, account, flops, fresh, ())
 
-    def _remove_by_products(self, positions: Positions, counts: Counts) -> Change:
+    def _remove_by_products(self, positions: Positions, counts: Counts, size: int) -> Change:
         """Remove rows by conjugate gradients, where no Hessian is formed; the residual is exact."""
-        problem, W = self._problem_now(), self.model_.weights
-        after, products = problem.without(positions), self._products(problem)
-        g = problem.data_gradient(W, positions) + (problem.ridge - after.ridge) * W
-        step, flops = products.solve(after, g, _CG_TOLERANCE)
-        W = W + step
-        gradient = after.gradient(W)
-        account = self.account_.measured(norm(gradient))
-        flops += problem.pass_flops
-        for _ in range(_MOST_POLISHES):
-            if account.is_covered:
-                break
-            step, spent = newton_step(after, W, gradient)
-            W = W + step
-            gradient = after.gradient(W)
-            account = account.polished(norm(gradient))
-            flops += spent + problem.pass_flops
+        problem, W, flops = self._problem_now(), self.model_.weights, 0.0
+        products, now, after = self._products(problem), problem, problem
+        for begin in range(0, len(positions), size):
+            batch = positions[begin : begin + size]
+            now, after = after, after.without(batch)
+            g = problem.data_gradient(W, batch) + (now.ridge - after.ridge) * W
+            step, spent = products.solve(after, g, _CG_TOLERANCE)
+            W, flops = W + step, flops + spent
+        repaired = repair(
+            after,
+            W,
+            self._account(self._setting(len(positions))),
+            lambda g: products.solve(after, g, _CG_TOLERANCE)[0],
+        )
+        account, flops = repaired.account, flops + repaired.flops
         if not account.is_covered:
             return self._retrain(positions, account)
         writes = (partial(products.forget, problem, positions),)
-        return self._change(positions, counts, W, account, flops, {}, writes)
+        return self._change(positions, counts, repaired.W, account, flops, {}, writes)
 
     def _products(self, problem: Problem) -> Products:
         products = self.cache_.content
@@ -411,25 +409,6 @@ class InfluenceBase(ConvexBase):
         setting = Setting(problem.loss, problem.ridge, after.ridge, after.n_held, self.bound)
         leaving = Leaving(problem.rows_at(positions), problem.y[positions])
         return propose(curvature, W, leaving, setting)
-
-    def _repair(self, after: Problem, proposal: Proposal, account: Account) -> "_Repair":
-        """Measure the residual and, where the noise does not hide it, make further Newton steps."""
-        W, gradient = proposal.W, after.gradient(proposal.W)
-        account, flops = account.measured(norm(gradient)), after.pass_flops
-        curvature, solve = None, proposal.downdate.solve
-        before = proposal.gradient_norm
-        for _ in range(_MOST_POLISHES):
-            if account.is_covered:
-                break
-            if account.spent > _STALE * before:
-                curvature = self._curvature_at(after, W)
-                flops += after.X.size * after.shape[0]
-            change = curvature.solve(gradient) if curvature else solve(gradient).change
-            before, W = account.spent, W - change
-            gradient = after.gradient(W)
-            account = account.polished(norm(gradient))
-            flops += after.pass_flops
-        return _Repair(W, account, curvature, flops)
 
     def _curvature(self) -> Curvature:
         """Return the cached Hessian, taken anew where there is none."""
@@ -480,14 +459,6 @@ class InfluenceBase(ConvexBase):
             budget=account.limit if certified else None,
             residual_state=_RESIDUAL_STATE["stored" if self.data_free else "in memory"],
         )
-
-
-@dataclass(frozen=True, eq=False)
-class _Repair:
-    W: Floats
-    account: Account
-    curvature: Curvature | None
-    flops: float
 
 
 def _finished(problem: Problem, solution: Solution, curvature: Curvature) -> Solution:

@@ -61,10 +61,10 @@ def propose(curvature: Curvature, W: Floats, leaving: Leaving, setting: Setting)
         g += shrinkage * W
     roots = roots_of(loss, leaving.rows, leaving.y, curvature.point, spoil=True)
     downdate = Downdate(curvature, roots, setting.ridge_after)
-    offsets = block_norms(W - curvature.point, len(curvature.blocks))
+    offsets = curvature.offsets(W)
     size = norm(g)
     step = downdate.solve(g)
-    bent = step_bound(curvature, step, offsets, setting)
+    bent = step_bound(curvature, step, offsets, downdate.error, setting)
     for _ in range(_MOST_REFINEMENTS):
         if step.left <= _LINEAR_SHARE * bent + _ROUNDING * size:
             break
@@ -72,23 +72,30 @@ def propose(curvature: Curvature, W: Floats, leaving: Leaving, setting: Setting)
         if better.left >= step.left:
             break
         step = better
-        bent = step_bound(curvature, step, offsets, setting)
+        bent = step_bound(curvature, step, offsets, downdate.error, setting)
     n_columns = sum(root.shape[1] for root in roots)
     flops = sum(len(root) ** 2 for root in roots) * (6.0 + 4.0 * n_columns / len(roots))
     return Proposal(W + step.change, step.left + bent, size, downdate, flops)
 
 
-def step_bound(curvature: Curvature, step: Step, offsets: list[float], setting: Setting) -> float:
-    """Bound of the gradient that the bent part of the loss leaves after the step."""
+def step_bound(
+    curvature: Curvature, step: Step, offsets: list[float], error: float, setting: Setting
+) -> float:
+    """Bound of the gradient that the bent part of the loss leaves after the step.
+
+    `error` is the size of what the Hessian in use may miss.
+    """
     loss, radius = setting.loss, curvature.radius
     lengths = block_norms(step.change, len(curvature.blocks))
     length = sqrt(sum(part * part for part in lengths))
     bounds = []
     if setting.bound != "worst-case":
-        bounds.append(
-            concordant_bound(loss, radius, offsets, lengths, curvature.tops, step.energies)
-        )
+        energies = [
+            energy + error * part * part
+            for energy, part in zip(step.energies, lengths, strict=True)
+        ]
+        bounds.append(concordant_bound(loss, radius, offsets, lengths, curvature.tops, energies))
     if setting.bound != "data-dependent":
         offset = sqrt(sum(part * part for part in offsets))
         bounds.append(lipschitz_bound(loss, radius, setting.n_left, offset, length))
-    return min(bounds) + curvature.error * length
+    return min(bounds) + error * length

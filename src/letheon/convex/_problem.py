@@ -11,7 +11,7 @@ nothing to its derivatives.
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
-from typing import Any, Literal, Self
+from typing import Any, Literal, NamedTuple, Self
 
 import numpy as np
 import scipy.sparse as sp
@@ -79,30 +79,40 @@ class Problem:
         return self.value_and_gradient(W)[0]
 
     def value_and_gradient(self, W: Floats) -> tuple[float, Floats]:
-        """S(W), up to a constant that the wiped rows add, and its gradient, in one pass."""
+        """S(W), up to a constant that rows left out add, and its gradient, in one pass."""
         gradient = self._smooth_part(W)
         total = 0.5 * self.ridge * float((W * W).sum())
         if self.tilt is not None:
             total += float((self.tilt * W).sum())
-        for rows, y in self._blocks():
-            Z = rows @ W
-            total += self.loss.value(Z, y)
-            gradient += rows.T @ self.loss.slope(Z, y)
-        if len(self.gone):
-            rows, y = self.rows_at(self.gone), self.y[self.gone]
-            Z = rows @ W
-            total -= self.loss.value(Z, y)
-            gradient -= rows.T @ self.loss.slope(Z, y)
+        for block in self._blocks():
+            Z = block.scores(W)
+            total += self.loss.value(Z, block.y)
+            gradient += block.sum(self.loss.slope(Z, block.y))
         return total, gradient
 
     def gradient(self, W: Floats) -> Floats:
         """Gradient of S at W, noise included, in one pass over the rows."""
         gradient = self._smooth_part(W)
-        for rows, y in self._blocks():
-            gradient += rows.T @ self.loss.slope(rows @ W, y)
-        if len(self.gone):
-            gradient -= self.data_gradient(W, self.gone)
+        for block in self._blocks():
+            gradient += block.sum(self.loss.slope(block.scores(W), block.y))
         return gradient
+
+    def gradient_and_reach(self, W: Floats, origin: Floats) -> tuple[Floats, list[float]]:
+        """Gradient at W, and the largest change of scores of any row since `origin`.
+
+        One number per score, or one for all scores of a joint loss.
+        """
+        gradient, K = self._smooth_part(W), W.shape[1]
+        both = np.hstack([W, W - origin])
+        reach = np.zeros(1 if self.loss.is_joint else K)
+        for block in self._blocks():
+            Z = block.scores(both)
+            gradient += block.sum(self.loss.slope(np.ascontiguousarray(Z[:, :K]), block.y))
+            change = np.abs(Z[:, K:])
+            if self.loss.is_joint:
+                change = np.sqrt((change * change).sum(axis=1, keepdims=True))
+            np.maximum(reach, change.max(axis=0), out=reach)
+        return gradient, reach.tolist()
 
     def data_gradient(self, W: Floats, positions: Positions) -> Floats:
         """Sum of the gradients of some rows' losses, without regulariser and noise."""
@@ -114,7 +124,7 @@ class Problem:
 
     def curvature(self, W: Floats) -> Floats:
         """Curvature of every row's loss at W, shape (n_slots, K); zero for rows left out."""
-        parts = [self.loss.curvature(rows @ W, y) for rows, y in self._blocks()]
+        parts = [self.loss.curvature(block.scores(W), block.y) for block in self._blocks()]
         curvature: Floats = np.concatenate(parts)
         curvature[self.gone] = 0.0
         return curvature
@@ -130,12 +140,10 @@ class Problem:
             blocks = [np.zeros((K * d, K * d))]
         else:
             blocks = [np.zeros((d, d)) for _ in range(K)]
-        for rows, y in self._blocks(_HESSIAN_ROWS):
-            self._add_curvature(blocks, rows, self.loss.curvature(rows @ W, y), 1.0)
-        if len(self.gone):
-            rows = self.rows_at(self.gone)
-            curvature = self.loss.curvature(rows @ W, self.y[self.gone])
-            self._add_curvature(blocks, rows, curvature, -1.0)
+        for block in self._blocks(_HESSIAN_ROWS):
+            curvature = self.loss.curvature(block.scores(W), block.y)
+            curvature[block.gone] = 0.0
+            self._add_curvature(blocks, block.rows, curvature)
         return blocks
 
     def roots(self, W: Floats, positions: Positions) -> list[Floats]:
@@ -145,25 +153,22 @@ class Problem:
     def hessian_product(self, curvature: Floats, V: Floats) -> Floats:
         """Hessian times V, shape (d, K), from the rows and what `curvature` returned."""
         product = self.ridge * V
-        begin = 0
-        for rows, _ in self._blocks():
-            weights = curvature[begin : begin + rows.shape[0]]
-            begin += rows.shape[0]
-            change = weights * (rows @ V)
+        for block in self._blocks():
+            weights = curvature[block.where]
+            change = weights * (block.rows @ V)
             if self.loss.is_joint:
                 change -= weights * change.sum(axis=1, keepdims=True)
-            product += rows.T @ change
+            product += block.rows.T @ change
         return product
 
     def hessian_diagonal(self, curvature: Floats) -> Floats:
         """Diagonal of the Hessian, shape (d, K)."""
         own = curvature * (1.0 - curvature) if self.loss.is_joint else curvature
         diagonal = np.full(self.shape, self.ridge)
-        begin = 0
-        for rows, _ in self._blocks(_HESSIAN_ROWS):
+        for block in self._blocks(_HESSIAN_ROWS):
+            rows = block.rows
             squares = rows.power(2) if sp.issparse(rows) else rows * rows
-            diagonal += squares.T @ own[begin : begin + rows.shape[0]]
-            begin += rows.shape[0]
+            diagonal += squares.T @ own[block.where]
         return diagonal
 
     def _smooth_part(self, W: Floats) -> Floats:
@@ -173,36 +178,61 @@ class Problem:
             gradient += self.tilt
         return gradient
 
-    def _blocks(self, n_rows: int | None = None) -> Iterator[tuple[Any, NDArray[Any]]]:
-        """Yield blocks of rows, in float64, with their targets; sparse rows all at once."""
-        X = self.X
-        if sp.issparse(X):
-            yield (X if X.dtype == np.float64 else X.astype(np.float64)), self.y
-            return
+    def _blocks(self, n_rows: int | None = None) -> "Iterator[_Block]":
+        """Yield blocks of rows, in float64; sparse rows all at once."""
+        X, gone = self.X, np.sort(self.gone)
         step = n_rows or max(16, _BLOCK_BYTES // (8 * X.shape[1]))
-        for begin in range(0, len(X), step):
-            rows = X[begin : begin + step]
+        step = X.shape[0] if sp.issparse(X) else step
+        for begin in range(0, X.shape[0], step):
+            where = slice(begin, min(begin + step, X.shape[0]))
+            rows = X if sp.issparse(X) else X[where]
             if rows.dtype != np.float64:
                 rows = rows.astype(np.float64)
-            yield rows, self.y[begin : begin + step]
+            first, last = gone.searchsorted([where.start, where.stop])
+            yield _Block(where, rows, self.y[where], gone[first:last] - begin)
 
-    def _add_curvature(
-        self, blocks: list[Floats], rows: Any, curvature: Floats, sign: float
-    ) -> None:
+    def _add_curvature(self, blocks: list[Floats], rows: Any, curvature: Floats) -> None:
         rows = rows.toarray() if sp.issparse(rows) else rows
         if not self.loss.is_joint:
             for k, weights in enumerate(curvature.T):
                 weighted = rows * np.sqrt(weights)[:, None]
-                blocks[k] += sign * (weighted.T @ weighted)
+                blocks[k] += weighted.T @ weighted
             return
         d = rows.shape[1]
         for k in range(self.loss.n_outputs):
             for j in range(k + 1):
                 weights = curvature[:, k] * ((k == j) - curvature[:, j])
-                part = sign * (rows.T @ (rows * weights[:, None]))
+                part = rows.T @ (rows * weights[:, None])
                 blocks[0][k * d : (k + 1) * d, j * d : (j + 1) * d] += part
                 if j < k:
                     blocks[0][j * d : (j + 1) * d, k * d : (k + 1) * d] += part.T
+
+
+class _Block(NamedTuple):
+    """Neighbouring rows; `gone` are those among them to be left out.
+
+    They are left out, not added and subtracted: a very long row would take the digits of all
+    others with it.
+    """
+
+    where: slice
+    rows: Any
+    y: NDArray[Any]
+    gone: Positions
+
+    def scores(self, W: Floats) -> Floats:
+        """Rows times W; zero for rows left out."""
+        Z: Floats = self.rows @ W
+        if len(self.gone):
+            Z[self.gone] = 0.0
+        return Z
+
+    def sum(self, slope: Floats) -> Floats:
+        """Sum of the rows, weighted by slopes."""
+        if len(self.gone):
+            slope[self.gone] = 0.0
+        total: Floats = self.rows.T @ slope
+        return total
 
 
 def n_stored(X: Any) -> int:

@@ -134,7 +134,7 @@ class Removed:
 
     def adjusted(self, g: Floats, w: Floats, own: Floats | None, step: int) -> Floats:
         """Turn the mean gradient at w over all rows of a step into that over those that stay."""
-        adjusted = self._stretch[step] * g
+        adjusted: Floats = self._stretch[step] * g
         if self._shrinkage[step]:
             adjusted += self._shrinkage[step] * w
         if own is not None:
@@ -208,4 +208,3 @@ def replayed_by_secants(
         found.gradients[t] = g
         w = w - descent.rate * g
     return Replay(found, w, n_exact)
-

@@ -23,6 +23,7 @@ class Solution(NamedTuple):
     W: Floats
     gradient: Floats
     flops: float
+    n_iter: int = 1
 
     @property
     def residual(self) -> float:
@@ -53,7 +54,7 @@ def minimise(
         return rough
     # L-BFGS stalls where values no longer tell points apart; gradients still do.
     fine = newton(problem, rough.W, tolerance, min(max_iter, 20))
-    return fine._replace(flops=fine.flops + rough.flops)
+    return fine._replace(flops=fine.flops + rough.flops, n_iter=fine.n_iter + rough.n_iter)
 
 
 def quasi_newton(problem: Problem, W: Floats, tolerance: float, max_iter: int) -> Solution:
@@ -66,7 +67,7 @@ def quasi_newton(problem: Problem, W: Floats, tolerance: float, max_iter: int) -
         value, gradient = problem.value_and_gradient(flat.reshape(shape))
         return value, gradient.ravel()
 
-    flat, _, _ = fmin_l_bfgs_b(
+    flat, _, info = fmin_l_bfgs_b(
         objective,
         W.ravel(),
         m=20,
@@ -77,22 +78,25 @@ def quasi_newton(problem: Problem, W: Floats, tolerance: float, max_iter: int) -
         maxls=50,
     )
     found: Floats = flat.reshape(shape)
-    return Solution(found, problem.gradient(found), (calls + 1) * problem.pass_flops)
+    flops = (calls + 1) * problem.pass_flops
+    return Solution(found, problem.gradient(found), flops, max(1, int(info["nit"])))
 
 
 def newton(problem: Problem, W: Floats, tolerance: float, max_iter: int) -> Solution:
     """Damped Newton from W, by Cholesky factors or, with many columns, conjugate gradients."""
     gradient, flops = problem.gradient(W), problem.pass_flops
-    for _ in range(max_iter):
+    n_iter = 0
+    while n_iter < max_iter:
         size = np.linalg.norm(gradient)
         if size <= tolerance:
             break
+        n_iter += 1
         step, spent = newton_step(problem, W, gradient)
         W, gradient, passes = _line_search(problem, W, gradient, step)
         flops += spent + passes * problem.pass_flops
         if np.linalg.norm(gradient) >= size and passes > _MOST_HALVINGS:
             break
-    return Solution(W, gradient, flops)
+    return Solution(W, gradient, flops, max(1, n_iter))
 
 
 def newton_step(problem: Problem, W: Floats, gradient: Floats) -> tuple[Floats, float]:

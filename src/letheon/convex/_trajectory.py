@@ -40,7 +40,7 @@ class Trajectory:
 
     @classmethod
     def allocate(cls, n_steps: int, n_parameters: int, max_memory: int) -> Self:
-        """Return room for a trajectory: in memory, or in a file if it takes more bytes than that."""
+        """Return room for a path: in memory, or in a file if it takes more bytes than that."""
         room = _room((2, n_steps, n_parameters), max_memory)
         return cls(room[0], room[1], np.zeros(n_steps, np.int64))
 

@@ -1,0 +1,202 @@
+"""The four convex methods under test, with the settings they share, and requests on the clock."""
+
+from collections import Counter
+from collections.abc import Callable, Iterable
+from functools import partial
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from benchmarks._convex_data import ConvexSet
+from benchmarks._convex_retrain import NAMED, Best, Retraining, Trial, best_retrain
+from benchmarks._report import Seconds, timed
+
+__all__ = [
+    "DELTA",
+    "EPSILON",
+    "Left",
+    "Method",
+    "Retrain",
+    "Yardstick",
+    "accuracy",
+    "deltagrad",
+    "descent",
+    "fisher",
+    "influence",
+    "leave",
+    "people",
+]
+
+Floats = NDArray[np.float64]
+EPSILON, DELTA = 1.0, 1e-4
+DELTAGRAD_STEPS = 300
+
+
+class Method(NamedTuple):
+    """A method with its settings, and how its parameters look without noise.
+
+    `bare` returns the parameters before noise was added, None where nobody keeps them. `tilt` is
+    the noise in the objective, so that an error is measured against the optimum with it.
+    """
+
+    name: str
+    settings: str
+    make: Callable[[ConvexSet], Any]
+    bare: Callable[[Any], Floats | None]
+    tilt: Callable[[Any], Floats | None] = lambda _: None
+
+    @property
+    def title(self) -> str:
+        """Name and settings."""
+        return f"{self.name}, {self.settings}" if self.settings else self.name
+
+
+def influence(sigma: float, **settings: Any) -> Method:
+    """Newton removal with noise in the objective."""
+    from letheon.convex import InfluenceClassifier
+
+    shown = _words(sigma=sigma, **settings)
+    make = partial(_make, InfluenceClassifier, sigma=sigma, **_CERTIFIED, **settings)
+    return Method("Influence", shown, make, _published, lambda model: model.noise_.open()[:, 0])
+
+
+def fisher(sigma: float = 0.01, **settings: Any) -> Method:
+    """Newton step on the remaining rows, then noise shaped by the Fisher matrix."""
+    from letheon.convex._fisher import FisherClassifier
+
+    shown = _words(sigma=sigma, **settings)
+    make = partial(_make, FisherClassifier, sigma=sigma, **_CERTIFIED, **settings)
+    return Method("Fisher", shown, make, _fisher_optimum)
+
+
+def descent(sigma: float | None = 0.01, **settings: Any) -> Method:
+    """Further training, then noise."""
+    from letheon.convex._descent import DescentToDeleteClassifier
+
+    shown = _words(**({} if sigma is None else {"sigma": sigma}), **settings)
+    make = partial(_make, DescentToDeleteClassifier, sigma=sigma, **_CERTIFIED, **settings)
+    return Method("Descent-to-Delete", shown, make, _unperturbed)
+
+
+def deltagrad(n_steps: int = DELTAGRAD_STEPS, sigma: float = 0.0, **settings: Any) -> Method:
+    """A replay of gradient descent."""
+    from letheon.convex._deltagrad import DeltaGradClassifier
+
+    shown = _words(**({"sigma": sigma} if sigma else {}), **settings)
+    make = partial(
+        _make, DeltaGradClassifier, n_steps=n_steps, sigma=sigma, random_state=0, **settings
+    )
+    return Method("DeltaGrad", shown, make, None if sigma else _published)  # type: ignore[arg-type]
+
+
+_CERTIFIED = {"epsilon": EPSILON, "delta": DELTA}
+
+
+def _make(kind: Any, data: ConvexSet, **settings: Any) -> Any:
+    return kind(l2=data.l2, fit_intercept=False, rows="refuse", row_norm=1.0, **settings)
+
+
+def _words(**settings: Any) -> str:
+    return ", ".join(
+        f"{name} {value:g}" if isinstance(value, float) else f"{name} {value}"
+        for name, value in settings.items()
+    )
+
+
+def _published(model: Any) -> Floats:
+    return np.array(model.coef_[0])
+
+
+def _fisher_optimum(model: Any) -> Floats | None:
+    return None if model.optimum_ is None else model.optimum_.open()[0, :, 0].copy()
+
+
+def _unperturbed(model: Any) -> Floats | None:
+    return None if model.unperturbed_ is None else model.unperturbed_.open()[:, 0].copy()
+
+
+class Left(NamedTuple):
+    """How long requests took, one by one, and what else they had to do."""
+
+    seconds: list[Seconds]
+    rebuilt: Counter[str]
+
+    @property
+    def cpu(self) -> Floats:
+        """Time of the processor, request by request."""
+        return np.array([each.cpu for each in self.seconds])
+
+    @property
+    def wall(self) -> float:
+        """Mean time on the clock."""
+        return float(np.mean([each.wall for each in self.seconds]))
+
+    @property
+    def mean(self) -> float:
+        """Mean time of the processor: what fallbacks took is in it."""
+        return float(self.cpu.mean())
+
+    def spread(self) -> tuple[float, float, float]:
+        """Return median, p99 and maximum in milliseconds."""
+        p50, p99, top = (1000 * np.quantile(self.cpu, share) for share in (0.5, 0.99, 1.0))
+        return float(p50), float(p99), float(top)
+
+    @property
+    def fallbacks(self) -> str:
+        """What had to be done besides, in words."""
+        return ", ".join(f"{count} {name}" for name, count in sorted(self.rebuilt.items())) or "none"
+
+
+def leave(model: Any, requests: Iterable[list[int]], **options: Any) -> Left:
+    """Let people leave, request by request; ids, certificate and receipt are in the time."""
+    left = Left([], Counter())
+    for ids in requests:
+        receipt, seconds = timed(partial(model.forget, ids, **options))
+        left.seconds.append(seconds)
+        left.rebuilt.update(receipt.rebuilt)
+    return left
+
+
+def people(data: ConvexSet, n_people: int, seed: int = 0) -> NDArray[np.int64]:
+    """Return so many random people; ids are positions in the table."""
+    return np.random.default_rng(seed).permutation(len(data.y))[:n_people]
+
+
+def accuracy(W: Floats, X: Any, y: NDArray[Any]) -> float:
+    """Return the share of rows that these parameters label right."""
+    return float(((X @ W > 0) == y).mean())
+
+
+class Retrain(NamedTuple):
+    """Seconds of the processor for a retrain: by a named solver, and by the fastest of all."""
+
+    named: float
+    fastest: float
+
+
+class Yardstick:
+    """The solvers to be held against, on the rows of one table."""
+
+    def __init__(self, data: ConvexSet, repeats: int, *, scikit: bool = True) -> None:
+        self.data, self.repeats = data, repeats
+        self.problem = Retraining(data.X, data.y, data.l2)
+        self.best: Best = best_retrain(self.problem, repeats, scikit=scikit)
+        self.named: Trial = self.best.among(NAMED)
+        self.fastest: Trial = self.best.among((self.best.name,))
+
+    def beside(self, gone: NDArray[np.int64], work: Callable[[], Any]) -> tuple[Any, Retrain]:
+        """Do some work; retrain on the rows without `gone` just before and just after it."""
+        rest = self.problem.without(gone)  # its layout is made before the clock
+        before = self._time(rest)
+        found = work()
+        after = self._time(rest)
+        return found, Retrain(*np.mean([before, after], axis=0).tolist())
+
+    def _time(self, rest: Retraining) -> Retrain:
+        named = self._shortest(self.named, rest)
+        same = self.fastest.solver == self.named.solver
+        return Retrain(named, named if same else self._shortest(self.fastest, rest))
+
+    def _shortest(self, trial: Trial, rest: Retraining) -> float:
+        return min(timed(partial(trial.call, rest))[1].cpu for _ in range(self.repeats))

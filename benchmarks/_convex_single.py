@@ -1,0 +1,161 @@
+"""One person leaves, again and again: time, error, budget and fallbacks of every method."""
+
+from functools import partial
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from benchmarks._convex_data import ConvexSet
+from benchmarks._convex_models import Floats, Left, Method, Retrain, Yardstick, accuracy, leave, people
+from benchmarks._convex_retrain import optimum
+from benchmarks._report import Seconds, Table, Verdict, timed
+
+__all__ = ["Single", "covered_verdict", "ratio_verdict", "single", "single_table"]
+
+COLUMNS = (
+    "method", "requests", "cpu ms", "p50", "p99", "max", "wall ms", "x named", "x fastest",
+    "error", "do nothing", "epsilon", "spent of budget", "fallbacks", "accuracy - retrained",
+    "fit s",
+)  # fmt: skip
+NOTE = (
+    "Times of one `forget` call, ids, certificate and receipt included: mean, median, p99 and "
+    "maximum of the processor's time, and the mean on the clock. *x named*: the same rows retrained "
+    "by the fastest of L-BFGS and Newton-Cholesky (ours or scikit-learn's), here {named}, over the "
+    "mean of all requests, fallbacks included; verdicts judge this. *x fastest*: the fastest of all "
+    "solvers tried, here {fastest}. *error*: distance to the retrained optimum after all "
+    "requests, noise taken out (Influence: the optimum with the same noise); *do nothing*: the same "
+    "for the model before. *in the noise*: nobody keeps the parameters without noise. *epsilon*: "
+    "what the account needs at delta=1e-4, of 1. *fit s* is not in any ratio; it has the Hessian "
+    "in it. LOSS: a retrain is quicker."
+)
+
+
+class Single(NamedTuple):
+    """One method on one table."""
+
+    data: str
+    method: Method
+    fit: float
+    left: Left
+    retrain: Retrain
+    error: float | None
+    idle: float | None
+    epsilon: float | None
+    spent: float | None
+    budget: float | None
+    covered: bool | None
+    gain: float
+
+    @property
+    def ratio(self) -> float:
+        """Retrain by a named solver over the mean request."""
+        return self.retrain.named / self.left.mean
+
+    @property
+    def ratio_fastest(self) -> float:
+        """Retrain by the fastest solver over the mean request."""
+        return self.retrain.fastest / self.left.mean
+
+    def row(self) -> tuple[Any, ...]:
+        """Return the line of a table."""
+        return (
+            self.method.title, len(self.left.seconds), 1000 * self.left.mean, *self.left.spread(),
+            1000 * self.left.wall, times(self.ratio), times(self.ratio_fastest),
+            _number(self.error), _number(self.idle), _number(self.epsilon), _share(self),
+            self.left.fallbacks, f"{100 * self.gain:+.2f} points", self.fit,
+        )  # fmt: skip
+
+
+def single(method: Method, yardstick: Yardstick, n_people: int) -> Single:
+    """Let so many people leave one by one, after one who warms things up."""
+    data = yardstick.data
+    model = method.make(data)
+    seconds = timed(partial(model.fit, data.X, data.y))[1]
+    before, tilt = method.bare(model), method.tilt(model)
+    gone = people(data, n_people + 1)
+    leave(model, [[int(gone[0])]])
+    work = partial(leave, model, [[int(person)] for person in gone[1:]])
+    left, retrain = yardstick.beside(gone, work)
+    return finding(method, yardstick, model, Seen(gone, seconds, left, retrain, before, tilt))
+
+
+class Seen(NamedTuple):
+    """What was seen of a model on its way: who left, times, parameters and noise at the start."""
+
+    gone: NDArray[np.int64]
+    fit: Seconds
+    left: Left
+    retrain: Retrain
+    before: Floats | None
+    tilt: Floats | None
+
+
+def finding(method: Method, yardstick: Yardstick, model: Any, seen: Seen) -> Single:
+    """Hold a model against the optimum of the rows that are left."""
+    data = yardstick.data
+    plain = yardstick.problem.without(seen.gone)
+    retrained = optimum(plain, yardstick.best.W[:, 0])
+    W, error, idle = method.bare(model), None, None
+    if W is not None and seen.before is not None:
+        target = retrained if seen.tilt is None else optimum(plain.tilted(seen.tilt), W)
+        error = float(np.linalg.norm(W - target))
+        idle = float(np.linalg.norm(seen.before - target))
+    gain = accuracy(model.coef_[0], data.X_test, data.y_test) - accuracy(
+        retrained, data.X_test, data.y_test
+    )
+    claim = model.guarantee_
+    return Single(
+        data.name, method, seen.fit.cpu, seen.left, seen.retrain, error, idle,
+        getattr(model, "epsilon_", None), claim.spent, claim.budget,
+        _is_covered(model, error), gain,
+    )  # fmt: skip
+
+
+def _is_covered(model: Any, error: float | None) -> bool | None:
+    """Whether what the certificate says is true; None where there is none."""
+    claim = model.guarantee_
+    if claim.spent is None or claim.budget is None:
+        return None
+    true: float | None = None
+    if hasattr(model, "exact_residual"):
+        true = model.exact_residual()
+    elif hasattr(model, "distance_"):
+        true = error
+    inside: bool = claim.spent <= claim.budget
+    return inside and (true is None or true <= claim.spent * (1 + 1e-9))
+
+
+def single_table(singles: list[Single], yardstick: Yardstick) -> Table:
+    """Return all methods on one table."""
+    names = {"named": yardstick.named.solver, "fastest": yardstick.fastest.solver}
+    title = f"One person leaves: {yardstick.data.describe()}"
+    return Table(title, COLUMNS, [one.row() for one in singles], NOTE.format(**names))
+
+
+def ratio_verdict(one: Single, least: float) -> Verdict:
+    """Judge the speed of single removals."""
+    what = f"{one.data}, one person leaves: {one.method.title}, over the best named retrain"
+    return Verdict(what, f"{one.ratio:,.1f}x", f">= {least:,g}x", one.ratio >= least)
+
+
+def covered_verdict(singles: list[Single]) -> Verdict:
+    """Judge whether every certificate is true."""
+    judged = [one for one in singles if one.covered is not None]
+    wrong = [one.method.title for one in judged if not one.covered]
+    what = f"{singles[0].data}, certificates: what is measured is below what is spent, and that below the budget"
+    reached = f"{len(judged) - len(wrong)} of {len(judged)}" + (f"; not {wrong}" if wrong else "")
+    return Verdict(what, reached, "all", not wrong)
+
+
+def times(ratio: float) -> str:
+    """Write a ratio of times; a loss is called one."""
+    return f"{ratio:,.3g}" if ratio < 100 else f"{ratio:,.0f}" if ratio >= 1 else ""
+
+
+def _number(value: float | None) -> str:
+    return "-" if value is None else f"{value:.2g}"
+
+
+def _share(one: Single) -> str:
+    return "-" if one.spent is None or not one.budget else f"{one.spent / one.budget:.0%}"

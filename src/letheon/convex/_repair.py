@@ -1,0 +1,75 @@
+"""What happens when bounds have used up the budget: measure, then polish."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from letheon.convex._account import Account
+from letheon.convex._bounds import norm
+from letheon.convex._curvature import Curvature
+from letheon.convex._losses import Floats
+from letheon.convex._problem import Problem, n_stored
+
+Solve = Callable[[Floats], Floats]
+
+_MOST_POLISHES = 10
+# A step that leaves more than this share of the gradient was made with a Hessian that is too old.
+_STALE = 0.5
+
+
+@dataclass(frozen=True, eq=False)
+class Repaired:
+    """Parameters, their account, the Hessian if it had to be taken anew, and operations.
+
+    `reach`: the largest change of scores between the origin of the Hessian and `measured_at`.
+    """
+
+    W: Floats
+    account: Account
+    curvature: Curvature | None
+    flops: float
+    measured_at: Floats
+    reach: list[float] | None
+
+
+def repair(
+    problem: Problem,
+    W: Floats,
+    account: Account,
+    solve: Solve,
+    renew: Callable[[Floats], Curvature] | None = None,
+    origin: Floats | None = None,
+) -> Repaired:
+    """Measure the residual at W and, where it is not small, make further Newton steps.
+
+    Parameters
+    ----------
+    problem : Problem
+        Of the rows that stay, noise included.
+    W, account
+        Parameters after a removal, and what bounds say about them.
+    solve : callable
+        An approximate inverse Hessian, times a gradient.
+    renew : callable, optional
+        Takes the Hessian anew at some parameters, when `solve` turns out to be no good.
+    origin : ndarray, optional
+        Where `solve` has its Hessian from; how far the rows' scores are from there is measured too.
+    """
+    measured_at = W
+    if origin is None:
+        gradient, reach = problem.gradient(W), None
+    else:
+        gradient, reach = problem.gradient_and_reach(W, origin)
+    account, flops = account.measured(norm(gradient)), problem.pass_flops
+    curvature = None
+    for number in range(_MOST_POLISHES):
+        if account.is_comfortable or (number and account.is_covered):
+            break
+        before, W = account.spent, W - solve(gradient)
+        gradient = problem.gradient(W)
+        account = account.polished(norm(gradient))
+        flops += problem.pass_flops
+        if renew is not None and not account.is_covered and account.spent > _STALE * before:
+            curvature = renew(W)
+            solve = curvature.solve
+            flops += n_stored(problem.X) * problem.shape[0]
+    return Repaired(W, account, curvature, flops, measured_at, reach)
