@@ -87,10 +87,10 @@ def deltagrad(n_steps: int = DELTAGRAD_STEPS, sigma: float = 0.0, **settings: An
     make = partial(
         _make, DeltaGradClassifier, n_steps=n_steps, sigma=sigma, random_state=0, **settings
     )
-    return Method("DeltaGrad", shown, make, None if sigma else _published)  # type: ignore[arg-type]
+    return Method("DeltaGrad", shown, make, _unknown if sigma else _published)
 
 
-_CERTIFIED = {"epsilon": EPSILON, "delta": DELTA}
+_CERTIFIED: dict[str, Any] = {"epsilon": EPSILON, "delta": DELTA}
 
 
 def _make(kind: Any, data: ConvexSet, **settings: Any) -> Any:
@@ -102,6 +102,10 @@ def _words(**settings: Any) -> str:
         f"{name} {value:g}" if isinstance(value, float) else f"{name} {value}"
         for name, value in settings.items()
     )
+
+
+def _unknown(_: Any) -> None:
+    """Nobody keeps the parameters without noise."""
 
 
 def _published(model: Any) -> Floats:
@@ -145,7 +149,9 @@ class Left(NamedTuple):
     @property
     def fallbacks(self) -> str:
         """What had to be done besides, in words."""
-        return ", ".join(f"{count} {name}" for name, count in sorted(self.rebuilt.items())) or "none"
+        return (
+            ", ".join(f"{count} {name}" for name, count in sorted(self.rebuilt.items())) or "none"
+        )
 
 
 def leave(model: Any, requests: Iterable[list[int]], **options: Any) -> Left:

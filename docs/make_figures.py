@@ -1,4 +1,4 @@
-"""Write the table of figures in docs/forest.md from ``benchmarks/results/forest.json``.
+"""Write the tables of figures in docs/forest.md and docs/convex.md from ``benchmarks/results``.
 
 Run ``python docs/make_figures.py`` after a benchmark; a test compares.
 """
@@ -10,7 +10,11 @@ from typing import Any
 
 ROOT = Path(__file__).resolve().parents[1]
 RESULTS = ROOT / "benchmarks" / "results" / "forest.json"
+CONVEX_RESULTS = ROOT / "benchmarks" / "results" / "convex.json"
 MARKS = re.compile(r"(<!-- figures: begin -->\n).*?(<!-- figures: end -->)", re.DOTALL)
+CONVEX_MARKS = re.compile(
+    r"(<!-- convex figures: begin -->\n).*?(<!-- convex figures: end -->)", re.DOTALL
+)
 DATA = {
     "adult": "Adult",
     "synthetic": "synthetic",
@@ -33,6 +37,9 @@ TIMES = {
     ),
     "lazy `forget` with `subsample=0.1`, median": ("forget, lazy, subsample=.1", "p50 ms"),
 }
+# Tables of the convex benchmark: name of the data set, and its shape.
+SINGLE = re.compile(r"One person leaves: (\w+): ([\d,]+ x [\d,]+)")
+SOLVER = re.compile(r"Newton-Cholesky \(ours or scikit-learn's\), here (.+?), over")
 
 
 class Results:
@@ -104,12 +111,48 @@ def _auc(results: Results, data: str) -> str:
     return f"{ours:.3f} ({theirs:.3f})"
 
 
+def convex_table(found: dict[str, Any]) -> str:
+    """Return the table of single removals: one column per data set, one line per method."""
+    sets = [table for table in found["tables"] if SINGLE.match(table["title"])]
+    titles = [_part(SINGLE, table["title"]) for table in sets]
+    lines = [["", *(title[1] for title in titles)], ["---"] * (len(sets) + 1)]
+    lines.append(["rows x columns", *(title[2] for title in titles)])
+    lines.append(["F is", *(_part(SOLVER, table["note"])[1] for table in sets)])
+    methods = dict.fromkeys(row["method"] for table in sets for row in table["rows"])
+    lines += [[method, *(_single(table, method) for table in sets)] for method in methods]
+    return "".join(f"| {' | '.join(line)} |\n" for line in lines)
+
+
+def _part(pattern: re.Pattern[str], text: str) -> re.Match[str]:
+    found = pattern.search(text)
+    assert found is not None, f"{pattern.pattern} in {text!r}"
+    return found
+
+
+def _single(table: dict[str, Any], method: str) -> str:
+    """Return how much faster than F a request is, and its mean time."""
+    row = next((row for row in table["rows"] if row["method"] == method), None)
+    if row is None:
+        return "-"
+    ratio, took = row["x named"], _duration(row["cpu ms"] / 1000)
+    return f"{ratio}, {took}" if "LOSS" in ratio else f"{ratio}x, {took}"
+
+
 def page(text: str) -> str:
-    """Return the page with the figures of the last benchmark."""
+    """Return the page of forests with the figures of the last benchmark."""
     figures = table(Results(json.loads(RESULTS.read_text(encoding="utf-8"))))
     return MARKS.sub(lambda marks: marks[1] + figures + marks[2], text)
 
 
+def convex_page(text: str) -> str:
+    """Return the page of convex methods with the figures of the last benchmark, if there is one."""
+    if not CONVEX_RESULTS.exists():
+        return text
+    figures = convex_table(json.loads(CONVEX_RESULTS.read_text(encoding="utf-8")))
+    return CONVEX_MARKS.sub(lambda marks: marks[1] + figures + marks[2], text)
+
+
 if __name__ == "__main__":
-    PAGE = ROOT / "docs" / "forest.md"
-    PAGE.write_text(page(PAGE.read_text(encoding="utf-8")), encoding="utf-8")
+    for NAME, MAKE in (("forest.md", page), ("convex.md", convex_page)):
+        PAGE = ROOT / "docs" / NAME
+        PAGE.write_text(MAKE(PAGE.read_text(encoding="utf-8")), encoding="utf-8")

@@ -1,4 +1,4 @@
-"""A stream of erasure requests, answered one by one in well under a millisecond, with a certificate.
+"""A stream of erasure requests, answered one by one in less than a millisecond, and certified.
 
 The table is made up: one row per customer and month. A logistic regression is trained once, with
 secret noise. Then customers leave, day after day; each leaves by one Newton step that looks at

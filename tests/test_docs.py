@@ -19,7 +19,7 @@ from sklearn.tree import DecisionTreeClassifier
 from typer.testing import CliRunner
 
 import letheon
-from letheon import exceptions, measures
+from letheon import convex, exceptions, measures
 from letheon.checks import yield_checks
 from letheon.cli import app
 from letheon.cli._demo import ACTS
@@ -166,7 +166,31 @@ def test_tables_of_methods_are_up_to_date() -> None:
 
 def test_figures_are_those_of_the_benchmark() -> None:
     made = runpy.run_path(str(ROOT / "docs" / "make_figures.py"))
-    assert read("docs/forest.md") == made["page"](read("docs/forest.md")), "run make_figures.py"
+    for name, page in (("forest", made["page"]), ("convex", made["convex_page"])):
+        text = read(f"docs/{name}.md")
+        assert text == page(text), "run make_figures.py"
+
+
+def test_figures_of_single_removals_have_a_column_per_table() -> None:
+    note = "fastest of L-BFGS and Newton-Cholesky (ours or scikit-learn's), here L-BFGS, over the"
+    rows = {
+        "mnist38": [("Influence", "154", 2.7), ("DeltaGrad", "LOSS (0.5)", 1300.0)],
+        "higgs": [("Influence", "4,900", 0.07)],
+    }
+    tables = [
+        {
+            "title": f"One person leaves: {name}: 11,982 x 784, 48.8% positive",
+            "note": note,
+            "rows": [dict(zip(("method", "x named", "cpu ms"), row, strict=True)) for row in found],
+        }
+        for name, found in rows.items()
+    ]
+    made = runpy.run_path(str(ROOT / "docs" / "make_figures.py"))
+    lines = made["convex_table"]({"tables": [*tables, {"title": "Other", "rows": []}]})
+    assert lines.splitlines()[0] == "|  | mnist38 | higgs |"
+    assert "| F is | L-BFGS | L-BFGS |" in lines
+    assert "| Influence | 154x, 2.7 ms | 4,900x, 0.07 ms |" in lines
+    assert "| DeltaGrad | LOSS (0.5), 1.3 s | - |" in lines
 
 
 @pytest.mark.parametrize(
@@ -204,7 +228,14 @@ def parameters(estimator: type) -> list[str]:
     return list(inspect.signature(estimator).parameters)
 
 
+def estimators(module: ModuleType) -> list[type]:
+    found = [getattr(module, name) for name in public_names(module)]
+    return [each for each in found if issubclass(each, letheon.ForgetMixin)]
+
+
 NAMED = {
+    "docs/convex.md": public_names(convex)
+    + [name for estimator in estimators(convex) for name in parameters(estimator)],
     "docs/contract.md": public_names(exceptions),
     "docs/measures.md": public_names(measures),
     "docs/forest.md": parameters(letheon.DaREForestRegressor) + public_names(letheon.forest),
@@ -235,11 +266,17 @@ def test_the_page_of_the_demo_lists_its_acts() -> None:
     assert [act.title for act in ACTS if act.title not in read("docs/cli.md")] == []
 
 
+# Examples of methods that are not exact, and what they find out instead.
+CERTIFIED = {"erasure_stream.py": "within the budget: True"}
+
+
 @pytest.mark.parametrize("example", EXAMPLES, ids=lambda example: example.name)
-def test_examples_run_and_are_exact(example: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_examples_run_and_keep_their_promise(
+    example: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     runpy.run_path(str(example), run_name="__main__")
     said = capsys.readouterr().out
-    assert "equal to a fresh fit: True" in said
+    assert CERTIFIED.get(example.name, "equal to a fresh fit: True") in said
     assert "False" not in said
 
 

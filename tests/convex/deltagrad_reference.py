@@ -1,4 +1,4 @@
-"""DeltaGrad once more, from the formulas: dense, slow, one matrix after the other, no shared code."""
+"""DeltaGrad once more, from the formulas: dense, slow, row by row, and no code of the package."""
 
 from typing import Any, NamedTuple
 
@@ -53,7 +53,7 @@ def row_hessian(w: Floats, x: Floats, kind: str) -> Floats:
 def bfgs_matrix(pairs: list[tuple[Floats, Floats]], least_scale: float = 1e-3) -> Floats:
     """Return the BFGS matrix by its updates, one pair after the other."""
     s, y = pairs[-1]
-    B = max((s @ y) / (s @ s), least_scale) * np.eye(len(s))
+    B: Floats = max(float(s @ y) / float(s @ s), least_scale) * np.eye(len(s))
     for s, y in pairs:
         Bs = B @ s
         B = B - np.outer(Bs, Bs) / (s @ Bs) + np.outer(y, y) / (s @ y)
@@ -108,8 +108,8 @@ class Reference:
             bent = self._product(pairs, v, history)
             if t <= burn_in or (t - burn_in) % period == 0 or bent is None:
                 g = self.mean_gradient(w, held)
-                blocks = zip(pairs, self._blocks(v, n_blocks), self._blocks(g - old_g, n_blocks))
-                for own, s, y in blocks:
+                s_blocks, y_blocks = (self._blocks(u, n_blocks) for u in (v, g - old_g))
+                for own, s, y in zip(pairs, s_blocks, y_blocks, strict=True):
                     if s @ y > 0:
                         own.append((s, y))
             else:

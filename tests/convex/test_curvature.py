@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from letheon.convex import _curvature
-from letheon.convex._curvature import Curvature, Downdate, cholesky, top_eigenvalue
+from letheon.convex._curvature import Curvature, Downdate, Step, cholesky, top_eigenvalue
 from letheon.convex._problem import Problem
 from tests.convex import reference as ref
 from tests.convex.people import KINDS, Recipe, examples, library_problem, longest, recipes
@@ -34,6 +34,13 @@ def downdate(curvature: Curvature, problem: Problem, gone: Any, ridge: float) ->
     return Downdate(curvature, problem.roots(curvature.point, np.asarray(gone)), ridge)
 
 
+def refined(change: Downdate, G: Floats, times: int = 60) -> Step:
+    step = change.solve(G)
+    for _ in range(times):
+        step = change.refine(step, G)
+    return step
+
+
 @examples(300)
 @given(recipe=recipes(), size=st.sampled_from([0.1, 3.0]))
 def test_solving_without_rows_equals_a_dense_solve(recipe: Recipe, size: float) -> None:
@@ -42,9 +49,7 @@ def test_solving_without_rows_equals_a_dense_solve(recipe: Recipe, size: float) 
     curvature = Curvature.at(problem, W)
     change = downdate(curvature, problem, gone, rest.ridge)
     G = recipe.point(1.0, 7)
-    step = change.solve(G)
-    for _ in range(60):
-        step = change.refine(step, G)
+    step = refined(change, G)
     H = ref.hessian(rest, W)
     scale = float(np.linalg.norm(H, 2)) + curvature.radius**2
     left = G - (H @ ref.flat(step.change)).reshape(G.shape, order="F")
@@ -150,7 +155,7 @@ def test_larger_requests_are_factored_anew(n_gone: int, part: str) -> None:
     problem, rest = library_problem(case), case.without(recipe.gone)
     change = downdate(Curvature.at(problem, W), problem, recipe.gone, rest.ridge)
     assert type(change._parts[0]).__name__ == part
-    step = change.refine(change.refine(change.solve(W), W), W)
+    step = refined(change, W)
     np.testing.assert_allclose(step.change, ref.solve(ref.hessian(rest, W), W), rtol=1e-4)
 
 
@@ -215,7 +220,7 @@ def test_wide_rows_and_single_precision_do_not_disturb_the_matrices() -> None:
     case = replace(case, X=case.X.astype(np.float32))
     problem, rest = library_problem(case), case.without(recipe.gone)
     change = downdate(Curvature.at(problem, W), problem, recipe.gone, rest.ridge)
-    step = change.refine(change.refine(change.solve(W), W), W)
+    step = refined(change, W)
     np.testing.assert_allclose(
         step.change, ref.solve(ref.hessian(rest, W), W), rtol=1e-4, atol=1e-7
     )

@@ -1,6 +1,7 @@
 """What is published predicts as the model does and holds nothing that is secret."""
 
 import json
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -26,7 +27,7 @@ def test_the_published_model_answers_alike(
     assert np.array_equal(public.predict(IRIS), model.predict(IRIS))
     assert np.array_equal(public.predict_proba(IRIS), model.predict_proba(IRIS))
     assert np.array_equal(public.decision_function(IRIS), model.decision_function(IRIS))
-    assert public.guarantee == model.guarantee_
+    assert public.guarantee == replace(model.guarantee_, spent=None)
     assert public.classes_ is not None
     assert public.classes_.tolist() == model.classes_.tolist()
 

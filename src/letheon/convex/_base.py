@@ -2,6 +2,7 @@
 
 import copy
 from abc import abstractmethod
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any, ClassVar, Self
@@ -27,16 +28,18 @@ from letheon.convex._design import Design
 from letheon.convex._linear import Linear, classification_loss
 from letheon.convex._losses import Floats, Loss
 from letheon.convex._noise import NoiseSource
-from letheon.convex._problem import Positions, Problem
+from letheon.convex._problem import Positions, Problem, n_stored
 from letheon.convex._published import PublishedModel
 from letheon.convex._settings import check_settings
 from letheon.convex._solve import Solution
 from letheon.exceptions import AssumptionError, EmptyModelError, GuaranteeWarning
 from letheon.inner import remember_features, require_features
+from letheon.parallel import one_thread
 from letheon.rows import Ids, SlotRows, hold_labels, hold_target, row_ids
 from letheon.seeds import seed_from
 
 Counts = NDArray[np.int64] | None
+_SMALL = 2**22
 
 
 @dataclass(frozen=True, eq=False)
@@ -149,7 +152,8 @@ class ConvexBase(ForgetMixin, BaseEstimator):
             self._check_settings()
             seed, source = seed_from(self.random_state), NoiseSource(self.noise_seed)
             held = self._hold(X, y, ids)
-            trained = self._train(held, source, seed)
+            with one_thread_if_small(held.rows.X):
+                trained = self._train(held, source, seed)
             remember_features(self, X)
             vars(self).pop("tuning_", None)
             attributes = {
@@ -166,7 +170,8 @@ class ConvexBase(ForgetMixin, BaseEstimator):
         """Return a model to give away: parameters and claim, without rows, noise or account."""
         require_fitted(self)
         with exclusive(self):
-            return PublishedModel(self.model_, self.guarantee_)
+            # What was spent depends on the requests; the claim is about the parameters alone.
+            return PublishedModel(self.model_, replace(self.guarantee_, spent=None))
 
     @property
     def coef_(self) -> Floats:
@@ -396,6 +401,14 @@ def _holdings(held: Held, source: NoiseSource, trained: Trained) -> dict[str, An
         "n_iter_": trained.n_iter,
         **trained.attributes,
     }
+
+
+def one_thread_if_small(X: Any) -> AbstractContextManager[None]:
+    """Return a context in which small problems use one BLAS thread: more would wait for each other.
+
+    Large ones use what there is; no claim here rests on the last bits.
+    """
+    return one_thread() if n_stored(X) < _SMALL else nullcontext()
 
 
 def unconverged(solution: Solution, tolerance: float) -> tuple[Warning, ...]:

@@ -35,14 +35,11 @@ class Checkpoints:
         Blocks of the Hessian at every point.
     nearest : ndarray of shape (T,)
         Which point stands for each step.
-    n_rows : int
-        Number of rows when they were taken.
     """
 
     points: Floats
     blocks: list[list[Floats]]
     nearest: NDArray[np.int64]
-    n_rows: int
 
     @classmethod
     def along(cls, problem: Problem, path: Trajectory, n_checkpoints: int) -> "Checkpoints":
@@ -52,7 +49,7 @@ class Checkpoints:
         points = path.points[nodes].copy()
         hessians = [problem.hessian(point.reshape(K, d).T) for point in points]
         blocks = [[np.asfortranarray(block) for block in each] for each in hessians]
-        return cls(points, blocks, nearest, problem.n_held)
+        return cls(points, blocks, nearest)
 
     def without(self, removed: Removed) -> "Checkpoints":
         """Return the Hessians of the rows that stay, in memory of their own."""
@@ -61,7 +58,7 @@ class Checkpoints:
             _downdated(each, removed, point.reshape(K, d).T)
             for each, point in zip(self.blocks, self.points, strict=True)
         ]
-        return Checkpoints(self.points, blocks, self.nearest, self.n_rows)
+        return Checkpoints(self.points, blocks, self.nearest)
 
 
 def _nodes(points: Floats, n_nodes: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:

@@ -141,7 +141,8 @@ class Curvature:
     def offsets(self, W: Floats) -> list[float]:
         """Numbers a, one per block, with |x (W - W0)| <= radius * a for all rows held."""
         since = block_norms(W - self._anchor, len(self.blocks))
-        return [reach / self.radius + more for reach, more in zip(self._reach, since, strict=True)]
+        radius = self.radius or 1.0  # of rows that are all zeros nothing is reached
+        return [reach / radius + more for reach, more in zip(self._reach, since, strict=True)]
 
     def note_reach(self, W: Floats, reach: list[float]) -> None:
         """Remember how far the scores at W are from those at the point, at most."""

@@ -7,6 +7,7 @@ from types import SimpleNamespace
 from typing import Any, ClassVar
 
 import numpy as np
+import scipy.sparse as sp
 from sklearn.utils import Tags
 
 from letheon.base import Outcome, Removal, require_fitted
@@ -148,9 +149,10 @@ class DeltaGradClassifier(ConvexClassifier):
     Notes
     -----
     **Guarantee**: empirical. By the theorem of Wu et al. the replay is off a retrain by o(m/n),
-    while doing nothing is off by O(m/n). Its constants are unknown here, its assumptions are not checked,
-    and it does not say what noise would hide. `distance_bound_` rests on strong convexity alone
-    and is measured after every request; that the descent itself has not arrived is part of it.
+    while doing nothing is off by O(m/n). Its constants are unknown here, its assumptions are not
+    checked, and it does not say what noise would hide. `distance_bound_` rests on strong
+    convexity alone and is measured after every request; that the descent itself has not arrived
+    is part of it.
 
     A request that leaves less than half of the rows of the last training, or that takes the last
     row of a class, is answered by training from scratch.
@@ -355,7 +357,8 @@ class DeltaGradClassifier(ConvexClassifier):
 
     def _replay_flops(self, problem: Problem, removed: Removed, replay: Replay) -> float:
         d, K = problem.shape
-        own = 4.0 * len(removed.y) * d * K * self.n_steps / self.pace_.n_batches
+        stored: int = removed.rows.nnz if sp.issparse(removed.rows) else removed.rows.size
+        own = 4.0 * stored * K * self.n_steps / self.pace_.n_batches
         measured = problem.pass_flops if self.measure_distance else 0.0
         if self.hessian == "cached":
             size = block_size(problem)

@@ -16,15 +16,16 @@ from letheon.convex._cache import Cache
 from letheon.convex._change import Change
 from letheon.convex._descent_engines import ByResidual, ByTheorem, Engine, Found, InParts, Kept
 from letheon.convex._descent_settings import (
-    REGULARIZED,
     check_descent_settings,
+    has_outgrown,
     limit_of,
+    parts_of,
     plan_of,
     scale_of,
 )
 from letheon.convex._descent_steps import Move, Trail
 from letheon.convex._descent_theory import DistributedPlan, Plan
-from letheon.convex._distributed import Parts, part_size
+from letheon.convex._distributed import Parts
 from letheon.convex._losses import Floats
 from letheon.convex._noise import NoiseSource, Sealed
 from letheon.convex._problem import Positions, Problem
@@ -46,9 +47,8 @@ FACTS = MethodFacts(
     definition_name="descent-to-delete",
 )
 
-_SHARED = ("strongly-convex", "intercept-regularised", "noise-secret")
+_SHARED = ("strongly-convex", "intercept-regularised", "noise-secret", "row-count-public")
 _REGULARISER = {"per_sample": "regulariser-per-sample", "total": "regulariser-in-total"}
-_BY_THEOREM = ("rows-bounded", "half-of-rows-held")
 _REFERENCES = {
     ("basic", "secret", "residual"): "distance bounded by the measured gradient; analytic Gaussian",
     ("basic", "published", "residual"): "as secret; no state is kept but what is published",
@@ -69,7 +69,6 @@ _RESIDUAL_STATE = {
     "parts_": "parameters of the parts without noise, sealed, and the rows drawn",
     "top_": "a bound of the largest eigenvalue, from when these rows were there",
     "n_changed_": "how many rows were changed since the fit",
-    "plan_": "the number of rows of the first fit",
     "cache_": "point of an earlier Hessian; in memory only",
 }
 _LEAST_SPENT = 2.0**-60
@@ -143,7 +142,7 @@ class DescentToDeleteClassifier(ConvexClassifier):
     coef_, intercept_, classes_ : ndarray
         Published parameters and labels held.
     sigma_ : float
-        Scale of the noise. By theorem it is fixed at the first fit.
+        Scale of the noise.
     distance_ : float
         Bound of the distance of the parameters to the optimum before noise. Confidential, as it is
         measured on the rows; the guarantee has it rounded up to a power of two.
@@ -160,9 +159,9 @@ class DescentToDeleteClassifier(ConvexClassifier):
     -----
     **Guarantee.** Certified: the published parameters are (epsilon, delta)-indistinguishable from
     those of a retrained model. If |W - W*| <= a for both, noise must hide a shift of 2a, so
-    ``a = sigma mu(epsilon, delta) / 2`` with mu the exact Gaussian trade-off. By theorem, retrained
-    means: with the scale `sigma_` of the first fit. Every fit has the same if `sigma` is given.
-    When fewer than half of the rows of the first fit are left, a request retrains.
+    ``a = sigma mu(epsilon, delta) / 2`` with mu the exact Gaussian trade-off. The number of rows
+    is not hidden: by theorem and in parts, noise, extra regulariser and sizes are those for the
+    next power of two, and a request after which that is another one retrains.
 
     With ``state="published"`` requests may depend on what was published before. The secret state
     is not covered by the certificate: it must stay secret, like the rows in the same file.
@@ -275,8 +274,8 @@ class DescentToDeleteClassifier(ConvexClassifier):
         sigma = scale_of(self, plan)
         limit = limit_of(self, sigma)
         problem = _regularised(problem, plan)
-        size = part_size(problem.n_held, self.xi)
-        found = self._engine(plan, limit, size, seed).train(problem, source)
+        engine = self._engine(plan, limit, parts_of(self, problem.n_held), seed)
+        found = engine.train(problem, source)
         doubts = self._doubts()
         self._note_distance(doubts, found.distance, limit)
         weights = self._published(found, problem, sigma, source)
@@ -301,7 +300,7 @@ class DescentToDeleteClassifier(ConvexClassifier):
         positions = removal.where
         before = _regularised(self._problem(self._held()), self.plan_)
         move = Move(before, before.without(positions), positions, self.rows_.alive, adds=False)
-        if self.plan_ is not None and 2 * move.after.n_held < self.plan_.n_rows:
+        if has_outgrown(self, before.n_held, move.after.n_held):
             return self._retrain(positions)
         wipe = partial(self.rows_.wipe, positions)
         return self._moved(move, {"counts_": counts}, (wipe,))
@@ -322,7 +321,7 @@ class DescentToDeleteClassifier(ConvexClassifier):
         codes = np.searchsorted(classes, labels.astype(classes.dtype)).astype(np.int64)
         rows.append(new, codes, row_ids(ids, len(codes)))
         held = Held(rows, classes, np.bincount(rows.y, minlength=len(classes)))
-        if len(classes) > len(self.classes_):
+        if len(classes) > len(self.classes_) or has_outgrown(self, n_before, len(rows)):
             return self._trained_anew(held)
         before = _regularised(self._problem(self._held()), self.plan_)
         after = _regularised(self._problem(held), self.plan_)
@@ -348,7 +347,7 @@ class DescentToDeleteClassifier(ConvexClassifier):
     ) -> Change:
         """Prepare the change that a move of rows makes."""
         source = copy.copy(self.source_)
-        size = self.parts_[0].ranks.shape[0] if self.parts_ else 0
+        size = parts_of(self, move.after.n_held)
         engine = self._engine(self.plan_, self.limit_, size, self.seed_)
         found = engine.update(move, self._kept(), source)
         doubts = self._doubts()
@@ -446,13 +445,7 @@ class DescentToDeleteClassifier(ConvexClassifier):
         if self.state == "secret":
             codes.append("state-secret")
         if self.stop == "theorem":
-            codes += _BY_THEOREM
-            if self.sigma is None:
-                codes.append("scale-of-first-fit")
-        if self.variant in REGULARIZED:
-            codes.append("regulariser-of-first-fit")
-        if self.variant == "distributed":
-            codes.append("sizes-of-first-fit")
+            codes.append("rows-bounded")
         return tuple(codes)
 
     def _residue(self) -> tuple[str, ...]:

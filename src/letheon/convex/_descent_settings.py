@@ -14,6 +14,7 @@ from letheon.convex._descent_theory import (
     geometry,
     hidden_distance,
     natural_radius,
+    nominal_rows,
     strong_regulariser,
     weak_regulariser,
 )
@@ -86,7 +87,7 @@ def _check_together(model: Any) -> None:
 
 
 def plan_of(model: Any, problem: Problem) -> Plan | None:
-    """Return the plan for the first fit on these rows; None for the residual stop."""
+    """Return the plan of a fit on these rows; None for the residual stop."""
     if model.stop == "residual":
         return None
     row_norm = model.row_norm * (1 + NORM_ROUNDING)
@@ -94,9 +95,9 @@ def plan_of(model: Any, problem: Problem) -> Plan | None:
     strong = model.l2 + _extra_regulariser(model, problem, row_norm, radius)
     shape = geometry(problem.loss, row_norm, strong, radius)
     epsilon, delta = shares(model)
-    n, many = problem.n_held, model.iterations
+    n, many = nominal_rows(problem.n_held), model.iterations
     if model.variant == "distributed":
-        size = part_size(n, model.xi)
+        size = parts_of(model, problem.n_held)
         return DistributedPlan.of(shape, n, size, model.xi, many, epsilon, delta)
     if model.state == "published":
         return _published_plan(model, shape, problem)
@@ -108,7 +109,7 @@ def _published_plan(model: Any, shape: Geometry, problem: Problem) -> PublishedP
     d, K = problem.shape
     return PublishedPlan.of(
         shape,
-        problem.n_held,
+        nominal_rows(problem.n_held),
         d * K,
         model.iterations,
         model.epsilon,
@@ -125,7 +126,19 @@ def _extra_regulariser(model: Any, problem: Problem, row_norm: float, radius: fl
     best = strong_regulariser if model.variant == "regularized-strong" else weak_regulariser
     d, K = problem.shape
     gap = zcdp_gap(model.epsilon, model.delta)
-    return best(problem.loss, row_norm, radius, problem.n_held, d * K, model.iterations, gap)
+    n = nominal_rows(problem.n_held)
+    return best(problem.loss, row_norm, radius, n, d * K, model.iterations, gap)
+
+
+def parts_of(model: Any, n_rows: int) -> int:
+    """Return the number of parts, and of rows in each: that of N/2 rows."""
+    return part_size(nominal_rows(n_rows) // 2, model.xi)
+
+
+def has_outgrown(model: Any, n_before: int, n_after: int) -> bool:
+    """Whether a fresh fit on the new number of rows would have another plan or other parts."""
+    depends = model.stop == "theorem" or model.variant == "distributed"
+    return depends and nominal_rows(n_before) != nominal_rows(n_after)
 
 
 def scale_of(model: Any, plan: Plan | None) -> float:

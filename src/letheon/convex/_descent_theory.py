@@ -3,8 +3,8 @@
 Every row's loss, regulariser included, is mu-strongly convex, M-smooth and L-Lipschitz on the ball
 |W| <= B. A step of length ``2 / (M + mu)`` on the mean of n rows shrinks the distance to its
 optimum by ``gamma = (M - mu) / (M + mu)``, and one row moves the optimum by at most
-``2L / (mu n)``. While half of the n rows of the first fit or more are held, that is at most
-``jolt = 4L / (mu n)``.
+``2L / (mu n)``. For the n of the theorems stands N, the power of two with N/2 <= n < N, so that a
+fresh fit has the same constants; one row then moves the optimum by ``jolt = 4L / (mu N)`` at most.
 
 What a certificate rests on is that both the model that forgot and a fresh one are within a
 `distance` s of the same optimum. Noise then hides a shift of 2s.
@@ -45,7 +45,7 @@ class Geometry:
         return 2.0 / (self.smooth + self.strong)
 
     def jolt(self, n_rows: int) -> float:
-        """How far one row moves the optimum, while half of the rows are left: 4L / (mu n)."""
+        """How far one row moves the optimum, with n_rows / 2 rows or more: 4L / (mu n)."""
         return 2.0 * sensitivity(self.slope, self.strong, n_rows)
 
     def rounding(self, n_rows: int) -> float:
@@ -59,6 +59,15 @@ class Geometry:
 def sensitivity(slope: float, strong: float, n_rows: int) -> float:
     """Distance of the optima of two sets that differ by one of n >= 2 rows: 2L / (mu n)."""
     return 2.0 * slope / (strong * n_rows)
+
+
+def nominal_rows(n_rows: int) -> int:
+    """Return N, the power of two with N/2 <= n < N: plans are made for it.
+
+    The theorems fix noise and regulariser by the n of the first fit and hold down to n/2 rows. A
+    fresh fit on fewer rows would have others, and show it. These are the same until N changes.
+    """
+    return 1 << n_rows.bit_length()
 
 
 def geometry(loss: Loss, row_norm: float, strong: float, radius: float) -> Geometry:

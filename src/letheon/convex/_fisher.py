@@ -300,7 +300,7 @@ class FisherClassifier(ConvexClassifier):
             "cache_": Cache(fisher.expansion),
             "downgraded_": doubts.text,
         }
-        return Trained(attributes, flops, (*warnings, *doubts.warnings))
+        return Trained(attributes, flops, (*warnings, *doubts.warnings), solution.n_iter)
 
     def _tolerance(self, problem: Problem) -> float:
         return self.tol * problem.n_held
@@ -470,7 +470,7 @@ def _finished(problem: Problem, solution: Solution, fisher: Fisher) -> Solution:
     flops = solution.flops + problem.pass_flops
     if np.linalg.norm(gradient) >= solution.residual:
         return solution._replace(flops=flops)
-    return Solution(W, gradient, flops)
+    return Solution(W, gradient, flops, solution.n_iter)
 
 
 def _wipe(rows: SlotRows, positions: Positions, expansion: Expansion | None) -> None:

@@ -23,8 +23,6 @@ from letheon.convex._losses import Floats, Loss
 from letheon.convex._problem import Positions, Problem, roots_of
 from letheon.convex._solve import conjugate_gradients, join, split
 
-# A sum of squares in double precision is off by this share at most, times the number of columns.
-_ROUNDING = 2.3e-16
 # The linear system is solved to this share of its target, or as well as so many repetitions can.
 _LINEAR = 1e-13
 _MOST_REFINEMENTS = 4
@@ -44,21 +42,11 @@ class View(NamedTuple):
 
 
 def look(problem: Problem, W: Floats) -> View:
-    """Return gradient and scores at W; one pass over the rows.
-
-    Rows to be left out count nothing from the start: to add and subtract them would lose the digits
-    of all others if they are long.
-    """
-    gradient, scores, gone = problem._smooth_part(W), [], np.sort(problem.gone)
-    begin = 0
-    for rows, y in problem._blocks():
-        Z = rows @ W
-        slope = problem.loss.slope(Z, y)
-        first, last = np.searchsorted(gone, [begin, begin + len(y)])
-        slope[gone[first:last] - begin] = 0.0
-        gradient += rows.T @ slope
-        scores.append(Z)
-        begin += len(y)
+    """Return gradient and scores at W; one pass over the rows."""
+    gradient, scores = problem._smooth_part(W), []
+    for block in problem._blocks():
+        scores.append(block.scores(W))
+        gradient += block.sum(problem.loss.slope(scores[-1], block.y))
     return View(gradient, scores[0] if len(scores) == 1 else np.concatenate(scores))
 
 
@@ -87,7 +75,6 @@ class Expansion:
     def __init__(self, problem: Problem, curvature: Curvature) -> None:
         self.curvature = curvature
         self.scores = look(problem, curvature.point).scores
-        self.scores[problem.gone] = 0.0
         self._ridge = problem.ridge
         self._size = curvature.point.size
         trace = sum(float(np.trace(block.inverse)) for block in curvature.blocks)
@@ -98,22 +85,20 @@ class Expansion:
         """Evaluate the Hessian of the problem's rows at W."""
         return cls(problem, Curvature.at(problem, W, radius=radius, seed=seed))
 
-    def shape(self, after: Problem) -> Shape:
-        """Return bounds for the remaining rows.
+    def shape(self, after: Problem, error: float) -> Shape:
+        """Return bounds for the remaining rows; `error` is that of the matrices without the others.
 
         Rows that leave take curvature away, which lowers eigenvalues and degrees of freedom. A
         regulariser that shrinks raises the latter, by no more than the factor it shrinks by.
         """
         freedom = self._freedom * max(self._ridge / after.ridge, 1.0)
-        top = float(max(self.curvature.tops))
-        n_sums = 2 + self.curvature.n_downdates
         return Shape(
-            top=top,
+            top=max(self.curvature.tops),
             freedom=min(freedom, float(self._size)),
             size=self._size,
             radius=self.curvature.radius,
             concordance=after.loss.concordance,
-            rounding=n_sums * _ROUNDING * len(self.curvature.point) * top / after.ridge,
+            rounding=error / after.ridge,
         )
 
 
@@ -162,7 +147,8 @@ class Expanded:
 
     def shape(self) -> Shape:
         """Return bounds."""
-        return self._expansion.shape(self._after)
+        error = (self._downdate or self._expansion.curvature).error
+        return self._expansion.shape(self._after, error)
 
     def step(self, W: Floats, gradient: Floats) -> Floats:  # noqa: ARG002
         """Return H^(-1) gradient, refined to rounding where H has changed."""

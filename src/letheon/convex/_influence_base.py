@@ -146,8 +146,8 @@ class InfluenceBase(ConvexBase):
     def exact_residual(self) -> float:
         """Return the norm of the gradient on the rows held, noise included: one pass over them.
 
-        The account holds an upper bound of this number. Whoever knows the number and the rows knows
-        no more about the noise than its norm; still, it is not published anywhere.
+        The account holds an upper bound of this number, and receipts quote the account. They are
+        for whoever runs the model: the claim is about the parameters, so `publish` leaves it out.
         """
         self._require_rows("exact_residual")
         with exclusive(self):
@@ -195,7 +195,7 @@ class InfluenceBase(ConvexBase):
         if is_dense(problem):
             curvature = self._curvature_at(problem, solution.W, seed).warm()
             solution = _finished(problem, solution, curvature)
-        account = Account(solution.residual, self._limit(problem.ridge))
+        account = Account(solution.residual, self._limit(problem.n_held, problem.ridge))
         doubts = self._doubts()
         if self._wants_certificate and not account.is_covered:
             doubts.note(
@@ -225,12 +225,14 @@ class InfluenceBase(ConvexBase):
         """Return the account with the limit after a removal: without noise it follows the ridge."""
         if self.sigma > 0.0:
             return self.account_
-        return replace(self.account_, limit=self._limit(setting.ridge_after))
+        return replace(self.account_, limit=self._limit(setting.n_left, setting.ridge_after))
 
-    def _limit(self, ridge: float) -> float:
+    def _limit(self, n_rows: int, ridge: float) -> float:
+        """Return what the account may spend; a retrain may leave a residual of its own."""
         if self.sigma == 0.0:
             return _DISTANCE_WITHOUT_NOISE * ridge
-        return residual_limit(self.sigma, self.epsilon, self.delta)
+        hidden = residual_limit(self.sigma, self.epsilon, self.delta)
+        return max(hidden - self.tol * n_rows, 0.0)
 
     def _require_rows(self, what: str) -> None:
         require_fitted(self)

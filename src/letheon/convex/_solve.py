@@ -15,6 +15,8 @@ DENSE_LIMIT = 5000
 _NEWTON_LIMIT = 200
 _LEAST_DECREASE = 1e-4
 _MOST_HALVINGS = 40
+# Steps in a row that do not lower the gradient: what is left is rounding.
+_MOST_IDLE = 3
 
 
 class Solution(NamedTuple):
@@ -85,8 +87,8 @@ def quasi_newton(problem: Problem, W: Floats, tolerance: float, max_iter: int) -
 def newton(problem: Problem, W: Floats, tolerance: float, max_iter: int) -> Solution:
     """Damped Newton from W, by Cholesky factors or, with many columns, conjugate gradients."""
     gradient, flops = problem.gradient(W), problem.pass_flops
-    n_iter = 0
-    while n_iter < max_iter:
+    n_iter, n_idle = 0, 0
+    while n_iter < max_iter and n_idle < _MOST_IDLE:
         size = np.linalg.norm(gradient)
         if size <= tolerance:
             break
@@ -94,8 +96,7 @@ def newton(problem: Problem, W: Floats, tolerance: float, max_iter: int) -> Solu
         step, spent = newton_step(problem, W, gradient)
         W, gradient, passes = _line_search(problem, W, gradient, step)
         flops += spent + passes * problem.pass_flops
-        if np.linalg.norm(gradient) >= size and passes > _MOST_HALVINGS:
-            break
+        n_idle = 0 if np.linalg.norm(gradient) < size else n_idle + 1
     return Solution(W, gradient, flops, max(1, n_iter))
 
 

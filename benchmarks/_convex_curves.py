@@ -1,0 +1,225 @@
+"""The survey's trade-offs: what noise, mini-batches, exact steps and iterations buy.
+
+Efficiency is a retrain over a request. Effectiveness and certifiability are errors of accuracy
+beside the retrained optimum without noise, on test rows and on the rows that left (SAPE in
+percent; less is better).
+"""
+
+import warnings
+from collections.abc import Callable
+from functools import partial
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from benchmarks._convex_deltagrad import own_descent
+from benchmarks._convex_models import (
+    Floats,
+    Method,
+    Yardstick,
+    accuracy,
+    deltagrad,
+    descent,
+    fisher,
+    influence,
+)
+from benchmarks._convex_retrain import optimum
+from benchmarks._convex_single import times
+from benchmarks._report import Table, timed
+from letheon.exceptions import AssumptionError, GuaranteeWarning
+from letheon.measures import sape
+
+__all__ = ["Gone", "Point", "curve_table", "iterations", "minibatches", "periods", "sigmas"]
+
+COLUMNS = (
+    "data", "leave", "method", "dial", "value", "x named", "effectiveness: SAPE test",
+    "certifiability: SAPE deleted", "error", "epsilon", "extra",
+)  # fmt: skip
+NOTE = (
+    "All people of a line leave in one request: random ones of the second class only, so that the "
+    "two classes are no longer balanced as they were. *SAPE test* and *SAPE deleted*: 100 |a - b| "
+    "/ (a + b) of the accuracies of the published model and of the retrained optimum without "
+    "noise, on the test rows and on the rows that left; mean of {repeats} runs with fresh noise. "
+    "*x named*: the fastest of L-BFGS and Newton-Cholesky over the mean request. *error*: "
+    "distance to the retrained optimum before noise. "
+)
+
+
+class Gone(NamedTuple):
+    """Who leaves a table, what a retrain without them takes, and where it ends."""
+
+    yardstick: Yardstick
+    ids: NDArray[np.int64]
+    seconds: float
+    W: Floats
+
+    @classmethod
+    def of(cls, yardstick: Yardstick, n_people: int) -> "Gone":
+        """Choose random people of the second class."""
+        data = yardstick.data
+        those = np.random.default_rng(4).permutation(np.flatnonzero(data.y == 1))
+        ids = those[:n_people]
+        retrain = yardstick.beside(ids, lambda: None)[1]
+        W = optimum(yardstick.problem.without(ids), yardstick.best.W[:, 0])
+        return cls(yardstick, ids, retrain.named, W)
+
+
+class Point(NamedTuple):
+    """One setting of one dial. Ratio and errors are None where the method refused."""
+
+    data: str
+    n_gone: int
+    method: str
+    dial: str
+    value: float
+    ratio: float | None = None
+    test: float | None = None
+    deleted: float | None = None
+    error: float | None = None
+    epsilon: float | None = None
+    extra: str = ""
+
+    def row(self) -> tuple[Any, ...]:
+        """Return the line of a table."""
+        numbers = (self.test, self.deleted, self.error, self.epsilon)
+        return (
+            self.data, self.n_gone, self.method, self.dial, f"{self.value:g}",
+            "-" if self.ratio is None else times(self.ratio),
+            *("-" if number is None else f"{number:.2g}" for number in numbers), self.extra,
+        )  # fmt: skip
+
+
+class Run(NamedTuple):
+    """One fit and one request."""
+
+    cpu: float
+    test: float
+    deleted: float
+    error: float | None
+    epsilon: float | None
+    model: Any
+
+
+def _run(method: Method, gone: Gone, **options: Any) -> Run:
+    data = gone.yardstick.data
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", GuaranteeWarning)
+        model = method.make(data).fit(data.X, data.y)
+        _, seconds = timed(partial(model.forget, gone.ids.tolist(), **options))
+    W = np.asarray(model.coef_[0])
+    test = (data.X_test, data.y_test)
+    left = (data.X[gone.ids], data.y[gone.ids])
+    bare, tilt = method.bare(model), method.tilt(model)
+    target = gone.W
+    if tilt is not None:
+        target = optimum(gone.yardstick.problem.without(gone.ids).tilted(tilt), W)
+    return Run(
+        seconds.cpu,
+        sape(accuracy(W, *test), accuracy(gone.W, *test)),
+        sape(accuracy(W, *left), accuracy(gone.W, *left)),
+        None if bare is None else float(np.linalg.norm(bare - target)),
+        getattr(model, "epsilon_", None),
+        model,
+    )
+
+
+def _point(
+    method: Method, gone: Gone, dial: str, value: float, repeats: int, **options: Any
+) -> tuple[Point, Any]:
+    """Return the mean of some runs, and the last model; a refusal is a result too."""
+    name = method.name
+    point = Point(gone.yardstick.data.name, len(gone.ids), name, dial, value)
+    try:
+        runs = [_run(method, gone, **options) for _ in range(repeats)]
+    except AssumptionError as error:
+        return point._replace(extra=f"refused: {str(error).partition(';')[0]}"), None
+    errors = [run.error for run in runs if run.error is not None]
+    measured = point._replace(
+        ratio=gone.seconds / float(np.mean([run.cpu for run in runs])),
+        test=float(np.mean([run.test for run in runs])),
+        deleted=float(np.mean([run.deleted for run in runs])),
+        error=float(np.mean(errors)) if errors else None,
+        epsilon=runs[-1].epsilon,
+    )
+    return measured, runs[-1].model
+
+
+def sigmas(
+    gone: Gone, grid: dict[str, tuple[float, ...]], repeats: int, n_steps: int
+) -> list[Point]:
+    """Turn the noise of every method; their scales have nothing to do with each other."""
+    makers: dict[str, Callable[[float], Method]] = {
+        "Influence": influence,
+        "Fisher": fisher,
+        "Descent-to-Delete": descent,
+        "DeltaGrad": lambda sigma: deltagrad(n_steps, sigma=sigma, hessian="cached"),
+    }
+    found = []
+    for name, make in makers.items():
+        for sigma in grid[name]:
+            point, model = _point(make(sigma), gone, "sigma", sigma, repeats)
+            found.append(point._replace(extra=_fallbacks(model)))
+    return found
+
+
+def _fallbacks(model: Any) -> str:
+    account = getattr(model, "account_", None)
+    if account is None:
+        return ""
+    names = ("exact", "polishes", "hessians", "retrains")
+    counts = {name: getattr(account, name, 0) for name in names}
+    return ", ".join(f"{count} {name}" for name, count in counts.items() if count)
+
+
+def minibatches(gone: Gone, sizes: tuple[int, ...]) -> list[Point]:
+    """Turn m' of Influence and Fisher: one Hessian per mini-batch, then all at once."""
+    found, m = [], len(gone.ids)
+    for method in (influence(10.0), fisher()):
+        chosen = (*(size for size in sizes if size < m), m)
+        found += [_point(method, gone, "m'", size, 1, batch_size=size)[0] for size in chosen]
+        kept = _point(method, gone, "m'", m, 1)[0]
+        found.append(kept._replace(extra="all at once, kept Hessian"))
+    return found
+
+
+def periods(
+    gone: Gone, values: tuple[int, ...], counts: tuple[int, ...], n_steps: int
+) -> list[Point]:
+    """Turn T0 of plain DeltaGrad, and the number of cached Hessians."""
+    settings: list[tuple[str, int, dict[str, Any]]] = [
+        *(("T0", value, {"period": value}) for value in values),
+        *(("Hessians", n, {"hessian": "cached", "n_checkpoints": n}) for n in counts),
+    ]
+    found: list[Point] = []
+    own: Any = None
+    for dial, value, chosen in settings:
+        method = deltagrad(n_steps, **chosen)
+        point, model = _point(method, gone, dial, value, 1)
+        if own is None:
+            own, seconds = own_descent(gone.yardstick, n_steps, model.learning_rate_, gone.ids)
+        ratio = seconds * (point.ratio or 0.0) / gone.seconds
+        off = float(np.linalg.norm(model.coef_ - own.coef_))
+        extra = f"{ratio:,.1f}x own descent"
+        found.append(point._replace(error=off, extra=extra))
+    return found
+
+
+def iterations(gone: Gone, values: tuple[int, ...], repeats: int) -> list[Point]:
+    """Turn I of Descent-to-Delete by theorem, from the secret and from the published state."""
+    found = []
+    for state in ("secret", "published"):
+        for value in values:
+            method = descent(None, stop="theorem", state=state, iterations=value)
+            point, model = _point(method, gone, "I", value, repeats)
+            if model is not None:
+                extra = f"sigma {model.sigma_:.3g}, {model.n_passes_:.0f} passes"
+                point = point._replace(extra=extra)
+            found.append(point._replace(method=f"{method.name}, {state}"))
+    return found
+
+
+def curve_table(title: str, points: list[Point], repeats: int, note: str = "") -> Table:
+    """Return the curves of one dial."""
+    rows = [point.row() for point in points]
+    return Table(title, COLUMNS, rows, NOTE.format(repeats=repeats) + note)

@@ -1,0 +1,162 @@
+"""Memory of one convex model in a fresh process: fit, single removals and a batch."""
+
+import ctypes
+import gc
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from benchmarks._convex_data import ConvexSet
+from benchmarks._convex_models import Method, deltagrad, descent, fisher, influence
+from benchmarks._data import ROOT
+from benchmarks._forest_fresh import ONE_THREAD, _resident
+from benchmarks._report import Table, Verdict
+
+__all__ = ["Memory", "memories", "memory_table", "memory_verdicts"]
+
+MOST_BYTES = 2_000_000_000
+DELTAGRAD = "DeltaGrad cached"
+METHODS = ("Influence", "Fisher", "Descent-to-Delete", DELTAGRAD)
+N_HESSIANS = 4
+FEW_STEPS = 20  # memory does not depend on more
+COLUMNS = (
+    "method", "peak MB", "data MB", "held MB", "fit: peak over held MB", "one leaves: MB",
+    "1% leave: MB", "1% leave: in tables",
+)  # fmt: skip
+NOTE = (
+    "A fresh process with nothing else in it, {shape} as float64. *peak*: the highest resident "
+    "memory of the whole process: Python, libraries, the caller's table and everything else. "
+    "*held*: what the fitted model holds, its own copy of the rows in it. The others: the highest "
+    "point of a call over what was resident before it (for the fit: over what it leaves). *in "
+    "tables*: in units of the table, {table:,.0f} MB: a gradient per row would take 1 or more. One "
+    "Hessian of {p:,} columns has {square:,.0f} MB; DeltaGrad writes all of its {hessians} anew. MB "
+    "are 10^6 bytes."
+)
+
+
+class Memory(NamedTuple):
+    """Bytes."""
+
+    method: str
+    peak: int
+    data: int
+    held: int
+    fit: int
+    one: int
+    batch: int
+
+    def row(self) -> tuple[Any, ...]:
+        """Return the line of a table, in MB."""
+        numbers = (f"{value / 1e6:,.0f}" for value in self[1:])
+        return (self.method, *numbers, f"{self.batch / self.data:.2f}")
+
+
+def memories(data: ConvexSet, methods: tuple[str, ...]) -> list[Memory]:
+    """Measure every method in a process of its own."""
+    with TemporaryDirectory() as name:
+        folder = Path(name)
+        np.save(folder / "X.npy", data.X)
+        np.save(folder / "y.npy", data.y)
+        return [_measure(folder, {"method": name, "l2": data.l2}) for name in methods]
+
+
+def _measure(folder: Path, job: dict[str, Any]) -> Memory:
+    command = [sys.executable, "-m", "benchmarks._convex_fresh", str(folder), json.dumps(job)]
+    environment = {**os.environ, **ONE_THREAD}
+    done = subprocess.run(command, stdout=subprocess.PIPE, check=True, cwd=ROOT, env=environment)
+    return Memory(**json.loads(done.stdout))
+
+
+def _method(name: str) -> Method:
+    makers: dict[str, Callable[[], Method]] = {
+        "Influence": partial(influence, 1.0),
+        "Fisher": fisher,
+        "Descent-to-Delete": descent,
+        DELTAGRAD: partial(deltagrad, FEW_STEPS, hessian="cached", n_checkpoints=N_HESSIANS),
+    }
+    return makers[name]()
+
+
+class _Watch:
+    """Highest points of memory, since the start and since the last look."""
+
+    def __init__(self) -> None:
+        self.peak = 0
+
+    def begin(self) -> int:
+        """Start anew from what is resident now."""
+        gc.collect()
+        ctypes.CDLL(None).malloc_trim(0)  # else memory given back could hide what is taken
+        self.peak = max(self.peak, _resident("VmHWM"))
+        Path("/proc/self/clear_refs").write_text("5", encoding="ascii")  # VmHWM starts again
+        return _resident("VmRSS")
+
+    def extra(self, call: Callable[[], Any]) -> int:
+        """Return the highest point of a call over what was there before it."""
+        before = self.begin()
+        call()
+        return _resident("VmHWM") - before
+
+
+def _work(folder: Path, job: dict[str, Any]) -> Memory:
+    X, y = np.load(folder / "X.npy"), np.load(folder / "y.npy")
+    method = _method(job["method"])
+    data = ConvexSet("", X, y, X[:1], y[:1], True, job["l2"])
+    small = method.make(data).fit(X[:50, :5], y[:50])  # loads what has to be loaded
+    small.forget([0])
+    watch, model = _Watch(), method.make(data)
+    before = watch.begin()
+    model.fit(X, y)
+    top = _resident("VmHWM")
+    after = watch.begin()
+    one = watch.extra(lambda: model.forget([1]))
+    batch = watch.extra(lambda: model.forget(range(2, 2 + len(y) // 100)))
+    watch.begin()
+    held = after - before
+    return Memory(job["method"], watch.peak, X.nbytes, held, top - after, one, batch)
+
+
+def memory_table(found: list[Memory], data: ConvexSet) -> Table:
+    """Return all methods."""
+    p = data.X.shape[1]
+    shape = f"{len(data.y):,} x {p:,}"
+    sizes = {"table": found[0].data / 1e6, "square": 8e-6 * p * p}
+    note = NOTE.format(shape=shape, p=p, hessians=N_HESSIANS, **sizes)
+    return Table(f"Memory: {data.describe()}", COLUMNS, [each.row() for each in found], note)
+
+
+def memory_verdicts(found: list[Memory], data: ConvexSet) -> list[Verdict]:
+    """Judge the highest point of every process, and what a request takes."""
+    worst = max(found, key=lambda each: each.peak)
+    hessians = N_HESSIANS * 8 * data.X.shape[1] ** 2
+    takes = {each.method: each.one - (each.method == DELTAGRAD) * hessians for each in found}
+    greedy = max(takes, key=lambda name: takes[name])
+    share = takes[greedy] / found[0].data
+    what = f"{data.name}, {data.X.shape[1]:,} columns"
+    limit = f"< {MOST_BYTES / 1e6:,.0f} MB"
+    return [
+        Verdict(
+            f"{what}: highest memory of a process ({worst.method})",
+            f"{worst.peak / 1e6:,.0f} MB",
+            limit,
+            worst.peak < MOST_BYTES,
+        ),
+        Verdict(
+            f"{what}: memory that one removal takes beside Hessians, in tables ({greedy})",
+            f"{share:.2f}",
+            "< 1: no gradient per row",
+            share < 1,
+        ),
+    ]
+
+
+if __name__ == "__main__":
+    print(json.dumps(_work(Path(sys.argv[1]), json.loads(sys.argv[2]))._asdict()))

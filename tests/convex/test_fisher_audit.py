@@ -1,0 +1,131 @@
+"""The certificate from end to end: removals and retrains cannot be told apart better than claimed.
+
+A tiny problem, in which one row matters more than all others. The same audit finds planted bugs.
+"""
+
+from collections.abc import Callable
+from dataclasses import replace
+from functools import cache
+from typing import Any
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+
+from letheon.convex import _fisher, _fisher_walk
+from letheon.convex._change import Change
+from letheon.convex._fisher import FisherClassifier
+from letheon.convex._fisher_expansion import Expanded, View, look
+from letheon.convex._fisher_walk import Walk
+from letheon.convex._losses import Floats
+from letheon.convex._problem import NOBODY, Problem
+from tests.convex.audit import epsilon_lower_bound
+
+CANARY = 19
+X = np.append(np.linspace(-1, 1, 19), 3.0)[:, None]
+Y = np.append(X[:-1, 0] > 0.1, False).astype(int)
+# So little noise that the first step alone would not do.
+SETTINGS = {"l2": 0.05, "sigma": 1e-4, "epsilon": 1.0, "delta": 1e-4}
+KINDS: dict[str, dict[str, Any]] = {
+    "published": {},
+    "secret": {"state": "secret"},
+    "isotropic": {"covariance": "isotropic", "state": "secret"},
+    "much noise": {"sigma": 0.01},
+}
+
+
+def weights(model: FisherClassifier) -> Floats:
+    return model.model_.weights.ravel()
+
+
+def retrained(kind: str, count: int) -> Floats:
+    settings = SETTINGS | KINDS[kind]
+    rest = (X[:CANARY], Y[:CANARY])
+    return np.array([weights(FisherClassifier(**settings).fit(*rest)) for _ in range(count)])
+
+
+def removed(kind: str, count: int) -> Floats:
+    settings, found = SETTINGS | KINDS[kind], []
+    for _ in range(count):
+        model = FisherClassifier(**settings).fit(X, Y)
+        claim = model.forget([CANARY]).guarantee
+        assert (claim.kind, claim.epsilon, claim.delta) == ("certified", 1.0, 1e-4)
+        found.append(weights(model))
+    return np.array(found)
+
+
+def leak(a: NDArray[Any], b: NDArray[Any]) -> float:
+    return epsilon_lower_bound(a, b, delta=SETTINGS["delta"])
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_removals_and_retrains_cannot_be_told_apart(kind: str) -> None:
+    assert leak(removed(kind, 400), retrained(kind, 400)) <= SETTINGS["epsilon"]
+
+
+@pytest.mark.soak
+@pytest.mark.parametrize("kind", KINDS)
+def test_removals_and_retrains_cannot_be_told_apart_in_many_runs(kind: str) -> None:
+    assert leak(removed(kind, 20_000), retrained(kind, 20_000)) <= SETTINGS["epsilon"]
+
+
+@cache
+def some_retrained() -> Floats:
+    return retrained("published", 600)
+
+
+def with_less_noise(share: float) -> Callable[[pytest.MonkeyPatch], None]:
+    def plant(monkeypatch: pytest.MonkeyPatch) -> None:
+        publish = FisherClassifier._publish
+
+        def bad(self: FisherClassifier, positions: Any, counts: Any, walk: Walk) -> Change:
+            change = publish(self, positions, counts, walk)
+            model = change.attributes["model_"]
+            W = walk.W + share * (model.weights - walk.W)
+            return replace(
+                change, attributes=change.attributes | {"model_": replace(model, weights=W)}
+            )
+
+        monkeypatch.setattr(FisherClassifier, "_publish", bad)
+
+    return plant
+
+
+def with_the_wrong_sign(monkeypatch: pytest.MonkeyPatch) -> None:
+    step = Expanded.step
+    monkeypatch.setattr(Expanded, "step", lambda self, W, G: -step(self, W, G))
+    with_a_loose_stop(monkeypatch)
+
+
+def with_a_loose_stop(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Walk, "settle", lambda self: True)
+
+
+def with_a_look_at_all_rows(monkeypatch: pytest.MonkeyPatch) -> None:
+    def bad(problem: Problem, W: Floats) -> View:
+        return look(replace(problem, gone=NOBODY), W)
+
+    monkeypatch.setattr(_fisher, "look", bad)
+    monkeypatch.setattr(_fisher_walk, "look", bad)
+
+
+def with_the_old_noise(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The step starts from the noisy model and is thought to need no more noise."""
+    with_less_noise(0.0)(monkeypatch)
+
+
+BUGS: dict[str, Callable[[pytest.MonkeyPatch], None]] = {
+    "noise halved": with_less_noise(0.5),
+    "noise doubled": with_less_noise(2.0),
+    "no fresh noise": with_the_old_noise,
+    "wrong sign": with_the_wrong_sign,
+    "stop rule loosened": with_a_loose_stop,
+    "gradient of the rows that leave kept": with_a_look_at_all_rows,
+}
+
+
+@pytest.mark.parametrize("bug", BUGS)
+def test_planted_bugs_are_found(monkeypatch: pytest.MonkeyPatch, bug: str) -> None:
+    fresh = some_retrained()
+    BUGS[bug](monkeypatch)
+    assert leak(removed("published", len(fresh)), fresh) > SETTINGS["epsilon"]
