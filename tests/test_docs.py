@@ -228,7 +228,7 @@ def parameters(estimator: type) -> list[str]:
     return list(inspect.signature(estimator).parameters)
 
 
-def estimators(module: ModuleType) -> list[type]:
+def estimators(module: ModuleType) -> list[type[letheon.ForgetMixin]]:
     found = [getattr(module, name) for name in public_names(module)]
     return [each for each in found if issubclass(each, letheon.ForgetMixin)]
 
@@ -249,6 +249,16 @@ NAMED = {
         command.callback.__name__ for command in app.registered_commands if command.callback
     ],
 }
+
+
+def test_every_assumption_of_a_linear_model_is_explained() -> None:
+    text = read("docs/convex.md")
+    for estimator in estimators(convex):
+        definition = estimator.facts.definition
+        listed = definition.partition("**Assumptions.**")[2].partition("\n**")[0]
+        codes = re.findall(r"`([a-z]+(?:-[a-z]+)+)`", listed)
+        assert codes
+        assert [code for code in codes if f"`{code}`" not in text] == []
 
 
 @pytest.mark.parametrize("page", NAMED)

@@ -16,7 +16,13 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from letheon.base import ForgetMixin
     from letheon.compose import DataIndependent, ForgetPipeline, forget
-    from letheon.convex import InfluenceClassifier, InfluenceRegressor
+    from letheon.convex import (
+        DeltaGradClassifier,
+        DescentToDeleteClassifier,
+        FisherClassifier,
+        InfluenceClassifier,
+        InfluenceRegressor,
+    )
     from letheon.forest import DaREForestClassifier, DaREForestRegressor
     from letheon.guarantee import Guarantee, MethodFacts
     from letheon.measures import Measure
@@ -31,6 +37,9 @@ __all__ = [
     "DaREForestClassifier",
     "DaREForestRegressor",
     "DataIndependent",
+    "DeltaGradClassifier",
+    "DescentToDeleteClassifier",
+    "FisherClassifier",
     "ForgetMixin",
     "ForgetPipeline",
     "Guarantee",
@@ -53,6 +62,9 @@ _EXPORTS = {
     "DaREForestClassifier": "letheon.forest",
     "DaREForestRegressor": "letheon.forest",
     "DataIndependent": "letheon.compose",
+    "DeltaGradClassifier": "letheon.convex",
+    "DescentToDeleteClassifier": "letheon.convex",
+    "FisherClassifier": "letheon.convex",
     "ForgetMixin": "letheon.base",
     "ForgetPipeline": "letheon.compose",
     "Guarantee": "letheon.guarantee",

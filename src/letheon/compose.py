@@ -404,9 +404,9 @@ class ForgetPipeline(ForgetMixin, MetaEstimatorMixin, BaseEstimator):
         if plan.refitted is None:
             outcome: Outcome = self.fitted_.model._commit(plan.inner)
             return outcome
-        messages = self._destroy_files()
+        found = tuple(CheckpointWarning(message) for message in self._destroy_files())
         self._install(plan.refitted, self.config_)
-        return Outcome(1.0, {"steps": len(plan.refitted.steps)}, tuple(messages))
+        return Outcome(1.0, {"steps": len(plan.refitted.steps)}, found)
 
     def __sklearn_tags__(self) -> Tags:
         """Tags of the last step, input tags of the first."""

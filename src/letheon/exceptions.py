@@ -154,9 +154,13 @@ class EnvironmentWarning(LetheonWarning):
 def warn_caller(message: str, category: type[Warning]) -> None:
     """Warn in the name of the first line outside this package: that is whom it concerns."""
     level, frame = 1, sys._getframe()
-    while frame.f_back is not None and frame.f_globals["__name__"].partition(".")[0] == "letheon":
+    while frame.f_back is not None and _is_ours(frame.f_globals.get("__name__", "")):
         level, frame = level + 1, frame.f_back
     warnings.warn(message, category, stacklevel=level)
+
+
+def _is_ours(module: str) -> bool:
+    return module.partition(".")[0] == "letheon"
 
 
 def __getattr__(name: str) -> Any:

@@ -303,6 +303,33 @@ def test_later_gradients_hold_no_more_than_the_error(more: dict[str, Any], share
     assert "trajectory_" in " ".join(model.residual_state_)
 
 
+def leftovers(model: DeltaGradClassifier) -> Floats:
+    """What the file and the rows held tell together: errors of the gradients, step by step."""
+    problem, path = model._problem(model._held()), model.trajectory_
+    pairs = zip(path.points, path.gradients, strict=True)
+    return np.array([g - problem.gradient(w[:, None]).ravel() / problem.n_held for w, g in pairs])
+
+
+def test_declared_residue_is_real() -> None:
+    """An attack that finds the direction of a forgotten row in the path, unless all is exact.
+
+    It is here to keep the declaration honest: should it fail one day, the text may be weakened.
+    """
+    rng = np.random.default_rng(0)
+    X = rng.normal(size=(300, 8))
+    y = (X[:, 0] + rng.logistic(size=300) > 0).astype(int)
+    settings = {"l2": 1e-2, "n_steps": 100, "fit_intercept": False}
+    exact = make(period=1, **settings).fit(X, y)
+    exact.forget([3])
+    assert np.abs(leftovers(exact)).max() < 1e-15
+    model = make(hessian="cached", **settings).fit(X, y)
+    assert np.abs(leftovers(model)).max() < 1e-15
+    model.forget([3])
+    direction = np.linalg.svd(leftovers(model))[2][0]
+    assert abs(direction @ X[3]) / np.linalg.norm(X[3]) > 0.95
+    assert "points along one" in " ".join(model.residual_state_)
+
+
 def test_noise_is_isotropic_and_on_top() -> None:
     data = make_data(30)
     plain = fitted(data, n_steps=5)

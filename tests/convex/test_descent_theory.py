@@ -285,7 +285,7 @@ def test_extra_regulariser_balances_noise_and_bias(regulariser: Any, noise: Any)
 
     def error(log_mu: float) -> float:
         mu = float(np.exp(log_mu))
-        return M / 2 * d * noise(mu, L, M, n, many, q) ** 2 + mu / 2 * B**2
+        return float(M / 2 * d * noise(mu, L, M, n, many, q) ** 2 + mu / 2 * B**2)
 
     best = minimize_scalar(error, bounds=(-15, 5), method="bounded", options={"xatol": 1e-9})
     found = regulariser(loss, R, B, n, d, many, q)

@@ -56,8 +56,8 @@ def make(
 
 def fitted(case: Case, **settings: Any) -> FisherClassifier:
     multi_class = "softmax" if case.kind == "softmax" else "ovr"
-    settings = {"l2": case.l2, "reg": case.reg, "multi_class": multi_class} | settings
-    model = FisherClassifier(**settings)
+    shared: dict[str, Any] = {"l2": case.l2, "reg": case.reg, "multi_class": multi_class}
+    model = FisherClassifier(**(shared | settings))
     return model.fit(case.X[:, :-1], case.y)
 
 
@@ -97,7 +97,7 @@ def test_at_the_optimum_the_step_is_that_of_influence(
 @pytest.mark.parametrize("kind", KINDS)
 def test_the_step_is_that_of_our_influence_classifier(kind: str) -> None:
     case = make(kind, l2=400.0, reg="total")
-    shared = {"l2": 400.0, "reg": "total", "sigma": 0.0, "tol": 1e-13}
+    shared: dict[str, Any] = {"l2": 400.0, "reg": "total", "sigma": 0.0, "tol": 1e-13}
     fisher = fitted(case, **shared, state="secret")
     shared |= {"multi_class": fisher.multi_class}
     influence = InfluenceClassifier(**shared).fit(case.X[:, :-1], case.y)
@@ -289,7 +289,7 @@ def test_every_request_is_certified_by_itself() -> None:
         claim = model.forget([person]).guarantee
         kinds.add(claim.kind)
         assert claim.spent is not None
-        assert 0 < claim.spent <= claim.budget == 1.0
+        assert 0 < claim.spent <= 1.0 == claim.budget
         assert model.epsilon_ <= 1.0
     assert kinds == {"certified"}
     assert np.isfinite(model.kl_bound_)

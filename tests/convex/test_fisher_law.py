@@ -1,6 +1,7 @@
 """What noise hides: bounds of shift, spread and directions, against exact Gaussians."""
 
 from math import exp, inf
+from typing import Any
 
 import numpy as np
 import pytest
@@ -15,8 +16,8 @@ from tests.convex.test_fisher_noise import power
 Floats = NDArray[np.float64]
 
 
-def law(**changes: object) -> Law:
-    settings = {
+def law(**changes: Any) -> Law:
+    settings: dict[str, Any] = {
         "sigma": 0.1,
         "isotropic": False,
         "epsilon": 1.0,
@@ -25,13 +26,13 @@ def law(**changes: object) -> Law:
         "ridge": 2.0,
         "n_rows": 100,
     }
-    return Law(**(settings | changes))  # type: ignore[arg-type]
+    return Law(**(settings | changes))
 
 
 def close_matrices(seed: int, tau: float, ridge: float) -> tuple[Floats, Floats, float]:
     """F = A + ridge I and F' = B + ridge I with e^-tau A <= B <= e^tau A; and the freedom of F."""
     rng = np.random.default_rng(seed)
-    d, n = rng.integers(1, 8), rng.integers(1, 20)
+    d, n = int(rng.integers(1, 8)), int(rng.integers(1, 20))
     rows = rng.normal(size=(n, d)) * rng.exponential(size=(n, 1))
     weights = rng.exponential(size=n)
     signs = rng.choice([-1.0, 1.0, rng.uniform(-1, 1)], size=n)

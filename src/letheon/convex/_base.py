@@ -2,7 +2,7 @@
 
 import copy
 from abc import abstractmethod
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any, ClassVar, Self
@@ -28,7 +28,7 @@ from letheon.convex._design import Design
 from letheon.convex._linear import Linear, classification_loss
 from letheon.convex._losses import Floats, Loss
 from letheon.convex._noise import NoiseSource
-from letheon.convex._problem import Positions, Problem, n_stored
+from letheon.convex._problem import Positions, Problem
 from letheon.convex._published import PublishedModel
 from letheon.convex._settings import check_settings
 from letheon.convex._solve import Solution
@@ -39,7 +39,6 @@ from letheon.rows import Ids, SlotRows, hold_labels, hold_target, row_ids
 from letheon.seeds import seed_from
 
 Counts = NDArray[np.int64] | None
-_SMALL = 2**22
 
 
 @dataclass(frozen=True, eq=False)
@@ -152,7 +151,7 @@ class ConvexBase(ForgetMixin, BaseEstimator):
             self._check_settings()
             seed, source = seed_from(self.random_state), NoiseSource(self.noise_seed)
             held = self._hold(X, y, ids)
-            with one_thread_if_small(held.rows.X):
+            with one_thread():
                 trained = self._train(held, source, seed)
             remember_features(self, X)
             vars(self).pop("tuning_", None)
@@ -250,9 +249,14 @@ class ConvexBase(ForgetMixin, BaseEstimator):
 
     def _prepare(self, removal: Removal, **options: Any) -> Change:
         counts = self._counts_without(removal.where)
-        if counts is not None and 0 in counts:
-            return self._retrain(removal.where)
-        return self._remove(removal, counts, **options)
+        with self._threads(removal):
+            if counts is not None and 0 in counts:
+                return self._retrain(removal.where)
+            return self._remove(removal, counts, **options)
+
+    def _threads(self, removal: Removal) -> AbstractContextManager[None]:  # noqa: ARG002
+        """Return the context in which a request is prepared: one BLAS thread."""
+        return one_thread()
 
     @abstractmethod
     def _remove(self, removal: Removal, counts: Counts, **options: Any) -> Change:
@@ -401,14 +405,6 @@ def _holdings(held: Held, source: NoiseSource, trained: Trained) -> dict[str, An
         "n_iter_": trained.n_iter,
         **trained.attributes,
     }
-
-
-def one_thread_if_small(X: Any) -> AbstractContextManager[None]:
-    """Return a context in which small problems use one BLAS thread: more would wait for each other.
-
-    Large ones use what there is; no claim here rests on the last bits.
-    """
-    return one_thread() if n_stored(X) < _SMALL else nullcontext()
 
 
 def unconverged(solution: Solution, tolerance: float) -> tuple[Warning, ...]:

@@ -10,7 +10,6 @@ vary; a batch may be empty.
 """
 
 from collections.abc import Iterator
-from typing import cast
 
 import numpy as np
 from numpy.typing import NDArray
@@ -21,13 +20,11 @@ from letheon.seeds import Purpose, keyed_hash, mix64
 
 Keys = NDArray[np.uint64]
 
-_BATCH = cast(Purpose, "batch")
-_EPOCH = "batch-epoch"
 
 
 def row_keys(ids: Ids, seed: int) -> Keys:
     """Return the key of every row; rows of one person have different ones."""
-    owners = ids.hashes(seed, _BATCH)
+    owners = ids.hashes(seed, Purpose.BATCH)
     order = np.argsort(owners, kind="stable")
     ranks = np.arange(len(owners), dtype=np.int64)
     in_order = owners[order]
@@ -86,5 +83,5 @@ class Batches:
         self._epoch = epoch
 
     def _batches(self, epoch: int, keys: Keys) -> Positions:
-        key = keyed_hash(self._seed, _EPOCH, epoch)
+        key = keyed_hash(self._seed, Purpose.BATCH_EPOCH, epoch)
         return (mix64(key, keys) % np.uint64(self._n_batches)).astype(np.int64)

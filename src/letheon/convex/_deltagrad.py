@@ -3,7 +3,6 @@
 import copy
 from dataclasses import dataclass, replace
 from functools import partial
-from types import SimpleNamespace
 from typing import Any, ClassVar
 
 import numpy as np
@@ -51,7 +50,11 @@ _ASSUMPTIONS = {
 }
 _RESIDUAL_STATE = (
     "model_: the parameters, off those of a retrain by what the approximate steps missed",
-    "trajectory_: points and gradients of the descent, rewritten by every request with such errors",
+    (
+        "trajectory_: points and gradients of the descent, rewritten by every request; what the "
+        "approximate steps missed can be computed from it and the rows held, and it depends on "
+        "the forgotten rows, at times so that it points along one"
+    ),
     "pace_: step size, number of batches and of rows as they were at the last training",
 )
 _RESIDUAL_CACHE = (
@@ -154,6 +157,11 @@ class DeltaGradClassifier(ConvexClassifier):
     convexity alone and is measured after every request; that the descent itself has not arrived
     is part of it.
 
+    A saved model holds the path, which is not noisy. Gradients of approximate steps differ from
+    those of the rows held by errors that depend on the forgotten rows. Whoever has the file and
+    these rows can compute the errors; with few columns they may point along a forgotten row. Only
+    ``period=1`` leaves nothing but rounding.
+
     A request that leaves less than half of the rows of the last training, or that takes the last
     row of a class, is answered by training from scratch.
 
@@ -235,9 +243,7 @@ class DeltaGradClassifier(ConvexClassifier):
         return self.pace_.rate
 
     def _check_settings(self) -> None:
-        # A descent of so many steps has no tolerance, and an empirical guarantee no doubts.
-        without = {"tol": 1.0, "max_iter": 1, "if_unproved": "raise"}
-        check_settings(SimpleNamespace(**self.get_params(deep=False), **without))
+        check_settings(self)
         if self.learning_rate is not None:
             require_positive("learning_rate", self.learning_rate)
         if self.batch_size is not None:

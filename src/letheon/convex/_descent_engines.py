@@ -112,7 +112,7 @@ class ByResidual:
 def curvature_at(problem: Problem, W: Floats) -> Curvature:
     """Return the Hessian at W for solving only: no bound is ever taken from it."""
     blocks = [Block.of(hessian, problem.ridge) for hessian in problem.hessian(W)]
-    return Curvature(W, blocks, np.full(len(blocks), inf), inf)
+    return Curvature(W, blocks, [inf] * len(blocks), inf)
 
 
 def trail_at(problem: Problem, W: Floats) -> Trail:

@@ -99,10 +99,17 @@ def same_shrinkage(n_steps: int, contraction: float, actual: float) -> int:
 class Plan(Protocol):
     """How many steps requests take, and the noise that hides what they leave."""
 
-    geometry: Geometry
-    sigma: float
-    distance: float
-    n_rows: int
+    @property
+    def geometry(self) -> Geometry:
+        """Constants that hold for all rows that are allowed."""
+
+    @property
+    def sigma(self) -> float:
+        """Scale of the noise."""
+
+    @property
+    def distance(self) -> float:
+        """Bound of the distance to the optimum after a fit or a request."""
 
     @property
     def training_steps(self) -> int:

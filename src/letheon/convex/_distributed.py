@@ -41,7 +41,9 @@ class Trained(NamedTuple):
 class PartSolver(Protocol):
     """How one part is trained."""
 
-    limit: float
+    @property
+    def limit(self) -> float:
+        """What the mean of the distances must not exceed."""
 
     def train(self, part: Problem) -> Trained:
         """Train from zero."""

@@ -1,6 +1,7 @@
 """Newton removal with an account, for any loss; the public classes are in `_influence`."""
 
 from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
 from functools import partial
 from typing import Any, ClassVar, Self
@@ -60,6 +61,7 @@ FACTS = MethodFacts(
 _DISTANCE_WITHOUT_NOISE = 1e-4
 _CG_TOLERANCE = 3e-3
 _AS_FITTED = "as fitted"
+_FEW_ROWS = 8
 # One Hessian costs about as much time as d / 28 passes over the rows (measured). When as many
 # residuals had to be measured since the last one, the bounds have become loose: take it anew.
 _PASSES_PER_COLUMN = 28
@@ -197,6 +199,9 @@ class InfluenceBase(ConvexBase):
             solution = _finished(problem, solution, curvature)
         account = Account(solution.residual, self._limit(problem.n_held, problem.ridge))
         doubts = self._doubts()
+        if warnings and self._wants_certificate:
+            doubts.note(str(warnings[0]))
+            warnings = ()
         if self._wants_certificate and not account.is_covered:
             doubts.note(
                 f"training left a gradient of {account.spent:.3g}, above the {account.limit:.3g} "
@@ -262,6 +267,10 @@ class InfluenceBase(ConvexBase):
         if X is not None or y is not None:
             raise ValueError("this model holds its rows; X and y are for data_free=True only")
         return super()._prepare(removal, batch_size=batch_size)
+
+    def _threads(self, removal: Removal) -> AbstractContextManager[None]:
+        # To ask for one thread takes as long as to remove a row.
+        return super()._threads(removal) if removal.n_rows > _FEW_ROWS else nullcontext()
 
     def _remove(self, removal: Removal, counts: Counts, **options: Any) -> Change:
         positions, size = removal.where, options.get("batch_size")

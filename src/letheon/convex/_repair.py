@@ -8,10 +8,12 @@ from letheon.convex._bounds import norm
 from letheon.convex._curvature import Curvature
 from letheon.convex._losses import Floats
 from letheon.convex._problem import Problem, n_stored
+from letheon.convex._solve import minimise
 
 Solve = Callable[[Floats], Floats]
 
 _MOST_POLISHES = 10
+_MOST_SOLVING = 1000
 # A step that leaves more than this share of the gradient was made with a Hessian that is too old.
 _STALE = 0.5
 
@@ -40,6 +42,10 @@ def repair(
     origin: Floats | None = None,
 ) -> Repaired:
     """Measure the residual at W and, where it is not small, make further Newton steps.
+
+    If these do not help, the problem is solved again, with the same noise. A retrain with fresh
+    noise in the cases in which a residual is large would do harm: whether it is depends on the
+    noise, and parameters that belong to such noise would then never be seen.
 
     Parameters
     ----------
@@ -72,4 +78,9 @@ def repair(
             curvature = renew(W)
             solve = curvature.solve
             flops += n_stored(problem.X) * problem.shape[0]
+    if not account.is_covered:
+        solution = minimise(problem, tolerance=0.1 * account.limit, max_iter=_MOST_SOLVING, start=W)
+        W, account = solution.W, account.polished(solution.residual)
+        flops += solution.flops
+        curvature = None if renew is None else renew(W)
     return Repaired(W, account, curvature, flops, measured_at, reach)

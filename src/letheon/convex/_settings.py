@@ -23,11 +23,14 @@ def check_settings(model: Any) -> None:
             "strongly convex (on separable classes it has no optimum), and no bound holds"
         )
     require_one_of("reg", model.reg, REGS)
-    require_one_of("if_unproved", model.if_unproved, IF_UNPROVED)
     if hasattr(model, "multi_class"):
         require_one_of("multi_class", model.multi_class, MULTI_CLASS)
-    require_positive("tol", model.tol)
-    require_whole("max_iter", model.max_iter)
+    if hasattr(model, "if_unproved"):
+        require_one_of("if_unproved", model.if_unproved, IF_UNPROVED)
+    if hasattr(model, "tol"):
+        require_positive("tol", model.tol)
+    if hasattr(model, "max_iter"):
+        require_whole("max_iter", model.max_iter)
     check_noise_settings(model)
 
 
