@@ -2,7 +2,6 @@
 
 import copy
 from collections import Counter
-from functools import partial
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -13,6 +12,7 @@ from benchmarks._convex_models import (
     Floats,
     Left,
     Method,
+    Race,
     Retrain,
     Yardstick,
     accuracy,
@@ -20,7 +20,7 @@ from benchmarks._convex_models import (
     people,
 )
 from benchmarks._convex_retrain import optimum
-from benchmarks._convex_single import distance, times
+from benchmarks._convex_single import UNKNOWN, distance, times
 from benchmarks._report import Table, Verdict
 
 __all__ = ["Batch", "batch_table", "batch_verdicts", "batches"]
@@ -33,9 +33,9 @@ COLUMNS = (
 NOTE = (
     "One `forget` call for all of them, after one person who warms things up; mean of {repeats} "
     "calls on copies of one model. Ratios, errors and accuracy as in the tables of single "
-    "removals; the retrains have the remaining rows only. *smallest margin*: those nearest to the border "
-    "between the classes, which moves it most. *batch_size*: the survey's m', one Hessian per "
-    "batch, the published way."
+    "removals; retrains have the remaining rows only. *smallest margin*: those nearest to the "
+    "border between the classes, which moves it most. *batch_size*: the survey's m', one Hessian "
+    "per batch, the published way."
 )
 
 
@@ -100,27 +100,33 @@ def crowds(yardstick: Yardstick, shares: tuple[float, ...]) -> list[Crowd]:
 
 
 def batches(
-    method: Method, yardstick: Yardstick, crowd: list[Crowd], repeats: int, n_parts: int = 0
+    methods: list[tuple[Method, int]], yardstick: Yardstick, shares: tuple[float, ...], repeats: int
 ) -> list[Batch]:
-    """Fit once, and let every crowd leave copies of the model, in parts where that is wished."""
-    data = yardstick.data
-    model = method.make(data).fit(data.X, data.y)
-    return [_batch(method, yardstick, model, each, repeats, n_parts) for each in crowd]
+    """Fit every method once, and let crowds leave copies of it, in so many parts unless 0."""
+    data, found = yardstick.data, []
+    everybody = crowds(yardstick, shares)
+    races = {(crowd.share, crowd.chosen): Race(yardstick) for crowd in everybody}
+    for method, n_parts in methods:
+        model = method.make(data).fit(data.X, data.y)
+        for crowd in everybody:
+            races[crowd.share, crowd.chosen].look(crowd.gone)
+            many = 1 if n_parts else repeats
+            found.append(_batch(method, yardstick, model, crowd, many, n_parts))
+    return [each._replace(retrain=races[each.share, each.chosen].result()) for each in found]
 
 
 def _batch(
     method: Method, yardstick: Yardstick, model: Any, crowd: Crowd, repeats: int, n_parts: int
 ) -> Batch:
     options = {"batch_size": -(-len(crowd.ids) // n_parts)} if n_parts else {}
-    work = partial(_leave_copies, model, crowd, repeats, options)
-    (twin, left), retrain = yardstick.beside(crowd.gone, work)
+    twin, left = _leave_copies(model, crowd, repeats, options)
     data, tilt = yardstick.data, method.tilt(model)
     target = crowd.optimum
     if tilt is not None:
         target = optimum(yardstick.problem.without(crowd.gone).tilted(tilt), target)
     title = f"{method.title}, batch_size m/{n_parts}" if n_parts else method.title
     return Batch(
-        data.name, crowd.share, crowd.chosen, title, left, retrain,
+        data.name, crowd.share, crowd.chosen, title, left, UNKNOWN,
         _distance(method.bare(twin), target), _distance(method.bare(model), target),
         getattr(twin, "epsilon_", None), _gain(twin, crowd.optimum, data),
     )  # fmt: skip

@@ -5,7 +5,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from benchmarks._convex_models import Floats, Method, Yardstick, deltagrad, leave, people
+from benchmarks._convex_models import Floats, Method, Race, Yardstick, deltagrad, leave, people
+from benchmarks._convex_retrain import NAMED
 from benchmarks._convex_single import times
 from benchmarks._report import Table, Verdict, timed
 
@@ -74,11 +75,14 @@ def _replayed(
     if n_gone == 1:
         leave(model, requests[:1])
         requests = requests[1:]
-    left, retrain = yardstick.beside(gone, partial(leave, model, requests))
+    race = Race(yardstick)
+    race.look(gone)
+    left = leave(model, requests)
+    race.look(gone)
     own, descent = own_descent(yardstick, n_steps, model.learning_rate_, gone)
     W = np.array(own.coef_[0])
     return Replayed(
-        data.name, method, n_gone, left.mean, descent, retrain.named,
+        data.name, method, n_gone, left.mean, descent, race.result().named,
         _norm(model.coef_[0] - W), _norm(before - W),
         left.rebuilt["exact steps"] // len(requests), float(model.distance_bound_), fit,
         float(own.distance_bound_),
@@ -102,7 +106,10 @@ def _norm(difference: Floats) -> float:
 def replay_table(found: list[Replayed], yardstick: Yardstick, n_steps: int, singles: int) -> Table:
     """Return both ways and all sizes."""
     note = NOTE.format(
-        steps=n_steps, named=yardstick.named.solver, singles=singles, plain=found[0].plain_bound
+        steps=n_steps,
+        named=yardstick.best.among(NAMED).solver,
+        singles=singles,
+        plain=found[0].plain_bound,
     )
     return Table("DeltaGrad", COLUMNS, [each.row() for each in found], note)
 

@@ -37,8 +37,8 @@ NOTE = (
     "*held*: what the fitted model holds, its own copy of the rows in it. The others: the highest "
     "point of a call over what was resident before it (for the fit: over what it leaves). *in "
     "tables*: in units of the table, {table:,.0f} MB: a gradient per row would take 1 or more. One "
-    "Hessian of {p:,} columns has {square:,.0f} MB; DeltaGrad writes all of its {hessians} anew. MB "
-    "are 10^6 bytes."
+    "Hessian of {p:,} columns has {square:,.0f} MB; DeltaGrad writes all of its {hessians} anew. "
+    "MB are 10^6 bytes."
 )
 
 

@@ -10,6 +10,7 @@ from benchmarks._convex_models import (
     Floats,
     Left,
     Method,
+    Race,
     Yardstick,
     accuracy,
     leave,
@@ -77,22 +78,20 @@ def run_sequence(
     gone = people(data, n_people, seed=2)
     model = method.make(data).fit(data.X, data.y)
     looks = set(np.linspace(0, n_people, n_retrained + 1).astype(int)[1:].tolist())
-    found: list[Checkpoint] = []
+    race, found = Race(yardstick), list[Checkpoint]()
     times: list[float] = []
 
-    def work() -> None:
-        for begin in range(0, n_people, every):
-            part = gone[begin : begin + every]
-            left = leave(model, [[int(person)] for person in part])
-            times.extend(left.cpu.tolist())
-            now = begin + len(part)
-            point = _stand(model, now, left)
-            found.append(
-                _retrained(method, yardstick, model, point, gone[:now]) if now in looks else point
-            )
-
-    _, retrain = yardstick.beside(gone, work)
-    return Sequence(data.name, method, found, times, retrain.named)
+    for begin in range(0, n_people, every):
+        part = gone[begin : begin + every]
+        left = leave(model, [[int(person)] for person in part])
+        times.extend(left.cpu.tolist())
+        now = begin + len(part)
+        point = _stand(model, now, left)
+        if now in looks:
+            race.look(gone[:now])
+            point = _retrained(method, yardstick, model, point, gone[:now])
+        found.append(point)
+    return Sequence(data.name, method, found, times, race.result().named)
 
 
 def _stand(model: Any, gone: int, left: Left) -> Checkpoint:

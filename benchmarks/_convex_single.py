@@ -11,9 +11,11 @@ from benchmarks._convex_models import (
     Floats,
     Left,
     Method,
+    Race,
     Retrain,
     Yardstick,
     accuracy,
+    descent,
     leave,
     people,
 )
@@ -25,6 +27,7 @@ __all__ = [
     "added",
     "covered_verdict",
     "distance",
+    "race_singles",
     "ratio_verdict",
     "single",
     "single_table",
@@ -32,6 +35,7 @@ __all__ = [
     "times",
 ]
 
+UNKNOWN = Retrain(np.nan, np.nan, "", "")
 COLUMNS = (
     "method", "requests", "cpu ms", "p50", "p99", "max", "wall ms", "x named", "x fastest",
     "error", "do nothing", "epsilon", "spent of budget", "fallbacks", "accuracy - retrained",
@@ -40,13 +44,15 @@ COLUMNS = (
 NOTE = (
     "Times of one `forget` call, ids, certificate and receipt included: mean, median, p99 and "
     "maximum of the processor's time, and the mean on the clock. *x named*: the same rows "
-    "retrained by the fastest of L-BFGS and Newton-Cholesky (ours or scikit-learn's), here {named}, "
-    "over the mean of all requests, fallbacks included; verdicts judge this. *x fastest*: the "
-    "fastest of all solvers tried, here {fastest}. *error*: distance to the retrained optimum "
-    "after all requests, noise taken out (Influence: the optimum with the same noise); *do "
-    "nothing*: the same for the model before. *in the noise*: nobody keeps the parameters without noise. *epsilon*: "
-    "what the account needs at delta=1e-4, of 1. *fit s* is not in any ratio; it has the Hessian "
-    "in it. LOSS: a retrain is quicker."
+    "retrained by the fastest of L-BFGS and Newton-Cholesky (ours or scikit-learn's), here {named} "
+    "with {named_ms:.4g} ms, over the mean of all requests, fallbacks included; verdicts judge "
+    "this. *x fastest*: the fastest of all solvers tried, here {fastest} with {fastest_ms:.4g} ms. "
+    "Retrains run between the methods, every time without some other people: the mean counts. "
+    "*error*: distance to the retrained optimum after all requests, noise taken out (Influence: "
+    "the optimum with the same noise); *do nothing*: the same for the model before. *in the "
+    "noise*: nobody keeps the parameters without noise. *epsilon*: what the account needs at "
+    "delta=1e-4, of 1. *fit s* is not in any ratio; it has the Hessian in it. LOSS: a retrain is "
+    "quicker."
 )
 
 
@@ -86,6 +92,20 @@ class Single(NamedTuple):
         )  # fmt: skip
 
 
+def race_singles(
+    methods: list[tuple[Method, int]], yardstick: Yardstick, n_new: int = 0
+) -> list[Single]:
+    """Let people leave model after model, retrains between them; some come too if `n_new`."""
+    race, found = Race(yardstick), []
+    for place, (method, n_people) in enumerate(methods):
+        race.look(people(yardstick.data, n_people, seed=place))
+        found.append(single(method, yardstick, n_people))
+    race.look(people(yardstick.data, n_people, seed=len(methods)))
+    if n_new:
+        found.append(added(descent(state="secret"), yardstick, n_new))
+    return [one._replace(retrain=race.result()) for one in found]
+
+
 def single(method: Method, yardstick: Yardstick, n_people: int) -> Single:
     """Let so many people leave one by one, after one who warms things up."""
     data = yardstick.data
@@ -95,8 +115,7 @@ def single(method: Method, yardstick: Yardstick, n_people: int) -> Single:
     gone = people(data, n_people + 1)
     leave(model, [[int(gone[0])]])
     work = partial(leave, model, [[int(person)] for person in gone[1:]])
-    left, retrain = yardstick.beside(gone, work)
-    return finding(method, yardstick, model, Seen(gone, seconds, left, retrain, before))
+    return finding(method, yardstick, model, Seen(gone, seconds, work(), before))
 
 
 def added(method: Method, yardstick: Yardstick, n_people: int) -> Single:
@@ -116,9 +135,8 @@ def added(method: Method, yardstick: Yardstick, n_people: int) -> Single:
 
     come(int(new[0]))
     nobody = new[:0]
-    left, retrain = yardstick.beside(nobody, work)
     named = method._replace(name=f"{method.name}: learn")
-    return finding(named, yardstick, model, Seen(nobody, seconds, left, retrain, before))
+    return finding(named, yardstick, model, Seen(nobody, seconds, work(), before))
 
 
 class Seen(NamedTuple):
@@ -127,7 +145,6 @@ class Seen(NamedTuple):
     gone: NDArray[np.int64]
     fit: Seconds
     left: Left
-    retrain: Retrain
     before: Floats | None
 
 
@@ -148,7 +165,7 @@ def finding(method: Method, yardstick: Yardstick, model: Any, seen: Seen) -> Sin
     )
     claim = model.guarantee_
     return Single(
-        data.name, method, seen.fit.cpu, seen.left, seen.retrain, error, idle,
+        data.name, method, seen.fit.cpu, seen.left, UNKNOWN, error, idle,
         getattr(model, "epsilon_", None), claim.spent, claim.budget,
         _is_covered(model, error), gain,
     )  # fmt: skip
@@ -170,7 +187,13 @@ def _is_covered(model: Any, error: float | None) -> bool | None:
 
 def single_table(singles: list[Single], yardstick: Yardstick) -> Table:
     """Return all methods on one table."""
-    names = {"named": yardstick.named.solver, "fastest": yardstick.fastest.solver}
+    retrain = singles[0].retrain
+    names = {
+        "named": retrain.named_solver,
+        "named_ms": 1000 * retrain.named,
+        "fastest": retrain.fastest_solver,
+        "fastest_ms": 1000 * retrain.fastest,
+    }
     title = f"One person leaves: {yardstick.data.describe()}"
     return Table(title, COLUMNS, [one.row() for one in singles], NOTE.format(**names))
 

@@ -38,8 +38,8 @@ TIMES = {
     "lazy `forget` with `subsample=0.1`, median": ("forget, lazy, subsample=.1", "p50 ms"),
 }
 # Tables of the convex benchmark: name of the data set, and its shape.
-SINGLE = re.compile(r"One person leaves: (\w+): ([\d,]+ x [\d,]+)")
-SOLVER = re.compile(r"Newton-Cholesky \(ours or scikit-learn's\), here (.+?), over")
+SINGLE = re.compile(r"One person leaves: (\w+): ([\d,]+ x [\d,]*\d)")
+SOLVER = re.compile(r"Newton-Cholesky \(ours or scikit-learn's\), here (.+?) with (\S+) ms, over")
 
 
 class Results:
@@ -117,8 +117,9 @@ def convex_table(found: dict[str, Any]) -> str:
     titles = [_part(SINGLE, table["title"]) for table in sets]
     lines = [["", *(title[1] for title in titles)], ["---"] * (len(sets) + 1)]
     lines.append(["rows x columns", *(title[2] for title in titles)])
-    lines.append(["F is", *(_part(SOLVER, table["note"])[1] for table in sets)])
-    methods = dict.fromkeys(row["method"] for table in sets for row in table["rows"])
+    lines.append(["F", *(_solver(_part(SOLVER, table["note"])) for table in sets)])
+    # Settings of one method beside each other.
+    methods = sorted({row["method"] for table in sets for row in table["rows"]})
     lines += [[method, *(_single(table, method) for table in sets)] for method in methods]
     return "".join(f"| {' | '.join(line)} |\n" for line in lines)
 
@@ -127,6 +128,10 @@ def _part(pattern: re.Pattern[str], text: str) -> re.Match[str]:
     found = pattern.search(text)
     assert found is not None, f"{pattern.pattern} in {text!r}"
     return found
+
+
+def _solver(named: re.Match[str]) -> str:
+    return f"{named[1]}, {_duration(float(named[2]) / 1000)}"
 
 
 def _single(table: dict[str, Any], method: str) -> str:

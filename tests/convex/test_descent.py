@@ -466,6 +466,30 @@ def test_bad_requests_change_nothing(name: str) -> None:
     assert model.guarantee_ == spent
 
 
+def test_steps_by_theorem_stay_in_a_given_ball() -> None:
+    X, y = make_rows(n_classes=2)
+    model = make_model("theorem", radius=0.2).fit(X, y)
+    model.forget([1])
+    assert np.linalg.norm(optimum_of(model)) > 0.2
+    assert np.linalg.norm(model._kept().W) <= 0.2 * (1 + 1e-12)
+
+
+def test_a_given_regulariser_is_added() -> None:
+    X, y = make_rows(n_classes=2)
+    model = make_model("strong", regulariser=0.4).fit(X, y)
+    assert model.plan_ is not None
+    assert model.plan_.geometry.strong == pytest.approx(0.5)
+    assert distance_to_optimum(model) <= model.distance_
+
+
+def test_settings_may_be_numpy_numbers(tmp_path: Path) -> None:
+    X, y = make_rows()
+    settings = {"l2": np.float64(0.1), "iterations": np.int64(40), "epsilon": np.float32(1.0)}
+    model = make_model("theorem", **settings).fit(X, y)
+    persist.save(model, tmp_path / "model")
+    assert persist.load(tmp_path / "model").plan_ == model.plan_
+
+
 def test_noise_that_hides_less_than_the_theorem_leaves() -> None:
     X, y = make_rows()
     with pytest.raises(AssumptionError, match="raise iterations or sigma"):

@@ -77,6 +77,19 @@ def test_certificate_is_kept(name: str) -> None:
     assert leak(METHODS[name], N_RUNS) <= EPSILON
 
 
+@pytest.mark.parametrize("name", ["residual, secret", "theorem, published"])
+def test_certificate_is_kept_for_rows_that_come(name: str) -> None:
+    X, y = make_rows()
+    settings = {"epsilon": EPSILON, "delta": DELTA, **METHODS[name]}
+    learned, fresh = [], []
+    for _ in range(N_RUNS):
+        model = DescentToDeleteClassifier(**settings).fit(X[2:], y[2:], ids=range(2, 20))
+        model.learn(X[:2], y[:2], ids=[0, 1])
+        learned.append(model.model_.weights.ravel())
+        fresh.append(DescentToDeleteClassifier(**settings).fit(X, y).model_.weights.ravel())
+    assert epsilon_lower_bound(np.array(learned), np.array(fresh), DELTA) <= EPSILON
+
+
 @pytest.mark.soak
 @pytest.mark.parametrize("name", METHODS)
 def test_certificate_is_kept_by_many_models(name: str) -> None:

@@ -315,9 +315,9 @@ class DescentToDeleteClassifier(ConvexClassifier):
         new = self._design().rows(X)
         check_consistent_length(new, labels)
         classes = hold_target(np.unique(join_target(self.classes_, labels)))  # type: ignore[arg-type]
-        rows, n_before = copy.copy(self.rows_), len(self.rows_)
+        rows, n_before = self.rows_.compacted(), len(self.rows_)
         if len(classes) > len(self.classes_):
-            rows.y[rows.alive] = np.searchsorted(classes, self.classes_)[rows.y[rows.alive]]
+            rows.y[:] = np.searchsorted(classes, self.classes_)[rows.y]
         codes = np.searchsorted(classes, labels.astype(classes.dtype)).astype(np.int64)
         rows.append(new, codes, row_ids(ids, len(codes)))
         held = Held(rows, classes, np.bincount(rows.y, minlength=len(classes)))

@@ -212,4 +212,6 @@ class InParts:
         distance = tracked if self.plan is None else self.plan.distance
         kept = {"parts_": parts, "n_changed_": n_changed}
         optima = tuple(each.mean for each in parts)
-        return Found(optima, distance, n_rows / whole.n_held * whole.pass_flops, kept)
+        # Copies are compared by their loss on all rows.
+        n_passes = n_rows / whole.n_held + (len(parts) if len(parts) > 1 else 0)
+        return Found(optima, distance, n_passes * whole.pass_flops, kept)

@@ -90,12 +90,12 @@ def plan_of(model: Any, problem: Problem) -> Plan | None:
     """Return the plan of a fit on these rows; None for the residual stop."""
     if model.stop == "residual":
         return None
-    row_norm = model.row_norm * (1 + NORM_ROUNDING)
-    radius = model.radius or natural_radius(problem.loss, model.l2)
-    strong = model.l2 + _extra_regulariser(model, problem, row_norm, radius)
+    row_norm = float(model.row_norm) * (1 + NORM_ROUNDING)
+    radius = float(model.radius or natural_radius(problem.loss, model.l2))
+    strong = float(model.l2) + _extra_regulariser(model, problem, row_norm, radius)
     shape = geometry(problem.loss, row_norm, strong, radius)
     epsilon, delta = shares(model)
-    n, many = nominal_rows(problem.n_held), model.iterations
+    n, many = nominal_rows(problem.n_held), int(model.iterations)
     if model.variant == "distributed":
         size = parts_of(model, problem.n_held)
         return DistributedPlan.of(shape, n, size, model.xi, many, epsilon, delta)
@@ -111,10 +111,10 @@ def _published_plan(model: Any, shape: Geometry, problem: Problem) -> PublishedP
         shape,
         nominal_rows(problem.n_held),
         d * K,
-        model.iterations,
-        model.epsilon,
-        model.delta,
-        model.sigma or None,
+        int(model.iterations),
+        float(model.epsilon),
+        float(model.delta),
+        float(model.sigma) if model.sigma else None,
     )
 
 
@@ -150,7 +150,7 @@ def scale_of(model: Any, plan: Plan | None) -> float:
 
 def shares(model: Any) -> tuple[float, float]:
     """Return epsilon and delta of one copy: all copies together are certified."""
-    return model.epsilon / model.n_copies, model.delta / model.n_copies
+    return float(model.epsilon) / model.n_copies, float(model.delta) / model.n_copies
 
 
 def limit_of(model: Any, sigma: float) -> float:

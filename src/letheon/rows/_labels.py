@@ -5,7 +5,8 @@ from typing import Any
 import narwhals.stable.v2 as nw
 import numpy as np
 from numpy.typing import NDArray
-from sklearn.utils import assert_all_finite, column_or_1d
+from sklearn.utils import assert_all_finite
+from sklearn.utils.validation import column_or_1d
 
 from letheon.rows._tables import hold_target
 
