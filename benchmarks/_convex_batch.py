@@ -23,7 +23,7 @@ from benchmarks._convex_retrain import optimum
 from benchmarks._convex_single import UNKNOWN, distance, times
 from benchmarks._report import Table, Verdict
 
-__all__ = ["Batch", "batch_table", "batch_verdicts", "batches"]
+__all__ = ["RANDOM", "Batch", "batch_table", "batch_verdicts", "batches"]
 
 RANDOM, NEAR = "random", "smallest margin"
 COLUMNS = (
@@ -34,8 +34,8 @@ NOTE = (
     "One `forget` call for all of them, after one person who warms things up; mean of {repeats} "
     "calls on copies of one model. Ratios, errors and accuracy as in the tables of single "
     "removals; retrains have the remaining rows only. *smallest margin*: those nearest to the "
-    "border between the classes, which moves it most. *batch_size*: the survey's m', one Hessian "
-    "per batch, the published way."
+    "border between the classes, which moves it most; not judged. *batch_size*: the survey's m', "
+    "one Hessian per batch, the published way."
 )
 
 

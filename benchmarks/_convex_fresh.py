@@ -78,8 +78,8 @@ def _measure(folder: Path, job: dict[str, Any]) -> Memory:
 def _method(name: str) -> Method:
     makers: dict[str, Callable[[], Method]] = {
         "Influence": partial(influence, 1.0),
-        "Fisher": fisher,
-        "Descent-to-Delete": descent,
+        "Fisher": partial(fisher, state="secret"),
+        "Descent-to-Delete": partial(descent, state="secret"),
         DELTAGRAD: partial(deltagrad, FEW_STEPS, hessian="cached", n_checkpoints=N_HESSIANS),
     }
     return makers[name]()

@@ -16,11 +16,16 @@ from letheon.plot._axes import COLOURS, MARKERS
 __all__ = ["draw_curves", "draw_sequences", "draw_speeds", "draw_trade_offs"]
 
 DPI = 130
-MEASURES: dict[str, Callable[[Point], float | None]] = {
+Measure = Callable[[Point], float | None]
+SAPES: dict[str, Measure] = {
     "effectiveness:\nSAPE on test rows, %": lambda point: point.test,
     "certifiability:\nSAPE on deleted rows, %": lambda point: point.deleted,
+}
+RATIOS: dict[str, Measure] = {
+    "distance to the retrained\noptimum, before noise": lambda point: point.error,
     "efficiency:\nretrain / request": lambda point: point.ratio,
 }
+LEAST_RANGE = 0.1  # of an axis of percents, where nothing happens
 TABLES = ("mnist38", "covtype", "higgs", "syn54")  # each has one colour everywhere
 
 
@@ -87,48 +92,55 @@ def draw_sequences(runs: list[Removals], file: Path) -> None:
 
 
 def draw_curves(points: list[Point], dial: str, file: Path) -> None:
-    """Draw the three measures against a dial: one column per method, one line per table."""
+    """Draw four measures against a dial: one column per method, one line per table."""
     methods = list(dict.fromkeys(point.method for point in points))
-    figure = Figure(figsize=(3.4 * len(methods) + 1.2, 7.6), layout="constrained")
-    panels: Any = figure.subplots(
-        len(MEASURES), len(methods), squeeze=False, sharex="col", sharey="row"
-    )
+    shape = (len(SAPES) + len(RATIOS), len(methods))
+    figure = Figure(figsize=(3.4 * len(methods) + 1.2, 9.6), layout="constrained")
+    panels: Any = figure.subplots(*shape, squeeze=False, sharex="col", sharey="row")
     for method, column in zip(methods, panels.T, strict=True):
         mine = [point for point in points if point.method == method]
-        for (what, measure), ax in zip(MEASURES.items(), column, strict=True):
+        for measure, ax in zip((SAPES | RATIOS).values(), column, strict=True):
             _draw_lines(mine, lambda point: point.value, measure, ax)
-            ax.set(xscale="log", yscale="log" if "retrain" in what else "linear")
-            if "retrain" in what:
-                ax.axhline(1, color="0.5", linestyle="--", linewidth=1)
+            ax.set_xscale("log")
+        for ax in column[len(SAPES) :]:
+            ax.set_yscale("log")
+        column[-1].axhline(1, color="0.5", linestyle="--", linewidth=1)
         column[0].set_title(method, fontsize=11)
         column[-1].set_xlabel(dial)
-    for what, ax in zip(MEASURES, panels[:, 0], strict=True):
-        ax.set_ylabel(what)
+    _label(panels, [*SAPES, *RATIOS])
     _legend(figure, panels)
     figure.savefig(file, dpi=DPI)
 
 
 def draw_trade_offs(panels_of: dict[str, list[Point]], file: Path) -> None:
     """Draw both errors against efficiency, one column per method and dial."""
-    figure = Figure(figsize=(3.4 * len(panels_of) + 1.2, 6.0), layout="constrained")
-    panels: Any = figure.subplots(2, len(panels_of), squeeze=False, sharex="col", sharey="row")
+    figure = Figure(figsize=(2.9 * len(panels_of) + 1.2, 6.0), layout="constrained")
+    panels: Any = figure.subplots(2, len(panels_of), squeeze=False, sharex="col")
     for (title, points), column in zip(panels_of.items(), panels.T, strict=True):
-        for measure, ax in zip(list(MEASURES.values())[:2], column, strict=True):
+        for measure, ax in zip(SAPES.values(), column, strict=True):
             _draw_lines(points, lambda point: point.ratio, measure, ax, notes=True)
             ax.axvline(1, color="0.5", linestyle="--", linewidth=1)
-            ax.set(xscale="log")
-        column[0].set_title(title, fontsize=11)
+            ax.set_xscale("log")
+            ax.xaxis.set_minor_formatter(NullFormatter())
+        column[0].set_title(title, fontsize=10)
         column[1].set_xlabel("efficiency: retrain / request")
-    for what, ax in zip(MEASURES, panels[:, 0], strict=False):
-        ax.set_ylabel(what)
+    _label(panels, list(SAPES))
     _legend(figure, panels)
     figure.savefig(file, dpi=DPI)
 
 
+def _label(panels: Any, names: list[str]) -> None:
+    """Name the rows, and let axes of percents begin at 0 and end above rounding."""
+    for name, ax in zip(names, panels[:, 0], strict=True):
+        ax.set_ylabel(name)
+    for ax in panels[: len(SAPES)].flat:
+        ax.set_ylim(0, max(ax.get_ylim()[1], LEAST_RANGE))
+
+
 def _draw_lines(
     points: Sequence[Point],
-    x_of: Callable[[Point], float | None],
-    y_of: Callable[[Point], float | None],
+    x_of: Measure,
+    y_of: Measure,
     ax: Axes,
     *,
     notes: bool = False,

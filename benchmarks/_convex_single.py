@@ -201,7 +201,9 @@ def single_table(singles: list[Single], yardstick: Yardstick) -> Table:
 def summary_table(found: list[Single]) -> Table:
     """Return all ratios side by side."""
     names = list(dict.fromkeys(one.data for one in found))
+    order = list(dict.fromkeys(one.method.name for one in found))
     titles = list(dict.fromkeys(one.method.title for one in found))
+    titles.sort(key=lambda title: order.index(title.partition(",")[0]))
     cells = {(one.method.title, one.data): one for one in found}
     rows = [(title, *(_both(cells.get((title, name))) for name in names)) for title in titles]
     note = "Retrain over the mean request: best named solver, and in brackets the fastest of all."

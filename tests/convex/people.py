@@ -62,7 +62,7 @@ class Recipe:
         """Return parameters of about this size."""
         case = self.case()
         rng = np.random.default_rng(self.seed + seed)
-        return size * rng.normal(size=case.shape) / np.sqrt(case.shape[0])
+        return np.asarray(size * rng.normal(size=case.shape) / np.sqrt(case.shape[0]))
 
     @property
     def gone(self) -> NDArray[np.int64]:

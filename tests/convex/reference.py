@@ -91,12 +91,12 @@ def shares(z: Floats) -> Floats:
 def row_slope(case: Case, z: Floats, target: Any) -> Floats:
     """Derivative of `row_loss` in z."""
     if case.kind == "squared":
-        return z - target
+        return np.asarray(z - target)
     if case.kind == "huber":
         u = (z - target) / case.scale
         return np.asarray(case.scale * u / np.sqrt(1 + u * u))
     if case.kind == "softmax":
-        return shares(z) - (np.arange(case.n_classes) == target)
+        return np.asarray(shares(z) - (np.arange(case.n_classes) == target))
     t = signs(case, target)
     return -t * sigmoid(-t * z)
 
@@ -154,7 +154,8 @@ def flat(W: Floats) -> Floats:
 
 def solve(H: Floats, G: Floats) -> Floats:
     """H^-1 G for parameters G."""
-    return np.linalg.solve(H, flat(G)).reshape(G.shape, order="F")
+    solved: Any = np.linalg.solve(H, flat(G))
+    return np.asarray(solved, np.float64).reshape(G.shape, order="F")
 
 
 def residual(case: Case, W: Floats) -> float:

@@ -7,7 +7,6 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from scipy.integrate import quad
 
 from letheon.convex._bounds import (
     block_norms,
@@ -146,7 +145,8 @@ def test_worst_case_bound_of_an_exact_step_is_nothing() -> None:
 @examples(1000)
 @given(offset=st.floats(0, 20), length=st.one_of(st.floats(1e-9, 20), st.floats(1e-9, 2e-3)))
 def test_mean_growth_is_the_mean_and_never_less(offset: float, length: float) -> None:
-    mean, _ = quad(lambda s: np.expm1(offset + s * length), 0, 1, epsabs=0, epsrel=1e-12)
+    nodes, weights = np.polynomial.legendre.leggauss(40)
+    mean = float(weights @ np.expm1(offset + (nodes + 1) / 2 * length)) / 2
     found = mean_growth(offset, length)
     assert mean * (1 - 1e-9) <= found <= mean * (1 + 1e-3) + 1e-300
 
@@ -178,7 +178,7 @@ def test_bounds_are_of_use_on_ordinary_data() -> None:
             setting = Setting(problem.loss, case.ridge, rest.ridge, len(rest.y), bound)
             proposal = propose(curvature, W, leaving, setting)
             ratios[bound].append(proposal.added / ref.residual(rest, proposal.W))
-    assert 1 <= min(ratios["tightest"])
+    assert min(ratios["tightest"]) >= 1
     assert np.median(ratios["tightest"]) < 30
     assert max(ratios["tightest"]) < 100
     assert np.median(ratios["worst-case"]) > np.median(ratios["tightest"])

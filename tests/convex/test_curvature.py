@@ -147,7 +147,8 @@ def test_a_row_that_carries_a_direction_alone_is_factored_anew(batch: list[int])
 
 
 @pytest.mark.parametrize(
-    ("n_gone", "part"), [(1, "_FollowedOne"), (2, "_Followed"), (3, "_Followed"), (4, "_Refactored")]
+    ("n_gone", "part"),
+    [(1, "_FollowedOne"), (2, "_Followed"), (3, "_Followed"), (4, "_Refactored")],
 )
 def test_larger_requests_are_factored_anew(n_gone: int, part: str) -> None:
     recipe = Recipe("logistic", 4, 40, 12, n_gone, -1.0)

@@ -12,6 +12,7 @@ from letheon.convex import _descent, _descent_settings
 from letheon.convex._descent import DescentToDeleteClassifier
 from letheon.convex._descent_engines import ByResidual, Found, Kept, sealed
 from letheon.convex._descent_theory import PublishedPlan, SecretPlan
+from letheon.convex._noise import NoiseSource
 from letheon.convex._problem import Problem
 from tests.convex.audit import epsilon_lower_bound
 
@@ -39,6 +40,16 @@ METHODS: dict[str, dict[str, Any]] = {
     "weak": {**THEOREM, "variant": "regularized-weak", "iterations": 2},
 }
 BASIC = [name for name in METHODS if "," in name]
+
+
+@pytest.fixture(autouse=True)
+def repeatable(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let `make test` see the same noise every time, in models that know of no seed."""
+    if request.node.get_closest_marker("soak"):
+        return
+    rng = np.random.default_rng(0)
+    words = lambda _, n: rng.integers(0, 2**64, n, dtype=np.uint64)  # noqa: E731
+    monkeypatch.setattr(NoiseSource, "_words", words)
 
 
 def make_rows() -> tuple[Floats, NDArray[np.int64]]:

@@ -169,7 +169,7 @@ class Watched(FisherClassifier):
         return super()._publish(positions, counts, walk)
 
 
-@examples(60)
+@examples(40)
 @given(
     kind=st.sampled_from(KINDS),
     seed=st.integers(0, 10**6),
@@ -242,7 +242,7 @@ def test_what_is_published_is_the_optimum_and_noise_of_its_own_scale() -> None:
     case = make("logistic", n=80, p=2)
     W = retrain(case)
     root = power(0.09 * power(hessian(case, W) / 80, -0.5), -0.5)
-    models = [fitted(case, sigma=0.3) for _ in range(200)]
+    models = [fitted(case, sigma=0.3) for _ in range(120)]
     whitened = np.array([root @ flat(model.model_.weights - W) for model in models])
     assert abs(np.mean(whitened**2) - 1) < 5 * np.sqrt(2 / whitened.size)
     for model in models:

@@ -1,6 +1,6 @@
 """What noise hides: bounds of shift, spread and directions, against exact Gaussians."""
 
-from math import exp, inf
+from math import ceil, exp, inf
 from typing import Any
 
 import numpy as np
@@ -78,9 +78,11 @@ def test_limits_keep_the_promise_and_waste_little(
 ) -> None:
     shape = Shape(top=5.0, freedom=freedom, size=1000, radius=1.0, concordance=1.0)
     limits = law(epsilon=epsilon, delta=delta).limits(shape)
+    assert freedom <= shape.rounded_freedom < 1.2 * freedom
 
     def spent(spread: float) -> float:
-        return mismatch_delta(epsilon, limits.shift, spread, shape.dimension(spread))
+        directions = ceil(exp(2 * spread) * shape.rounded_freedom)
+        return mismatch_delta(epsilon, limits.shift, spread, min(directions, 1000))
 
     assert spent(limits.spread) <= delta < spent(1.1 * limits.spread)
     assert 0 < limits.shift < gaussian_mu(epsilon, delta)

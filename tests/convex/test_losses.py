@@ -108,7 +108,9 @@ def third(loss: Loss, z: Floats, u: Floats) -> float:
     return float(abs(u @ change @ u) / (2 * h))
 
 
-@pytest.mark.parametrize("loss", [Logistic(1), Softmax(2), Softmax(3), Softmax(4), PseudoHuber(2.0)])
+@pytest.mark.parametrize(
+    "loss", [Logistic(1), Softmax(2), Softmax(3), Softmax(4), PseudoHuber(2.0)]
+)
 def test_third_bound_is_sharp(loss: Loss) -> None:
     assert 0.98 * loss.third_bound <= sharpest(loss, third) <= loss.third_bound * (1 + 1e-6)
 

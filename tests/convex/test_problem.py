@@ -32,7 +32,7 @@ def full(problem: Problem, blocks: list[Floats]) -> Floats:
 def assert_same(problem: Problem, case: ref.Case, W: Floats) -> None:
     """Everything that a pass computes equals the formulas on the rows of `case`."""
     scale = 1 + float(np.abs(case.dense).max()) ** 2 * len(case.y)
-    close = {"rtol": 1e-9, "atol": 1e-11 * scale}
+    close: dict[str, Any] = {"rtol": 1e-9, "atol": 1e-11 * scale}
     assert problem.ridge == pytest.approx(case.ridge)
     np.testing.assert_allclose(problem.gradient(W), ref.gradient(case, W), **close)
     np.testing.assert_allclose(problem.value_and_gradient(W)[1], ref.gradient(case, W), **close)
@@ -80,8 +80,9 @@ def test_many_blocks_are_as_good_as_one(kind: str, monkeypatch: pytest.MonkeyPat
     recipe = replace(SOME, kind=kind)
     case = recipe.case()
     assert_same(library_problem(case), case, recipe.point(1.0))
-    assert_same(library_problem(case).without(recipe.gone), case.without(recipe.gone),
-                recipe.point(1.0))
+    assert_same(
+        library_problem(case).without(recipe.gone), case.without(recipe.gone), recipe.point(1.0)
+    )
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -115,9 +116,7 @@ def test_roots_and_slopes_of_rows(recipe: Recipe) -> None:
     np.testing.assert_allclose(problem.data_gradient(W, gone), expected, atol=1e-11 * scale)
     rows = sp.csr_array(case.X[gone])
     loss = library_loss(case)
-    np.testing.assert_allclose(
-        slope_sum(loss, rows, case.y[gone], W), expected, atol=1e-11 * scale
-    )
+    np.testing.assert_allclose(slope_sum(loss, rows, case.y[gone], W), expected, atol=1e-11 * scale)
     for sparse, dense in zip(
         roots_of(loss, rows, case.y[gone], W), problem.roots(W, gone), strict=True
     ):

@@ -2,13 +2,15 @@
 
 from dataclasses import dataclass, replace
 from math import inf
-from typing import Self
+from typing import NamedTuple, Self
 
 from letheon.convex._calibrate import gaussian_epsilon, gaussian_mu
+from letheon.convex._noise import NoiseSource
 
-# A residual that was measured and is above this share of the limit is repaired at once: one more
-# pass now saves a pass at each of the next removals.
-_COMFORT = 0.25
+# Ranges of the thresholds, as shares of the limit. To polish well below it costs one more pass
+# now and saves a pass at each of the next removals.
+_MEASURE = (0.5, 1.0)
+_POLISH = (0.05, 0.5)
 
 
 def residual_limit(sigma: float, epsilon: float, delta: float) -> float:
@@ -49,11 +51,6 @@ class Account:
         """Whether the noise hides what may be left."""
         return self.spent <= self.limit
 
-    @property
-    def is_comfortable(self) -> bool:
-        """Whether enough is left for several more removals."""
-        return self.spent <= _COMFORT * self.limit
-
     def plus(self, bound: float) -> Self:
         """Return the account after a removal that leaves at most `bound` more."""
         return type(self)(self.spent + bound, self.limit, self.exact, self.polishes, self.retrains)
@@ -87,3 +84,34 @@ def spent_epsilon(account: Account, sigma: float, delta: float) -> float:
     if delta == 0.0:
         return account.spent / sigma
     return gaussian_epsilon(account.spent / sigma, delta)
+
+
+class Thresholds(NamedTuple):
+    """When a request measures, and when it polishes, as residuals.
+
+    Drawn anew for every request. A fixed threshold would tear a hole into the law of the
+    parameters: those of noise just below it are left a residual away from where a retrain would
+    put them, those of noise just above are not (in one dimension, with delta = 0.01, such a rule
+    leaks epsilon = 4 where 1 is claimed). Drawn thresholds make the change gradual.
+    """
+
+    measure: float
+    polish: float
+
+    @classmethod
+    def drawn(cls, limit: float, source: NoiseSource) -> "Thresholds":
+        """Draw both, in secret."""
+        first, second = source.uniforms(2).tolist()
+        low, high = _MEASURE
+        least, most = _POLISH
+        return cls(limit * (low + (high - low) * first), limit * (least + (most - least) * second))
+
+    @classmethod
+    def fixed(cls, limit: float) -> "Thresholds":
+        """Return those of a model without noise, whose parameters hide nothing."""
+        return cls(limit, limit * sum(_POLISH) / 2)
+
+
+def needs_no_draw(account: Account) -> bool:
+    """Whether no threshold that could be drawn would make the request measure."""
+    return account.spent <= _MEASURE[0] * account.limit

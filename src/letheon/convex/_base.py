@@ -362,7 +362,7 @@ class ConvexClassifier(ClassifierMixin, ConvexBase):
         if len(classes) < 2:
             raise ValueError(
                 f"{type(self).__name__} needs at least 2 classes in y; got one class only: "
-                f"{classes[0]!r}"
+                f"{classes[0]}"
             )
         return codes.astype(np.int64), hold_target(classes)
 

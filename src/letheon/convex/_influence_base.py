@@ -1,5 +1,6 @@
 """Newton removal with an account, for any loss; the public classes are in `_influence`."""
 
+import copy
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
@@ -10,7 +11,13 @@ import numpy as np
 from sklearn.utils.validation import check_consistent_length
 
 from letheon.base import Outcome, Removal, exclusive, require_fitted
-from letheon.convex._account import Account, residual_limit, spent_epsilon
+from letheon.convex._account import (
+    Account,
+    Thresholds,
+    needs_no_draw,
+    residual_limit,
+    spent_epsilon,
+)
 from letheon.convex._base import (
     ConvexBase,
     Counts,
@@ -104,7 +111,7 @@ class InfluenceBase(ConvexBase):
     noise_: Sealed
     account_: Account
     cache_: Cache[Curvature | Products]
-    fingerprint_key_: str
+    fingerprint_key_: str | None
 
     def forget(
         self,
@@ -213,6 +220,7 @@ class InfluenceBase(ConvexBase):
             "account_": account,
             "cache_": Cache(curvature),
             "downgraded_": doubts.text,
+            "fingerprint_key_": None,
         }
         if self.data_free:
             attributes |= without_rows(held.rows, curvature, problem.ridge)
@@ -231,6 +239,14 @@ class InfluenceBase(ConvexBase):
         if self.sigma > 0.0:
             return self.account_
         return replace(self.account_, limit=self._limit(setting.n_left, setting.ridge_after))
+
+    def _thresholds(self, account: Account, attributes: dict[str, Any]) -> Thresholds:
+        """Return when this request measures and polishes; a draw is noted in `attributes`."""
+        if self.sigma == 0.0:
+            return Thresholds.fixed(account.limit)
+        source = copy.copy(self.source_)
+        attributes["source_"] = source
+        return Thresholds.drawn(account.limit, source)
 
     def _limit(self, n_rows: int, ridge: float) -> float:
         """Return what the account may spend; a retrain may leave a residual of its own."""
@@ -287,14 +303,20 @@ class InfluenceBase(ConvexBase):
         setting = self._setting(len(positions))
         proposal = propose(curvature, self.model_.weights, leaving, setting)
         account, downdate = self._account(setting).plus(proposal.added), proposal.downdate
-        if account.is_covered:
-            writes = (downdate.apply,)
+        attributes: dict[str, Any] = {}
+        writes = (downdate.apply,)
+        if needs_no_draw(account):
             return self._change(positions, counts, proposal.W, account, proposal.flops, {}, writes)
+        thresholds = self._thresholds(account, attributes)
+        if account.spent <= thresholds.measure:
+            flops = proposal.flops
+            return self._change(positions, counts, proposal.W, account, flops, attributes, writes)
         after = self._problem_now().without(positions)
         repaired = repair(
             after,
             proposal.W,
             account,
+            thresholds.polish,
             lambda g: downdate.solve(g).change,
             partial(self._curvature_at, after),
             curvature.point,
@@ -306,11 +328,11 @@ class InfluenceBase(ConvexBase):
         if latest is None and curvature.n_measured * _PASSES_PER_COLUMN > len(W):
             latest = self._curvature_at(after, W).warm()
         if latest is not None:
-            fresh = {"cache_": Cache(latest)}
-            return self._change(positions, counts, W, account, flops, fresh, ())
+            attributes["cache_"] = Cache(latest)
+            return self._change(positions, counts, W, account, flops, attributes, ())
         assert repaired.reach is not None
         note = partial(curvature.note_reach, repaired.measured_at, repaired.reach)
-        return self._change(positions, counts, W, account, flops, {}, (downdate.apply, note))
+        return self._change(positions, counts, W, account, flops, attributes, (*writes, note))
 
     def _remove_brought(self, removal: Removal, X: Any, y: Any, batch_size: int | None) -> Change:
         """Remove rows that the model does not hold and the caller brings."""
@@ -347,6 +369,7 @@ class InfluenceBase(ConvexBase):
         rows, target = self._design().rows(X), self._known_target(y)
         check_consistent_length(rows, target)
         held = self.rows_.extra["fingerprint"][removal.where]
+        assert self.fingerprint_key_ is not None
         require_recognised(rows, target, self.fingerprint_key_, held)
         return Leaving(rows_in_double(rows, np.arange(len(target))), target)
 
@@ -375,14 +398,17 @@ class InfluenceBase(ConvexBase):
             flops += proposal.flops + problem.X.size * problem.shape[0]
         after = problem.without(positions)
         latest = self._curvature_at(after, W)
-        if not account.is_covered:
-            repaired = repair(after, W, account, latest.solve, partial(self._curvature_at, after))
+        attributes: dict[str, Any] = {}
+        thresholds = self._thresholds(account, attributes)
+        if account.spent > thresholds.measure:
+            renew = partial(self._curvature_at, after)
+            repaired = repair(after, W, account, thresholds.polish, latest.solve, renew)
             W, account, flops = repaired.W, repaired.account, flops + repaired.flops
             if not account.is_covered:
                 return self._retrain(positions, account)
             latest = repaired.curvature or latest
-        fresh = {"cache_": Cache(latest)}
-        return self._change(positions, counts, W, account, flops, fresh, ())
+        attributes["cache_"] = Cache(latest)
+        return self._change(positions, counts, W, account, flops, attributes, ())
 
     def _remove_by_products(self, positions: Positions, counts: Counts, size: int) -> Change:
         """Remove rows by conjugate gradients, where no Hessian is formed; the residual is exact."""
@@ -394,17 +420,20 @@ class InfluenceBase(ConvexBase):
             g = problem.data_gradient(W, batch) + (now.ridge - after.ridge) * W
             step, spent = products.solve(after, g, _CG_TOLERANCE)
             W, flops = W + step, flops + spent
+        attributes: dict[str, Any] = {}
+        account = self._account(self._setting(len(positions)))
         repaired = repair(
             after,
             W,
-            self._account(self._setting(len(positions))),
+            account,
+            self._thresholds(account, attributes).polish,
             lambda g: products.solve(after, g, _CG_TOLERANCE)[0],
         )
         account, flops = repaired.account, flops + repaired.flops
         if not account.is_covered:
             return self._retrain(positions, account)
         writes = (partial(products.forget, problem, positions),)
-        return self._change(positions, counts, repaired.W, account, flops, {}, writes)
+        return self._change(positions, counts, repaired.W, account, flops, attributes, writes)
 
     def _products(self, problem: Problem) -> Products:
         products = self.cache_.content

@@ -14,6 +14,8 @@ Solve = Callable[[Floats], Floats]
 
 _MOST_POLISHES = 10
 _MOST_SOLVING = 1000
+# Whoever starts to polish goes on to this share of what would have been good enough.
+_POLISHED = 0.1
 # A step that leaves more than this share of the gradient was made with a Hessian that is too old.
 _STALE = 0.5
 
@@ -37,6 +39,7 @@ def repair(
     problem: Problem,
     W: Floats,
     account: Account,
+    comfort: float,
     solve: Solve,
     renew: Callable[[Floats], Curvature] | None = None,
     origin: Floats | None = None,
@@ -53,6 +56,8 @@ def repair(
         Of the rows that stay, noise included.
     W, account
         Parameters after a removal, and what bounds say about them.
+    comfort : float
+        A residual above this is polished away.
     solve : callable
         An approximate inverse Hessian, times a gradient.
     renew : callable, optional
@@ -68,7 +73,7 @@ def repair(
     account, flops = account.measured(norm(gradient)), problem.pass_flops
     curvature = None
     for number in range(_MOST_POLISHES):
-        if account.is_comfortable or (number and account.is_covered):
+        if account.spent <= (comfort if number == 0 else _POLISHED * comfort):
             break
         before, W = account.spent, W - solve(gradient)
         gradient = problem.gradient(W)
