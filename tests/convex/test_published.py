@@ -27,7 +27,7 @@ def test_the_published_model_answers_alike(
     assert np.array_equal(public.predict(IRIS), model.predict(IRIS))
     assert np.array_equal(public.predict_proba(IRIS), model.predict_proba(IRIS))
     assert np.array_equal(public.decision_function(IRIS), model.decision_function(IRIS))
-    assert public.guarantee == replace(model.guarantee_, spent=None)
+    assert public.guarantee == replace(model.guarantee_, spent=None, budget=None)
     assert public.classes_ is not None
     assert public.classes_.tolist() == model.classes_.tolist()
 
@@ -49,6 +49,18 @@ def test_a_later_request_does_not_change_what_was_published() -> None:
     model.forget([0, 60])
     assert np.array_equal(public.coef_, before)
     assert not np.array_equal(model.coef_, before)
+
+
+def test_what_is_published_tells_nothing_of_requests() -> None:
+    settings: dict[str, Any] = {"sigma": 0.1, "rows": "clip", "row_norm": 9.0}
+    model = InfluenceClassifier(**settings).fit(IRIS, SPECIES)
+    leaving = np.arange(0, 50, 3)
+    model.forget(leaving)
+    rest = np.delete(IRIS, leaving, axis=0), np.delete(SPECIES, leaving)
+    fresh = InfluenceClassifier(**settings).fit(*rest)
+    one, two = model.publish().to_dict(), fresh.publish().to_dict()
+    assert one.pop("weights") != two.pop("weights")
+    assert one == two
 
 
 def test_nothing_secret_is_published() -> None:

@@ -30,9 +30,11 @@ from letheon.convex._losses import Floats, Loss
 from letheon.convex._noise import NoiseSource
 from letheon.convex._problem import Positions, Problem
 from letheon.convex._published import PublishedModel
+from letheon.convex._quiet import Quiet
 from letheon.convex._settings import check_settings
 from letheon.convex._solve import Solution
 from letheon.exceptions import AssumptionError, EmptyModelError, GuaranteeWarning
+from letheon.guarantee import Guarantee
 from letheon.inner import remember_features, require_features
 from letheon.parallel import one_thread
 from letheon.rows import Ids, SlotRows, hold_labels, hold_target, row_ids
@@ -41,8 +43,8 @@ from letheon.seeds import seed_from
 Counts = NDArray[np.int64] | None
 
 
-@dataclass(frozen=True, eq=False)
-class Held:
+@dataclass(frozen=True, eq=False, repr=False)
+class Held(Quiet):
     """Rows to train on. `counts` has the number of rows per class; both are None for regression."""
 
     rows: SlotRows
@@ -63,8 +65,8 @@ class Held:
         return Held(rows, hold_target(self.classes[kept]), counts[kept])
 
 
-@dataclass(frozen=True, eq=False)
-class Trained:
+@dataclass(frozen=True, eq=False, repr=False)
+class Trained(Quiet):
     """What training found: attributes of the model, operations it took, warnings to give."""
 
     attributes: dict[str, Any]
@@ -169,8 +171,15 @@ class ConvexBase(ForgetMixin, BaseEstimator):
         """Return a model to give away: parameters and claim, without rows, noise or account."""
         require_fitted(self)
         with exclusive(self):
-            # What was spent depends on the requests; the claim is about the parameters alone.
-            return PublishedModel(self.model_, replace(self.guarantee_, spent=None))
+            return PublishedModel(self.model_, self._public_claim())
+
+    def _public_claim(self) -> Guarantee:
+        """Return the claim without numbers that tell of rows or requests.
+
+        The certificate is about the parameters. How much is spent, and of how much, would tell a
+        model that forgot from one that never knew.
+        """
+        return replace(self.guarantee_, spent=None, budget=None)
 
     @property
     def coef_(self) -> Floats:

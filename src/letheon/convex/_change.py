@@ -5,10 +5,11 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from letheon.base import Outcome
+from letheon.convex._quiet import Quiet
 
 
-@dataclass(frozen=True)
-class Change:
+@dataclass(frozen=True, repr=False)
+class Change(Quiet):
     """Attributes to replace at once, and writes into memory that already exists.
 
     Readers look at attributes only, so they see the model before or after.

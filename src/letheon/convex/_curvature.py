@@ -20,6 +20,7 @@ from letheon.convex._bounds import block_norms
 from letheon.convex._design import row_norms
 from letheon.convex._losses import Floats
 from letheon.convex._problem import Problem
+from letheon.convex._quiet import Quiet
 from letheon.convex._solve import join, split
 
 # A pivot of I - V'H^(-1)V below this means that the inverse can no longer be trusted.
@@ -170,8 +171,8 @@ class Curvature:
         return twin
 
 
-@dataclass(frozen=True, eq=False)
-class Step:
+@dataclass(frozen=True, eq=False, repr=False)
+class Step(Quiet):
     """A step that solves H step = G nearly.
 
     `left` is |G - H step|. `energies` are step' H step per block, of the data part alone.

@@ -15,6 +15,7 @@ from letheon.convex._bounds import block_norms, concordant_bound, lipschitz_boun
 from letheon.convex._curvature import Curvature, Downdate, Step
 from letheon.convex._losses import Floats, Loss
 from letheon.convex._problem import roots_of, slope_sum
+from letheon.convex._quiet import Quiet, quiet_repr
 
 BOUNDS = ("tightest", "data-dependent", "worst-case")
 
@@ -30,6 +31,9 @@ class Leaving(NamedTuple):
     rows: Any
     y: NDArray[Any]
 
+    def __repr__(self) -> str:
+        return quiet_repr(self)
+
 
 class Setting(NamedTuple):
     """Loss and regulariser, before and after, and rows that stay."""
@@ -41,8 +45,8 @@ class Setting(NamedTuple):
     bound: str = "tightest"
 
 
-@dataclass(frozen=True, eq=False)
-class Proposal:
+@dataclass(frozen=True, eq=False, repr=False)
+class Proposal(Quiet):
     """Parameters after the step, how much gradient it adds at most, and the pending downdate."""
 
     W: Floats

@@ -18,6 +18,7 @@ import scipy.sparse as sp
 from numpy.typing import NDArray
 
 from letheon.convex._losses import Floats, Loss
+from letheon.convex._quiet import Quiet
 
 Positions = NDArray[np.int64]
 Reg = Literal["per_sample", "total"]
@@ -30,8 +31,8 @@ _BLOCK_BYTES = 2**21
 _HESSIAN_ROWS = 2048
 
 
-@dataclass(frozen=True, eq=False)
-class Problem:
+@dataclass(frozen=True, eq=False, repr=False)
+class Problem(Quiet):
     """Rows, loss, regulariser and noise; `gone` are rows that are to be left out.
 
     X is dense (float32 or float64, C order) or CSR. Every sum is in float64.

@@ -8,6 +8,7 @@ from letheon.convex._bounds import norm
 from letheon.convex._curvature import Curvature
 from letheon.convex._losses import Floats
 from letheon.convex._problem import Problem, n_stored
+from letheon.convex._quiet import Quiet
 from letheon.convex._solve import minimise
 
 Solve = Callable[[Floats], Floats]
@@ -20,8 +21,8 @@ _POLISHED = 0.1
 _STALE = 0.5
 
 
-@dataclass(frozen=True, eq=False)
-class Repaired:
+@dataclass(frozen=True, eq=False, repr=False)
+class Repaired(Quiet):
     """Parameters, their account, the Hessian if it had to be taken anew, and operations.
 
     `reach`: the largest change of scores between the origin of the Hessian and `measured_at`.

@@ -8,6 +8,7 @@ from scipy.optimize import fmin_l_bfgs_b
 
 from letheon.convex._losses import Floats
 from letheon.convex._problem import Problem, n_stored
+from letheon.convex._quiet import quiet_repr
 
 # Above this size of a block no matrix of that size is formed.
 DENSE_LIMIT = 5000
@@ -26,6 +27,9 @@ class Solution(NamedTuple):
     gradient: Floats
     flops: float
     n_iter: int = 1
+
+    def __repr__(self) -> str:
+        return quiet_repr(self)
 
     @property
     def residual(self) -> float:

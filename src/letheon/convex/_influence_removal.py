@@ -1,0 +1,307 @@
+"""How Influence takes rows out: at once, in batches, by products, or brought by the caller."""
+
+import copy
+from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import replace
+from functools import partial
+from typing import Any
+
+import numpy as np
+from sklearn.utils.validation import check_consistent_length
+
+from letheon.base import Outcome, Removal
+from letheon.convex._account import (
+    Account,
+    Thresholds,
+    needs_no_draw,
+    residual_limit,
+)
+from letheon.convex._base import (
+    ConvexBase,
+    Counts,
+    with_outcome,
+)
+from letheon.convex._cache import Cache
+from letheon.convex._change import Change
+from letheon.convex._curvature import Curvature
+from letheon.convex._data_free import StoredCurvature, require_recognised
+from letheon.convex._design import NORM_ROUNDING
+from letheon.convex._losses import Floats
+from letheon.convex._newton import Leaving, Proposal, Setting, propose
+from letheon.convex._noise import Sealed
+from letheon.convex._problem import NOBODY, Positions, Problem, rows_in_double
+from letheon.convex._products import Products
+from letheon.convex._repair import repair
+from letheon.convex._settings import (
+    require_batch_size,
+)
+from letheon.convex._solve import is_dense
+from letheon.exceptions import BudgetSpentError
+from letheon.inner import require_features
+from letheon.seeds import Purpose, library_seed
+
+# Without noise there is no budget; the residual is still kept so small that the parameters are
+# no further than this from the optimum.
+_DISTANCE_WITHOUT_NOISE = 1e-4
+_CG_TOLERANCE = 3e-3
+_FEW_ROWS = 8
+# One Hessian costs about as much time as d / 28 passes over the rows (measured). When as many
+# residuals had to be measured since the last one, the bounds have become loose: take it anew.
+_PASSES_PER_COLUMN = 28
+
+
+class InfluenceRemovals(ConvexBase):
+    """The removal mechanism of `InfluenceBase`; every method here prepares and changes nothing."""
+
+    sigma: float
+    epsilon: float
+    delta: float
+    bound: str
+    data_free: bool
+
+    noise_: Sealed
+    account_: Account
+    cache_: Cache[Curvature | Products]
+    fingerprint_key_: str | None
+
+    def _account(self, setting: Setting) -> Account:
+        """Return the account with the limit after a removal: without noise it follows the ridge."""
+        if self.sigma > 0.0:
+            return self.account_
+        return replace(self.account_, limit=self._limit(setting.n_left, setting.ridge_after))
+
+    def _thresholds(self, account: Account, attributes: dict[str, Any]) -> Thresholds:
+        """Return when this request measures and polishes; a draw is noted in `attributes`."""
+        if self.sigma == 0.0:
+            return Thresholds.fixed(account.limit)
+        source = copy.copy(self.source_)
+        attributes["source_"] = source
+        return Thresholds.drawn(account.limit, source)
+
+    def _limit(self, n_rows: int, ridge: float) -> float:
+        """Return what the account may spend; a retrain may leave a residual of its own."""
+        if self.sigma == 0.0:
+            return _DISTANCE_WITHOUT_NOISE * ridge
+        hidden = residual_limit(self.sigma, self.epsilon, self.delta)
+        return max(hidden - self.tol * n_rows, 0.0)
+
+    def _problem_now(self) -> Problem:
+        return self._problem(self._held(), self.noise_.open())
+
+    def _curvature_at(self, problem: Problem, W: Floats, seed: int | None = None) -> Curvature:
+        start = library_seed(self.seed_ if seed is None else seed, Purpose.EIGENVALUE)
+        return Curvature.at(problem, W, radius=self._declared_radius(), seed=start)
+
+    def _declared_radius(self) -> float | None:
+        return None if self.row_norm is None else self.row_norm * (1 + NORM_ROUNDING)
+
+    def _prepare(self, removal: Removal, **options: Any) -> Change:
+        X, y, batch_size = (options.pop(name, None) for name in ("X", "y", "batch_size"))
+        if batch_size is not None:
+            require_batch_size(batch_size, removal.n_rows)
+        if self.data_free:
+            return self._remove_brought(removal, X, y, batch_size)
+        if X is not None or y is not None:
+            raise ValueError("this model holds its rows; X and y are for data_free=True only")
+        return super()._prepare(removal, batch_size=batch_size)
+
+    def _threads(self, removal: Removal) -> AbstractContextManager[None]:
+        # To ask for one thread takes as long as to remove a row.
+        return super()._threads(removal) if removal.n_rows > _FEW_ROWS else nullcontext()
+
+    def _remove(self, removal: Removal, counts: Counts, **options: Any) -> Change:
+        positions, size = removal.where, options.get("batch_size")
+        if not (isinstance(self.cache_.content, Curvature) or is_dense(self._problem_now())):
+            return self._remove_by_products(positions, counts, size or len(positions))
+        if size is not None:
+            return self._remove_in_batches(positions, counts, size)
+        return self._remove_at_once(positions, counts)
+
+    def _remove_at_once(self, positions: Positions, counts: Counts) -> Change:
+        """Remove all rows by one step with the cached Hessian."""
+        rows, curvature = self.rows_, self._curvature()
+        leaving = Leaving(rows_in_double(rows.X, positions), rows.y[positions])
+        setting = self._setting(len(positions))
+        proposal = propose(curvature, self.model_.weights, leaving, setting)
+        account, downdate = self._account(setting).plus(proposal.added), proposal.downdate
+        attributes: dict[str, Any] = {}
+        writes = (downdate.apply,)
+        if needs_no_draw(account):
+            return self._change(positions, counts, proposal.W, account, proposal.flops, {}, writes)
+        thresholds = self._thresholds(account, attributes)
+        if account.spent <= thresholds.measure:
+            flops = proposal.flops
+            return self._change(positions, counts, proposal.W, account, flops, attributes, writes)
+        after = self._problem_now().without(positions)
+        repaired = repair(
+            after,
+            proposal.W,
+            account,
+            thresholds.polish,
+            lambda g: downdate.solve(g).change,
+            partial(self._curvature_at, after),
+            curvature.point,
+        )
+        W, account, flops = repaired.W, repaired.account, proposal.flops + repaired.flops
+        if not account.is_covered:
+            return self._retrain(positions, account)
+        latest = repaired.curvature
+        if latest is None and curvature.n_measured * _PASSES_PER_COLUMN > len(W):
+            latest = self._curvature_at(after, W).warm()
+        if latest is not None:
+            attributes["cache_"] = Cache(latest)
+            return self._change(positions, counts, W, account, flops, attributes, ())
+        assert repaired.reach is not None
+        note = partial(curvature.note_reach, repaired.measured_at, repaired.reach)
+        return self._change(positions, counts, W, account, flops, attributes, (*writes, note))
+
+    def _remove_brought(self, removal: Removal, X: Any, y: Any, batch_size: int | None) -> Change:
+        """Remove rows that the model does not hold and the caller brings."""
+        if batch_size is not None:
+            raise ValueError("batch_size needs Hessians of the rows left; data_free=True has none")
+        leaving, positions = self._recognised(removal, X, y), removal.where
+        counts = self._counts_after(leaving.y)
+        if counts is not None and 0 in counts:
+            raise BudgetSpentError(
+                "the last row of a class would leave, which needs a retrain, and this model holds "
+                "no rows; nothing was changed. Fit again on the remaining rows"
+            )
+        setting, stored = self._setting(len(positions)), self.cache_
+        proposal = propose(self._curvature(), self.model_.weights, leaving, setting)
+        account = self._account(setting).plus(proposal.added)
+        if not account.is_covered:
+            raise BudgetSpentError(
+                f"this removal could leave a gradient of {account.spent:.3g}, above the "
+                f"{account.limit:.3g} that the noise hides, and without rows it cannot be measured "
+                "or repaired; nothing was changed. Fit again on the remaining rows"
+            )
+        assert isinstance(stored, StoredCurvature)
+        writes = (proposal.downdate.apply, partial(stored.tidy, setting.ridge_after))
+        return self._change(positions, counts, proposal.W, account, proposal.flops, {}, writes)
+
+    def _recognised(self, removal: Removal, X: Any, y: Any) -> Leaving:
+        """Return the rows that the caller brings, or raise unless they are those of the people."""
+        if X is None or y is None:
+            raise ValueError(
+                f"this model holds no rows (data_free=True): give X and y, the {removal.n_rows} "
+                "row(s) of these people as they were given to fit"
+            )
+        require_features(self, X)
+        rows, target = self._design().rows(X), self._known_target(y)
+        check_consistent_length(rows, target)
+        held = self.rows_.extra["fingerprint"][removal.where]
+        assert self.fingerprint_key_ is not None
+        require_recognised(rows, target, self.fingerprint_key_, held)
+        return Leaving(rows_in_double(rows, np.arange(len(target))), target)
+
+    def _setting(self, n_gone: int) -> Setting:
+        n = len(self.rows_)
+        loss, per_sample = self._loss(self.model_.classes), self.reg == "per_sample"
+        before = self.l2 * n if per_sample else self.l2
+        after = self.l2 * (n - n_gone) if per_sample else self.l2
+        return Setting(loss, before, after, n - n_gone, self.bound)
+
+    def _remove_in_batches(self, positions: Positions, counts: Counts, size: int) -> Change:
+        """Remove batch after batch, each with the Hessian of the rows left, taken where it stands.
+
+        The removal mechanism of Mahadevan and Mathioudakis 2021 (survey, Algorithm 6).
+        """
+        problem = self._problem_now()
+        W, flops, gone = self.model_.weights, 0.0, NOBODY
+        account = self._account(self._setting(len(positions)))
+        for begin in range(0, len(positions), size):
+            batch = positions[begin : begin + size]
+            now = problem.without(gone)
+            curvature = self._curvature_at(now, W)
+            proposal = self._propose(curvature, W, now, batch)
+            W, account = proposal.W, account.plus(proposal.added)
+            gone = np.concatenate([gone, batch])
+            flops += proposal.flops + problem.X.size * problem.shape[0]
+        after = problem.without(positions)
+        latest = self._curvature_at(after, W)
+        attributes: dict[str, Any] = {}
+        thresholds = self._thresholds(account, attributes)
+        if account.spent > thresholds.measure:
+            renew = partial(self._curvature_at, after)
+            repaired = repair(after, W, account, thresholds.polish, latest.solve, renew)
+            W, account, flops = repaired.W, repaired.account, flops + repaired.flops
+            if not account.is_covered:
+                return self._retrain(positions, account)
+            latest = repaired.curvature or latest
+        attributes["cache_"] = Cache(latest)
+        return self._change(positions, counts, W, account, flops, attributes, ())
+
+    def _remove_by_products(self, positions: Positions, counts: Counts, size: int) -> Change:
+        """Remove rows by conjugate gradients, where no Hessian is formed; the residual is exact."""
+        problem, W, flops = self._problem_now(), self.model_.weights, 0.0
+        products, now, after = self._products(problem), problem, problem
+        for begin in range(0, len(positions), size):
+            batch = positions[begin : begin + size]
+            now, after = after, after.without(batch)
+            g = problem.data_gradient(W, batch) + (now.ridge - after.ridge) * W
+            step, spent = products.solve(after, g, _CG_TOLERANCE)
+            W, flops = W + step, flops + spent
+        attributes: dict[str, Any] = {}
+        account = self._account(self._setting(len(positions)))
+        repaired = repair(
+            after,
+            W,
+            account,
+            self._thresholds(account, attributes).polish,
+            lambda g: products.solve(after, g, _CG_TOLERANCE)[0],
+        )
+        account, flops = repaired.account, flops + repaired.flops
+        if not account.is_covered:
+            return self._retrain(positions, account)
+        writes = (partial(products.forget, problem, positions),)
+        return self._change(positions, counts, repaired.W, account, flops, attributes, writes)
+
+    def _products(self, problem: Problem) -> Products:
+        products = self.cache_.content
+        if not isinstance(products, Products) or not products.fits(problem):
+            products = Products.at(problem, self.model_.weights)
+            self.cache_.content = products
+        return products
+
+    def _propose(
+        self, curvature: Curvature, W: Floats, problem: Problem, positions: Positions
+    ) -> Proposal:
+        after = problem.without(positions)
+        setting = Setting(problem.loss, problem.ridge, after.ridge, after.n_held, self.bound)
+        leaving = Leaving(problem.rows_at(positions), problem.y[positions])
+        return propose(curvature, W, leaving, setting)
+
+    def _curvature(self) -> Curvature:
+        """Return the cached Hessian, taken anew where there is none."""
+        curvature = self.cache_.content
+        if not isinstance(curvature, Curvature):
+            curvature = self._curvature_at(self._problem_now(), self.model_.weights)
+            self.cache_.content = curvature
+        return curvature
+
+    def _retrain(self, positions: Positions, account: Account | None = None) -> Change:
+        """Retrain with fresh noise; `account` is what was tried before."""
+        change, before = super()._retrain(positions), self.account_
+        found = change.attributes["account_"]
+        counted = (account or before).renewed(found.spent, found.limit)
+        change.attributes["account_"] = counted
+        return with_outcome(change, rebuilt=counted.rebuilt_since(before))
+
+    def _change(
+        self,
+        positions: Positions,
+        counts: Counts,
+        W: Floats,
+        account: Account,
+        flops: float,
+        attributes: dict[str, Any],
+        writes: tuple[Callable[[], None], ...],
+    ) -> Change:
+        attributes |= {
+            "model_": self.model_.moved_to(W),
+            "account_": account,
+            "counts_": counts,
+        }
+        outcome = Outcome(self._work(flops), account.rebuilt_since(self.account_))
+        return Change(attributes, outcome, (*writes, partial(self.rows_.wipe, positions)))
