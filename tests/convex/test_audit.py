@@ -122,3 +122,11 @@ def test_refuses_too_few_rows_and_unequal_widths() -> None:
         epsilon_lower_bound(np.zeros(7), np.zeros(70), 0.0)
     with pytest.raises(ValueError, match="equal width"):
         epsilon_lower_bound(np.zeros((9, 2)), np.zeros((9, 3)), 0.0)
+
+
+def test_a_hole_in_a_law_is_seen() -> None:
+    rng = np.random.default_rng(3)
+    whole, holed = rng.normal(size=5000), rng.normal(size=9000)
+    holed = holed[(holed < 0.2) | (holed > 0.35)][:5000]
+    assert epsilon_lower_bound(holed, whole, 1e-4) > 2.0
+    assert epsilon_lower_bound(rng.normal(size=5000), whole, 1e-4) < 0.5
