@@ -30,6 +30,7 @@ def seeded_clone(estimator: Any, seed: int, purpose: Purpose, *parts: int) -> An
     """Return an unfitted clone whose every `random_state` is derived from the keyed hash."""
     fresh = clone(estimator)
     _refuse_frozen(fresh)
+    _refuse_secret_noise(fresh)
     SeedSlots(fresh).fill(seed, purpose, *parts)
     return fresh
 
@@ -70,6 +71,16 @@ def _refuse_frozen(estimator: Any) -> None:
             f"{type(estimator).__name__} holds a FrozenEstimator, which keeps what it learned "
             "before and cannot forget it; give the estimator inside it, unfitted"
         )
+
+
+def _refuse_secret_noise(estimator: Any) -> None:
+    """Raise for a part with noise that nobody can repeat: a retrain could not be compared."""
+    for part in parts_of(estimator):
+        if "noise_seed" in part.params and part.params["noise_seed"] is None:
+            raise CannotForgetError(
+                f"{type(part.estimator).__name__} draws secret noise, so no two fits are equal and "
+                "an exact method cannot hold it. It forgets by itself: use it without a wrapper"
+            )
 
 
 class SeedSlots:

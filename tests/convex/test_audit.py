@@ -126,7 +126,7 @@ def test_refuses_too_few_rows_and_unequal_widths() -> None:
 
 def test_a_hole_in_a_law_is_seen() -> None:
     rng = np.random.default_rng(3)
-    whole, holed = rng.normal(size=5000), rng.normal(size=9000)
-    holed = holed[(holed < 0.2) | (holed > 0.35)][:5000]
+    whole, holed = rng.normal(size=8000), rng.normal(size=12000)
+    holed = holed[(holed < 0.2) | (holed > 0.35)][:8000]
     assert epsilon_lower_bound(holed, whole, 1e-4) > 2.0
-    assert epsilon_lower_bound(rng.normal(size=5000), whole, 1e-4) < 0.5
+    assert epsilon_lower_bound(rng.normal(size=8000), whole, 1e-4) < 0.5

@@ -8,7 +8,9 @@ import numpy as np
 import pytest
 from sklearn.datasets import load_diabetes, load_iris
 
+from letheon import NaiveUnlearner, SISAClassifier
 from letheon.convex import InfluenceClassifier, InfluenceRegressor, PublishedModel
+from letheon.exceptions import CannotForgetError, ChangedParametersError
 
 IRIS, SPECIES = load_iris(return_X_y=True)
 
@@ -27,7 +29,8 @@ def test_the_published_model_answers_alike(
     assert np.array_equal(public.predict(IRIS), model.predict(IRIS))
     assert np.array_equal(public.predict_proba(IRIS), model.predict_proba(IRIS))
     assert np.array_equal(public.decision_function(IRIS), model.decision_function(IRIS))
-    assert public.guarantee == replace(model.guarantee_, spent=None, budget=None)
+    bare = {"spent": None, "budget": None, "residual_state": ()}
+    assert public.guarantee == replace(model.guarantee_, **bare)
     assert public.classes_ is not None
     assert public.classes_.tolist() == model.classes_.tolist()
 
@@ -74,3 +77,30 @@ def test_nothing_secret_is_published() -> None:
 def test_other_formats_are_refused() -> None:
     with pytest.raises(ValueError, match="letheon-linear-v1"):
         PublishedModel.from_dict({"format": "something"})
+
+
+@pytest.mark.parametrize(
+    "changes", [{"epsilon": 0.01}, {"sigma": 2.0}, {"noise_seed": None}, {"delta": 1e-9}]
+)
+def test_the_claim_is_that_of_the_fit(changes: dict[str, Any]) -> None:
+    model = InfluenceClassifier(sigma=0.1, noise_seed=3).fit(IRIS, SPECIES)
+    model.set_params(**changes)
+    with pytest.raises(ChangedParametersError, match="changed after fit"):
+        _ = model.guarantee_
+    with pytest.raises(ChangedParametersError, match="changed after fit"):
+        model.publish()
+
+
+@pytest.mark.parametrize("wrapper", [NaiveUnlearner, SISAClassifier])
+def test_exact_methods_refuse_secret_noise_inside(wrapper: Any) -> None:
+    with pytest.raises(CannotForgetError, match="secret noise"):
+        wrapper(InfluenceClassifier()).fit(IRIS, SPECIES)
+    held = wrapper(InfluenceClassifier(noise_seed=0), random_state=0).fit(IRIS, SPECIES)
+    again = wrapper(InfluenceClassifier(noise_seed=0), random_state=0).fit(IRIS, SPECIES)
+    assert held.digest() == again.digest()
+
+
+def test_texts_are_refused_without_quoting_them() -> None:
+    with pytest.raises(ValueError, match="linear model needs numbers") as caught:
+        InfluenceClassifier().fit([["a secret sentence"], ["another"]], [0, 1])
+    assert "secret" not in str(caught.value)

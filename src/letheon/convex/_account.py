@@ -1,7 +1,7 @@
 """The budget of a certificate: what gradient the removals so far may have left."""
 
 from dataclasses import dataclass, replace
-from math import inf
+from math import frexp, inf, ldexp
 from typing import NamedTuple, Self
 
 from letheon.convex._calibrate import gaussian_epsilon, gaussian_mu
@@ -47,6 +47,11 @@ class Account:
     retrains: int = 0
 
     @property
+    def shown(self) -> float:
+        """What receipts say is spent: rounded up, since the number itself tells of the rows."""
+        return min(rounded_up(self.spent), self.limit) if self.is_covered else self.spent
+
+    @property
     def is_covered(self) -> bool:
         """Whether the noise hides what may be left."""
         return self.spent <= self.limit
@@ -75,6 +80,12 @@ class Account:
             "retrains": self.retrains - before.retrains,
         }
         return {name: count for name, count in counts.items() if count}
+
+
+def rounded_up(number: float) -> float:
+    """Return the next power of two, or the number itself if it is one."""
+    mantissa, exponent = frexp(number)
+    return ldexp(1.0, exponent - (mantissa == 0.5)) if number > 0.0 else 0.0
 
 
 def spent_epsilon(account: Account, sigma: float, delta: float) -> float:

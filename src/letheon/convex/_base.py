@@ -2,6 +2,7 @@
 
 import copy
 from abc import abstractmethod
+from collections.abc import Callable
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -24,10 +25,10 @@ from letheon.base import (
     warn_all,
 )
 from letheon.convex._change import Change
-from letheon.convex._design import Design
+from letheon.convex._design import Design, row_norms
 from letheon.convex._linear import Linear, classification_loss
 from letheon.convex._losses import Floats, Loss
-from letheon.convex._noise import NoiseSource
+from letheon.convex._noise import NoiseSource, Sealed
 from letheon.convex._problem import Positions, Problem
 from letheon.convex._published import PublishedModel
 from letheon.convex._quiet import Quiet
@@ -167,6 +168,16 @@ class ConvexBase(ForgetMixin, BaseEstimator):
         warn_all(trained.warnings)
         return self
 
+    @property
+    def guarantee_(self) -> Guarantee:
+        """What is claimed about the model as it is now.
+
+        Raises `ChangedParametersError` after `set_params`: the claim is that of the fit.
+        """
+        require_fitted(self)
+        self._require_same_parameters()
+        return super().guarantee_
+
     def publish(self) -> PublishedModel:
         """Return a model to give away: parameters and claim, without rows, noise or account."""
         require_fitted(self)
@@ -179,7 +190,7 @@ class ConvexBase(ForgetMixin, BaseEstimator):
         The certificate is about the parameters. How much is spent, and of how much, would tell a
         model that forgot from one that never knew.
         """
-        return replace(self.guarantee_, spent=None, budget=None)
+        return replace(self.guarantee_, spent=None, budget=None, residual_state=())
 
     @property
     def coef_(self) -> Floats:
@@ -198,6 +209,13 @@ class ConvexBase(ForgetMixin, BaseEstimator):
         """Number of rows still held."""
         require_fitted(self)
         return len(self.rows_)
+
+    @property
+    def row_norm_(self) -> float:
+        """R: the declared bound of the rows' norms, or the norm of the longest row held."""
+        require_fitted(self)
+        declared = self.model_.design.row_norm
+        return float(row_norms(self.rows_.X).max()) if declared is None else float(declared)
 
     @abstractmethod
     def _train(self, held: Held, source: NoiseSource, seed: int) -> Trained:
@@ -297,8 +315,9 @@ class ConvexBase(ForgetMixin, BaseEstimator):
         held, source = self._held().without(positions), copy.copy(self.source_)
         trained = self._train(held, source, self.seed_)
         outcome = Outcome(1.0, {"retrains": 1}, trained.warnings)
-        wipe = partial(self.rows_.wipe, positions)
-        return Change(_holdings(held, source, trained), outcome, (wipe,))
+        writes: list[Callable[[], None]] = [partial(self.rows_.wipe, positions)]
+        writes += [value.wipe for value in vars(self).values() if isinstance(value, Sealed)]
+        return Change(_holdings(held, source, trained), outcome, tuple(writes))
 
     def _work(self, flops: float) -> float:
         """Return work as a share of a retrain, by counted operations."""

@@ -21,7 +21,6 @@ from letheon.seeds import Purpose, keyed_hash, mix64
 Keys = NDArray[np.uint64]
 
 
-
 def row_keys(ids: Ids, seed: int) -> Keys:
     """Return the key of every row; rows of one person have different ones."""
     owners = ids.hashes(seed, Purpose.BATCH)

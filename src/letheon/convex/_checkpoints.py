@@ -14,6 +14,7 @@ from scipy.linalg import blas
 
 from letheon.convex._losses import Floats
 from letheon.convex._problem import Problem, roots_of
+from letheon.convex._quiet import Quiet
 from letheon.convex._replay import Descent, Removed, Replay
 from letheon.convex._trajectory import Trajectory
 
@@ -23,8 +24,8 @@ _CHUNK = 2**21
 _FACTOR_COLUMNS = 4096
 
 
-@dataclass(frozen=True, eq=False)
-class Checkpoints:
+@dataclass(frozen=True, eq=False, repr=False)
+class Checkpoints(Quiet):
     """Hessians of the data part, summed over rows: lower triangles in Fortran order.
 
     Attributes
@@ -48,7 +49,8 @@ class Checkpoints:
         d, K = problem.shape
         points = path.points[nodes].copy()
         hessians = [problem.hessian(point.reshape(K, d).T) for point in points]
-        blocks = [[np.asfortranarray(block) for block in each] for each in hessians]
+        # Removals follow in the lower triangle; the other half would keep the rows that left.
+        blocks = [[np.asfortranarray(np.tril(block)) for block in each] for each in hessians]
         return cls(points, blocks, nearest)
 
     def without(self, removed: Removed) -> "Checkpoints":

@@ -333,7 +333,7 @@ class _Refactored:
         self._block = block
         V = np.asfortranarray(V)
         left = blas.dsyrk(-1.0, V, beta=1.0, c=block.hessian, lower=1, overwrite_c=0)
-        self._fresh = Block.of(left, ridge)
+        self._fresh = Block(left, cholesky(left, ridge))
 
     def solve(self, g: Floats, ridge: float) -> Solved:
         return self._look(self._fresh.solve(g), g, ridge)

@@ -126,8 +126,9 @@ class DeltaGradClassifier(ConvexClassifier):
         Scale of isotropic normal noise on the published parameters, drawn anew after every fit and
         every request.
     max_memory : int, default=2**30
-        A path of more bytes, 16 T per parameter, lies in a private temporary file. Loaded and
-        copied models hold it in memory until their next request.
+        A path of more bytes, 16 T per parameter, lies in a private temporary file, which the system
+        takes back without overwriting it. Loaded and copied models hold it in memory until their
+        next request.
     measure_distance : bool, default=True
         Set `distance_bound_`, at the cost of one gradient pass over the rows.
     noise_seed : int or None, default=None
@@ -387,6 +388,10 @@ class DeltaGradClassifier(ConvexClassifier):
             assumptions=_ASSUMPTIONS[self.reg],
             residual_state=(*_RESIDUAL_STATE, _RESIDUAL_CACHE) if cached else _RESIDUAL_STATE,
         )
+
+    def _public_claim(self) -> Guarantee:
+        """Return the claim without the measured distance."""
+        return replace(super()._public_claim(), reference=_REFERENCE)
 
     def __sklearn_tags__(self) -> Tags:
         """Without noise two fits are the same."""

@@ -4,13 +4,14 @@ import copy
 from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
-from math import ceil, log2
+from math import nan
 from typing import Any, ClassVar, Self
 
 import numpy as np
 from sklearn.utils.validation import check_consistent_length
 
-from letheon.base import Outcome, Removal
+from letheon.base import Outcome, Removal, exclusive, require_fitted, warn_all
+from letheon.convex._account import rounded_up
 from letheon.convex._base import ConvexClassifier, Counts, Held, Trained
 from letheon.convex._cache import Cache
 from letheon.convex._change import Change
@@ -31,6 +32,7 @@ from letheon.convex._noise import NoiseSource, Sealed
 from letheon.convex._problem import Positions, Problem
 from letheon.guarantee import Guarantee, MethodFacts
 from letheon.inner import require_features
+from letheon.parallel import one_thread
 from letheon.rows import hold_labels, hold_target, join_target, row_ids
 from letheon.seeds import Purpose, library_seed
 
@@ -39,7 +41,15 @@ FACTS = MethodFacts(
     applicability="linear models with a smooth convex loss and L2 regulariser",
     exact=False,
     strength="strong",
-    efficiency_parameters=("iterations", "sigma", "variant", "xi", "n_copies"),
+    efficiency_parameters=(
+        "stop",
+        "iterations",
+        "sigma",
+        "variant",
+        "regulariser",
+        "xi",
+        "n_copies",
+    ),
     certifiability_parameters=("epsilon", "delta", "sigma", "state"),
     requests="adaptive",
     releases="latest-only",
@@ -47,7 +57,13 @@ FACTS = MethodFacts(
     definition_name="descent-to-delete",
 )
 
-_SHARED = ("strongly-convex", "intercept-regularised", "noise-secret", "row-count-public")
+_SHARED = (
+    "strongly-convex",
+    "intercept-regularised",
+    "noise-secret",
+    "noise-to-rounding",
+    "row-count-public",
+)
 _REGULARISER = {"per_sample": "regulariser-per-sample", "total": "regulariser-in-total"}
 _REFERENCES = {
     ("basic", "secret", "residual"): "distance bounded by the measured gradient; analytic Gaussian",
@@ -65,13 +81,17 @@ _REFERENCES = {
 }
 _RESIDUAL_STATE = {
     "model_": "the parameters, within the certified distance of the optimum before noise",
-    "unperturbed_": "the parameters without noise, sealed",
-    "parts_": "parameters of the parts without noise, sealed, and the rows drawn",
+    "unperturbed_": "the parameters without noise, sealed; with the rows held they give the "
+    "gradient that the last removals left, and from it the row of a lone removal can be computed; "
+    "settle() ends that",
+    "parts_": "parameters of the parts without noise, sealed, and the rows drawn; with the rows "
+    "held they tell of the last removals as unperturbed_ does; settle() ends that",
     "top_": "a bound of the largest eigenvalue, from when these rows were there",
     "n_changed_": "how many rows were changed since the fit",
+    "distance_": "a bound of the distance to the optimum",
+    "training_flops_": "operations of the last training, as n_iter_ its iterations",
     "cache_": "point of an earlier Hessian; in memory only",
 }
-_LEAST_SPENT = 2.0**-60
 # A distance made from the limit may come out an ulp above it.
 _ONE = 1 + 1e-12
 
@@ -104,7 +124,8 @@ class DescentToDeleteClassifier(ConvexClassifier):
         i^2 I; or on parts of a bootstrap sample, of which a request touches few.
     state : {"secret", "published"}, default="secret"
         What a request starts from: the parameters without noise, which are kept under a seal, or
-        the published ones. With "published" nothing else is kept, not even a Hessian.
+        the published ones. With "published" nothing else that was computed from rows is kept, not
+        even a Hessian; counts of rows and operations are.
     stop : {"residual", "theorem"}, default="residual"
         Any optimiser, until the measured gradient over the constant of strong convexity bounds the
         distance; or plain gradient steps whose number and noise a theorem gives.
@@ -129,9 +150,10 @@ class DescentToDeleteClassifier(ConvexClassifier):
     tol : float, default=1e-8
         Without noise: largest mean gradient that training may leave.
     max_iter : int, default=1000
-        Iterations of the optimiser at most.
+        Iterations of the optimiser at most, in training and in a request.
     if_unproved : {"raise", "downgrade"}, default="raise"
-        What happens when an assumption that can be checked fails.
+        What happens when an assumption that can be checked fails: `AssumptionError`, or an
+        empirical guarantee and a `GuaranteeWarning`. It stays empirical until the next training.
     noise_seed : int or None, default=None
         Makes the noise repeatable, and the guarantee empirical.
     random_state : None, int, RandomState or Generator, default=None
@@ -145,7 +167,8 @@ class DescentToDeleteClassifier(ConvexClassifier):
         Scale of the noise.
     distance_ : float
         Bound of the distance of the parameters to the optimum before noise. Confidential, as it is
-        measured on the rows; the guarantee has it rounded up to a power of two.
+        measured on the rows; the guarantee has it rounded up to a power of two. With
+        ``state="published"`` the measured number is not kept: this is then `limit_`.
     limit_ : float
         Distance that the noise hides.
     plan_ : object or None
@@ -153,7 +176,8 @@ class DescentToDeleteClassifier(ConvexClassifier):
     unperturbed_ : Sealed or None
         Parameters without noise; None with ``state="published"``.
     n_passes_ : float
-        Work of the last fit or request, in gradient passes over the rows held.
+        Work of the last fit or request, in gradient passes over the rows held. Not saved: NaN in a
+        loaded model.
 
     Notes
     -----
@@ -164,7 +188,9 @@ class DescentToDeleteClassifier(ConvexClassifier):
     next power of two, and a request after which that is another one retrains.
 
     With ``state="published"`` requests may depend on what was published before. The secret state
-    is not covered by the certificate: it must stay secret, like the rows in the same file.
+    is not covered by the certificate: it must stay secret, like the rows in the same file. With
+    these rows it tells of more than them: the gradient that the last removals left, and so the row
+    of a lone removal, can be computed. Call `settle` before a file is written that others may read.
 
     The residual stop needs one or two passes per request. The theorems hold for the worst case:
     they need many more steps or much more noise.
@@ -187,8 +213,6 @@ class DescentToDeleteClassifier(ConvexClassifier):
     """
 
     facts: ClassVar[MethodFacts] = FACTS
-    _not_digested: ClassVar[frozenset[str]] = ConvexClassifier._not_digested | {"n_passes_"}
-
     sigma_: float
     distance_: float
     limit_: float
@@ -197,7 +221,7 @@ class DescentToDeleteClassifier(ConvexClassifier):
     parts_: tuple[Parts, ...]
     top_: float | None
     n_changed_: int
-    n_passes_: float
+    passes_: Cache[float]
     cache_: Cache[Trail]
 
     def __init__(
@@ -265,6 +289,44 @@ class DescentToDeleteClassifier(ConvexClassifier):
         """
         return self._learn(ids, lambda: self._prepare_learn(X, y, ids))
 
+    def settle(self) -> Self:
+        """Replace what is under the seal by what training on the rows held would leave there.
+
+        Before that, whoever has the model's file, and so the rows and the parameters without noise,
+        can compute the gradient that the last removals left, and from it the row of a lone removal.
+        After it the sealed parameters depend on the rows held alone. The Hessian is taken anew; by
+        theorem, requests count from here. Takes the time of a fit. Call it before a file is written
+        that others may read.
+
+        Published parameters and their guarantee stay, unless there is no noise: then they are the
+        sealed ones. With ``state="published"`` nothing is under a seal and nothing changes. With
+        `noise_seed` the noise can be computed, so that nothing is hidden by this.
+
+        Returns
+        -------
+        self
+
+        Raises
+        ------
+        AssumptionError
+            Training does not arrive on these rows; nothing was changed.
+        """
+        require_fitted(self)
+        if self.state == "published" and self.sigma_ > 0.0:
+            return self
+        with exclusive(self), one_thread():
+            change = self._settled()
+            change.commit(self)
+        warn_all(change.outcome.warnings)
+        return self
+
+    @property
+    def n_passes_(self) -> float:
+        """Work of the last fit or request, in gradient passes over the rows held."""
+        require_fitted(self)
+        passes = self.passes_.content
+        return nan if passes is None else passes
+
     def _check_settings(self) -> None:
         check_descent_settings(self)
 
@@ -290,11 +352,11 @@ class DescentToDeleteClassifier(ConvexClassifier):
             "plan_": plan,
             "sigma_": sigma,
             "limit_": limit,
-            "distance_": found.distance,
-            "n_passes_": found.flops / problem.pass_flops,
+            "distance_": self._told(found.distance, limit),
+            "passes_": Cache(found.flops / problem.pass_flops),
             "downgraded_": doubts.text,
         }
-        return Trained(attributes, found.flops, doubts.warnings)
+        return Trained(attributes, found.flops, doubts.warnings, found.n_iter)
 
     def _remove(self, removal: Removal, counts: Counts, **_: Any) -> Change:
         positions = removal.where
@@ -337,10 +399,24 @@ class DescentToDeleteClassifier(ConvexClassifier):
             "counts_": held.counts,
             "source_": source,
             "training_flops_": trained.flops,
+            "n_iter_": trained.n_iter,
             **trained.attributes,
         }
         outcome = Outcome(1.0, {"retrains": 1}, trained.warnings)
         return Change(attributes, outcome, self._wipes())
+
+    def _settled(self) -> Change:
+        """Prepare what `settle` does."""
+        change = self._trained_anew(replace(self._held(), rows=self.rows_.compacted()))
+        found = change.attributes
+        # Once it was not proved that training arrives, only what is published anew is proved again.
+        found["downgraded_"] = self.downgraded_ or found["downgraded_"]
+        if self.sigma_ > 0.0:
+            distance = rounded_up(self.distance_)
+            if self.distance_ <= self.limit_:
+                distance = min(distance, self.limit_)
+            found |= {"model_": self.model_, "distance_": distance}
+        return change
 
     def _moved(
         self, move: Move, attributes: dict[str, Any], writes: tuple[Callable[[], None], ...]
@@ -357,9 +433,10 @@ class DescentToDeleteClassifier(ConvexClassifier):
             **found.kept,
             "model_": replace(self.model_, weights=weights),
             "source_": source,
-            "distance_": found.distance,
-            "n_passes_": found.flops / move.after.pass_flops,
-            "downgraded_": doubts.text,
+            "distance_": self._told(found.distance, self.limit_),
+            "passes_": Cache(found.flops / move.after.pass_flops),
+            # The claim compares with what `fit` publishes: arriving here does not help it there.
+            "downgraded_": self.downgraded_ or doubts.text,
         }
         outcome = Outcome(self._work(found.flops), {}, doubts.warnings)
         return Change(attributes, outcome, (*found.writes, *self._wipes(), *writes))
@@ -411,6 +488,12 @@ class DescentToDeleteClassifier(ConvexClassifier):
             f"{limit:.3g}; {what}"
         )
 
+    def _told(self, distance: float, limit: float) -> float:
+        """Return what is kept of a distance: as published state, no number measured on the rows."""
+        if self.state == "secret" or self.sigma == 0:
+            return distance
+        return limit if distance <= limit * _ONE else rounded_up(distance)
+
     @property
     def _wants_certificate(self) -> bool:
         return self.sigma != 0 and self.noise_seed is None
@@ -435,7 +518,7 @@ class DescentToDeleteClassifier(ConvexClassifier):
             assumptions=self._assumptions(),
             epsilon=float(self.epsilon) if certified else None,
             delta=float(self.delta) if certified else None,
-            spent=min(_rounded_up(self.distance_), self.limit_) if certified else None,
+            spent=min(rounded_up(self.distance_), self.limit_) if certified else None,
             budget=self.limit_ if certified else None,
             residual_state=self._residue(),
         )
@@ -444,14 +527,13 @@ class DescentToDeleteClassifier(ConvexClassifier):
         codes = [_REGULARISER[self.reg], *_SHARED]
         if self.state == "secret":
             codes.append("state-secret")
-        if self.stop == "theorem":
-            codes.append("rows-bounded")
+        codes.append("rows-bounded" if self.stop == "theorem" else "retraining-converges")
         return tuple(codes)
 
     def _residue(self) -> tuple[str, ...]:
         known = vars(self)
         kept = [name for name in _RESIDUAL_STATE if known.get(name) not in (None, ())]
-        if self.plan_ is None:
+        if self.plan_ is None and not self.parts_:
             kept.remove("n_changed_")
         if self.unperturbed_ is None or self.plan_ is not None:
             kept.remove("cache_")
@@ -461,8 +543,3 @@ class DescentToDeleteClassifier(ConvexClassifier):
 def _regularised(problem: Problem, plan: Plan | None) -> Problem:
     """Return the problem with the regulariser of the plan, which may be more than l2."""
     return problem if plan is None else replace(problem, l2=plan.geometry.strong)
-
-
-def _rounded_up(distance: float) -> float:
-    """Return the next power of two: a measured number says more about the rows than it must."""
-    return 2.0 ** ceil(log2(max(distance, _LEAST_SPENT)))

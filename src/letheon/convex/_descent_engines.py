@@ -24,6 +24,7 @@ from letheon.convex._distributed import (
 from letheon.convex._losses import Floats
 from letheon.convex._noise import NoiseSource, Sealed
 from letheon.convex._problem import Problem
+from letheon.convex._quiet import Quiet
 from letheon.convex._reservoir import after_addition, after_removal
 from letheon.convex._solve import Solution, is_dense, minimise
 
@@ -31,8 +32,8 @@ from letheon.convex._solve import Solution, is_dense, minimise
 _ROUNDING = 1e-3
 
 
-@dataclass(frozen=True, eq=False)
-class Kept:
+@dataclass(frozen=True, eq=False, repr=False)
+class Kept(Quiet):
     """What a request may start from: parameters (without noise, if they are kept) and the rest."""
 
     W: Floats
@@ -42,8 +43,8 @@ class Kept:
     top: float = inf
 
 
-@dataclass(frozen=True, eq=False)
-class Found:
+@dataclass(frozen=True, eq=False, repr=False)
+class Found(Quiet):
     """Parameters before noise, one per copy, and what is kept for the next request."""
 
     optima: tuple[Floats, ...]
@@ -51,6 +52,7 @@ class Found:
     flops: float
     kept: dict[str, Any] = field(default_factory=dict)
     writes: tuple[Callable[[], None], ...] = ()
+    n_iter: int = 1
 
 
 class Engine(Protocol):
@@ -78,7 +80,8 @@ class ByResidual:
         if not self.secret:
             return self._open(problem, found)
         curvature = curvature_at(problem, found.W) if is_dense(problem) else None
-        return self._sealed(problem, Reached(found.W, found.gradient, found.flops, curvature))
+        reached = Reached(found.W, found.gradient, found.flops, curvature)
+        return replace(self._sealed(problem, reached), n_iter=found.n_iter)
 
     def update(self, move: Move, kept: Kept, source: NoiseSource) -> Found:  # noqa: ARG002
         """Follow the optimum with the old Hessian, or minimise from what was published."""
@@ -86,7 +89,8 @@ class ByResidual:
             return self._open(move.after, self._minimise(move.after, kept.W))
         trail = kept.trail or trail_at(move.before, kept.W)
         goal = self._goal(move.after)
-        return self._sealed(move.after, follow(move, kept.W, trail, goal, curvature_at))
+        reached = follow(move, kept.W, trail, goal, curvature_at, max_iter=self.max_iter)
+        return self._sealed(move.after, reached)
 
     def _goal(self, problem: Problem) -> float:
         if self.limit == inf:
@@ -98,7 +102,8 @@ class ByResidual:
         return minimise(problem, start=start, tolerance=goal, max_iter=self.max_iter)
 
     def _open(self, problem: Problem, found: Solution) -> Found:
-        return Found((found.W,), problem.distance_bound(found.gradient), found.flops)
+        distance = problem.distance_bound(found.gradient)
+        return Found((found.W,), distance, found.flops, n_iter=found.n_iter)
 
     def _sealed(self, problem: Problem, reached: Reached) -> Found:
         kept = {
@@ -163,7 +168,8 @@ class ByTheorem:
         kept: dict[str, Any] = {"n_changed_": n_changed}
         if self.secret:
             kept |= {"unperturbed_": sealed(W), "top_": top}
-        return Found((W,), self.plan.distance, n_steps * problem.pass_flops, kept)
+        flops, n_iter = n_steps * problem.pass_flops, max(1, n_steps)
+        return Found((W,), self.plan.distance, flops, kept, n_iter=n_iter)
 
 
 @dataclass(frozen=True)

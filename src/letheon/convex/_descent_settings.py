@@ -93,7 +93,7 @@ def plan_of(model: Any, problem: Problem) -> Plan | None:
     row_norm = float(model.row_norm) * (1 + NORM_ROUNDING)
     radius = float(model.radius or natural_radius(problem.loss, model.l2))
     strong = float(model.l2) + _extra_regulariser(model, problem, row_norm, radius)
-    shape = geometry(problem.loss, row_norm, strong, radius)
+    shape = geometry(problem.loss, row_norm, strong, radius, problem.shape[0])
     epsilon, delta = shares(model)
     n, many = nominal_rows(problem.n_held), int(model.iterations)
     if model.variant == "distributed":

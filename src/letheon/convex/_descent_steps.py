@@ -13,12 +13,12 @@ from letheon.convex._curvature import Block, Curvature, Downdate, times, top_eig
 from letheon.convex._descent_theory import Geometry
 from letheon.convex._losses import Floats
 from letheon.convex._problem import Positions, Problem, roots_of, slope_sum
+from letheon.convex._quiet import Quiet, quiet_repr
 from letheon.convex._solve import is_dense, join, minimise, newton_step, split
 
 # A step that leaves more than this share of the gradient was made with a Hessian that is too old.
 _STALE = 0.1
 _MOST_STEPS = 8
-_MOST_ITERATIONS = 1000
 # The linear system is solved to this share of the gradient; steps leave more than that anyway.
 _LINEAR_SHARE = 1e-3
 _MOST_REFINEMENTS = 3
@@ -44,16 +44,16 @@ def projected(W: Floats, radius: float) -> Floats:
     return W if norm <= radius else W * (radius / norm)
 
 
-@dataclass(eq=False)
-class Trail:
+@dataclass(eq=False, repr=False)
+class Trail(Quiet):
     """What the next request starts with, besides the parameters: gradient there, and Hessian."""
 
     gradient: Floats
     curvature: Curvature | None
 
 
-@dataclass(frozen=True, eq=False)
-class Move:
+@dataclass(frozen=True, eq=False, repr=False)
+class Move(Quiet):
     """Rows that leave or come.
 
     `positions` are theirs in the problem that has them, and `alive` says where that has rows.
@@ -88,13 +88,25 @@ class Reached(NamedTuple):
     curvature: Curvature | None
     writes: tuple[Callable[[], None], ...] = ()
 
+    def __repr__(self) -> str:
+        return quiet_repr(self)
 
-def follow(move: Move, W: Floats, trail: Trail, goal: float, curvature_at: CurvatureAt) -> Reached:
+
+def follow(
+    move: Move,
+    W: Floats,
+    trail: Trail,
+    goal: float,
+    curvature_at: CurvatureAt,
+    *,
+    max_iter: int,
+) -> Reached:
     """Go from the old optimum W to the new one, until the measured gradient is at most `goal`.
 
     Usually one step and one pass: the gradient to start with is known, and the Hessian is the old
     one with the changed rows taken out or put in. A step that leaves much was made with a Hessian
     that is too old: the next one is made with a fresh one, from where the gradient is smaller.
+    Where steps do not arrive, an optimiser goes on, with `max_iter` iterations as in training.
     """
     after, gradient = move.after, move.gradient_after(W, trail.gradient)
     way = _old_way(move, trail.curvature) or _fresh_way(after, W, curvature_at)
@@ -114,13 +126,13 @@ def follow(move: Move, W: Floats, trail: Trail, goal: float, curvature_at: Curva
             way = _fresh_way(after, W, curvature_at)
             flops += way.flops
     if np.linalg.norm(gradient) > goal:
-        found = minimise(after, start=W, tolerance=goal, max_iter=_MOST_ITERATIONS)
+        found = minimise(after, start=W, tolerance=goal, max_iter=max_iter)
         W, gradient, flops = found.W, found.gradient, flops + found.flops
     return Reached(W, gradient, flops, way.curvature, way.writes)
 
 
-@dataclass(frozen=True, eq=False)
-class _Way:
+@dataclass(frozen=True, eq=False, repr=False)
+class _Way(Quiet):
     """How steps are computed, and what it took to get there; a fresh way needs no writes."""
 
     step: Callable[[Floats, Floats], tuple[Floats, float]]

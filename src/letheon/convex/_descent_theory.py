@@ -33,6 +33,7 @@ class Geometry:
     smooth: float
     strong: float
     radius: float
+    n_columns: int = 1
 
     @property
     def contraction(self) -> float:
@@ -51,9 +52,12 @@ class Geometry:
     def rounding(self, n_rows: int) -> float:
         """How far rounding errors of gradients and steps carry: where all steps have none left.
 
-        A sum of n gradients errs by n L units at most and a step by B; gamma adds them up.
+        A score is a sum of d terms, so it errs by d R B units and the slope of a row by c2 times
+        that; a sum of n gradients errs by n L units, and a step by B. gamma adds them up.
         """
-        return _UNIT * (n_rows * self.slope + self.smooth * self.radius) / self.strong
+        sums = (n_rows + self.n_columns) * self.slope
+        scores = self.smooth * self.radius * self.n_columns
+        return _UNIT * (sums + scores) / self.strong
 
 
 def sensitivity(slope: float, strong: float, n_rows: int) -> float:
@@ -70,10 +74,13 @@ def nominal_rows(n_rows: int) -> int:
     return 1 << n_rows.bit_length()
 
 
-def geometry(loss: Loss, row_norm: float, strong: float, radius: float) -> Geometry:
+def geometry(
+    loss: Loss, row_norm: float, strong: float, radius: float, n_columns: int = 1
+) -> Geometry:
     """Return the constants for rows of norm at most `row_norm`, known before any row is seen."""
     slope = loss.slope_bound * row_norm + strong * radius
-    return Geometry(slope, strong + loss.curvature_bound * row_norm**2, strong, radius)
+    smooth = strong + loss.curvature_bound * row_norm**2
+    return Geometry(slope, smooth, strong, radius, n_columns)
 
 
 def natural_radius(loss: Loss, strong: float) -> float:

@@ -59,7 +59,8 @@ class Design:
         n, p = matrix.shape
         if sp.issparse(matrix):
             columns = [matrix, np.ones((n, 1), matrix.dtype)] if self.fit_intercept else [matrix]
-            rows: Any = sp.csr_array(sp.hstack(columns, format="csr"), copy=True)
+            # In float64: SciPy would convert it anew at every product.
+            rows: Any = sp.csr_array(sp.hstack(columns, format="csr"), dtype=np.float64, copy=True)
             rows.sum_duplicates()
         else:
             rows = np.ones((n, p + self.fit_intercept), matrix.dtype)
@@ -104,8 +105,17 @@ class Design:
 
 
 def as_matrix(X: Any) -> Any:
-    """Return X as float64 or float32, dense or CSR; NaN and infinity are refused."""
-    return check_array(X, accept_sparse="csr", dtype=[np.float64, np.float32], input_name="X")
+    """Return X as float64 or float32, dense or CSR; NaN, infinity and texts are refused."""
+    try:
+        return check_array(X, accept_sparse="csr", dtype=[np.float64, np.float32], input_name="X")
+    except ValueError as error:
+        if "could not convert string" not in str(error):
+            raise
+    # The original text would quote a value of somebody's row.
+    raise ValueError(
+        "X holds texts, and a linear model needs numbers; turn texts into numbers "
+        "(HashingVectorizer) and encode columns of categories (OneHotEncoder)"
+    )
 
 
 def row_norms(X: Any) -> Floats:

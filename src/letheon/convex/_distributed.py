@@ -21,6 +21,7 @@ from letheon.convex._descent_theory import DistributedPlan, steps_between
 from letheon.convex._losses import Floats
 from letheon.convex._noise import NoiseSource, Sealed
 from letheon.convex._problem import Problem
+from letheon.convex._quiet import quiet_repr
 from letheon.convex._reservoir import Drawn, Ranks, draw
 from letheon.convex._solve import minimise
 
@@ -36,6 +37,9 @@ class Trained(NamedTuple):
     W: Floats
     distance: float
     passes: float
+
+    def __repr__(self) -> str:
+        return quiet_repr(self)
 
 
 class PartSolver(Protocol):

@@ -4,11 +4,11 @@ import copy
 from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Self
 
 import numpy as np
 
-from letheon.base import Outcome, Removal, require_fitted
+from letheon.base import Outcome, Removal, exclusive, require_fitted, warn_all
 from letheon.convex._base import (
     ConvexClassifier,
     Counts,
@@ -29,8 +29,9 @@ from letheon.convex._losses import Floats
 from letheon.convex._noise import NoiseSource, Sealed
 from letheon.convex._problem import Positions, Problem
 from letheon.convex._settings import require_batch_size, require_one_of, require_whole
-from letheon.convex._solve import Solution, is_dense, minimise
+from letheon.convex._solve import finished, is_dense, minimise
 from letheon.guarantee import Guarantee, MethodFacts
+from letheon.parallel import one_thread
 from letheon.receipt import Receipt
 from letheon.rows import SlotRows
 from letheon.seeds import Purpose, library_seed
@@ -61,7 +62,11 @@ _SHARED = (
     "noise-to-rounding",
 )
 _MODEL = "model_: the parameters, (epsilon, delta)-close to those of a retrain"
-_OPTIMUM = "optimum_: parameters before noise and the gradient there, near those of a retrain"
+_OPTIMUM = (
+    "optimum_: parameters before noise and the gradient there, sealed; with the rows held they "
+    "give the gradient that the last removals left, and from it the row of a lone removal can be "
+    "computed; settle() ends that"
+)
 _NUMBERS = "account_: bounds of the distance to a retrain, and counts of further steps"
 _CACHE = (
     "cache_: point, scores, top eigenvalues, degrees of freedom and largest row norm of the last "
@@ -114,8 +119,9 @@ class FisherClassifier(ConvexClassifier):
         Noise sigma F^(-1/4) b or sigma b. F depends on the rows, which the certificate pays for:
         where the Hessian has become too old, it is taken anew. Isotropic noise has no such cost.
     state : {"published", "secret"}, default="published"
-        "published": steps start from the noisy parameters, and nothing else is kept. "secret": the
-        optimum before noise is kept under a seal, so one pass over the rows usually suffices.
+        "published": steps start from the noisy parameters; nothing else is saved but the rows and
+        the account. "secret": the optimum before noise is kept under a seal, so one pass over the
+        rows usually suffices.
     batch_size : int or None, default=None
         Remove the rows of a request in batches of this size (the survey's m'), each with gradient
         and Hessian taken anew where the parameters stand: slower, and closer to the optimum for
@@ -143,10 +149,10 @@ class FisherClassifier(ConvexClassifier):
     epsilon_ : float
         Smallest epsilon that is proved for the model as it is, at this delta.
     kl_bound_ : float
-        Bound of the divergence from a retrain, and of the information about the rows that left.
+        Bound of the divergence of the last removal's law from that of a retrain.
     optimum_ : Sealed or None
         With ``state="secret"``, the parameters before noise and the gradient there. They are in the
-        model's file, so keep that private.
+        model's file, so keep that private, or call `settle` first.
     ids_, guarantee_, residual_state_, n_rows_
         See `ForgetMixin`.
 
@@ -164,6 +170,9 @@ class FisherClassifier(ConvexClassifier):
     steps follow, then a new Hessian, then a retrain; `Receipt.rebuilt` says which. Tuning `l2` on
     rows that leave later weakens the guarantee; see `declare_tuning`.
 
+    The sealed state is not covered by it. With the rows in the same file it gives the gradient that
+    the last removals left, and so the row of a lone removal can be computed; `settle` ends that.
+
     At the exact optimum the first step is that of `InfluenceClassifier`. Elsewhere it also repairs
     what earlier steps left, because it uses the gradient on the remaining rows.
 
@@ -175,11 +184,11 @@ class FisherClassifier(ConvexClassifier):
 
     Examples
     --------
+    >>> import numpy as np
     >>> from sklearn.datasets import load_breast_cancer
-    >>> from sklearn.preprocessing import scale
     >>> from letheon import FisherClassifier
     >>> X, y = load_breast_cancer(return_X_y=True)
-    >>> model = FisherClassifier(l2=0.01).fit(scale(X), y)
+    >>> model = FisherClassifier(l2=0.01).fit(np.log1p(X), y)
     >>> receipt = model.forget([3, 17])
     >>> receipt.guarantee.kind, receipt.guarantee.spent <= receipt.guarantee.budget
     ('certified', True)
@@ -252,6 +261,37 @@ class FisherClassifier(ConvexClassifier):
         size = self.batch_size if batch_size == _AS_FITTED else batch_size
         return self._answer_request(ids, digest, partial(self._prepare, batch_size=size))
 
+    def settle(self) -> Self:
+        """Replace what is under the seal by what training on the rows held would leave there.
+
+        Before that, whoever has the model's file, and so the rows and the parameters without noise,
+        can compute the gradient that the last removals left, and from it the row of a lone removal.
+        After it the sealed parameters depend on the rows held alone, and the account holds what the
+        noise hides instead of what was measured. The Hessian is taken anew. Takes the time of a
+        fit. Call it before a file is written that others may read.
+
+        Published parameters and their guarantee stay, unless there is no noise: then they are the
+        sealed ones. With ``state="published"`` nothing is under a seal and nothing changes. With
+        `noise_seed` the noise can be computed, so that nothing is hidden by this.
+
+        Returns
+        -------
+        self
+
+        Raises
+        ------
+        AssumptionError
+            Training does not arrive on these rows; nothing was changed.
+        """
+        require_fitted(self)
+        if self.state == "published" and self.sigma > 0.0:
+            return self
+        with exclusive(self), one_thread():
+            change = self._settled()
+            change.commit(self)
+        warn_all(change.outcome.warnings)
+        return self
+
     @property
     def epsilon_(self) -> float:
         """Smallest epsilon that is proved for the model as it is, at this delta."""
@@ -262,11 +302,11 @@ class FisherClassifier(ConvexClassifier):
 
     @property
     def kl_bound_(self) -> float:
-        """Bound, in nats, of what the model may tell about the rows that left.
+        """Bound, in nats, of the divergence of the last removal's law from that of a retrain.
 
-        The Kullback-Leibler divergence of the two laws, either way, covariances included. It bounds
-        the mutual information of the forgotten rows and the model (Golatkar et al. 2020,
-        Proposition 1); 0 before the first request.
+        The Kullback-Leibler divergence of the two laws, either way, covariances included; 0 before
+        the first request and after a retrain. Its mean over what the forgotten rows could have been
+        bounds the information that the model has of them (Golatkar et al. 2020, Proposition 1).
         """
         require_fitted(self)
         if self.sigma == 0.0:
@@ -289,10 +329,12 @@ class FisherClassifier(ConvexClassifier):
         if warnings and self._wants_certificate:
             doubts.note(f"no stop rule bounds the noise's task: {warnings[0]}")
         fisher = self._fisher_at(problem, solution.W, seed)
-        flops = solution.flops + hessian_flops(problem)
         if fisher.expansion is not None:
-            solution = _finished(problem, solution, fisher)
+            solution = finished(problem, solution, partial(fisher.step, solution.W))
         noise = self._draw(problem, fisher, solution.W, source, doubts)
+        flops = solution.flops + fisher.flops
+        if fisher.expansion is not None:
+            flops += hessian_flops(problem)
         attributes = {
             "model_": self._linear(solution.W + noise, held.classes),
             "optimum_": self._sealed(solution.W, solution.gradient),
@@ -378,15 +420,19 @@ class FisherClassifier(ConvexClassifier):
         noise only at the end: the next step would take most of it out again.
         """
         W = self.model_.weights if self.optimum_ is None else self.optimum_.open()[0]
-        after, n_batches = problem, 0
+        after, n_batches, products = problem, 0, 0.0
         for begin in range(0, len(positions), size):
             after = after.without(positions[begin : begin + size])
             fisher = self._fisher_at(after, W)
             W = W - fisher.step(W, look(after, W).gradient)
+            products += fisher.flops
             n_batches += 1
         walk = self._walk(after, fisher, W, look(after, W))
         walk.hessians = n_batches if fisher.expansion is not None else 0
-        walk.flops = n_batches * (after.pass_flops + hessian_flops(after))
+        passes = (n_batches + 1) * after.pass_flops
+        # Those of the last one are counted when it has drawn the noise.
+        products -= fisher.flops
+        walk.flops = passes + products + walk.hessians * hessian_flops(after)
         return walk
 
     def _start(self, problem: Problem, positions: Positions) -> tuple[Floats, View]:
@@ -429,11 +475,36 @@ class FisherClassifier(ConvexClassifier):
         }
         if expansion is not self.cache_.content:
             attributes["cache_"] = Cache(expansion)
-        outcome = Outcome(
-            self._work(walk.flops), account.rebuilt_since(self.account_), doubts.warnings
-        )
-        writes = (walk.fisher.apply, partial(_wipe, self.rows_, positions, expansion))
-        return Change(attributes, outcome, writes)
+        work = self._work(walk.flops + walk.fisher.flops)
+        outcome = Outcome(work, account.rebuilt_since(self.account_), doubts.warnings)
+        wipe = partial(_wipe, self.rows_, positions, expansion)
+        return Change(attributes, outcome, (walk.fisher.apply, wipe, *self._wipes()))
+
+    def _wipes(self) -> tuple[Callable[[], None], ...]:
+        """Writes that destroy the parameters without noise as they were before a request."""
+        return () if self.optimum_ is None else (self.optimum_.wipe,)
+
+    def _settled(self) -> Change:
+        """Prepare what `settle` does."""
+        held = replace(self._held(), rows=self.rows_.compacted())
+        source = copy.copy(self.source_)
+        trained = self._train(held, source, self.seed_)
+        attributes = {
+            **trained.attributes,
+            "rows_": held.rows,
+            "source_": source,
+            "training_flops_": trained.flops,
+            "n_iter_": trained.n_iter,
+            "account_": self.account_.settled(),
+            # What stays published is not proved by a training that comes after it.
+            "downgraded_": self.downgraded_ or trained.attributes["downgraded_"],
+        }
+        if self.sigma > 0.0:
+            attributes["model_"] = self.model_
+        return Change(attributes, Outcome(1.0, {}, trained.warnings), self._wipes())
+
+    def _changed_in_place(self) -> tuple[str, ...]:
+        return (*super()._changed_in_place(), "optimum_")
 
     def _retrain(self, positions: Positions, walk: Walk | None = None) -> Change:
         """Retrain with fresh noise; `walk` is what was tried before."""
@@ -457,20 +528,10 @@ class FisherClassifier(ConvexClassifier):
             assumptions=(_REGS[self.reg], *_SHARED),
             epsilon=float(self.epsilon) if certified else None,
             delta=float(self.delta) if certified else None,
-            spent=self.account_.used if certified else None,
+            spent=self.account_.shown if certified else None,
             budget=1.0 if certified else None,
             residual_state=_RESIDUAL_STATE[self.state],
         )
-
-
-def _finished(problem: Problem, solution: Solution, fisher: Fisher) -> Solution:
-    """Make one more step with the Hessian that is there anyway, if it helps."""
-    W = solution.W - fisher.step(solution.W, solution.gradient)
-    gradient = problem.gradient(W)
-    flops = solution.flops + problem.pass_flops
-    if np.linalg.norm(gradient) >= solution.residual:
-        return solution._replace(flops=flops)
-    return Solution(W, gradient, flops, solution.n_iter)
 
 
 def _wipe(rows: SlotRows, positions: Positions, expansion: Expansion | None) -> None:

@@ -21,6 +21,7 @@ from letheon.convex._fisher_noise import (
 )
 from letheon.convex._losses import Floats, Loss
 from letheon.convex._problem import Positions, Problem, roots_of
+from letheon.convex._quiet import quiet_repr
 from letheon.convex._solve import conjugate_gradients, join, split
 
 # The linear system is solved to this share of its target, or as well as so many repetitions can.
@@ -34,6 +35,9 @@ class View(NamedTuple):
 
     gradient: Floats
     scores: Floats
+
+    def __repr__(self) -> str:
+        return quiet_repr(self)
 
     @property
     def residual(self) -> float:
@@ -109,6 +113,10 @@ class Fisher(Protocol):
     def expansion(self) -> Expansion | None:
         """Matrices to keep for the next removal, if there are any."""
 
+    @property
+    def flops(self) -> float:
+        """Operations that products with the Hessian took so far."""
+
     def shape(self) -> Shape:
         """Return bounds."""
 
@@ -130,6 +138,8 @@ class Expanded:
 
     `leaving` are rows that the matrices still contain; nothing is written before `apply`.
     """
+
+    flops = 0.0  # Products with a matrix are nothing beside a pass over the rows.
 
     def __init__(self, expansion: Expansion, after: Problem, leaving: Positions | None) -> None:
         self._expansion, self._after, self._leaving = expansion, after, leaving
@@ -212,7 +222,7 @@ class Products:
     expansion: Expansion | None = None
 
     def __init__(self, after: Problem, radius: float | None) -> None:
-        self._after = after
+        self._after, self.flops = after, 0.0
         squares = row_norms(after.X) ** 2
         squares[after.gone] = 0.0
         self._radius = float(np.sqrt(squares.max())) if radius is None else radius
@@ -230,7 +240,9 @@ class Products:
     def step(self, W: Floats, gradient: Floats) -> Floats:
         """Return H^(-1) gradient by conjugate gradients, H taken at W."""
         curvature = self._after.curvature(W)
-        return conjugate_gradients(self._after, curvature, gradient, _CG_TOLERANCE)[0]
+        step, flops = conjugate_gradients(self._after, curvature, gradient, _CG_TOLERANCE)
+        self.flops += flops
+        return step
 
     def change(self, scores: Floats) -> float:  # noqa: ARG002
         """Return 0: the noise takes the Hessian where the parameters end."""
@@ -244,7 +256,9 @@ class Products:
             return self._after.hessian_product(curvature, x.reshape(shape)).ravel()
 
         rooted = by_lanczos(product, b.ravel(), self._after.ridge)
-        return Rooted(rooted.vector.reshape(shape), rooted.error)
+        # Half a pass for the curvature.
+        self.flops += (rooted.n_products + 0.5) * self._after.pass_flops
+        return rooted._replace(vector=rooted.vector.reshape(shape))
 
     def apply(self) -> None:
         """Do nothing: there are no matrices."""

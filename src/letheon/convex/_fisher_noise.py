@@ -7,6 +7,7 @@ import numpy as np
 import scipy.linalg
 
 from letheon.convex._losses import Floats
+from letheon.convex._quiet import quiet_repr
 
 Product = Callable[[Floats], Floats]
 
@@ -18,10 +19,17 @@ _MOST_STEPS = 250
 
 
 class Rooted(NamedTuple):
-    """The vector A^(-1/4) b, and a bound of its error as a share of least^(-1/4) |b|."""
+    """The vector A^(-1/4) b, and a bound of its error as a share of least^(-1/4) |b|.
+
+    `n_products` are products with A that it took.
+    """
 
     vector: Floats
     error: float
+    n_products: int = 0
+
+    def __repr__(self) -> str:
+        return quiet_repr(self)
 
     @property
     def is_accurate(self) -> bool:
@@ -73,4 +81,4 @@ def by_lanczos(product: Product, b: Floats, least: float, most_steps: int = _MOS
     error = 0.0 if len(diagonal) == size else error
     values, vectors = scipy.linalg.eigh_tridiagonal(diagonal, beside[:-1])
     weights = vectors @ (np.maximum(values, least) ** -0.25 * vectors[0])
-    return Rooted(length * (weights @ basis[: len(diagonal)]), error)
+    return Rooted(length * (weights @ basis[: len(diagonal)]), error, len(diagonal))

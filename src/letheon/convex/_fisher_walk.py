@@ -1,14 +1,17 @@
 """Newton steps on the remaining rows, until noise hides what tells them from a retrain."""
 
 from collections.abc import Callable
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
+from math import inf
 
 import numpy as np
 
+from letheon.convex._account import rounded_up
 from letheon.convex._fisher_expansion import Fisher, View, look
 from letheon.convex._fisher_law import Closeness, Law, Limits
 from letheon.convex._losses import Floats
 from letheon.convex._problem import Problem
+from letheon.convex._quiet import Quiet
 
 _MOST_POLISHES = 12
 # A step that leaves more than this share of the gradient was made with a Hessian that is too old.
@@ -16,8 +19,8 @@ _MOST_POLISHES = 12
 _STALE = 0.5
 
 
-@dataclass(eq=False)
-class Walk:
+@dataclass(eq=False, repr=False)
+class Walk(Quiet):
     """Parameters on their way to the optimum of the remaining rows.
 
     Attributes
@@ -47,7 +50,7 @@ class Walk:
     polishes: int = 0
     hessians: int = 0
     flops: float = 0.0
-    _expanded_at: Floats | None = field(default=None, repr=False)
+    _expanded_at: Floats | None = None
 
     @property
     def limits(self) -> Limits:
@@ -59,6 +62,14 @@ class Walk:
         """How far the laws of this removal and of a retrain are apart at most."""
         change = self.fisher.change(self.view.scores)
         return self.law.closeness(self.view.residual, change, self.fisher.shape())
+
+    @property
+    def most(self) -> Closeness:
+        """How far apart the laws may be; known without looking at the removal."""
+        limits, shape = self.limits, self.fisher.shape()
+        if limits.spread == inf:
+            return Closeness(limits.shift)
+        return Closeness(limits.shift, limits.spread, shape.dimension(limits.spread))
 
     def settle(self) -> bool:
         """Walk until the noise hides the rest; False if it cannot."""
@@ -104,6 +115,9 @@ def hessian_flops(problem: Problem) -> float:
     return problem.pass_flops / 4.0 * d * (K if problem.loss.is_joint else 1)
 
 
+NOTHING = Closeness()
+
+
 @dataclass(frozen=True)
 class FisherAccount:
     """How close the model is to a retrain, and what it took over its whole life.
@@ -115,15 +129,23 @@ class FisherAccount:
         the last request alone: noise is fresh, and every request looks at the gradient itself.
     used : float
         Share of what the noise hides; at most 1 in a certified model.
+    most : Closeness
+        What the noise hides.
     polishes, hessians, retrains : int
         How often requests made further steps, took the Hessian anew and started afresh.
     """
 
     closeness: Closeness
     used: float
+    most: Closeness = NOTHING
     polishes: int = 0
     hessians: int = 0
     retrains: int = 0
+
+    @property
+    def shown(self) -> float:
+        """What receipts say is used: rounded up, since the number itself tells of the rows."""
+        return min(rounded_up(self.used), 1.0) if self.used <= 1.0 else self.used
 
     def after(self, walk: Walk) -> "FisherAccount":
         """Return the account after a removal."""
@@ -131,9 +153,14 @@ class FisherAccount:
             self,
             closeness=walk.closeness,
             used=walk.limits.share(walk.closeness),
+            most=walk.most,
             polishes=self.polishes + walk.polishes,
             hessians=self.hessians + walk.hessians,
         )
+
+    def settled(self) -> "FisherAccount":
+        """Return the account without numbers that were measured on the rows."""
+        return replace(self, closeness=self.most, used=1.0) if self.used else self
 
     def rebuilt_since(self, before: "FisherAccount") -> dict[str, int]:
         """Return what happened since, in the words of a receipt."""
@@ -142,4 +169,4 @@ class FisherAccount:
         return {name: count for name, count in counts.items() if count}
 
 
-JUST_TRAINED = FisherAccount(Closeness(), 0.0)
+JUST_TRAINED = FisherAccount(NOTHING, 0.0)

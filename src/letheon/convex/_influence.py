@@ -105,11 +105,11 @@ class InfluenceClassifier(InfluenceBase, ConvexClassifier):
 
     Examples
     --------
+    >>> import numpy as np
     >>> from sklearn.datasets import load_breast_cancer
-    >>> from sklearn.preprocessing import scale
     >>> from letheon import InfluenceClassifier
     >>> X, y = load_breast_cancer(return_X_y=True)
-    >>> model = InfluenceClassifier(l2=0.01, sigma=1.0).fit(scale(X), y)
+    >>> model = InfluenceClassifier(l2=0.01, sigma=1.0).fit(np.log1p(X), y)
     >>> receipt = model.forget([3, 17])
     >>> receipt.guarantee.kind, receipt.guarantee.spent <= receipt.guarantee.budget
     ('certified', True)

@@ -18,18 +18,16 @@ from letheon.convex._base import (
 )
 from letheon.convex._bounds import norm
 from letheon.convex._cache import Cache
-from letheon.convex._curvature import Curvature
 from letheon.convex._data_free import without_rows
 from letheon.convex._influence_removal import InfluenceRemovals
 from letheon.convex._losses import Floats
 from letheon.convex._newton import BOUNDS
 from letheon.convex._noise import NoiseSource, Sealed
-from letheon.convex._problem import Problem
 from letheon.convex._settings import (
     require_one_of,
     require_whole,
 )
-from letheon.convex._solve import Solution, is_dense, minimise
+from letheon.convex._solve import DENSE_LIMIT, block_size, finished, is_dense, minimise
 from letheon.exceptions import CannotForgetError
 from letheon.guarantee import Guarantee, MethodFacts
 from letheon.parallel import one_thread
@@ -56,6 +54,7 @@ _SHARED = (
     "noise-secret",
     "residual-bounded-for-all-noise",
     "retraining-converges",
+    "noise-to-rounding",
 )
 _ASSUMPTIONS = {
     "per_sample": ("regulariser-per-sample", *_SHARED),
@@ -153,7 +152,7 @@ class InfluenceBase(InfluenceRemovals):
             curvature = None
             if is_dense(problem):
                 curvature = self._curvature_at(problem, solution.W).warm()
-                solution = _finished(problem, solution, curvature)
+                solution = finished(problem, solution, curvature.solve)
             vars(self).update(
                 model_=self.model_.moved_to(solution.W),
                 account_=self.account_.measured(solution.residual),
@@ -184,12 +183,14 @@ class InfluenceBase(InfluenceRemovals):
         problem = replace(plain, tilt=noise)
         tolerance = self.tol * problem.n_held
         solution = minimise(problem, tolerance=tolerance, max_iter=self.max_iter)
+        if solution.residual > tolerance:
+            tolerance = max(tolerance, problem.rounding(solution.W))
         warnings = unconverged(solution, tolerance)
         curvature = None
-        if is_dense(problem):
+        if is_dense(problem) or (self.data_free and block_size(problem) <= DENSE_LIMIT):
             curvature = self._curvature_at(problem, solution.W, seed).warm()
-            solution = _finished(problem, solution, curvature)
-        account = Account(solution.residual, self._limit(problem.n_held, problem.ridge))
+            solution = finished(problem, solution, curvature.solve)
+        account = Account(solution.residual, self._limit(tolerance, problem.ridge))
         doubts = self._doubts()
         if warnings and self._wants_certificate:
             doubts.note(str(warnings[0]))
@@ -239,17 +240,7 @@ class InfluenceBase(InfluenceRemovals):
             assumptions=_ASSUMPTIONS[self.reg],
             epsilon=float(self.epsilon) if certified else None,
             delta=float(self.delta) if certified else None,
-            spent=account.spent if certified else None,
+            spent=account.shown if certified else None,
             budget=account.limit if certified else None,
             residual_state=_RESIDUAL_STATE["stored" if self.data_free else "in memory"],
         )
-
-
-def _finished(problem: Problem, solution: Solution, curvature: Curvature) -> Solution:
-    """Make one more step with the Hessian that is there anyway, if it helps."""
-    W = solution.W - curvature.solve(solution.gradient)
-    gradient = problem.gradient(W)
-    flops = solution.flops + problem.pass_flops
-    if np.linalg.norm(gradient) >= solution.residual:
-        return solution._replace(flops=flops)
-    return Solution(W, gradient, flops)

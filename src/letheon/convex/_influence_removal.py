@@ -22,6 +22,7 @@ from letheon.convex._base import (
     Counts,
     with_outcome,
 )
+from letheon.convex._bounds import norm
 from letheon.convex._cache import Cache
 from letheon.convex._change import Change
 from letheon.convex._curvature import Curvature
@@ -44,7 +45,9 @@ from letheon.seeds import Purpose, library_seed
 # Without noise there is no budget; the residual is still kept so small that the parameters are
 # no further than this from the optimum.
 _DISTANCE_WITHOUT_NOISE = 1e-4
-_CG_TOLERANCE = 3e-3
+# Conjugate gradients stop at this share of the limit, within these relative residuals.
+_CG_SHARE = 0.05
+_CG_TOLERANCE = (3e-2, 1e-3)
 _FEW_ROWS = 8
 # One Hessian costs about as much time as d / 28 passes over the rows (measured). When as many
 # residuals had to be measured since the last one, the bounds have become loose: take it anew.
@@ -69,7 +72,7 @@ class InfluenceRemovals(ConvexBase):
         """Return the account with the limit after a removal: without noise it follows the ridge."""
         if self.sigma > 0.0:
             return self.account_
-        return replace(self.account_, limit=self._limit(setting.n_left, setting.ridge_after))
+        return replace(self.account_, limit=self._limit(0.0, setting.ridge_after))
 
     def _thresholds(self, account: Account, attributes: dict[str, Any]) -> Thresholds:
         """Return when this request measures and polishes; a draw is noted in `attributes`."""
@@ -79,12 +82,12 @@ class InfluenceRemovals(ConvexBase):
         attributes["source_"] = source
         return Thresholds.drawn(account.limit, source)
 
-    def _limit(self, n_rows: int, ridge: float) -> float:
-        """Return what the account may spend; a retrain may leave a residual of its own."""
+    def _limit(self, tolerance: float, ridge: float) -> float:
+        """Return what the account may spend; a retrain may leave a residual of `tolerance`."""
         if self.sigma == 0.0:
             return _DISTANCE_WITHOUT_NOISE * ridge
         hidden = residual_limit(self.sigma, self.epsilon, self.delta)
-        return max(hidden - self.tol * n_rows, 0.0)
+        return max(hidden - tolerance, 0.0)
 
     def _problem_now(self) -> Problem:
         return self._problem(self._held(), self.noise_.open())
@@ -233,29 +236,44 @@ class InfluenceRemovals(ConvexBase):
         return self._change(positions, counts, W, account, flops, attributes, ())
 
     def _remove_by_products(self, positions: Positions, counts: Counts, size: int) -> Change:
-        """Remove rows by conjugate gradients, where no Hessian is formed; the residual is exact."""
+        """Remove rows by conjugate gradients, where no Hessian is formed."""
         problem, W, flops = self._problem_now(), self.model_.weights, 0.0
+        account = self._account(self._setting(len(positions)))
         products, now, after = self._products(problem), problem, problem
+        moved = np.zeros_like(products.scores)
         for begin in range(0, len(positions), size):
             batch = positions[begin : begin + size]
             now, after = after, after.without(batch)
             g = problem.data_gradient(W, batch) + (now.ridge - after.ridge) * W
-            step, spent = products.solve(after, g, _CG_TOLERANCE)
-            W, flops = W + step, flops + spent
+            step = products.solve(after, g, self._precision(norm(g)))
+            W, moved, flops = W + step.change, moved + step.scores, flops + step.flops
+            account = account.plus(step.left)
         attributes: dict[str, Any] = {}
-        account = self._account(self._setting(len(positions)))
+        thresholds = self._thresholds(account, attributes)
+        writes: tuple[Callable[[], None], ...]
+        writes = (partial(products.forget, problem, positions, moved),)
+        # The bound of a step takes scores from before the request, so it holds for one batch.
+        if account.spent <= thresholds.measure and size >= len(positions):
+            return self._change(positions, counts, W, account, flops, attributes, writes)
         repaired = repair(
             after,
             W,
             account,
-            self._thresholds(account, attributes).polish,
-            lambda g: products.solve(after, g, _CG_TOLERANCE)[0],
+            thresholds.polish,
+            lambda g: products.solve(after, g, self._precision(norm(g))).change,
         )
         account, flops = repaired.account, flops + repaired.flops
         if not account.is_covered:
             return self._retrain(positions, account)
-        writes = (partial(products.forget, problem, positions),)
+        if repaired.W is not W:
+            attributes["cache_"], writes = Cache(), ()
         return self._change(positions, counts, repaired.W, account, flops, attributes, writes)
+
+    def _precision(self, size: float) -> float:
+        """Return the relative residual of a linear system that leaves a small part of the limit."""
+        most, least = _CG_TOLERANCE
+        share = _CG_SHARE * self.account_.limit / size if size > 0.0 else most
+        return min(max(share, least), most)
 
     def _products(self, problem: Problem) -> Products:
         products = self.cache_.content

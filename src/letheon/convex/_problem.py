@@ -17,12 +17,14 @@ import numpy as np
 import scipy.sparse as sp
 from numpy.typing import NDArray
 
+from letheon.convex._design import row_norms
 from letheon.convex._losses import Floats, Loss
 from letheon.convex._quiet import Quiet
 
 Positions = NDArray[np.int64]
 Reg = Literal["per_sample", "total"]
 NOBODY: Positions = np.empty(0, np.int64)
+_EPSILON = float(np.finfo(np.float64).eps)
 
 # A block of rows this large stays in the second cache, so that one reading of X serves the scores
 # and the gradient.
@@ -119,6 +121,20 @@ class Problem(Quiet):
         """Sum of the gradients of some rows' losses, without regulariser and noise."""
         return slope_sum(self.loss, self.rows_at(positions), self.y[positions], W)
 
+    def rounding(self, W: Floats) -> float:
+        """Size of the rounding errors of the gradient at W, below which no solver gets.
+
+        A score has an error of about eps |x| |w|, summed over the columns, times curvature and row
+        in the gradient; the errors of the rows add up like a random walk. Four times that is used.
+        """
+        total, sizes = 0.0, np.abs(W)
+        for block in self._blocks():
+            scores = np.asarray(abs(block.rows) @ sizes)
+            scores[block.gone] = 0.0
+            total += float(((scores.sum(axis=1) * row_norms(block.rows)) ** 2).sum())
+        spread = self.loss.curvature_bound * np.sqrt(total) + self.ridge * np.linalg.norm(W)
+        return float(4 * _EPSILON * spread)
+
     def distance_bound(self, gradient: Floats) -> float:
         """Upper bound of the distance to the optimum: |grad S| / ridge, by strong convexity."""
         return float(np.linalg.norm(gradient)) / self.ridge
@@ -193,17 +209,16 @@ class Problem(Quiet):
             yield _Block(where, rows, self.y[where], gone[first:last] - begin)
 
     def _add_curvature(self, blocks: list[Floats], rows: Any, curvature: Floats) -> None:
-        rows = rows.toarray() if sp.issparse(rows) else rows
         if not self.loss.is_joint:
             for k, weights in enumerate(curvature.T):
-                weighted = rows * np.sqrt(weights)[:, None]
-                blocks[k] += weighted.T @ weighted
+                weighted = _scaled(rows, np.sqrt(weights))
+                blocks[k] += _dense(weighted.T @ weighted)
             return
         d = rows.shape[1]
         for k in range(self.loss.n_outputs):
             for j in range(k + 1):
                 weights = curvature[:, k] * ((k == j) - curvature[:, j])
-                part = rows.T @ (rows * weights[:, None])
+                part = _dense(rows.T @ _scaled(rows, weights))
                 blocks[0][k * d : (k + 1) * d, j * d : (j + 1) * d] += part
                 if j < k:
                     blocks[0][j * d : (j + 1) * d, k * d : (k + 1) * d] += part.T
@@ -234,6 +249,15 @@ class _Block(NamedTuple):
             slope[self.gone] = 0.0
         total: Floats = self.rows.T @ slope
         return total
+
+
+def _scaled(rows: Any, factors: Floats) -> Any:
+    """Return every row times its factor, sparse where rows are."""
+    return sp.diags_array(factors) @ rows if sp.issparse(rows) else rows * factors[:, None]
+
+
+def _dense(matrix: Any) -> Floats:
+    return matrix.toarray() if sp.issparse(matrix) else matrix  # type: ignore[no-any-return]
 
 
 def n_stored(X: Any) -> int:

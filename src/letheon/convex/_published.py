@@ -88,6 +88,12 @@ class PublishedModel:
             None if classes is None else np.array(classes),
             bool(values["joint"]),
         )
+        n_scores = 1 if classes is None or len(classes) == 2 else len(classes)
+        if linear.weights.ndim != 2 or linear.weights.shape[1] != n_scores:
+            raise ValueError(
+                f"weights have shape {linear.weights.shape}; expected a line per column and "
+                f"{n_scores} score(s) per line"
+            )
         claim = dict(values["guarantee"])
         for name in ("assumptions", "residual_state"):
             claim[name] = tuple(claim[name])

@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 from letheon.convex._batches import Batches
 from letheon.convex._losses import Floats, Loss
 from letheon.convex._problem import NOBODY, Positions, Problem, slope_sum
+from letheon.convex._quiet import quiet_repr
 from letheon.convex._secant import BlockSecants
 from letheon.convex._trajectory import Sizes, Trajectory
 
@@ -28,6 +29,9 @@ class Replay(NamedTuple):
     trajectory: Trajectory
     end: Floats
     n_exact: int
+
+    def __repr__(self) -> str:
+        return quiet_repr(self)
 
 
 @dataclass(frozen=True, eq=False)

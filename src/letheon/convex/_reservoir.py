@@ -19,6 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from letheon.convex._noise import NoiseSource
+from letheon.convex._quiet import quiet_repr
 
 Ranks = NDArray[np.int64]
 
@@ -28,6 +29,9 @@ class Drawn(NamedTuple):
 
     ranks: Ranks
     changed: NDArray[np.bool_]
+
+    def __repr__(self) -> str:
+        return quiet_repr(self)
 
 
 def draw(source: NoiseSource, shape: tuple[int, ...], n_rows: int) -> Ranks:

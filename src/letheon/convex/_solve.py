@@ -1,5 +1,6 @@
 """Solvers of the regularised problem, to a stated gradient and not to a stated change."""
 
+from collections.abc import Callable
 from typing import NamedTuple
 
 import numpy as np
@@ -12,6 +13,8 @@ from letheon.convex._quiet import quiet_repr
 
 # Above this size of a block no matrix of that size is formed.
 DENSE_LIMIT = 5000
+# Up to this size a block always is; above, it may have so many times the entries of X.
+_SMALL_BLOCK, _LARGEST_SHARE = 400, 2
 # Up to this size Newton steps with a Hessian are cheaper than L-BFGS (measured; see benchmarks).
 _NEWTON_LIMIT = 200
 _LEAST_DECREASE = 1e-4
@@ -44,8 +47,11 @@ def block_size(problem: Problem) -> int:
 
 
 def is_dense(problem: Problem) -> bool:
-    """Whether Hessian blocks are formed."""
-    return block_size(problem) <= DENSE_LIMIT
+    """Whether Hessian blocks are formed: not above a limit, and not where X is much smaller."""
+    size = block_size(problem)
+    return size <= _SMALL_BLOCK or (
+        size <= DENSE_LIMIT and size * size <= _LARGEST_SHARE * n_stored(problem.X)
+    )
 
 
 def minimise(
@@ -102,6 +108,16 @@ def newton(problem: Problem, W: Floats, tolerance: float, max_iter: int) -> Solu
         flops += spent + passes * problem.pass_flops
         n_idle = 0 if np.linalg.norm(gradient) < size else n_idle + 1
     return Solution(W, gradient, flops, max(1, n_iter))
+
+
+def finished(problem: Problem, solution: Solution, solve: Callable[[Floats], Floats]) -> Solution:
+    """Make one more step with an inverse Hessian that is there anyway, if it helps."""
+    W = solution.W - solve(solution.gradient)
+    gradient = problem.gradient(W)
+    flops = solution.flops + problem.pass_flops
+    if np.linalg.norm(gradient) >= solution.residual:
+        return solution._replace(flops=flops)
+    return Solution(W, gradient, flops, solution.n_iter + 1)
 
 
 def newton_step(problem: Problem, W: Floats, gradient: Floats) -> tuple[Floats, float]:

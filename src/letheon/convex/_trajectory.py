@@ -18,7 +18,7 @@ class Trajectory:
 
     Written once, by whoever allocated it; a request makes another one. With few bytes at hand the
     numbers lie in a private temporary file that has no name: it ends with the process, however
-    that ends.
+    that ends. Its blocks are given back to the system then, and are not overwritten.
 
     Attributes
     ----------

@@ -1,7 +1,7 @@
 """Rows with holes: a row leaves by being wiped where it lies, at the cost of its own size.
 
 `Rows.without` copies everybody who stays. A method that forgets in microseconds cannot afford
-that: here the row is overwritten with zeros, and its slot stays empty until a tenth of all slots
+that: here the row is overwritten with zeros, and its slot stays empty until a fifth of all slots
 are. Products with X need no mask: an empty slot is a row of zeros.
 """
 
@@ -20,7 +20,7 @@ from letheon.rows._rows import Found, Rows
 from letheon.rows._tables import Table, take_rows
 
 # Compact when more than one slot in so many is empty.
-_SLOTS_PER_HOLE = 10
+_SLOTS_PER_HOLE = 5
 
 
 class SlotRows:
@@ -147,7 +147,7 @@ class SlotRows:
         """Overwrite rows, labels, extras, ids and index entries with zeros; empty the slots.
 
         Costs O(size of the rows). Empty slots among `positions` are skipped, so a call that was
-        interrupted can be repeated. When more than a tenth of the slots are empty, the rest moves
+        interrupted can be repeated. When more than a fifth of the slots are empty, the rest moves
         together: positions that were found before are void then.
 
         Raises
