@@ -4,12 +4,14 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+import pytest
 import scipy.sparse as sp
 from hypothesis import settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from letheon import InfluenceClassifier, InfluenceRegressor
+from letheon.convex import _influence_base, _solve
 from letheon.convex._losses import Logistic, Loss, PseudoHuber, Softmax, Squared
 from letheon.convex._problem import Problem
 from tests.convex.reference import Case, Floats
@@ -112,6 +114,13 @@ def longest(X: Any) -> float:
 def examples(count: int) -> settings:
     """`count` examples in `make test`, ten times as many in `make soak`."""
     return settings(max_examples=count * settings().max_examples // 100)
+
+
+def form_no_matrix(patch: pytest.MonkeyPatch, above: int) -> None:
+    """Let blocks of more than `above` columns be too large for a Hessian."""
+    patch.setattr(_solve, "_SMALL_BLOCK", 0)
+    patch.setattr(_solve, "DENSE_LIMIT", above)
+    patch.setattr(_influence_base, "DENSE_LIMIT", above)
 
 
 def table_of_section_1() -> Case:

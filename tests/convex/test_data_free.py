@@ -12,11 +12,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from letheon import load, save
-from letheon.convex import _solve
 from letheon.convex._data_free import fingerprints
 from letheon.exceptions import BudgetSpentError, CannotForgetError, EmptyModelError, UnknownIdError
 from tests.convex import reference as ref
-from tests.convex.people import KINDS, case_of, estimator, examples, make_rows
+from tests.convex.people import KINDS, case_of, estimator, examples, form_no_matrix, make_rows
 
 AMPLE: dict[str, Any] = {"sigma": 1.0, "epsilon": 1e8, "rows": "refuse", "row_norm": 9.0}
 
@@ -170,7 +169,7 @@ def test_the_last_row_of_a_class_cannot_leave() -> None:
 
 def test_too_many_columns_for_a_hessian(monkeypatch: pytest.MonkeyPatch) -> None:
     X, y = make_rows()
-    monkeypatch.setattr(_solve, "DENSE_LIMIT", 3)
+    form_no_matrix(monkeypatch, above=3)
     with pytest.raises(ValueError, match="5 columns are too many"):
         data_free("logistic", X, y)
 
@@ -210,7 +209,8 @@ def test_a_later_fit_with_rows_leaves_no_marks_behind() -> None:
     model.set_params(data_free=False).fit(X, y)
     model.forget([1])
     assert model.rows_.X.shape[1] == 5
-    assert not hasattr(model, "fingerprint_key_")
+    assert model.fingerprint_key_ is None
+    assert "fingerprint" not in model.rows_.extra
 
 
 def test_fingerprints_depend_on_everything_and_the_key() -> None:

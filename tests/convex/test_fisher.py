@@ -17,13 +17,14 @@ from sklearn.utils.estimator_checks import check_estimator
 
 import letheon
 from letheon.checks import parametrize_with_checks
-from letheon.convex import InfluenceClassifier, _fisher_expansion, _solve
+from letheon.convex import InfluenceClassifier, _fisher_expansion
 from letheon.convex._fisher import FisherClassifier
 from letheon.convex._fisher_noise import Rooted
 from letheon.convex._fisher_walk import Walk
 from letheon.convex._noise import NoiseSource
 from letheon.convex._problem import Problem
 from letheon.exceptions import AssumptionError, EmptyModelError, GuaranteeWarning, UnknownIdError
+from tests.convex.people import form_no_matrix
 from tests.convex.reference import (
     Case,
     flat,
@@ -376,7 +377,7 @@ def test_many_columns_need_no_matrix(
     def refuse(*_: Any) -> None:
         raise AssertionError("a Hessian was formed")
 
-    monkeypatch.setattr(_solve, "DENSE_LIMIT", 5)
+    form_no_matrix(monkeypatch, above=5)
     monkeypatch.setattr(Problem, "hessian", refuse)
     case = make(kind, n=80, p=12, l2=0.05)
     case = replace(case, X=np.where(np.abs(case.X) > 0.8, case.X, 0.0))
@@ -461,7 +462,7 @@ def test_training_that_does_not_converge_proves_nothing() -> None:
 
 def test_noise_that_cannot_be_drawn_exactly_proves_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     case = make("logistic", n=60, p=8)
-    monkeypatch.setattr(_solve, "DENSE_LIMIT", 5)
+    form_no_matrix(monkeypatch, above=5)
     model, weak = fitted(case), fitted(case, if_unproved="downgrade")
     before = model.digest()
     monkeypatch.setattr(_fisher_expansion, "by_lanczos", lambda product, b, least: Rooted(b, 1e-3))

@@ -11,22 +11,25 @@ import pytest
 import scipy.sparse as sp
 from hypothesis import given
 from hypothesis import strategies as st
+from scipy import stats
 from sklearn.model_selection import GridSearchCV
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
 
 from letheon import load, save
-from letheon.convex import _repair, _solve
-from letheon.convex._account import Account, residual_limit, spent_epsilon
+from letheon.convex import _repair
+from letheon.convex._account import Account, Thresholds, residual_limit, spent_epsilon
 from letheon.convex._calibrate import gaussian_mu
 from letheon.convex._curvature import Curvature
 from letheon.convex._newton import Leaving, Setting, propose
+from letheon.convex._noise import NoiseSource
 from tests.convex import reference as ref
 from tests.convex.people import (
     KINDS,
     case_of,
     estimator,
     examples,
+    form_no_matrix,
     library_problem,
     make_rows,
     table_of_section_1,
@@ -184,9 +187,14 @@ def test_budget_adds_up_over_requests() -> None:
     assert model.account_.spent > 5 * alone.account_.spent
 
 
+def fix_thresholds(patch: pytest.MonkeyPatch, measure: float, polish: float) -> None:
+    patch.setattr(Thresholds, "drawn", classmethod(lambda cls, *_: cls(measure, polish)))
+
+
 def escalation(patch: pytest.MonkeyPatch, limit: float, *, most_polishes: int = 10) -> Any:
     """A model whose next removal may leave no more than `limit`; returns model and receipt."""
     patch.setattr(_repair, "_MOST_POLISHES", most_polishes)
+    fix_thresholds(patch, limit, limit / 4)
     X, y = make_rows(n=60)
     model = estimator(sigma=0.5).fit(X, y)
     model.account_ = replace(model.account_, limit=limit)
@@ -224,6 +232,81 @@ def test_every_escalation_is_reached_and_told(monkeypatch: pytest.MonkeyPatch) -
     hidden = residual_limit(0.5, model.epsilon, model.delta)
     assert model.account_.limit == pytest.approx(hidden, rel=1e-5)
     assert model.account_.spent == pytest.approx(model.exact_residual(), abs=1e-12)
+
+
+def ready(way: str, patch: pytest.MonkeyPatch) -> tuple[Any, dict[str, Any]]:
+    """A model, and options of a request that removes rows this way."""
+    if way == "by products":
+        form_no_matrix(patch, above=2)
+    X, y = make_rows(n=60)
+    return estimator(sigma=0.5).fit(X, y), {"batch_size": 1} if way == "in batches" else {}
+
+
+@pytest.mark.parametrize("way", ["at once", "in batches", "by products"])
+def test_the_drawn_thresholds_decide(way: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    def removed(measure: float, polish: float) -> Any:
+        model, options = ready(way, monkeypatch)
+        # Below twice the bound, so that thresholds are drawn.
+        model.account_ = replace(model.account_, limit=limit)
+        fix_thresholds(monkeypatch, measure, polish)
+        return model, model.forget([3, 4], **options).rebuilt
+
+    limit = np.inf
+    free, _ = removed(np.inf, np.inf)
+    bound, exact = free.account_.spent, free.exact_residual()
+    limit = 1.5 * bound
+    always_measures = way == "by products"
+    assert removed(1.01 * bound, np.inf)[1] == ({"exact residuals": 1} if always_measures else {})
+    model, measured = removed(0.99 * bound, 1.01 * exact)
+    assert measured == {"exact residuals": 1}
+    assert model.account_.spent == pytest.approx(exact, rel=1e-6)
+    model, polished = removed(0.99 * bound, 0.99 * exact)
+    assert polished["exact residuals"] == 1
+    assert polished["polishes"] >= 1
+    # To stop just below the threshold would leave a gap of its own.
+    assert model.exact_residual() <= 0.1 * exact
+
+
+def test_thresholds_are_uniform_in_their_ranges() -> None:
+    source = NoiseSource(3)
+    drawn = np.array([Thresholds.drawn(2.0, source) for _ in range(500)])
+    for column, (low, high) in zip(drawn.T, [(1.0, 2.0), (0.1, 1.0)], strict=True):
+        assert stats.kstest(column, stats.uniform(low, high - low).cdf).pvalue > 1e-3
+    assert abs(stats.spearmanr(*drawn.T).statistic) < 0.15
+    secret = {Thresholds.drawn(2.0, NoiseSource(None)) for _ in range(2)}
+    assert len(secret) == 2
+
+
+def test_every_request_that_may_measure_draws_anew(monkeypatch: pytest.MonkeyPatch) -> None:
+    real, drawn = Thresholds.drawn, []
+
+    def watched(limit: float, source: NoiseSource) -> Thresholds:
+        drawn.append(real(limit, source))
+        return drawn[-1]
+
+    monkeypatch.setattr(Thresholds, "drawn", watched)
+    X, y = make_rows(n=60)
+    ample = estimator(**AMPLE).fit(X, y)
+    ample.forget([1])
+    assert not drawn
+    model = estimator(sigma=0.05).fit(X, y)
+    for person in range(6):
+        model.forget([person])
+        model = pickle.loads(pickle.dumps(model))
+    assert len(set(drawn)) == len(drawn) == 6
+    before = model.source_.n_draws
+    with monkeypatch.context() as patch:
+        patch.setattr(type(model.rows_), "wipe", None)
+        with pytest.raises(TypeError):
+            model.forget([9])
+    assert model.source_.n_draws == before
+
+
+def test_without_noise_nothing_is_drawn(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Thresholds, "drawn", None)
+    X, y = make_rows(n=60)
+    model = estimator(sigma=0.0).fit(X, y)
+    assert model.forget([1]).rebuilt["exact residuals"] == 1
 
 
 def test_the_last_row_of_a_class_leaves_by_a_retrain() -> None:
@@ -300,7 +383,7 @@ def test_other_forms_of_rows_do_as_well(
     X = np.where(abs(X) > 0.4, X, 0.0).astype(np.float32).astype(np.float64)
     plain = estimator(kind, sigma=2.0).fit(X, y)
     if "products" in form:
-        monkeypatch.setattr(_solve, "DENSE_LIMIT", 2)
+        form_no_matrix(monkeypatch, above=2)
         monkeypatch.setattr(Curvature, "at", None)
     given_rows: Any = sp.csr_array(X) if "sparse" in form else X
     given_rows = X.astype(np.float32) if form == "single" else given_rows
@@ -319,7 +402,7 @@ def test_other_forms_of_rows_do_as_well(
 
 def test_batches_on_wide_rows_form_no_matrix(monkeypatch: pytest.MonkeyPatch) -> None:
     X, y = make_rows("logistic", 50, 5)
-    monkeypatch.setattr(_solve, "DENSE_LIMIT", 2)
+    form_no_matrix(monkeypatch, above=2)
     monkeypatch.setattr(Curvature, "at", None)
     model = estimator(sigma=2.0).fit(X, y)
     model.forget([1, 2, 3, 4], batch_size=2)
@@ -405,17 +488,21 @@ def test_a_person_with_many_rows_leaves_whole() -> None:
     assert ref.residual(case, model.model_.weights) <= model.account_.spent + 1e-11
 
 
-def test_settle_measures_and_takes_the_hessian_anew() -> None:
+def test_settle_solves_again_and_takes_the_hessian_anew() -> None:
     X, y = make_rows(n=80)
     model = estimator(sigma=20.0).fit(X, y)
     for person in range(10):
         model.forget([person])
-    before = model.account_
+    before, noise = model.account_, model.noise_.open().copy()
+    assert before.spent > 1e-3
     model.settle()
-    assert model.account_.spent == pytest.approx(model.exact_residual(), rel=1e-12)
-    assert model.account_.spent < before.spent
+    assert model.account_.spent == pytest.approx(model.exact_residual(), abs=1e-13)
+    assert model.account_.spent <= model.tol * 70
     assert model.account_.exact == before.exact + 1
-    np.testing.assert_array_equal(model.cache_.content.point, model.model_.weights)
+    np.testing.assert_array_equal(model.noise_.open(), noise)
+    np.testing.assert_allclose(model.cache_.content.point, model.model_.weights, atol=1e-6)
+    case = case_of(model, "logistic", X[10:], y[10:])
+    np.testing.assert_allclose(model.model_.weights, ref.retrain(case), atol=1e-9)
 
 
 def file_of(model: Any, folder: Path) -> bytes:

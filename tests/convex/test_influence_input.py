@@ -27,7 +27,7 @@ from letheon.exceptions import (
     GuaranteeWarning,
     UnknownIdError,
 )
-from tests.convex.people import estimator, make_rows
+from tests.convex.people import estimator, form_no_matrix, make_rows
 
 SETTINGS = [
     ({"l2": 0.0}, r"l2=0\.0; expected a number above 0: .*separable"),
@@ -160,7 +160,7 @@ def test_requests_that_fail_change_nothing(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     if products:
-        monkeypatch.setattr("letheon.convex._solve.DENSE_LIMIT", 2)
+        form_no_matrix(monkeypatch, above=2)
     X, y = make_rows()
     model = estimator(noise_seed=None).fit(X, y)
     save(model, tmp_path / "before.letheon")

@@ -21,7 +21,14 @@ from letheon.convex._solve import (
     split,
 )
 from tests.convex import reference as ref
-from tests.convex.people import KINDS, Recipe, examples, library_problem, recipes
+from tests.convex.people import (
+    KINDS,
+    Recipe,
+    examples,
+    form_no_matrix,
+    library_problem,
+    recipes,
+)
 
 
 @examples(200)
@@ -51,7 +58,7 @@ def test_solvers_find_the_optimum_of_plain_newton(kind: str, solver: object) -> 
 def test_wide_problems_without_matrices(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
     case = Recipe(kind, 4, 15, 40, 1, -1.0, noise=1.0).case()
     optimum = ref.retrain(case)
-    monkeypatch.setattr(_solve, "DENSE_LIMIT", 5)
+    form_no_matrix(monkeypatch, above=5)
     monkeypatch.setattr(_solve, "_NEWTON_LIMIT", 5)
     problem = replace(library_problem(case), X=sp.csr_array(case.X))
     assert not is_dense(problem)
@@ -74,7 +81,7 @@ def test_newton_steps_by_products_and_by_factors_agree(
     np.testing.assert_allclose(dense, -expected, rtol=1e-8, atol=1e-10)
     exact, _ = conjugate_gradients(after, after.curvature(W), -gradient, 1e-12)
     np.testing.assert_allclose(exact, -expected, rtol=1e-7, atol=1e-9)
-    monkeypatch.setattr(_solve, "DENSE_LIMIT", 1)
+    form_no_matrix(monkeypatch, above=1)
     rough, flops = newton_step(after, W, gradient)
     left = after.hessian_product(after.curvature(W), rough) + gradient
     assert np.linalg.norm(left) <= 1.1e-3 * np.linalg.norm(gradient)

@@ -10,6 +10,7 @@ Solve and look first, change later: `Downdate` computes with the old matrices an
 
 import copy
 from dataclasses import dataclass
+from math import sqrt
 from typing import Self
 
 import numpy as np
@@ -19,7 +20,7 @@ from scipy.linalg import blas, lapack
 from letheon.convex._bounds import block_norms
 from letheon.convex._design import row_norms
 from letheon.convex._losses import Floats
-from letheon.convex._problem import Problem
+from letheon.convex._problem import EPSILON, Problem
 from letheon.convex._quiet import Quiet
 from letheon.convex._solve import join, split
 
@@ -28,7 +29,6 @@ _LEAST_PIVOT = 1e-8
 # More columns than this share of the size: factor the block again, it costs less than following.
 _MOST_FOLLOWED = 0.25
 _MOST_DOWNDATES = 1000
-_EPSILON = float(np.finfo(np.float64).eps)
 
 # Lanczos from a random start: the top eigenvalue is below `found / (1 - _SLACK)` except with
 # probability 1.648 sqrt(s) exp(-sqrt(_SLACK) (2 _STEPS - 1)), s the size (Kuczynski and
@@ -122,6 +122,8 @@ class Curvature:
         # Where scores were last compared with those at the point, and how far they were.
         self._anchor = point
         self._reach = [0.0] * len(blocks)
+        roots = [np.sqrt(np.maximum(np.diag(block.hessian), 0.0)) for block in blocks]
+        self._roots = [(float(np.linalg.norm(root)), root) for root in roots]
 
     @classmethod
     def at(cls, problem: Problem, W: Floats, *, radius: float | None = None, seed: int = 0) -> Self:
@@ -144,6 +146,12 @@ class Curvature:
         since = block_norms(W - self._anchor, len(self.blocks))
         radius = self.radius or 1.0  # of rows that are all zeros nothing is reached
         return [reach / radius + more for reach, more in zip(self._reach, since, strict=True)]
+
+    def rounding(self, W: Floats) -> float:
+        """Size of the gradient that the last bits of W make; see `Problem.rounding`."""
+        pairs = zip(self._roots, split(W, len(self.blocks)), strict=True)
+        sizes = [norm * float(root @ np.abs(w)) for (norm, root), w in pairs]
+        return EPSILON * sqrt(sum(size * size for size in sizes))
 
     def note_reach(self, W: Floats, reach: list[float]) -> None:
         """Remember how far the scores at W are from those at the point, at most."""
@@ -353,7 +361,7 @@ class _Refactored:
 
 def rounding(blocks: list[Block], tops: list[float]) -> float:
     """Size of the rounding errors of one sum or difference of matrices below `tops`."""
-    return max(_EPSILON * len(b.hessian) * top for b, top in zip(blocks, tops, strict=True))
+    return max(EPSILON * len(b.hessian) * top for b, top in zip(blocks, tops, strict=True))
 
 
 def times(symmetric: Floats, x: Floats) -> Floats:

@@ -312,9 +312,10 @@ class DescentToDeleteClassifier(ConvexClassifier):
             Training does not arrive on these rows; nothing was changed.
         """
         require_fitted(self)
-        if self.state == "published" and self.sigma_ > 0.0:
-            return self
         with exclusive(self), one_thread():
+            self._require_same_parameters()
+            if self.state == "published" and self.sigma_ > 0.0:
+                return self
             change = self._settled()
             change.commit(self)
         warn_all(change.outcome.warnings)

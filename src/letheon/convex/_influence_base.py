@@ -184,13 +184,14 @@ class InfluenceBase(InfluenceRemovals):
         tolerance = self.tol * problem.n_held
         solution = minimise(problem, tolerance=tolerance, max_iter=self.max_iter)
         if solution.residual > tolerance:
-            tolerance = max(tolerance, problem.rounding(solution.W))
+            tolerance = max(tolerance, 4 * problem.rounding(solution.W))
         warnings = unconverged(solution, tolerance)
         curvature = None
         if is_dense(problem) or (self.data_free and block_size(problem) <= DENSE_LIMIT):
             curvature = self._curvature_at(problem, solution.W, seed).warm()
             solution = finished(problem, solution, curvature.solve)
-        account = Account(solution.residual, self._limit(tolerance, problem.ridge))
+        hidden = 0.0 if curvature is None else curvature.rounding(solution.W)
+        account = Account(solution.residual + hidden, self._limit(tolerance, problem.ridge))
         doubts = self._doubts()
         if warnings and self._wants_certificate:
             doubts.note(str(warnings[0]))

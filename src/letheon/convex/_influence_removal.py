@@ -48,7 +48,7 @@ _DISTANCE_WITHOUT_NOISE = 1e-4
 # Conjugate gradients stop at this share of the limit, within these relative residuals.
 _CG_SHARE = 0.05
 _CG_TOLERANCE = (3e-2, 1e-3)
-_FEW_ROWS = 8
+_FEW_ROWS, _FEW_COLUMNS = 8, 96
 # One Hessian costs about as much time as d / 28 passes over the rows (measured). When as many
 # residuals had to be measured since the last one, the bounds have become loose: take it anew.
 _PASSES_PER_COLUMN = 28
@@ -110,8 +110,10 @@ class InfluenceRemovals(ConvexBase):
         return super()._prepare(removal, batch_size=batch_size)
 
     def _threads(self, removal: Removal) -> AbstractContextManager[None]:
-        # To ask for one thread takes as long as to remove a row.
-        return super()._threads(removal) if removal.n_rows > _FEW_ROWS else nullcontext()
+        # To ask for one thread takes as long as to remove a row, and products of small matrices
+        # use one anyway.
+        few = removal.n_rows <= _FEW_ROWS and len(self.model_.weights) < _FEW_COLUMNS
+        return nullcontext() if few else super()._threads(removal)
 
     def _remove(self, removal: Removal, counts: Counts, **options: Any) -> Change:
         positions, size = removal.where, options.get("batch_size")
@@ -145,6 +147,7 @@ class InfluenceRemovals(ConvexBase):
             lambda g: downdate.solve(g).change,
             partial(self._curvature_at, after),
             curvature.point,
+            curvature.rounding(proposal.W),
         )
         W, account, flops = repaired.W, repaired.account, proposal.flops + repaired.flops
         if not account.is_covered:

@@ -79,7 +79,8 @@ def propose(curvature: Curvature, W: Floats, leaving: Leaving, setting: Setting)
         bent = step_bound(curvature, step, offsets, downdate.error, setting)
     n_columns = sum(root.shape[1] for root in roots)
     flops = sum(len(root) ** 2 for root in roots) * (6.0 + 4.0 * n_columns / len(roots))
-    return Proposal(W + step.change, step.left + bent, size, downdate, flops)
+    added = step.left + bent + curvature.rounding(W)
+    return Proposal(W + step.change, added, size, downdate, flops)
 
 
 def step_bound(

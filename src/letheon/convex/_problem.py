@@ -17,14 +17,13 @@ import numpy as np
 import scipy.sparse as sp
 from numpy.typing import NDArray
 
-from letheon.convex._design import row_norms
 from letheon.convex._losses import Floats, Loss
 from letheon.convex._quiet import Quiet
 
 Positions = NDArray[np.int64]
 Reg = Literal["per_sample", "total"]
 NOBODY: Positions = np.empty(0, np.int64)
-_EPSILON = float(np.finfo(np.float64).eps)
+EPSILON = float(np.finfo(np.float64).eps)
 
 # A block of rows this large stays in the second cache, so that one reading of X serves the scores
 # and the gradient.
@@ -122,18 +121,19 @@ class Problem(Quiet):
         return slope_sum(self.loss, self.rows_at(positions), self.y[positions], W)
 
     def rounding(self, W: Floats) -> float:
-        """Size of the rounding errors of the gradient at W, below which no solver gets.
+        """Size of the gradient that the last bits of W make, below which no solver gets.
 
-        A score has an error of about eps |x| |w|, summed over the columns, times curvature and row
-        in the gradient; the errors of the rows add up like a random walk. Four times that is used.
+        Entries of W are off by eps |w|. The gradient moves by at most eps |H| |w|, entry by entry,
+        and |H_jk| <= sqrt(H_jj H_kk), H_jj at most the curvature bound times the squares of column
+        j.
         """
-        total, sizes = 0.0, np.abs(W)
-        for block in self._blocks():
-            scores = np.asarray(abs(block.rows) @ sizes)
-            scores[block.gone] = 0.0
-            total += float(((scores.sum(axis=1) * row_norms(block.rows)) ** 2).sum())
-        spread = self.loss.curvature_bound * np.sqrt(total) + self.ridge * np.linalg.norm(W)
-        return float(4 * _EPSILON * spread)
+        squares = np.zeros(self.X.shape[1])
+        for block in self._blocks(_HESSIAN_ROWS):
+            rows = block.rows
+            both = rows.power(2) if sp.issparse(rows) else rows * rows
+            squares += np.asarray(both.sum(axis=0)).ravel()
+        roots = np.sqrt(self.loss.curvature_bound * squares)
+        return EPSILON * float(np.linalg.norm(roots) * np.linalg.norm(roots @ np.abs(W)))
 
     def distance_bound(self, gradient: Floats) -> float:
         """Upper bound of the distance to the optimum: |grad S| / ridge, by strong convexity."""

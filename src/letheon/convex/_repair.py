@@ -10,6 +10,7 @@ from letheon.convex._losses import Floats
 from letheon.convex._problem import Problem, n_stored
 from letheon.convex._quiet import Quiet
 from letheon.convex._solve import minimise
+from letheon.parallel import one_thread
 
 Solve = Callable[[Floats], Floats]
 
@@ -44,6 +45,7 @@ def repair(
     solve: Solve,
     renew: Callable[[Floats], Curvature] | None = None,
     origin: Floats | None = None,
+    slack: float = 0.0,
 ) -> Repaired:
     """Measure the residual at W and, where it is not small, make further Newton steps.
 
@@ -65,28 +67,44 @@ def repair(
         Takes the Hessian anew at some parameters, when `solve` turns out to be no good.
     origin : ndarray, optional
         Where `solve` has its Hessian from; how far the rows' scores are from there is measured too.
+    slack : float
+        What rounding may hide from a measurement.
     """
+    with one_thread():
+        return _repair(problem, W, account, comfort, solve, renew, origin, slack)
+
+
+def _repair(
+    problem: Problem,
+    W: Floats,
+    account: Account,
+    comfort: float,
+    solve: Solve,
+    renew: Callable[[Floats], Curvature] | None,
+    origin: Floats | None,
+    slack: float,
+) -> Repaired:
     measured_at = W
     if origin is None:
         gradient, reach = problem.gradient(W), None
     else:
         gradient, reach = problem.gradient_and_reach(W, origin)
-    account, flops = account.measured(norm(gradient)), problem.pass_flops
+    account, flops = account.measured(norm(gradient) + slack), problem.pass_flops
     curvature = None
     for number in range(_MOST_POLISHES):
-        if account.spent <= (comfort if number == 0 else _POLISHED * comfort):
+        if account.spent <= max(comfort if number == 0 else _POLISHED * comfort, 2 * slack):
             break
         before, W = account.spent, W - solve(gradient)
         gradient = problem.gradient(W)
-        account = account.polished(norm(gradient))
+        account = account.polished(norm(gradient) + slack)
         flops += problem.pass_flops
-        if renew is not None and not account.is_covered and account.spent > _STALE * before:
+        if renew is not None and account.spent > _STALE * before:
             curvature = renew(W)
             solve = curvature.solve
             flops += n_stored(problem.X) * problem.shape[0]
     if not account.is_covered:
         solution = minimise(problem, tolerance=0.1 * account.limit, max_iter=_MOST_SOLVING, start=W)
-        W, account = solution.W, account.polished(solution.residual)
+        W, account = solution.W, account.polished(solution.residual + slack)
         flops += solution.flops
         curvature = None if renew is None else renew(W)
     return Repaired(W, account, curvature, flops, measured_at, reach)

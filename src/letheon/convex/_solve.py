@@ -171,6 +171,8 @@ def conjugate_gradients(
 
 def split(W: Floats, n_blocks: int) -> list[Floats]:
     """Return parameters as one vector per Hessian block."""
+    if W.shape[1] == 1:
+        return [W[:, 0]]
     if n_blocks == W.shape[1]:
         return [np.ascontiguousarray(column) for column in W.T]
     return [W.ravel(order="F")]

@@ -1,0 +1,275 @@
+"""Descent-to-Delete: what files hold, how `settle` cleans them, and claims that stay lost."""
+
+import copy
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+
+from letheon import DescentToDeleteClassifier, load, save
+from letheon.convex import _descent_steps
+from letheon.convex._descent_engines import Found, Kept, trail_at
+from letheon.convex._descent_steps import Reached
+from letheon.convex._descent_theory import geometry, natural_radius
+from letheon.convex._distributed import Trained
+from letheon.convex._losses import Logistic
+from letheon.convex._problem import Problem
+from letheon.exceptions import AssumptionError, GuaranteeWarning
+from letheon.state import encode
+from tests.convex.rebuild import Attack
+
+Floats = NDArray[np.float64]
+GONE = 7
+THEOREM: dict[str, Any] = {"stop": "theorem", "rows": "clip", "row_norm": 2.0, "l2": 0.1}
+SECRET: dict[str, dict[str, Any]] = {
+    "residual": {},
+    "softmax": {"multi_class": "softmax"},
+    "theorem": THEOREM,
+    "weak": {**THEOREM, "variant": "regularized-weak", "iterations": 2},
+    "parts": {"variant": "distributed", "n_copies": 2, "l2": 0.1},
+}
+
+
+def make_rows(n: int = 200, p: int = 5) -> tuple[Floats, Any]:
+    rng = np.random.default_rng(0)
+    X = rng.normal(size=(n, p))
+    return X, (X[:, 0] + rng.normal(size=n) > 0).astype(int)
+
+
+def forgotten(**settings: Any) -> tuple[DescentToDeleteClassifier, DescentToDeleteClassifier]:
+    """Return a model that forgot one row, and one that never had it."""
+    X, y = make_rows()
+    settings = {"l2": 0.01} | settings
+    model = DescentToDeleteClassifier(**settings).fit(X, y)
+    model.forget([GONE])
+    rest = np.delete(np.arange(len(y)), GONE)
+    return model, DescentToDeleteClassifier(**settings).fit(X[rest], y[rest], ids=rest)
+
+
+def sealed(model: DescentToDeleteClassifier) -> Floats:
+    assert model.unperturbed_ is not None
+    return np.array(model.unperturbed_.open())
+
+
+def error_of_the_attack(model: DescentToDeleteClassifier, path: Path) -> float:
+    save(model, path)
+    file = load(path)
+    attack = Attack(file.rows_.X, file.rows_.y, file.l2)
+    return attack.error(sealed(file)[:, 0], make_rows()[0][GONE])
+
+
+def test_a_file_gives_the_last_row_away_until_it_is_settled(tmp_path: Path) -> None:
+    model, _ = forgotten()
+    assert error_of_the_attack(model, tmp_path / "before.letheon") < 0.1
+    declared = " ".join(model.residual_state_)
+    assert "the row of a lone removal can be computed; settle() ends that" in declared
+    model.settle()
+    assert error_of_the_attack(model, tmp_path / "after.letheon") > 0.5
+
+
+@pytest.mark.parametrize("name", ["residual", "softmax", "theorem", "weak"])
+def test_settling_leaves_what_a_fit_leaves(name: str) -> None:
+    model, fresh = forgotten(**SECRET[name])
+    before, claim, distance = model.coef_.copy(), model.guarantee_, model.distance_
+    assert not np.array_equal(sealed(model), sealed(fresh))
+    assert model.settle() is model
+    np.testing.assert_array_equal(sealed(model), sealed(fresh))
+    np.testing.assert_array_equal(model.coef_, before)
+    for attribute in ("top_", "n_changed_", "training_flops_", "n_iter_", "plan_", "sigma_"):
+        assert getattr(model, attribute) == getattr(fresh, attribute)
+    assert model.guarantee_ == claim
+    assert distance <= model.distance_ <= model.limit_
+    if name == "residual":
+        assert np.frexp(model.distance_)[0] == 0.5
+
+
+def test_parts_are_drawn_anew() -> None:
+    model, _ = forgotten(**SECRET["parts"])
+    old, coef = [parts.ranks for parts in model.parts_], model.coef_.copy()
+    model.settle()
+    for before, now in zip(old, model.parts_, strict=True):
+        assert before.shape == now.ranks.shape
+        assert not np.array_equal(before, now.ranks)
+        assert now.ranks.max() < 199
+    np.testing.assert_array_equal(model.coef_, coef)
+    assert model.n_changed_ == 0
+
+
+@pytest.mark.parametrize("name", SECRET)
+def test_a_settled_model_goes_on(name: str, tmp_path: Path) -> None:
+    X, y = make_rows()
+    model, _ = forgotten(**SECRET[name])
+    model.settle()
+    save(model, tmp_path / "model.letheon")
+    for each in (model, load(tmp_path / "model.letheon")):
+        assert each.forget([1, 2]).guarantee.kind == "certified"
+        each.learn(X[:1], y[:1], ids=[500])
+        assert each.guarantee_.kind == "certified"
+        assert each.distance_ <= each.limit_ * (1 + 1e-12)
+
+
+def test_without_noise_the_published_parameters_are_settled_too() -> None:
+    for state in ("secret", "published"):
+        model, fresh = forgotten(sigma=0.0, state=state)
+        assert not np.array_equal(model.coef_, fresh.coef_)
+        model.settle()
+        np.testing.assert_array_equal(model.coef_, fresh.coef_)
+
+
+@pytest.mark.parametrize("more", [{}, THEOREM])
+def test_nothing_is_under_a_seal_that_was_published(more: dict[str, Any]) -> None:
+    model, _ = forgotten(state="published", **more)
+    before = model.digest()
+    assert model.settle() is model
+    assert model.digest() == before
+
+
+@pytest.mark.parametrize("name", ["residual", "parts"])
+def test_old_seals_are_wiped_and_a_copy_keeps_its_own(name: str) -> None:
+    model, _ = forgotten(**SECRET[name])
+    twin = copy.copy(model)
+    seals = [model.unperturbed_] if model.unperturbed_ else [p.weights for p in model.parts_]
+    views = [seal.open() for seal in seals]
+    model.settle()
+    assert not any(view.any() for view in views)
+    assert twin.forget([1]).guarantee.kind == "certified"
+
+
+# What the published state keeps
+
+
+COUNTS = {"training_flops_", "n_iter_"}
+
+
+@pytest.mark.parametrize("more", [{}, THEOREM])
+def test_a_published_state_keeps_what_a_fit_keeps(more: dict[str, Any], tmp_path: Path) -> None:
+    model, fresh = forgotten(state="published", random_state=0, **more)
+    known: list[dict[str, Any]] = []
+    for each in (model, fresh):
+        save(each, tmp_path / "model.letheon")
+        known.append(vars(load(tmp_path / "model.letheon")))
+    assert known[0].keys() == known[1].keys()
+    differ = {name for name in known[0] if encode(known[0][name]) != encode(known[1][name])}
+    assert differ - COUNTS == {"model_", "n_changed_"} if more else {"model_"}
+    declared = " ".join(model.residual_state_)
+    assert {name for name in differ if name not in declared} == set()
+    assert model.distance_ == model.limit_
+    assert np.isnan(load(tmp_path / "model.letheon").n_passes_)
+    assert model.n_passes_ > 0
+
+
+def test_published_claims_tell_nothing_of_requests() -> None:
+    for more in ({}, {"state": "published"}, THEOREM):
+        model, fresh = forgotten(**more)
+        one, two = model.publish().to_dict(), fresh.publish().to_dict()
+        assert one.pop("weights") != two.pop("weights")
+        assert one == two
+
+
+# Claims
+
+
+@pytest.mark.parametrize("state", ["secret", "published"])
+def test_a_claim_that_was_lost_stays_lost_until_training_arrives(state: str) -> None:
+    X, y = make_rows()
+    model = DescentToDeleteClassifier(l2=1e-3, max_iter=2, state=state, if_unproved="downgrade")
+    with pytest.warns(GuaranteeWarning, match="away from the optimum"):
+        model.fit(X, y)
+    model.set_params(max_iter=1000)
+    kinds = [model.guarantee_.kind]
+    for k in range(3):
+        kinds.append(model.forget([k]).guarantee.kind)
+    # The requests arrive; what `fit` with the settings of that time gives is still elsewhere.
+    assert state == "secret" or model.distance_ == model.limit_
+    kinds.append(model.learn(X[:1], y[:1], ids=[0]).guarantee_.kind)
+    kinds.append(model.settle().guarantee_.kind)
+    assert set(kinds) == {"empirical"}
+    assert model.learn(X[:2], [2, 2], ids=[300, 301]).guarantee_.kind == "certified"
+    assert model.fit(X, y).guarantee_.kind == "certified"
+
+
+def test_a_request_obeys_max_iter(monkeypatch: pytest.MonkeyPatch) -> None:
+    given: list[int] = []
+    minimise = _descent_steps.minimise
+
+    def watched(problem: Problem, **settings: Any) -> Any:
+        given.append(settings["max_iter"])
+        return minimise(problem, **settings)
+
+    X, y = make_rows()
+    model = DescentToDeleteClassifier(l2=0.01, max_iter=123).fit(X, y)
+    before = model.digest()
+    monkeypatch.setattr(_descent_steps, "minimise", watched)
+    monkeypatch.setattr(_descent_steps, "_MOST_STEPS", 0)
+    model.forget([1])
+    assert given == [123]
+    model.set_params(max_iter=1, sigma=1e-9)
+    model.limit_ = 1e-12
+    after = model.digest()
+    with pytest.raises(AssumptionError, match="raise max_iter or sigma"):
+        model.forget([2])
+    assert before != after == model.digest()
+
+
+def test_who_must_arrive_says_so() -> None:
+    for more, codes in (
+        ({}, {"retraining-converges", "noise-to-rounding", "state-secret"}),
+        ({"state": "published"}, {"retraining-converges", "noise-to-rounding"}),
+        (THEOREM, {"rows-bounded", "noise-to-rounding", "state-secret"}),
+    ):
+        model, _ = forgotten(**more)
+        named = set(model.guarantee_.assumptions)
+        assert codes <= named
+        assert ("retraining-converges" in named) == ("rows-bounded" not in named)
+
+
+@pytest.mark.parametrize("state", ["secret", "published"])
+def test_iterations_are_counted(state: str) -> None:
+    _, model = forgotten(state=state)
+    assert model.n_iter_ > 1
+    X, y = make_rows()
+    model.n_iter_ = 0
+    model.learn(X[:1], [2], ids=[300])
+    assert model.n_iter_ > 1
+    _, counted = forgotten(state=state, **THEOREM)
+    assert counted.n_iter_ == counted.n_passes_ > 1
+
+
+# Rounding, secrets
+
+
+@pytest.mark.parametrize(("n", "d"), [(8, 785), (500, 4), (60, 60)])
+def test_rounding_of_gradients_is_allowed_for(n: int, d: int) -> None:
+    rng = np.random.default_rng(0)
+    strong, loss = 0.01, Logistic(1)
+    shape = geometry(loss, 1.0, strong, natural_radius(loss, strong), d)
+    worst = 0.0
+    for _ in range(20):
+        X, y = rng.normal(size=(n, d)), rng.integers(0, 2, n)
+        X /= np.linalg.norm(X, axis=1, keepdims=True)
+        W = rng.normal(size=(d, 1))
+        W *= shape.radius / np.linalg.norm(W)
+        exact, wide = X.astype(np.longdouble), W.astype(np.longdouble)
+        slopes = 1 / (1 + np.exp(-exact @ wide)) - y[:, None]
+        truth = (exact.T @ slopes) / n + np.longdouble(strong) * wide
+        found = Problem(X, y, loss, n, strong).gradient(W) / n
+        worst = max(worst, float(np.linalg.norm(found - truth)))
+    assert worst / strong <= shape.rounding(n)
+    assert shape.rounding(n) > geometry(loss, 1.0, strong, shape.radius).rounding(n) or d == 1
+
+
+def test_what_is_on_the_way_shows_no_number() -> None:
+    model, _ = forgotten()
+    problem, W = model._problem(model._held()), sealed(model)
+    trail = trail_at(problem, W)
+    shown = [
+        Kept(W, trail),
+        Found((W,), 0.25, 0.5),
+        Reached(W, W, 0.5, None),
+        Trained(W, 0.25, 0.5),
+        trail,
+        problem,
+    ]
+    assert not any("." in repr(each) for each in shown)

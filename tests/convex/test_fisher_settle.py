@@ -1,0 +1,206 @@
+"""FisherClassifier: what a file gives away of the last removal, and how `settle` ends that."""
+
+import copy
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import scipy.sparse as sp
+from numpy.typing import NDArray
+
+from letheon import FisherClassifier, load, save
+from letheon.convex import _solve
+from letheon.convex._fisher_expansion import look
+from letheon.convex._fisher_walk import Walk
+from letheon.convex._problem import Problem
+from letheon.exceptions import AssumptionError, GuaranteeWarning
+from tests.convex.rebuild import Attack
+
+Floats = NDArray[np.float64]
+GONE = 7
+
+
+def make_rows(n: int = 200, p: int = 5) -> tuple[Floats, Any]:
+    rng = np.random.default_rng(0)
+    X = rng.normal(size=(n, p))
+    return X, (X[:, 0] + rng.normal(size=n) > 0).astype(int)
+
+
+def forgotten(**settings: Any) -> tuple[FisherClassifier, FisherClassifier]:
+    """Return a model that forgot one row, and one that never had it."""
+    X, y = make_rows()
+    settings = {"l2": 0.01, "state": "secret"} | settings
+    model = FisherClassifier(**settings).fit(X, y)
+    model.forget([GONE])
+    rest = np.delete(np.arange(len(y)), GONE)
+    return model, FisherClassifier(**settings).fit(X[rest], y[rest], ids=rest)
+
+
+def sealed(model: FisherClassifier) -> Floats:
+    assert model.optimum_ is not None
+    return np.array(model.optimum_.open())
+
+
+def error_of_the_attack(model: FisherClassifier, path: Path) -> float:
+    save(model, path)
+    file = load(path)
+    attack = Attack(file.rows_.X, file.rows_.y, file.l2)
+    return attack.error(sealed(file)[0, :, 0], make_rows()[0][GONE])
+
+
+def test_a_file_gives_the_last_row_away_until_it_is_settled(tmp_path: Path) -> None:
+    model, _ = forgotten()
+    assert error_of_the_attack(model, tmp_path / "before.letheon") < 1e-6
+    declared = " ".join(model.residual_state_)
+    assert "the row of a lone removal can be computed; settle() ends that" in declared
+    model.settle()
+    assert error_of_the_attack(model, tmp_path / "after.letheon") > 0.5
+
+
+@pytest.mark.parametrize("covariance", ["fisher", "isotropic"])
+def test_settling_leaves_what_a_fit_leaves(covariance: str) -> None:
+    model, fresh = forgotten(covariance=covariance)
+    before, claim = model.coef_.copy(), model.guarantee_
+    assert not np.array_equal(sealed(model), sealed(fresh))
+    assert model.settle() is model
+    np.testing.assert_array_equal(sealed(model), sealed(fresh))
+    np.testing.assert_array_equal(model.coef_, before)
+    assert (model.training_flops_, model.n_iter_) == (fresh.training_flops_, fresh.n_iter_)
+    now = model.guarantee_
+    assert (now.kind, now.epsilon, now.budget) == ("certified", claim.epsilon, claim.budget)
+
+
+def test_settled_bounds_are_limits_and_not_measured() -> None:
+    model, _ = forgotten()
+    closeness = model.account_.closeness
+    model.settle()
+    settled = model.account_.closeness
+    assert settled == model.account_.most
+    assert closeness.shift < settled.shift
+    assert closeness.spread < settled.spread
+    assert model.guarantee_.spent == 1.0
+    assert model.epsilon_ <= model.epsilon
+    assert 0 < model.kl_bound_ < np.inf
+
+
+def test_a_fitted_model_is_settled_already() -> None:
+    X, y = make_rows()
+    model = FisherClassifier(l2=0.01, state="secret").fit(X, y)
+    before = model.digest()
+    model.settle()
+    assert model.digest() == before
+    assert model.guarantee_.spent == 0.0
+
+
+def test_a_settled_model_goes_on(tmp_path: Path) -> None:
+    model, _ = forgotten()
+    model.settle()
+    content = model.cache_.content
+    assert content is not None
+    assert model.rows_.n_slots == 199
+    np.testing.assert_allclose(content.scores, model.rows_.X @ content.curvature.point)
+    save(model, tmp_path / "model.letheon")
+    for each in (model, load(tmp_path / "model.letheon")):
+        receipt = each.forget([1, 2])
+        assert receipt.guarantee.kind == "certified"
+        assert "retrains" not in receipt.rebuilt
+
+
+def test_without_noise_the_published_parameters_are_settled_too() -> None:
+    for state in ("secret", "published"):
+        model, fresh = forgotten(sigma=0.0, state=state)
+        assert not np.array_equal(model.coef_, fresh.coef_)
+        model.settle()
+        np.testing.assert_array_equal(model.coef_, fresh.coef_)
+
+
+def test_nothing_is_under_a_seal_that_was_published() -> None:
+    model, _ = forgotten(state="published")
+    before, cache = model.digest(), model.cache_
+    assert model.settle() is model
+    assert model.digest() == before
+    assert model.cache_ is cache
+
+
+def test_old_seals_are_wiped_and_a_copy_keeps_its_own() -> None:
+    model, _ = forgotten()
+    twin, views = copy.copy(model), []
+    for change in (lambda: model.settle(), lambda: model.forget([1])):
+        assert model.optimum_ is not None
+        views.append(model.optimum_.open())
+        change()
+    assert not any(view.any() for view in views)
+    assert sealed(twin).any()
+    assert twin.forget([1]).guarantee.kind == "certified"
+
+
+def test_training_that_does_not_arrive_settles_nothing() -> None:
+    model, _ = forgotten()
+    before = model.digest()
+    model.set_params(max_iter=1)
+    with pytest.raises(AssumptionError, match="stop rule"):
+        model.settle()
+    model.set_params(max_iter=1000)
+    assert model.digest() == before
+    model.set_params(max_iter=1, if_unproved="downgrade")
+    with pytest.warns() as warned:
+        model.settle()
+    assert GuaranteeWarning in {warning.category for warning in warned}
+    model.set_params(max_iter=1000)
+    model.settle()
+    assert model.guarantee_.kind == "empirical"
+    assert model.forget([1]).guarantee.kind == "empirical"
+    X, y = make_rows()
+    assert model.fit(X, y).guarantee_.kind == "certified"
+
+
+def test_many_columns_are_settled_without_a_matrix(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(_solve, "DENSE_LIMIT", 3)
+    model, fresh = forgotten()
+    model.settle()
+    np.testing.assert_array_equal(sealed(model), sealed(fresh))
+    assert model.cache_.content is None
+
+
+def test_work_with_many_columns_counts_products_and_no_hessian(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    X, y = make_rows(400, 30)
+    counted = {"passes": 0.0}
+
+    def count(name: str, passes: float) -> None:
+        method = getattr(Problem, name)
+
+        def counting(*given: Any) -> Any:
+            counted["passes"] += passes
+            return method(*given)
+
+        monkeypatch.setattr(Problem, name, counting)
+
+    monkeypatch.setattr(_solve, "DENSE_LIMIT", 3)
+    for name, passes in (("hessian_product", 1.0), ("gradient", 1.0), ("value_and_gradient", 1.0)):
+        count(name, passes)
+    model = FisherClassifier(l2=0.05, tol=1e-6).fit(sp.csr_array(X), y)
+    fit, counted["passes"] = counted["passes"], 0.0
+    receipt = model.forget([3])
+    assert "retrains" not in receipt.rebuilt
+    # Beside what is counted, a request looks at gradient and scores at once, and at curvatures.
+    assert 0.7 * receipt.work < counted["passes"] / fit < 1.3 * receipt.work
+
+
+def test_what_is_on_the_way_shows_no_number() -> None:
+    model, _ = forgotten()
+    problem, W = model._problem(model._held()), sealed(model)[0]
+    fisher, view = model._fisher_at(problem, W), look(problem, W)
+    walk = model._walk(problem, fisher, W, view)
+    assert isinstance(walk, Walk)
+    shown = [walk, view, fisher, fisher.expansion, fisher.quarter_root(W, W), problem]
+    assert not any("." in repr(each).replace("letheon.convex._", "") for each in shown)
+
+
+def test_published_claims_tell_nothing_of_requests() -> None:
+    model, fresh = forgotten()
+    one, two = model.publish().to_dict(), fresh.publish().to_dict()
+    assert one.pop("weights") != two.pop("weights")
+    assert one == two
