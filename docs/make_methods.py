@@ -45,7 +45,7 @@ def summary() -> str:
         names = ", ".join(f"`{name}`" for name in classes)
         kind = _kind(facts)
         lines.append(
-            f"| {names} | {facts.method} | {facts.applicability} | {kind} | {facts.requests} |"
+            f"| {names} | {facts.method} | {facts.applicability} | {kind} | {_requests(facts)} |"
         )
     return "\n".join(lines) + "\n"
 
@@ -62,7 +62,18 @@ def page() -> str:
 
 
 def _kind(facts: MethodFacts) -> str:
-    return "exact" if facts.exact else "approximate"
+    if facts.exact:
+        return "exact"
+    return "certified" if "epsilon" in facts.certifiability_parameters else "empirical"
+
+
+def _requests(facts: MethodFacts) -> str:
+    """Say what requests are covered; a method that may cover adaptive ones need not always."""
+    return (
+        facts.requests
+        if facts.exact or facts.requests == "oblivious"
+        else 'oblivious; adaptive with `state="published"`'
+    )
 
 
 def _row(facts: MethodFacts) -> str:
@@ -71,7 +82,7 @@ def _row(facts: MethodFacts) -> str:
         facts.applicability,
         f"{_kind(facts)}, {facts.strength}",
         "exact: equal digests" if facts.exact else "see the guarantee",
-        facts.requests,
+        _requests(facts),
         facts.releases,
         _codes(facts.efficiency_parameters),
         _codes(facts.certifiability_parameters),

@@ -379,6 +379,31 @@ def test_guarantee_is_empirical_and_tells_the_distance() -> None:
     assert "measured" not in silent.forget([3]).guarantee.reference
 
 
+@variants
+def test_published_claims_tell_nothing_of_requests(more: dict[str, Any]) -> None:
+    data = make_data()
+    model, fresh = fitted(data, **more), fitted(data.without([3]), **more)
+    model.forget([3])
+    assert "measured" in model.guarantee_.reference
+    one, two = model.publish().to_dict(), fresh.publish().to_dict()
+    assert one.pop("weights") != two.pop("weights")
+    assert one == two
+    assert "measured" not in one["guarantee"]["reference"]
+
+
+def test_kept_hessians_hold_no_more_than_the_rows_that_stay() -> None:
+    model = fitted(make_data(), hessian="cached")
+    model.forget([3])
+    checkpoints = model.cache_.content
+    assert checkpoints is not None
+    problem = model._problem(model._held())
+    for point, blocks in zip(checkpoints.points, checkpoints.blocks, strict=True):
+        wanted = problem.hessian(point[:, None])
+        for block, own in zip(blocks, wanted, strict=True):
+            # The other half would be as it was before the removal.
+            np.testing.assert_allclose(block, np.tril(own), atol=1e-10)
+
+
 def test_measuring_costs_one_pass() -> None:
     data = make_data(30)
     passes = [

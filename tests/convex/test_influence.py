@@ -105,7 +105,8 @@ def test_fit_is_the_optimum_and_the_account_starts_there(kind: str, reg: str) ->
     residual = ref.residual(case, model.model_.weights)
     assert np.linalg.norm(model.model_.weights - goal) <= residual / case.ridge + 1e-12
     assert model.account_.spent == pytest.approx(residual, abs=1e-13 * len(y) * 10)
-    assert model.account_.spent == pytest.approx(model.exact_residual(), abs=1e-15)
+    # What rounding may hide is added.
+    assert model.exact_residual() <= model.account_.spent <= residual + 1e-11
     # What a retrain may leave itself is kept back.
     hidden = model.sigma * gaussian_mu(model.epsilon, model.delta)
     assert model.account_.limit == pytest.approx(hidden - model.tol * len(y), rel=1e-12)
@@ -137,10 +138,19 @@ def test_account_starts_with_what_a_lazy_optimiser_left() -> None:
         min_size=1,
         max_size=8,
     ),
+    wide=st.booleans(),
 )
-def test_spent_is_never_below_the_residual(
+def test_spent_is_never_below_the_residual(wide: bool, **given: Any) -> None:
+    with pytest.MonkeyPatch.context() as patch:
+        if wide:
+            form_no_matrix(patch, above=0)
+        check_spent(**given)
+
+
+def check_spent(
     kind: str, seed: int, budget: float, bound: str, reg: str, actions: list[str]
 ) -> None:
+    """Whatever was done, the account covers what is really left."""
     X, y = make_rows(kind, 45, 3, seed)
     # Loose training: the start of the account is part of the sum.
     model = estimator(kind, sigma=budget, bound=bound, reg=reg, tol=1e-5, noise_seed=seed)
@@ -255,8 +265,7 @@ def test_the_drawn_thresholds_decide(way: str, monkeypatch: pytest.MonkeyPatch) 
     free, _ = removed(np.inf, np.inf)
     bound, exact = free.account_.spent, free.exact_residual()
     limit = 1.5 * bound
-    always_measures = way == "by products"
-    assert removed(1.01 * bound, np.inf)[1] == ({"exact residuals": 1} if always_measures else {})
+    assert removed(1.01 * bound, np.inf)[1] == {}
     model, measured = removed(0.99 * bound, 1.01 * exact)
     assert measured == {"exact residuals": 1}
     assert model.account_.spent == pytest.approx(exact, rel=1e-6)

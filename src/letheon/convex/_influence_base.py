@@ -48,6 +48,8 @@ FACTS = MethodFacts(
 
 _AS_FITTED = "as fitted"
 
+_REFERENCE = "Guo et al. 2020, Theorem 3, with the analytic Gaussian condition"
+_REFERENCE_WITHOUT_NOISE = "Newton removal after Guo et al. 2020, without noise that is secret"
 _SHARED = (
     "strongly-convex",
     "intercept-regularised",
@@ -235,7 +237,7 @@ class InfluenceBase(InfluenceRemovals):
         account = self.account_
         return Guarantee(
             kind="certified" if certified else "empirical",
-            reference="Guo et al. 2020, Theorem 3, with the analytic Gaussian condition",
+            reference=_REFERENCE if certified else _REFERENCE_WITHOUT_NOISE,
             requests=FACTS.requests,
             releases=FACTS.releases,
             assumptions=_ASSUMPTIONS[self.reg],

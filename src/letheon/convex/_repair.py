@@ -14,7 +14,7 @@ from letheon.parallel import one_thread
 
 Solve = Callable[[Floats], Floats]
 
-_MOST_POLISHES = 10
+_MOST_POLISHES = 4
 _MOST_SOLVING = 1000
 # Whoever starts to polish goes on to this share of what would have been good enough.
 _POLISHED = 0.1
