@@ -261,10 +261,10 @@ def test_the_drawn_thresholds_decide(way: str, monkeypatch: pytest.MonkeyPatch) 
         fix_thresholds(monkeypatch, measure, polish)
         return model, model.forget([3, 4], **options).rebuilt
 
-    limit = np.inf
+    limit = 1.0
+    limit = 1.5 * removed(np.inf, np.inf)[0].account_.spent
     free, _ = removed(np.inf, np.inf)
     bound, exact = free.account_.spent, free.exact_residual()
-    limit = 1.5 * bound
     assert removed(1.01 * bound, np.inf)[1] == {}
     model, measured = removed(0.99 * bound, 1.01 * exact)
     assert measured == {"exact residuals": 1}

@@ -149,10 +149,11 @@ class FisherAccount:
 
     def after(self, walk: Walk) -> "FisherAccount":
         """Return the account after a removal."""
+        closeness = walk.closeness
         return replace(
             self,
-            closeness=walk.closeness,
-            used=walk.limits.share(walk.closeness),
+            closeness=closeness,
+            used=walk.limits.share(closeness),
             most=walk.most,
             polishes=self.polishes + walk.polishes,
             hessians=self.hessians + walk.hessians,
