@@ -29,8 +29,8 @@ def test_the_published_model_answers_alike(
     assert np.array_equal(public.predict(IRIS), model.predict(IRIS))
     assert np.array_equal(public.predict_proba(IRIS), model.predict_proba(IRIS))
     assert np.array_equal(public.decision_function(IRIS), model.decision_function(IRIS))
-    bare = {"spent": None, "budget": None, "residual_state": ()}
-    assert public.guarantee == replace(model.guarantee_, **bare)
+    bare = replace(model.guarantee_, spent=None, budget=None, residual_state=())
+    assert public.guarantee == bare
     assert public.classes_ is not None
     assert public.classes_.tolist() == model.classes_.tolist()
 

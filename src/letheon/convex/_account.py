@@ -1,7 +1,7 @@
 """The budget of a certificate: what gradient the removals so far may have left."""
 
 from dataclasses import dataclass, replace
-from math import frexp, inf, ldexp
+from math import frexp, inf, isfinite, ldexp
 from typing import NamedTuple, Self
 
 from letheon.convex._calibrate import gaussian_epsilon, gaussian_mu
@@ -84,6 +84,8 @@ class Account:
 
 def rounded_up(number: float) -> float:
     """Return the next power of two, or the number itself if it is one."""
+    if not isfinite(number):
+        return number
     mantissa, exponent = frexp(number)
     return ldexp(1.0, exponent - (mantissa == 0.5)) if number > 0.0 else 0.0
 

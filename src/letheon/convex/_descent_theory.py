@@ -12,6 +12,7 @@ What a certificate rests on is that both the model that forgot and a fresh one a
 
 from dataclasses import dataclass
 from math import ceil, inf, log, sqrt
+from sys import float_info
 from typing import Protocol
 
 import numpy as np
@@ -93,6 +94,8 @@ def steps_between(far: float, near: float, contraction: float) -> int:
     """Return the steps that bring a distance of at most `far` down to `near`."""
     if far <= near:
         return 0
+    # A wanted distance may be too small for a float; no rounding of W is as small as the least one.
+    near = max(near, float_info.min)
     return 1 if contraction == 0.0 else _up(log(far / near) / -log(contraction))
 
 

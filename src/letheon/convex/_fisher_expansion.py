@@ -47,11 +47,7 @@ class View(NamedTuple):
 
 def look(problem: Problem, W: Floats) -> View:
     """Return gradient and scores at W; one pass over the rows."""
-    gradient, scores = problem._smooth_part(W), []
-    for block in problem._blocks():
-        scores.append(block.scores(W))
-        gradient += block.sum(problem.loss.slope(scores[-1], block.y))
-    return View(gradient, scores[0] if len(scores) == 1 else np.concatenate(scores))
+    return View(*problem.gradient_and_scores(W))
 
 
 def log_change(loss: Loss, change: Floats) -> float:

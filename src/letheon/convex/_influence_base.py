@@ -140,17 +140,15 @@ class InfluenceBase(InfluenceRemovals):
         The account then holds what the optimiser left, as after `fit`. Before that, whoever has the
         model's file, and so rows, noise and parameters, can compute the gradient that the last
         removals left, and from it the row of a lone removal; after it nothing tells of them. Takes
-        a part of the time of a fit. Call it before a file is written that others may read.
+        the time of a fit: it starts from zero, so that the parameters are a function of rows and
+        noise alone. Call it before a file is written that others may read.
         """
         self._require_rows("settle")
         with exclusive(self), one_thread():
+            self._require_same_parameters()
             problem = self._problem_now()
-            solution = minimise(
-                problem,
-                tolerance=self.tol * problem.n_held,
-                max_iter=self.max_iter,
-                start=self.model_.weights,
-            )
+            tolerance = self.tol * problem.n_held
+            solution = minimise(problem, tolerance=tolerance, max_iter=self.max_iter)
             curvature = None
             if is_dense(problem):
                 curvature = self._curvature_at(problem, solution.W).warm()

@@ -148,6 +148,7 @@ class InfluenceRemovals(ConvexBase):
             partial(self._curvature_at, after),
             curvature.point,
             curvature.rounding(proposal.W),
+            self.tol * after.n_held,
         )
         W, account, flops = repaired.W, repaired.account, proposal.flops + repaired.flops
         if not account.is_covered:
@@ -230,7 +231,15 @@ class InfluenceRemovals(ConvexBase):
         thresholds = self._thresholds(account, attributes)
         if account.spent > thresholds.measure:
             renew = partial(self._curvature_at, after)
-            repaired = repair(after, W, account, thresholds.polish, latest.solve, renew)
+            repaired = repair(
+                after,
+                W,
+                account,
+                thresholds.polish,
+                latest.solve,
+                renew,
+                tolerance=self.tol * after.n_held,
+            )
             W, account, flops = repaired.W, repaired.account, flops + repaired.flops
             if not account.is_covered:
                 return self._retrain(positions, account)
@@ -264,6 +273,7 @@ class InfluenceRemovals(ConvexBase):
             account,
             thresholds.polish,
             lambda g: products.solve(after, g, self._precision(norm(g))).change,
+            tolerance=self.tol * after.n_held,
         )
         account, flops = repaired.account, flops + repaired.flops
         if not account.is_covered:

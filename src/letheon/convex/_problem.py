@@ -99,6 +99,14 @@ class Problem(Quiet):
             gradient += block.sum(self.loss.slope(block.scores(W), block.y))
         return gradient
 
+    def gradient_and_scores(self, W: Floats) -> tuple[Floats, Floats]:
+        """Gradient at W and the scores of all slots, zero for rows left out, in one pass."""
+        gradient, scores = self._smooth_part(W), []
+        for block in self._blocks():
+            scores.append(block.scores(W))
+            gradient += block.sum(self.loss.slope(scores[-1], block.y))
+        return gradient, scores[0] if len(scores) == 1 else np.concatenate(scores)
+
     def gradient_and_reach(self, W: Floats, origin: Floats) -> tuple[Floats, list[float]]:
         """Gradient at W, and the largest change of scores of any row since `origin`.
 

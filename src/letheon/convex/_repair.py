@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from operator import itemgetter
 
 from letheon.convex._account import Account
 from letheon.convex._bounds import norm
@@ -46,6 +47,7 @@ def repair(
     renew: Callable[[Floats], Curvature] | None = None,
     origin: Floats | None = None,
     slack: float = 0.0,
+    tolerance: float = 0.0,
 ) -> Repaired:
     """Measure the residual at W and, where it is not small, make further Newton steps.
 
@@ -69,9 +71,11 @@ def repair(
         Where `solve` has its Hessian from; how far the rows' scores are from there is measured too.
     slack : float
         What rounding may hide from a measurement.
+    tolerance : float
+        Gradient at which solving again stops: that of training.
     """
     with one_thread():
-        return _repair(problem, W, account, comfort, solve, renew, origin, slack)
+        return _repair(problem, W, account, comfort, solve, renew, origin, slack, tolerance)
 
 
 def _repair(
@@ -83,6 +87,7 @@ def _repair(
     renew: Callable[[Floats], Curvature] | None,
     origin: Floats | None,
     slack: float,
+    tolerance: float,
 ) -> Repaired:
     measured_at = W
     if origin is None:
@@ -90,7 +95,7 @@ def _repair(
     else:
         gradient, reach = problem.gradient_and_reach(W, origin)
     account, flops = account.measured(norm(gradient) + slack), problem.pass_flops
-    curvature = None
+    curvature, best = None, (account.spent, W)
     for number in range(_MOST_POLISHES):
         if account.spent <= max(comfort if number == 0 else _POLISHED * comfort, 2 * slack):
             break
@@ -98,12 +103,13 @@ def _repair(
         gradient = problem.gradient(W)
         account = account.polished(norm(gradient) + slack)
         flops += problem.pass_flops
+        best = min(best, (account.spent, W), key=itemgetter(0))
         if renew is not None and account.spent > _STALE * before:
             curvature = renew(W)
             solve = curvature.solve
             flops += n_stored(problem.X) * problem.shape[0]
     if not account.is_covered:
-        solution = minimise(problem, tolerance=0.1 * account.limit, max_iter=_MOST_SOLVING, start=W)
+        solution = minimise(problem, tolerance=tolerance, max_iter=_MOST_SOLVING, start=best[1])
         W, account = solution.W, account.polished(solution.residual + slack)
         flops += solution.flops
         curvature = None if renew is None else renew(W)
