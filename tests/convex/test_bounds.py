@@ -14,8 +14,6 @@ from letheon.convex._bounds import (
     lipschitz_bound,
     mean_growth,
     norm,
-    spectral_bound,
-    worst_case_bound,
 )
 from letheon.convex._curvature import Curvature
 from letheon.convex._losses import Squared
@@ -29,6 +27,7 @@ from tests.convex.people import (
     recipes,
     table_of_section_1,
 )
+from tests.convex.published_bounds import spectral_bound, worst_case_bound
 
 Floats = ref.Floats
 

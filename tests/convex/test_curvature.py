@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from letheon.convex import _curvature
 from letheon.convex._curvature import Curvature, Downdate, Step, cholesky, top_eigenvalue
-from letheon.convex._problem import Problem
+from letheon.convex._problem import Problem, roots_of
 from tests.convex import reference as ref
 from tests.convex.people import KINDS, Recipe, examples, library_problem, longest, recipes
 
@@ -31,7 +31,8 @@ def dense_block(case: ref.Case, W: Floats, k: int, n_blocks: int) -> Floats:
 
 
 def downdate(curvature: Curvature, problem: Problem, gone: Any, ridge: float) -> Downdate:
-    return Downdate(curvature, problem.roots(curvature.point, np.asarray(gone)), ridge)
+    leaving = problem.rows_at(np.asarray(gone)), problem.y[gone]
+    return Downdate(curvature, roots_of(problem.loss, *leaving, curvature.point), ridge)
 
 
 def refined(change: Downdate, G: Floats, times: int = 60) -> Step:

@@ -319,6 +319,21 @@ class ConvexBase(ForgetMixin, BaseEstimator):
         writes += [value.wipe for value in vars(self).values() if isinstance(value, Sealed)]
         return Change(_holdings(held, source, trained), outcome, tuple(writes))
 
+    def _settle(self, *, is_bare: bool) -> Self:
+        """Template of `settle` for methods that keep parameters under a seal, or nothing."""
+        with exclusive(self), one_thread():
+            self._require_same_parameters()
+            if is_bare:
+                return self
+            change = self._settled()
+            change.commit(self)
+        warn_all(change.outcome.warnings)
+        return self
+
+    def _settled(self) -> Change:
+        """Train on the rows held, to replace what is sealed. May fail; changes nothing."""
+        raise NotImplementedError(f"{type(self).__name__} keeps nothing under a seal")
+
     def _work(self, flops: float) -> float:
         """Return work as a share of a retrain, by counted operations."""
         return flops / max(self.training_flops_, 1.0)

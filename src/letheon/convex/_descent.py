@@ -10,7 +10,7 @@ from typing import Any, ClassVar, Self
 import numpy as np
 from sklearn.utils.validation import check_consistent_length
 
-from letheon.base import Outcome, Removal, exclusive, require_fitted, warn_all
+from letheon.base import Outcome, Removal, require_fitted
 from letheon.convex._account import rounded_up
 from letheon.convex._base import ConvexClassifier, Counts, Held, Trained
 from letheon.convex._cache import Cache
@@ -32,7 +32,6 @@ from letheon.convex._noise import NoiseSource, Sealed
 from letheon.convex._problem import Positions, Problem
 from letheon.guarantee import Guarantee, MethodFacts
 from letheon.inner import require_features
-from letheon.parallel import one_thread
 from letheon.rows import hold_labels, hold_target, join_target, row_ids
 from letheon.seeds import Purpose, library_seed
 
@@ -312,14 +311,7 @@ class DescentToDeleteClassifier(ConvexClassifier):
             Training does not arrive on these rows; nothing was changed.
         """
         require_fitted(self)
-        with exclusive(self), one_thread():
-            self._require_same_parameters()
-            if self.state == "published" and self.sigma_ > 0.0:
-                return self
-            change = self._settled()
-            change.commit(self)
-        warn_all(change.outcome.warnings)
-        return self
+        return self._settle(is_bare=self.state == "published" and self.sigma_ > 0.0)
 
     @property
     def n_passes_(self) -> float:

@@ -8,7 +8,7 @@ from typing import Any, ClassVar, Self
 
 import numpy as np
 
-from letheon.base import Outcome, Removal, exclusive, require_fitted, warn_all
+from letheon.base import Outcome, Removal, require_fitted
 from letheon.convex._base import (
     ConvexClassifier,
     Counts,
@@ -31,7 +31,6 @@ from letheon.convex._problem import Positions, Problem
 from letheon.convex._settings import require_batch_size, require_one_of, require_whole
 from letheon.convex._solve import finished, is_dense, minimise
 from letheon.guarantee import Guarantee, MethodFacts
-from letheon.parallel import one_thread
 from letheon.receipt import Receipt
 from letheon.rows import SlotRows
 from letheon.seeds import Purpose, library_seed
@@ -284,14 +283,7 @@ class FisherClassifier(ConvexClassifier):
             Training does not arrive on these rows; nothing was changed.
         """
         require_fitted(self)
-        with exclusive(self), one_thread():
-            self._require_same_parameters()
-            if self.state == "published" and self.sigma > 0.0:
-                return self
-            change = self._settled()
-            change.commit(self)
-        warn_all(change.outcome.warnings)
-        return self
+        return self._settle(is_bare=self.state == "published" and self.sigma > 0.0)
 
     @property
     def epsilon_(self) -> float:

@@ -31,7 +31,7 @@ from letheon.convex._design import NORM_ROUNDING
 from letheon.convex._losses import Floats
 from letheon.convex._newton import Leaving, Proposal, Setting, propose
 from letheon.convex._noise import Sealed
-from letheon.convex._problem import NOBODY, Positions, Problem, rows_in_double
+from letheon.convex._problem import NOBODY, Positions, Problem, ridge_of, rows_in_double
 from letheon.convex._products import Products
 from letheon.convex._repair import repair
 from letheon.convex._settings import (
@@ -203,10 +203,8 @@ class InfluenceRemovals(ConvexBase):
         return Leaving(rows_in_double(rows, np.arange(len(target))), target)
 
     def _setting(self, n_gone: int) -> Setting:
-        n = len(self.rows_)
-        loss, per_sample = self._loss(self.model_.classes), self.reg == "per_sample"
-        before = self.l2 * n if per_sample else self.l2
-        after = self.l2 * (n - n_gone) if per_sample else self.l2
+        n, loss = len(self.rows_), self._loss(self.model_.classes)
+        before, after = (ridge_of(self.l2, self.reg, rows) for rows in (n, n - n_gone))
         return Setting(loss, before, after, n - n_gone, self.bound)
 
     def _remove_in_batches(self, positions: Positions, counts: Counts, size: int) -> Change:

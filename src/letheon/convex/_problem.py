@@ -61,7 +61,7 @@ class Problem(Quiet):
     @property
     def ridge(self) -> float:
         """Weight of the regulariser in the sum: the constant of strong convexity."""
-        return self.l2 * self.n_held if self.reg == "per_sample" else self.l2
+        return ridge_of(self.l2, self.reg, self.n_held)
 
     @property
     def pass_flops(self) -> float:
@@ -171,10 +171,6 @@ class Problem(Quiet):
             self._add_curvature(blocks, block.rows, curvature)
         return blocks
 
-    def roots(self, W: Floats, positions: Positions) -> list[Floats]:
-        """Factors V of what some rows add to the blocks of the Hessian at W: V V' per block."""
-        return roots_of(self.loss, self.rows_at(positions), self.y[positions], W)
-
     def hessian_product(self, curvature: Floats, V: Floats) -> Floats:
         """Hessian times V, shape (d, K), from the rows and what `curvature` returned."""
         product = self.ridge * V
@@ -266,6 +262,11 @@ def _scaled(rows: Any, factors: Floats) -> Any:
 
 def _dense(matrix: Any) -> Floats:
     return matrix.toarray() if sp.issparse(matrix) else matrix  # type: ignore[no-any-return]
+
+
+def ridge_of(l2: float, reg: str, n_rows: int) -> float:
+    """Weight of the regulariser in the sum over so many rows."""
+    return l2 * n_rows if reg == "per_sample" else l2
 
 
 def n_stored(X: Any) -> int:
