@@ -91,6 +91,15 @@ class Talkative(Total):
         return Outcome(outcome.work, outcome.rebuilt, remarks)
 
 
+class Guessing(Total):
+    """Estimates something about the result."""
+
+    guesses: ClassVar[dict[str, Any]] = {"tail": np.float32(0.25), "blocks": 3}
+
+    def _commit(self, plan: Any) -> Outcome:
+        return super()._commit(plan)._replace(estimates=self.guesses)
+
+
 class Unwritten(ForgetMixin, BaseEstimator):
     """A family of which nothing but `fit` is written."""
 
@@ -128,6 +137,18 @@ def test_forget_removes_everything_of_a_person_and_says_so() -> None:
     )
     assert receipt.guarantee == model.guarantee_
     assert receipt.seconds >= 0
+
+
+def test_estimates_of_the_method_reach_the_receipt_as_floats() -> None:
+    receipt = total(Guessing).forget(["b"])
+    assert receipt.estimates == {"tail": 0.25, "blocks": 3.0}
+    assert {type(value) for value in receipt.estimates.values()} == {float}
+    assert receipt.estimates is not Guessing.guesses
+
+
+def test_nothing_is_estimated_unless_the_method_says_so() -> None:
+    assert total().forget(["b"]).estimates == {}
+    assert total(Guessing).forget([]).estimates == {}
 
 
 @pytest.mark.parametrize(

@@ -7,18 +7,34 @@ import pkgutil
 import re
 import subprocess
 import sys
+from collections.abc import Iterable
 from importlib.metadata import version
 from importlib.util import find_spec
 from pathlib import Path
 from types import ModuleType
+from typing import Any
 
 import pytest
 
 import letheon
+from letheon.state._nodes import Instance, Record
+from tests.state.forge import blob_of
 
 SOURCE = Path(letheon.__file__).parent
 HEAVY = ("numpy", "scipy", "sklearn", "joblib", "pandas", "polars", "narwhals", "ray", "torch")
 MODULES = sorted(m.name for m in pkgutil.iter_modules([str(SOURCE)]) if m.name != "_core")
+NETS = sorted(name for name, module in letheon._EXPORTS.items() if module == "letheon.deep")
+# Runs before anything else in a Python in which these packages are not installed.
+HIDE = """
+import sys
+
+class Hidden:
+    def find_spec(self, name, path=None, target=None):
+        if name.partition(".")[0] in {hidden!r}:
+            raise ModuleNotFoundError(f"No module named {{name!r}}", name=name)
+
+sys.meta_path.insert(0, Hidden())
+"""
 
 
 def run_python(code: str, *options: str) -> subprocess.CompletedProcess[str]:
@@ -29,6 +45,17 @@ def run_python(code: str, *options: str) -> subprocess.CompletedProcess[str]:
 
 def imported_after(code: str) -> set[str]:
     return set(run_python(f"{code}\nimport sys; print(*sys.modules)").stdout.split())
+
+
+def hidden(*packages: str) -> str:
+    return HIDE.format(hidden=set(packages))
+
+
+def with_extras(names: Iterable[str]) -> list[Any]:
+    """Return names as parameters; those of nets are skipped where torch is not installed."""
+    needs_torch = pytest.mark.skipif(find_spec("torch") is None, reason="needs torch")
+    nets = {*NETS, "deep"}
+    return [pytest.param(name, marks=needs_torch if name in nets else ()) for name in names]
 
 
 def test_import_is_light() -> None:
@@ -46,14 +73,69 @@ def test_import_takes_less_than_a_third_of_a_second() -> None:
     assert min(float(run_python(code).stdout) for _ in range(3)) < 0.3
 
 
-@pytest.mark.parametrize("name", letheon.__all__)
+USE_WITHOUT_TORCH = """
+import tempfile
+from pathlib import Path
+import letheon
+from letheon import checks, cli, compose, convex, forest, measures, naive, persist, plot, sharded
+from sklearn.naive_bayes import GaussianNB
+
+assert set(dir(letheon)) >= {"deep", "SISANetClassifier"}
+model = letheon.NaiveUnlearner(GaussianNB()).fit([[0.0], [1.0], [4.0], [5.0]], [0, 0, 1, 1])
+with tempfile.TemporaryDirectory() as folder:
+    letheon.save(model, Path(folder) / "model")
+    model = letheon.load(Path(folder) / "model")
+model.forget([0], digest=True)
+assert list(checks.yield_checks(model))
+"""
+
+
+def test_only_nets_import_torch() -> None:
+    loaded = imported_after(USE_WITHOUT_TORCH)
+    assert "letheon.checks" in loaded
+    assert not loaded & {"torch", "letheon.deep"}
+
+
+def test_everything_but_nets_works_without_torch() -> None:
+    assert "letheon.checks" in imported_after(hidden("torch") + USE_WITHOUT_TORCH)
+
+
+def error_without(package: str, code: str) -> str:
+    """Return the message of the ImportError that some code raises without a package."""
+    caught = f"try:\n    {code}\nexcept ImportError as error:\n    print(error)"
+    return run_python(hidden(package) + caught).stdout.strip()
+
+
+@pytest.mark.parametrize("name", [*NETS, "deep"])
+def test_nets_without_torch_say_what_to_install(name: str) -> None:
+    said = error_without("torch", f"from letheon import {name}")
+    assert said == "letheon.deep needs torch, which is not installed: pip install 'letheon[torch]'"
+
+
+def test_a_saved_net_says_what_to_install() -> None:
+    tree = Instance("letheon.deep._sisa.SISANetClassifier", Record(()))
+    code = f"from letheon import state; state.decode({blob_of(tree)!r})"
+    assert "needs torch, which is not installed" in error_without("torch", code)
+
+
+def test_a_missing_dependency_is_named() -> None:
+    said = error_without("narwhals", "from letheon import SISAClassifier")
+    assert said == "letheon.sharded needs narwhals, which is not installed: pip install 'narwhals'"
+
+
+def test_a_missing_module_of_our_own_is_no_missing_dependency() -> None:
+    with pytest.raises(ModuleNotFoundError, match=r"No module named 'letheon\.nowhere'"):
+        letheon._import("letheon.nowhere")
+
+
+@pytest.mark.parametrize("name", with_extras(letheon.__all__))
 def test_public_name_resolves(name: str) -> None:
     value = getattr(letheon, name)
     assert name in dir(letheon)
     assert inspect.getdoc(value)
 
 
-@pytest.mark.parametrize("name", sorted(letheon._EXPORTS))
+@pytest.mark.parametrize("name", with_extras(sorted(letheon._EXPORTS)))
 def test_public_name_is_what_its_module_says(name: str) -> None:
     module = importlib.import_module(letheon._EXPORTS[name])
     assert getattr(letheon, name) is getattr(module, name)
@@ -72,7 +154,7 @@ def test_the_three_lists_of_public_names_agree() -> None:
     assert set(letheon.__all__) == {"__version__", *typed}
 
 
-@pytest.mark.parametrize("name", sorted(letheon._MODULES))
+@pytest.mark.parametrize("name", with_extras(sorted(letheon._MODULES)))
 def test_module_is_an_attribute(name: str) -> None:
     assert isinstance(getattr(letheon, name), ModuleType)
     assert name in dir(letheon)
@@ -91,7 +173,7 @@ def test_package_is_typed() -> None:
     assert (SOURCE / "py.typed").exists()
 
 
-@pytest.mark.parametrize("name", MODULES)
+@pytest.mark.parametrize("name", with_extras(MODULES))
 def test_module_exports_what_it_says(name: str) -> None:
     module = importlib.import_module(f"letheon.{name}")
     assert inspect.getdoc(module)

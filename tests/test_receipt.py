@@ -37,9 +37,18 @@ def test_survives_json() -> None:
 
 
 def test_to_dict_shares_nothing() -> None:
-    made = receipt(rebuilt={"shards": 3})
-    made.to_dict()["rebuilt"]["shards"] = 99
+    made = receipt(rebuilt={"shards": 3}, estimates={"residual_tail": 0.25})
+    plain = made.to_dict()
+    plain["rebuilt"]["shards"] = plain["estimates"]["residual_tail"] = 99
     assert made.rebuilt == {"shards": 3}
+    assert made.estimates == {"residual_tail": 0.25}
+
+
+def test_estimates_are_for_machines() -> None:
+    made = receipt(estimates={"residual_tail": 0.25})
+    assert json.loads(json.dumps(made.to_dict()))["estimates"] == {"residual_tail": 0.25}
+    assert str(made) == str(receipt())
+    assert receipt().estimates == {}
 
 
 def test_one_line_for_people() -> None:
@@ -63,6 +72,7 @@ def test_frozen_with_independent_defaults() -> None:
     with pytest.raises(dataclasses.FrozenInstanceError):
         receipt().n_ids = 0  # type: ignore[misc]
     assert receipt().rebuilt is not receipt().rebuilt
+    assert receipt().estimates is not receipt().estimates
 
 
 def test_no_digest_unless_asked() -> None:

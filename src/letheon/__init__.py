@@ -23,6 +23,13 @@ if TYPE_CHECKING:
         InfluenceClassifier,
         InfluenceRegressor,
     )
+    from letheon.deep import (
+        CertifiedHeadClassifier,
+        DeepObliviateClassifier,
+        DeltaGradNetClassifier,
+        FisherNetClassifier,
+        SISANetClassifier,
+    )
     from letheon.forest import DaREForestClassifier, DaREForestRegressor
     from letheon.guarantee import Guarantee, MethodFacts
     from letheon.measures import Measure
@@ -34,12 +41,16 @@ if TYPE_CHECKING:
 __version__ = "0.1.0"
 
 __all__ = [
+    "CertifiedHeadClassifier",
     "DaREForestClassifier",
     "DaREForestRegressor",
     "DataIndependent",
+    "DeepObliviateClassifier",
     "DeltaGradClassifier",
+    "DeltaGradNetClassifier",
     "DescentToDeleteClassifier",
     "FisherClassifier",
+    "FisherNetClassifier",
     "ForgetMixin",
     "ForgetPipeline",
     "Guarantee",
@@ -50,6 +61,7 @@ __all__ = [
     "NaiveUnlearner",
     "Receipt",
     "SISAClassifier",
+    "SISANetClassifier",
     "SISARegressor",
     "__version__",
     "forget",
@@ -59,12 +71,16 @@ __all__ = [
 
 # Where each public name lives; the imports above say the same to type checkers and editors.
 _EXPORTS = {
+    "CertifiedHeadClassifier": "letheon.deep",
     "DaREForestClassifier": "letheon.forest",
     "DaREForestRegressor": "letheon.forest",
     "DataIndependent": "letheon.compose",
+    "DeepObliviateClassifier": "letheon.deep",
     "DeltaGradClassifier": "letheon.convex",
+    "DeltaGradNetClassifier": "letheon.deep",
     "DescentToDeleteClassifier": "letheon.convex",
     "FisherClassifier": "letheon.convex",
+    "FisherNetClassifier": "letheon.deep",
     "ForgetMixin": "letheon.base",
     "ForgetPipeline": "letheon.compose",
     "Guarantee": "letheon.guarantee",
@@ -75,6 +91,7 @@ _EXPORTS = {
     "NaiveUnlearner": "letheon.naive",
     "Receipt": "letheon.receipt",
     "SISAClassifier": "letheon.sharded",
+    "SISANetClassifier": "letheon.deep",
     "SISARegressor": "letheon.sharded",
     "forget": "letheon.compose",
     "load": "letheon.persist",
@@ -88,6 +105,7 @@ _MODULES = frozenset(
         "checks",
         "compose",
         "convex",
+        "deep",
         "exceptions",
         "forest",
         "guarantee",
@@ -103,13 +121,31 @@ _MODULES = frozenset(
     }
 )
 
+# Third-party packages that come with an extra only.
+_EXTRAS = {"torch": "letheon[torch]"}
+
+
+def _import(module: str) -> Any:
+    """Import a module of this package, or say what to install."""
+    try:
+        return import_module(module)
+    except ModuleNotFoundError as error:
+        missing = (error.name or "letheon").partition(".")[0]
+        if missing == "letheon":
+            raise
+        raise ImportError(
+            f"{module} needs {missing}, which is not installed: "
+            f"pip install '{_EXTRAS.get(missing, missing)}'",
+            name=missing,
+        ) from error
+
 
 def __getattr__(name: str) -> Any:
     """Import a public name or module on first use, and keep it."""
     if name in _EXPORTS:
-        value = getattr(import_module(_EXPORTS[name]), name)
+        value = getattr(_import(_EXPORTS[name]), name)
     elif name in _MODULES:
-        value = import_module(f"letheon.{name}")
+        value = _import(f"letheon.{name}")
     else:
         raise AttributeError(f"module 'letheon' has no attribute {name!r}")
     globals()[name] = value

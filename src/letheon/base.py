@@ -32,7 +32,9 @@ from letheon.receipt import Receipt
 from letheon.rows import Ids, Rows, as_ids
 
 # Parameters that never change what is learned, wherever they are nested.
-NEUTRAL_PARAMETERS = frozenset({"n_jobs", "verbose", "rebuild", "checkpoint_dir", "random_state"})
+NEUTRAL_PARAMETERS = frozenset(
+    {"n_jobs", "verbose", "rebuild", "checkpoint_dir", "device", "max_memory", "random_state"}
+)
 
 # Values of these types cannot change behind a model's back.
 _CONSTANTS = frozenset({type(None), bool, int, float, str})
@@ -85,11 +87,12 @@ class Removal(NamedTuple):
 
 
 class Outcome(NamedTuple):
-    """What a commit did: work as a share of retraining, parts rebuilt, warnings to give."""
+    """What a commit did: work as a share of retraining, parts rebuilt, warnings, estimates."""
 
     work: float
     rebuilt: Mapping[str, int] = MappingProxyType({})
     warnings: tuple[Warning, ...] = ()
+    estimates: Mapping[str, float] = MappingProxyType({})
 
 
 class ForgetMixin:
@@ -153,6 +156,7 @@ class ForgetMixin:
                 seconds=seconds,
                 work=outcome.work,
                 rebuilt=dict(outcome.rebuilt),
+                estimates={name: float(value) for name, value in outcome.estimates.items()},
                 digest_before=before,
                 digest_after=self.digest() if digest else None,
             )

@@ -6,6 +6,7 @@
     ├── IdsTypeError          (TypeError)    ids of a wrong kind, or of mixed kinds
     ├── IdsLengthError        (ValueError)   not one id per row
     ├── AssumptionError       (ValueError)   what a guarantee rests on does not hold
+    ├── TrainingError         (ValueError)   a net diverged, or is not one that can be trained
     ├── ForgetError
     │   ├── UnknownIdError    (LookupError)  nobody of that id is held
     │   ├── EmptyModelError   (ValueError)   nothing left that `fit` would accept
@@ -57,6 +58,7 @@ __all__ = [
     "PrecisionWarning",
     "ShardingWarning",
     "StateError",
+    "TrainingError",
     "UnknownIdError",
     "UnsupportedStateError",
     "UntrustedClassError",
@@ -77,6 +79,10 @@ class IdsLengthError(LetheonError, ValueError):
 
 class AssumptionError(LetheonError, ValueError):
     """Something that the wanted guarantee rests on was looked at and does not hold."""
+
+
+class TrainingError(LetheonError, ValueError):
+    """A net diverged, or does not have the form that training needs; nothing was changed."""
 
 
 class ForgetError(LetheonError):

@@ -24,6 +24,8 @@ class Receipt:
         Training work done, as a share of naive retraining on the remaining rows.
     rebuilt : dict of str to int
         What was trained again, counted in the method's own parts.
+    estimates : dict of str to float
+        What the method estimated about the result, by its own names; no part of the guarantee.
     digest_before, digest_after : str or None
         SHA-256 of the canonical state; only with ``forget(ids, digest=True)``. The digest of a
         model is confidential: with the remaining rows at hand, the old one tells a guesser when
@@ -37,6 +39,7 @@ class Receipt:
     seconds: float
     work: float
     rebuilt: dict[str, int] = field(default_factory=dict)
+    estimates: dict[str, float] = field(default_factory=dict)
     digest_before: str | None = None
     digest_after: str | None = None
 

@@ -52,11 +52,12 @@ in the tests hold both to this text. These rules are frozen: changing them chang
 import secrets
 import struct
 from collections.abc import Iterator
-from enum import StrEnum, unique
 from typing import Any, TypeVar
 
 import numpy as np
 import numpy.typing as npt
+
+from letheon.purposes import Purpose as Purpose
 
 try:
     from letheon import _core
@@ -92,38 +93,6 @@ _LOWBIAS_2 = np.uint32(0x846CA68B)
 _GOLDEN_32 = np.uint32(0x9E3779B1)
 # Bytes of messages that the NumPy code lays out at once: its temporaries then stay in the cache.
 _BLOCK_BYTES = 2**19
-
-
-@unique
-class Purpose(StrEnum):
-    """What a random decision is about; two uses never share one, so they never share a stream."""
-
-    SHARD = "shard"
-    """Which shard a person's rows belong to."""
-    SLICE = "slice"
-    """Which slice of the shard."""
-    STAGE = "stage"
-    """The library generator of one training stage (shard, slice)."""
-    RETRAIN = "retrain"
-    """The library generator of a full training run."""
-    STEP = "step"
-    """The library generator of one step of a pipeline."""
-    ID_INDEX = "id-index"
-    """The hash index over the ids that a model holds."""
-    TREE = "tree"
-    """The key of the root of one tree of a forest."""
-    TREE_ROWS = "tree-rows"
-    """The key by which one tree of a forest draws its people."""
-    ROW_OWNER = "row-owner"
-    """The person of a row, to whom the key of a tree is applied."""
-    BATCH = "batch"
-    """The key of a row, by which it is put into a mini-batch."""
-    BATCH_EPOCH = "batch-epoch"
-    """The key by which one epoch of a descent draws its mini-batches."""
-    EIGENVALUE = "eigenvalue"
-    """The start of a search for the largest eigenvalue of a matrix."""
-    NOISE = "noise"
-    """One draw of noise that a caller made repeatable; without a seed noise is never hashed."""
 
 
 def keyed_hash(seed: int, purpose: str, *parts: int | str | bytes) -> int:

@@ -28,6 +28,9 @@ FORMS: dict[str, Callable[[NDArray[Any]], Any]] = {
     "float32": lambda X: X.astype(np.float32),
     "csr_array": sp.csr_array,
     "csr_matrix": lambda X: sp.csr_matrix(X.astype(np.float32)),
+    "images": lambda X: X.astype(np.float32).reshape(-1, 1, 2, 2),
+    # Pixels that are the bytes of the same numbers.
+    "uint8": lambda X: X.astype(np.float32).view(np.uint8).reshape(-1, 4, 4),
 }
 # Eight bytes that occur nowhere by chance.
 INT_NAMES = [0x5EC2E70F0A1B0000 + n for n in range(12)]
@@ -64,8 +67,11 @@ def parts(rows: list[Row], form: str) -> tuple[Any, Any, Ids, dict[str, Any]]:
 
 
 def dense(X: Any) -> NDArray[Any]:
+    """Return any form as a table of numbers."""
     array: NDArray[Any] = X.toarray() if sp.issparse(X) else X
-    return array
+    if array.dtype == np.uint8:
+        array = array.reshape(len(array), 16).view(np.float32)
+    return array.reshape(len(array), 4)
 
 
 def arrays(value: Any) -> Iterator[NDArray[Any]]:
@@ -96,8 +102,9 @@ def secrets(row: Row, dtype: Any) -> list[bytes]:
 
 def assert_gone(rows: SlotRows, gone: list[Row], held: list[Row]) -> None:
     memory, names = memory_of(rows) + pickle.dumps(rows), {row.name for row in held}
+    dtype = dense(rows.X).dtype
     for row in gone:
-        assert not any(secret in memory for secret in secrets(row, rows.X.dtype)), row
+        assert not any(secret in memory for secret in secrets(row, dtype)), row
     for name in {row.name for row in gone} - names:
         spelt = name.encode() if isinstance(name, str) else np.int64(name).tobytes()
         assert name == "" or spelt not in memory, f"the id {name!r} is still there"
@@ -109,12 +116,13 @@ def assert_holds(rows: SlotRows, held: list[Row]) -> None:
     X, y, ids, extra = parts(held, "float64")
     assert (len(rows), rows.n_slots) == (len(held), len(alive))
     assert (rows.n_slots - len(rows)) * 5 <= rows.n_slots
-    assert dense(rows.X)[alive].tolist() == X.astype(rows.X.dtype).tolist()
+    table = dense(rows.X)
+    assert table[alive].tolist() == X.astype(table.dtype).tolist()
     assert rows.y[alive].tolist() == y.tolist()
     assert rows.ids.to_list() == ids.to_list()
     assert rows.extra["pair"][alive].tolist() == extra["pair"].tolist()
     holes = ~alive
-    assert not dense(rows.X)[holes].any()
+    assert not table[holes].any()
     assert not rows.y[holes].any()
     assert not rows.extra["pair"][holes].any()
 
@@ -269,6 +277,11 @@ def nothing(*_: Any) -> None:
     """Do not wipe."""
 
 
+def empty_without_zeroing(rows: SlotRows, positions: Any) -> None:
+    rows.alive[positions] = False
+    rows._n_held -= len(positions)
+
+
 BUGS: list[tuple[Any, str, Any, str, bool, str]] = [
     (IntIds, "wipe", nothing, "float64", False, "the id .* is still there"),
     (TextIds, "wipe", nothing, "float64", True, "the id .* is still there"),
@@ -278,6 +291,8 @@ BUGS: list[tuple[Any, str, Any, str, bool, str]] = [
     (module, "_zero_csr", nothing, "csr_array", False, r"Row\(n="),
     (module, "_moved_down", move_without_zeroing, "float64", False, r"Row\(n="),
     (module, "_moved_down", move_without_zeroing, "float32", True, r"Row\(n="),
+    (module, "_moved_down", move_without_zeroing, "uint8", False, r"Row\(n="),
+    (SlotRows, "_zero", empty_without_zeroing, "images", False, r"Row\(n="),
 ]
 
 
@@ -527,6 +542,44 @@ def test_dense_memory_is_taken_over_and_ids_are_not() -> None:
     assert ids.to_list()[4] == "p4"
 
 
+@pytest.mark.parametrize("text", [False, True])
+def test_ids_of_some_slots_are_a_copy(text: bool) -> None:
+    held = people(30, text=text)
+    rows = build(held, "images")
+    some = rows.ids_at(np.array([7, 3, 7]))
+    assert some.to_list() == [held[7].name, held[3].name, held[7].name]
+    rows.wipe(np.array([3]))
+    assert some.to_list()[1] == held[3].name
+    assert rows.ids_at(np.array([3])).to_list() != [held[3].name]
+
+
+def test_images_keep_their_shape_and_kind() -> None:
+    rows = build(people(30), "uint8")
+    rows.append(*parts(people(2), "uint8"))
+    rows.wipe(np.arange(9))
+    for twin in (rows, copy.copy(rows), rows.compacted(), pickle.loads(pickle.dumps(rows))):
+        assert twin.X.shape == (23, 4, 4)
+        assert twin.X.dtype == np.uint8
+
+
+@pytest.mark.parametrize(
+    ("X", "message"),
+    [
+        (np.ones((1, 2, 8), np.uint8), "new rows are .*8.*; this model holds .*4, 4"),
+        (np.ones((1, 4), np.uint8), "give the same kind of table"),
+        (np.full((1, 4, 4), 256.0), "values that uint8, which this model holds, cannot"),
+        (np.full((1, 4, 4), 0.5), "cannot represent"),
+    ],
+)
+def test_images_of_another_kind_are_not_added(X: Any, message: str) -> None:
+    rows = build(people(30), "uint8")
+    before = memory_of(rows)
+    _, y, ids, extra = parts(people(1), "uint8")
+    with pytest.raises(ValueError, match=message):
+        rows.append(X, y, ids, extra)
+    assert memory_of(rows) == before
+
+
 def test_a_single_row_with_a_text_id_can_be_wiped() -> None:
     rows = SlotRows(np.ones((1, 2)), np.ones(1), as_ids(["only"]))
     rows.wipe(rows.find(as_ids(["only"])).positions)
@@ -546,9 +599,12 @@ def unsorted() -> Any:
 @pytest.mark.parametrize(
     ("given", "message"),
     [
-        ({"X": [[1.0], [2.0]]}, "X is a list; expected a 2-D array or a CSR"),
-        ({"X": np.ones(2)}, "X is a ndarray; expected a 2-D array"),
+        ({"X": [[1.0], [2.0]]}, "X is a list; expected an array of rows or a CSR"),
+        ({"X": np.ones(2)}, "X is a ndarray; expected an array of rows"),
         ({"X": np.ones((2, 2), int)}, "X has dtype int64; expected float32 or float64"),
+        ({"X": np.ones((2, 1, 3), np.int8)}, "X has dtype int8; expected float32 or float64"),
+        ({"X": np.ones((2, 3, 4), np.uint8).transpose(0, 2, 1)}, "not in C order"),
+        ({"X": sp.csr_array(np.eye(2, dtype=np.uint8))}, "X has dtype uint8; expected float32"),
         ({"X": np.ones((2, 2), ">f8")}, "X has dtype >f8"),
         ({"X": np.asfortranarray(np.ones((2, 2)))}, "not in C order"),
         ({"X": np.ones((3, 2))[:2]}, "a view of other memory"),

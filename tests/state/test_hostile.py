@@ -3,6 +3,7 @@
 import sys
 from collections.abc import Callable
 from pathlib import Path
+from types import ModuleType
 from typing import Any, Self
 
 import numpy as np
@@ -58,6 +59,19 @@ NAMES = [
     "letheon.stated.Evil",
     "letheon.sharded.__main__.Evil",
     "joblib.memory.Memory",
+    "torch.load",
+    "torch.serialization.load",
+    "torch.save",
+    "torch.hub.load",
+    "torch.relu",
+    "torch.ops.load_library",
+    "torch.nn.modules.module.Module",
+    "torch.nn.functional.torch",
+    "torch.optim.Adam",
+    "torch.optim.lbfgs.LBFGS",
+    "torch.optim.adam.Adam.step",
+    "torch.optim.adam._to_scalar",
+    "torch.utils.cpp_extension.load",
     "",
     "x",
     ".",
@@ -107,6 +121,40 @@ def test_only_classes_with_state_of_this_package(name: str) -> None:
 )
 def test_allow_list_by_name(name: str, allowed: bool) -> None:
     assert is_listed_class(name) is allowed
+
+
+# Our classes may be parts of a model; as values, to be called by who holds them, few may.
+@pytest.mark.parametrize(
+    "name",
+    [
+        "letheon.naive.NaiveUnlearner",
+        "letheon.state._stores.DirectoryStore",
+        "letheon.deep._vault.Vault",
+        "letheon.deep._nets.torch",
+        "letheon.deep._nets.MLP.__init__",
+        "letheon.deep._netsx.MLP",
+        "letheon.deep.__main__.MLP",
+    ],
+)
+def test_most_classes_of_ours_are_no_values(name: str) -> None:
+    with pytest.raises(UntrustedClassError, match="does not know"):
+        state.decode(blob_of(_as_name(name)))
+
+
+def test_listed_class_that_turns_out_to_be_a_function(monkeypatch: pytest.MonkeyPatch) -> None:
+    planted = ModuleType("torch.optim.sgd")
+    planted.SGD = print  # type: ignore[attr-defined]
+    monkeypatch.setitem(sys.modules, "torch.optim.sgd", planted)
+    with pytest.raises(UntrustedClassError, match="not what the allow-list says"):
+        state.decode(blob_of(_as_name("torch.optim.sgd.SGD")))
+
+
+def test_listed_function_that_turns_out_to_be_a_class(monkeypatch: pytest.MonkeyPatch) -> None:
+    planted = ModuleType("torch.nn.functional")
+    planted.cross_entropy = Armed  # type: ignore[attr-defined]
+    monkeypatch.setitem(sys.modules, "torch.nn.functional", planted)
+    with pytest.raises(UntrustedClassError, match="not what the allow-list says"):
+        state.decode(blob_of(_as_name("torch.nn.functional.cross_entropy")))
 
 
 def test_all_wrong_names_are_listed() -> None:

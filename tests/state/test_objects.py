@@ -3,6 +3,7 @@
 from dataclasses import dataclass
 from fractions import Fraction
 from functools import partial
+from pathlib import Path
 from typing import Any, Self
 
 import numpy as np
@@ -19,7 +20,7 @@ from sklearn.preprocessing import FunctionTransformer, MultiLabelBinarizer, Stan
 from letheon import state
 from letheon.exceptions import CorruptFileError, UnsupportedStateError, UntrustedClassError
 from letheon.guarantee import Guarantee
-from letheon.state._nodes import Ref
+from letheon.state._nodes import Name, Record, Ref
 
 
 class Mine(BaseEstimator):
@@ -55,6 +56,21 @@ class Frozen:
     a: int
 
 
+class Outer:
+    """Holds a class of its own."""
+
+    class Inner:
+        """Found through the outer one."""
+
+
+class Odd(type):
+    """A metaclass of the caller."""
+
+
+class Strange(metaclass=Odd):
+    """A class of another kind than `type`."""
+
+
 def double(x: Any) -> Any:
     """Return twice x."""
     return 2 * x
@@ -82,6 +98,60 @@ def test_classes_of_decodes_its_own_state() -> None:
     assert type(found) is Local
     assert found.a[0] == Frozen(3)
     assert found.a[1].transform(4) == 8
+
+
+CLASS_VALUES = [Mine, Frozen, Outer, Outer.Inner, Strange, Ridge, Fraction]
+
+
+@pytest.mark.parametrize("cls", CLASS_VALUES)
+def test_class_as_a_value_is_its_name(cls: type) -> None:
+    name = f"{cls.__module__}.{cls.__qualname__}"
+    assert state.to_tree({"module": cls}) == Record((("module", Name(name)),))
+    assert state.names_of(state.to_tree([cls])) == (name,)
+    assert state.classes_of({"module": cls}) == {cls}
+
+
+@pytest.mark.parametrize("cls", CLASS_VALUES)
+def test_class_as_a_value_needs_trust(cls: type) -> None:
+    name = f"{cls.__module__}.{cls.__qualname__}"
+    blob = state.encode({"module": cls})
+    with pytest.raises(UntrustedClassError, match=cls.__name__):
+        state.decode(blob)
+    assert state.decode(blob, trusted=[cls])["module"] is cls
+    assert state.decode(blob, trusted=[name])["module"] is cls
+    assert state.decode(blob, trusted=state.classes_of({"module": cls}))["module"] is cls
+
+
+def test_trust_in_one_class_is_no_trust_in_another() -> None:
+    with pytest.raises(UntrustedClassError, match=r"names '[\w.]+Outer\.Inner', which"):
+        state.decode(state.encode([Outer, Outer.Inner]), trusted=[Outer])
+
+
+def test_classes_as_values_are_digested_by_name() -> None:
+    digests = {state.digest(Mine(cls)) for cls in CLASS_VALUES}
+    assert len(digests) == len(CLASS_VALUES)
+    assert state.digest(Mine(Frozen)) == state.digest(Mine(Frozen))
+
+
+def test_class_that_its_module_no_longer_shows(monkeypatch: pytest.MonkeyPatch) -> None:
+    old = Frozen
+    monkeypatch.setitem(globals(), "Frozen", type("Frozen", (), {}))
+    with pytest.raises(UnsupportedStateError, match=r"found again.*a class defined at the top"):
+        state.digest({"module": old})
+
+
+def test_partial_of_a_class_of_the_caller() -> None:
+    blob = state.encode(partial(Frozen, a=3))
+    with pytest.raises(UntrustedClassError, match="Frozen"):
+        state.decode(blob)
+    assert state.decode(blob, trusted=[Frozen])() == Frozen(3)
+
+
+def test_class_as_a_parameter_of_a_saved_model(tmp_path: Path) -> None:
+    state.write_file(tmp_path / "model", Mine(Outer))
+    with pytest.raises(UntrustedClassError, match="Outer"):
+        state.read_file(tmp_path / "model", trusted=[Mine])
+    assert state.read_file(tmp_path / "model", trusted=[Mine, Outer]).a is Outer
 
 
 def test_own_state_is_used_both_ways() -> None:

@@ -172,6 +172,13 @@ class _Slotted:
     __slots__ = ("a",)
 
 
+def _local_class() -> type:
+    class Local:
+        pass
+
+    return Local
+
+
 @pytest.mark.parametrize(
     ("value", "reason"),
     [
@@ -184,7 +191,8 @@ class _Slotted:
         (np.zeros(2, np.longdouble), "no canonical bytes"),
         (np.ma.masked_array([1]), "outside its attributes"),
         (np.zeros(1, [("a", "O")]), "object fields|no canonical"),
-        (_Slotted, "as a value"),
+        (_local_class(), "a class defined at the top of a module"),
+        (list[int], "outside its attributes"),
         ({float("nan"): 1, float("nan") + 1: 2}, "two NaN"),
         (re.compile("x"), "outside its attributes"),
         (np.array([0x7FFFFFFF], "u4").view("<U1"), "no valid str"),

@@ -30,9 +30,9 @@ class SlotRows:
     ----------
     X : ndarray or CSR, shape (n, d)
         float32 or float64, as `hold_table` returns it. It is taken over, not copied: nobody else
-        may hold its memory. Dense: writable, in C order and no view of anything larger. CSR
-        (array or matrix): sorted indices without repetition; buffers that scipy made views are
-        copied.
+        may hold its memory. Dense: writable, in C order and no view of anything larger; it may be
+        uint8 and have more axes, as images do. CSR (array or matrix): sorted indices without
+        repetition; buffers that scipy made views are copied.
     y : ndarray, shape (n,)
         float64 or int64; taken over, or copied if it is a view.
     ids : Ids
@@ -120,6 +120,10 @@ class SlotRows:
     def ids(self) -> Ids:
         """Ids of the rows held, in the order of their slots; a copy."""
         return self._ids.take(np.flatnonzero(self.alive))
+
+    def ids_at(self, positions: NDArray[np.int64]) -> Ids:
+        """Return the ids of the rows in these slots; a copy."""
+        return self._ids.take(positions)
 
     @cached_property
     def index(self) -> IdIndex:
@@ -290,9 +294,10 @@ def _owned(array: NDArray[Any]) -> NDArray[Any]:
 
 
 def _require_dense(X: Any) -> NDArray[Any]:
-    if not isinstance(X, np.ndarray) or X.ndim != 2:
-        raise ValueError(f"X is a {type(X).__name__}; expected a 2-D array or a CSR")
-    _require_float(X)
+    if not isinstance(X, np.ndarray) or X.ndim < 2:
+        raise ValueError(f"X is a {type(X).__name__}; expected an array of rows or a CSR")
+    if X.dtype != np.uint8:
+        _require_float(X)
     if not _is_owned(X):
         raise ValueError(
             "X is read-only, not in C order or a view of other memory; rows are wiped in place, "

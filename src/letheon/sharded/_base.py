@@ -1,10 +1,7 @@
 """What the SISA classifier and regressor share: holding rows, training shards, forgetting."""
 
-import os
-import secrets
 from abc import abstractmethod
 from itertools import pairwise
-from pathlib import Path
 from typing import Any, ClassVar, Self
 
 import numpy as np
@@ -16,14 +13,9 @@ from sklearn.utils.validation import check_consistent_length, check_is_fitted
 
 from letheon import state
 from letheon.base import ForgetMixin, Outcome, Removal, exclusive, require_known
-from letheon.exceptions import (
-    ChangedParametersError,
-    CheckpointWarning,
-    CorruptFileError,
-    ShardingWarning,
-    warn_caller,
-)
+from letheon.exceptions import CheckpointWarning, ShardingWarning, warn_caller
 from letheon.guarantee import Guarantee, MethodFacts
+from letheon.homes import HomeMixin
 from letheon.inner import (
     inherit_tags,
     refuse_nested_files,
@@ -38,7 +30,7 @@ from letheon.sharded._plan import StageData
 from letheon.sharded._settings import check_choice, check_count, check_kind, stage_epochs
 from letheon.sharded._shards import Change, Ensemble, Replacement, change_rows
 from letheon.sharded._stages import Recipe
-from letheon.sharded._states import StateShelf, is_home
+from letheon.sharded._states import StateShelf
 from letheon.sharded._trainer import Trainer
 
 _FACTS = MethodFacts(
@@ -55,26 +47,17 @@ _FACTS = MethodFacts(
 )
 
 
-class SISABase(ForgetMixin, MetaEstimatorMixin, BaseEstimator):
+class SISABase(HomeMixin, ForgetMixin, MetaEstimatorMixin, BaseEstimator):
     """Sharded, isolated, sliced training of any scikit-learn estimator."""
 
     facts: ClassVar[MethodFacts] = _FACTS
-    _not_digested: ClassVar[frozenset[str]] = ForgetMixin._not_digested | {
-        "checkpoint_home_",
-        "checkpoint_given_",
-        "undestroyed_",
-        "unaccounted_",
-    }
+    _not_digested: ClassVar[frozenset[str]] = ForgetMixin._not_digested | HomeMixin.home_attributes
     _is_classifier: ClassVar[bool]
     _aggregations: ClassVar[tuple[str, ...]]
 
     ensemble_: Ensemble
     seed_: int
     config_: dict[str, Any]
-    checkpoint_home_: str | None
-    checkpoint_given_: Any
-    undestroyed_: tuple[str, ...]
-    unaccounted_: tuple[str, ...]
     environment_: dict[str, str]
 
     def __init__(
@@ -170,10 +153,7 @@ class SISABase(ForgetMixin, MetaEstimatorMixin, BaseEstimator):
             requests=self.facts.requests,
             releases=self.facts.releases,
             assumptions=("seed-independent-of-requests", "same-libraries-and-cpu-kernel"),
-            residual_state=(
-                *(f"{file} could not be destroyed" for file in vars(self).get("undestroyed_", ())),
-                *(f"state {name} was not found" for name in vars(self).get("unaccounted_", ())),
-            ),
+            residual_state=self._residue(),
         )
 
     def _locate(self, wanted: Ids) -> Removal:
@@ -234,12 +214,7 @@ class SISABase(ForgetMixin, MetaEstimatorMixin, BaseEstimator):
 
     def _require_same_parameters(self) -> None:
         super()._require_same_parameters()
-        held = self.checkpoint_home_
-        if held is not None and held != self._home() and Path(held).exists():
-            raise ChangedParametersError(
-                f"checkpoint_dir was changed after fit, but states still lie in {held}; they may "
-                "hold people to be forgotten. Move that directory too, or set checkpoint_dir back."
-            )
+        self._require_home_in_place()
 
     def _warn_if_crowded(self, ids: Ids) -> None:
         people = len(np.unique(ids.hashes(0, Purpose.ID_INDEX)))
@@ -305,23 +280,6 @@ class SISABase(ForgetMixin, MetaEstimatorMixin, BaseEstimator):
     def _environment(self) -> dict[str, str]:
         return super()._environment() | versions_of(self.estimator)
 
-    def _new_home(self) -> str | None:
-        """Directory for the states of a new fit, if they are kept on disk."""
-        if self.checkpoint_dir is None:
-            return None
-        return str(Path(self.checkpoint_dir).absolute() / secrets.token_hex(16))
-
-    def _home(self) -> str | None:
-        """Directory of this model's states: that of the fit, or where the caller has moved it."""
-        held = self.checkpoint_home_
-        if held is None or self.checkpoint_dir is None:
-            return self._new_home()
-        if not is_home(Path(held)):  # a file may say anything
-            raise CorruptFileError(f"checkpoint_home_={held!r} is no directory of a letheon model")
-        if os.fspath(self.checkpoint_dir) == self.checkpoint_given_:
-            return held
-        return str(Path(self.checkpoint_dir).absolute() / Path(held).name)
-
     def _install(
         self,
         ensemble: Ensemble,
@@ -330,29 +288,17 @@ class SISABase(ForgetMixin, MetaEstimatorMixin, BaseEstimator):
         previous: Ensemble | None,
     ) -> list[str]:
         """Swap the ensemble in, destroy every state it does not refer to, return warnings."""
-        shelf = StateShelf(home)
-        doomed = frozenset() if previous is None else previous.files - ensemble.files
-        missing = sorted(doomed - shelf.names())
-        before = () if previous is None else self.unaccounted_
+        before = frozenset() if previous is None else previous.files
         # One call, so that a concurrent predict never sees half of it.
         vars(self).update(
             ensemble_=ensemble,
             seed_=ensemble.assignment.seed,
             config_=config,
-            checkpoint_home_=home,
-            checkpoint_given_=None if home is None else os.fspath(self.checkpoint_dir),
-            unaccounted_=(*before, *missing),
+            **self._place(home),
             **self._remember_settings(),
         )
-        self.undestroyed_ = shelf.destroy_all_but(ensemble.files)
-        return [*_not_found(missing, home), *_resisting(self.undestroyed_)]
-
-    def _destroy_files(self) -> list[str]:
-        """Destroy the states on disk; the object is about to be replaced."""
-        home = vars(self).get("checkpoint_home_")
-        if home is None or not is_home(Path(home)):
-            return []
-        return _resisting(StateShelf(home).destroy_all_but(frozenset()))
+        purge = StateShelf(home).purge(before, ensemble.files)
+        return self._account(purge, afresh=previous is None)
 
     def __sklearn_tags__(self) -> Tags:
         """Tags of the inner estimator, single output for classifiers."""
@@ -360,20 +306,6 @@ class SISABase(ForgetMixin, MetaEstimatorMixin, BaseEstimator):
         tags = inherit_tags(super().__sklearn_tags__(), self.estimator)
         tags.estimator_type = kind
         return tags
-
-
-def _not_found(missing: list[str], home: str | None) -> list[str]:
-    if not missing:
-        return []
-    what = f"{len(missing)} saved state(s) that saw forgotten rows were not found in {home}"
-    return [f"{what}, so not destroyed; if you moved or copied them, destroy them there"]
-
-
-def _resisting(files: tuple[str, ...]) -> list[str]:
-    if not files:
-        return []
-    what = f"{len(files)} checkpoint file(s) could not be destroyed, among them {files[0]}"
-    return [f"{what}; remove them: they saw rows that the model has forgotten"]
 
 
 def _split(rows: Rows, tiers: Integers, assignment: Assignment) -> list[Rows]:

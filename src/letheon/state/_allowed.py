@@ -4,6 +4,7 @@ The tables are literal on purpose: a class is on the list because somebody put i
 written from `sklearn.utils.all_estimators` of scikit-learn 1.9 and the helper types that fitted
 estimators hold; a name that an older scikit-learn lacks cannot be imported there, and that is all.
 Functions on the list compute and do nothing else: none reads, writes or calls what it is given.
+Classes that may be values are called by who holds them, so their constructors do no more than that.
 """
 
 from collections.abc import Mapping
@@ -203,6 +204,22 @@ _CLASS_TABLE: dict[str, str] = {
     "sklearn.utils._metadata_requests": "MetadataRequest MethodMetadataRequest",
 }
 
+# Classes that may be values: optimisers and nets are made by the class itself.
+_CLASS_VALUE_TABLE: dict[str, str] = {
+    "letheon.deep._nets": "CNN MLP ResNet",
+    "torch.optim.adadelta": "Adadelta",
+    "torch.optim.adagrad": "Adagrad",
+    "torch.optim.adam": "Adam",
+    "torch.optim.adamax": "Adamax",
+    "torch.optim.adamw": "AdamW",
+    "torch.optim.asgd": "ASGD",
+    "torch.optim.nadam": "NAdam",
+    "torch.optim.radam": "RAdam",
+    "torch.optim.rmsprop": "RMSprop",
+    "torch.optim.rprop": "Rprop",
+    "torch.optim.sgd": "SGD",
+}
+
 _FUNCTION_TABLE: dict[str, str] = {
     "numpy": (
         "absolute add amax amin arccos arccosh arcsin arcsinh arctan arctan2 arctanh asarray "
@@ -257,11 +274,19 @@ _FUNCTION_TABLE: dict[str, str] = {
         "pairwise_kernels polynomial_kernel rbf_kernel sigmoid_kernel"
     ),
     "sklearn.utils.validation": "check_array",
+    "torch.nn.functional": (
+        "binary_cross_entropy binary_cross_entropy_with_logits cross_entropy huber_loss l1_loss "
+        "mse_loss multi_margin_loss multilabel_margin_loss multilabel_soft_margin_loss nll_loss "
+        "smooth_l1_loss soft_margin_loss"
+    ),
 }
 
 Table = Mapping[str, frozenset[str]]
 
 CLASSES: Table = {module: frozenset(names.split()) for module, names in _CLASS_TABLE.items()}
+CLASS_VALUES: Table = {
+    module: frozenset(names.split()) for module, names in _CLASS_VALUE_TABLE.items()
+}
 FUNCTIONS: Table = {module: frozenset(names.split()) for module, names in _FUNCTION_TABLE.items()}
 
 

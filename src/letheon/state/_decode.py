@@ -11,7 +11,14 @@ from importlib import import_module
 from typing import Any
 
 from letheon.exceptions import CorruptFileError, StateError, UntrustedClassError
-from letheon.state._allowed import CLASSES, FUNCTIONS, OUR_MODULES, TYPES, is_listed
+from letheon.state._allowed import (
+    CLASS_VALUES,
+    CLASSES,
+    FUNCTIONS,
+    OUR_MODULES,
+    TYPES,
+    is_listed,
+)
 from letheon.state._arrays import array_from, dtype_from, scalar_from
 from letheon.state._nodes import (
     Array,
@@ -31,7 +38,12 @@ from letheon.state._nodes import (
     Triple,
     names_in,
 )
-from letheon.state._plans import dataclass_fields, is_ours, require_plain_attributes
+from letheon.state._plans import (
+    dataclass_fields,
+    importable_name,
+    is_ours,
+    require_plain_attributes,
+)
 from letheon.state._registry import codec_named, qualified_name
 from letheon.state._sklearn_checks import check_estimator_arrays
 
@@ -67,12 +79,14 @@ def trusted_names(trusted: Trusted) -> dict[str, Any]:
     """
     if isinstance(trusted, str | type):
         trusted = (trusted,)
-    return {
-        item if isinstance(item, str) else qualified_name(item): None
-        if isinstance(item, str)
-        else item
-        for item in trusted
-    }
+    return dict(
+        (item, None) if isinstance(item, str) else (_name_of(item), item) for item in trusted
+    )
+
+
+def _name_of(thing: Any) -> str:
+    """Return the name that `Encoder` gives a class or function, local classes included."""
+    return importable_name(thing) or qualified_name(thing)
 
 
 def audit(tree: Node, trusted: Mapping[str, Any]) -> None:
@@ -97,8 +111,13 @@ def _is_allowed(kind: type, name: str, trusted: Mapping[str, Any]) -> bool:
     if name in trusted:
         return True
     if kind is Name:
-        return name in TYPES or is_listed(FUNCTIONS, name)
+        return _is_class_value(name) or is_listed(FUNCTIONS, name)
     return is_listed_class(name)
+
+
+def _is_class_value(name: str) -> bool:
+    """Say whether a class may be a value, and so be called, without being trusted."""
+    return name in TYPES or is_listed(CLASS_VALUES, name)
 
 
 def is_listed_class(name: str) -> bool:
@@ -169,7 +188,8 @@ class _Builder:
 
     def _name(self, node: Name) -> Any:
         found = self._resolve(node.name)
-        if isinstance(found, type) != (node.name in TYPES) and node.name not in self.trusted:
+        as_listed = isinstance(found, type) == _is_class_value(node.name)
+        if not as_listed and node.name not in self.trusted:
             raise UntrustedClassError(f"{node.name!r} is not what the allow-list says")
         return found
 

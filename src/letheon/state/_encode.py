@@ -22,7 +22,7 @@ from letheon.state._nodes import (
     Ref,
     Triple,
 )
-from letheon.state._plans import Plan, function_name, plan_of, without_neutral
+from letheon.state._plans import Plan, importable_name, plan_of, without_neutral
 from letheon.state._registry import codec_of, qualified_name
 
 View = Literal["file", "digest"]
@@ -149,14 +149,17 @@ class Encoder:
     def _type(self, value: type) -> Name:
         if value in _BUILT_IN_TYPES or issubclass(value, np.generic):
             return Name(qualified_name(value))
-        raise self._refusal(f"the class {qualified_name(value)} as a value has no canonical bytes")
+        return self._named(value, "class")
 
     def _function(self, value: Any) -> Name:
-        name = function_name(value)
+        return self._named(value, "function")
+
+    def _named(self, value: Any, kind: str) -> Name:
+        name = importable_name(value)
         if name is None:
             raise self._refusal(
                 f"{value!r} has no name by which it can be found again; "
-                "use a function defined at the top of a module"
+                f"use a {kind} defined at the top of a module"
             )
         if not isinstance(value, np.ufunc):
             self.names[value] = None
@@ -284,7 +287,7 @@ def encode_tree(value: Any, view: View) -> tuple[Node, frozenset[Any]]:
 
 
 def classes_of(value: Any) -> frozenset[Any]:
-    """Return every class (and named function) that the canonical bytes of `value` mention.
+    """Return every class and named function that the canonical bytes of `value` mention.
 
     A live model can decode its own checkpoints with it: ``decode(blob,
     trusted=classes_of(model))`` trusts exactly what the model already holds.

@@ -3,6 +3,7 @@
 import dataclasses
 import sys
 from functools import lru_cache
+from types import BuiltinFunctionType
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -12,7 +13,18 @@ from letheon.state._allowed import REFUSED
 from letheon.state._registry import Codec, qualified_name
 
 # Settings that say how the work is done, never what comes out.
-NEUTRAL = frozenset({"n_jobs", "verbose", "rebuild", "checkpoint_dir", "memory", "_n_threads"})
+NEUTRAL = frozenset(
+    {
+        "n_jobs",
+        "verbose",
+        "rebuild",
+        "checkpoint_dir",
+        "device",
+        "max_memory",
+        "memory",
+        "_n_threads",
+    }
+)
 _NOTHING: frozenset[str] = frozenset()
 # Attributes that depend on the machine, or that using a fitted object fills.
 _NEUTRAL_ATTRIBUTES = {
@@ -95,15 +107,18 @@ def without_neutral(state: dict[str, Any], plan: Plan) -> dict[str, Any]:
     return {key: value for key, value in state.items() if key not in skipped}
 
 
-def function_name(value: Any) -> str | None:
-    """Return the name under which a function is found in its module, or None."""
+def importable_name(value: Any) -> str | None:
+    """Return the name under which a class or function is found in its module, or None."""
     if isinstance(value, np.ufunc):
         return _ufunc_name(value)
-    module, qualname = value.__module__, value.__qualname__
+    module, name = value.__module__, value.__qualname__
+    # Compiled functions of torch are static methods of a class that their module does not show.
+    if isinstance(value, BuiltinFunctionType) and value.__self__ is None:
+        name = value.__name__
     found: Any = sys.modules.get(module or "")
-    for part in qualname.split("."):
+    for part in name.split("."):
         found = getattr(found, part, None)
-    return f"{module}.{qualname}" if found is value else None
+    return f"{module}.{name}" if found is value else None
 
 
 def _ufunc_name(value: np.ufunc) -> str | None:

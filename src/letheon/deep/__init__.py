@@ -1,0 +1,34 @@
+"""Deep nets that forget: any torch module, trained by one deterministic loop.
+
+Needs torch: ``pip install 'letheon[torch]'``.
+"""
+
+try:
+    import torch  # noqa: F401
+except ModuleNotFoundError as error:
+    raise ImportError(
+        "letheon.deep needs torch, which is not installed: pip install 'letheon[torch]'",
+        name="torch",
+    ) from error
+
+from letheon.deep._backbone import Backbone
+from letheon.deep._deltagrad import DeltaGradNetClassifier
+from letheon.deep._fisher import FisherNetClassifier
+from letheon.deep._head import CertifiedHeadClassifier
+from letheon.deep._loop import Progress
+from letheon.deep._nets import CNN, MLP, ResNet
+from letheon.deep._obliviate import DeepObliviateClassifier
+from letheon.deep._sisa import SISANetClassifier
+
+__all__ = [
+    "CNN",
+    "MLP",
+    "Backbone",
+    "CertifiedHeadClassifier",
+    "DeepObliviateClassifier",
+    "DeltaGradNetClassifier",
+    "FisherNetClassifier",
+    "Progress",
+    "ResNet",
+    "SISANetClassifier",
+]

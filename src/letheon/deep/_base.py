@@ -1,0 +1,356 @@
+"""What the nets share: rows in, labels, answers, requests that end in a retrain."""
+
+import copy
+from abc import abstractmethod
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from functools import partial
+from typing import Any, ClassVar, Self
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from sklearn.base import BaseEstimator, ClassifierMixin
+from sklearn.utils import Tags
+from sklearn.utils.validation import check_consistent_length
+
+from letheon.base import (
+    ForgetMixin,
+    Outcome,
+    Removal,
+    exclusive,
+    require_fitted,
+    require_known,
+    warn_all,
+)
+from letheon.convex._base import Held
+from letheon.convex._cache import Cache
+from letheon.convex._change import Change
+from letheon.deep._device import describe_device, repeatable, resolve_device
+from letheon.deep._inputs import ask_rows, hold_rows, remember_shape
+from letheon.deep._loop import Callback
+from letheon.deep._module import Template
+from letheon.deep._nets import MLP
+from letheon.deep._settings import check_net_settings, loop_settings
+from letheon.deep._trained import Nets
+from letheon.deep._workshop import Workshop, calibration_sample
+from letheon.exceptions import EmptyModelError
+from letheon.receipt import Receipt
+from letheon.rows import Ids, SlotRows, hold_labels, row_ids
+from letheon.seeds import seed_from
+
+Positions = NDArray[np.int64]
+Floats = NDArray[np.float64]
+
+_ANSWER_BATCH = 4096
+
+
+class NetBase(ClassifierMixin, ForgetMixin, BaseEstimator):
+    """A classifier made of one or more nets of one architecture, which holds its rows.
+
+    A family writes `_train` (everything from scratch) and `_remove` (a request after which every
+    class still has rows); both return a `Change` to be committed.
+    """
+
+    module: Any
+    loss: Any
+    optimizer: Any
+    learning_rate: float
+    momentum: float
+    weight_decay: float
+    schedule: str
+    epochs: int
+    batch_size: int
+    precision: str
+    calibration_rows: int
+    device: str
+    deterministic: bool
+    random_state: Any
+
+    rows_: SlotRows
+    counts_: NDArray[np.int64]
+    nets_: Nets
+    shape_: tuple[int, ...]
+    cache_: Cache[Workshop]
+    environment_: dict[str, str]
+    seed_: int
+    n_features_in_: int
+
+    _not_digested: ClassVar[frozenset[str]] = ForgetMixin._not_digested | {"cache_"}
+
+    def fit(self, X: Any, y: Any, *, ids: Any = None, callback: Callback | None = None) -> Self:
+        """Train on all rows and keep them.
+
+        Parameters
+        ----------
+        X : array-like, Tensor, pandas or polars frame, of shape (n_rows, ...)
+            Training rows: tables, or images and the like with more axes. Held as uint8 if they
+            are, else as float32; either way a batch reaches the net as float32.
+        y : array-like of shape (n_rows,)
+            Labels.
+        ids : sequence of int or of str, optional
+            Whose row each is; may repeat. Default ``0..n-1``.
+        callback : callable, optional
+            Called with a `Progress` after every epoch.
+
+        Returns
+        -------
+        self
+        """
+        with exclusive(self):
+            self._check_settings()
+            seed = seed_from(self.random_state)
+            held = self._hold(X, y, ids)
+            with self._training():
+                change = self._train(held, seed, callback)
+            remember_shape(self, X, held.rows.X.shape[1:])
+            vars(self).pop("tuning_", None)
+            found = self._replace_all(change, seed)
+        warn_all(found)
+        return self
+
+    def forget(
+        self, ids: Any, *, digest: bool = False, callback: Callback | None = None
+    ) -> Receipt:
+        """Remove every row of these people; see `ForgetMixin.forget`.
+
+        Parameters
+        ----------
+        ids : sequence of int or of str
+            People to forget.
+        digest : bool, default=False
+            Also record the digests before and after.
+        callback : callable, optional
+            Called with a `Progress` after every epoch of training that the request takes.
+
+        Returns
+        -------
+        Receipt
+            What was done: numbers, never the ids.
+        """
+        return self._answer_request(ids, digest, partial(self._prepare, callback=callback))
+
+    @property
+    def classes_(self) -> NDArray[Any]:
+        """Labels still held, sorted."""
+        require_fitted(self)
+        return self.nets_.classes
+
+    @property
+    def n_rows_(self) -> int:
+        """Number of rows still held."""
+        require_fitted(self)
+        return len(self.rows_)
+
+    def predict(self, X: Any) -> NDArray[Any]:
+        """Return the likeliest label of every row."""
+        nets, shares = self._answer(X)
+        labels: NDArray[Any] = nets.classes[shares.argmax(axis=1)]
+        return labels
+
+    def predict_proba(self, X: Any) -> Floats:
+        """Return class probabilities, in the order of `classes_`."""
+        return self._answer(X)[1]
+
+    def predict_log_proba(self, X: Any) -> Floats:
+        """Return the logarithm of `predict_proba`."""
+        with np.errstate(divide="ignore"):
+            logarithms: Floats = np.log(self.predict_proba(X))
+        return logarithms
+
+    def to_modules(self) -> list[torch.nn.Module]:
+        """Return copies of the trained nets, as modules in evaluation mode on the CPU."""
+        require_fitted(self)
+        nets = self.nets_
+        return [copy.deepcopy(net).cpu() for net in nets.modules(self._template_of, self._device())]
+
+    @abstractmethod
+    def _train(self, held: Held, seed: int, callback: Callback | None) -> Change:
+        """Train from scratch. The change sets `nets_`, `cache_` and the family's own attributes."""
+
+    @abstractmethod
+    def _remove(self, removal: Removal, callback: Callback | None) -> Any:
+        """Prepare a removal after which every class still has rows; `_without` completes it.
+
+        Returns what the family's `_commit` takes; here a `Change`.
+        """
+
+    def _aggregate(self, shares: Floats) -> Floats:
+        """Return one answer per row from those of all nets, shape (W, k, n_classes)."""
+        answer: Floats = shares.mean(axis=0)
+        return answer
+
+    def _check_settings(self) -> None:
+        check_net_settings(self)
+
+    def _device(self) -> torch.device:
+        return resolve_device(self.device)
+
+    @contextmanager
+    def _training(self) -> Iterator[None]:
+        """Context of all training: repeatable; running out of a GPU's memory is a MemoryError."""
+        try:
+            with repeatable(self._device(), deterministic=bool(self.deterministic)):
+                yield
+        except torch.OutOfMemoryError as error:
+            raise MemoryError(
+                f"the GPU has no memory left, so nothing was changed: {error}. Use a smaller "
+                "batch_size or fewer nets at once, or device='cpu'"
+            ) from error
+
+    def _hold(self, X: Any, y: Any, ids: Any) -> Held:
+        name = type(self).__name__
+        if y is None:
+            raise ValueError(f"{name} requires y to be passed, but the target y is None")
+        rows = hold_rows(self, X)
+        labels = hold_labels(y, name=name, regressor="a regressor of scikit-learn")
+        check_consistent_length(rows, labels)
+        classes, codes = np.unique(labels, return_inverse=True)
+        if len(classes) < 2:
+            raise ValueError(
+                f"y holds one class only ({classes[0]!r}); a classifier needs at least two classes"
+            )
+        counts = np.bincount(codes)
+        return Held(
+            SlotRows(rows, codes.astype(np.int64), row_ids(ids, len(rows))), classes, counts
+        )
+
+    def _new_workshop(self, held: Held, seed: int) -> Workshop:
+        """Return a workshop for rows that are about to be trained on."""
+        assert held.classes is not None
+        template = Template(self._factory, held.rows.X.shape[1:], len(held.classes), seed)
+        return Workshop(held.rows, template, loop_settings(self), seed, self._device())
+
+    def _workshop(self) -> Workshop:
+        """Return the workshop of the rows held, made again after a load or a compaction."""
+        found = self.cache_.content
+        if found is None or not found.serves(self.rows_) or found.device != self._device():
+            template = self._template_of(self.nets_)
+            found = Workshop(self.rows_, template, loop_settings(self), self.seed_, self._device())
+            self.cache_.content = found
+        return found
+
+    @property
+    def _factory(self) -> Any:
+        return MLP() if self.module is None else self.module
+
+    def _template_of(self, nets: Nets) -> Template:
+        return Template(self._factory, self.shape_, len(nets.classes), self.seed_, nets.constants)
+
+    def _nets(
+        self, workshop: Workshop, flat: torch.Tensor, samples: list[Positions], classes: Any
+    ) -> Nets:
+        """Return nets that can answer; `samples` are the rows for each one's statistics.
+
+        A net without any rows does not answer.
+        """
+        statistics = [
+            workshop.statistics(line, sample) if len(sample) else {}
+            for line, sample in zip(flat, samples, strict=True)
+        ]
+        answers = [len(sample) > 0 for sample in samples]
+        constants = {name: part.clone() for name, part in workshop.template.constants.items()}
+        return Nets(flat, statistics, answers, classes, constants)
+
+    def _sample(self, rows: SlotRows, positions: Positions, seed: int) -> Positions:
+        """Return those of some rows that running statistics are taken from."""
+        return calibration_sample(rows, positions, seed, int(self.calibration_rows))
+
+    def _replace_all(self, change: Change, seed: int) -> tuple[Warning, ...]:
+        """Put a fit in place of what was there, in one call for concurrent readers."""
+        settings = {"seed_": seed, **self._remember_settings()}
+        vars(self).update(change.attributes | settings)
+        return change.outcome.warnings
+
+    def _held(self) -> Held:
+        return Held(self.rows_, self.nets_.classes, self.counts_)
+
+    def _held_ids(self) -> Ids:
+        return self.rows_.ids
+
+    def _locate(self, wanted: Ids) -> Removal:
+        found = self.rows_.find(wanted)
+        require_known(found.missing, self.rows_.ids)
+        return Removal(len(wanted), len(found.positions), found.positions)
+
+    def _prepare(self, removal: Removal, callback: Callback | None = None) -> Any:
+        leaving = np.bincount(self.rows_.y[removal.where], minlength=len(self.counts_))
+        counts = self.counts_ - leaving
+        if np.count_nonzero(counts) < 2:
+            raise EmptyModelError(
+                "only one class would be left, and fit needs two; nothing was changed. Delete the "
+                "model and its files instead, or keep somebody of another class."
+            )
+        with self._training():
+            if 0 in counts:
+                return self._retrain(removal.where, callback)
+            return self._remove(removal, callback)
+
+    def _commit(self, plan: Any) -> Outcome:
+        outcome: Outcome = plan.commit(self)
+        return outcome
+
+    def _retrain(self, positions: Positions, callback: Callback | None) -> Change:
+        """Prepare a fit from scratch on the remaining rows."""
+        change = self._train(self._held().without(positions), self.seed_, callback)
+        outcome = change.outcome._replace(work=1.0, rebuilt={"retrains": 1})
+        return Change(change.attributes, outcome, (partial(self.rows_.wipe, positions),))
+
+    def _without(
+        self,
+        removal: Removal,
+        attributes: dict[str, Any],
+        outcome: Outcome,
+        *writes: Callable[[], None],
+    ) -> Change:
+        """Return the change that also removes the rows, on the host and on the device."""
+        positions: Positions = removal.where
+        leaving = np.bincount(self.rows_.y[positions], minlength=len(self.counts_))
+        attributes = {"counts_": self.counts_ - leaving, **attributes}
+        on_device = partial(self._workshop().wipe, positions)
+        on_host = partial(self.rows_.wipe, positions)
+        return Change(attributes, outcome, (*writes, on_device, on_host))
+
+    def _answer(self, X: Any) -> tuple[Nets, Floats]:
+        require_fitted(self)
+        rows = ask_rows(self, X, self.shape_)
+        nets, device = self.nets_, self._device()  # read once: a commit may replace them meanwhile
+        modules = nets.modules(self._template_of, device)
+        with torch.no_grad():
+            parts = [
+                _shares(modules, torch.from_numpy(rows[begin : begin + _ANSWER_BATCH]).to(device))
+                for begin in range(0, len(rows), _ANSWER_BATCH)
+            ]
+        return nets, self._aggregate(np.concatenate(parts, axis=1))
+
+    def _environment(self) -> dict[str, str]:
+        kernels = "fixed" if self.deterministic else "free"
+        return super()._environment() | describe_device(self._device()) | {"kernels": kernels}
+
+    def __copy__(self) -> Self:
+        """Return a copy with rows of its own: they change in place."""
+        twin = type(self).__new__(type(self))
+        with exclusive(self):
+            vars(twin).update(vars(self))
+            for name in self._changed_in_place():
+                if name in vars(self):
+                    vars(twin)[name] = copy.copy(vars(self)[name])
+        return twin
+
+    def _changed_in_place(self) -> tuple[str, ...]:
+        """Names of attributes whose memory a request writes into."""
+        return ("rows_", "cache_")
+
+    def __sklearn_tags__(self) -> Tags:
+        """Dense numbers; two fits are the same unless kernels may add in any order."""
+        tags = super().__sklearn_tags__()
+        tags.input_tags.three_d_array = True
+        tags.non_deterministic = not self.deterministic
+        return tags
+
+
+def _shares(modules: list[torch.nn.Module], x: torch.Tensor) -> Floats:
+    """Return the class probabilities that every net gives, shape (W, k, n_classes)."""
+    batch = x.to(torch.float32)
+    shares = [torch.softmax(module(batch).double(), dim=1) for module in modules]
+    return torch.stack(shares).cpu().numpy()

@@ -1,0 +1,83 @@
+"""Nets that keep the parameters after every block or stage, to go on from them."""
+
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+from letheon.base import Outcome, Removal
+from letheon.convex._change import Change
+from letheon.convex._quiet import Quiet
+from letheon.convex._settings import require_whole
+from letheon.deep._base import NetBase
+from letheon.deep._loop import Callback
+from letheon.deep._vault import Vault, VaultChange
+from letheon.exceptions import CheckpointWarning
+from letheon.homes import HomeMixin
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class Prepared(Quiet):
+    """A change of the model and one of its vault; without the second the vault is a new one."""
+
+    change: Change
+    aside: VaultChange | None
+
+
+class CheckpointedNet(HomeMixin, NetBase):
+    """A net with a vault: in memory, in a nameless file above `max_memory` bytes, or in files."""
+
+    checkpoint_dir: Any
+    max_memory: int | None
+
+    vault_: Vault
+
+    # Where states are kept is a matter of the machine.
+    _not_digested: ClassVar[frozenset[str]] = (
+        NetBase._not_digested | HomeMixin.home_attributes | {"max_memory"}
+    )
+
+    def _check_settings(self) -> None:
+        super()._check_settings()
+        if self.max_memory is not None:
+            require_whole("max_memory", self.max_memory, least=0)
+
+    def _require_same_parameters(self) -> None:
+        super()._require_same_parameters()
+        self._require_home_in_place()
+
+    def _new_vault(self, n: int, p: int) -> tuple[Vault, dict[str, Any]]:
+        """Return an empty vault of a new fit, and the attributes that go with it."""
+        home = self._new_home()
+        vault = Vault.create(n, p, device=self._device(), home=home, max_memory=self.max_memory)
+        return vault, {"vault_": vault, **self._place(home)}
+
+    def _vault(self) -> Vault:
+        """Return the vault where it lies now: the model may have been loaded or moved."""
+        vault = self.vault_.settle(self._home())
+        return vault.to(self._device(), max_memory=self.max_memory)
+
+    def _prepare(self, removal: Removal, callback: Callback | None = None) -> Prepared:
+        self._vault()
+        found: Any = super()._prepare(removal, callback)
+        return found if isinstance(found, Prepared) else Prepared(found, None)
+
+    def _commit(self, plan: Any) -> Outcome:
+        old, home = self.vault_, self._home()
+        if plan.aside is not None:
+            vars(self).update(self._place(home))
+        outcome: Outcome = plan.change.commit(self)
+        purge = old.destroy() if plan.aside is None else old.commit(plan.aside)
+        messages = self._account(purge, afresh=False)
+        return outcome._replace(warnings=(*outcome.warnings, *_warnings(messages)))
+
+    def _replace_all(self, change: Change, seed: int) -> tuple[Warning, ...]:
+        messages = self._destroy_files()
+        found = super()._replace_all(change, seed)
+        self.undestroyed_, self.unaccounted_ = (), ()
+        return (*found, *_warnings(messages))
+
+    def _changed_in_place(self) -> tuple[str, ...]:
+        return (*super()._changed_in_place(), "vault_")
+
+
+def _warnings(messages: list[str]) -> tuple[Warning, ...]:
+    return tuple(CheckpointWarning(text) for text in messages)

@@ -1,0 +1,349 @@
+"""DeltaGrad for nets: removal by replaying stochastic gradient descent (Wu et al. 2020)."""
+
+from typing import Any, ClassVar
+
+import numpy as np
+import torch
+from torch import nn
+from torch.nn.modules.batchnorm import _BatchNorm
+from torch.nn.modules.dropout import _DropoutNd
+
+from letheon.base import Outcome, Removal
+from letheon.convex._base import Held
+from letheon.convex._cache import Cache
+from letheon.convex._change import Change
+from letheon.convex._replay import Exactness
+from letheon.convex._settings import require_positive, require_whole
+from letheon.deep._base import NetBase, Positions
+from letheon.deep._descent import Descent, Plan, Run
+from letheon.deep._loop import Callback
+from letheon.deep._order import EMPTY, Slots
+from letheon.deep._path import Path
+from letheon.deep._replay import Replay
+from letheon.deep._secant import LocalChecks
+from letheon.deep._workshop import Workshop
+from letheon.exceptions import TrainingError
+from letheon.guarantee import Guarantee, MethodFacts
+from letheon.rows import SlotRows
+
+FACTS = MethodFacts(
+    method="deltagrad-net",
+    applicability="torch modules whose loss is a sum over rows, trained by plain SGD",
+    exact=False,
+    strength="strong",
+    efficiency_parameters=("period", "burn_in", "history", "batch_size"),
+    certifiability_parameters=("period", "min_curvature", "max_smoothness", "max_distance"),
+    requests="oblivious",
+    releases="latest-only",
+    state_holds_rows=True,
+    definition_name="deltagrad-net",
+)
+
+_REFERENCE = "Wu et al. 2020, Algorithm 4 (no bound for losses that are not convex)"
+_ASSUMPTIONS = ("few-rows-leave", "locally-convex", "slots-kept", "seed-independent-of-requests")
+_RESIDUAL_STATE = (
+    "nets_: the parameters, off those of a retrain by what the approximate steps missed",
+    (
+        "path_: points and gradients of the descent, rewritten by every request; what the "
+        "approximate steps missed can be computed from it and the rows held, and it depends on "
+        "the forgotten rows"
+    ),
+    "n_slots_ and the slots of rows_: that somebody left, and between whom",
+)
+
+_SLOT = "slot"
+_PROBED_ROWS = 8
+# Relative difference between logits that rounding explains.
+_ROUNDING = 1e-3
+
+
+class DeltaGradNetClassifier(NetBase):
+    """Any torch module that forgets by replaying its gradient descent.
+
+    Training is plain stochastic gradient descent, ``w_(t+1) = w_t - rate_t g_t``, g_t the mean
+    gradient of the n_t rows of a batch; all points w_t and gradients g_t are kept. To forget, it is
+    replayed from the first batch with somebody who leaves; m_t are how many of step t do::
+
+        w'_(t+1) = w'_t - rate_t / (n_t - m_t) [ n_t g - sum of grad l_i(w'_t) over those m_t ]
+
+    where ``g`` is the gradient of all n_t rows at ``w'_t``: computed from the rows in the first
+    steps and every few steps after, otherwise ``g_t + B (w'_t - w_t)`` with B by L-BFGS from the
+    exact steps. B is used only where the loss looked convex and smooth; elsewhere the step is
+    exact. The path that the replay takes replaces the old one: later requests start from it.
+
+    Parameters
+    ----------
+    module : callable or None, default=None
+        Factory of the net: takes the shape of a row and the number of classes (or nothing) and
+        returns a `torch.nn.Module` whose output is one logit per class. None is `MLP()`. Layers
+        that draw random numbers (dropout) or mix rows of a batch (BatchNorm) are refused.
+    epochs : int, default=20
+        Passes over the rows.
+    batch_size : int, default=256
+        Slots of every batch; as many as rows or more makes every step a full one. B is made from
+        other batches than it is used for, so small batches make it useless.
+    learning_rate : float, default=0.1
+        Step size.
+    weight_decay : float, default=0.0
+        L2 weight of the parameters, part of every row's gradient.
+    schedule : {"constant", "cosine", "one-cycle"}, default="constant"
+        How the learning rate goes.
+    loss : "cross_entropy" or callable, default="cross_entropy"
+        Takes logits and class codes and returns one loss per row.
+    burn_in : int, default=10
+        j0: steps 0 to j0 of a replay are exact.
+    period : int, default=5
+        T0: every so many steps after j0 one is exact. With 1 a request is a retrain.
+    history : int, default=2
+        k: pairs that L-BFGS remembers.
+    min_curvature : float, default=1e-3
+        mu: a pair (s, y) of an exact step is used only if ``s.y >= mu s.s``.
+    max_smoothness : float or None, default=None
+        L: and only if ``|y| <= L |s|``; a product only if ``|B v| <= L |v|``. None takes
+        ``2 / learning_rate``: with larger curvature no descent goes down.
+    max_distance : float, default=0.1
+        Steps with ``|w'_t - w_t| > max_distance |w_t|`` are exact.
+    max_memory : int, default=2**30
+        A path of more bytes, 8 T per parameter, lies in a private temporary file, which the system
+        takes back without overwriting it. Loaded models hold it in memory until their next request.
+    device : str, default="auto"
+        "auto" is the GPU where there is one.
+    deterministic : bool, default=True
+        Kernels that add in a fixed order, and one thread on a CPU.
+    random_state : int, RandomState, Generator or None, default=None
+        Seed of the initial weights and of the batches.
+
+    Attributes
+    ----------
+    classes_ : ndarray
+        Labels still held, sorted.
+    nets_ : Nets
+        The trained net; `to_modules` gives it as a module.
+    path_ : Path
+        The path. Private, as the rows are.
+    n_slots_ : int
+        Rows of the last training from scratch: the places in its batches.
+    rows_, seed_, ids_, guarantee_, n_rows_
+        Rows held, and see `ForgetMixin`.
+
+    Notes
+    -----
+    **Guarantee**: empirical. The theorem of Wu et al. is about strongly convex losses. Algorithm 4,
+    which is used here, has no bound. A request is compared with a retrain in which the rows that
+    left leave their slots empty, so that everybody else stays in the same batches; with
+    ``period=1`` it is that retrain, bit by bit on one machine.
+
+    A receipt's `estimates` have "moved", the distance that the request moved the parameters, and
+    "missed", an estimate of how far the result is from the retrain: the errors of ``B v`` that the
+    exact steps find, added up over the others as if their directions were independent. It leaves
+    out how later steps make an error grow or shrink.
+
+    On a small net an exact step takes hardly longer than a product with B: time a request against a
+    fit before you choose this method. The definition text has measurements.
+
+    A request that leaves less than half of the rows of the last training, that takes the last row
+    of a class, or whose replay is not finite, is answered by training from scratch.
+
+    References
+    ----------
+    Wu, Dobriban, Davidson (2020). DeltaGrad: rapid retraining of machine learning models. ICML.
+
+    Examples
+    --------
+    >>> from sklearn.datasets import load_iris
+    >>> from letheon import DeltaGradNetClassifier
+    >>> X, y = load_iris(return_X_y=True)
+    >>> model = DeltaGradNetClassifier(epochs=60, device="cpu", random_state=0).fit(X, y)
+    >>> receipt = model.forget([3, 77])
+    >>> receipt.n_rows, receipt.guarantee.kind, receipt.work < 1
+    (2, 'empirical', True)
+    """
+
+    facts: ClassVar[MethodFacts] = FACTS
+    # Where numbers are kept is a matter of the machine.
+    _not_digested: ClassVar[frozenset[str]] = NetBase._not_digested | {"max_memory"}
+
+    # Settings of the loop that this method does not leave open.
+    optimizer = "sgd"
+    momentum = 0.0
+    precision = "float32"
+    calibration_rows = 2
+
+    path_: Path
+    n_slots_: int
+
+    def __init__(
+        self,
+        *,
+        module: Any = None,
+        epochs: int = 20,
+        batch_size: int = 256,
+        learning_rate: float = 0.1,
+        weight_decay: float = 0.0,
+        schedule: str = "constant",
+        loss: Any = "cross_entropy",
+        burn_in: int = 10,
+        period: int = 5,
+        history: int = 2,
+        min_curvature: float = 1e-3,
+        max_smoothness: float | None = None,
+        max_distance: float = 0.1,
+        max_memory: int = 2**30,
+        device: str = "auto",
+        deterministic: bool = True,
+        random_state: Any = None,
+    ) -> None:
+        self.module = module
+        self.epochs = epochs
+        self.batch_size = batch_size
+        self.learning_rate = learning_rate
+        self.weight_decay = weight_decay
+        self.schedule = schedule
+        self.loss = loss
+        self.burn_in = burn_in
+        self.period = period
+        self.history = history
+        self.min_curvature = min_curvature
+        self.max_smoothness = max_smoothness
+        self.max_distance = max_distance
+        self.max_memory = max_memory
+        self.device = device
+        self.deterministic = deterministic
+        self.random_state = random_state
+
+    def _check_settings(self) -> None:
+        super()._check_settings()
+        for name in ("period", "history"):
+            require_whole(name, getattr(self, name))
+        for name in ("burn_in", "max_memory"):
+            require_whole(name, getattr(self, name), least=0)
+        for name in ("min_curvature", "max_distance"):
+            require_positive(name, getattr(self, name))
+        if self.max_smoothness is not None:
+            require_positive("max_smoothness", self.max_smoothness)
+
+    def _train(self, held: Held, seed: int, callback: Callback | None) -> Change:
+        rows, n_slots = held.rows, len(held.rows)
+        rows.extra[_SLOT] = np.arange(n_slots)
+        workshop = self._new_workshop(held, seed)
+        _require_separable_rows(workshop)
+        plan = self._plan(_slots(rows, n_slots), workshop)
+        start = workshop.template.initial(0).to(workshop.device)
+        run = self._descent(workshop).recorded(start, plan, callback)
+        nets = self._nets(workshop, run.end[None], [np.flatnonzero(rows.alive)], held.classes)
+        attributes = {
+            "rows_": rows,
+            "counts_": held.counts,
+            "shape_": rows.X.shape[1:],
+            "nets_": nets,
+            "cache_": Cache(workshop),
+            "path_": run.path,
+            "n_slots_": n_slots,
+        }
+        return Change(attributes, Outcome(1.0))
+
+    def _plan(self, slots: Slots, workshop: Workshop) -> Plan:
+        return Plan.make(slots, workshop.settings, int(self.epochs), workshop.seed)
+
+    def _descent(self, workshop: Workshop) -> Descent:
+        memory = int(self.max_memory)
+        return Descent(workshop.template, workshop.data, workshop.settings, memory)
+
+    def _remove(self, removal: Removal, callback: Callback | None) -> Change:
+        if 2 * (len(self.rows_) - removal.n_rows) < self.n_slots_:
+            return self._retrain(removal.where, callback)
+        workshop = self._workshop()
+        run, plan = self._replayed(workshop, removal.where, callback)
+        if not bool(torch.isfinite(run.end).all()):
+            return self._retrain(removal.where, callback)
+        sample, classes = np.flatnonzero(self.rows_.alive), self.nets_.classes
+        attributes = {
+            "nets_": self._nets(workshop, run.end[None], [sample], classes),
+            "path_": run.path,
+        }
+        moved = torch.linalg.vector_norm(run.end - self.nets_.flat[0].to(workshop.device))
+        outcome = Outcome(
+            self._work(run, plan),
+            {"exact steps": run.n_exact},
+            estimates={"moved": float(moved), "missed": run.missed},
+        )
+        return self._without(removal, attributes, outcome)
+
+    def _replayed(
+        self, workshop: Workshop, leaving: Positions, callback: Callback | None
+    ) -> tuple[Run, Plan]:
+        """Replay the path without some rows; return the steps that stay, too."""
+        before = self._plan(_slots(self.rows_, self.n_slots_), workshop)
+        marked = before.where(leaving)
+        after, met = before.without(marked, workshop.settings), before.meetings(marked)
+        first = _first_change(before, after, met)
+        exactness = Exactness(int(self.burn_in), int(self.period), int(self.history))
+        replay = Replay(
+            self._descent(workshop), self.path_, after, met, exactness, self._local_checks()
+        )
+        return replay.run(first, callback), after
+
+    def _local_checks(self) -> LocalChecks:
+        most = self.max_smoothness or 2.0 / self.learning_rate
+        return LocalChecks(float(self.min_curvature), float(most), float(self.max_distance))
+
+    def _work(self, run: Run, plan: Plan) -> float:
+        """Share of a retrain; a product counts as the rows whose gradient takes as many flops."""
+        rows_per_product = (4 * int(self.history) + 3) / 3
+        return (run.n_visits + rows_per_product * run.n_approximate) / max(sum(plan.sizes), 1)
+
+    def _claim(self) -> Guarantee:
+        return Guarantee(
+            kind="empirical",
+            reference=_REFERENCE,
+            requests=FACTS.requests,
+            releases=FACTS.releases,
+            assumptions=_ASSUMPTIONS,
+            residual_state=_RESIDUAL_STATE,
+        )
+
+
+def _slots(rows: SlotRows, n_slots: int) -> Slots:
+    """Return the positions of rows by the slots they had at the last training, -1 for nobody."""
+    slots, held = np.full(n_slots, EMPTY), np.flatnonzero(rows.alive)
+    slots[rows.extra[_SLOT][held]] = held
+    return slots
+
+
+def _first_change(before: Plan, after: Plan, met: dict[int, torch.Tensor]) -> int:
+    """Return the first step that is another one without the rows that leave."""
+    rates = zip(before.rates, after.rates, strict=True)
+    # A batch that becomes empty is no step, and a schedule counts steps.
+    slowed = [step for step, (old, new) in enumerate(rates) if old != new]
+    return min([*met, *slowed])
+
+
+def _require_separable_rows(workshop: Workshop) -> None:
+    """Raise unless the logits of a row depend on the parameters and on this row alone."""
+    template, device = workshop.template.to(workshop.device), workshop.device
+    flat = template.initial(0).to(device)
+    for name, layer in template.answering(flat, {}).named_modules():
+        if isinstance(layer, _DropoutNd) and layer.p > 0:
+            raise _refusal(name, layer, "draws random numbers", "a net without dropout")
+        if isinstance(layer, _BatchNorm):
+            raise _refusal(name, layer, "mixes the rows of a batch", "nn.GroupNorm or no norm")
+    x = workshop.data.X[:_PROBED_ROWS].to(torch.float32)
+    with torch.no_grad():
+        logits = template.train_logits(flat, x)
+        repeated = template.train_logits(flat, x)
+        alone = torch.cat([template.train_logits(flat, row[None]) for row in x])
+    most = _ROUNDING * float(logits.abs().max())
+    for other, what in ((repeated, "draws random numbers"), (alone, "mixes the rows of a batch")):
+        if not float((other - logits).abs().max()) <= most:
+            raise TrainingError(
+                f"the module {what} in training, so the gradient of a row that leaves cannot be "
+                "taken out of what was learned; use DeepObliviateClassifier or SISANetClassifier"
+            )
+
+
+def _refusal(name: str, layer: nn.Module, what: str, instead: str) -> TrainingError:
+    return TrainingError(
+        f"layer {name!r} ({type(layer).__name__}) {what} in training, so the gradient of a row "
+        f"that leaves cannot be taken out of what was learned; use {instead}, or "
+        "DeepObliviateClassifier or SISANetClassifier"
+    )

@@ -1,0 +1,381 @@
+"""A frozen backbone with a convex head: the route to certified removal for deep nets."""
+
+import copy
+from dataclasses import replace
+from typing import Any, ClassVar, Self
+
+import numpy as np
+from numpy.typing import NDArray
+from sklearn.base import BaseEstimator, ClassifierMixin, MetaEstimatorMixin, clone
+from sklearn.utils import Tags, get_tags
+
+from letheon.base import ForgetMixin, Outcome, Removal, exclusive, require_fitted
+from letheon.convex import InfluenceClassifier
+from letheon.convex._base import ConvexClassifier
+from letheon.convex._published import PublishedModel
+from letheon.convex._settings import require_whole
+from letheon.deep._backbone import Backbone
+from letheon.deep._device import describe_device, resolve_device
+from letheon.deep._inputs import ask_rows, hold_rows, remember_shape
+from letheon.exceptions import IdsTypeError
+from letheon.guarantee import Guarantee, MethodFacts
+from letheon.inner import offered_by
+from letheon.receipt import Receipt
+from letheon.rows import Ids
+
+FROZEN = "backbone-never-saw-the-rows"
+
+
+def default_head() -> InfluenceClassifier:
+    """Return the head of ``head=None``: features of length 1, and a certificate that lasts."""
+    return InfluenceClassifier(l2=1e-3, rows="normalize", row_norm=1.0)
+
+
+def _head(model: "CertifiedHeadClassifier") -> Any:
+    """The head, fitted if there is one."""
+    given = InfluenceClassifier if model.head is None else model.head
+    return vars(model).get("head_", given)
+
+
+class _HeadFacts:
+    """Facts of the route in general; of one model, limited by those of its head."""
+
+    def __init__(self, **facts: Any) -> None:
+        self._general = MethodFacts(**facts)
+
+    def __get__(self, model: Any, owner: type) -> MethodFacts:
+        facts = None if model is None else getattr(_head(model), "facts", None)
+        if not isinstance(facts, MethodFacts):
+            return self._general
+        return replace(
+            self._general,
+            strength=facts.strength,
+            efficiency_parameters=_nested(facts.efficiency_parameters),
+            certifiability_parameters=_nested(facts.certifiability_parameters),
+            requests=facts.requests,
+            releases=facts.releases,
+        )
+
+
+def _nested(names: tuple[str, ...]) -> tuple[str, ...]:
+    return tuple(f"head__{name}" for name in names)
+
+
+class CertifiedHeadClassifier(ForgetMixin, MetaEstimatorMixin, ClassifierMixin, BaseEstimator):
+    """A net that is never trained again, and a linear head on it that forgets with a certificate.
+
+    The backbone turns every row x into features phi(x); the head, a convex method of letheon,
+    is trained on (phi(x), y) and forgets there. For a fixed phi this is the head's own problem,
+    so that its whole theory holds, (epsilon, delta) included. It holds as long as **phi does
+    not depend on anybody who may leave**: train the backbone on public data, on data that is never
+    erased, or take a published one. If it was trained on the rows that are given to `fit`, it
+    remembers people after they were forgotten, and nothing is certified at all.
+
+    Parameters
+    ----------
+    backbone : Backbone
+        The frozen feature extractor; ``Backbone(factory, module.state_dict())``.
+    head : classifier of letheon.convex or None, default=None
+        `InfluenceClassifier`, `FisherClassifier`, `DescentToDeleteClassifier` or
+        `DeltaGradClassifier` (which certifies nothing). A clone is fitted. None is
+        ``InfluenceClassifier(l2=1e-3, rows="normalize", row_norm=1.0)``. Lengths of features
+        differ widely: let the head clip or normalize them. A scaler would learn from the rows.
+    batch_size : int, default=1024
+        Rows that go through the backbone at a time.
+    device : {"auto", "cpu", "cuda"}, default="auto"
+        Where the backbone runs. The head runs on the CPU.
+
+    Attributes
+    ----------
+    head_ : estimator
+        The fitted head. It holds features and not rows; features can tell as much as rows, so a
+        saved model is personal data.
+    classes_, coef_, intercept_ : ndarray
+        Those of the head.
+    ids_, guarantee_, residual_state_, n_rows_
+        See `ForgetMixin`.
+
+    Notes
+    -----
+    Guarantee: that of the head, with the further assumption ``backbone-never-saw-the-rows``, which
+    only the caller can know. The certificate says nothing about what the backbone reveals of the
+    rows that it was trained on.
+
+    References
+    ----------
+    Guo, Goldstein, Hannun and van der Maaten, "Certified data removal from machine learning
+    models", ICML 2020 (section 4.2: a linear model on features that are not private). Golatkar et
+    al., "Mixed-privacy forgetting in deep networks", CVPR 2021.
+
+    Examples
+    --------
+    >>> import torch
+    >>> from sklearn.datasets import load_digits
+    >>> from letheon.deep import MLP, Backbone, CertifiedHeadClassifier
+    >>> X, y = load_digits(return_X_y=True)
+    >>> _ = torch.manual_seed(0)
+    >>> untrained = Backbone(MLP(widths=(64,), scale=1 / 16), arguments=((64,), 128))
+    >>> model = CertifiedHeadClassifier(untrained).fit(X, y)
+    >>> model.forget([3, 17]).guarantee.kind
+    'certified'
+    >>> model.guarantee_.assumptions[-1]
+    'backbone-never-saw-the-rows'
+    """
+
+    facts: ClassVar[Any] = _HeadFacts(
+        method="certified-head",
+        applicability="any torch module as a frozen backbone, with a convex head",
+        exact=False,
+        strength="strong",
+        efficiency_parameters=("head",),
+        certifiability_parameters=("head",),
+        requests="adaptive",
+        releases="latest-only",
+        state_holds_rows=True,
+        definition_name="certified-head",
+    )
+    # How features are computed changes their last bits at most; they are held as they came out.
+    _not_digested: ClassVar[frozenset[str]] = ForgetMixin._not_digested | {"batch_size", "device"}
+
+    head_: Any
+    shape_: tuple[int, ...]
+    seed_: int
+    n_features_in_: int
+
+    def __init__(
+        self, backbone: Any, head: Any = None, *, batch_size: int = 1024, device: str = "auto"
+    ) -> None:
+        self.backbone = backbone
+        self.head = head
+        self.batch_size = batch_size
+        self.device = device
+
+    def fit(self, X: Any, y: Any, *, ids: Any = None) -> Self:
+        """Compute the features of all rows and fit the head on them.
+
+        Parameters
+        ----------
+        X : array-like of shape (n_rows, ...)
+            Rows as the backbone takes them: a table, or images and the like. float32 and uint8 stay
+            as they are, other numbers become float32.
+        y : array-like of shape (n_rows,)
+            Labels.
+        ids : sequence of int or of str, optional
+            Whose row each is; may repeat. Default ``0..n-1``.
+
+        Returns
+        -------
+        self
+        """
+        with exclusive(self):
+            self._check_settings()
+            rows = hold_rows(self, X)
+            self.backbone.require_row_by_row(rows, device=self.device)
+            head = default_head() if self.head is None else clone(self.head)
+            head.fit(self._through_backbone(rows), y, ids=ids)
+            remember_shape(self, X, rows.shape[1:])
+            vars(self).pop("tuning_", None)
+            # One call, so that a concurrent predict never sees half of it.
+            vars(self).update(
+                head_=head,
+                shape_=rows.shape[1:],
+                seed_=head.seed_,
+                **self._remember_settings(),
+            )
+        return self
+
+    def forget(self, ids: Any, *, digest: bool = False, **options: Any) -> Receipt:
+        """Let the head forget these people; see `ForgetMixin.forget`.
+
+        Parameters
+        ----------
+        ids : sequence of int or of str
+            People to forget.
+        digest : bool, default=False
+            Also record the digests before and after.
+        **options
+            What the `forget` of the head takes besides, such as `batch_size`.
+
+        Returns
+        -------
+        Receipt
+            The head's, with the guarantee of the whole.
+        """
+        require_fitted(self)
+        with exclusive(self):
+            self._require_same_parameters()
+            before = self.digest() if digest else None
+            receipt: Receipt = self.head_.forget(ids, **options)
+            return replace(
+                receipt,
+                method=self.facts.method,
+                guarantee=self.guarantee_,
+                digest_before=before,
+                digest_after=self.digest() if digest else None,
+            )
+
+    @offered_by(_head)
+    def learn(self, X: Any, y: Any, *, ids: Any) -> Self:
+        """Add rows, where the head can; see `DescentToDeleteClassifier.learn`."""
+        require_fitted(self)
+        if ids is None:
+            raise IdsTypeError("learn got ids=None; say whose rows they are, one id per row")
+        features = self.features(X)
+        with exclusive(self):
+            self._require_same_parameters()
+            self.head_.learn(features, y, ids=ids)
+        return self
+
+    @offered_by(_head)
+    def settle(self) -> Self:
+        """Let the head replace what earlier removals left in its state, where it can."""
+        require_fitted(self)
+        with exclusive(self):
+            self._require_same_parameters()
+            self.head_.settle()
+        return self
+
+    def publish(self) -> PublishedModel:
+        """Return the head to give away: parameters and claim, without features, noise or account.
+
+        It takes features: ``model.publish().predict(model.features(X))``. The backbone is no
+        secret of this model; give it away as you got it.
+        """
+        require_fitted(self)
+        with exclusive(self):
+            self._require_same_parameters()
+            published: PublishedModel = self.head_.publish()
+            return replace(published, guarantee=self._with_assumption(published.guarantee))
+
+    def features(self, X: Any) -> NDArray[Any]:
+        """Return what the backbone makes of rows, shape (n_rows, n_features)."""
+        require_fitted(self)
+        return self._through_backbone(ask_rows(self, X, self.shape_))
+
+    def predict(self, X: Any) -> NDArray[Any]:
+        """Return the likeliest label of every row."""
+        features = self.features(X)
+        labels: NDArray[Any] = self.head_.predict(features)
+        return labels
+
+    def predict_proba(self, X: Any) -> NDArray[np.float64]:
+        """Return class probabilities, in the order of `classes_`."""
+        features = self.features(X)
+        shares: NDArray[np.float64] = self.head_.predict_proba(features)
+        return shares
+
+    def predict_log_proba(self, X: Any) -> NDArray[np.float64]:
+        """Return the logarithm of `predict_proba`."""
+        features = self.features(X)
+        logarithms: NDArray[np.float64] = self.head_.predict_log_proba(features)
+        return logarithms
+
+    def decision_function(self, X: Any) -> NDArray[np.float64]:
+        """Return the scores: one per row for two classes, else one per row and class."""
+        features = self.features(X)
+        scores: NDArray[np.float64] = self.head_.decision_function(features)
+        return scores
+
+    @property
+    def classes_(self) -> NDArray[Any]:
+        """Labels still held, sorted."""
+        return self._of_head("classes_")
+
+    @property
+    def coef_(self) -> NDArray[Any]:
+        """Coefficients of the features, one line per score."""
+        return self._of_head("coef_")
+
+    @property
+    def intercept_(self) -> NDArray[Any]:
+        """Intercepts, one per score."""
+        return self._of_head("intercept_")
+
+    @property
+    def n_rows_(self) -> int:
+        """Number of rows whose features are still held."""
+        require_fitted(self)
+        return int(self.head_.n_rows_)
+
+    @property
+    def guarantee_(self) -> Guarantee:
+        """What is claimed about the model as it is now: the head's claim, for a frozen backbone.
+
+        Raises `ChangedParametersError` after `set_params`: the claim is that of the fit.
+        """
+        require_fitted(self)
+        self._require_same_parameters()
+        return super().guarantee_
+
+    def _of_head(self, name: str) -> NDArray[Any]:
+        require_fitted(self)
+        value: NDArray[Any] = getattr(self.head_, name)
+        return value
+
+    def _check_settings(self) -> None:
+        if not isinstance(self.backbone, Backbone):
+            raise TypeError(
+                f"backbone is {type(self.backbone).__name__}; expected a Backbone: "
+                "Backbone(factory, module.state_dict()), where factory() builds the module. A "
+                "module alone could not be saved with the model"
+            )
+        if self.head is not None and not isinstance(self.head, ConvexClassifier):
+            raise TypeError(
+                f"head is {type(self.head).__name__}; expected a classifier of letheon.convex "
+                "(InfluenceClassifier, FisherClassifier, DescentToDeleteClassifier, "
+                "DeltaGradClassifier) or None"
+            )
+        if getattr(self.head, "data_free", False):
+            raise ValueError(
+                "data_free=True of the head asks for rows again, bit by bit; features of a row "
+                "differ in their last bits when it goes through a net in another batch"
+            )
+        require_whole("batch_size", self.batch_size)
+        resolve_device(self.device)
+
+    def _through_backbone(self, rows: NDArray[Any]) -> NDArray[Any]:
+        return self.backbone.of_rows(  # type: ignore[no-any-return]
+            rows, batch_size=self.batch_size, device=self.device
+        )
+
+    def _environment(self) -> dict[str, str]:
+        return super()._environment() | describe_device(resolve_device(self.device))
+
+    def _held_ids(self) -> Ids:
+        ids: Ids = self.head_._held_ids()
+        return ids
+
+    def _claim(self) -> Guarantee:
+        return self._with_assumption(self.head_.guarantee_)
+
+    def _with_assumption(self, claim: Guarantee) -> Guarantee:
+        return replace(claim, assumptions=(*claim.assumptions, FROZEN))
+
+    def _locate(self, wanted: Ids) -> Removal:
+        removal: Removal = self.head_._locate(wanted)
+        return removal
+
+    def _prepare(self, removal: Removal) -> Any:
+        self.head_._require_same_parameters()
+        return self.head_._prepare(removal)
+
+    def _commit(self, plan: Any) -> Outcome:
+        outcome: Outcome = self.head_._commit(plan)
+        return outcome
+
+    def __copy__(self) -> Self:
+        """Return a copy with a head of its own: its rows change in place."""
+        twin = type(self).__new__(type(self))
+        with exclusive(self):
+            vars(twin).update(vars(self))
+            if "head_" in vars(self):
+                vars(twin)["head_"] = copy.copy(self.head_)
+        return twin
+
+    def __sklearn_tags__(self) -> Tags:
+        """Dense rows of any shape; noise of the head makes two fits differ."""
+        tags = super().__sklearn_tags__()
+        head = default_head() if self.head is None else self.head
+        if hasattr(head, "__sklearn_tags__"):
+            tags.non_deterministic = get_tags(head).non_deterministic
+        return tags

@@ -1,0 +1,378 @@
+"""The one loop that trains every net: deterministic, position-stable, many lanes at once.
+
+A lane is one net. W lanes with one architecture are one tensor of parameters, (W, p), and take
+their steps together. What a lane becomes depends on its own start, rows, number and seed only: at
+the same width of lanes it has the same bits whoever else is trained beside it.
+"""
+
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch.func import vmap
+from torch.nn import functional
+
+from letheon.deep._module import Template
+from letheon.deep._optim import Step, make_optimizer
+from letheon.deep._order import Batches, Slots, epoch_batches, join_epochs, slot_matrix
+from letheon.deep._schedule import learning_rates
+from letheon.exceptions import TrainingError
+from letheon.seeds import Purpose, keyed_hash
+
+PRECISIONS = ("float32", "tf32", "bfloat16")
+_WARM_UPS = 3
+
+Loss = Callable[[Tensor, Tensor], Tensor]
+
+
+class DeviceData(NamedTuple):
+    """Rows (float32 or uint8) and class codes (int64) of all slots, on the device."""
+
+    X: Tensor
+    y: Tensor
+
+
+@dataclass(frozen=True)
+class Progress:
+    """How far training is; given to the callback after every epoch.
+
+    Attributes
+    ----------
+    part, n_parts : int
+        Block or stage in training, from 0, and how many there are to train.
+    epoch, n_epochs : int
+        Epoch in it, from 0, and how many it has.
+    loss : float
+        Mean loss of the epoch, over the nets that took part.
+    """
+
+    part: int
+    n_parts: int
+    epoch: int
+    n_epochs: int
+    loss: float
+
+
+Callback = Callable[[Progress], object]
+
+
+@dataclass(frozen=True)
+class Stretch:
+    """One block or stage to train.
+
+    Attributes
+    ----------
+    number : int
+        Enters the seeds.
+    slots : tuple of ndarray or None
+        For every lane the positions of its rows in slot order, -1 where nobody is; None leaves the
+        lane as it is.
+    epochs : int
+        Passes over the slots.
+    """
+
+    number: int
+    slots: tuple[Slots | None, ...]
+    epochs: int
+
+
+@dataclass(frozen=True)
+class LoopSettings:
+    """How nets are trained; the parameters of the estimators have the same names."""
+
+    batch_size: int
+    optimizer: Any
+    learning_rate: float
+    momentum: float
+    weight_decay: float
+    schedule: str
+    loss: str | Loss
+    precision: str
+    cuda_graph: bool = True
+
+    @property
+    def row_loss(self) -> Loss:
+        """The loss of every row."""
+        return cross_entropy if isinstance(self.loss, str) else self.loss
+
+
+def cross_entropy(logits: Tensor, targets: Tensor) -> Tensor:
+    """Return the cross-entropy of every row."""
+    return functional.cross_entropy(logits, targets, reduction="none")
+
+
+class Loop:
+    """Trains W lanes.
+
+    Parameters
+    ----------
+    template : Template
+        The architecture.
+    settings : LoopSettings
+        How to train.
+    data : DeviceData
+        Rows of all lanes. On a GPU a captured step reads this very memory.
+    seed : int
+        Seed of the model.
+    lanes : tuple of int
+        Numbers of the lanes; they enter the seeds.
+    group : int
+        Number of this group of lanes: dropout is drawn for the group as a whole.
+    """
+
+    def __init__(
+        self,
+        template: Template,
+        settings: LoopSettings,
+        data: DeviceData,
+        *,
+        seed: int,
+        lanes: tuple[int, ...],
+        group: int = 0,
+    ) -> None:
+        self.device = data.X.device
+        self._template = template.to(self.device)
+        self._settings, self._data, self._seed, self._group = settings, data, seed, group
+        self._lanes = torch.tensor(lanes, device=self.device)
+        width = len(lanes)
+        self._flat = torch.zeros(width, template.n_parameters, device=self.device)
+        self._optimizer = make_optimizer(
+            settings.optimizer,
+            self._flat,
+            template.shapes,
+            settings.momentum,
+            settings.weight_decay,
+        )
+        self._loss = torch.zeros(width, device=self.device)
+        self._captured: _Captured | None = None
+
+    def initial(self) -> Tensor:
+        """Return what the lanes start from, shape (W, p)."""
+        lanes = [self._template.initial(lane) for lane in self._lanes.tolist()]
+        return torch.stack(lanes).to(self.device)
+
+    def train(
+        self,
+        flat: Tensor,
+        stretch: Stretch,
+        callback: Callback | None = None,
+        place: tuple[int, int] = (0, 1),
+    ) -> Tensor:
+        """Train the lanes on their slots, from `flat` on, and return what they become.
+
+        Parameters
+        ----------
+        flat : Tensor of shape (W, p)
+            Parameters at the start; left as they are.
+        stretch : Stretch
+            What to train on.
+        callback : callable, optional
+            Called after every epoch; on a GPU this waits for it.
+        place : tuple of int
+            Which part of how many this is, for the callback.
+
+        Raises
+        ------
+        TrainingError
+            The loss or a parameter is not finite; the text names lane, part and epoch.
+        """
+        self._flat.copy_(flat)
+        self._optimizer.reset()
+        if not any(lane is not None and rows_in_slots(lane) for lane in stretch.slots):
+            return self._flat.clone()
+        plan = self._plan(slot_matrix(stretch.slots, self.device), stretch)
+        if self._uses_graph:
+            # Before the generators are seeded: the first steps on a GPU draw numbers too.
+            self._capture(plan.n_steps)
+        losses = []
+        for epoch in range(stretch.epochs):
+            self._seed_generators(stretch.number, epoch)
+            losses.append(self._epoch(plan, epoch))
+            if callback is not None:
+                mean = float(losses[-1][plan.takes_part].mean())
+                callback(Progress(*place, epoch, stretch.epochs, mean))
+        # Lanes that took no part computed too, on nothing that means anything.
+        self._flat.copy_(torch.where(plan.takes_part[:, None], self._flat, flat))
+        self._require_finite(torch.stack(losses), stretch)
+        return self._flat.clone()
+
+    def _plan(self, matrix: Tensor, stretch: Stretch) -> "_Plan":
+        size = self._settings.batch_size
+        batches = join_epochs(
+            [
+                epoch_batches(matrix, self._lanes, self._order_key(stretch.number, epoch), size)
+                for epoch in range(stretch.epochs)
+            ]
+        )
+        rates = learning_rates(
+            batches.active, self._settings.schedule, self._settings.learning_rate
+        )
+        n_steps = len(batches.rows) // stretch.epochs
+        return _Plan(batches, rates, n_steps, batches.active.any(dim=0))
+
+    def _order_key(self, number: int, epoch: int) -> int:
+        return keyed_hash(self._seed, Purpose.NET_ORDER, number, epoch)
+
+    def _seed_generators(self, number: int, epoch: int) -> None:
+        seed = keyed_hash(self._seed, Purpose.NET_EPOCH, self._group, number, epoch)
+        torch.default_generator.manual_seed(seed)
+        if self.device.type == "cuda":
+            with torch.cuda.device(self.device):
+                torch.cuda.manual_seed(seed)
+
+    def _epoch(self, plan: "_Plan", epoch: int) -> Tensor:
+        """Make the steps of one epoch; return the mean loss of every lane."""
+        self._loss.zero_()
+        begin = epoch * plan.n_steps
+        active = plan.batches.active[begin : begin + plan.n_steps]
+        if self._uses_graph:
+            self._replay(plan, begin)
+        else:
+            for step in range(begin, begin + plan.n_steps):
+                self._step(
+                    plan.batches.rows[step],
+                    plan.batches.weights[step],
+                    plan.rates[step],
+                    plan.batches.active[step],
+                )
+        return self._loss / active.sum(dim=0).clamp(min=1)
+
+    @property
+    def _uses_graph(self) -> bool:
+        wanted = self._settings.cuda_graph and self._optimizer.can_be_captured
+        return wanted and self.device.type == "cuda"
+
+    def _step(self, rows: Tensor, weights: Tensor, rates: Tensor, active: Tensor) -> None:
+        """Make one step: rows and weights (W, b), learning rates and activity (W,)."""
+        leaf = self._flat.detach().requires_grad_()
+        with torch.enable_grad(), self._products():
+            losses = (self._row_losses(leaf, rows) * weights).sum(dim=1)
+            (gradient,) = torch.autograd.grad(losses.sum(), leaf)
+        with torch.no_grad():
+            # Lanes that take no part have weights of 0, but 0 times infinity is not 0.
+            self._loss.add_(torch.where(active, losses, 0.0))
+            self._optimizer.step(Step(gradient, rates[:, None], active[:, None]))
+
+    def _row_losses(self, flat: Tensor, rows: Tensor) -> Tensor:
+        width, size = rows.shape
+        x = self._data.X.index_select(0, rows.reshape(-1)).to(torch.float32)
+        y = self._data.y.index_select(0, rows.reshape(-1))
+        with self._autocast():
+            if width == 1:
+                logits = self._template.train_logits(flat[0], x)
+            else:
+                lanes = vmap(self._template.train_logits, randomness="different")
+                logits = lanes(flat, x.view(width, size, *x.shape[1:])).flatten(0, 1)
+        losses = self._settings.row_loss(logits.float(), y)
+        if losses.shape != y.shape:
+            raise TrainingError(
+                f"loss returned shape {tuple(losses.shape)} for {len(y)} rows; expected one number "
+                "per row, as torch's losses return with reduction='none'"
+            )
+        return losses.view(width, size)
+
+    def _products(self) -> AbstractContextManager[Any]:
+        """Return the context in which a GPU may round the factors of products."""
+        return coarse_products() if self._settings.precision == "tf32" else nullcontext()
+
+    def _autocast(self) -> AbstractContextManager[Any]:
+        if self._settings.precision != "bfloat16":
+            return nullcontext()
+        return torch.autocast(self.device.type, torch.bfloat16, cache_enabled=False)
+
+    def _require_finite(self, losses: Tensor, stretch: Stretch) -> None:
+        # The last step can spoil parameters whose loss nobody sees any more.
+        losses[-1] = torch.where(torch.isfinite(self._flat).all(dim=1), losses[-1], torch.nan)
+        bad = (~torch.isfinite(losses)).nonzero()
+        if len(bad) == 0:
+            return
+        epoch, lane = bad[0].tolist()
+        raise TrainingError(
+            f"training diverged: the loss is {float(losses[epoch, lane])} in part "
+            f"{stretch.number}, epoch {epoch} (net {int(self._lanes[lane])}); nothing was changed. "
+            "Scale the rows, or lower learning_rate"
+        )
+
+    def _capture(self, n_steps: int) -> None:
+        if self._captured is None or not self._captured.fits(n_steps):
+            self._captured = _Captured(self, n_steps)
+
+    def _replay(self, plan: "_Plan", begin: int) -> None:
+        """Make the steps of an epoch by replaying one captured step."""
+        captured = self._captured
+        assert captured is not None
+        captured.load(plan, begin)
+        for _ in range(plan.n_steps):
+            captured.graph.replay()
+
+
+@contextmanager
+def coarse_products() -> Iterator[None]:
+    """Let a GPU round the factors of matrix products and convolutions to 10 bits (TF32)."""
+    matmul, cudnn = torch.backends.cuda.matmul, torch.backends.cudnn
+    before = matmul.allow_tf32, cudnn.allow_tf32
+    matmul.allow_tf32 = cudnn.allow_tf32 = True
+    try:
+        yield
+    finally:
+        matmul.allow_tf32, cudnn.allow_tf32 = before
+
+
+class _Plan(NamedTuple):
+    """Batches and learning rates of all epochs, steps in one, and lanes that take part."""
+
+    batches: Batches
+    rates: Tensor
+    n_steps: int
+    takes_part: Tensor
+
+
+class _Captured:
+    """One step as a CUDA graph that reads its batch from a table and counts on by itself."""
+
+    def __init__(self, loop: Loop, n_steps: int) -> None:
+        device, size = loop.device, loop._settings.batch_size
+        width, room = len(loop._lanes), max(2 * n_steps, 64)
+        self.rows = torch.zeros(room, width, size, dtype=torch.int64, device=device)
+        self.weights = torch.zeros(room, width, size, device=device)
+        self.rates = torch.zeros(room, width, device=device)
+        self.active = torch.zeros(room, width, dtype=torch.bool, device=device)
+        self.counter = torch.zeros(1, dtype=torch.int64, device=device)
+        self.graph = torch.cuda.CUDAGraph()
+        # Nobody is active in these steps, so they change nothing.
+        stream = torch.cuda.Stream(device)
+        stream.wait_stream(torch.cuda.current_stream(device))
+        with torch.cuda.stream(stream):
+            for _ in range(_WARM_UPS):
+                self._one(loop)
+        torch.cuda.current_stream(device).wait_stream(stream)
+        self.counter.zero_()
+        with torch.cuda.graph(self.graph):
+            self._one(loop)
+
+    def fits(self, n_steps: int) -> bool:
+        """Whether the table has room for an epoch of so many steps."""
+        return n_steps <= len(self.rows)
+
+    def load(self, plan: _Plan, begin: int) -> None:
+        """Put the batches of an epoch into the table."""
+        end = begin + plan.n_steps
+        self.rows[: plan.n_steps] = plan.batches.rows[begin:end]
+        self.weights[: plan.n_steps] = plan.batches.weights[begin:end]
+        self.rates[: plan.n_steps] = plan.rates[begin:end]
+        self.active[: plan.n_steps] = plan.batches.active[begin:end]
+        self.counter.zero_()
+
+    def _one(self, loop: Loop) -> None:
+        tables = (self.rows, self.weights, self.rates, self.active)
+        loop._step(*(table.index_select(0, self.counter)[0] for table in tables))
+        self.counter.add_(1)
+
+
+def rows_in_slots(slots: Slots) -> int:
+    """Return how many slots hold a row."""
+    return int(np.count_nonzero(slots >= 0))

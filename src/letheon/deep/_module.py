@@ -1,0 +1,246 @@
+"""A caller's module as a function of one flat vector of parameters.
+
+Training must depend on the parameters alone, so that a checkpoint of them is enough to go on:
+BatchNorm is trained on the statistics of each batch, and its running statistics are computed
+afterwards, from rows that are still held. Any other buffer must be a constant.
+"""
+
+import copy
+import inspect
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any, Self
+
+import torch
+from torch import Tensor, nn
+from torch.func import functional_call
+from torch.nn.modules.batchnorm import _BatchNorm
+
+from letheon.deep._device import repeatable
+from letheon.exceptions import TrainingError
+from letheon.seeds import Purpose, keyed_hash
+
+Shape = tuple[int, ...]
+Statistics = dict[str, Tensor]
+Factory = Callable[..., nn.Module]
+
+_PROBE_ROWS = 2
+_CPU = torch.device("cpu")
+
+
+class Template:
+    """What all nets of one model have in common: the module's code, layout and constants.
+
+    Parameters
+    ----------
+    factory : callable
+        Takes the shape of a row and the number of classes, or nothing, and returns a module.
+    shape : tuple of int
+        Shape of one row.
+    n_classes : int
+        Number of logits that the module must return.
+    seed : int
+        Seed of the model, 128 bits.
+    constants : mapping of str to Tensor, optional
+        Values of buffers that do not change, of an earlier template; otherwise the factory's.
+
+    Attributes
+    ----------
+    names, shapes, sizes
+        Of the parameters, in the order in which the flat vector holds them.
+    n_parameters : int
+        Length p of the flat vector.
+    constants : dict of str to Tensor
+        Buffers other than BatchNorm's, on the CPU.
+    """
+
+    def __init__(
+        self,
+        factory: Factory,
+        shape: Shape,
+        n_classes: int,
+        seed: int,
+        constants: Mapping[str, Tensor] | None = None,
+    ) -> None:
+        self.shape, self.n_classes = shape, n_classes
+        self._factory, self._seed = factory, seed
+        self._plain = self._built(0)
+        self.names, self.shapes = _layout(self._plain)
+        self.sizes = [part.numel() for part in self.shapes]
+        self.n_parameters = sum(self.sizes)
+        self._require_trainable()
+        self.constants = _constants(self._plain)
+        if constants is not None:
+            _replace_constants(self.constants, constants)
+        self._training = _without_running_statistics(self._plain).train()
+        self._probe()
+
+    @property
+    def has_batch_norm(self) -> bool:
+        """Whether the net needs running statistics to answer."""
+        return any(isinstance(part, _BatchNorm) for part in self._plain.modules())
+
+    @property
+    def draws(self) -> bool:
+        """Whether training draws random numbers, as far as the module's layers tell."""
+        return any(
+            isinstance(part, nn.modules.dropout._DropoutNd) for part in self._plain.modules()
+        )
+
+    def initial(self, lane: int) -> Tensor:
+        """Return the parameters that a lane starts from, a function of the seed and its number."""
+        module = self._built(lane)
+        if _layout(module) != (self.names, self.shapes):
+            raise TrainingError(
+                "module returned nets with different parameters in two calls; it must build the "
+                "same architecture every time"
+            )
+        parts = [part.detach().reshape(-1) for part in module.parameters()]
+        return torch.cat(parts) if parts else torch.empty(0)
+
+    def unflatten(self, flat: Tensor) -> dict[str, Tensor]:
+        """Return a flat vector as parameters by name; they are views."""
+        parts = zip(self.names, flat.split(self.sizes), self.shapes, strict=True)
+        return {name: part.view(shape) for name, part, shape in parts}
+
+    def train_logits(self, flat: Tensor, x: Tensor) -> Tensor:
+        """Return the logits of a batch in training: dropout on, BatchNorm by the batch."""
+        logits: Tensor = functional_call(self._training, self.unflatten(flat), (x,))
+        return logits
+
+    def statistics(self, flat: Tensor, batches: Iterable[Tensor]) -> Statistics:
+        """Return BatchNorm's running means and variances: plain means over batches."""
+        if not self.has_batch_norm:
+            return {}
+        module = self.answering(flat, {})
+        for part in module.modules():
+            if isinstance(part, _BatchNorm):
+                part.reset_running_stats()
+                part.momentum = None
+                part.train()
+        with torch.no_grad():
+            for batch in batches:
+                module(batch)
+        return {name: value for name, value in module.named_buffers() if name in self._running}
+
+    def answering(self, flat: Tensor, statistics: Mapping[str, Tensor]) -> nn.Module:
+        """Return a module of its own with these parameters, in evaluation mode."""
+        module = copy.deepcopy(self._plain).to(flat.device)
+        with torch.no_grad():
+            values = self.unflatten(flat) | dict(statistics)
+            module.load_state_dict(values, strict=False)
+        return module.eval().requires_grad_(False)
+
+    def to(self, device: torch.device) -> Self:
+        """Move the constants to a device; parameters come with every call."""
+        self._training.to(device)
+        return self
+
+    @property
+    def _running(self) -> frozenset[str]:
+        return frozenset(
+            f"{name}.{buffer}" if name else buffer
+            for name, part in self._plain.named_modules()
+            if isinstance(part, _BatchNorm)
+            for buffer, _ in part.named_buffers(recurse=False)
+        )
+
+    def _built(self, lane: int) -> nn.Module:
+        with repeatable(_CPU, deterministic=False):
+            torch.default_generator.manual_seed(keyed_hash(self._seed, Purpose.NET_INIT, lane))
+            module = _call_factory(self._factory, self.shape, self.n_classes)
+        if not isinstance(module, nn.Module):
+            raise TrainingError(
+                f"module returned a {type(module).__name__}; expected a factory that returns a "
+                "torch.nn.Module"
+            )
+        return module.cpu()
+
+    def _require_trainable(self) -> None:
+        for name, part in self._plain.named_parameters():
+            if not part.requires_grad:
+                raise TrainingError(
+                    f"parameter {name} has requires_grad=False; make it a buffer, or use "
+                    "CertifiedHeadClassifier for a backbone that stays as it is"
+                )
+            if part.dtype != torch.float32:
+                raise TrainingError(f"parameter {name} is {part.dtype}; expected float32")
+        for name, module in self._plain.named_modules():
+            if isinstance(module, _BatchNorm) and not module.track_running_stats:
+                raise TrainingError(
+                    f"BatchNorm {name} has track_running_stats=False, so that an answer would "
+                    "depend on who else is asked about; set it to True"
+                )
+        if not self.n_parameters:
+            raise TrainingError("the module has no parameters, so there is nothing to train")
+
+    def _probe(self) -> None:
+        """Look at the answer to a few rows of zeros, and at the buffers afterwards."""
+        before = {name: value.clone() for name, value in self._training.named_buffers()}
+        rows = torch.zeros(_PROBE_ROWS, *self.shape)
+        with repeatable(_CPU, deterministic=False), torch.no_grad():
+            logits = self._training(rows)
+        expected = (_PROBE_ROWS, self.n_classes)
+        if not isinstance(logits, Tensor) or tuple(logits.shape) != expected:
+            got = tuple(logits.shape) if isinstance(logits, Tensor) else type(logits).__name__
+            raise TrainingError(
+                f"module answers {_PROBE_ROWS} rows of shape {self.shape} with {got}; expected "
+                f"{expected}: one logit for each of the {self.n_classes} classes"
+            )
+        for name, value in self._training.named_buffers():
+            if not torch.equal(value, before[name]):
+                raise TrainingError(
+                    f"buffer {name} changes in training; only BatchNorm's running statistics may, "
+                    "because a checkpoint holds parameters alone"
+                )
+
+
+def _call_factory(factory: Factory, shape: Shape, n_classes: int) -> Any:
+    """Call a factory with the shape and the number of classes, or with nothing."""
+    signature = inspect.signature(factory)
+    try:
+        signature.bind(shape, n_classes)
+    except TypeError:
+        pass
+    else:
+        return factory(shape, n_classes)
+    try:
+        signature.bind()
+    except TypeError:
+        raise TrainingError(
+            f"module={factory!r} takes {signature}; expected a factory that takes the shape of a "
+            "row and the number of classes, or nothing"
+        ) from None
+    return factory()
+
+
+def _layout(module: nn.Module) -> tuple[tuple[str, ...], tuple[torch.Size, ...]]:
+    named = list(module.named_parameters())
+    return tuple(name for name, _ in named), tuple(part.shape for _, part in named)
+
+
+def _without_running_statistics(module: nn.Module) -> nn.Module:
+    twin = copy.deepcopy(module)
+    for part in twin.modules():
+        if isinstance(part, _BatchNorm):
+            part.track_running_stats = False
+            part.running_mean = part.running_var = part.num_batches_tracked = None
+    return twin
+
+
+def _constants(module: nn.Module) -> dict[str, Tensor]:
+    running = {
+        id(buffer)
+        for part in module.modules()
+        if isinstance(part, _BatchNorm)
+        for buffer in part.buffers(recurse=False)
+    }
+    return {name: value for name, value in module.named_buffers() if id(value) not in running}
+
+
+def _replace_constants(own: dict[str, Tensor], given: Mapping[str, Tensor]) -> None:
+    if {name: value.shape for name, value in own.items()} != {
+        name: value.shape for name, value in given.items()
+    }:
+        raise TrainingError("module has other buffers than the net that was saved")
+    for name, value in given.items():
+        own[name].copy_(value)

@@ -1,0 +1,382 @@
+"""Removal by retraining blocks until their residual memory fades (He et al. 2021)."""
+
+from typing import Any, ClassVar
+
+import numpy as np
+
+from letheon.base import Outcome, Removal, require_fitted
+from letheon.convex._base import Held
+from letheon.convex._cache import Cache
+from letheon.convex._change import Change
+from letheon.convex._settings import is_number, require_one_of, require_whole
+from letheon.deep._blocks import (
+    BLOCK,
+    SLOT,
+    Blocks,
+    Integers,
+    blocks_of,
+    numbered_slots,
+    train_blocks,
+)
+from letheon.deep._checkpointed import CheckpointedNet, Prepared
+from letheon.deep._loop import Callback, Loop
+from letheon.deep._stitch import GROWTHS, ORIGINS, STOPS, Stitched, Watch, distance, entry, stitch
+from letheon.deep._vault import Vault
+from letheon.exceptions import (
+    CheckpointWarning,
+    CorruptFileError,
+    EnvironmentWarning,
+    ShardingWarning,
+    warn_caller,
+)
+from letheon.guarantee import Guarantee, MethodFacts
+from letheon.seeds import Purpose
+
+FACTS = MethodFacts(
+    method="deepobliviate",
+    applicability="any torch module that classifies",
+    exact=False,
+    strength="strong",
+    efficiency_parameters=("n_blocks", "epsilon", "stop"),
+    certifiability_parameters=("epsilon",),
+    requests="oblivious",
+    releases="latest-only",
+    state_holds_rows=True,
+    definition_name="deepobliviate",
+)
+
+_REFERENCE = "He et al. 2021 (an observation about residuals, no bound of what the model reveals)"
+_ASSUMPTIONS = (
+    "residual-memory-decays",
+    "seed-independent-of-requests",
+    "same-libraries-and-cpu-kernel",
+)
+_RESIDUAL_SLOTS = (
+    "rows_, block_slots_: slots that people left stay empty, so they tell in which blocks, and "
+    "where in them, somebody was"
+)
+_RESIDUAL_FLOOR = "null_floor_: measured with the rows of the last training from scratch"
+_RESIDUAL_STATES = (
+    "nets_, vault_: parameters and later checkpoints, off those of retraining the blocks by what "
+    "was not retrained; this depends on the forgotten rows"
+)
+_RESIDUAL_TAIL = "tail_: a sum of estimates that were made from the movement of forgotten rows"
+
+
+class DeepObliviateClassifier(CheckpointedNet):
+    """Any torch module, trained block by block so that forgetting retrains few of them.
+
+    People are spread over B blocks by a keyed hash of their id. The net is trained on block after
+    block, each from where the last ended, and the parameters ``theta_0, ..., theta_B`` between
+    them are kept. To forget someone of block d, training starts again from the state before d,
+    without their rows. Every block leaves a residual,
+
+        Delta_i = ||(theta'_(i+1) - theta'_i) - (theta_(i+1) - theta_i)||_1,
+
+    theta' being the new run. When the residuals have faded after block j by the rule of `stop`,
+    the rest is not trained: every later state, and the model, moves by
+    ``theta'_(j+1) - theta_(j+1)``. The old states are destroyed.
+
+    Parameters
+    ----------
+    module : callable or None, default=None
+        Factory of the net: takes the shape of a row and the number of classes (or nothing) and
+        returns a `torch.nn.Module` whose output is one logit per class. None is `MLP()`.
+    n_blocks : int, default=10
+        B. More blocks forget faster and cost one saved state each.
+    epochs : int, default=10
+        Passes over every block.
+    stop : {"robust", "paper"}, default="robust"
+        "robust" fits ``a x^-alpha + b`` to ``Delta_t / Delta_0`` over ``x = 1, 2, ...`` and stops
+        when its slope is below `epsilon`, `patience` times in a row, or when the residual is not
+        above what a replay without any removal gives (`null_floor_`). "paper" is the published
+        rule: alpha by detrended fluctuation analysis, stop when the slope of the law of Delta
+        itself is below `epsilon`; it needs 8 residuals.
+    epsilon : float, default=0.1
+        Largest slope that counts as faded, relative to the first residual ("robust") or in its
+        units, an L1 norm over all parameters ("paper"). 0 retrains to the end.
+    stop_origin : {"block", "one"}, default="block"
+        For "paper": whether x counts blocks from the first one, as published, or from the last
+        block that somebody left.
+    stop_growth : {"continue", "stop"}, default="continue"
+        For "robust": whether a residual that grows means to go on, or is taken as noise.
+    patience : int, default=2
+        For "robust".
+    optimizer : {"sgd", "adam", "adamw"} or callable, default="sgd"
+        By name, or a factory that takes parameters and returns a `torch.optim.Optimizer`. It
+        starts afresh at every block.
+    learning_rate, momentum, weight_decay : float
+        For optimisers by name; momentum is that of "sgd". Residuals fade only with small steps.
+    schedule : {"constant", "cosine", "one-cycle"}, default="constant"
+        How the learning rate goes over a block.
+    loss : "cross_entropy" or callable, default="cross_entropy"
+        Takes logits and class codes and returns one loss per row.
+    batch_size : int, default=64
+        Slots of every batch.
+    precision : {"float32", "bfloat16"}, default="float32"
+        Of the forward pass; parameters are float32.
+    calibration_rows : int, default=4096
+        Rows from which BatchNorm's running statistics are taken after training.
+    checkpoint_dir : path or None, default=None
+        Where states are kept as files; None keeps them in memory.
+    max_memory : int or None, default=None
+        Bytes of states above which they lie in a temporary file without a name.
+    device : str, default="auto"
+        "auto" is the GPU where there is one.
+    deterministic : bool, default=True
+        Kernels that add in a fixed order, and one thread on a CPU. Without it the old and the new
+        run differ by noise that does not fade.
+    random_state : int, RandomState, Generator or None, default=None
+        Seed of everything random. None draws 128 bits from the operating system.
+
+    Attributes
+    ----------
+    classes_ : ndarray
+        Labels still held, sorted. When the last row of a class leaves, all blocks are trained
+        again: the net loses a logit.
+    block_sizes_ : ndarray of shape (B,)
+        Rows of every block now.
+    block_slots_ : ndarray of shape (B,)
+        Rows of every block at the last training from scratch.
+    exact_blocks_ : int
+        So many first blocks have the states that training them from scratch, with the slots as
+        they are, gives. B after `fit`, and again after a request that retrained all others.
+    tail_ : float
+        Estimated L1 distance of the parameters from those, summed over requests; 0 while
+        ``exact_blocks_`` is B.
+    null_floor_ : float or None
+        Residual of a replay of the last block in which nobody left; only for ``stop="robust"``.
+    checkpoint_bytes_ : dict
+        Bytes that the states take in memory and on disk.
+    nets_ : Nets
+        The trained net; `to_modules` gives it as a module.
+    rows_, vault_
+        Rows and saved states. A saved model is personal data.
+    seed_, ids_, guarantee_, n_rows_
+        See `ForgetMixin`.
+
+    Notes
+    -----
+    **Guarantee**: empirical. That residuals fade is an observation. `tail_` and the estimates in
+    a receipt extrapolate it; `epsilon` bounds a slope and not an error. With ``epsilon=0`` a
+    request retrains to the end; the model then has the bytes of training the blocks from scratch
+    with the same slots. That is not a new `fit`, which closes the slots that people left.
+
+    *Blocks.* The block of a person depends on their id and the seed only. So blocks are equal and
+    have equal shares of every class in expectation: with one row each, the size of a block is
+    binomial with mean n/B and a standard deviation of about sqrt(n/B), and likewise within a class.
+
+    *Several people.* Training starts before the first block that somebody leaves, and no residual
+    before the last one counts.
+
+    *Steps.* With large steps, momentum or many epochs a small difference grows from block to
+    block until it is as large as the noise of training. "robust" then rightly goes to the end;
+    "paper" may stop, and the tail in the receipt means little.
+
+    *Other libraries.* If versions or the kind of device are not those of the fit, states are still
+    used, and the residuals hold the difference of the libraries too; a warning says so.
+
+    *Lost states.* If a state is missing or altered, all blocks are trained from scratch.
+
+    References
+    ----------
+    He, Meng, Chen, He, Hu (2021). DeepObliviate: a powerful charm for erasing data residual
+    memory in deep neural networks. arXiv 2105.06209.
+
+    Examples
+    --------
+    >>> from sklearn.datasets import load_iris
+    >>> from letheon import DeepObliviateClassifier
+    >>> X, y = load_iris(return_X_y=True)
+    >>> model = DeepObliviateClassifier(n_blocks=5, device="cpu", random_state=0).fit(X, y)
+    >>> receipt = model.forget([3, 77])
+    >>> receipt.n_rows, receipt.guarantee.kind, receipt.rebuilt["blocks"] <= 5
+    (2, 'empirical', True)
+    """
+
+    facts: ClassVar[MethodFacts] = FACTS
+
+    block_slots_: Integers
+    exact_blocks_: int
+    tail_: float
+    null_floor_: float | None
+
+    def __init__(
+        self,
+        *,
+        module: Any = None,
+        n_blocks: int = 10,
+        epochs: int = 10,
+        stop: str = "robust",
+        epsilon: float = 0.1,
+        stop_origin: str = "block",
+        stop_growth: str = "continue",
+        patience: int = 2,
+        optimizer: Any = "sgd",
+        learning_rate: float = 0.05,
+        momentum: float = 0.0,
+        weight_decay: float = 0.0,
+        schedule: str = "constant",
+        loss: Any = "cross_entropy",
+        batch_size: int = 64,
+        precision: str = "float32",
+        calibration_rows: int = 4096,
+        checkpoint_dir: Any = None,
+        max_memory: int | None = None,
+        device: str = "auto",
+        deterministic: bool = True,
+        random_state: Any = None,
+    ) -> None:
+        self.module = module
+        self.n_blocks = n_blocks
+        self.epochs = epochs
+        self.stop = stop
+        self.epsilon = epsilon
+        self.stop_origin = stop_origin
+        self.stop_growth = stop_growth
+        self.patience = patience
+        self.optimizer = optimizer
+        self.learning_rate = learning_rate
+        self.momentum = momentum
+        self.weight_decay = weight_decay
+        self.schedule = schedule
+        self.loss = loss
+        self.batch_size = batch_size
+        self.precision = precision
+        self.calibration_rows = calibration_rows
+        self.checkpoint_dir = checkpoint_dir
+        self.max_memory = max_memory
+        self.device = device
+        self.deterministic = deterministic
+        self.random_state = random_state
+
+    @property
+    def block_sizes_(self) -> Integers:
+        """Rows of every block now."""
+        require_fitted(self)
+        return Blocks(self.rows_, self.block_slots_).sizes
+
+    @property
+    def checkpoint_bytes_(self) -> dict[str, int]:
+        """Bytes that the states take in memory and on disk."""
+        require_fitted(self)
+        return {"memory": self.vault_.bytes_in_memory, "disk": self.vault_.bytes_on_disk}
+
+    def _check_settings(self) -> None:
+        super()._check_settings()
+        require_whole("n_blocks", self.n_blocks)
+        require_one_of("stop", self.stop, STOPS)
+        require_one_of("stop_origin", self.stop_origin, ORIGINS)
+        require_one_of("stop_growth", self.stop_growth, GROWTHS)
+        require_whole("patience", self.patience)
+        if not is_number(self.epsilon) or self.epsilon < 0:
+            raise ValueError(
+                f"epsilon={self.epsilon!r}; expected the slope below which retraining stops, 0 "
+                "(retrain to the end) or a positive number"
+            )
+
+    def _hold(self, X: Any, y: Any, ids: Any) -> Held:
+        held = super()._hold(X, y, ids)
+        people = len(np.unique(held.rows.ids.hashes(0, Purpose.ID_INDEX)))
+        if people < self.n_blocks:
+            warn_caller(
+                f"n_blocks={self.n_blocks} is more than the {people} people there are; some "
+                "blocks stay empty",
+                ShardingWarning,
+            )
+        return held
+
+    def _train(self, held: Held, seed: int, callback: Callback | None) -> Change:
+        rows, n_blocks = held.rows, int(self.n_blocks)
+        rows.extra[BLOCK] = blocks_of(rows.ids, seed, n_blocks)
+        rows.extra[SLOT] = numbered_slots(rows.extra[BLOCK])
+        n_slots = np.bincount(rows.extra[BLOCK], minlength=n_blocks)
+        workshop, blocks = self._new_workshop(held, seed), Blocks(rows, n_slots)
+        loop, template = workshop.loop(), workshop.template
+        vault, attributes = self._new_vault(n_blocks + 1, template.n_parameters)
+        with vault.filling():
+            start = end = template.initial(0).to(workshop.device)
+            vault.put(0, start)
+            for block, end in train_blocks(loop, blocks, start, 0, int(self.epochs), callback):
+                vault.put(block + 1, end)
+            floor = self._null_floor(loop, blocks, vault) if self.stop == "robust" else None
+            sample = self._sample(rows, blocks.positions, seed)
+            nets = self._nets(workshop, end[None], [sample], held.classes)
+        attributes |= {
+            "rows_": rows,
+            "counts_": held.counts,
+            "nets_": nets,
+            "shape_": rows.X.shape[1:],
+            "cache_": Cache(workshop),
+            "block_slots_": n_slots,
+            "exact_blocks_": n_blocks,
+            "tail_": 0.0,
+            "null_floor_": floor,
+        }
+        return Change(attributes, Outcome(1.0, {"blocks": n_blocks}))
+
+    def _null_floor(self, loop: Loop, blocks: Blocks, vault: Vault) -> float:
+        """Train the last block that has rows once more; return how far that ends from before."""
+        last = int(np.flatnonzero(blocks.sizes)[-1])
+        run = train_blocks(loop, blocks, entry(vault, last), last, int(self.epochs))
+        return distance(next(run)[1], entry(vault, last + 1))
+
+    def _remove(self, removal: Removal, callback: Callback | None) -> Change | Prepared:
+        try:
+            return self._stitched(removal, callback)
+        except CorruptFileError as error:
+            change = self._retrain(removal.where, callback)
+            lost = CheckpointWarning(f"{error}; all blocks were trained again")
+            outcome = change.outcome._replace(warnings=(lost,))
+            return Change(change.attributes, outcome, change.writes)
+
+    def _stitched(self, removal: Removal, callback: Callback | None) -> Prepared:
+        workshop, vault = self._workshop(), self._vault()
+        blocks = Blocks(self.rows_, self.block_slots_, removal.where)
+        touched = self.rows_.extra[BLOCK][removal.where]
+        first, last_affected = int(touched.min()), int(touched.max())
+        watch = Watch(self, last_affected, self.null_floor_ or 0.0)
+        with vault.begin() as aside:
+            start, epochs = entry(vault, first), int(self.epochs)
+            run = train_blocks(workshop.loop(), blocks, start, first, epochs, callback)
+            found = stitch(run, blocks, vault, aside, watch, (first, last_affected))
+            sample = self._sample(self.rows_, blocks.positions, self.seed_)
+            nets = self._nets(workshop, found.end[None], [sample], self.nets_.classes)
+            attributes = {"nets_": nets, **self._accuracy(found)}
+            change = self._without(removal, attributes, self._outcome(found, blocks))
+        return Prepared(change, aside)
+
+    def _accuracy(self, found: Stitched) -> dict[str, Any]:
+        """Return what is known afterwards about the distance to training from scratch."""
+        n_blocks, exact = int(self.n_blocks), self.exact_blocks_
+        if found.first <= exact:
+            exact = found.last + 1
+        tail = 0.0 if exact == n_blocks else self.tail_ + found.tail
+        return {"exact_blocks_": exact, "tail_": tail}
+
+    def _outcome(self, found: Stitched, blocks: Blocks) -> Outcome:
+        visits = int(blocks.sizes[found.first : found.last + 1].sum())
+        rebuilt = {"blocks": found.last - found.first + 1}
+        warnings: tuple[Warning, ...] = ()
+        if self.environment_ != self._environment():
+            text = "blocks were retrained with other libraries, or on another device, than those "
+            warnings = (EnvironmentWarning(f"{text}of the fit; the residuals hold the difference"),)
+        work = visits / int(blocks.sizes.sum())
+        return Outcome(work, rebuilt, warnings, found.estimates())
+
+    def _claim(self) -> Guarantee:
+        measured = "retrained to the end: the parameters of training the blocks from scratch"
+        residue: tuple[str, ...] = (_RESIDUAL_SLOTS,)
+        if self.null_floor_ is not None:
+            residue = (*residue, _RESIDUAL_FLOOR)
+        if self.exact_blocks_ < self.n_blocks:
+            measured = f"estimated, not bounded: {self.tail_:.3g} in L1 from retraining the blocks"
+            residue = (*residue, _RESIDUAL_STATES, _RESIDUAL_TAIL)
+        return Guarantee(
+            kind="empirical",
+            reference=f"{_REFERENCE}; {measured}",
+            requests=FACTS.requests,
+            releases=FACTS.releases,
+            assumptions=_ASSUMPTIONS,
+            residual_state=(*residue, *self._residue()),
+        )

@@ -1,0 +1,155 @@
+"""Optimisers over lanes: one flat vector of parameters per lane, all lanes in one tensor.
+
+A lane that takes no part in a step must stay as it is, its momentum and its count of steps too;
+that is why those by name are written here, on the whole tensor with a mask. An optimiser of the
+caller's gets the parameters of every lane as tensors of their own.
+"""
+
+from collections.abc import Callable, Sequence
+from math import log
+from typing import Any, NamedTuple, Protocol
+
+import torch
+from torch import Tensor
+
+OPTIMIZERS = ("sgd", "adam", "adamw")
+_BETA_1, _BETA_2, _TINY = 0.9, 0.999, 1e-8
+
+
+class Step(NamedTuple):
+    """Gradient (W, p), learning rate (W, 1), and which lanes take part (W, 1)."""
+
+    gradient: Tensor
+    rate: Tensor
+    active: Tensor
+
+
+class LaneOptimizer(Protocol):
+    """Moves the lanes in place."""
+
+    can_be_captured: bool
+
+    def reset(self) -> None:
+        """Forget all earlier steps."""
+
+    def step(self, step: Step) -> None:
+        """Make one step of the active lanes."""
+
+
+class FlatSGD:
+    """Stochastic gradient descent: ``v <- m v + g + decay w``, ``w <- w - rate v``."""
+
+    can_be_captured = True
+
+    def __init__(self, flat: Tensor, momentum: float, weight_decay: float) -> None:
+        self._flat = flat
+        self._momentum = momentum
+        self._decay = weight_decay
+        self._velocity = torch.zeros_like(flat) if momentum else None
+
+    def reset(self) -> None:
+        """Forget the momentum."""
+        if self._velocity is not None:
+            self._velocity.zero_()
+
+    def step(self, step: Step) -> None:
+        """Make one step of the active lanes."""
+        gradient, pull = step.gradient, step.active.to(self._flat.dtype)
+        if self._decay:
+            gradient = gradient.add(self._flat, alpha=self._decay)
+        if self._velocity is None:
+            self._flat.addcmul_(gradient, -step.rate * pull)
+            return
+        # Few passes over the memory: with many lanes they take most of the time of a step.
+        self._velocity.mul_(torch.where(step.active, self._momentum, 1.0))
+        self._velocity.addcmul_(gradient, pull)
+        self._flat.addcmul_(self._velocity, -step.rate * pull)
+
+
+class FlatAdam:
+    """Adam (Kingma and Ba, 2015), and AdamW with a decay that is not part of the gradient."""
+
+    can_be_captured = True
+
+    def __init__(self, flat: Tensor, weight_decay: float, *, decoupled: bool) -> None:
+        self._flat = flat
+        self._decay = weight_decay
+        self._decoupled = decoupled
+        self._first = torch.zeros_like(flat)
+        self._second = torch.zeros_like(flat)
+        self._count = torch.zeros(len(flat), 1, device=flat.device)
+
+    def reset(self) -> None:
+        """Forget both moments and the number of steps."""
+        for part in (self._first, self._second, self._count):
+            part.zero_()
+
+    def step(self, step: Step) -> None:
+        """Make one step of the active lanes."""
+        gradient, active = step.gradient, step.active
+        if self._decay and not self._decoupled:
+            gradient = gradient.add(self._flat, alpha=self._decay)
+        first = torch.lerp(self._first, gradient, 1 - _BETA_1)
+        second = torch.lerp(self._second, gradient * gradient, 1 - _BETA_2)
+        self._first.copy_(torch.where(active, first, self._first))
+        self._second.copy_(torch.where(active, second, self._second))
+        self._count.add_(active.to(self._count.dtype))
+        # A lane that has made no step yet divides by nothing.
+        count = self._count.clamp(min=1)
+        scale = torch.sqrt(self._second / _share_seen(_BETA_2, count)) + _TINY
+        way = self._first / _share_seen(_BETA_1, count) / scale
+        if self._decay and self._decoupled:
+            way = way.add(self._flat, alpha=self._decay)
+        self._flat.sub_(torch.where(active, way * step.rate, 0.0))
+
+
+def _share_seen(beta: float, count: Tensor) -> Tensor:
+    """Return ``1 - beta ** count``; the difference itself has few digits left in float32."""
+    return -torch.expm1(log(beta) * count)
+
+
+class OwnOptimizer:
+    """An optimiser of the caller's: every lane's parameters are tensors of their own.
+
+    Its learning rate is its own too. A lane that takes no part has no gradients in that step.
+    """
+
+    can_be_captured = False
+
+    def __init__(
+        self, flat: Tensor, shapes: Sequence[torch.Size], factory: Callable[[Any], Any]
+    ) -> None:
+        self._factory = factory
+        self._sizes = [shape.numel() for shape in shapes]
+        self._shapes = list(shapes)
+        self._lanes = [self._views(line) for line in flat]
+        self.reset()
+
+    def reset(self) -> None:
+        """Make a new one."""
+        self._optimizer = self._factory([view for lane in self._lanes for view in lane])
+
+    def step(self, step: Step) -> None:
+        """Make one step of the active lanes."""
+        takes_part = step.active[:, 0].tolist()
+        for views, line, is_active in zip(self._lanes, step.gradient, takes_part, strict=True):
+            parts = self._views(line) if is_active else [None] * len(views)
+            for view, part in zip(views, parts, strict=True):
+                view.grad = part
+        if any(takes_part):
+            self._optimizer.step()
+
+    def _views(self, line: Tensor) -> list[Tensor]:
+        parts = zip(line.split(self._sizes), self._shapes, strict=True)
+        return [part.view(shape) for part, shape in parts]
+
+
+def make_optimizer(
+    given: Any, flat: Tensor, shapes: Sequence[torch.Size], momentum: float, weight_decay: float
+) -> LaneOptimizer:
+    """Return the optimiser of a name, or of a factory such as ``lambda ps: SGD(ps, lr=0.1)``."""
+    if callable(given):
+        return OwnOptimizer(flat, shapes, given)
+    if given == "sgd":
+        return FlatSGD(flat, momentum, weight_decay)
+    return FlatAdam(flat, weight_decay, decoupled=given == "adamw")

@@ -1,0 +1,141 @@
+"""The replay of a net's descent without some rows (Wu et al. 2020, Algorithm 4)."""
+
+from math import inf, sqrt
+
+import torch
+from torch import Tensor
+
+from letheon.convex._replay import Exactness
+from letheon.deep._descent import Descent, Diary, Plan, Run
+from letheon.deep._loop import Callback
+from letheon.deep._path import Path
+from letheon.deep._secant import LocalChecks, Secants
+
+
+class Replay:
+    """Goes a path again without some rows; between exact steps L-BFGS stands in for the Hessian.
+
+    ``w'_(t+1) = w'_t - rate_t / (n_t - m_t) [ n_t (g_t + B v) - gradients of those who leave ]``
+    with v = w'_t - w_t, and n_t rows of which m_t leave in the batch of step t. Steps that B cannot
+    be trusted with are computed from the rows that stay.
+
+    Parameters
+    ----------
+    descent : Descent
+        How steps are made.
+    path : Path
+        To be gone again.
+    plan : Plan
+        Steps of the rows that stay.
+    leaving : dict of int to Tensor
+        Rows that leave, by the steps they were in.
+    exactness : Exactness
+        Which steps are exact, counted from the first that changes, and how many pairs are kept.
+    checks : LocalChecks
+        When a product is trusted.
+    """
+
+    def __init__(
+        self,
+        descent: Descent,
+        path: Path,
+        plan: Plan,
+        leaving: dict[int, Tensor],
+        exactness: Exactness,
+        checks: LocalChecks,
+    ) -> None:
+        self._descent, self._path, self._exactness = descent, path, exactness
+        self._plan, self._device = plan.to(descent.device), descent.device
+        self._leaving = {step: rows.to(self._device) for step, rows in leaving.items()}
+        self._checks = checks
+        self._secants = Secants(exactness.history, path.points.shape[1], self._device, checks)
+        self._longest = inf
+        self._errors: list[Tensor] = []
+        self._n_exact = self._n_approximate = self._n_visits = 0
+        self._squared_rates = 0.0
+
+    def run(self, first: int, callback: Callback | None) -> Run:
+        """Replay from step `first` on; those before it are taken over as they are."""
+        plan = self._plan
+        self._descent.template.to(self._device)
+        found, diary = self._descent.room(len(plan)), Diary(callback)
+        found.copy_steps(self._path, first)
+        w = self._path.points[first].to(self._device, copy=True)
+        for t in range(first, len(plan)):
+            gradient = torch.zeros_like(w)
+            if plan.sizes[t]:
+                gradient = self._step(t, t - first, w, diary)
+            found.write(t, w, gradient, plan.sizes[t])
+            w = w - plan.rates[t] * gradient
+            diary.close(t, plan)
+        return Run(found, w, self._n_exact, self._n_approximate, self._n_visits, self._missed())
+
+    def _step(self, t: int, count: int, w: Tensor, diary: Diary) -> Tensor:
+        """Return the mean gradient at w over the rows of a step that stay."""
+        if self._exactness.period == 1:
+            return self._exact(t, w, diary)
+        point, recorded = self._path.at(t, self._device)
+        v, own = w - point, self._own_gradient(t, w)
+        # After the burn-in exact steps also tell how wrong the others are.
+        bent = self._bent(v) if count > self._exactness.burn_in else None
+        if bent is not None and not self._exactness.is_exact(count):
+            self._n_approximate += 1
+            self._squared_rates += self._plan.rates[t] ** 2
+            return self._without_leaving(t, recorded + bent, own)
+        gradient = self._exact(t, w, diary)
+        self._longest = self._checks.max_distance * float(torch.linalg.vector_norm(point))
+        self._learn(v, self._with_leaving(t, gradient, own) - recorded, bent)
+        return gradient
+
+    def _own_gradient(self, t: int, w: Tensor) -> Tensor | None:
+        """Return the sum of the gradients of the rows that leave a step; None if nobody does."""
+        rows = self._leaving.get(t)
+        if rows is None:
+            return None
+        self._n_visits += len(rows)
+        weights = torch.ones(len(rows), device=self._device)
+        return self._descent.gradient(w, rows, weights, total=len(rows))[1]
+
+    def _bent(self, v: Tensor) -> Tensor | None:
+        """Return B v, or None where it cannot be trusted."""
+        length = float(torch.linalg.vector_norm(v))
+        # Negated, so that a number that is not finite is not trusted either.
+        if not self._secants.is_trusted or not length <= self._longest:
+            return None
+        bent = self._secants.product(v)
+        most = self._checks.max_smoothness * length
+        return bent if float(torch.linalg.vector_norm(bent)) <= most else None
+
+    def _exact(self, t: int, w: Tensor, diary: Diary) -> Tensor:
+        """Return the mean gradient of the rows that stay, computed from them."""
+        loss, gradient = self._descent.gradient(w, self._plan.rows[t], self._plan.weights[t])
+        diary.note(loss)
+        self._n_exact += 1
+        self._n_visits += self._plan.sizes[t]
+        return gradient
+
+    def _learn(self, s: Tensor, y: Tensor, bent: Tensor | None) -> None:
+        """Offer the pair of an exact step, and note how wrong B was about it."""
+        if bent is not None:
+            self._errors.append(torch.linalg.vector_norm(y - bent))
+        self._secants.offer(s, y)
+
+    def _with_leaving(self, t: int, gradient: Tensor, own: Tensor | None) -> Tensor:
+        """Turn the mean gradient over the rows that stay into that over all rows of a step."""
+        if own is None:
+            return gradient
+        after = self._plan.sizes[t]
+        return (after * gradient + own) / (after + len(self._leaving[t]))
+
+    def _without_leaving(self, t: int, gradient: Tensor, own: Tensor | None) -> Tensor:
+        """Turn the mean gradient over all rows of a step into that over the rows that stay."""
+        if own is None:
+            return gradient
+        after = self._plan.sizes[t]
+        return ((after + len(self._leaving[t])) * gradient - own) / after
+
+    def _missed(self) -> float:
+        if not self._errors:
+            return 0.0
+        squared_error = float(torch.stack(self._errors).square().mean())
+        return sqrt(self._squared_rates * squared_error)

@@ -1,0 +1,450 @@
+"""SISA for nets: shards trained at once as one stacked net (Bourtoule et al., 2021)."""
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Any, ClassVar, NamedTuple, Self
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from sklearn.utils.validation import check_consistent_length
+
+from letheon.base import Outcome, Removal
+from letheon.convex._base import Held
+from letheon.convex._cache import Cache
+from letheon.convex._change import Change
+from letheon.convex._settings import require_one_of, require_whole
+from letheon.deep._base import Floats, Positions
+from letheon.deep._checkpointed import CheckpointedNet, Prepared
+from letheon.deep._inputs import ask_rows
+from letheon.deep._loop import Callback, Stretch
+from letheon.deep._trained import Nets
+from letheon.deep._vault import Vault
+from letheon.deep._workshop import Workshop
+from letheon.exceptions import CheckpointWarning, CorruptFileError, ShardingWarning, warn_caller
+from letheon.guarantee import Guarantee, MethodFacts
+from letheon.rows import Ids, SlotRows, hold_labels, join_target, row_ids
+from letheon.seeds import Purpose
+from letheon.sharded._assign import Assignment
+from letheon.sharded._plan import epochs_per_stage
+
+FACTS = MethodFacts(
+    method="sisa-net",
+    applicability="any torch module that classifies",
+    exact=True,
+    strength="weak",
+    efficiency_parameters=("n_shards", "n_slices"),
+    certifiability_parameters=(),
+    requests="oblivious",
+    releases="latest-only",
+    state_holds_rows=True,
+    definition_name="sisa-net",
+)
+
+_AGGREGATIONS = ("mean", "vote")
+
+
+class _Job(NamedTuple):
+    """A shard to train: from which stage on, and the parameters before it."""
+
+    first: int
+    start: torch.Tensor
+
+
+@dataclass(frozen=True)
+class _Grid:
+    """Rows by shard and slice, and how many epochs each stage has."""
+
+    rows: SlotRows
+    alive: NDArray[np.bool_]
+    epochs: tuple[int, ...]
+
+    @property
+    def n_stages(self) -> int:
+        return len(self.epochs)
+
+    def slots(self, shard: int, stage: int) -> Positions:
+        """Rows that a stage of a shard trains on: its slices 0 to `stage`, in held order."""
+        extra = self.rows.extra
+        wanted = self.alive & (extra["shard"] == shard) & (extra["slice"] <= stage)
+        return np.flatnonzero(wanted)
+
+    def visits(self, shard: int, first: int = 0) -> int:
+        """Rows shown to a shard from stage `first` on, epochs counted."""
+        stages = range(first, self.n_stages)
+        return sum(self.epochs[stage] * len(self.slots(shard, stage)) for stage in stages)
+
+
+class SISANetClassifier(CheckpointedNet):
+    """Any torch module, sharded and sliced so that forgetting is fast and exact.
+
+    People are spread over `n_shards` shards by a keyed hash of their id. Every shard trains a net
+    of its own, slice by slice: stage k on slices 1..k. To forget someone, only their shard is
+    trained again, from the first slice they are in; the state before it is kept. On a GPU the nets
+    of all shards are trained at once as one stacked net. With ``n_shards=1`` and ``n_slices=1``
+    this is naive retraining.
+
+    Parameters
+    ----------
+    module : callable or None, default=None
+        Factory of the net: takes the shape of a row and the number of classes (or nothing) and
+        returns a `torch.nn.Module` whose output is one logit per class. None is `MLP()`.
+    n_shards : int, default=5
+        More shards forget faster and predict worse: each sees fewer rows.
+    n_slices : int, default=1
+        Every slice but the last costs one saved state per shard. Needs
+        ``n_slices <= 2 epochs - 1``, so that no stage has zero epochs.
+    epochs : int, default=20
+        Passes over the rows that a shard gets; with slices their work is spread over the stages.
+    aggregation : {"mean", "vote"}, default="mean"
+        Mean of the nets' probabilities, or shares of their votes.
+    lane_width : int or None, default=None
+        Nets trained at once. The last bits of a net depend on it, so a retrain fills the lanes of
+        untouched shards with nothing. None is 1 on a CPU and `n_shards` on a GPU.
+    optimizer : {"adam", "sgd", "adamw"} or callable, default="adam"
+        By name, or a factory that takes parameters and returns a `torch.optim.Optimizer`. It
+        starts afresh at every stage.
+    learning_rate, momentum, weight_decay : float
+        For optimisers by name; momentum is that of "sgd".
+    schedule : {"constant", "cosine", "one-cycle"}, default="constant"
+        How the learning rate goes over a stage.
+    loss : "cross_entropy" or callable, default="cross_entropy"
+        Takes logits and class codes and returns one loss per row.
+    batch_size : int, default=64
+        Slots of every batch.
+    precision : {"float32", "bfloat16"}, default="float32"
+        Of the forward pass; parameters are float32.
+    calibration_rows : int, default=4096
+        Rows of a shard from which BatchNorm's running statistics are taken after training.
+    checkpoint_dir : path or None, default=None
+        Where states are kept as files; None keeps them in memory.
+    max_memory : int or None, default=None
+        Bytes of states above which they lie in a temporary file without a name.
+    device : str, default="auto"
+        "auto" is the GPU where there is one.
+    deterministic : bool, default=True
+        Kernels that add in a fixed order, and one thread on a CPU: without it two fits differ in
+        their last bits.
+    random_state : int, RandomState, Generator or None, default=None
+        Seed of everything random. None draws 128 bits from the operating system.
+
+    Attributes
+    ----------
+    classes_ : ndarray
+        Labels still held, sorted. When the last row of a class leaves, all shards are trained
+        again: the nets lose a logit.
+    nets_ : Nets
+        The trained nets; `to_modules` gives them as modules.
+    rows_, vault_
+        Rows and saved states. A saved model is personal data.
+    seed_, ids_, guarantee_, n_rows_
+        See `ForgetMixin`.
+
+    Notes
+    -----
+    Guarantee: exact, for requests that do not depend on the model (oblivious), towards an observer
+    of the latest model: after any sequence of `forget` and `learn` the model has the bytes of a
+    fresh `fit` on the remaining rows in held order, with the same seed, libraries, kind of device
+    and `lane_width`, if ``deterministic=True``.
+
+    References
+    ----------
+    Bourtoule et al., Machine Unlearning, IEEE S&P 2021. Gupta et al., Adaptive Machine
+    Unlearning, NeurIPS 2021.
+
+    Examples
+    --------
+    >>> from sklearn.datasets import load_iris
+    >>> from letheon import SISANetClassifier
+    >>> X, y = load_iris(return_X_y=True)
+    >>> model = SISANetClassifier(n_shards=3, epochs=5, device="cpu", random_state=0).fit(X, y)
+    >>> model.forget([0, 1]).n_rows
+    2
+    >>> fresh = SISANetClassifier(n_shards=3, epochs=5, device="cpu", random_state=0)
+    >>> fresh.fit(X[2:], y[2:], ids=range(2, 150)).digest() == model.digest()
+    True
+    """
+
+    facts: ClassVar[MethodFacts] = FACTS
+
+    def __init__(
+        self,
+        *,
+        module: Any = None,
+        n_shards: int = 5,
+        n_slices: int = 1,
+        epochs: int = 20,
+        aggregation: str = "mean",
+        lane_width: int | None = None,
+        optimizer: Any = "adam",
+        learning_rate: float = 0.005,
+        momentum: float = 0.9,
+        weight_decay: float = 0.0,
+        schedule: str = "constant",
+        loss: Any = "cross_entropy",
+        batch_size: int = 64,
+        precision: str = "float32",
+        calibration_rows: int = 4096,
+        checkpoint_dir: Any = None,
+        max_memory: int | None = None,
+        device: str = "auto",
+        deterministic: bool = True,
+        random_state: Any = None,
+    ) -> None:
+        self.module = module
+        self.n_shards = n_shards
+        self.n_slices = n_slices
+        self.epochs = epochs
+        self.aggregation = aggregation
+        self.lane_width = lane_width
+        self.optimizer = optimizer
+        self.learning_rate = learning_rate
+        self.momentum = momentum
+        self.weight_decay = weight_decay
+        self.schedule = schedule
+        self.loss = loss
+        self.batch_size = batch_size
+        self.precision = precision
+        self.calibration_rows = calibration_rows
+        self.checkpoint_dir = checkpoint_dir
+        self.max_memory = max_memory
+        self.device = device
+        self.deterministic = deterministic
+        self.random_state = random_state
+
+    def learn(self, X: Any, y: Any, *, ids: Any, callback: Callback | None = None) -> Self:
+        """Add rows, as if they had been there from the start, after the rows already held.
+
+        Rows of a known id join that person's shard and slice.
+        """
+        return self._learn(ids, lambda: self._prepare_learn(X, y, ids, callback))
+
+    def _aggregate(self, shares: Floats) -> Floats:
+        if self.aggregation == "vote":
+            shares = np.eye(shares.shape[2])[shares.argmax(axis=2)]
+        return super()._aggregate(shares)
+
+    def _check_settings(self) -> None:
+        super()._check_settings()
+        require_whole("n_shards", self.n_shards)
+        require_whole("n_slices", self.n_slices)
+        require_one_of("aggregation", self.aggregation, _AGGREGATIONS)
+        if self.lane_width is not None:
+            require_whole("lane_width", self.lane_width)
+        epochs_per_stage(int(self.epochs), int(self.n_slices))
+
+    def _hold(self, X: Any, y: Any, ids: Any) -> Held:
+        held = super()._hold(X, y, ids)
+        people = len(np.unique(held.rows.ids.hashes(0, Purpose.ID_INDEX)))
+        if people < self.n_shards:
+            warn_caller(
+                f"n_shards={self.n_shards} is more than the {people} people there are; some "
+                "shards stay empty",
+                ShardingWarning,
+            )
+        return held
+
+    def _placed(self, ids: Ids, seed: int) -> dict[str, NDArray[np.int64]]:
+        """Return shard and slice of every row: functions of its person's id and the seed."""
+        assignment = Assignment(seed, int(self.n_shards), int(self.n_slices), 1)
+        tiers = np.zeros(len(ids), np.int64)
+        return {"shard": assignment.shards(ids, tiers), "slice": assignment.slices(ids, tiers)}
+
+    def _grid(self, rows: SlotRows, leaving: Positions | None = None) -> _Grid:
+        alive = rows.alive.copy()
+        if leaving is not None:
+            alive[leaving] = False
+        return _Grid(rows, alive, epochs_per_stage(int(self.epochs), int(self.n_slices)))
+
+    def _train(self, held: Held, seed: int, callback: Callback | None) -> Change:
+        rows = held.rows
+        rows = SlotRows(rows.X, rows.y, rows.ids, self._placed(rows.ids, seed))
+        held = Held(rows, held.classes, held.counts)
+        workshop, grid = self._new_workshop(held, seed), self._grid(rows)
+        template, n_shards = workshop.template, int(self.n_shards)
+        vault, attributes = self._new_vault(
+            max(n_shards * (grid.n_stages - 1), 1), template.n_parameters
+        )
+        jobs = {
+            shard: _Job(0, template.initial(shard).to(workshop.device)) for shard in range(n_shards)
+        }
+        with vault.filling():
+            flat = torch.stack([job.start for job in jobs.values()])
+            for shard, stage, line in self._stages(workshop, grid, jobs, callback):
+                if stage < grid.n_stages - 1:
+                    vault.put(self._entry(shard, stage), line)
+                else:
+                    flat[shard] = line
+        samples = [
+            self._sample(rows, grid.slots(shard, grid.n_stages - 1), seed)
+            for shard in range(n_shards)
+        ]
+        nets = self._nets(workshop, flat, samples, held.classes)
+        attributes |= {
+            "rows_": rows,
+            "counts_": held.counts,
+            "nets_": nets,
+            "shape_": rows.X.shape[1:],
+            "cache_": Cache(workshop),
+        }
+        return Change(attributes, Outcome(1.0, {"shards": n_shards}))
+
+    def _entry(self, shard: int, stage: int) -> int:
+        """Place in the vault of a shard's parameters after a stage."""
+        return shard * (int(self.n_slices) - 1) + stage
+
+    def _stages(
+        self,
+        workshop: Workshop,
+        grid: _Grid,
+        jobs: dict[int, _Job],
+        callback: Callback | None,
+    ) -> Iterable[tuple[int, int, torch.Tensor]]:
+        """Train shards stage by stage; yield shard, stage and the parameters after it."""
+        width = self._width(workshop.device)
+        groups = sorted({shard // width for shard in jobs})
+        first = min((job.first for job in jobs.values()), default=0)
+        n_parts = len(groups) * (grid.n_stages - first)
+        for number, group in enumerate(groups):
+            lanes = tuple(range(group * width, (group + 1) * width))
+            loop = workshop.loop(lanes, group)
+            flat = _starts(lanes, jobs, workshop)
+            for stage in range(first, grid.n_stages):
+                trained = [lane in jobs and jobs[lane].first <= stage for lane in lanes]
+                slots = tuple(
+                    grid.slots(lane, stage) if is_trained else None
+                    for lane, is_trained in zip(lanes, trained, strict=True)
+                )
+                place = number * (grid.n_stages - first) + stage - first, n_parts
+                flat = loop.train(flat, Stretch(stage, slots, grid.epochs[stage]), callback, place)
+                for position, lane in enumerate(lanes):
+                    if trained[position]:
+                        yield lane, stage, flat[position]
+
+    def _width(self, device: torch.device) -> int:
+        if self.lane_width is not None:
+            return int(self.lane_width)
+        return int(self.n_shards) if device.type == "cuda" else 1
+
+    def _remove(self, removal: Removal, callback: Callback | None) -> Prepared:
+        extra, leaving = self.rows_.extra, removal.where
+        touched = {
+            int(shard): int(extra["slice"][leaving][extra["shard"][leaving] == shard].min())
+            for shard in np.unique(extra["shard"][leaving])
+        }
+        grid = self._grid(self.rows_, leaving)
+        found, attributes, outcome = self._retrained(self._workshop(), grid, touched, callback)
+        change = self._without(removal, attributes, outcome)
+        return Prepared(change, self._vault().prepare(found))
+
+    def _retrained(
+        self, workshop: Workshop, grid: _Grid, touched: dict[int, int], callback: Callback | None
+    ) -> tuple[dict[int, torch.Tensor | None], dict[str, Any], Outcome]:
+        """Train touched shards again; return new states, attributes and what was done."""
+        if self.environment_ != self._environment():
+            # States of other libraries are never continued: the result would equal no fresh fit.
+            touched = dict.fromkeys(range(int(self.n_shards)), 0)
+        vault, messages = self._vault(), list[str]()
+        jobs = {
+            shard: self._job(workshop, vault, shard, first, messages)
+            for shard, first in touched.items()
+        }
+        flat, new = self.nets_.flat.to(workshop.device).clone(), dict[int, torch.Tensor | None]()
+        for shard, stage, line in self._stages(workshop, grid, jobs, callback):
+            if stage < grid.n_stages - 1:
+                new[self._entry(shard, stage)] = line
+            else:
+                flat[shard] = line
+        nets = self._answering(workshop, flat, grid, set(jobs))
+        visits = sum(grid.visits(shard, job.first) for shard, job in jobs.items())
+        total = sum(grid.visits(shard) for shard in range(int(self.n_shards)))
+        rebuilt = {
+            "shards": len(jobs),
+            "stages": sum(grid.n_stages - job.first for job in jobs.values()),
+        }
+        found = tuple(CheckpointWarning(text) for text in messages)
+        outcome = Outcome(visits / max(total, 1), rebuilt, found)
+        return new, {"nets_": nets, **self._remember_settings()}, outcome
+
+    def _job(
+        self, workshop: Workshop, vault: Vault, shard: int, first: int, messages: list[str]
+    ) -> _Job:
+        """Return where a shard starts: at the last state before the slice that can be read."""
+        for stage in range(first, 0, -1):
+            try:
+                start = vault.get(self._entry(shard, stage - 1))
+            except CorruptFileError as error:
+                messages.append(f"{error}; what it held was trained again")
+                continue
+            assert start is not None
+            return _Job(stage, start)
+        return _Job(0, workshop.template.initial(shard).to(workshop.device))
+
+    def _answering(
+        self, workshop: Workshop, flat: torch.Tensor, grid: _Grid, changed: set[int]
+    ) -> Nets:
+        """Return the nets with fresh statistics for shards whose rows changed."""
+        last, old = grid.n_stages - 1, self.nets_
+        statistics, answers = list(old.statistics), list(old.answers)
+        for shard in changed:
+            sample = self._sample(grid.rows, grid.slots(shard, last), self.seed_)
+            answers[shard] = len(sample) > 0
+            statistics[shard] = workshop.statistics(flat[shard], sample) if len(sample) else {}
+        return Nets(flat, statistics, answers, old.classes, old.constants)
+
+    def _prepare_learn(self, X: Any, y: Any, ids: Any, callback: Callback | None) -> Prepared:
+        new_X, new_y = self._hold_more(X, y)
+        labels = join_target(self.nets_.classes[self.rows_.compacted().y], new_y)
+        assert labels is not None
+        classes, codes = np.unique(labels, return_inverse=True)
+        codes, n_old = codes.astype(np.int64), len(labels) - len(new_y)
+        new_ids = row_ids(ids, len(new_y))
+        placed = self._placed(new_ids, self.seed_)
+        rows = self.rows_.compacted()
+        rows.y[:] = codes[:n_old]
+        rows.append(new_X, codes[n_old:], new_ids, placed)
+        held = Held(rows, classes, np.bincount(codes))
+        with self._training():
+            if not np.array_equal(classes, self.nets_.classes):
+                return Prepared(self._train(held, self.seed_, callback), None)
+            return self._grown(held, placed, callback)
+
+    def _hold_more(self, X: Any, y: Any) -> tuple[NDArray[Any], NDArray[Any]]:
+        """Return rows and labels to add, or raise for those that do not fit the rows held."""
+        rows = ask_rows(self, X, self.shape_)
+        labels = hold_labels(y, name=type(self).__name__, regressor="a regressor of scikit-learn")
+        check_consistent_length(rows, labels)
+        return rows, labels
+
+    def _grown(
+        self, held: Held, placed: dict[str, NDArray[np.int64]], callback: Callback | None
+    ) -> Prepared:
+        """Train the shards that new rows came to, from the first slice that has some."""
+        touched = {
+            int(shard): int(placed["slice"][placed["shard"] == shard].min())
+            for shard in np.unique(placed["shard"])
+        }
+        old = self._workshop()
+        workshop = Workshop(held.rows, old.template, old.settings, self.seed_, old.device)
+        found, attributes, outcome = self._retrained(
+            workshop, self._grid(held.rows), touched, callback
+        )
+        attributes |= {"rows_": held.rows, "counts_": held.counts, "cache_": Cache(workshop)}
+        return Prepared(Change(attributes, outcome), self._vault().prepare(found))
+
+    def _claim(self) -> Guarantee:
+        kernels = "same-libraries-and-device" if self.deterministic else "equal-but-for-rounding"
+        return Guarantee(
+            kind="exact",
+            reference="Bourtoule et al. 2021, section V; oblivious by Gupta et al. 2021",
+            requests=self.facts.requests,
+            releases=self.facts.releases,
+            assumptions=("seed-independent-of-requests", kernels),
+            residual_state=self._residue(),
+        )
+
+
+def _starts(lanes: tuple[int, ...], jobs: dict[int, _Job], workshop: Workshop) -> torch.Tensor:
+    """Return the parameters that lanes start from; those of nobody are zeros."""
+    empty = torch.zeros(workshop.template.n_parameters, device=workshop.device)
+    return torch.stack([jobs[lane].start if lane in jobs else empty for lane in lanes])

@@ -1,0 +1,319 @@
+"""Checkpoints of a net: the parameters after every block or stage.
+
+A vault has n places for flat vectors of p float32. They lie in one tensor on the device, in a
+tensor on a nameless file when they take more bytes than allowed, or as safetensors files in the
+model's own directory. What a request replaces is written aside first and put in place by a commit,
+which destroys the originals: they saw the people that leave, and so did the shift between two runs.
+"""
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from operator import index
+from types import TracebackType
+from typing import Any, Self
+
+import torch
+from torch import Tensor
+
+from letheon.deep._rooms import CPU, Files, Stage, Table, files_from, table_from
+from letheon.homes import Purge, Shelf
+
+
+class VaultChange:
+    """Entries written aside for one request: `Vault.commit` puts them in place, or `abandon`.
+
+    As a context it abandons itself when the block fails. An entry can be named once.
+    """
+
+    def __init__(self, stage: Stage, check: Callable[[Tensor], Tensor], has: list[bool]) -> None:
+        self._stage = stage
+        self._check = check
+        self._has = has
+        self._named: set[int] = set()
+        self._is_open = True
+
+    def __repr__(self) -> str:
+        """Tell the size only."""
+        return f"<change of {len(self._named)} entries of a vault>"
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, _: BaseException | None, __: TracebackType | None
+    ) -> None:
+        if kind is not None:
+            self.abandon()
+
+    @property
+    def is_open(self) -> bool:
+        """Whether it was neither committed nor abandoned."""
+        return self._is_open
+
+    @property
+    def bytes_in_memory(self) -> int:
+        """Bytes that what is written aside takes in memory."""
+        return self._stage.bytes_in_memory
+
+    def set(self, i: int, flat: Tensor | None) -> None:
+        """Write a new entry i aside; None takes the entry away."""
+        self._stage.set(self._name(i), None if flat is None else self._check(flat))
+
+    def shift(self, by: Tensor, entries: Sequence[int]) -> None:
+        """Add a vector to entries: at the commit, or in files aside, one at a time."""
+        held = self._stage.hold(self._check(by))
+        for i in map(self._name, entries):
+            if not self._has[i]:
+                raise ValueError(f"entry {i} of the vault was never put, so cannot be shifted")
+            self._stage.shift(i, held)
+
+    def abandon(self) -> None:
+        """Destroy what was written aside; without effect after a commit."""
+        if self._is_open:
+            self._is_open = False
+            self._stage.abandon()
+
+    def _commit(self) -> Purge:
+        self._is_open = False
+        return self._stage.commit()
+
+    def _name(self, i: int) -> int:
+        if not self._is_open:
+            raise ValueError("this change of a vault was committed or abandoned before")
+        i = _place(i, len(self._has))
+        if i in self._named:
+            raise ValueError(f"entry {i} of the vault is named twice in one change")
+        self._named.add(i)
+        return i
+
+
+class Vault:
+    """n flat vectors of p float32: entry i holds the parameters after block or stage i.
+
+    Attributes
+    ----------
+    n, p : int
+        Places, and numbers per entry.
+    device : torch.device
+        Where `get` returns entries.
+
+    Notes
+    -----
+    Equal entries have equal digests wherever they lie. A copy has rows of its own, but shares the
+    files of a directory: what one copy destroys the other misses, and says so. A nameless file
+    ends with the process, however that ends; its blocks are given back and not overwritten then.
+    """
+
+    def __init__(self, room: Table | Files, n: int, p: int, device: torch.device) -> None:
+        self._room = room
+        self.n = n
+        self.p = p
+        self.device = device
+        self._change: VaultChange | None = None
+
+    @classmethod
+    def create(
+        cls,
+        n: int,
+        p: int,
+        *,
+        device: torch.device | str = CPU,
+        home: str | None = None,
+        max_memory: int | None = None,
+    ) -> Self:
+        """Return an empty vault.
+
+        Parameters
+        ----------
+        n, p : int
+            Places, and numbers per entry.
+        device : torch.device or str
+            Where `get` returns entries, and where they lie unless one of the next two is given.
+        home : str, optional
+            The model's own directory: entries are files there.
+        max_memory : int, optional
+            Bytes above which entries lie in a nameless temporary file.
+
+        Raises
+        ------
+        CheckpointError
+            If there is no room for the temporary file.
+        """
+        if n < 1 or p < 1:
+            raise ValueError(f"a vault of {n} entries of {p} parameters; expected at least 1 of 1")
+        device = _numbered(device)
+        if home is not None:
+            return cls(Files(home, p, [None] * n, 0), n, p, device)
+        return cls(Table.allocate(n, p, device, max_memory), n, p, device)
+
+    def __len__(self) -> int:
+        return self.n
+
+    def __repr__(self) -> str:
+        """Tell the size only."""
+        return f"<vault of {self.n} entries of {self.p} parameters in {self._room.kind}>"
+
+    @property
+    def bytes_in_memory(self) -> int:
+        """Bytes that entries take in memory, those of an open change included."""
+        aside = 0 if self._change is None else self._change.bytes_in_memory
+        return self._room.bytes_in_memory + aside
+
+    @property
+    def bytes_on_disk(self) -> int:
+        """Bytes that entries take in files."""
+        return self._room.bytes_on_disk
+
+    @property
+    def files(self) -> frozenset[str]:
+        """Names of the files that the vault refers to."""
+        return self._room.files
+
+    def get(self, i: int) -> Tensor | None:
+        """Return a copy of entry i on the device, or None if there is none.
+
+        Raises
+        ------
+        CorruptFileError
+            If the file is missing or altered.
+        IndexError
+            If there is no such place; nothing is counted from the end.
+        """
+        i = _place(i, self.n)
+        return self._room.read(i).to(self.device, copy=True) if self._room.has(i) else None
+
+    def put(self, i: int, flat: Tensor | None) -> None:
+        """Write entry i at once: for a new vault, inside `filling`."""
+        self._abandon()
+        self._room.write(_place(i, self.n), None if flat is None else self._checked(flat))
+
+    @contextmanager
+    def filling(self) -> Iterator[Self]:
+        """Check that entries can be written; if the block fails, destroy all of them."""
+        with self._room.all_or_nothing():
+            yield self
+
+    def begin(self) -> VaultChange:
+        """Return a change to be filled entry by entry; one left open before is abandoned."""
+        self._abandon()
+        has = [self._room.has(i) for i in range(self.n)]
+        self._change = VaultChange(self._room.begin(), self._checked, has)
+        return self._change
+
+    def prepare(
+        self,
+        new: Mapping[int, Tensor | None],
+        *,
+        shift: Tensor | None = None,
+        shifted: Sequence[int] = (),
+    ) -> VaultChange:
+        """Write new entries and shifted ones aside; the vault stays as it is.
+
+        Raises
+        ------
+        CheckpointError
+            If they cannot be written; nothing is left behind then.
+        CorruptFileError
+            If an entry to be shifted is missing or altered; nothing is left behind then.
+        """
+        with self.begin() as change:
+            for i, flat in new.items():
+                change.set(i, flat)
+            if shift is not None:
+                change.shift(shift, shifted)
+            elif len(shifted):
+                raise ValueError("entries to be shifted were given without the shift")
+        return change
+
+    def commit(self, change: VaultChange) -> Purge:
+        """Put a change in place and destroy the originals; cannot fail.
+
+        Returns
+        -------
+        Purge
+            Files of originals that were not found or could not be destroyed.
+        """
+        if change is not self._change or not change.is_open:
+            raise ValueError("only the last change that was begun, and still open, is committed")
+        self._change = None
+        return change._commit()
+
+    def destroy(self) -> Purge:
+        """Overwrite every entry, or destroy its file; the vault is empty afterwards."""
+        self._abandon()
+        return self._room.destroy()
+
+    def to(self, device: torch.device | str, *, max_memory: int | None = None) -> Self:
+        """Move to a device, or to a nameless file above `max_memory` bytes; return self.
+
+        A vault that was loaded lies in the host's memory.
+        """
+        self._abandon()
+        device, room = _numbered(device), self._room
+        if isinstance(room, Table):
+            is_mapped = max_memory is not None and room.rows.nbytes > max_memory
+            if is_mapped != room.mapped or (not is_mapped and room.rows.device != device):
+                self._room = room.copy_to(device, max_memory)
+                room.destroy()
+        self.device = device
+        return self
+
+    def settle(self, home: str | None) -> Self:
+        """Look for files in this directory: that of a loaded model, or moved by the caller."""
+        self._abandon()
+        if isinstance(self._room, Files):
+            self._room.shelf = Shelf(home)
+        return self
+
+    def _abandon(self) -> None:
+        if self._change is not None:
+            self._change.abandon()
+            self._change = None
+
+    def _checked(self, flat: Tensor) -> Tensor:
+        if flat.dtype != torch.float32 or flat.shape != (self.p,):
+            raise ValueError(
+                f"an entry of {flat.dtype}, shape {tuple(flat.shape)}; expected {self.p} float32"
+            )
+        return flat.detach()
+
+    def _digest_state(self) -> dict[str, Any]:
+        """What was learned, wherever it lies: the SHA-256 of every entry's safetensors bytes."""
+        return {"n_parameters": self.p, "entries": self._room.names()}
+
+    def _to_state(self) -> dict[str, Any]:
+        return self._room.to_state()
+
+    @classmethod
+    def _from_state(cls, state: dict[str, Any]) -> Self:
+        room = files_from(state) if "names" in state else table_from(state)
+        n, p = (len(room._names), room.p) if isinstance(room, Files) else room.rows.shape
+        return cls(room, n, p, CPU)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Pickle what a file would hold, and where the files lie."""
+        home = self._room.shelf.home if isinstance(self._room, Files) else None
+        return _unpickled, (self._to_state(), home)
+
+    def __copy__(self) -> Self:
+        """Return a vault with rows of its own: they change in place."""
+        return type(self)(self._room.copy(), self.n, self.p, self.device)
+
+    def __deepcopy__(self, _: Any) -> Self:
+        return self.__copy__()
+
+
+def _numbered(device: torch.device | str) -> torch.device:
+    """Return "cuda" as the GPU that it stands for."""
+    return torch.empty(0, device=device).device
+
+
+def _place(i: int, n: int) -> int:
+    """Return an index as an int; -1 is no place: before block 0 there is no checkpoint."""
+    if not 0 <= index(i) < n:
+        raise IndexError(f"a vault of {n} entries has no entry {i}")
+    return index(i)
+
+
+def _unpickled(plain: dict[str, Any], home: str | None) -> Vault:
+    return Vault._from_state(plain).settle(home)

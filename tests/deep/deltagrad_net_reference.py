@@ -1,0 +1,94 @@
+"""DeltaGrad for nets by the book: double precision, dense matrices, one row after the other."""
+
+from collections.abc import Callable
+from typing import NamedTuple
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch.nn import functional
+
+from letheon.deep._deltagrad import DeltaGradNetClassifier, _slots
+from letheon.deep._descent import Plan
+
+Floats = NDArray[np.float64]
+
+
+class Pair(NamedTuple):
+    s: Floats
+    y: Floats
+
+
+def dense_bfgs(pairs: list[Pair]) -> Floats:
+    """BFGS updates of c I, oldest pair first, c being that of the newest."""
+    newest = pairs[-1]
+    B = np.eye(len(newest.s)) * (newest.s @ newest.y) / (newest.s @ newest.s)
+    for s, y in pairs:
+        B = B - np.outer(B @ s, B @ s) / (s @ B @ s) + np.outer(y, y) / (y @ s)
+    return B
+
+
+class Reference:
+    """Row gradients of a fitted model in double precision, and its batches as lists of rows."""
+
+    def __init__(self, model: DeltaGradNetClassifier) -> None:
+        self.model = model
+        self.template = model._template_of(model.nets_)
+        workshop = model._workshop()
+        plan = Plan.make(
+            _slots(model.rows_, model.n_slots_), workshop.settings, model.epochs, model.seed_
+        )
+        self.batches = [
+            rows[weights > 0].tolist()
+            for rows, weights in zip(plan.rows, plan.weights, strict=True)
+        ]
+        self.rate, self.decay = model.learning_rate, model.weight_decay
+
+    def row_gradient(self, w: Floats, row: int) -> Floats:
+        """Gradient of the loss of one row and of the decay."""
+        leaf = torch.tensor(w, requires_grad=True)
+        x = torch.tensor(self.model.rows_.X[row : row + 1], dtype=torch.float64)
+        target = torch.tensor(self.model.rows_.y[row : row + 1])
+        loss = functional.cross_entropy(self.template.train_logits(leaf, x), target)
+        (gradient,) = torch.autograd.grad(loss, leaf)
+        return np.asarray(gradient.numpy()) + self.decay * w
+
+    def mean(self, w: Floats, rows: list[int]) -> Floats:
+        return np.mean([self.row_gradient(w, row) for row in rows], axis=0)
+
+    def path(self, gone: frozenset[int] = frozenset()) -> tuple[list[Floats], list[Floats]]:
+        """Points and gradients of a descent without some rows."""
+        w: Floats = self.template.initial(0).double().numpy()
+        points, gradients = [], []
+        for batch in self.batches:
+            rows = [row for row in batch if row not in gone]
+            gradient = self.mean(w, rows) if rows else np.zeros_like(w)
+            points.append(w)
+            gradients.append(gradient)
+            w = w - self.rate * gradient
+        return [*points, w], gradients
+
+    def replayed(self, gone: frozenset[int], accepts: Callable[[Pair], bool]) -> Floats:
+        """End of the replay without some rows; every product is trusted once a pair passed."""
+        model = self.model
+        points, gradients = self.path()
+        first = next(t for t, batch in enumerate(self.batches) if gone.intersection(batch))
+        w, pairs, is_trusted = points[first], list[Pair](), False
+        for t in range(first, len(self.batches)):
+            batch, count = self.batches[t], t - first
+            leaving = [row for row in batch if row in gone]
+            if len(leaving) == len(batch):
+                continue
+            v = w - points[t]
+            after = count - model.burn_in
+            if after <= 0 or after % model.period == 0 or not is_trusted:
+                g = self.mean(w, batch)
+                pair = Pair(v, g - gradients[t])
+                is_trusted = accepts(pair)
+                if is_trusted:
+                    pairs = [*pairs, pair][-model.history :]
+            else:
+                g = gradients[t] + dense_bfgs(pairs) @ v
+            own = sum((self.row_gradient(w, row) for row in leaving), np.zeros_like(w))
+            w = w - self.rate * (len(batch) * g - own) / (len(batch) - len(leaving))
+        return w

@@ -1,0 +1,377 @@
+"""Residual memory: the exponent, the laws, and when the rules stop."""
+
+import math
+from collections.abc import Iterable
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from numpy.typing import NDArray
+
+from letheon.deep._dfa import dfa_exponent
+from letheon.deep._laws import Law, fit_fading_law, fit_scale_and_level
+from letheon.deep._residual import PaperRule, RobustRule
+from tests.deep.slow_dfa import slow_dfa
+from tests.sharded.people import examples
+
+Floats = NDArray[np.float64]
+
+sizes = st.integers(8, 60)
+seeds = st.integers(0, 2**32 - 1)
+shares = st.floats(0.0, 1.0)
+residuals = st.lists(st.floats(0.0, 1e300), min_size=1, max_size=30)
+
+
+def fading(n: int, alpha: float, a: float = 1.0, b: float = 0.0) -> Floats:
+    series: Floats = a * np.arange(1.0, n + 1) ** -alpha + b
+    return series
+
+
+def blocks_until_stop(rule: Any, deltas: Iterable[float]) -> int | None:
+    for n, delta in enumerate(deltas, 1):
+        if rule.update(float(delta)):
+            return n
+    return None
+
+
+class TestExponent:
+    @given(n=st.integers(10, 60), seed=seeds, order=st.sampled_from([1, 2]), walk=st.booleans())
+    @examples(50)
+    def test_agrees_with_the_slow_way(self, n: int, seed: int, order: int, walk: bool) -> None:
+        steps = np.random.default_rng(seed).normal(size=n)
+        series = np.cumsum(steps) if walk else steps
+        assert dfa_exponent(series, order) == pytest.approx(slow_dfa(series, order), abs=1e-6)
+
+    @pytest.mark.parametrize(("walks", "known"), [(False, 0.5), (True, 1.5)])
+    def test_of_noise_and_of_a_random_walk(self, walks: bool, known: float) -> None:
+        rng = np.random.default_rng(0)
+        noises = rng.normal(size=(20, 2_000))
+        found = [dfa_exponent(np.cumsum(noise) if walks else noise) for noise in noises]
+        assert np.mean(np.array(found, dtype=float)) == pytest.approx(known, abs=0.06)
+
+    @pytest.mark.parametrize(
+        ("n", "known"), [(15, [1.94, 1.84, 1.60, 1.20]), (100, [1.63, 1.51, 1.24, 0.82])]
+    )
+    def test_goes_down_as_the_decay_goes_up(self, n: int, known: list[float]) -> None:
+        found = [dfa_exponent(fading(n, h)) for h in (0.3, 0.5, 1.0, 2.0)]
+        assert found == pytest.approx(known, abs=0.006)
+
+    @given(n=sizes, seed=seeds, power=st.integers(-900, 900))
+    def test_has_no_unit(self, n: int, seed: int, power: int) -> None:
+        series = np.random.default_rng(seed).random(n) + 0.5
+        assert dfa_exponent(series) == dfa_exponent(series * 2.0**power)
+
+    def test_needs_eight_points(self) -> None:
+        series = fading(8, 0.7)
+        assert dfa_exponent(series[:7]) is None
+        assert dfa_exponent(series) is not None
+
+    @pytest.mark.parametrize("value", [0.0, 0.1, 1e300, math.inf, math.nan])
+    def test_is_undefined_where_nothing_fluctuates(self, value: float) -> None:
+        assert dfa_exponent(np.full(30, value)) is None
+
+
+class TestLaw:
+    @given(a=st.floats(-3, 3), alpha=st.floats(0, 5), b=st.floats(-1, 1), x=st.integers(1, 99))
+    def test_slope_is_the_derivative_of_the_value(
+        self, a: float, alpha: float, b: float, x: int
+    ) -> None:
+        law, h = Law(a, alpha, b), 1e-4
+        numeric = (law.value(x + h) - law.value(x - h)) / (2 * h)
+        assert law.slope(x) == pytest.approx(numeric, abs=1e-5)
+
+    @given(
+        a=st.floats(0, 3),
+        alpha=st.floats(0, 5),
+        b=st.floats(-1, 1),
+        first=st.integers(1, 40),
+        length=st.integers(0, 40),
+    )
+    def test_tail_is_the_sum_of_what_is_positive(
+        self, a: float, alpha: float, b: float, first: int, length: int
+    ) -> None:
+        law, xs = Law(a, alpha, b), range(first, first + length)
+        expected = math.fsum(max(a * x**-alpha + b, 0.0) for x in xs)
+        assert law.tail(first, first + length - 1) == pytest.approx(expected, abs=1e-12)
+
+    @given(
+        n=st.integers(3, 40),
+        first=st.integers(1, 60),
+        alpha=st.floats(-2, 3).filter(lambda alpha: abs(alpha) > 0.05),
+        seed=seeds,
+    )
+    def test_scale_and_level_are_those_of_lstsq(
+        self, n: int, first: int, alpha: float, seed: int
+    ) -> None:
+        x, y = first + np.arange(float(n)), np.random.default_rng(seed).random(n)
+        (a, b), *_ = np.linalg.lstsq(np.stack([x**-alpha, np.ones(n)], axis=1), y)
+        law = fit_scale_and_level(x, y, alpha)
+        assert law is not None
+        fitted = [law.value(at) for at in x]
+        np.testing.assert_allclose(fitted, a * x**-alpha + b, atol=1e-6)
+        assert law.slope(x[-1]) == pytest.approx(-a * alpha * x[-1] ** (-alpha - 1), abs=1e-6)
+
+    @pytest.mark.parametrize(("first", "known"), [(1, -0.0075), (10, -0.035), (50, -0.062)])
+    def test_the_origin_of_x_changes_the_slope_at_the_end(self, first: int, known: float) -> None:
+        x = first + np.arange(20.0)
+        law = fit_scale_and_level(x, fading(20, 1.0, a=3.0), 1.0)
+        assert law is not None
+        assert law.slope(x[-1]) == pytest.approx(known, rel=0.01)
+
+    def test_an_exponent_of_zero_leaves_the_mean(self) -> None:
+        assert fit_scale_and_level(np.arange(1.0, 4), np.array([1.0, 2, 6]), 0.0) == Law(0, 0, 3)
+
+    def test_a_scale_out_of_range_is_no_law(self) -> None:
+        assert fit_scale_and_level(np.array([1e3, 1e3 + 1]), np.array([2.0, 1.0]), 500.0) is None
+
+    @given(
+        n=st.integers(4, 80),
+        a=st.floats(0.1, 10),
+        alpha=st.floats(0.1, 5),
+        b=st.one_of(st.just(0.0), st.floats(0, 5)),
+    )
+    def test_fading_fit_recovers_an_exact_law(
+        self, n: int, a: float, alpha: float, b: float
+    ) -> None:
+        law = fit_fading_law(fading(n, alpha, a, b))
+        assert [law.a, law.alpha, law.b] == pytest.approx([a, alpha, b], rel=1e-4, abs=1e-4)
+
+    @given(n=st.integers(3, 40), seed=seeds, falls=st.floats(0, 3), level=st.booleans())
+    def test_no_law_on_a_fine_grid_fits_better(
+        self, n: int, seed: int, falls: float, level: bool
+    ) -> None:
+        y = fading(n, falls) + 0.3 * np.random.default_rng(seed).random(n)
+        law = fit_fading_law(y, level=level)
+        mine = sum((law.value(x) - y[x - 1]) ** 2 for x in range(1, n + 1))
+        for alpha in np.geomspace(0.02, 10, 200):
+            power = fading(n, alpha)
+            for b in np.linspace(0, y.max(), 9) if level else [0.0]:
+                a = max(float(power @ (y - b) / (power @ power)), 0.0)
+                assert mine <= np.square(a * power + b - y).sum() + 1e-9
+
+    @given(residuals.filter(lambda y: len(y) > 1))
+    def test_fading_fit_never_rises_and_is_never_negative(self, y: list[float]) -> None:
+        law = fit_fading_law(np.array(y))
+        assert min(law.a, law.alpha, law.b) >= 0
+        assert law.slope(len(y)) <= 0
+
+    @pytest.mark.parametrize("y", [[0.0] * 5, [0.3] * 5, [1.0, 2.0, 3.0, 4.0]])
+    def test_without_a_fall_the_law_is_the_mean(self, y: list[float]) -> None:
+        law = fit_fading_law(np.array(y))
+        assert (law.a, law.alpha) == (0.0, 0.0)
+        assert law.b == pytest.approx(np.mean(y))
+
+
+RULES = [
+    lambda epsilon: PaperRule(epsilon, 7),
+    lambda epsilon: PaperRule(epsilon, 7, "one"),
+    lambda epsilon: RobustRule(epsilon, 0.1),
+    lambda epsilon: RobustRule(epsilon, 0.1, growth="stop"),
+]
+
+
+@pytest.mark.parametrize("make", RULES)
+class TestEveryRule:
+    @given(deltas=residuals)
+    @examples(50)
+    def test_zero_epsilon_never_stops(self, make: Any, deltas: list[float]) -> None:
+        rule = make(0.0)
+        assert blocks_until_stop(rule, deltas + [0.0] * 12) is None
+
+    @given(deltas=residuals, bad=st.sampled_from([math.inf, math.nan]))
+    @examples(50)
+    def test_never_stops_after_a_residual_that_is_not_finite(
+        self, make: Any, deltas: list[float], bad: float
+    ) -> None:
+        rule = make(0.1)
+        assert blocks_until_stop(rule, [bad, *deltas, 0.0, 0.0]) is None
+        assert rule.tail(5) == rule.ceiling(5) == math.inf
+
+    @given(deltas=residuals, n_left=st.integers(1, 500))
+    @examples(50)
+    def test_takes_any_series_without_a_word(
+        self, make: Any, deltas: list[float], n_left: int
+    ) -> None:
+        rule = make(0.1)
+        for delta in deltas:
+            rule.update(delta)
+        assert rule.tail(n_left) >= 0
+        assert rule.tail(0) == 0
+        assert rule.ceiling(n_left) == n_left * max(deltas[-2:])
+
+    def test_a_larger_epsilon_never_stops_later(self, make: Any) -> None:
+        series = fading(60, 0.8, b=0.2)
+        stops = [blocks_until_stop(make(e), series) or 61 for e in (1e-4, 1e-3, 0.01, 0.1, 1.0)]
+        assert stops == sorted(stops, reverse=True)
+        assert stops[0] > stops[-1]
+
+    def test_refuses_what_is_no_norm(self, make: Any) -> None:
+        with pytest.raises(ValueError, match="cannot be negative"):
+            make(0.1).update(-1.0)
+
+    @pytest.mark.parametrize("epsilon", [-0.1, math.inf, math.nan])
+    def test_refuses_a_bad_epsilon(self, make: Any, epsilon: float) -> None:
+        with pytest.raises(ValueError, match="epsilon"):
+            make(epsilon)
+
+
+class TestPaperRule:
+    @given(seed=seeds, first=st.integers(1, 90), n=st.integers(8, 30))
+    @examples(50)
+    def test_law_is_dfa_then_lstsq_over_block_numbers(self, seed: int, first: int, n: int) -> None:
+        y = fading(n, 0.6) + 0.2 * np.random.default_rng(seed).random(n)
+        rule = PaperRule(1e-12, first)
+        for delta in y:
+            rule.update(delta)
+        x, alpha = first + np.arange(float(n)), slow_dfa(y, 1)
+        power = (x / first) ** -alpha
+        (a, b), *_ = np.linalg.lstsq(np.stack([power, np.ones(n)], axis=1), y)
+        assert rule.law is not None
+        assert rule.law.alpha == pytest.approx(alpha, abs=1e-6)
+        fitted = [rule.law.value(at) for at in x]
+        np.testing.assert_allclose(fitted, a * power + b, atol=1e-6)
+
+    def test_keeps_going_while_the_series_is_short(self) -> None:
+        assert blocks_until_stop(PaperRule(1e9, 1), fading(20, 1.0)) == 8
+
+    def test_origin_changes_the_slope(self) -> None:
+        slopes = {}
+        for first in (1, 10, 50):
+            rule = PaperRule(1e-12, first)
+            for delta in fading(15, 1.0):
+                rule.update(delta)
+            assert rule.law is not None
+            slopes[first] = abs(rule.law.slope(first + 14))
+        assert slopes[1] < slopes[10] < slopes[50]
+
+    def test_origin_one_forgets_the_block(self) -> None:
+        series = fading(40, 0.5)
+        stops = {blocks_until_stop(PaperRule(0.01, d, "one"), series) for d in (1, 10, 50)}
+        assert len(stops) == 1
+        assert len({blocks_until_stop(PaperRule(0.01, d), series) for d in (1, 10, 50)}) > 1
+
+    def test_decides_otherwise_for_a_larger_net(self) -> None:
+        series = fading(40, 0.5)
+        stops = [blocks_until_stop(PaperRule(0.01, 1), c * series) for c in (1.0, 1000.0)]
+        assert stops[0] == 8
+        assert stops[1] is None
+
+    @pytest.mark.parametrize("value", [0.0, 0.3, 5.0])
+    def test_equal_residuals_stop_at_the_eighth(self, value: float) -> None:
+        assert blocks_until_stop(PaperRule(0.01, 5), [value] * 20) == 8
+
+    def test_growth_counts_by_its_size(self) -> None:
+        assert blocks_until_stop(PaperRule(0.01, 5), np.arange(1.0, 30)) is None
+
+    def test_refuses_bad_settings(self) -> None:
+        with pytest.raises(ValueError, match="counted from 1"):
+            PaperRule(0.1, 0)
+        with pytest.raises(ValueError, match="'block' or 'one'"):
+            PaperRule(0.1, 1, "zero")  # type: ignore[arg-type]
+
+
+class TestRobustRule:
+    @given(deltas=st.lists(shares, min_size=1, max_size=20), power=st.integers(-200, 200))
+    def test_has_no_unit(self, deltas: list[float], power: int) -> None:
+        deltas = [max(delta, 1e-3) for delta in deltas]
+        unit = 2.0**power
+        plain, scaled = RobustRule(0.05, 0.01), RobustRule(0.05, 0.01 * unit)
+        for delta in deltas:
+            assert plain.update(delta) == scaled.update(delta * unit)
+        assert scaled.tail(9) == pytest.approx(plain.tail(9) * unit)
+
+    @given(
+        alpha=st.floats(0.1, 5),
+        b=st.floats(0, 2),
+        epsilon=st.sampled_from([0.01, 0.05, 0.1]),
+        n_left=st.integers(1, 200),
+    )
+    def test_on_an_exact_law_it_stops_late_enough_and_the_tail_bounds_the_rest(
+        self, alpha: float, b: float, epsilon: float, n_left: int
+    ) -> None:
+        series, rule = fading(400, alpha, b=b), RobustRule(epsilon)
+        n = blocks_until_stop(rule, series)
+        assert n is not None
+        assert abs(Law(1.0, alpha, b).slope(n)) / series[0] < epsilon * 1.001
+        assert rule.tail(n_left) >= 0.999 * series[n : n + n_left].sum()
+
+    @given(rate=st.floats(0.02, 2.0), n_left=st.integers(1, 200))
+    def test_the_tail_bounds_an_exponential_decay(self, rate: float, n_left: int) -> None:
+        series, rule = np.exp(-rate * np.arange(400.0)), RobustRule(0.05)
+        n = blocks_until_stop(rule, series)
+        assert n is not None
+        assert rule.tail(n_left) >= series[n : n + n_left].sum()
+
+    def test_the_tail_bounds_noisy_power_laws_most_of_the_time(self) -> None:
+        rng = np.random.default_rng(0)
+        held = []
+        for _ in range(100):
+            series = fading(100, rng.uniform(0.3, 3)) * np.exp(0.1 * rng.normal(size=100))
+            rule = RobustRule(0.05)
+            n = blocks_until_stop(rule, series)
+            assert n is not None
+            held.append(rule.tail(100 - n) >= series[n:].sum())
+        assert np.mean(held) >= 0.8
+
+    @given(rate=st.floats(0.1, 2.0), b=st.floats(0.01, 0.5))
+    def test_the_ceiling_bounds_what_does_not_grow(self, rate: float, b: float) -> None:
+        series, rule = np.exp(-rate * np.arange(100.0)) + b, RobustRule(0.05)
+        n = blocks_until_stop(rule, series)
+        assert n is not None
+        assert rule.ceiling(100 - n) >= series[n:].sum()
+
+    def test_waits_for_the_points_and_for_the_hits(self) -> None:
+        drop = [1.0, 0.0001, 0.0001, 0.0001, 0.0001, 0.0001, 0.0001, 0.0001]
+        assert blocks_until_stop(RobustRule(0.1), drop) == 4
+        assert blocks_until_stop(RobustRule(0.1, min_points=5), drop) == 6
+        assert blocks_until_stop(RobustRule(0.1, patience=5), drop) == 7
+
+    def test_hits_must_follow_each_other(self) -> None:
+        assert blocks_until_stop(RobustRule(0.05), [1.0, 0.1, 0.1, 0.9, 0.9]) is None
+
+    def test_stops_in_the_noise(self) -> None:
+        steep = [1.0, 0.5, 0.019, 0.021, 0.02, 0.02]
+        assert blocks_until_stop(RobustRule(1e-6, 0.01), steep) == 6
+
+    def test_few_points_take_the_steeper_law(self) -> None:
+        level = [1.0, 0.5, 0.5, 0.5, 0.5]
+        assert abs(fit_fading_law(np.array(level[:4])).slope(4)) < 0.02
+        assert blocks_until_stop(RobustRule(0.02), level) is None
+
+    @pytest.mark.parametrize("value", [0.3, 5.0])
+    def test_equal_residuals_are_stable_and_the_tail_says_so(self, value: float) -> None:
+        rule = RobustRule(0.05)
+        assert blocks_until_stop(rule, [value] * 20) == 4
+        assert rule.tail(10) == pytest.approx(10 * value)
+
+    @pytest.mark.parametrize("floor", [0.0, 0.1])
+    def test_zeros_stop_at_the_second(self, floor: float) -> None:
+        rule = RobustRule(0.05, floor)
+        assert blocks_until_stop(rule, [0.0] * 5) == 2
+        assert rule.tail(10) == 0
+
+    def test_a_first_residual_of_zero_gives_no_unit(self) -> None:
+        assert blocks_until_stop(RobustRule(0.05), [0.0, *fading(20, 1.0)]) is None
+
+    @given(st.lists(shares, min_size=1, max_size=30))
+    def test_a_memory_above_its_start_is_retrained_to_the_end(self, above: list[float]) -> None:
+        deltas = [1.0, *(1.0001 + share for share in above)]
+        assert blocks_until_stop(RobustRule(0.1), deltas) is None
+
+    def test_growth_after_a_fall_goes_on(self) -> None:
+        deltas = [1.0, 0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9]
+        assert blocks_until_stop(RobustRule(0.08), deltas) is None
+
+    def test_growth_may_be_taken_for_noise(self) -> None:
+        rule = RobustRule(0.1, growth="stop")
+        assert blocks_until_stop(rule, np.arange(1.0, 20)) == 4
+        assert rule.tail(10) == 40
+
+    @pytest.mark.parametrize(
+        "bad", [{"floor": -1.0}, {"floor": math.nan}, {"patience": 0}, {"growth": "grow"}]
+    )
+    def test_refuses_bad_settings(self, bad: Any) -> None:
+        with pytest.raises(ValueError, match=next(iter(bad))):
+            RobustRule(0.1, **bad)
