@@ -205,6 +205,14 @@ def test_no_residual_before_the_last_affected_block_counts(monkeypatch: pytest.M
     assert len(fed) == 4
 
 
+def test_blocks_without_rows_leave_no_residual() -> None:
+    people = make_people()
+    model = fitted(people, **HASTY)
+    model.forget(people_in(model, people, {3}))
+    receipt = model.forget(people_in(model, people, {1})[:1])
+    assert receipt.rebuilt == {"blocks": 5}  # 1 to 5: residuals of 1, 2, 4 and 5
+
+
 def test_published_rule_needs_eight_residuals() -> None:
     people = make_people(40)
     model = fitted(people, n_blocks=12, stop="paper", epsilon=1e9)

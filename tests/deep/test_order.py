@@ -147,7 +147,7 @@ def test_orders_differ_between_lanes_and_keys() -> None:
 
 
 def test_orders_are_even() -> None:
-    slots, n_keys = np.arange(6), 3000
+    slots, n_keys = np.arange(6), 1500
     first = [int(batches_of([slots], [0], key, 1).rows[0, 0, 0]) for key in range(n_keys)]
     counts = np.bincount(first, minlength=6)
     # Five standard deviations of a binomial count.

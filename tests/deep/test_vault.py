@@ -366,6 +366,14 @@ def test_abandoning_equal_bytes_spares_the_file_in_use(tmp_path: Path) -> None:
     assert same(entries(vault), [vector(i).numpy() for i in range(N)])
 
 
+def test_abandoning_spares_the_files_of_a_copy(tmp_path: Path) -> None:
+    vault = filled("files", tmp_path)
+    other = copy.copy(vault)
+    other.commit(other.prepare({0: vector(8)}))
+    vault.prepare({1: vector(9)}).abandon()
+    assert files(tmp_path) == other.files
+
+
 def test_the_next_change_clears_away_one_that_was_lost(tmp_path: Path) -> None:
     vault = filled("files", tmp_path)
     vault.prepare({0: vector(9)})
@@ -559,6 +567,15 @@ def test_a_loaded_vault_knows_its_size_on_disk(tmp_path: Path) -> None:
     assert state.decode(state.encode(vault)).bytes_on_disk == vault.bytes_on_disk > 4 * N * P
 
 
+@pytest.mark.parametrize("writeable", [True, False])
+def test_a_loaded_vault_has_memory_of_its_own(writeable: bool) -> None:
+    buffer = np.ones((3, P), np.float32)
+    buffer.flags.writeable = writeable
+    vault = Vault._from_state({"rows": buffer[:2], "present": np.ones(2, bool)})
+    vault.commit(vault.prepare({0: None}))
+    assert buffer.all()
+
+
 def test_a_loaded_vault_without_its_directory_says_so(tmp_path: Path) -> None:
     vault = state.decode(state.encode(filled("files", tmp_path)))
     with pytest.raises(CorruptFileError, match="checkpoint_dir"):
@@ -651,6 +668,13 @@ def test_destroy_leaves_an_empty_vault(kind: str, tmp_path: Path) -> None:
     assert entries(vault) == [None] * N
     assert not any(raw_bytes(vault, tmp_path))
     assert list(tmp_path.iterdir()) == []
+
+
+def test_destroy_names_files_that_were_not_there(tmp_path: Path) -> None:
+    vault = filled("files", tmp_path)
+    lost = str(name_of(vector(1).numpy()))
+    (tmp_path / HOME / f"{lost}.letheon-state").unlink()
+    assert vault.destroy() == Purge(missing=(lost,))
 
 
 def test_the_words_do_not_tell_the_numbers(kind: str, tmp_path: Path) -> None:

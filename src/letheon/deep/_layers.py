@@ -29,15 +29,11 @@ def _framed(x: Tensor, top: int, bottom: int, left: int, right: int) -> Tensor:
 
 
 def _spread(x: Tensor, stride: Pair) -> Tensor:
-    """Return (n, h, w, c) with stride - 1 zeros after every position but the last."""
+    """Return (n, h, w, c) with stride - 1 zeros after every position."""
     if stride == (1, 1):
         return x
-    _, height, width, _ = x.shape
-    gaps = functional.pad(
-        x[:, :, None, :, None, :], (0, 0, 0, stride[1] - 1, 0, 0, 0, stride[0] - 1)
-    )
-    whole = gaps.flatten(3, 4).flatten(1, 2)
-    return whole[:, : (height - 1) * stride[0] + 1, : (width - 1) * stride[1] + 1]
+    gaps = (0, 0, 0, stride[1] - 1, 0, 0, 0, stride[0] - 1)
+    return functional.pad(x[:, :, None, :, None, :], gaps).flatten(3, 4).flatten(1, 2)
 
 
 def _input_gradient(

@@ -73,11 +73,14 @@ class Stretch:
         lane as it is.
     epochs : int
         Passes over the slots.
+    rate : float
+        Factor of the learning rate, for optimisers by name.
     """
 
     number: int
     slots: tuple[Slots | None, ...]
     epochs: int
+    rate: float = 1.0
 
 
 @dataclass(frozen=True)
@@ -208,9 +211,8 @@ class Loop:
                 for epoch in range(stretch.epochs)
             ]
         )
-        rates = learning_rates(
-            batches.active, self._settings.schedule, self._settings.learning_rate
-        )
+        top = stretch.rate * self._settings.learning_rate
+        rates = learning_rates(batches.active, self._settings.schedule, top)
         n_steps = len(batches.rows) // stretch.epochs
         return _Plan(batches, rates, n_steps, batches.active.any(dim=0))
 

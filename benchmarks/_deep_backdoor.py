@@ -1,0 +1,140 @@
+"""Backdoors as in He et al.: does a pattern that somebody planted still work after they left."""
+
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from benchmarks._deep_data import Backdoor, plant
+from benchmarks._deep_models import SEED, Yardstick, accuracy, clocked, naive, percent, times, twin
+from benchmarks._deep_obliviate import Rule
+from benchmarks._report import Table
+from letheon.deep._blocks import blocks_of
+from letheon.measures import certifiability_from_predictions
+from letheon.rows import row_ids
+from letheon.seeds import seed_from
+
+__all__ = ["Case", "Planted", "backdoor_table", "owners_in", "planted"]
+
+COLUMNS = (
+    "rows", "owners", "method", "backdoor: before", "backdoor: naive", "backdoor: after",
+    "SAPE", "accuracy: before", "accuracy: naive", "accuracy: after", "share of work", "again ms",
+    "x naive",
+)  # fmt: skip
+NOTE = (
+    "Rows of other classes got a pattern of 4 white pixels and the label 0; they belong to the "
+    "owners, who leave in one request. *backdoor*: share of {n:,} test images with the pattern "
+    "(none of class 0) that are named 0. *before*: the method's own model; *naive*: the tuned net "
+    "retrained without the owners; *after*: the model after the request. *SAPE*: 100 |after - "
+    "naive| / (after + naive), 95 % interval in brackets: when both are near 0, a few images make "
+    "it large. *x naive*: that retrain over the request. Blocks of single owners: {blocks}{note}."
+)
+
+
+class Case(NamedTuple):
+    """So many backdoored rows, owned by somebody in a block (None: by several anywhere)."""
+
+    n_rows: int
+    n_owners: int
+    place: float | None = None
+
+
+class Planted(NamedTuple):
+    """One method on one case."""
+
+    case: Case
+    method: str
+    before: float
+    naive: float
+    after: float
+    sape: Any
+    accuracies: tuple[float, float, float]
+    work: float
+    wall: float
+    ratio: float
+
+
+def owners_in(case: Case, n_rows: int, n_blocks: int) -> list[int]:
+    """Return new ids, the single one in the block at `place` of all blocks."""
+    ids = np.arange(n_rows, n_rows + 100 * n_blocks)
+    if case.place is None:
+        return ids[: case.n_owners].tolist()
+    block = int(case.place * n_blocks)
+    found = blocks_of(row_ids(ids, len(ids)), seed_from(SEED), n_blocks)
+    return ids[found == block][: case.n_owners].tolist()
+
+
+def planted(
+    yardstick: Yardstick,
+    case: Case,
+    models: dict[str, Callable[[], Any]],
+    rules: dict[str, Sequence[Rule]],
+    n_blocks: int,
+) -> list[Planted]:
+    """Plant, train every method, let the owners leave, and ask for the pattern."""
+    data, device = yardstick.data, yardstick.device
+    backdoor = plant(data, case.n_rows, owners_in(case, len(data.y), n_blocks))
+    reference = naive(yardstick.recipe, device)
+    reference.fit(backdoor.data.X, backdoor.data.y, ids=backdoor.ids)
+    retrained = clocked(lambda: reference.forget(backdoor.owners), device)[1].wall
+    found = []
+    for name, make in models.items():
+        model = make().fit(backdoor.data.X, backdoor.data.y, ids=backdoor.ids)
+        for title, each in _variants(name, model, rules.get(name, ())):
+            found.append(
+                _asked(yardstick, case, backdoor, (title, model, each), reference, retrained)
+            )
+    return found
+
+
+def _variants(name: str, model: Any, rules: Sequence[Rule]) -> list[tuple[str, Any]]:
+    """Return copies with every rule; the model itself where there is no rule."""
+    if not rules:
+        return [(name, twin(model))]
+    return [(f"{name} {rule}", twin(model, **rule._asdict())) for rule in rules]
+
+
+def _asked(
+    yardstick: Yardstick,
+    case: Case,
+    backdoor: Backdoor,
+    method: tuple[str, Any, Any],
+    reference: Any,
+    retrained: float,
+) -> Planted:
+    title, before, model = method
+    somebody = int(np.flatnonzero(backdoor.ids < len(backdoor.ids))[-1])
+    model.forget([somebody])  # a copy has nothing loaded and captured
+    receipt, seconds = clocked(lambda: model.forget(backdoor.owners), yardstick.device)
+    answers = [each.predict(backdoor.X_test) for each in (before, reference, model)]
+    shares = [100 * float(np.mean(each == backdoor.targets)) for each in answers]
+    sape = certifiability_from_predictions(_share, backdoor.targets, answers[2], answers[1])
+    right = tuple(accuracy(each, yardstick.data) for each in (before, reference, model))
+    return Planted(
+        case, title, *shares, sape, right, receipt.work, seconds.wall, retrained / seconds.wall
+    )  # type: ignore[call-arg, arg-type]
+
+
+def _share(truth: Any, answers: Any) -> float:
+    return float(np.mean(truth == answers))
+
+
+def backdoor_table(found: list[Planted], yardstick: Yardstick, n_blocks: int, note: str) -> Table:
+    """Return all cases and methods."""
+    rows = []
+    for each in found:
+        low, high = each.sape.low, each.sape.high
+        interval = "" if low is None else f" [{low:.1f}, {high:.1f}]"
+        rows.append(
+            (
+                f"{each.case.n_rows:,}", each.case.n_owners, each.method, percent(each.before),
+                percent(each.naive), percent(each.after), f"{each.sape.value:.1f} %{interval}",
+                *map(percent, each.accuracies), percent(100 * each.work), 1000 * each.wall,
+                times(each.ratio),
+            )
+        )  # fmt: skip
+    places = {each.case.place for each in found if each.case.place is not None}
+    blocks = ", ".join(f"{int(place * n_blocks) + 1} of {n_blocks}" for place in sorted(places))
+    n_test = int(np.sum(yardstick.data.y_test != 0))
+    text = NOTE.format(n=n_test, blocks=blocks or "none", note=f"; {note}" if note else "")
+    return Table(f"Backdoors: {yardstick.data.describe()}", COLUMNS, rows, text)

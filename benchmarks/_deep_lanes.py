@@ -1,0 +1,197 @@
+"""Shards trained at once as lanes of one stacked net, against one after the other."""
+
+import time
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+from torch.utils.flop_counter import FlopCounterMode
+
+from benchmarks._deep_data import ImageSet
+from benchmarks._deep_models import Recipe, accuracy, clocked, percent, sisa, times
+from benchmarks._report import Table, Verdict
+
+__all__ = ["Ceilings", "Lanes", "floor_table", "lane_table", "lane_verdicts", "race"]
+
+LEAST = {"MLP": 5.0, "CNN": 2.0}
+COLUMNS = (
+    "net", "precision", "convolution", "S", "stacked: first call s", "stacked: again s",
+    "one by one: first call s", "one by one: again s", "x", "accuracy",
+)  # fmt: skip
+NOTE = (
+    "{recipe} per shard, {rows:,} images in all. *stacked*: all shards in one step of S lanes; *one "
+    "by one*: shard after shard, each with a loop of its own. *first call*: the fit{graphs}. "
+    "*again*: a request of one person in every shard, which trains all of them again with "
+    "everything loaded: rows on the device, batches made there, answers not included. *x*: one by "
+    "one over stacked, again, in the same precision."
+)
+FLOOR_COLUMNS = (
+    "net", "precision", "convolution", "S", "steps per epoch", "step us", "MB per step",
+    "bytes floor us", "GFLOP per step", "FLOP floor us", "step / larger floor",
+)  # fmt: skip
+FLOOR_NOTE = (
+    "One step of all lanes, from the time between callbacks after epochs. Bytes: parameters read "
+    "in both passes, gradient written and read, parameter and momentum read and written, 32 per "
+    "parameter; activations written and read, and their gradients likewise, counted as float32 (2 "
+    "bytes with bfloat16). Nothing of the way a convolution is computed is in it. FLOPs: those of "
+    "products and convolutions in both passes. Ceilings measured in this run: copy {copy:,.0f} "
+    "GB/s read and written; products {products}. No floor for launches, which rule small nets."
+)
+
+
+class Lanes(NamedTuple):
+    """One net in one precision: seconds of the first and of a later training, stacked or not."""
+
+    net: str
+    recipe: Recipe
+    n_shards: int
+    stacked: tuple[float, float]
+    single: tuple[float, float]
+    accuracy: float
+    step: float
+    n_steps: int
+    data: ImageSet
+
+    @property
+    def ratio(self) -> float:
+        """One by one over stacked."""
+        return self.single[1] / self.stacked[1]
+
+    def names(self) -> tuple[str, str, str, int]:
+        """Return the first cells of a row."""
+        conv = getattr(self.recipe.module, "conv", "")
+        return self.net, self.recipe.precision, conv, self.n_shards
+
+
+def race(data: ImageSet, recipe: Recipe, n_shards: int, device: str) -> Lanes:
+    """Train S shards twice in both ways."""
+    found: dict[str, tuple[float, float]] = {}
+    right = step = 0.0
+    n_steps = 0
+    for name, width in (("stacked", n_shards), ("single", 1)):
+        model = sisa(recipe, device, n_shards=n_shards, n_slices=1, lane_width=width)
+        first = clocked(lambda model=model: model.fit(data.X, data.y), device)[1]  # type: ignore[misc]
+        people = _one_of_each(model, 0)
+        again = clocked(lambda model=model, people=people: model.forget(people), device)[1]  # type: ignore[misc]
+        found[name] = first.wall, again.wall
+        if name == "stacked":
+            right = accuracy(model, data)
+            sizes = np.bincount(model.rows_.extra["shard"][model.rows_.alive])
+            n_steps = -(-int(sizes.max()) // recipe.batch_size)
+            step = _epoch_seconds(model) / n_steps
+    net = type(recipe.module).__name__
+    return Lanes(net, recipe, n_shards, found["stacked"], found["single"], right, step, n_steps, data)  # fmt: skip
+
+
+def _one_of_each(model: Any, skip: int) -> list[int]:
+    """Return somebody of every shard."""
+    rows = model.rows_
+    shards = np.where(rows.alive, rows.extra["shard"], -1)
+    return [int(np.flatnonzero(shards == shard)[skip]) for shard in range(int(model.n_shards))]
+
+
+def _epoch_seconds(model: Any) -> float:
+    """Return the median time between callbacks while all shards train again."""
+    stamps: list[float] = []
+    model.forget(_one_of_each(model, 0), callback=lambda _: stamps.append(time.perf_counter()))
+    return float(np.median(np.diff(stamps)))
+
+
+class Ceilings:
+    """How fast the device copies and multiplies, measured here."""
+
+    def __init__(self, device: str) -> None:
+        self.device = device
+        large = device == "cuda"
+        self.copy = self._copy(2**28 if large else 2**24)
+        self.products = {name: self._product(name, 8192 if large else 1024) for name in _TYPES}
+
+    def _copy(self, n: int) -> float:
+        """Return bytes per second, read and written."""
+        source = torch.zeros(n, device=self.device)
+        target = torch.empty_like(source)
+        return 8 * n / self._best(lambda: target.copy_(source))
+
+    def _product(self, precision: str, n: int) -> float:
+        """Return floating-point operations per second of a square product."""
+        one = torch.randn(n, n, device=self.device).to(_TYPES[precision])
+        out, allowed = torch.empty_like(one), torch.backends.cuda.matmul.allow_tf32
+        torch.backends.cuda.matmul.allow_tf32 = precision == "tf32"
+        try:
+            return 2 * n**3 / self._best(lambda: torch.mm(one, one, out=out))
+        finally:
+            torch.backends.cuda.matmul.allow_tf32 = allowed
+
+    def _best(self, call: Callable[[], Any]) -> float:
+        for _ in range(3):
+            call()
+        return min(
+            clocked(lambda: [call() for _ in range(10)], self.device)[1].wall / 10 for _ in range(3)
+        )
+
+    def describe(self) -> str:
+        """Say the rates of products."""
+        return ", ".join(f"{name} {rate / 1e12:,.2f} TFLOP/s" for name, rate in self.products.items())
+
+
+_TYPES = {"float32": torch.float32, "tf32": torch.float32, "bfloat16": torch.bfloat16}
+
+
+def _counted(lanes: Lanes) -> tuple[float, float]:
+    """Return bytes and operations of one step of all lanes."""
+    module = lanes.recipe.module(lanes.data.X.shape[1:], 10)
+    x = torch.from_numpy(lanes.data.X[: lanes.recipe.batch_size]).float()
+    sizes: list[int] = []
+    for part in module.modules():
+        if not list(part.children()):
+            part.register_forward_hook(lambda _, __, out: sizes.append(out.numel()))
+    with FlopCounterMode(display=False) as counter:
+        module(x).sum().backward()
+    n_parameters = sum(part.numel() for part in module.parameters())
+    width = 2 if lanes.recipe.precision == "bfloat16" else 4
+    moved = 32 * n_parameters + 4 * width * sum(sizes)
+    return lanes.n_shards * moved, lanes.n_shards * float(counter.get_total_flops())
+
+
+def lane_table(found: list[Lanes], device: str) -> Table:
+    """Return all nets and precisions."""
+    rows = [
+        (*each.names(), *each.stacked, *each.single, times(each.ratio), percent(each.accuracy))
+        for each in found
+    ]
+    graphs = ", with one CUDA graph captured per loop" if device == "cuda" else ""
+    recipes = "; ".join(dict.fromkeys(f"{each.net}: {each.recipe}" for each in found[:1] + found[-1:]))
+    note = NOTE.format(recipe=recipes, rows=len(found[0].data.y), graphs=graphs)
+    return Table(f"Stacked shards: {found[0].data.describe()}", COLUMNS, rows, note)
+
+
+def floor_table(found: list[Lanes], ceilings: Ceilings) -> Table:
+    """Hold the time of a step against what bytes and operations would take."""
+    rows = []
+    for each in found:
+        moved, operations = _counted(each)
+        floors = moved / ceilings.copy, operations / ceilings.products[each.recipe.precision]
+        rows.append(
+            (
+                *each.names(), each.n_steps, 1e6 * each.step, moved / 1e6, 1e6 * floors[0],
+                operations / 1e9, 1e6 * floors[1], each.step / max(floors),
+            )
+        )  # fmt: skip
+    note = FLOOR_NOTE.format(copy=ceilings.copy / 1e9, products=ceilings.describe())
+    return Table("Stacked shards: time against the floor", FLOOR_COLUMNS, rows, note)
+
+
+def lane_verdicts(found: list[Lanes], device: str) -> list[Verdict]:
+    """Judge the fastest stacked run against the fastest one by one, per net, on a GPU."""
+    verdicts = []
+    for net, least in LEAST.items() if device == "cuda" else ():
+        mine = [each for each in found if each.net == net]
+        if not mine:
+            continue
+        stacked = min(mine, key=lambda each: each.stacked[1])
+        single = min(mine, key=lambda each: each.single[1])
+        ratio = single.single[1] / stacked.stacked[1]
+        what = f"{net}, {stacked.n_shards} shards, fastest one by one over fastest stacked"
+        verdicts.append(Verdict(what, times(ratio), f">= {least:g}x", ratio >= least))
+    return verdicts

@@ -1,0 +1,320 @@
+"""DeepObliviate: what a request costs, how near it comes to a retrain, and how residuals go."""
+
+from collections.abc import Iterable, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from benchmarks._deep_models import (
+    Request,
+    Yardstick,
+    accuracy,
+    agreement,
+    clocked,
+    percent,
+    points,
+    request,
+    times,
+    twin,
+)
+from benchmarks._report import Table, Verdict
+
+__all__ = [
+    "Blocked",
+    "Rule",
+    "Run",
+    "block_table",
+    "obliviate_table",
+    "obliviate_verdicts",
+    "residual_table",
+    "runs_of",
+]
+
+FASTER, AGREES, NEAR = 20.0, 98.0, 0.3
+LAGS = (0, 1, 2, 4, 8, 16, 32, 64)
+UNIFORM, FIRST = "uniform", "first block"
+COLUMNS = (
+    "rule", "who leaves", "requests", "blocks", "share of data", "again ms", "x naive", "x by cpu",
+    "first use ms", "agrees: exact", "agrees: naive", "accuracy - naive", "estimated tail",
+    "true distance",
+)  # fmt: skip
+NOTE = (
+    "{net}. *uniform*: one person in each of blocks {places}, each on a copy of the same model; "
+    "means. *first block*: one person there. Others: random people. *again*: the clock's time of "
+    "the request with everything loaded{graphs}; *first use*: the first request of a copy, of one "
+    "person in the last block, which loads and captures. *x naive*: {naive:.3g} s of the tuned "
+    "naive retrain over it ({cpu:.3g} s of the processor). *agrees*: equal answers on "
+    "{n_test:,} test images with training the blocks again to the end (epsilon 0, exact), and with "
+    "the tuned naive retrain. *do nothing*: the model before. *naive, other seed*: how far two "
+    "naive retrains agree. *estimated tail*: what the receipt says is left, in L1; *true distance*: "
+    "what is left. The block model's own accuracy is {accuracy}, its fit {fit:.3g} s."
+)
+BLOCK_COLUMNS = (
+    "block", "blocks retrained", "share of data", "again ms", "x naive", "agrees: exact",
+    "agrees: naive", "estimated tail", "ceiling", "true distance", "do nothing",
+)  # fmt: skip
+BLOCK_NOTE = (
+    "One row per request, rule {rule}. *ceiling*: the tail if no later residual exceeds the last "
+    "two. *true distance*: L1 between the parameters and those of training the blocks again to the "
+    "end. *do nothing*: the same for the model before. The receipt is honest where the true "
+    "distance is not above the estimate; it was above in {above} of {n}."
+)
+RESIDUAL_NOTE = (
+    "Delta_t / ||V_t||_1: how far one person changes the movement of the t-th block after theirs, "
+    "relative to that movement. He et al. observe a decay. *grows* counts positions whose largest "
+    "value is above twice the first: {n_growing} of {n}. Blocks are counted from 1."
+)
+
+
+class Rule(NamedTuple):
+    """When a request stops to retrain."""
+
+    stop: str
+    epsilon: float
+
+    def __str__(self) -> str:
+        """Say the rule in a few words."""
+        return f"{self.stop}, {self.epsilon:g}"
+
+
+class Exact(NamedTuple):
+    """The blocks trained again to the end: answers, parameters, and relative residuals."""
+
+    answers: NDArray[Any]
+    flat: NDArray[np.float32]
+    residuals: list[float]
+
+
+class Blocked:
+    """A block model on a yardstick's rows, and exact retrains of it."""
+
+    def __init__(self, model: Any, yardstick: Yardstick) -> None:
+        data, self.device = yardstick.data, yardstick.device
+        self.model, self.yardstick, self.data = model, yardstick, data
+        self.fit = clocked(lambda: model.fit(data.X, data.y), self.device)[1]
+        self.answers = model.predict(data.X_test)
+        self.block: NDArray[np.int64] = model.rows_.extra["block"].copy()
+        self.warm_up = self.person(self.n_blocks - 1, skip=1)
+        self._exact: dict[tuple[int, ...], Exact] = {}
+
+    @property
+    def n_blocks(self) -> int:
+        """Number of blocks."""
+        return int(self.model.n_blocks)
+
+    def person(self, block: int, skip: int = 0) -> int:
+        """Return somebody of a block, counted from 0."""
+        return int(np.flatnonzero(self.block == block)[skip])
+
+    def crowd(self, n_people: int, seed: int) -> list[int]:
+        """Return random people."""
+        everybody = np.delete(np.arange(len(self.block)), self.warm_up)
+        return np.random.default_rng(seed).choice(everybody, n_people, replace=False).tolist()
+
+    def exact(self, people: list[int]) -> Exact:
+        """Return what training the blocks again to the end gives; made once."""
+        key = tuple(people)
+        if key not in self._exact:
+            model = twin(self.model, epsilon=0.0)
+            model.forget([self.warm_up])
+            model.forget(people)
+            answers = model.predict(self.data.X_test)
+            first = int(self.block[people].min())
+            self._exact[key] = Exact(answers, _flat(model), _residuals(self.model, model, first))
+        return self._exact[key]
+
+
+def _flat(model: Any) -> NDArray[np.float32]:
+    flat: NDArray[np.float32] = model.nets_.flat[0].cpu().numpy()
+    return flat
+
+
+def _residuals(old: Any, new: Any, first: int) -> list[float]:
+    """Return Delta_i / ||V_i||_1 from block `first` on; somebody else left the last block too."""
+    found = []
+    for i in range(first, int(old.n_blocks) - 1):
+        moved = old.vault_.get(i + 1) - old.vault_.get(i)
+        other = new.vault_.get(i + 1) - new.vault_.get(i)
+        length = float(moved.abs().sum())
+        found.append(float((other - moved).abs().sum()) / length if length else 0.0)
+    return found
+
+
+class Run(NamedTuple):
+    """One request under one rule."""
+
+    rule: Rule
+    who: str
+    block: int
+    request: Request
+    exactly: float
+    naively: float
+    gain: float
+    tail: float
+    ceiling: float
+    distance: float
+    idle: float
+
+
+def runs_of(
+    blocked: Blocked, rules: Sequence[Rule], blocks: Sequence[int], crowds: Iterable[int]
+) -> list[Run]:
+    """Make every request under every rule, each on a copy; retrain naively between rules."""
+    cases = [(UNIFORM, [blocked.person(block)]) for block in blocks]
+    cases += [(FIRST, [blocked.person(0)])]
+    cases += [(f"{n:,} people", blocked.crowd(n, seed=n)) for n in crowds]
+    found = []
+    for rule in rules:
+        found += [_run(blocked, rule, who, people) for who, people in cases]
+        blocked.yardstick.look()
+    return found
+
+
+def _run(blocked: Blocked, rule: Rule, who: str, people: list[int]) -> Run:
+    exact, data = blocked.exact(people), blocked.data
+    model = twin(blocked.model, **rule._asdict())
+    made = request(model, people, blocked.device, blocked.warm_up)
+    answers, estimates = model.predict(data.X_test), made.receipt.estimates
+    return Run(
+        rule,
+        who,
+        int(blocked.block[people].min()),
+        made,
+        agreement(answers, exact.answers),
+        agreement(answers, blocked.yardstick.answers),
+        100 * float(np.mean(answers == data.y_test)) - blocked.yardstick.accuracy,
+        estimates["residual_tail"],
+        estimates["residual_ceiling"],
+        float(np.abs(_flat(model) - exact.flat).sum()),
+        float(np.abs(_flat(blocked.model) - exact.flat).sum()),
+    )
+
+
+def _mean(values: Iterable[float]) -> float:
+    return float(np.mean(list(values)))
+
+
+def obliviate_table(blocked: Blocked, runs: list[Run], other: NDArray[Any]) -> Table:
+    """Return one row per rule and kind of request, means where there are several."""
+    groups: dict[tuple[Rule, str], list[Run]] = {}
+    for run in runs:
+        groups.setdefault((run.rule, run.who), []).append(run)
+    rows = [_row(blocked.yardstick, rule, who, mine) for (rule, who), mine in groups.items()]
+    rows += [_idle_row(blocked), _other_row(blocked.yardstick, other)]
+    yardstick, graphs = blocked.yardstick, " and captured" if blocked.device == "cuda" else ""
+    places = ", ".join(str(run.block + 1) for run in groups[runs[0].rule, UNIFORM])
+    note = NOTE.format(
+        net=_words(blocked.model),
+        places=places,
+        graphs=graphs,
+        naive=yardstick.seconds.wall,
+        cpu=yardstick.seconds.cpu,
+        n_test=len(blocked.data.y_test),
+        accuracy=percent(accuracy(blocked.model, blocked.data)),
+        fit=blocked.fit.wall,
+    )
+    return Table(f"DeepObliviate: {blocked.data.describe()}", COLUMNS, rows, note)
+
+
+def _words(model: Any) -> str:
+    return (
+        f"{model.n_blocks} blocks, {model.epochs} pass(es) over each, batch {model.batch_size}, "
+        f"rate {model.learning_rate:g}, momentum {model.momentum:g}"
+    )
+
+
+def _row(yardstick: Yardstick, rule: Rule, who: str, runs: list[Run]) -> tuple[Any, ...]:
+    wall = _mean(run.request.seconds.wall for run in runs)
+    cpu = _mean(run.request.seconds.cpu for run in runs)
+    blocks = [run.request.receipt.rebuilt["blocks"] for run in runs]
+    most = f" (most {max(blocks)})" if len(blocks) > 1 else ""
+    return (
+        str(rule), who, len(runs), f"{np.mean(blocks):.1f}{most}",
+        percent(100 * _mean(run.request.receipt.work for run in runs)), 1000 * wall,
+        times(yardstick.seconds.wall / wall), times(yardstick.seconds.cpu / cpu),
+        1000 * _mean(run.request.first_use for run in runs),
+        percent(_mean(run.exactly for run in runs)), percent(_mean(run.naively for run in runs)),
+        points(_mean(run.gain for run in runs)), _mean(run.tail for run in runs),
+        _mean(run.distance for run in runs),
+    )  # fmt: skip
+
+
+def _idle_row(blocked: Blocked) -> tuple[Any, ...]:
+    exact = _mean(agreement(blocked.answers, each.answers) for each in blocked._exact.values())
+    away = _mean(
+        float(np.abs(_flat(blocked.model) - each.flat).sum()) for each in blocked._exact.values()
+    )
+    naive = agreement(blocked.answers, blocked.yardstick.answers)
+    gain = accuracy(blocked.model, blocked.data) - blocked.yardstick.accuracy
+    gap = [""] * 7
+    return ("do nothing", "", *gap, percent(exact), percent(naive), points(gain), "", away)
+
+
+def _other_row(yardstick: Yardstick, other: NDArray[Any]) -> tuple[Any, ...]:
+    gain = 100 * float(np.mean(other == yardstick.data.y_test)) - yardstick.accuracy
+    agrees = percent(agreement(other, yardstick.answers))
+    return ("naive, other seed", "", *[""] * 8, agrees, points(gain), "", "")
+
+
+def block_table(blocked: Blocked, runs: list[Run], rule: Rule) -> Table:
+    """Return the requests of one person under one rule, by block."""
+    mine = [run for run in runs if run.rule == rule and run.who in {UNIFORM, FIRST}]
+    mine.sort(key=lambda run: run.block)
+    naive = blocked.yardstick.seconds.wall
+    rows = [
+        (
+            run.block + 1,
+            run.request.receipt.rebuilt["blocks"],
+            percent(100 * run.request.receipt.work),
+            1000 * run.request.seconds.wall,
+            times(naive / run.request.seconds.wall),
+            percent(run.exactly),
+            percent(run.naively),
+            run.tail,
+            run.ceiling,
+            run.distance,
+            run.idle,
+        )
+        for run in mine
+    ]
+    above = sum(run.distance > run.tail * 1.001 for run in mine)
+    note = BLOCK_NOTE.format(rule=rule, above=above, n=len(mine))
+    title = f"DeepObliviate by block: {blocked.data.name}"
+    return Table(title, BLOCK_COLUMNS, rows, note)
+
+
+def residual_table(blocked: Blocked, blocks: Iterable[int]) -> tuple[Table, dict[int, list[float]]]:
+    """Return relative residuals by block and lag, and whole series for a picture."""
+    series = {block: blocked.exact([blocked.person(block)]).residuals for block in {0, *blocks}}
+    series = {block: values for block, values in sorted(series.items()) if values}
+    rows = []
+    for block, values in series.items():
+        cells = [f"{values[lag]:.3g}" if lag < len(values) else "" for lag in LAGS]
+        largest = int(np.argmax(values))
+        rows.append((block + 1, *cells, f"{max(values):.3g} at t={largest}"))
+    n_growing = sum(max(values) > 2 * values[0] for values in series.values())
+    note = RESIDUAL_NOTE.format(n_growing=n_growing, n=len(series))
+    columns = ("block", *(f"t={lag}" for lag in LAGS), "largest")
+    title = f"Residual memory of one person by block: {blocked.data.name}"
+    return Table(title, columns, rows, note), series
+
+
+def obliviate_verdicts(blocked: Blocked, runs: list[Run], rule: Rule) -> list[Verdict]:
+    """Judge one person, mean over uniform blocks, on a CPU."""
+    if blocked.device != "cpu":
+        return []
+    mine = [run for run in runs if run.rule == rule and run.who == UNIFORM]
+    ratio = blocked.yardstick.seconds.wall / _mean(run.request.seconds.wall for run in mine)
+    exactly, naively = _mean(run.exactly for run in mine), _mean(run.naively for run in mine)
+    gap = abs(_mean(run.gain for run in mine))
+    what = f"{blocked.data.name} CNN, {blocked.n_blocks} blocks, one person, {rule}"
+    return [
+        Verdict(f"{what}: naive over request", times(ratio), f">= {FASTER:g}x", ratio >= FASTER),
+        Verdict(f"{what}: agrees with retrained blocks", percent(exactly), f">= {AGREES:g} %",
+                exactly >= AGREES),
+        Verdict(f"{what}: agrees with naive", percent(naively), f">= {AGREES:g} %",
+                naively >= AGREES),
+        Verdict(f"{what}: accuracy beside naive", f"{gap:.2f} points", f"<= {NEAR:g} points",
+                gap <= NEAR),
+    ]  # fmt: skip

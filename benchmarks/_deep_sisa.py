@@ -1,0 +1,127 @@
+"""SISA of nets: accuracy and cost by shards and slices."""
+
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from benchmarks._deep_models import (
+    SMALL_CNN,
+    Recipe,
+    Yardstick,
+    accuracy,
+    agreement,
+    clocked,
+    percent,
+    points,
+    sisa,
+    times,
+)
+from benchmarks._report import Seconds, Table, Verdict
+
+__all__ = ["SHARD_RECIPE", "Sharded", "fitted", "sharded", "sisa_table", "sisa_verdict"]
+
+# Shards have few rows: smaller batches and one pass more than the naive net takes.
+SHARD_RECIPE = Recipe(3, 32, 0.1, module=SMALL_CNN)
+COLUMNS = (
+    "S", "R", "who leaves", "share of work", "again s", "x naive", "fit s (first call)",
+    "accuracy", "accuracy - naive", "agrees: naive", "digest of a fresh fit",
+)  # fmt: skip
+NOTE = (
+    "{recipe} per shard, mean of the shards' probabilities. Requests one after the other on one "
+    "model, everything loaded{lanes}. *1 person*: mean of {singles}. *x naive*: {naive:.3g} s of "
+    "the tuned naive retrain over it. *digest of a fresh fit*: whether the model after all "
+    "requests has the digest of a new model fitted on the rows that are left; then its answers "
+    "agree with that fit's on everything."
+)
+
+
+class Sharded(NamedTuple):
+    """Requests of one size on one model."""
+
+    n_shards: int
+    n_slices: int
+    n_people: int
+    work: float
+    seconds: Seconds
+    fit: float
+    accuracy: float
+    agrees: float
+    same: bool | None
+
+
+def fitted(data: Any, device: str, shape: tuple[int, int], ids: Any = None) -> tuple[Any, float]:
+    """Return a model of S shards and R slices, and the time of its fit."""
+    model = sisa(SHARD_RECIPE, device, n_shards=shape[0], n_slices=shape[1])
+    seconds = clocked(lambda: model.fit(data.X, data.y, ids=ids), device)[1]
+    return model, seconds.wall
+
+
+def sharded(
+    yardstick: Yardstick,
+    shape: tuple[int, int],
+    crowds: Sequence[int],
+    singles: int,
+    *,
+    compare: bool,
+) -> list[Sharded]:
+    """Fit, let people leave, and compare with a fresh fit in the end."""
+    data, device = yardstick.data, yardstick.device
+    model, fit = fitted(data, device, shape)
+    answers = model.predict(data.X_test)
+    right, agrees = accuracy(model, data), agreement(answers, yardstick.answers)
+    leaving = np.random.default_rng(5).permutation(len(data.y)).tolist()
+    found = []
+    for n_people in crowds:
+        repeats = singles if n_people == 1 else 1
+        work, times_taken = [], []
+        for _ in range(repeats):
+            people = [leaving.pop() for _ in range(n_people)]
+            receipt, seconds = clocked(lambda people=people: model.forget(people), device)  # type: ignore[misc]
+            work.append(receipt.work)
+            times_taken.append(seconds)
+        mean = Seconds(*np.mean(times_taken, axis=0).tolist())
+        found.append(
+            Sharded(*shape, n_people, float(np.mean(work)), mean, fit, right, agrees, None)
+        )
+    same = _is_fresh(model, data, device, shape) if compare else None
+    return [each._replace(same=same) for each in found]
+
+
+def _is_fresh(model: Any, data: Any, device: str, shape: tuple[int, int]) -> bool:
+    """Whether a new model on the rows that are left has the same digest."""
+    left = np.sort(np.asarray(model.ids_, np.int64))
+    rest = data._replace(X=data.X[left], y=data.y[left])
+    fresh, _ = fitted(rest, device, shape, ids=left)
+    return bool(fresh.digest() == model.digest())
+
+
+def sisa_table(found: list[Sharded], yardstick: Yardstick, singles: int) -> Table:
+    """Return all shapes and sizes of requests."""
+    naive = yardstick.seconds.wall
+    rows = []
+    for each in found:
+        people = "1 person" if each.n_people == 1 else f"{each.n_people} people"
+        same = {None: "not compared", True: "equal", False: "DIFFERENT"}[each.same]
+        rows.append(
+            (
+                each.n_shards, each.n_slices, people, percent(100 * each.work), each.seconds.wall,
+                times(naive / each.seconds.wall), each.fit, percent(each.accuracy),
+                points(each.accuracy - yardstick.accuracy), percent(each.agrees), same,
+            )
+        )  # fmt: skip
+    lanes = ", all shards as lanes of one stacked net" if yardstick.device == "cuda" else ""
+    note = NOTE.format(recipe=SHARD_RECIPE, lanes=lanes, singles=singles, naive=naive)
+    return Table(f"SISA: {yardstick.data.describe()}", COLUMNS, rows, note)
+
+
+def sisa_verdict(found: list[Sharded]) -> Verdict:
+    """Judge that nothing is left of those who left."""
+    compared = [each for each in found if each.same is not None]
+    n_same = sum(bool(each.same) for each in compared)
+    return Verdict(
+        "SISA of nets: digest after requests is that of a fresh fit",
+        f"{n_same} of {len(compared)}",
+        "all",
+        n_same == len(compared),
+    )

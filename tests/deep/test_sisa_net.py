@@ -1,0 +1,485 @@
+"""SISA for nets: after any sequence of requests the bytes of a fresh fit."""
+
+import copy
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from sklearn.base import clone
+from sklearn.utils.estimator_checks import parametrize_with_checks
+from torch import Tensor, nn
+
+import letheon
+from letheon import SISANetClassifier, checks
+from letheon.deep import MLP, _sisa
+from letheon.deep._loop import Loop
+from letheon.deep._vault import Vault
+from letheon.exceptions import (
+    ChangedParametersError,
+    CheckpointError,
+    CheckpointWarning,
+    EmptyModelError,
+    ShardingWarning,
+    TrainingError,
+    UnknownIdError,
+)
+from tests.sharded.people import People, examples, make_people
+
+TINY: dict[str, Any] = {
+    "module": MLP(widths=(4,)),
+    "n_shards": 3,
+    "epochs": 3,
+    "batch_size": 4,
+    "device": "cpu",
+    "random_state": 7,
+}
+NETS = (
+    MLP(widths=()),
+    MLP(widths=(3,)),
+    MLP(widths=(3,), dropout=0.5),
+    MLP(widths=(3,), batch_norm=True),
+)
+
+
+def fitted(people: People, **settings: Any) -> SISANetClassifier:
+    return SISANetClassifier(**{**TINY, **settings}).fit(people.X, people.y, ids=people.ids)
+
+
+def refitted(model: SISANetClassifier, people: People) -> SISANetClassifier:
+    fresh: SISANetClassifier = clone(model).set_params(random_state=model.seed_)
+    return fresh.fit(people.X, people.y, ids=people.ids)
+
+
+def joined(one: People, two: People) -> People:
+    return People(*(np.concatenate(parts) for parts in zip(one, two, strict=True)))
+
+
+@st.composite
+def stories(draw: st.DrawFn) -> tuple[dict[str, Any], list[list[int]], bool]:
+    """Settings, requests one after the other, and whether the first to leave come back."""
+    settings = {
+        "module": draw(st.sampled_from(NETS)),
+        "n_shards": draw(st.integers(1, 4)),
+        "n_slices": draw(st.integers(1, 3)),
+        "epochs": draw(st.integers(2, 3)),
+        "lane_width": draw(st.sampled_from([None, 1, 2, 4])),
+        "optimizer": draw(st.sampled_from(["sgd", "adam", "adamw"])),
+        "schedule": draw(st.sampled_from(["constant", "cosine", "one-cycle"])),
+        "batch_size": draw(st.integers(2, 5)),
+        "random_state": draw(st.integers(0, 2**128 - 1)),
+    }
+    leaving = draw(st.permutations(range(12)))[: draw(st.integers(1, 6))]
+    cut = draw(st.integers(0, len(leaving)))
+    requests = [part for part in (leaving[:cut], leaving[cut:]) if part]
+    return settings, requests, draw(st.booleans())
+
+
+@pytest.mark.filterwarnings("ignore::letheon.exceptions.ShardingWarning")
+@examples(200)
+@given(stories(), st.integers(0, 50))
+def test_requests_end_in_the_bytes_of_a_fresh_fit(
+    story: tuple[dict[str, Any], list[list[int]], bool], seed: int
+) -> None:
+    settings, requests, come_back = story
+    people = make_people(14, seed=seed)
+    model = fitted(people, **settings)
+    rest = people
+    for request in requests:
+        rest = rest.without(request)
+        model.forget(request)
+    if come_back:
+        again = people.without(set(people.ids.tolist()) - set(requests[0]))
+        model.learn(again.X, again.y, ids=again.ids)
+        rest = joined(rest, again)
+    fresh = refitted(model, rest)
+    assert fresh.digest() == model.digest()
+    assert np.array_equal(fresh.predict_proba(people.X), model.predict_proba(people.X))
+
+
+def test_one_by_one_at_once_and_in_any_order_are_the_same() -> None:
+    people = make_people(30, seed=1)
+    digests = set()
+    for requests in ([[1, 2, 3]], [[3], [1], [2]], [[2, 1], [3]]):
+        model = fitted(people, n_slices=2)
+        for request in requests:
+            model.forget(request)
+        digests.add(model.digest())
+    assert len(digests) == 1
+
+
+@pytest.mark.parametrize("lane_width", [1, 2, 3, 5])
+def test_only_touched_shards_are_trained(lane_width: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    people = make_people(30, seed=2)
+    model = fitted(people, n_shards=5, n_slices=2, lane_width=lane_width)
+    shard = int(model.rows_.extra["shard"][0])
+    seen: list[int] = []
+    original = Loop.train
+
+    def spy(self: Loop, flat: Tensor, stretch: Any, *args: Any) -> Tensor:
+        lanes = self._lanes.tolist()
+        seen.extend(
+            lane for lane, slots in zip(lanes, stretch.slots, strict=True) if slots is not None
+        )
+        return original(self, flat, stretch, *args)
+
+    monkeypatch.setattr(Loop, "train", spy)
+    receipt = model.forget([int(people.ids[0])])
+    assert set(seen) == {shard}
+    assert receipt.rebuilt["shards"] == 1
+    assert receipt.work < 0.5
+
+
+def test_a_late_slice_starts_from_the_state_before_it() -> None:
+    people = make_people(60, seed=3)
+    model = fitted(people, n_shards=2, n_slices=3)
+    slices = model.rows_.extra["slice"]
+    works = [model_work(people, int(people.ids[slices == number][0])) for number in range(3)]
+    assert works[0] > works[1] > works[2]
+
+
+def model_work(people: People, person: int) -> float:
+    return fitted(people, n_shards=2, n_slices=3).forget([person]).work
+
+
+def test_starting_after_the_slice_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Planted: a retrain that starts from a state which saw the person."""
+    people = make_people(60, seed=3)
+    model = fitted(people, n_shards=2, n_slices=3)
+    person = int(people.ids[model.rows_.extra["slice"] == 1][0])
+    original = SISANetClassifier._job
+
+    def late(self: Any, workshop: Any, vault: Any, shard: int, first: int, notes: Any) -> Any:
+        return original(self, workshop, vault, shard, first + 1, notes)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(SISANetClassifier, "_job", late)
+        model.forget([person])
+    assert refitted(model, people.without([person])).digest() != model.digest()
+
+
+def test_a_lane_that_looks_at_its_neighbours_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Planted: gradients of all lanes are mixed a little."""
+    people = make_people(30, seed=4)
+    original = _sisa.Workshop.loop
+
+    def mixing(self: Any, lanes: Any, group: int) -> Loop:
+        loop = original(self, lanes, group)
+        step = loop._optimizer.step
+        if "mixed" not in vars(loop):
+            vars(loop)["mixed"] = True
+            mean = lambda given: given._replace(  # noqa: E731
+                gradient=given.gradient + 1e-3 * given.gradient.mean(dim=0)
+            )
+            monkeypatch.setattr(loop._optimizer, "step", lambda given: step(mean(given)))
+        return loop
+
+    monkeypatch.setattr(_sisa.Workshop, "loop", mixing)
+    model = fitted(people, lane_width=3)
+    model.forget([0])
+    assert refitted(model, people.without([0])).digest() != model.digest()
+
+
+def test_shards_are_isolated() -> None:
+    """What one shard becomes does not depend on the rows of another, at the same lane width."""
+    people = make_people(30, seed=5)
+    one = fitted(people, lane_width=3)
+    shards = one.rows_.extra["shard"]
+    X = people.X.copy()
+    X[shards == 1] *= -3.0
+    two = fitted(people._replace(X=X), lane_width=3)
+    assert torch.equal(one.nets_.flat[[0, 2]], two.nets_.flat[[0, 2]])
+    assert not torch.equal(one.nets_.flat[1], two.nets_.flat[1])
+
+
+def test_every_shard_starts_from_weights_of_its_own() -> None:
+    model = fitted(make_people(30), lane_width=3)
+    template = model._workshop().template
+    starts = [template.initial(shard) for shard in range(3)]
+    assert not torch.equal(starts[0], starts[1])
+    assert not torch.equal(starts[1], starts[2])
+
+
+def test_last_row_of_a_class() -> None:
+    people = make_people(20, seed=6)
+    people.y[people.ids == 0] = 9
+    rest = people.without([0])
+    model = fitted(people)
+    receipt = model.forget([0])
+    assert model.classes_.tolist() == sorted(set(rest.y.tolist()))
+    assert receipt.rebuilt == {"retrains": 1}
+    assert refitted(model, rest).digest() == model.digest()
+    with pytest.raises(EmptyModelError, match="only one class"):
+        model.forget(rest.ids[rest.y != rest.y[0]].tolist())
+
+
+def test_a_new_class_is_learned() -> None:
+    people = make_people(20, seed=7)
+    model = fitted(people.without([3]))
+    more = People(people.X[:2], np.array([8, 8]), np.array([3, 99]))
+    model.learn(more.X, more.y, ids=more.ids)
+    assert 8 in model.classes_
+    assert refitted(model, joined(people.without([3]), more)).digest() == model.digest()
+
+
+def test_shards_without_people_do_not_answer() -> None:
+    people = make_people(4, seed=8)
+    with pytest.warns(ShardingWarning, match="some shards stay empty"):
+        model = fitted(people, n_shards=12)
+    assert 0 < sum(model.nets_.answers) < 12
+    shares = model.predict_proba(people.X)
+    assert np.allclose(shares.sum(axis=1), 1.0)
+    with pytest.warns(ShardingWarning):
+        fresh = refitted(model, people)
+    assert fresh.digest() == model.digest()
+
+
+def test_a_shard_that_loses_everybody_no_longer_answers() -> None:
+    people = make_people(12, seed=9)
+    model = fitted(people)
+    shards = model.rows_.extra["shard"]
+    leaving = sorted(set(people.ids[shards == 2].tolist()))
+    rest = people.without(leaving)
+    assert len(set(rest.y.tolist())) == 3
+    model.forget(leaving)
+    assert model.nets_.answers == (True, True, False)
+    assert refitted(model, rest).digest() == model.digest()
+
+
+@pytest.mark.parametrize("aggregation", ["mean", "vote"])
+def test_aggregation_against_the_modules(aggregation: str) -> None:
+    people = make_people(30, seed=10)
+    model = fitted(people, aggregation=aggregation)
+    x = torch.from_numpy(people.X.astype(np.float32))
+    shares = np.stack([torch.softmax(net(x).double(), 1).numpy() for net in model.to_modules()])
+    if aggregation == "vote":
+        shares = np.eye(3)[shares.argmax(axis=2)]
+    assert np.allclose(model.predict_proba(people.X), shares.mean(axis=0))
+
+
+def test_files_and_memory_give_the_same_model(tmp_path: Path) -> None:
+    people = make_people(40, seed=11)
+    digests = set()
+    for settings in ({}, {"checkpoint_dir": tmp_path}, {"max_memory": 0}):
+        model = fitted(people, n_slices=3, **settings)
+        model.forget([1, 2])
+        model.forget([5])
+        digests.add(model.digest())
+    assert len(digests) == 1
+    files = list(tmp_path.rglob("*.letheon-state"))
+    assert {file.name.split(".")[0] for file in files} == set(model_files(people, tmp_path))
+
+
+def model_files(people: People, directory: Path) -> frozenset[str]:
+    """Names of the states that the only home in a directory should hold."""
+    model = fitted(people, n_slices=3, checkpoint_dir=directory / "other")
+    model.forget([1, 2])
+    model.forget([5])
+    names = model.vault_.files
+    model._destroy_files()
+    return names
+
+
+def test_states_that_saw_a_person_are_destroyed(tmp_path: Path) -> None:
+    people = make_people(40, seed=12)
+    model = fitted(people, n_shards=2, n_slices=3, checkpoint_dir=tmp_path)
+    before = model.vault_.files
+    person = int(people.ids[model.rows_.extra["slice"] == 0][0])
+    model.forget([person])
+    gone = before - model.vault_.files
+    assert len(gone) == 2
+    left = {file.name.split(".")[0] for file in tmp_path.rglob("*.letheon-state")}
+    assert left == model.vault_.files
+
+
+def test_a_lost_state_is_trained_again(tmp_path: Path) -> None:
+    people = make_people(40, seed=13)
+    model = fitted(people, n_shards=2, n_slices=3, checkpoint_dir=tmp_path)
+    for file in tmp_path.rglob("*.letheon-state"):
+        file.write_bytes(b"nonsense")
+    person = int(people.ids[model.rows_.extra["slice"] == 2][0])
+    with pytest.warns(CheckpointWarning, match="trained again"):
+        model.forget([person])
+    assert refitted(model.set_params(checkpoint_dir=None), people.without([person])).digest() == (
+        model.digest()
+    )
+
+
+def test_save_load_then_requests(tmp_path: Path) -> None:
+    people = make_people(40, seed=14)
+    model = fitted(people, module=MLP(widths=(4,), batch_norm=True), n_slices=2)
+    letheon.save(model, tmp_path / "net.letheon")
+    loaded = letheon.load(tmp_path / "net.letheon")
+    assert loaded.digest() == model.digest()
+    for each in (model, loaded):
+        each.forget([3, 4])
+    assert loaded.digest() == model.digest()
+    assert np.array_equal(loaded.predict(people.X), model.predict(people.X))
+
+
+def test_other_libraries_train_everything_again() -> None:
+    people = make_people(30, seed=15)
+    model = fitted(people)
+    model.environment_ = {**model.environment_, "torch": "0.1"}
+    receipt = model.forget([0])
+    assert receipt.rebuilt["shards"] == 3
+    assert refitted(model, people.without([0])).digest() == model.digest()
+
+
+class Stop(Exception):
+    pass
+
+
+def failing(_: Any) -> None:
+    raise Stop
+
+
+def full_disk(*_: Any, **__: Any) -> None:
+    raise CheckpointError("no space left")
+
+
+@pytest.mark.parametrize("how", ["callback", "disk", "memory", "nan"])
+def test_a_failed_request_changes_nothing(how: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    people = make_people(30, seed=16)
+    model = fitted(people, n_slices=2)
+    before, answers = model.digest(), model.predict_proba(people.X)
+    kinds: dict[str, type[Exception]] = {
+        "callback": Stop,
+        "disk": CheckpointError,
+        "memory": MemoryError,
+        "nan": TrainingError,
+    }
+    with monkeypatch.context() as patch:
+        if how == "disk":
+            patch.setattr(Vault, "prepare", full_disk)
+        elif how == "memory":
+            patch.setattr(Loop, "train", out_of_memory)
+        elif how == "nan":
+            model._workshop().data.X[:] = float("inf")
+        with pytest.raises(kinds[how]):
+            model.forget([0], callback=failing if how == "callback" else None)
+        if how == "nan":
+            model._workshop().data.X[:] = torch.from_numpy(people.X.astype(np.float32))
+    assert model.digest() == before
+    assert np.array_equal(model.predict_proba(people.X), answers)
+    model.forget([0])
+    assert refitted(model, people.without([0])).digest() == model.digest()
+
+
+def out_of_memory(*_: Any) -> Tensor:
+    raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2 GiB")
+
+
+def test_out_of_memory_says_what_to_do(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Loop, "train", out_of_memory)
+    with pytest.raises(MemoryError, match=r"nothing was changed.*smaller batch_size"):
+        fitted(make_people(20))
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"n_shards": 0}, "n_shards=0; expected a whole number, 1 or more"),
+        ({"n_slices": 0}, "n_slices=0"),
+        ({"n_slices": 6}, "epochs"),
+        ({"aggregation": "median"}, "aggregation='median'; expected one of"),
+        ({"lane_width": 0}, "lane_width=0"),
+        ({"epochs": 0}, "epochs=0"),
+        ({"batch_size": 0}, "batch_size=0"),
+        ({"learning_rate": 0}, "learning_rate=0"),
+        ({"momentum": 1.0}, "momentum=1.0"),
+        ({"optimizer": "lbfgs"}, "optimizer='lbfgs'; expected one of"),
+        ({"optimizer": torch.optim.SGD, "schedule": "cosine"}, "schedule='cosine' needs"),
+        ({"loss": "mse"}, "loss='mse'"),
+        ({"module": "MLP"}, "module='MLP'"),
+        ({"device": "tpu"}, "device='tpu'; expected one of"),
+        ({"precision": "float16"}, "precision='float16'"),
+        ({"max_memory": -1}, "max_memory=-1"),
+        ({"module": lambda shape, n_classes: nn.Linear(3, 7)}, "expected \\(2, 3\\): one logit"),
+    ],
+)
+def test_settings_that_make_no_sense(settings: dict[str, Any], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        fitted(make_people(20), **settings)
+
+
+def test_unknown_people_and_changed_settings() -> None:
+    people = make_people(20)
+    model = fitted(people)
+    before = model.digest()
+    with pytest.raises(UnknownIdError, match="ids not in this model"):
+        model.forget([0, 1000])
+    with pytest.raises(ChangedParametersError):
+        copy.copy(model).set_params(epochs=4).forget([0])
+    assert model.digest() == before
+
+
+def test_rows_to_learn_must_fit() -> None:
+    people = make_people(20)
+    model = fitted(people)
+    before = model.digest()
+    with pytest.raises(ValueError, match="features"):
+        model.learn(np.ones((1, 4)), [0], ids=[50])
+    with pytest.raises(ValueError, match="labels"):
+        model.learn(np.ones((1, 3)), ["zero"], ids=[50])
+    assert model.digest() == before
+
+
+def test_images_of_bytes() -> None:
+    rng = np.random.default_rng(0)
+    X = rng.integers(0, 256, (40, 6, 5), np.uint8)
+    y = (X.mean(axis=(1, 2)) > 127).astype(int)
+    model = SISANetClassifier(**{**TINY, "module": MLP(widths=(4,), scale=1 / 255)}).fit(X, y)
+    model.forget([3])
+    keep = np.delete(np.arange(40), 3)
+    fresh = clone(model).fit(X[keep], y[keep], ids=keep)
+    assert model.rows_.X.dtype == np.uint8
+    assert fresh.digest() == model.digest()
+    with pytest.raises(ValueError, match="rows of shape"):
+        model.predict(X[:, :5])
+
+
+def test_an_optimiser_and_a_loss_of_the_callers() -> None:
+    people = make_people(30, seed=17)
+    settings = {"optimizer": rmsprop, "loss": nn.functional.multi_margin_loss}
+    with pytest.raises(TrainingError, match="one number per row"):
+        fitted(people, **settings)
+    settings["loss"] = margin
+    model = fitted(people, lane_width=3, **settings)
+    model.forget([2])
+    assert refitted(model, people.without([2])).digest() == model.digest()
+
+
+def rmsprop(parameters: Any) -> torch.optim.Optimizer:
+    return torch.optim.RMSprop(parameters, lr=0.01)
+
+
+def margin(logits: Tensor, targets: Tensor) -> Tensor:
+    return nn.functional.multi_margin_loss(logits, targets, reduction="none")
+
+
+def test_guarantee() -> None:
+    people = make_people(20)
+    exact = fitted(people).guarantee_
+    assert (exact.kind, exact.requests) == ("exact", "oblivious")
+    assert "same-libraries-and-device" in exact.assumptions
+    assert "equal-but-for-rounding" in fitted(people, deterministic=False).guarantee_.assumptions
+
+
+@parametrize_with_checks([SISANetClassifier(n_shards=2, epochs=25, device="cpu", random_state=0)])
+@pytest.mark.filterwarnings("ignore::letheon.exceptions.ShardingWarning")
+def test_scikit_learn(estimator: Any, check: Any) -> None:
+    assert check(estimator) is None
+
+
+@checks.parametrize_with_checks(
+    [
+        SISANetClassifier(**{**TINY, "n_slices": 2}),
+        SISANetClassifier(**{**TINY, "lane_width": 3, "module": MLP(batch_norm=True)}),
+    ]
+)
+def test_letheon(estimator: Any, check: Any) -> None:
+    assert check(estimator) is None
