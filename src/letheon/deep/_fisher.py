@@ -22,7 +22,7 @@ from letheon.deep._loop import Callback, Stretch
 from letheon.deep._workshop import Workshop, calibration_sample
 from letheon.exceptions import TrainingError
 from letheon.guarantee import Guarantee, MethodFacts
-from letheon.seeds import keyed_hash, mix64
+from letheon.seeds import Purpose, keyed_hash, mix64
 
 FACTS = MethodFacts(
     method="fisher-net",
@@ -52,8 +52,6 @@ _RESIDUE = (
         "the noise hides is measured, not proved"
     ),
 )
-# Purpose of the keyed hash by which labels are drawn.
-_LABEL_DRAWS = "fisher-label"
 # Gradients of single rows that are in memory at once, in numbers, and rows at most.
 _GRADIENTS, _ROWS = 1 << 26, 256
 _MOST_HALVINGS = 12
@@ -361,7 +359,7 @@ class FisherNetClassifier(NetBase):
         """Return a uniform number per row, a function of the seed and the row's slot."""
         if self.labels == "all":
             return None
-        key = keyed_hash(self.seed_, _LABEL_DRAWS)
+        key = keyed_hash(self.seed_, Purpose.FISHER_LABEL)
         words = mix64(key, positions.astype(np.uint64)) >> np.uint64(11)
         return torch.from_numpy(words.astype(np.float64) * 2.0**-53)
 
