@@ -1,6 +1,6 @@
 """Backdoors as in He et al.: does a pattern that somebody planted still work after they left."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -40,15 +40,13 @@ class Case(NamedTuple):
 
 
 class Planted(NamedTuple):
-    """One method on one case."""
+    """One method on one case; shares and accuracies of the model before, naive and after."""
 
     case: Case
     method: str
-    before: float
-    naive: float
-    after: float
+    shares: list[float]
+    accuracies: list[float]
     sape: Any
-    accuracies: tuple[float, float, float]
     work: float
     wall: float
     ratio: float
@@ -58,17 +56,17 @@ def owners_in(case: Case, n_rows: int, n_blocks: int) -> list[int]:
     """Return new ids, the single one in the block at `place` of all blocks."""
     ids = np.arange(n_rows, n_rows + 100 * n_blocks)
     if case.place is None:
-        return ids[: case.n_owners].tolist()
+        return list(map(int, ids[: case.n_owners]))
     block = int(case.place * n_blocks)
     found = blocks_of(row_ids(ids, len(ids)), seed_from(SEED), n_blocks)
-    return ids[found == block][: case.n_owners].tolist()
+    return list(map(int, ids[found == block][: case.n_owners]))
 
 
 def planted(
     yardstick: Yardstick,
     case: Case,
     models: dict[str, Callable[[], Any]],
-    rules: dict[str, Sequence[Rule]],
+    rules: Mapping[str, Sequence[Rule]],
     n_blocks: int,
 ) -> list[Planted]:
     """Plant, train every method, let the owners leave, and ask for the pattern."""
@@ -103,16 +101,22 @@ def _asked(
     retrained: float,
 ) -> Planted:
     title, before, model = method
-    somebody = int(np.flatnonzero(backdoor.ids < len(backdoor.ids))[-1])
-    model.forget([somebody])  # a copy has nothing loaded and captured
+    if yardstick.device == "cuda" and hasattr(model, "vault_"):
+        model.forget([_bystander(model, backdoor)])  # a copy has nothing loaded and captured
     receipt, seconds = clocked(lambda: model.forget(backdoor.owners), yardstick.device)
     answers = [each.predict(backdoor.X_test) for each in (before, reference, model)]
-    shares = [100 * float(np.mean(each == backdoor.targets)) for each in answers]
     sape = certifiability_from_predictions(_share, backdoor.targets, answers[2], answers[1])
-    right = tuple(accuracy(each, yardstick.data) for each in (before, reference, model))
-    return Planted(
-        case, title, *shares, sape, right, receipt.work, seconds.wall, retrained / seconds.wall
-    )  # type: ignore[call-arg, arg-type]
+    shares = [100 * _share(backdoor.targets, each) for each in answers]
+    rights = [accuracy(each, yardstick.data) for each in (before, reference, model)]
+    ratio = retrained / seconds.wall
+    return Planted(case, title, shares, rights, sape, receipt.work, seconds.wall, ratio)
+
+
+def _bystander(model: Any, backdoor: Backdoor) -> int:
+    """Return somebody who planted nothing, of the last block where there are blocks."""
+    block = model.rows_.extra.get("block", np.zeros(len(backdoor.ids)))
+    innocent = ~np.isin(backdoor.ids, backdoor.owners)
+    return int(backdoor.ids[innocent & (block == block.max())][0])
 
 
 def _share(truth: Any, answers: Any) -> float:
@@ -127,8 +131,8 @@ def backdoor_table(found: list[Planted], yardstick: Yardstick, n_blocks: int, no
         interval = "" if low is None else f" [{low:.1f}, {high:.1f}]"
         rows.append(
             (
-                f"{each.case.n_rows:,}", each.case.n_owners, each.method, percent(each.before),
-                percent(each.naive), percent(each.after), f"{each.sape.value:.1f} %{interval}",
+                f"{each.case.n_rows:,}", each.case.n_owners, each.method,
+                *map(percent, each.shares), f"{each.sape.value:.1f} %{interval}",
                 *map(percent, each.accuracies), percent(100 * each.work), 1000 * each.wall,
                 times(each.ratio),
             )

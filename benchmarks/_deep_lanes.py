@@ -20,8 +20,8 @@ COLUMNS = (
     "one by one: first call s", "one by one: again s", "x", "accuracy",
 )  # fmt: skip
 NOTE = (
-    "{recipe} per shard, {rows:,} images in all. *stacked*: all shards in one step of S lanes; *one "
-    "by one*: shard after shard, each with a loop of its own. *first call*: the fit{graphs}. "
+    "{recipe} per shard, {rows:,} images. *stacked*: all shards in one step of S lanes; *one by "
+    "one*: shard after shard, each with a loop of its own. *first call*: the fit{graphs}. "
     "*again*: a request of one person in every shard, which trains all of them again with "
     "everything loaded: rows on the device, batches made there, answers not included. *x*: one by "
     "one over stacked, again, in the same precision."
@@ -81,7 +81,8 @@ def race(data: ImageSet, recipe: Recipe, n_shards: int, device: str) -> Lanes:
             n_steps = -(-int(sizes.max()) // recipe.batch_size)
             step = _epoch_seconds(model) / n_steps
     net = type(recipe.module).__name__
-    return Lanes(net, recipe, n_shards, found["stacked"], found["single"], right, step, n_steps, data)  # fmt: skip
+    both = found["stacked"], found["single"]
+    return Lanes(net, recipe, n_shards, *both, right, step, n_steps, data)
 
 
 def _one_of_each(model: Any, skip: int) -> list[int]:
@@ -132,7 +133,9 @@ class Ceilings:
 
     def describe(self) -> str:
         """Say the rates of products."""
-        return ", ".join(f"{name} {rate / 1e12:,.2f} TFLOP/s" for name, rate in self.products.items())
+        return ", ".join(
+            f"{name} {rate / 1e12:,.2f} TFLOP/s" for name, rate in self.products.items()
+        )
 
 
 _TYPES = {"float32": torch.float32, "tf32": torch.float32, "bfloat16": torch.bfloat16}
@@ -141,7 +144,7 @@ _TYPES = {"float32": torch.float32, "tf32": torch.float32, "bfloat16": torch.bfl
 def _counted(lanes: Lanes) -> tuple[float, float]:
     """Return bytes and operations of one step of all lanes."""
     module = lanes.recipe.module(lanes.data.X.shape[1:], 10)
-    x = torch.from_numpy(lanes.data.X[: lanes.recipe.batch_size]).float()
+    x = torch.tensor(lanes.data.X[: lanes.recipe.batch_size]).float()
     sizes: list[int] = []
     for part in module.modules():
         if not list(part.children()):
@@ -161,7 +164,9 @@ def lane_table(found: list[Lanes], device: str) -> Table:
         for each in found
     ]
     graphs = ", with one CUDA graph captured per loop" if device == "cuda" else ""
-    recipes = "; ".join(dict.fromkeys(f"{each.net}: {each.recipe}" for each in found[:1] + found[-1:]))
+    recipes = "; ".join(
+        dict.fromkeys(f"{each.net}: {each.recipe}" for each in found[:1] + found[-1:])
+    )
     note = NOTE.format(recipe=recipes, rows=len(found[0].data.y), graphs=graphs)
     return Table(f"Stacked shards: {found[0].data.describe()}", COLUMNS, rows, note)
 

@@ -61,8 +61,8 @@ class Recipe:
     batch_size: int
     learning_rate: float
     precision: str = "float32"
-    momentum: float = 0.9
     module: Any = SMALL_CNN
+    weight_decay: float = 0.0
 
     def __str__(self) -> str:
         """Say the recipe in a few words."""
@@ -77,7 +77,8 @@ class Recipe:
             "batch_size": self.batch_size,
             "learning_rate": self.learning_rate,
             "precision": self.precision,
-            "momentum": self.momentum,
+            "momentum": 0.9,
+            "weight_decay": self.weight_decay,
             "optimizer": "sgd",
             "schedule": "one-cycle",
             "random_state": SEED,
@@ -96,7 +97,7 @@ def sisa(recipe: Recipe, device: str, **others: Any) -> SISANetClassifier:
 
 def obliviate(device: str, **others: Any) -> DeepObliviateClassifier:
     """Return blocks of plain gradient descent: small steps, else residuals never fade."""
-    settings = {
+    settings: dict[str, Any] = {
         "module": SMALL_CNN,
         "n_blocks": 100,
         "epochs": 1,

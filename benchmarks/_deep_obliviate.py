@@ -27,6 +27,7 @@ __all__ = [
     "block_table",
     "obliviate_table",
     "obliviate_verdicts",
+    "points_of",
     "residual_table",
     "runs_of",
 ]
@@ -47,8 +48,8 @@ NOTE = (
     "naive retrain over it ({cpu:.3g} s of the processor). *agrees*: equal answers on "
     "{n_test:,} test images with training the blocks again to the end (epsilon 0, exact), and with "
     "the tuned naive retrain. *do nothing*: the model before. *naive, other seed*: how far two "
-    "naive retrains agree. *estimated tail*: what the receipt says is left, in L1; *true distance*: "
-    "what is left. The block model's own accuracy is {accuracy}, its fit {fit:.3g} s."
+    "naive retrains agree. *estimated tail*: what the receipt says is left, in L1; *true "
+    "distance*: what is left. The block model's own accuracy is {accuracy}, its fit {fit:.3g} s."
 )
 BLOCK_COLUMNS = (
     "block", "blocks retrained", "share of data", "again ms", "x naive", "agrees: exact",
@@ -110,7 +111,8 @@ class Blocked:
     def crowd(self, n_people: int, seed: int) -> list[int]:
         """Return random people."""
         everybody = np.delete(np.arange(len(self.block)), self.warm_up)
-        return np.random.default_rng(seed).choice(everybody, n_people, replace=False).tolist()
+        drawn = np.random.default_rng(seed).choice(everybody, n_people, replace=False)
+        return [int(person) for person in drawn]
 
     def exact(self, people: list[int]) -> Exact:
         """Return what training the blocks again to the end gives; made once."""
@@ -217,6 +219,17 @@ def obliviate_table(blocked: Blocked, runs: list[Run], other: NDArray[Any]) -> T
     return Table(f"DeepObliviate: {blocked.data.describe()}", COLUMNS, rows, note)
 
 
+def points_of(blocked: Blocked, runs: list[Run]) -> list[tuple[str, float, float]]:
+    """Return name, speed-up and agreement with naive of every rule, means over blocks."""
+    found = []
+    for rule in dict.fromkeys(run.rule for run in runs):
+        mine = [run for run in runs if run.rule == rule and run.who == UNIFORM]
+        wall = _mean(run.request.seconds.wall for run in mine)
+        ratio = blocked.yardstick.seconds.wall / wall
+        found.append((f"DeepObliviate, {rule}", ratio, _mean(run.naively for run in mine)))
+    return found
+
+
 def _words(model: Any) -> str:
     return (
         f"{model.n_blocks} blocks, {model.epochs} pass(es) over each, batch {model.batch_size}, "
@@ -241,14 +254,14 @@ def _row(yardstick: Yardstick, rule: Rule, who: str, runs: list[Run]) -> tuple[A
 
 
 def _idle_row(blocked: Blocked) -> tuple[Any, ...]:
-    exact = _mean(agreement(blocked.answers, each.answers) for each in blocked._exact.values())
-    away = _mean(
-        float(np.abs(_flat(blocked.model) - each.flat).sum()) for each in blocked._exact.values()
-    )
+    singles = [each for people, each in blocked._exact.items() if len(people) == 1]
+    exact = _mean(agreement(blocked.answers, each.answers) for each in singles)
+    flat = _flat(blocked.model)
+    away = _mean(float(np.abs(flat - each.flat).sum()) for each in singles)
     naive = agreement(blocked.answers, blocked.yardstick.answers)
     gain = accuracy(blocked.model, blocked.data) - blocked.yardstick.accuracy
     gap = [""] * 7
-    return ("do nothing", "", *gap, percent(exact), percent(naive), points(gain), "", away)
+    return ("do nothing", "1 person", *gap, percent(exact), percent(naive), points(gain), "", away)
 
 
 def _other_row(yardstick: Yardstick, other: NDArray[Any]) -> tuple[Any, ...]:

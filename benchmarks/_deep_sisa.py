@@ -19,7 +19,15 @@ from benchmarks._deep_models import (
 )
 from benchmarks._report import Seconds, Table, Verdict
 
-__all__ = ["SHARD_RECIPE", "Sharded", "fitted", "sharded", "sisa_table", "sisa_verdict"]
+__all__ = [
+    "SHARD_RECIPE",
+    "Sharded",
+    "fitted",
+    "points_of",
+    "sharded",
+    "sisa_table",
+    "sisa_verdict",
+]
 
 # Shards have few rows: smaller batches and one pass more than the naive net takes.
 SHARD_RECIPE = Recipe(3, 32, 0.1, module=SMALL_CNN)
@@ -113,6 +121,16 @@ def sisa_table(found: list[Sharded], yardstick: Yardstick, singles: int) -> Tabl
     lanes = ", all shards as lanes of one stacked net" if yardstick.device == "cuda" else ""
     note = NOTE.format(recipe=SHARD_RECIPE, lanes=lanes, singles=singles, naive=naive)
     return Table(f"SISA: {yardstick.data.describe()}", COLUMNS, rows, note)
+
+
+def points_of(found: list[Sharded], yardstick: Yardstick) -> list[tuple[str, float, float]]:
+    """Return name, speed-up and agreement with naive of every shape, for one person."""
+    naive = yardstick.seconds.wall
+    return [
+        (f"SISA, S={each.n_shards} R={each.n_slices}", naive / each.seconds.wall, each.agrees)
+        for each in found
+        if each.n_people == 1
+    ]
 
 
 def sisa_verdict(found: list[Sharded]) -> Verdict:

@@ -20,6 +20,10 @@ def globals_of_torch() -> tuple[Any, ...]:
         memory.fill_uninitialized_memory,
         torch.backends.cudnn.benchmark,
         torch.get_num_threads(),
+        torch.get_default_dtype(),
+        torch.is_inference_mode_enabled(),
+        torch.is_autocast_enabled("cpu"),
+        torch.is_grad_enabled(),
         torch.get_rng_state().tolist(),
     )
 

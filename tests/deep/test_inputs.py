@@ -66,13 +66,26 @@ def test_rows_are_held_in_memory_of_their_own(X: Any, dtype: Any) -> None:
         (np.full((2, 1, 2), np.inf), ValueError, "infinity"),
         (np.array([[1j, 1.0]]), ValueError, "Complex"),
         (torch.ones(2, 2, dtype=torch.complex64), ValueError, "Complex"),
-        (np.array([["a", "b"]]), ValueError, "could not convert"),
+        (np.array([["a", "b"]]), ValueError, "X holds texts, and a net needs numbers"),
         (sp.csr_array(np.eye(3)), TypeError, "Net takes dense rows only"),
     ],
 )
 def test_rows_that_no_net_takes(X: Any, error: Any, message: str) -> None:
     with pytest.raises(error, match=message):
         hold_rows(Net(), X)
+
+
+def test_errors_quote_nobodys_row() -> None:
+    with pytest.raises(ValueError, match="texts") as caught:
+        hold_rows(Net(), np.array([["somebody", "1"]], object))
+    assert "somebody" not in str(caught.value)
+    assert caught.value.__context__ is None
+
+
+@pytest.mark.filterwarnings("ignore:overflow encountered in cast")
+def test_numbers_beyond_float32() -> None:
+    with pytest.raises(ValueError, match="infinity"):
+        hold_rows(Net(), np.array([[1e300, 1.0]]))
 
 
 def test_a_question_has_the_shape_of_the_fit() -> None:

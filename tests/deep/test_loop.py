@@ -1,7 +1,8 @@
 """The one loop against plain torch; lanes, masked rows, seeds and what goes wrong."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager, nullcontext
 from dataclasses import replace
 from typing import Any
 
@@ -207,10 +208,38 @@ def test_the_start_given_is_not_written_into() -> None:
     assert torch.equal(end, later)
 
 
-def test_a_caller_without_gradients_changes_nothing() -> None:
-    expected = trained(loop_of(), range(9))
-    with torch.no_grad():
-        assert torch.equal(trained(loop_of(), range(9)), expected)
+@contextmanager
+def double_by_default() -> Iterator[None]:
+    torch.set_default_dtype(torch.float64)
+    try:
+        yield
+        assert torch.get_default_dtype() == torch.float64
+    finally:
+        torch.set_default_dtype(torch.float32)
+
+
+@pytest.mark.parametrize(
+    "mode",
+    [
+        nullcontext,
+        torch.no_grad,
+        torch.inference_mode,
+        lambda: torch.autocast("cpu", torch.bfloat16),
+        double_by_default,
+    ],
+)
+def test_the_callers_modes_do_not_reach_in(mode: Callable[[], Any]) -> None:
+    def run() -> Tensor:
+        with repeatable(CPU, deterministic=True):
+            loop = Loop(Template(mlp, SHAPE, 3, SEED), PLAIN, table(), seed=SEED, lanes=(0,))
+            return trained(loop, range(9))
+
+    expected = run()
+    with mode():
+        outcome = run()
+    assert torch.equal(outcome, expected)
+    assert outcome.dtype == torch.float32
+    assert not outcome.is_inference()
 
 
 @pytest.mark.parametrize("slots", [[None], [[]], [[-1, -1]]])

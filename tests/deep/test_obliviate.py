@@ -44,7 +44,7 @@ from tests.deep.obliviate_reference import (
 )
 from tests.sharded.people import examples
 
-HASTY: dict[str, Any] = {"epsilon": 1e9, "stop_growth": "stop", "n_blocks": 10}
+HASTY: dict[str, Any] = {"epsilon": 1e9, "n_blocks": 10}
 
 
 class Sabotage(Exception):
@@ -545,7 +545,6 @@ BAD: tuple[tuple[dict[str, Any], str], ...] = (
     ({"n_blocks": 0}, "n_blocks=0; expected a whole number"),
     ({"stop": "soon"}, "stop='soon'; expected one of"),
     ({"stop_origin": "zero"}, "stop_origin='zero'"),
-    ({"stop_growth": "maybe"}, "stop_growth='maybe'"),
     ({"patience": 0}, "patience=0"),
     ({"epsilon": -0.1}, "epsilon=-0.1; expected the slope"),
     ({"epsilon": float("nan")}, "epsilon=nan"),

@@ -17,7 +17,6 @@ STOPPING: dict[str, Any] = {
     "batch_size": 64,
     "learning_rate": 0.02,
     "epsilon": 1e9,
-    "stop_growth": "stop",
 }
 
 

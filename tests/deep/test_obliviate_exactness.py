@@ -31,7 +31,7 @@ from tests.deep.obliviate_reference import (
 from tests.sharded.people import examples
 
 # Stops as soon as it may: at the fourth residual.
-HASTY: dict[str, Any] = {"epsilon": 1e9, "stop_growth": "stop"}
+HASTY: dict[str, Any] = {"epsilon": 1e9}
 ROUNDING = 1e-5
 
 

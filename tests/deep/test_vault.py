@@ -243,6 +243,18 @@ def test_only_the_last_open_change_is_committed(kind: str, tmp_path: Path) -> No
     assert kind != "files" or files(tmp_path) == vault.files
 
 
+def test_abandoned_changes_and_those_of_another_vault_are_refused(
+    kind: str, tmp_path: Path
+) -> None:
+    vault, other = filled(kind, tmp_path / "one"), filled(kind, tmp_path / "two")
+    abandoned, foreign = vault.prepare({0: vector(9)}), other.prepare({0: vector(9)})
+    abandoned.abandon()
+    for change in (abandoned, foreign):
+        with pytest.raises(ValueError, match="still open"):
+            vault.commit(change)
+    assert same(entries(vault), [vector(i).numpy() for i in range(N)])
+
+
 def replaced(vault: Vault) -> VaultChange:
     """Begin a change that spares entry 0, replaces or shifts two, and takes one away."""
     return vault.prepare({1: vector(21), 2: None}, shift=vector(22), shifted=[3])

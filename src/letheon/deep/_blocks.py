@@ -1,6 +1,7 @@
 """Rows in blocks that a net is trained on one after the other, each from where the last ended."""
 
 from collections.abc import Iterator
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -14,6 +15,9 @@ from letheon.seeds import Purpose
 Integers = NDArray[np.int64]
 
 BLOCK, SLOT = "block", "slot"
+ANNEALS = ("none", "linear", "one-cycle")
+# Share of the blocks over which the learning rate rises.
+_WARM_UP = 0.1
 
 
 def blocks_of(ids: Ids, seed: int, n_blocks: int) -> Integers:
@@ -28,6 +32,22 @@ def numbered_slots(blocks: Integers) -> Integers:
     slots = np.empty_like(blocks)
     slots[order] = np.arange(len(blocks)) - np.searchsorted(ranked, ranked)
     return slots
+
+
+class Pace(NamedTuple):
+    """How every block is trained: passes over it, and the learning rate over the blocks."""
+
+    epochs: int
+    n_blocks: int
+    anneal: str
+
+    def rate(self, block: int) -> float:
+        """Return the factor of the learning rate in a block, from 0."""
+        if self.anneal == "none":
+            return 1.0
+        fall = 1.0 - block / self.n_blocks
+        rise = (block + 1) / max(_WARM_UP * self.n_blocks, 1.0)
+        return min(fall, rise) if self.anneal == "one-cycle" else fall
 
 
 class Blocks:
@@ -71,7 +91,7 @@ def train_blocks(
     blocks: Blocks,
     start: Tensor,
     first: int,
-    epochs: int,
+    pace: Pace,
     callback: Callback | None = None,
 ) -> Iterator[tuple[int, Tensor]]:
     """Train block `first`, the next, and so on to the end.
@@ -86,8 +106,8 @@ def train_blocks(
         Parameters before block `first`.
     first : int
         Number of the block, from 0.
-    epochs : int
-        Passes over every block.
+    pace : Pace
+        Passes over every block, and its learning rate.
     callback : callable, optional
         Called after every epoch.
 
@@ -99,6 +119,6 @@ def train_blocks(
     flat, n_parts = start[None], len(blocks) - first
     for block in range(first, len(blocks)):
         if blocks.sizes[block]:
-            stretch = Stretch(block, (blocks.slots(block),), epochs)
+            stretch = Stretch(block, (blocks.slots(block),), pace.epochs, pace.rate(block))
             flat = loop.train(flat, stretch, callback, (block - first, n_parts))
         yield block, flat[0]

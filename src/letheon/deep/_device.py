@@ -45,15 +45,27 @@ def repeatable(device: torch.device, *, deterministic: bool) -> Iterator[None]:
 
     Generators, kernels and threads belong to the whole process, so nets that are trained in
     threads of one process take turns. Deterministic: kernels with a fixed order of additions, and
-    one thread on a CPU. The generators are the caller's again afterwards.
+    one thread on a CPU. The caller's autocast, inference mode and default dtype do not reach in;
+    they and the generators are the caller's again afterwards.
     """
     devices = [device] if device.type == "cuda" else []
-    with _turn, torch.random.fork_rng(devices=devices):
+    with _turn, torch.random.fork_rng(devices=devices), _plain_modes(device):
         if not deterministic:
             yield
             return
         with _fixed_kernels(), _one_torch_thread():
             yield
+
+
+@contextmanager
+def _plain_modes(device: torch.device) -> Iterator[None]:
+    before = torch.get_default_dtype()
+    torch.set_default_dtype(torch.float32)
+    try:
+        with torch.inference_mode(mode=False), torch.autocast(device.type, enabled=False):
+            yield
+    finally:
+        torch.set_default_dtype(before)
 
 
 @contextmanager

@@ -31,17 +31,15 @@ class Law:
 
     def value(self, x: float) -> float:
         """Return ``Y(x)``."""
-        return float(self._fading(np.array([float(x)]))[0]) + self.b
+        return float(self.values(np.array([float(x)]))[0])
+
+    def values(self, x: Floats) -> Floats:
+        """Return ``Y(x)`` of every x."""
+        return self._fading(x) + self.b
 
     def slope(self, x: float) -> float:
         """Return ``Y'(x) = -a alpha x^(-alpha - 1)``."""
         return -self.alpha * float(self._fading(np.array([float(x)]))[0]) / x
-
-    def tail(self, first: int, last: int) -> float:
-        """Return ``sum of max(Y(x), 0)`` over the whole numbers ``first <= x <= last``."""
-        values = self._fading(np.arange(first, last + 1.0)) + self.b
-        with np.errstate(over="ignore"):
-            return float(np.maximum(values, 0.0).sum())
 
     def scaled(self, factor: float) -> "Law":
         """Return the law of `factor` times the residual."""

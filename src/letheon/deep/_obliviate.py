@@ -10,17 +10,29 @@ from letheon.convex._cache import Cache
 from letheon.convex._change import Change
 from letheon.convex._settings import is_number, require_one_of, require_whole
 from letheon.deep._blocks import (
+    ANNEALS,
     BLOCK,
     SLOT,
     Blocks,
     Integers,
+    Pace,
     blocks_of,
     numbered_slots,
     train_blocks,
 )
 from letheon.deep._checkpointed import CheckpointedNet, Prepared
 from letheon.deep._loop import Callback, Loop
-from letheon.deep._stitch import GROWTHS, ORIGINS, STOPS, Stitched, Watch, distance, entry, stitch
+from letheon.deep._stitch import (
+    ORIGINS,
+    STOPS,
+    Floats,
+    Stitched,
+    Watch,
+    distance,
+    entry,
+    ratio,
+    stitch,
+)
 from letheon.deep._vault import Vault
 from letheon.exceptions import (
     CheckpointWarning,
@@ -87,21 +99,24 @@ class DeepObliviateClassifier(CheckpointedNet):
     epochs : int, default=10
         Passes over every block.
     stop : {"robust", "paper"}, default="robust"
-        "robust" fits ``a x^-alpha + b`` to ``Delta_t / Delta_0`` over ``x = 1, 2, ...`` and stops
-        when its slope is below `epsilon`, `patience` times in a row, or when the residual is not
-        above what a replay without any removal gives (`null_floor_`). "paper" is the published
-        rule: alpha by detrended fluctuation analysis, stop when the slope of the law of Delta
-        itself is below `epsilon`; it needs 8 residuals.
+        "robust" looks at ``r_t = Delta_t / ||V_t||_1``, the residual relative to what the block
+        did in the old run. It fits ``a x^-alpha + b`` over ``x = 1, 2, ...`` and stops when neither
+        the law nor the later half of the series changes by `epsilon` per block, `patience` times
+        in a row, or when the residual is not above what a replay without any removal gives
+        (`null_floor_`). "paper" is the published rule: alpha by detrended fluctuation analysis,
+        stop when the slope of the law of Delta itself is below `epsilon`; it needs 8 residuals.
     epsilon : float, default=0.1
-        Largest slope that counts as faded, relative to the first residual ("robust") or in its
-        units, an L1 norm over all parameters ("paper"). 0 retrains to the end.
+        Largest change per block that counts as stable: a share of the block's own influence
+        ("robust"), or an L1 norm over all parameters ("paper"). 0 retrains to the end.
     stop_origin : {"block", "one"}, default="block"
         For "paper": whether x counts blocks from the first one, as published, or from the last
         block that somebody left.
-    stop_growth : {"continue", "stop"}, default="continue"
-        For "robust": whether a residual that grows means to go on, or is taken as noise.
     patience : int, default=2
         For "robust".
+    anneal : {"none", "linear", "one-cycle"}, default="none"
+        How the learning rate goes over the blocks: the same in all of them; ``1 - b / B`` times it
+        in block b; or that after a rise over the first tenth of the blocks. A rate that falls makes
+        later blocks disturb less what was learned, and residuals smaller.
     optimizer : {"sgd", "adam", "adamw"} or callable, default="sgd"
         By name, or a factory that takes parameters and returns a `torch.optim.Optimizer`. It
         starts afresh at every block.
@@ -144,8 +159,11 @@ class DeepObliviateClassifier(CheckpointedNet):
     tail_ : float
         Estimated L1 distance of the parameters from those, summed over requests; 0 while
         ``exact_blocks_`` is B.
+    influences_ : ndarray of shape (B,)
+        L1 norm of what every block did to the parameters when it was last trained.
     null_floor_ : float or None
-        Residual of a replay of the last block in which nobody left; only for ``stop="robust"``.
+        Relative residual of a replay of the last block in which nobody left; only for
+        ``stop="robust"``.
     checkpoint_bytes_ : dict
         Bytes that the states take in memory and on disk.
     nets_ : Nets
@@ -169,9 +187,9 @@ class DeepObliviateClassifier(CheckpointedNet):
     *Several people.* Training starts before the first block that somebody leaves, and no residual
     before the last one counts.
 
-    *Steps.* With large steps, momentum or many epochs a small difference grows from block to
-    block until it is as large as the noise of training. "robust" then rightly goes to the end;
-    "paper" may stop, and the tail in the receipt means little.
+    *Steps.* With large steps, momentum or many epochs, and in the first blocks, a small difference
+    grows from block to block until it is as large as the noise of training. "robust" goes on
+    while it grows by `epsilon` or more; the tail in the receipt says what is left out.
 
     *Other libraries.* If versions or the kind of device are not those of the fit, states are still
     used, and the residuals hold the difference of the libraries too; a warning says so.
@@ -199,6 +217,7 @@ class DeepObliviateClassifier(CheckpointedNet):
     block_slots_: Integers
     exact_blocks_: int
     tail_: float
+    influences_: Floats
     null_floor_: float | None
 
     def __init__(
@@ -210,8 +229,8 @@ class DeepObliviateClassifier(CheckpointedNet):
         stop: str = "robust",
         epsilon: float = 0.1,
         stop_origin: str = "block",
-        stop_growth: str = "continue",
         patience: int = 2,
+        anneal: str = "none",
         optimizer: Any = "sgd",
         learning_rate: float = 0.05,
         momentum: float = 0.0,
@@ -233,8 +252,8 @@ class DeepObliviateClassifier(CheckpointedNet):
         self.stop = stop
         self.epsilon = epsilon
         self.stop_origin = stop_origin
-        self.stop_growth = stop_growth
         self.patience = patience
+        self.anneal = anneal
         self.optimizer = optimizer
         self.learning_rate = learning_rate
         self.momentum = momentum
@@ -267,8 +286,13 @@ class DeepObliviateClassifier(CheckpointedNet):
         require_whole("n_blocks", self.n_blocks)
         require_one_of("stop", self.stop, STOPS)
         require_one_of("stop_origin", self.stop_origin, ORIGINS)
-        require_one_of("stop_growth", self.stop_growth, GROWTHS)
         require_whole("patience", self.patience)
+        require_one_of("anneal", self.anneal, ANNEALS)
+        if callable(self.optimizer) and self.anneal != "none":
+            raise ValueError(
+                f"anneal={self.anneal!r} needs an optimizer by name: an optimiser of your own has "
+                "its own learning rate"
+            )
         if not is_number(self.epsilon) or self.epsilon < 0:
             raise ValueError(
                 f"epsilon={self.epsilon!r}; expected the slope below which retraining stops, 0 "
@@ -294,11 +318,14 @@ class DeepObliviateClassifier(CheckpointedNet):
         workshop, blocks = self._new_workshop(held, seed), Blocks(rows, n_slots)
         loop, template = workshop.loop(), workshop.template
         vault, attributes = self._new_vault(n_blocks + 1, template.n_parameters)
+        influences = np.zeros(n_blocks)
         with vault.filling():
-            start = end = template.initial(0).to(workshop.device)
+            start = end = before = template.initial(0).to(workshop.device)
             vault.put(0, start)
-            for block, end in train_blocks(loop, blocks, start, 0, int(self.epochs), callback):
+            for block, end in train_blocks(loop, blocks, start, 0, self._pace(), callback):
+                influences[block] = distance(end, before)
                 vault.put(block + 1, end)
+                before = end
             floor = self._null_floor(loop, blocks, vault) if self.stop == "robust" else None
             sample = self._sample(rows, blocks.positions, seed)
             nets = self._nets(workshop, end[None], [sample], held.classes)
@@ -311,15 +338,20 @@ class DeepObliviateClassifier(CheckpointedNet):
             "block_slots_": n_slots,
             "exact_blocks_": n_blocks,
             "tail_": 0.0,
+            "influences_": influences,
             "null_floor_": floor,
         }
         return Change(attributes, Outcome(1.0, {"blocks": n_blocks}))
 
+    def _pace(self) -> Pace:
+        return Pace(int(self.epochs), int(self.n_blocks), self.anneal)
+
     def _null_floor(self, loop: Loop, blocks: Blocks, vault: Vault) -> float:
-        """Train the last block that has rows once more; return how far that ends from before."""
+        """Train the last block that has rows once more; return its residual, relative to it."""
         last = int(np.flatnonzero(blocks.sizes)[-1])
-        run = train_blocks(loop, blocks, entry(vault, last), last, int(self.epochs))
-        return distance(next(run)[1], entry(vault, last + 1))
+        start, end = entry(vault, last), entry(vault, last + 1)
+        again = next(train_blocks(loop, blocks, start, last, self._pace()))[1]
+        return ratio(distance(again, end), distance(end, start))
 
     def _remove(self, removal: Removal, callback: Callback | None) -> Change | Prepared:
         try:
@@ -337,9 +369,10 @@ class DeepObliviateClassifier(CheckpointedNet):
         first, last_affected = int(touched.min()), int(touched.max())
         watch = Watch(self, last_affected, self.null_floor_ or 0.0)
         with vault.begin() as aside:
-            start, epochs = entry(vault, first), int(self.epochs)
-            run = train_blocks(workshop.loop(), blocks, start, first, epochs, callback)
-            found = stitch(run, blocks, vault, aside, watch, (first, last_affected))
+            start = entry(vault, first)
+            run = train_blocks(workshop.loop(), blocks, start, first, self._pace(), callback)
+            affected = first, last_affected
+            found = stitch(run, blocks, vault, aside, watch, affected, self.influences_)
             sample = self._sample(self.rows_, blocks.positions, self.seed_)
             nets = self._nets(workshop, found.end[None], [sample], self.nets_.classes)
             attributes = {"nets_": nets, **self._accuracy(found)}
@@ -352,7 +385,9 @@ class DeepObliviateClassifier(CheckpointedNet):
         if found.first <= exact:
             exact = found.last + 1
         tail = 0.0 if exact == n_blocks else self.tail_ + found.tail
-        return {"exact_blocks_": exact, "tail_": tail}
+        influences = self.influences_.copy()
+        influences[found.first : found.last + 1] = found.influences
+        return {"exact_blocks_": exact, "tail_": tail, "influences_": influences}
 
     def _outcome(self, found: Stitched, blocks: Blocks) -> Outcome:
         visits = int(blocks.sizes[found.first : found.last + 1].sum())

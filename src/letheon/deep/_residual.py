@@ -5,7 +5,7 @@ and by ``V'_i`` in the run without. From the last affected block ``d`` on, the *
 
     Delta_t = ||V_(d+t) - V'_(d+t)||_1,    t = 0, 1, ...
 
-A rule is given the residuals one after the other. When it stops after ``t``, the rest of the old
+A rule is given the residuals one after the other: as they are, or relative to ``||V_(d+t)||_1``. When it stops after ``t``, the rest of the old
 run is added to the new one, and the new parameters are off by at most the sum of the residuals that
 were never computed. The rules estimate that sum. Guarantee: empirical; a small slope, or a small
 estimate, is no bound on what later blocks do.
@@ -17,7 +17,7 @@ networks, 2021.
 """
 
 import math
-from typing import Literal, Protocol
+from typing import ClassVar, Literal, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -29,7 +29,6 @@ __all__ = ["Law", "PaperRule", "RobustRule", "StopRule", "dfa_exponent"]
 
 Floats = NDArray[np.float64]
 Origin = Literal["block", "one"]
-Growth = Literal["continue", "stop"]
 
 _SHORT_SERIES = 8  # fewer residuals have no DFA exponent
 _FEWEST_TO_FIT = 3  # as many as the fading law has numbers
@@ -50,19 +49,24 @@ class StopRule(Protocol):
     def update(self, delta: float) -> bool:
         """Take ``Delta_t``, return whether to stop now."""
 
-    def tail(self, n_left: int) -> float:
-        """Return the estimated sum of the next `n_left` residuals; 0 when none is left.
+    def expected(self, n_left: int) -> Floats:
+        """Return estimates of the next `n_left` residuals, in the units that were given.
 
         By the law ``a x^-alpha + b`` of `RobustRule` under every rule, because the published
-        fit often has a negative level. `ceiling` where nothing fades.
+        fit often has a negative level. Where nothing fades, the larger of the last two.
         """
 
-    def ceiling(self, n_left: int) -> float:
-        """Return what `n_left` more residuals sum to if none exceeds the last two."""
+    def ceiling(self, n_left: int) -> Floats:
+        """Return the next `n_left` residuals if they go on as their later half did.
+
+        At least the larger of the last two, and rising as the line through the later half does.
+        """
 
 
 class _Rule:
     """The residuals so far and what all rules say about the rest."""
+
+    _most: ClassVar[float] = math.inf
 
     def __init__(self, epsilon: float) -> None:
         if not 0.0 <= epsilon < math.inf:
@@ -71,21 +75,33 @@ class _Rule:
         self._deltas: list[float] = []
         self._finite = True
 
-    def tail(self, n_left: int) -> float:
-        """Return the heavier tail of the fading laws, or `ceiling` where nothing fades."""
+    def expected(self, n_left: int) -> Floats:
+        """Return what the heavier of the fading laws says, or the level where nothing fades."""
         laws = self._fading_laws() if self._finite else []
-        if n_left <= 0 or not laws or laws[0].a == 0.0:
-            return self.ceiling(n_left)
-        now = len(self._deltas)
-        return max(law.tail(now + 1, now + n_left) for law in laws)
+        if not laws or laws[0].a == 0.0:
+            return np.full(max(n_left, 0), self._level())
+        x = len(self._deltas) + np.arange(1.0, n_left + 1)
+        found: Floats = np.maximum.reduce([law.values(x) for law in laws])
+        return np.maximum(found, 0.0)
 
-    def ceiling(self, n_left: int) -> float:
-        """Return ``n_left * max`` of the last two residuals; infinite when any was."""
-        if n_left <= 0:
+    def ceiling(self, n_left: int) -> Floats:
+        """Return level and rise of the later half, up to what two unrelated runs would give."""
+        ahead = np.arange(1.0, n_left + 1)
+        rise = max(self._rise(), 0.0) if self._finite else 0.0
+        return np.minimum(self._level() + rise * ahead, max(self._most, self._level()))
+
+    def _level(self) -> float:
+        """Return the larger of the last two residuals; infinite when any was."""
+        return max(self._deltas[-2:]) if self._finite and self._deltas else math.inf
+
+    def _rise(self) -> float:
+        """Return the slope of the line through the later half of the residuals."""
+        later = np.array(self._deltas[-max(len(self._deltas) // 2, 2) :])
+        if len(later) < 2:
             return 0.0
-        if not self._finite or not self._deltas:
-            return math.inf
-        return n_left * max(self._deltas[-2:])
+        steps = np.arange(len(later)) - (len(later) - 1) / 2
+        top = float(later.max()) or 1.0  # keeps the digits of tiny residuals
+        return float(steps @ (later / top) / (steps @ steps)) * top
 
     def _take(self, delta: float) -> bool:
         """Note one residual; return whether a rule may judge the series at all."""
@@ -162,62 +178,56 @@ class PaperRule(_Rule):
 
 
 class RobustRule(_Rule):
-    """Stop when the residual, relative to the first, is stable or lost in the noise.
+    """Stop when the residual, relative to what the block does, is stable or lost in the noise.
 
-    After each residual, ``a x^-alpha + b`` with ``a, alpha, b >= 0`` is fitted to
-    ``Delta_t / Delta_0`` over ``x = 1 .. t + 1``. A residual is a *hit* when the slope of the law
-    at ``t + 1`` is below `epsilon` and the residual does not grow, or when
-    ``Delta_t <= 2 floor``. The rule stops at `patience` hits in a row.
+    It is given ``r_t = Delta_t / ||V_(d+t)||_1``. After each, ``a x^-alpha + b`` with ``a, alpha,
+    b >= 0`` is fitted over ``x = 1 .. t + 1``. An ``r_t`` is a *hit* when neither the law nor the
+    line through the later half of the series changes by `epsilon` per block, or when
+    ``r_t <= 2 floor``. The rule stops at `patience` hits in a row.
 
     Parameters
     ----------
     epsilon : float
-        Largest slope that counts as stable, per block and relative to ``Delta_0``. 0 never
-        stops, not even at residuals of zero.
+        Largest change per block that counts as stable, as a share of the block's own influence.
+        0 never stops, not even at residuals of zero.
     floor : float, default=0.0
-        Residual of a replay in which nobody was dropped; 0 where training repeats bit by bit.
+        ``r`` of a replay in which nobody was dropped; 0 where training repeats bit by bit.
     patience : int, default=2
         Hits in a row that are needed.
     min_points : int, default=3
         Blocks after the last affected one before a small slope may stop the rule. Hits
         by the floor alone need no more than `patience` blocks.
-    growth : {"continue", "stop"}, default="continue"
-        What to do while the residual grows: it is above ``Delta_0``, or the line through the later
-        half of the residuals rises by `epsilon` or more per block. ``"continue"``: the memory
-        spreads, so retrain. ``"stop"``: take growth for noise around a level.
 
     Notes
     -----
-    *Scale.* All residuals and the floor times one factor give the same decisions.
+    *Scale.* ``r`` has no unit: 0 means that the block does the same in both runs, and 2 that it
+    does two things as large as each other and unrelated.
+
+    *Growth.* In much of ordinary training the residual does not fade: it grows from block to block
+    and then levels off, because small differences of parameters are amplified. Fast growth
+    goes on; a level, or growth slower than `epsilon`, stops, and the estimates say how much is left.
 
     *Few points.* Three points are interpolated by three numbers, and a level cannot be told from a
     slow decay. Up to five points the law without a level (``b = 0``) is fitted as well; the steeper
     slope decides and the heavier tail is reported.
 
-    *Equal residuals* are stable: the rule stops, and the tail says that nothing faded.
-    When ``Delta_0`` is 0, only the floor can stop the rule. After a residual that is not finite
-    it never stops.
+    *Equal residuals* are stable: the rule stops, and the estimates say that nothing faded. After
+    a residual that is not finite it never stops.
     """
 
+    _most: ClassVar[float] = 2.0
+
     def __init__(
-        self,
-        epsilon: float,
-        floor: float = 0.0,
-        patience: int = 2,
-        min_points: int = 3,
-        growth: Growth = "continue",
+        self, epsilon: float, floor: float = 0.0, patience: int = 2, min_points: int = 3
     ) -> None:
         super().__init__(epsilon)
         if not 0.0 <= floor < math.inf:
             raise ValueError(f"floor must be a finite number of at least 0, not {floor!r}")
         if patience < 1 or min_points < 0:
             raise ValueError("patience must be at least 1 and min_points at least 0")
-        if growth not in ("continue", "stop"):
-            raise ValueError(f"growth must be 'continue' or 'stop', not {growth!r}")
         self.floor = float(floor)
         self.patience = patience
         self.min_points = min_points
-        self.growth = growth
         self._law: Law | None = None
         self._quiet = self._hits = 0
 
@@ -227,7 +237,7 @@ class RobustRule(_Rule):
         return self._law
 
     def update(self, delta: float) -> bool:
-        """Take ``Delta_t``, return whether this is the last of `patience` hits in a row."""
+        """Take ``r_t``, return whether this is the last of `patience` hits in a row."""
         self._law = None
         if not self._take(delta):
             return False
@@ -244,16 +254,6 @@ class RobustRule(_Rule):
 
     def _is_stable(self, laws: list[Law]) -> bool:
         """Whether neither the laws nor the later residuals change by `epsilon` a block."""
-        first, now = self._deltas[0], len(self._deltas)
-        if not laws or first == 0.0 or (self.growth == "continue" and self._grows()):
-            return False
-        return max(abs(law.slope(now)) for law in laws) / first < self.epsilon
-
-    def _grows(self) -> bool:
-        """Whether the residual is above the first, or rises in its later half."""
-        first, last = self._deltas[0], self._deltas[-1]
-        later = np.array(self._deltas[-max(len(self._deltas) // 2, 2) :])
-        steps = np.arange(len(later)) - (len(later) - 1) / 2
-        top = float(later.max()) or 1.0
-        rise = float(steps @ (later / top) / (steps @ steps)) * (top / first)
-        return last > first or rise >= self.epsilon
+        now = len(self._deltas)
+        slopes = [*(abs(law.slope(now)) for law in laws), abs(self._rise())]
+        return bool(laws) and max(slopes) < self.epsilon

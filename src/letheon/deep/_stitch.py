@@ -15,6 +15,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from letheon.convex._quiet import Quiet
@@ -23,9 +24,10 @@ from letheon.deep._residual import PaperRule, RobustRule, StopRule
 from letheon.deep._vault import Vault, VaultChange
 from letheon.exceptions import CorruptFileError
 
+Floats = NDArray[np.float64]
+
 STOPS = ("robust", "paper")
 ORIGINS = ("block", "one")
-GROWTHS = ("continue", "stop")
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -39,8 +41,10 @@ class Stitched(Quiet):
     end : Tensor of shape (p,)
         Parameters of the model.
     tail, ceiling : float
-        Estimated sum of the residuals that were not computed, and what it is if none of them
-        exceeds the last two.
+        Estimated sum of the residuals that were not computed, and what it is if they go on as
+        the last ones did.
+    influences : ndarray of float64, shape (last - first + 1,)
+        L1 norm of what every block of the run did.
     watch : Watch
         The stop rule with the residuals that it was given.
     is_whole : bool
@@ -52,6 +56,7 @@ class Stitched(Quiet):
     end: Tensor
     tail: float
     ceiling: float
+    influences: Floats
     watch: "Watch"
     is_whole: bool
 
@@ -68,40 +73,53 @@ class Stitched(Quiet):
 
 
 class Watch:
-    """A stop rule and the number ``x`` of the residual that it was given last.
+    """A stop rule and the residuals that it was given.
 
     Parameters
     ----------
     model : estimator
-        With the settings `stop`, `epsilon`, `stop_origin`, `stop_growth` and `patience`.
+        With the settings `stop`, `epsilon`, `stop_origin` and `patience`.
     last_affected : int
         Block of the first residual that counts, from 0.
     floor : float
-        Residual of a replay in which nobody left.
+        Relative residual of a replay in which nobody left.
     """
 
     def __init__(self, model: Any, last_affected: int, floor: float) -> None:
         self.residuals: list[float] = []
         self._before = 0
+        self._is_relative = model.stop == "robust"
         self.rule: StopRule
-        if model.stop == "paper":
+        if self._is_relative:
+            self.rule = RobustRule(model.epsilon, floor, patience=int(model.patience))
+        else:
             self.rule = PaperRule(model.epsilon, last_affected + 1, model.stop_origin)
             self._before = last_affected if model.stop_origin == "block" else 0
-        else:
-            self.rule = RobustRule(
-                model.epsilon, floor, patience=int(model.patience), growth=model.stop_growth
-            )
 
-    def update(self, residual: float) -> bool:
-        """Take a residual; return whether to stop."""
+    def update(self, residual: float, influence: float) -> bool:
+        """Take a residual and what the block did in the old run; return whether to stop."""
         self.residuals.append(residual)
-        return self.rule.update(residual)
+        return self.rule.update(ratio(residual, influence) if self._is_relative else residual)
+
+    def left_out(self, influences: Floats) -> tuple[float, float]:
+        """Return tail and ceiling for blocks that did so much in the old run."""
+        n_left = len(influences)
+        weights = influences if self._is_relative else np.ones(n_left)
+        parts = self.rule.expected(n_left), self.rule.ceiling(n_left)
+        return float(parts[0] @ weights), float(parts[1] @ weights)
 
     @property
     def slope(self) -> float | None:
         """Slope of the law at the last residual."""
         law = self.rule.law
         return None if law is None else law.slope(self._before + len(self.residuals))
+
+
+def ratio(residual: float, influence: float) -> float:
+    """Return a residual relative to what the block did; a block that did nothing has none."""
+    if influence > 0:
+        return residual / influence
+    return 0.0 if residual == 0 else float("inf")
 
 
 def entry(vault: Vault, i: int) -> Tensor:
@@ -124,6 +142,7 @@ def stitch(
     aside: VaultChange,
     watch: Watch,
     affected: tuple[int, int],
+    influences: Floats,
 ) -> Stitched:
     """Follow a run until the rule stops it; write all states that change aside.
 
@@ -141,15 +160,19 @@ def stitch(
         The stop rule.
     affected : tuple of int
         First and last block that somebody leaves. No residual before the last one counts.
+    influences : ndarray of float64, shape (B,)
+        L1 norm of what every block did in the old run.
     """
     first, last_affected = affected
     last, end = first, entry(vault, first)
-    shift = torch.zeros_like(end)
-    for last, end in run:
-        aside.set(last + 1, end)
-        before, shift = shift, end - entry(vault, last + 1)
+    old, shift, done = end, torch.zeros_like(end), list[float]()
+    for last, new in run:
+        aside.set(last + 1, new)
+        done.append(distance(new, end))
+        before, old_before, old, end = shift, old, entry(vault, last + 1), new
+        shift = end - old
         counts = last == last_affected or (last > last_affected and blocks.sizes[last] > 0)
-        stops = counts and watch.update(distance(shift, before))
+        stops = counts and watch.update(distance(shift, before), distance(old, old_before))
         # Blocks without rows cost nothing, so a run that has only those ahead goes to the end.
         if stops and blocks.sizes[last + 1 :].any():
             break
@@ -157,7 +180,6 @@ def stitch(
     if not is_whole:
         aside.shift(shift, range(last + 2, len(blocks) + 1))
         end = entry(vault, len(blocks)) + shift
-    n_left = int(np.count_nonzero(blocks.sizes[last + 1 :]))
-    return Stitched(
-        first, last, end, watch.rule.tail(n_left), watch.rule.ceiling(n_left), watch, is_whole
-    )
+    left = influences[last + 1 :][blocks.sizes[last + 1 :] > 0]
+    tail, ceiling = watch.left_out(left)
+    return Stitched(first, last, end, tail, ceiling, np.array(done), watch, is_whole)

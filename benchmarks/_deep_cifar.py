@@ -1,0 +1,146 @@
+"""CIFAR-10 with a residual net: naive, SISA, DeepObliviate and a backdoor."""
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+from benchmarks import _deep_backdoor as backdoors
+from benchmarks import _deep_naive as yardsticks
+from benchmarks import _deep_obliviate as obliviates
+from benchmarks._deep_data import LOSSY, ImageSet
+from benchmarks._deep_models import (
+    Recipe,
+    Yardstick,
+    accuracy,
+    agreement,
+    clocked,
+    naive,
+    obliviate,
+    percent,
+    points,
+    sisa,
+    times,
+)
+from benchmarks._report import Report, Table
+from letheon.deep import ResNet
+
+__all__ = ["Cifar", "Plan"]
+
+RULES = (obliviates.Rule("robust", 0.1), obliviates.Rule("paper", 0.1))
+PLAIN = f"No augmentation; {LOSSY}."
+SISA_COLUMNS = (
+    "S", "lanes", "fit s (first call)", "one leaves: again s", "x naive", "share of work",
+    "accuracy", "accuracy - naive", "agrees: naive",
+)  # fmt: skip
+SISA_NOTE = (
+    "{recipe} per shard, one slice. *lanes*: nets trained at once; for the same bits a request "
+    "fills the lanes of untouched shards with nothing, so that it costs as much as a fit where the "
+    "GPU is full. *one leaves*: with everything loaded. {plain}"
+)
+
+
+class Plan(NamedTuple):
+    """How much to do on CIFAR-10."""
+
+    n_rows: int | None
+    n_test: int | None
+    width: int
+    epochs: int
+    shards: tuple[tuple[int, int | None], ...]
+    n_blocks: int
+    block_epochs: int
+    n_places: int
+    precision: str
+    convs: tuple[str, ...] = ("cudnn", "matmul")
+
+
+class Cifar:
+    """One run on CIFAR-10; parts that no time is left for are left out."""
+
+    def __init__(
+        self, data: ImageSet, plan: Plan, device: str, report: Report, has_time: Callable[[], bool]
+    ) -> None:
+        self.data = data.head(plan.n_rows, plan.n_test)
+        self.plan, self.device, self.report, self.has_time = plan, device, report, has_time
+        self.curves: dict[str, list[float]] = {}
+
+    def run(self) -> None:
+        """Do the parts in the order of their importance."""
+        yardstick = self._naive()
+        parts = (self._obliviate, self._sisa, self._backdoor)
+        for part in parts:
+            if self.has_time():
+                part(yardstick)
+
+    def _recipe(self, conv: str, epochs: int, batch_size: int, rate: float) -> Recipe:
+        net = ResNet(depth=9, width=self.plan.width, norm="batch", conv=conv)
+        return Recipe(epochs, batch_size, rate, self.plan.precision, net, 5e-4)
+
+    def _naive(self) -> Yardstick:
+        recipes = [self._recipe(conv, self.plan.epochs, 512, 0.4) for conv in self.plan.convs]
+        chosen, found = yardsticks.tuned(self.data, recipes, self.device, 1)
+        table = yardsticks.naive_table(self.data, chosen, found, self.device)
+        convs = ", ".join(self.plan.convs)
+        note = f"{table.note} Rows: convolutions by {convs}. {PLAIN}"
+        self.report.add(table.__class__(table.title, table.columns, table.rows, note))
+        return chosen
+
+    def _blocks(self, yardstick: Yardstick) -> Any:
+        """Return a new block model: plain descent, small batches, several passes."""
+        return obliviate(
+            self.device,
+            module=yardstick.recipe.module,
+            n_blocks=self.plan.n_blocks,
+            epochs=self.plan.block_epochs,
+            batch_size=100,
+            learning_rate=0.1,
+            precision=self.plan.precision,
+        )
+
+    def _obliviate(self, yardstick: Yardstick) -> None:
+        plan = self.plan
+        blocked = obliviates.Blocked(self._blocks(yardstick), yardstick)
+        step = plan.n_blocks // plan.n_places
+        places = range(step // 2, plan.n_blocks, step)
+        runs = obliviates.runs_of(blocked, RULES, places, ())
+        other = naive(yardstick.recipe, self.device, random_state=1).fit(self.data.X, self.data.y)
+        answers = other.predict(self.data.X_test)
+        tables = [
+            obliviates.obliviate_table(blocked, runs, answers),
+            obliviates.block_table(blocked, runs, RULES[0]),
+        ]
+        residuals, series = obliviates.residual_table(blocked, places)
+        self.curves = {str(block): values for block, values in series.items()}
+        for table in (*tables, residuals):
+            note = f"{table.note} {PLAIN}"
+            self.report.add(Table(table.title, table.columns, table.rows, note))
+
+    def _sisa(self, yardstick: Yardstick) -> None:
+        rows, recipe = [], self._recipe("auto", self.plan.epochs, 128, 0.2)
+        for n_shards, width in self.plan.shards:
+            if not self.has_time():
+                break
+            model = sisa(recipe, self.device, n_shards=n_shards, n_slices=1, lane_width=width)
+            rows.append(self._shards(model, yardstick))
+        note = SISA_NOTE.format(recipe=recipe, plain=PLAIN)
+        if rows:
+            self.report.add(Table(f"SISA: {self.data.describe()}", SISA_COLUMNS, rows, note))
+
+    def _shards(self, model: Any, yardstick: Yardstick) -> tuple[Any, ...]:
+        data, device = self.data, self.device
+        fit = clocked(lambda: model.fit(data.X, data.y), device)[1].wall
+        receipt, seconds = clocked(lambda: model.forget([7]), device)
+        right = accuracy(model, data)
+        agrees = agreement(model.predict(data.X_test), yardstick.answers)
+        lanes = model.lane_width or (model.n_shards if device == "cuda" else 1)
+        return (
+            model.n_shards, lanes, fit, seconds.wall,
+            times(yardstick.seconds.wall / seconds.wall), percent(100 * receipt.work),
+            percent(right), points(right - yardstick.accuracy), percent(agrees),
+        )  # fmt: skip
+
+    def _backdoor(self, yardstick: Yardstick) -> None:
+        n_blocks = self.plan.n_blocks
+        case = backdoors.Case(min(500, len(self.data.y) // 20), 1, 0.5)
+        models = {"DeepObliviate": lambda: self._blocks(yardstick)}
+        found = backdoors.planted(yardstick, case, models, {"DeepObliviate": RULES}, n_blocks)
+        self.report.add(backdoors.backdoor_table(found, yardstick, n_blocks, LOSSY))

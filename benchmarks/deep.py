@@ -1,0 +1,499 @@
+"""Nets that forget, in numbers: time, agreement, backdoors, stacked shards, memory.
+
+Run ``python benchmarks/deep.py`` (CPU: about 8 minutes on one core), ``--device cuda`` on a machine
+with a GPU (about 8 minutes on an H200), or, for a first look, ``--quick`` (under a minute); only
+some sections: ``--only naive,obliviate``. Results go to ``benchmarks/results``. Needs torch.
+``PYTHONPATH=src`` is enough: the compiled core is not used.
+"""
+
+import argparse
+import gc
+import json
+import sys
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import Any, NamedTuple, TypeVar
+
+import threadpoolctl
+import torch
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # run as a script, not a module
+
+from benchmarks import _deep_approximate as approximate
+from benchmarks import _deep_backdoor as backdoors
+from benchmarks import _deep_budget as budget
+from benchmarks import _deep_cifar as cifar
+from benchmarks import _deep_fresh as fresh
+from benchmarks import _deep_lanes as lanes
+from benchmarks import _deep_naive as yardsticks
+from benchmarks import _deep_obliviate as obliviates
+from benchmarks import _deep_sisa as shards
+from benchmarks._deep_data import ImageSet, load_images
+from benchmarks._deep_models import (
+    BIG_CNN,
+    WIDE_MLP,
+    Recipe,
+    Yardstick,
+    agreement,
+    clocked,
+    fisher,
+    naive,
+    obliviate,
+    sisa,
+    twin,
+)
+from benchmarks._report import LIBRARIES, Report, Table, Verdict, _processor
+from letheon.deep import CNN
+
+RESULTS = Path(__file__).resolve().parent / "results"
+RULES = tuple(obliviates.Rule(stop, eps) for stop in ("robust", "paper") for eps in (0.1, 0.05))
+JUDGED = RULES[0]
+SIGMAS = {0.25: (1e-3, 3e-3), 0.5: (1e-3, 3e-3)}
+
+
+Made = TypeVar("Made")
+
+
+class Size(NamedTuple):
+    """How much of everything one run does."""
+
+    n_rows: int | None
+    n_test: int | None
+    repeats: int
+    n_blocks: int
+    n_places: int
+    crowds: tuple[int, ...]
+    shapes: tuple[tuple[int, int], ...]
+    compared: tuple[tuple[int, int], ...]
+    shard_crowds: tuple[int, ...]
+    singles: int
+    lane_rows: int | None
+    lane_shards: tuple[int, ...]
+    lane_recipes: tuple[Recipe, ...]
+    cases: tuple[backdoors.Case, ...]
+    fisher_rows: tuple[int | None, ...]
+    newton: bool
+    replay_rows: int | None
+    replay_epochs: int
+    replay_crowds: tuple[int, ...]
+    memory_rows: int
+    memory_blocks: int
+    equal_rows: int
+    cifar: cifar.Plan
+
+
+def _cases(*sizes: int) -> tuple[backdoors.Case, ...]:
+    """Return single owners in the middle and near the end, and ten owners anywhere."""
+    single = [backdoors.Case(n, 1, place) for n in sizes for place in (0.5, 0.95)]
+    return (*single, backdoors.Case(sizes[-1], 10))
+
+
+def _lanes(precisions: tuple[str, ...], epochs: int) -> tuple[Recipe, ...]:
+    nets = [Recipe(epochs, 128, 0.1, each, WIDE_MLP) for each in precisions]
+    for precision, conv in (("float32", "matmul"), ("bfloat16", "matmul"), ("bfloat16", "cudnn")):
+        net = CNN(channels=BIG_CNN.channels, hidden=BIG_CNN.hidden, conv=conv)
+        nets.append(Recipe(epochs, 128, 0.1, precision, net))
+    return tuple(nets)
+
+
+GPU = Size(
+    n_rows=None,
+    n_test=None,
+    repeats=5,
+    n_blocks=100,
+    n_places=10,
+    crowds=(10, 100),
+    shapes=((5, 1), (10, 1), (20, 1), (5, 5), (10, 5), (20, 5)),
+    compared=((5, 1), (10, 1), (20, 1), (5, 5), (10, 5), (20, 5)),
+    shard_crowds=(1, 10, 100),
+    singles=5,
+    lane_rows=None,
+    lane_shards=(20,),
+    lane_recipes=_lanes(("float32", "tf32", "bfloat16"), 5),
+    cases=_cases(500, 1000),
+    fisher_rows=(None, 4096),
+    newton=True,
+    replay_rows=None,
+    replay_epochs=5,
+    replay_crowds=(1, 10, 100),
+    memory_rows=20_000,
+    memory_blocks=500,
+    equal_rows=20_000,
+    cifar=cifar.Plan(
+        None, None, 32, 8, ((5, None), (10, None), (20, None), (20, 1)), 50, 3, 4, "bfloat16"
+    ),
+)
+CPU = GPU._replace(
+    repeats=3,
+    shapes=((5, 1), (10, 1), (20, 1), (20, 5)),
+    compared=((20, 5),),
+    shard_crowds=(1, 10),
+    singles=3,
+    lane_rows=10_000,
+    lane_shards=(4,),
+    lane_recipes=(Recipe(2, 128, 0.1, module=WIDE_MLP),),
+    cases=(backdoors.Case(500, 1, 0.5), backdoors.Case(1000, 1, 0.95)),
+    fisher_rows=(2048, 512),
+    newton=False,
+    replay_rows=20_000,
+    replay_epochs=3,
+    replay_crowds=(1, 100),
+    memory_rows=10_000,
+    equal_rows=5_000,
+    cifar=cifar.Plan(2_000, 1_000, 8, 2, ((4, None),), 10, 1, 2, "float32", ("cudnn",)),
+)
+QUICK = CPU._replace(
+    n_rows=2_000,
+    n_test=1_000,
+    repeats=1,
+    n_blocks=10,
+    n_places=2,
+    crowds=(10,),
+    shapes=((4, 1), (4, 5)),
+    compared=((4, 5),),
+    shard_crowds=(1, 10),
+    singles=1,
+    lane_rows=1_000,
+    cases=(backdoors.Case(100, 1, 0.5),),
+    fisher_rows=(256, 128),
+    replay_rows=2_000,
+    replay_epochs=2,
+    replay_crowds=(1,),
+    memory_rows=1_000,
+    memory_blocks=50,
+    equal_rows=1_000,
+    cifar=cifar.Plan(600, 300, 4, 1, ((2, None),), 10, 1, 2, "float32", ("cudnn",)),
+)
+
+
+@dataclass
+class DeepReport(Report):
+    """A report that also keeps the numbers behind its pictures."""
+
+    curves: dict[str, Any] = field(default_factory=dict)
+
+    def _to_dict(self) -> dict[str, Any]:
+        return super()._to_dict() | {"curves": self.curves}
+
+
+class Bench:
+    """One run: its size, its report and what several sections need, made when first needed."""
+
+    def __init__(self, size: Size, report: DeepReport, device: str, deadline: float) -> None:
+        self.size, self.report, self.device, self.deadline = size, report, device, deadline
+        self.made: dict[str, Any] = {}
+        self.planted: list[backdoors.Planted] = []
+
+    def has_time(self) -> bool:
+        """Whether another part may start."""
+        return time.perf_counter() < self.deadline
+
+    @property
+    def data(self) -> ImageSet:
+        """MNIST, as much of it as the run's size allows."""
+        size = self.size
+        return self._once("mnist", lambda: load_images("mnist").head(size.n_rows, size.n_test))
+
+    @property
+    def yardstick(self) -> Yardstick:
+        """The tuned naive retrain."""
+        return self._tuned[0]
+
+    @property
+    def _tuned(self) -> tuple[Yardstick, list[Yardstick]]:
+        recipes = yardsticks.RECIPES[self.device]
+        return self._once(
+            "naive",
+            lambda: yardsticks.tuned(self.data, recipes, self.device, self.size.repeats),
+        )
+
+    @property
+    def blocked(self) -> obliviates.Blocked:
+        """The block model."""
+        model = obliviate(self.device, n_blocks=self.size.n_blocks)
+        return self._once("blocks", lambda: obliviates.Blocked(model, self.yardstick))
+
+    @property
+    def places(self) -> range:
+        """Blocks in the middle of equal parts."""
+        step = self.size.n_blocks // self.size.n_places
+        return range(step // 2, self.size.n_blocks, step)
+
+    def _once(self, name: str, make: Callable[[], Made]) -> Made:
+        if name not in self.made:
+            self.made[name] = make()
+        found: Made = self.made[name]
+        return found
+
+    def measure_naive(self) -> None:
+        """Tune the yardstick."""
+        chosen, found = self._tuned
+        self.report.add(yardsticks.naive_table(self.data, chosen, found, self.device))
+
+    def measure_obliviate(self) -> None:
+        """Forget people of all blocks under all rules."""
+        blocked, places, size = self.blocked, self.places, self.size
+        runs = obliviates.runs_of(blocked, RULES, places, size.crowds)
+        other = naive(self.yardstick.recipe, self.device, random_state=1)
+        answers = other.fit(self.data.X, self.data.y).predict(self.data.X_test)
+        verdicts = obliviates.obliviate_verdicts(blocked, runs, JUDGED)
+        self.report.add(obliviates.obliviate_table(blocked, runs, answers), verdicts)
+        self.report.add(obliviates.block_table(blocked, runs, JUDGED))
+        table, series = obliviates.residual_table(blocked, places)
+        self.report.add(table)
+        curves = self.report.curves
+        curves.setdefault("residuals", {})[f"{self.data.name}, {blocked.n_blocks} blocks"] = {
+            str(block): values for block, values in series.items()
+        }
+        curves["floor"] = agreement(answers, self.yardstick.answers)
+        points = obliviates.points_of(blocked, runs)
+        curves["trade off"] = [*curves.get("trade off", []), *points]
+
+    def measure_sisa(self) -> None:
+        """Forget people of shards."""
+        size, found = self.size, list[shards.Sharded]()
+        for shape in size.shapes:
+            if self.has_time():
+                compare = shape in size.compared
+                found += shards.sharded(
+                    self.yardstick, shape, size.shard_crowds, size.singles, compare=compare
+                )
+        table = shards.sisa_table(found, self.yardstick, size.singles)
+        self.report.add(table, [shards.sisa_verdict(found)])
+        points = shards.points_of(found, self.yardstick)
+        curves = self.report.curves
+        curves["trade off"] = [*curves.get("trade off", []), *points]
+
+    def measure_lanes(self) -> None:
+        """Stack shards."""
+        size, found = self.size, []
+        for recipe in size.lane_recipes:
+            for n_shards in size.lane_shards:
+                if self.has_time():
+                    data = self.data.head(size.lane_rows, size.n_test)
+                    found.append(lanes.race(data, recipe, n_shards, self.device))
+        verdicts = lanes.lane_verdicts(found, self.device)
+        self.report.add(lanes.lane_table(found, self.device), verdicts)
+        self.report.add(lanes.floor_table(found, lanes.Ceilings(self.device)))
+
+    def measure_cifar(self) -> None:
+        """Do the same with a residual net on CIFAR-10."""
+        run = cifar.Cifar(
+            load_images("cifar10"), self.size.cifar, self.device, self.report, self.has_time
+        )
+        run.run()
+        if run.curves:
+            title = f"cifar10, {run.plan.n_blocks} blocks"
+            self.report.curves.setdefault("residuals", {})[title] = run.curves
+
+    def measure_backdoors(self) -> None:
+        """Plant patterns and let their owners leave."""
+        size, device = self.size, self.device
+        models: dict[str, Callable[[], Any]] = {
+            "DeepObliviate": lambda: obliviate(device, n_blocks=size.n_blocks),
+            "SISA": lambda: sisa(shards.SHARD_RECIPE, device, **self._equal_shards),
+            "Fisher": lambda: fisher(
+                self.yardstick.recipe, device, labels="sampled", fisher_rows=size.fisher_rows[-1]
+            ),
+        }
+        rules = {"DeepObliviate": (JUDGED, RULES[1])}
+        for case in size.cases:
+            if self.has_time():
+                self.planted += backdoors.planted(
+                    self.yardstick, case, models, rules, size.n_blocks
+                )
+        table = backdoors.backdoor_table(
+            self.planted, self.yardstick, size.n_blocks, self.data.note
+        )
+        self.report.add(table)
+
+    @property
+    def _equal_shards(self) -> dict[str, int]:
+        """Shards and slices that keep as many states as there are blocks."""
+        return {"n_shards": self.size.n_blocks // 5, "n_slices": 5}
+
+    def measure_budget(self) -> None:
+        """Compare at equal numbers of states."""
+        yardstick, size = self.yardstick, self.size
+        people = [self.blocked.person(block, skip=2) for block in self.places]
+        shape = (self._equal_shards["n_shards"], self._equal_shards["n_slices"])
+        model, fit = shards.fitted(self.data, self.device, shape)
+        title = f"SISA, S={shape[0]}, R={shape[1]}"
+        found = [budget.contend(title, model, yardstick, fit, shape[0] * shape[1], people)]
+        blocked = self.blocked
+        for rule in (JUDGED, RULES[2]):
+            mine = twin(blocked.model, **rule._asdict())
+            title = f"DeepObliviate {rule}, B={size.n_blocks}"
+            states = size.n_blocks + 1
+            found.append(budget.contend(title, mine, yardstick, blocked.fit.wall, states, people))
+        n_rows = size.cases[0].n_rows
+        self.report.add(budget.budget_table(found, yardstick, self.planted, n_rows))
+
+    def measure_fisher(self) -> None:
+        """Scrub."""
+        tried = approximate.scrubs(self.size.fisher_rows, SIGMAS, newton=self.size.newton)
+        self.report.add(approximate.fisher_table(self.yardstick, tried))
+
+    def measure_deltagrad(self) -> None:
+        """Replay."""
+        size = self.size
+        data = self.data.head(size.replay_rows, size.n_test)
+        wide = self.device == "cuda"
+        found = approximate.replays(
+            data, self.yardstick, size.replay_epochs, size.replay_crowds, wide=wide
+        )
+        self.report.add(approximate.deltagrad_table(found, self.yardstick))
+
+    def measure_memory(self) -> None:
+        """Keep many states with and without a limit."""
+        data, n_blocks = self.data.head(self.size.memory_rows, 100), self.size.memory_blocks
+        limit = n_blocks * 100_000
+        found = fresh.memories(data, n_blocks, limit, self.device)
+        verdicts = fresh.memory_verdicts(found, n_blocks)
+        self.report.add(fresh.memory_table(found, data, n_blocks), verdicts)
+
+    def measure_determinism(self) -> None:
+        """Fit twice; forget and fit afresh."""
+        data = self.data.head(self.size.equal_rows, 100)
+        rows, held = [], []
+        makers: dict[str, Callable[[], Any]] = {
+            "SISA, S=4, R=2": lambda: sisa(
+                shards.SHARD_RECIPE, self.device, n_shards=4, n_slices=2
+            ),
+            "DeepObliviate, B=10": lambda: obliviate(self.device, n_blocks=10),
+            "naive": lambda: naive(self.yardstick.recipe, self.device),
+        }
+        for name, make in makers.items():
+            digests = [make().fit(data.X, data.y).digest() for _ in range(2)]
+            held.append(digests[0] == digests[1])
+            rows.append((name, digests[0][:12], "equal" if held[-1] else "DIFFERENT"))
+        verdict = Verdict(
+            f"two fits on one {self.device} device have equal digests",
+            f"{sum(held)} of {len(held)}",
+            "all",
+            all(held),
+        )
+        note = f"{data.describe()}. deterministic=True; two new models each."
+        table = Table("Determinism", ("model", "digest", "second fit"), rows, note)
+        self.report.add(table, [verdict])
+
+    def draw(self) -> None:
+        """Draw pictures, where matplotlib is installed."""
+        draw(self.report.curves, self.report.file)
+
+
+def draw(curves: dict[str, Any], file: Path) -> None:
+    """Draw what a run found, from the numbers in its JSON file."""
+    try:
+        from benchmarks import _deep_pictures as pictures
+    except ImportError as error:
+        print(f"no pictures: {error}; make them later with --draw")
+        return
+    if "residuals" in curves:
+        pictures.draw_residuals(curves["residuals"], file.with_name(f"{file.name}_residuals.png"))
+    if "trade off" in curves:
+        points = [(name, ratio, agrees) for name, ratio, agrees in curves["trade off"]]
+        picture = file.with_name(f"{file.name}_tradeoff.png")
+        pictures.draw_trade_off(points, curves.get("floor"), picture)
+
+
+def sections(bench: Bench) -> dict[str, Callable[[], None]]:
+    """Return everything a run does, the most important first."""
+    return {
+        "naive": bench.measure_naive,
+        "obliviate": bench.measure_obliviate,
+        "sisa": bench.measure_sisa,
+        "lanes": bench.measure_lanes,
+        "cifar": bench.measure_cifar,
+        "backdoor": bench.measure_backdoors,
+        "equal_budget": bench.measure_budget,
+        "determinism": bench.measure_determinism,
+        "fisher": bench.measure_fisher,
+        "deltagrad": bench.measure_deltagrad,
+        "memory": bench.measure_memory,
+    }
+
+
+def machine(device: str) -> dict[str, Any]:
+    """Describe the machine without naming it."""
+    found: dict[str, Any] = {"processor": _processor(), "python": sys.version.split()[0]}
+    if device == "cuda":
+        found["gpu"] = torch.cuda.get_device_name()
+        found["cuda"] = str(torch.version.cuda)
+    else:
+        found["cpu kernels"] = torch.backends.cpu.get_cpu_capability()
+    found |= {"torch": str(torch.__version__), "torch threads": torch.get_num_threads()}
+    for name in LIBRARIES:
+        try:
+            found[name] = version(name)
+        except PackageNotFoundError:
+            found[name] = "not installed"
+    return found
+
+
+def run(bench: Bench, chosen: list[str]) -> None:
+    """Do the chosen sections, all that belong to the device when none is named."""
+    every, begun = sections(bench), time.perf_counter()
+    if unknown := set(chosen) - set(every):
+        raise SystemExit(f"unknown: {sorted(unknown)}; known: {list(every)}")
+    wanted = chosen or [name for name in every if name != "cifar" or bench.device == "cuda"]
+    left_out, took = [], {}
+    for name in (name for name in every if name in wanted):
+        if not bench.has_time():
+            left_out.append(name)
+            continue
+        seconds = clocked(every[name], bench.device)[1]
+        gc.collect()
+        took[name] = f"{seconds.wall:.0f} ({seconds.cpu:.0f} of the processor)"
+        print(f"\n== {name}: {took[name]} s", flush=True)
+        settings = {"seconds": round(time.perf_counter() - begun), "seconds of sections": took}
+        bench.report.settings |= settings
+        if left_out:
+            bench.report.settings["left out for time"] = left_out
+        bench.report.write()
+    bench.report.settings["left out for time"] = left_out or "nothing"
+    bench.draw()
+    bench.report.write()
+
+
+def arguments() -> argparse.Namespace:
+    """Read the command line."""
+    parser = argparse.ArgumentParser(description="Benchmarks of nets that forget.")
+    parser.add_argument("--device", choices=("auto", "cpu", "cuda"), default="auto")
+    parser.add_argument("--quick", action="store_true", help="small sizes: indicative only")
+    parser.add_argument("--only", default="", help="sections to run, separated by commas")
+    parser.add_argument("--limit", type=float, default=450, help="start nothing after so many s")
+    parser.add_argument("--into", default="", help="name of the results file")
+    parser.add_argument("--draw", action="store_true", help="only draw the pictures of --into")
+    return parser.parse_args()
+
+
+def main() -> int:
+    """Run the benchmarks; return 1 when something that must hold does not."""
+    given = arguments()
+    device = given.device
+    if device == "auto":
+        device = "cuda" if torch.cuda.is_available() else "cpu"
+    chosen = [name.strip() for name in given.only.split(",") if name.strip()]
+    # A part of a run must not replace the results of a whole one.
+    whole = {"cpu": "deep_cpu", "cuda": "deep_gpu"}[device]
+    file = RESULTS / (given.into or ("deep_quick" if given.quick or chosen else whole))
+    if given.draw:
+        draw(json.loads(file.with_suffix(".json").read_text(encoding="utf-8"))["curves"], file)
+        return 0
+    torch.set_num_threads(1)
+    settings = {"quick": given.quick, "only": given.only or "everything", "device": device}
+    report = DeepReport("Benchmarks of nets that forget", settings, file, machine(device))
+    size = QUICK if given.quick else {"cpu": CPU, "cuda": GPU}[device]
+    with threadpoolctl.threadpool_limits(1):
+        run(Bench(size, report, device, time.perf_counter() + given.limit), chosen)
+    held = sum(verdict.passed for verdict in report.verdicts)
+    print(f"\n{held} of {len(report.verdicts)} hold; {report.settings.get('seconds')} s")
+    return 0 if given.quick or report.passed else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())
