@@ -30,8 +30,8 @@ FISHER_COLUMNS = (
 FISHER_NOTE = (
     "One person leaves the tuned net, {naive:.3g} s naively retrained. exponent 0.25: variance of "
     "the noise F^(-1/2), the optimum of the theory; 0.5: F^(-1), the authors' code, with 1/F at "
-    "most 1,000; their sigmas are on different scales. *labels*: F by all labels or by one drawn per row. Without a Newton "
-    "step the parameters keep what they learned, blurred."
+    "most 1,000; their sigmas are on different scales. *labels*: F by all labels or by one drawn "
+    "per row. Without a Newton step the parameters keep what they learned, blurred."
 )
 DELTAGRAD_COLUMNS = (
     "who leaves", "period", "exact steps", "approximate steps", "share of work", "again s",

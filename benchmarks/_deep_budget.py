@@ -89,7 +89,7 @@ def budget_table(
     rows: list[tuple[Any, ...]] = [
         (
             "naive", 0, "1x", "100 %", "0", "100 %", "0 %", percent(yardstick.accuracy),
-            1000 * prediction, yardstick.first, 0.0, "exact",
+            1000 * prediction, yardstick.first.wall, 0.0, "exact",
         )
     ]  # fmt: skip
     for each in found:

@@ -5,11 +5,12 @@ from pathlib import Path
 import numpy as np
 from matplotlib.figure import Figure
 
-from letheon.plot._axes import COLOURS, MARKERS
+from letheon.plot._axes import COLOURS, MARKERS, plain_ticks
 
 __all__ = ["draw_residuals", "draw_trade_off"]
 
 DPI = 130
+TICKS = (0.1, 0.2, 0.5, 1, 2, 5, 10, 20, 50, 100, 200, 500, 1000)
 Series = dict[str, dict[str, list[float]]]
 
 
@@ -58,8 +59,10 @@ def draw_trade_off(points: list[Point], floor: float | None, file: Path) -> None
         text = "two naive retrains"
         ax.annotate(text, (1, floor), xytext=(4, 3), textcoords="offset points", size=8)
     ax.set(xscale="log", xlabel="naive retrain / request", ylabel="equal answers, %")
-    ax.grid(alpha=0.3)
     ax.margins(x=0.15, y=0.1)
+    low, high = ax.get_xlim()
+    plain_ticks(ax, [tick for tick in TICKS if low <= tick <= high])
+    ax.grid(alpha=0.3)
     ax.legend(frameon=False)
     figure.suptitle("Speed-up against agreement with the tuned naive retrain")
     figure.savefig(file, dpi=DPI)

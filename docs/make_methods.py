@@ -64,7 +64,11 @@ def page() -> str:
 def _kind(facts: MethodFacts) -> str:
     if facts.exact:
         return "exact"
-    return "certified" if "epsilon" in facts.certifiability_parameters else "empirical"
+    if "head" in facts.certifiability_parameters:
+        return "certified, as its head is"
+    # An epsilon without a delta is not that of a certificate: DeepObliviate's bounds a slope.
+    is_certified = {"epsilon", "delta"} <= set(facts.certifiability_parameters)
+    return "certified" if is_certified else "empirical"
 
 
 def _requests(facts: MethodFacts) -> str:

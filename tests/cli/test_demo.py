@@ -1,17 +1,20 @@
 """The demo: complete, honest about failures, readable on a pipe."""
 
+import copy
 import io
 import re
 import resource
 import subprocess
 import sys
 from collections.abc import Callable
+from importlib.util import find_spec
 from typing import Any
 
 import pytest
 from rich.console import Console
 from typer.testing import CliRunner
 
+import letheon
 from letheon import DaREForestClassifier, InfluenceClassifier, SISAClassifier, persist
 from letheon.cli import _demo, _scene, app
 from letheon.exceptions import UnknownIdError
@@ -187,6 +190,60 @@ def test_a_regression_that_cheats_fails_the_demo(
     fine, said = play_alone(_demo.step, monkeypatch)
     assert not fine
     assert caught in said.partition("NOT TRUE")[2]
+
+
+needs_torch = pytest.mark.skipif(find_spec("torch") is None, reason="needs torch")
+
+
+@needs_torch
+def test_nets_forget_exactly_or_say_how_far_off_they_are(monkeypatch: pytest.MonkeyPatch) -> None:
+    fine, said = play_alone(_demo.deepen, monkeypatch)
+    assert fine
+    said = " ".join(said.split())
+    assert re.search(r"sisa-net: forgot 1 person, 4 rows .* 1 shard, \d stages?; exact", said)
+    assert "Equal to a fresh fit without the six: yes" in said
+    assert re.search(r"deepobliviate: forgot 1 person, 4 rows .* empirical", said)
+    estimate, truth = map(float, re.findall(r"(?:are|compare:) (\d\S*?)(?: off|\.(?: |$))", said))
+    assert (estimate > 0) == (truth > 0)
+
+
+@needs_torch
+@pytest.mark.parametrize(
+    ("name", "caught"),
+    [
+        ("SISANetClassifier", "a sharded net forgets exactly"),
+        ("DeepObliviateClassifier", "nobody who left a net of blocks is held"),
+    ],
+)
+def test_a_net_that_keeps_somebody_fails_the_demo(
+    name: str, caught: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    honest: Any = getattr(letheon, name)
+
+    def keeps_everybody(model: Any, ids: list[str], **options: Any) -> Any:
+        return honest.forget(copy.copy(model), ids, **options)
+
+    sly = type(name, (honest,), {"__init__": honest.__init__, "forget": keeps_everybody})
+    monkeypatch.setattr(letheon, name, sly)
+    fine, said = play_alone(_demo.deepen, monkeypatch)
+    assert not fine
+    assert caught in said.partition("NOT TRUE")[2]
+
+
+@needs_torch
+def test_a_run_that_stops_early_is_no_run_to_the_end(monkeypatch: pytest.MonkeyPatch) -> None:
+    early = _demo._block_net
+    monkeypatch.setattr(_demo, "_block_net", lambda seed, _: early(seed, 1e9))
+    said = play_alone(_demo.deepen, monkeypatch)[1]
+    assert "a run to the end leaves no block out" in said.partition("NOT TRUE")[2]
+
+
+def test_nets_are_skipped_where_torch_is_absent(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(_demo, "find_spec", lambda _: None)
+    fine, said = play_alone(_demo.deepen, monkeypatch)
+    assert fine
+    assert "Skipped: nets need torch" in said
+    assert "pip install 'letheon[torch]'" in said
 
 
 def test_a_file_that_loses_something_fails_the_demo(monkeypatch: pytest.MonkeyPatch) -> None:

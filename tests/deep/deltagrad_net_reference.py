@@ -51,7 +51,8 @@ class Reference:
         target = torch.tensor(self.model.rows_.y[row : row + 1])
         loss = functional.cross_entropy(self.template.train_logits(leaf, x), target)
         (gradient,) = torch.autograd.grad(loss, leaf)
-        return np.asarray(gradient.numpy()) + self.decay * w
+        with_decay: Floats = np.add(gradient.numpy(), self.decay * w)
+        return with_decay
 
     def mean(self, w: Floats, rows: list[int]) -> Floats:
         return np.mean([self.row_gradient(w, row) for row in rows], axis=0)

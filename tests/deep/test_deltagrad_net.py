@@ -28,7 +28,12 @@ X = (rng.normal(size=(40, 4)) + Y[:, None]).astype(np.float32)
 
 
 def make(**more: Any) -> DeltaGradNetClassifier:
-    settings = {"module": MLP(widths=(3,)), "epochs": 8, "batch_size": 16, "burn_in": 2}
+    settings: dict[str, Any] = {
+        "module": MLP(widths=(3,)),
+        "epochs": 8,
+        "batch_size": 16,
+        "burn_in": 2,
+    }
     return DeltaGradNetClassifier(**settings | {"device": "cpu", "random_state": 0} | more)
 
 
@@ -42,7 +47,7 @@ def test_scikit_learn_conventions(estimator: Any, check: Any) -> None:
 
 
 @checks.parametrize_with_checks(
-    [make(module=MLP(widths=()), batch_size=64, epochs=8, learning_rate=0.05, period=3)]
+    [make(module=MLP(widths=()), batch_size=64, epochs=10, learning_rate=0.2, period=3)]
 )
 def test_forgetting_conventions(estimator: Any, check: Any) -> None:
     check(estimator)

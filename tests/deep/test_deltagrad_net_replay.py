@@ -37,7 +37,12 @@ class Tanh:
 
 
 def fitted(people: People, **more: Any) -> DeltaGradNetClassifier:
-    settings = {"module": MLP(widths=(4,)), "epochs": 3, "device": "cpu", "random_state": 0}
+    settings: dict[str, Any] = {
+        "module": MLP(widths=(4,)),
+        "epochs": 3,
+        "device": "cpu",
+        "random_state": 0,
+    }
     return DeltaGradNetClassifier(**settings | more).fit(people.X, people.y)
 
 
@@ -166,7 +171,7 @@ def test_replay_is_the_formula(data: st.DataObject) -> None:
         module=Tanh(),
         batch_size=data.draw(st.sampled_from([6, 12, 64])),
         epochs=data.draw(st.integers(4, 10)),
-        weight_decay=data.draw(st.sampled_from([0.0, 0.05])),
+        weight_decay=data.draw(st.sampled_from([0.0, 0.5])),
         learning_rate=0.2,
         burn_in=data.draw(st.integers(0, 3)),
         period=data.draw(st.integers(2, 4)),
@@ -176,11 +181,12 @@ def test_replay_is_the_formula(data: st.DataObject) -> None:
         max_distance=1e3,
         random_state=data.draw(st.integers(0, 99)),
     )
-    gone = frozenset(data.draw(st.permutations(range(n)))[: data.draw(st.integers(1, 3))])
+    gone = frozenset(data.draw(st.permutations(range(n)))[: data.draw(st.integers(1, 4))])
     checks, marginal = model._local_checks(), []
 
     def accepts(pair: Pair) -> bool:
-        ss, sy, yy = pair.s @ pair.s, pair.s @ pair.y, pair.y @ pair.y
+        s, y = pair
+        ss, sy, yy = float(s @ s), float(s @ y), float(y @ y)
         # Whether rounding decides over a pair: then the two go different ways.
         marginal.append(ss == 0 or abs(sy / ss / 1e-2 - 1) < 0.05 or abs(yy / ss) < 1e-4)
         return checks.accept(ss, sy, yy)

@@ -297,6 +297,15 @@ def test_dropout_is_seeded_by_group_part_and_epoch() -> None:
     assert masks[2] == expected.flatten().tolist()
 
 
+def test_lanes_draw_their_own_dropout() -> None:
+    for factory, differ in ((mlp, False), (dropping, True)):
+        loop = loop_of((0, 1), factory)
+        same = loop.initial()[:1].expand(2, -1)
+        with repeatable(CPU, deterministic=True):
+            one, other = loop.train(same, Stretch(0, (np.array([7]), np.array([7])), 1))
+        assert torch.equal(one, other) != differ
+
+
 def with_other_values(data: DeviceData, gone: list[int], fill: float) -> DeviceData:
     X, y = data.X.clone(), data.y.clone()
     X[gone], y[gone] = fill, 0

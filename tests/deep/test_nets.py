@@ -304,7 +304,7 @@ def test_many_nets_at_once_are_each_alone(factory: Any) -> None:
     def answers(logits: Tensor) -> tuple[Tensor, Tensor]:
         return logits.detach(), torch.autograd.grad(logits.sin().sum(), flat)[0]
 
-    together = answers(vmap(template.train_logits, randomness="different")(flat, x))
+    together = answers(template.stacked_logits(flat, x))
     alone = answers(torch.stack([template.train_logits(flat[i], x[i]) for i in range(3)]))
     assert_all_close(together, alone, rtol=1e-3, atol=1e-4)
 
@@ -404,7 +404,7 @@ def test_gradients_on_a_gpu_repeat(factory: Any) -> None:
     x = 50 * torch.randn(3, 64, 2, 8, 9, device="cuda")
     torch.use_deterministic_algorithms(True)
     try:
-        logits = vmap(template.train_logits, randomness="different")
+        logits = template.stacked_logits
         runs = [torch.autograd.grad(logits(flat, x).sin().sum(), flat)[0] for _ in range(2)]
     finally:
         torch.use_deterministic_algorithms(False)

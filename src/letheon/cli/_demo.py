@@ -7,6 +7,7 @@ A new act is a function of the `Scene` and a line in `ACTS`. Acts find things ou
 import tempfile
 import time
 from collections.abc import Callable
+from importlib.util import find_spec
 from pathlib import Path
 from typing import NamedTuple
 
@@ -15,12 +16,14 @@ from rich.box import SIMPLE_HEAD
 from rich.console import Console
 from rich.table import Table
 
+import letheon
 from letheon.cli._console import PlainConsole, show_table
 from letheon.cli._scene import (
     NAIVE,
     PASSES,
     ROWS_PER_PERSON,
     SHARDED,
+    SHARDS,
     SLICED,
     Scene,
     fixed_passes,
@@ -39,6 +42,7 @@ from letheon.sharded import SISAClassifier, plan
 
 # Scale of the noise against the sum of the losses, which grows with the rows too.
 NOISE_PER_ROW = 1e-4
+BLOCKS = 20
 
 
 class Act(NamedTuple):
@@ -295,6 +299,84 @@ def _audit(scene: Scene, model: InfluenceClassifier, fresh: InfluenceClassifier)
     )
 
 
+def deepen(scene: Scene) -> None:
+    """Let people leave nets of torch: exactly by shards, and by an estimate with blocks."""
+    if find_spec("torch") is None:
+        scene.say("Skipped: nets need torch, which is not installed. With it this act is played:")
+        scene.quote("pip install 'letheon[torch]'")
+        return
+    _by_shards(scene)
+    _by_blocks(scene)
+
+
+def _by_shards(scene: Scene) -> None:
+    leaving = scene.some_people(6)
+    rows = ~np.isin(scene.ids, leaving)
+    model = _sharded_net(scene.seed).fit(scene.X, scene.y, ids=scene.ids)
+    receipt = model.forget(leaving[:1])
+    model.forget(leaving[1:])
+    fresh = _sharded_net(model.seed_).fit(scene.X[rows], scene.y[rows], ids=scene.ids[rows])
+    scene.say(
+        f"A net of torch in each of {SHARDS} shards, "
+        f"{model.score(scene.X_test, scene.y_test):.1%} right on the test rows. One person leaves, "
+        "then five more:"
+    )
+    scene.quote(str(receipt))
+    exact = scene.check(fresh.digest() == model.digest(), "a sharded net forgets exactly")
+    scene.say(f"Equal to a fresh fit without the six: {exact}.")
+
+
+def _by_blocks(scene: Scene) -> None:
+    leaving = scene.some_people(6)
+    # Where a request stops is the only difference: at a small change, or at the end.
+    model, whole = (_block_net(scene.seed, epsilon) for epsilon in (0.1, 0.0))
+    for each in (whole, model):
+        each.fit(scene.X, scene.y, ids=scene.ids)
+        receipts = [each.forget([person]) for person in leaving]
+    scene.say(
+        f"One net, trained on {BLOCKS} blocks of people, one after the other; "
+        f"{model.score(scene.X_test, scene.y_test):.1%} right. The six leave one by one: a block "
+        "is trained again, and so are later ones until the difference hardly changes any more. "
+        "The rest of the old training is added on:"
+    )
+    scene.quote(str(receipts[-1]))
+    gone = not np.isin(leaving, model.ids_).any()
+    scene.check(gone, "nobody who left a net of blocks is held")
+    ended = whole.exact_blocks_ == BLOCKS
+    scene.check(ended, "a run to the end leaves no block out")
+    scene.say(
+        "empirical: nothing is proved. Receipts estimate that all parameters together are "
+        f"{model.tail_:.3g} off those of runs to the end. Such runs were made here, to compare: "
+        f"{_distance(model, whole):.3g}."
+    )
+
+
+def _sharded_net(seed: int) -> "letheon.SISANetClassifier":
+    return letheon.SISANetClassifier(
+        n_shards=SHARDS, n_slices=4, epochs=PASSES, device="cpu", random_state=seed
+    )
+
+
+def _block_net(seed: int, epsilon: float) -> "letheon.DeepObliviateClassifier":
+    return letheon.DeepObliviateClassifier(
+        n_blocks=BLOCKS,
+        epsilon=epsilon,
+        epochs=3,
+        batch_size=32,
+        learning_rate=0.2,
+        device="cpu",
+        random_state=seed,
+    )
+
+
+def _distance(
+    one: "letheon.DeepObliviateClassifier", two: "letheon.DeepObliviateClassifier"
+) -> float:
+    """Return the sum of absolute differences between all parameters of two nets."""
+    pairs = zip(one.to_modules()[0].parameters(), two.to_modules()[0].parameters(), strict=True)
+    return sum(float((ours - theirs).abs().sum()) for ours, theirs in pairs)
+
+
 def explain(scene: Scene) -> None:
     """Say what was claimed and what was not."""
     claim = scene.models[SLICED].guarantee_
@@ -308,6 +390,10 @@ def explain(scene: Scene) -> None:
         "certified",
         "The regression: a refit with fresh noise could as well have given these "
         "coefficients, up to epsilon and delta, as long as the noise stays secret.",
+    )
+    words.add_row(
+        "empirical",
+        "The net of blocks: near a retrain by an estimate that may be wrong. It bounds nothing.",
     )
     words.add_row(
         claim.requests,
@@ -340,5 +426,6 @@ ACTS: tuple[Act, ...] = (
     Act("A request that cannot be served", refuse),
     Act("A forest: forget now, grow later", regrow),
     Act("A regression: one step and secret noise", step),
+    Act("Nets: exactly, or by an estimate", deepen),
     Act("What this means", explain),
 )

@@ -250,7 +250,7 @@ class NetBase(ClassifierMixin, ForgetMixin, BaseEstimator):
         ]
         answers = [len(sample) > 0 for sample in samples]
         constants = {name: part.clone() for name, part in workshop.template.constants.items()}
-        return Nets(flat, statistics, answers, classes, constants)
+        return Nets(flat, statistics, answers, classes, constants, workshop.template)
 
     def _sample(self, rows: SlotRows, positions: Positions, seed: int) -> Positions:
         """Return those of some rows that running statistics are taken from."""

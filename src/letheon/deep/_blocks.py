@@ -42,7 +42,11 @@ class Pace(NamedTuple):
     anneal: str
 
     def rate(self, block: int) -> float:
-        """Return the factor of the learning rate in a block, from 0."""
+        """Return the factor of the learning rate in block ``b = 0, ..., B - 1``.
+
+        1 ("none"), ``1 - b / B`` ("linear"), or the smaller of that and
+        ``(b + 1) / max(B / 10, 1)`` ("one-cycle", which is "linear" up to 10 blocks).
+        """
         if self.anneal == "none":
             return 1.0
         fall = 1.0 - block / self.n_blocks

@@ -61,12 +61,14 @@ class CheckpointedNet(HomeMixin, NetBase):
         return found if isinstance(found, Prepared) else Prepared(found, None)
 
     def _commit(self, plan: Any) -> Outcome:
-        old, home = self.vault_, self._home()
-        if plan.aside is not None:
-            vars(self).update(self._place(home))
-        outcome: Outcome = plan.change.commit(self)
+        old = self.vault_
+        # A model whose states lie in memory has no directory, whatever `checkpoint_dir` says now.
+        if self.checkpoint_home_ is not None:
+            vars(self).update(self._place(self._home()))
         purge = old.destroy() if plan.aside is None else old.commit(plan.aside)
+        # Before the change, which may bring a new directory: messages name that of the old states.
         messages = self._account(purge, afresh=False)
+        outcome: Outcome = plan.change.commit(self)
         return outcome._replace(warnings=(*outcome.warnings, *_warnings(messages)))
 
     def _replace_all(self, change: Change, seed: int) -> tuple[Warning, ...]:

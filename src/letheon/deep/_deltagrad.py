@@ -32,7 +32,13 @@ FACTS = MethodFacts(
     exact=False,
     strength="strong",
     efficiency_parameters=("period", "burn_in", "history", "batch_size"),
-    certifiability_parameters=("period", "min_curvature", "max_smoothness", "max_distance"),
+    certifiability_parameters=(
+        "period",
+        "min_curvature",
+        "max_smoothness",
+        "max_error",
+        "max_distance",
+    ),
     requests="oblivious",
     releases="latest-only",
     state_holds_rows=True,
@@ -101,6 +107,9 @@ class DeltaGradNetClassifier(NetBase):
     max_smoothness : float or None, default=None
         L: and only if ``|y| <= L |s|``; a product only if ``|B v| <= L |v|``. None takes
         ``2 / learning_rate``: with larger curvature no descent goes down.
+    max_error : float, default=0.5
+        After an exact step B is used only if it had foretold it: ``|y - B s| <= max_error |y|``.
+        Batches that differ too much end up with exact steps only.
     max_distance : float, default=0.1
         Steps with ``|w'_t - w_t| > max_distance |w_t|`` are exact.
     max_memory : int, default=2**30
@@ -187,6 +196,7 @@ class DeltaGradNetClassifier(NetBase):
         history: int = 2,
         min_curvature: float = 1e-3,
         max_smoothness: float | None = None,
+        max_error: float = 0.5,
         max_distance: float = 0.1,
         max_memory: int = 2**30,
         device: str = "auto",
@@ -205,6 +215,7 @@ class DeltaGradNetClassifier(NetBase):
         self.history = history
         self.min_curvature = min_curvature
         self.max_smoothness = max_smoothness
+        self.max_error = max_error
         self.max_distance = max_distance
         self.max_memory = max_memory
         self.device = device
@@ -217,7 +228,7 @@ class DeltaGradNetClassifier(NetBase):
             require_whole(name, getattr(self, name))
         for name in ("burn_in", "max_memory"):
             require_whole(name, getattr(self, name), least=0)
-        for name in ("min_curvature", "max_distance"):
+        for name in ("min_curvature", "max_error", "max_distance"):
             require_positive(name, getattr(self, name))
         if self.max_smoothness is not None:
             require_positive("max_smoothness", self.max_smoothness)
@@ -285,7 +296,12 @@ class DeltaGradNetClassifier(NetBase):
 
     def _local_checks(self) -> LocalChecks:
         most = self.max_smoothness or 2.0 / self.learning_rate
-        return LocalChecks(float(self.min_curvature), float(most), float(self.max_distance))
+        return LocalChecks(
+            min_curvature=float(self.min_curvature),
+            max_smoothness=float(most),
+            max_error=float(self.max_error),
+            max_distance=float(self.max_distance),
+        )
 
     def _work(self, run: Run, plan: Plan) -> float:
         """Share of a retrain; a product counts as the rows whose gradient takes as many flops."""

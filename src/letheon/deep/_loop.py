@@ -13,7 +13,6 @@ from typing import Any, NamedTuple
 import numpy as np
 import torch
 from torch import Tensor
-from torch.func import vmap
 from torch.nn import functional
 
 from letheon.deep._module import Template
@@ -267,8 +266,8 @@ class Loop:
             if width == 1:
                 logits = self._template.train_logits(flat[0], x)
             else:
-                lanes = vmap(self._template.train_logits, randomness="different")
-                logits = lanes(flat, x.view(width, size, *x.shape[1:])).flatten(0, 1)
+                stacked = x.view(width, size, *x.shape[1:])
+                logits = self._template.stacked_logits(flat, stacked).flatten(0, 1)
         losses = self._settings.row_loss(logits.float(), y)
         if losses.shape != y.shape:
             raise TrainingError(

@@ -8,11 +8,12 @@ afterwards, from rows that are still held. Any other buffer must be a constant.
 import copy
 import inspect
 from collections.abc import Callable, Iterable, Mapping
+from types import MethodType
 from typing import Any, Self
 
 import torch
 from torch import Tensor, nn
-from torch.func import functional_call
+from torch.func import functional_call, vmap
 from torch.nn.modules.batchnorm import _BatchNorm
 
 from letheon.deep._device import repeatable
@@ -72,6 +73,7 @@ class Template:
         if constants is not None:
             _replace_constants(self.constants, constants)
         self._training = _without_running_statistics(self._plain).train()
+        self._stacked = _normalising_by_hand(self._training)
         self._probe()
 
     @property
@@ -107,6 +109,16 @@ class Template:
         logits: Tensor = functional_call(self._training, self.unflatten(flat), (x,))
         return logits
 
+    def stacked_logits(self, flat: Tensor, x: Tensor) -> Tensor:
+        """Return `train_logits` of many nets: flat (W, p), x (W, k, ...), logits (W, k, C)."""
+
+        def one(line: Tensor, rows: Tensor) -> Tensor:
+            logits: Tensor = functional_call(self._stacked, self.unflatten(line), (rows,))
+            return logits
+
+        logits: Tensor = vmap(one, randomness="different")(flat, x)
+        return logits
+
     def statistics(self, flat: Tensor, batches: Iterable[Tensor]) -> Statistics:
         """Return BatchNorm's running means and variances: plain means over batches."""
         if not self.has_batch_norm:
@@ -133,6 +145,7 @@ class Template:
     def to(self, device: torch.device) -> Self:
         """Move the constants to a device; parameters come with every call."""
         self._training.to(device)
+        self._stacked.to(device)
         return self
 
     @property
@@ -225,6 +238,31 @@ def _without_running_statistics(module: nn.Module) -> nn.Module:
             part.track_running_stats = False
             part.running_mean = part.running_var = part.num_batches_tracked = None
     return twin
+
+
+def _normalising_by_hand(module: nn.Module) -> nn.Module:
+    """Return a twin whose BatchNorm is made of plain steps: torch's own fails under vmap on a GPU.
+
+    It looks at the order of the axes in memory, which stacked tensors do not tell.
+    """
+    twin = copy.deepcopy(module)
+    for part in twin.modules():
+        if isinstance(part, _BatchNorm):
+            part.forward = MethodType(_normalised, part)  # type: ignore[method-assign]
+    return twin
+
+
+def _normalised(norm: _BatchNorm, x: Tensor) -> Tensor:
+    """Return ``(x - mean) / sqrt(variance + eps) * weight + bias``, by channel over the batch."""
+    axes = [0, *range(2, x.ndim)]
+    values = x.float()
+    centred = values - values.mean(axes, keepdim=True)
+    variance = (centred * centred).mean(axes, keepdim=True)
+    result = centred * torch.rsqrt(variance + norm.eps)
+    if norm.affine:
+        shape = (1, -1, *[1] * (x.ndim - 2))
+        result = result * norm.weight.view(shape) + norm.bias.view(shape)
+    return result.to(x.dtype)
 
 
 def _constants(module: nn.Module) -> dict[str, Tensor]:

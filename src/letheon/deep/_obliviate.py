@@ -72,6 +72,10 @@ _RESIDUAL_STATES = (
     "nets_, vault_: parameters and later checkpoints, off those of retraining the blocks by what "
     "was not retrained; this depends on the forgotten rows"
 )
+_RESIDUAL_INFLUENCES = (
+    "influences_: the norms of retrained blocks are replaced, those of later blocks were measured "
+    "in a run that saw the forgotten rows"
+)
 _RESIDUAL_TAIL = "tail_: a sum of estimates that were made from the movement of forgotten rows"
 
 
@@ -85,7 +89,7 @@ class DeepObliviateClassifier(CheckpointedNet):
 
         Delta_i = ||(theta'_(i+1) - theta'_i) - (theta_(i+1) - theta_i)||_1,
 
-    theta' being the new run. When the residuals have faded after block j by the rule of `stop`,
+    theta' being the new run. When the residuals are stable after block j by the rule of `stop`,
     the rest is not trained: every later state, and the model, moves by
     ``theta'_(j+1) - theta_(j+1)``. The old states are destroyed.
 
@@ -99,12 +103,13 @@ class DeepObliviateClassifier(CheckpointedNet):
     epochs : int, default=10
         Passes over every block.
     stop : {"robust", "paper"}, default="robust"
-        "robust" looks at ``r_t = Delta_t / ||V_t||_1``, the residual relative to what the block
-        did in the old run. It fits ``a x^-alpha + b`` over ``x = 1, 2, ...`` and stops when neither
-        the law nor the later half of the series changes by `epsilon` per block, `patience` times
-        in a row, or when the residual is not above what a replay without any removal gives
-        (`null_floor_`). "paper" is the published rule: alpha by detrended fluctuation analysis,
-        stop when the slope of the law of Delta itself is below `epsilon`; it needs 8 residuals.
+        "robust" looks at ``r_i = Delta_i / ||theta_(i+1) - theta_i||_1``, the residual relative to
+        what the block did in the old run. It fits ``a x^-alpha + b`` over ``x = 1, 2, ...`` and
+        stops when, `patience` times in a row, neither the law nor the line through the later half
+        of the series changes by `epsilon` per block, or r is not above twice `null_floor_`; it
+        needs 4 residuals (`patience` near the floor). "paper" is the published rule: alpha by
+        detrended fluctuation analysis, stop when the slope of the law of Delta itself is below
+        `epsilon`; it needs 8 residuals.
     epsilon : float, default=0.1
         Largest change per block that counts as stable: a share of the block's own influence
         ("robust"), or an L1 norm over all parameters ("paper"). 0 retrains to the end.
@@ -112,11 +117,12 @@ class DeepObliviateClassifier(CheckpointedNet):
         For "paper": whether x counts blocks from the first one, as published, or from the last
         block that somebody left.
     patience : int, default=2
-        For "robust".
+        For "robust": how often in a row the residual must be found stable.
     anneal : {"none", "linear", "one-cycle"}, default="none"
         How the learning rate goes over the blocks: the same in all of them; ``1 - b / B`` times it
         in block b; or that after a rise over the first tenth of the blocks. A rate that falls makes
-        later blocks disturb less what was learned, and residuals smaller.
+        later blocks disturb less what was learned, and their residuals weigh less. Needs an
+        optimiser by name.
     optimizer : {"sgd", "adam", "adamw"} or callable, default="sgd"
         By name, or a factory that takes parameters and returns a `torch.optim.Optimizer`. It
         starts afresh at every block.
@@ -160,7 +166,8 @@ class DeepObliviateClassifier(CheckpointedNet):
         Estimated L1 distance of the parameters from those, summed over requests; 0 while
         ``exact_blocks_`` is B.
     influences_ : ndarray of shape (B,)
-        L1 norm of what every block did to the parameters when it was last trained.
+        L1 norm of what every block did to the parameters when it was last trained. A shift of
+        the states after it does not change that.
     null_floor_ : float or None
         Relative residual of a replay of the last block in which nobody left; only for
         ``stop="robust"``.
@@ -187,9 +194,16 @@ class DeepObliviateClassifier(CheckpointedNet):
     *Several people.* Training starts before the first block that somebody leaves, and no residual
     before the last one counts.
 
-    *Steps.* With large steps, momentum or many epochs, and in the first blocks, a small difference
+    *Growth.* With large steps, momentum or many epochs, and in the first blocks, a small difference
     grows from block to block until it is as large as the noise of training. "robust" goes on
     while it grows by `epsilon` or more; the tail in the receipt says what is left out.
+
+    *Shift.* It takes what retrained blocks learned from who leaves out of all later states. Where
+    residuals grew, a shifted state can be farther from the exact one than the old state was.
+
+    *Receipt.* In `estimates`, all but `slope` in L1 over all parameters: `residual_first` and
+    `residual_last`, of the blocks that counted; `residual_tail`, what was not retrained by the
+    fitted law, and `residual_ceiling`, if the residuals go on as their later half did.
 
     *Other libraries.* If versions or the kind of device are not those of the fit, states are still
     used, and the residuals hold the difference of the libraries too; a warning says so.
@@ -406,7 +420,7 @@ class DeepObliviateClassifier(CheckpointedNet):
             residue = (*residue, _RESIDUAL_FLOOR)
         if self.exact_blocks_ < self.n_blocks:
             measured = f"estimated, not bounded: {self.tail_:.3g} in L1 from retraining the blocks"
-            residue = (*residue, _RESIDUAL_STATES, _RESIDUAL_TAIL)
+            residue = (*residue, _RESIDUAL_STATES, _RESIDUAL_INFLUENCES, _RESIDUAL_TAIL)
         return Guarantee(
             kind="empirical",
             reference=f"{_REFERENCE}; {measured}",

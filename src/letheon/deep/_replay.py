@@ -1,6 +1,7 @@
 """The replay of a net's descent without some rows (Wu et al. 2020, Algorithm 4)."""
 
 from math import inf, sqrt
+from statistics import fmean
 
 import torch
 from torch import Tensor
@@ -50,7 +51,7 @@ class Replay:
         self._checks = checks
         self._secants = Secants(exactness.history, path.points.shape[1], self._device, checks)
         self._longest = inf
-        self._errors: list[Tensor] = []
+        self._squared_errors: list[float] = []
         self._n_exact = self._n_approximate = self._n_visits = 0
         self._squared_rates = 0.0
 
@@ -76,15 +77,16 @@ class Replay:
             return self._exact(t, w, diary)
         point, recorded = self._path.at(t, self._device)
         v, own = w - point, self._own_gradient(t, w)
-        # After the burn-in exact steps also tell how wrong the others are.
-        bent = self._bent(v) if count > self._exactness.burn_in else None
-        if bent is not None and not self._exactness.is_exact(count):
+        bent = None if self._exactness.is_exact(count) else self._bent(v)
+        if bent is not None:
             self._n_approximate += 1
             self._squared_rates += self._plan.rates[t] ** 2
             return self._without_leaving(t, recorded + bent, own)
         gradient = self._exact(t, w, diary)
         self._longest = self._checks.max_distance * float(torch.linalg.vector_norm(point))
-        self._learn(v, self._with_leaving(t, gradient, own) - recorded, bent)
+        error = self._secants.offer(v, self._with_leaving(t, gradient, own) - recorded)
+        if count > self._exactness.burn_in:
+            self._squared_errors.append(error**2)
         return gradient
 
     def _own_gradient(self, t: int, w: Tensor) -> Tensor | None:
@@ -114,12 +116,6 @@ class Replay:
         self._n_visits += self._plan.sizes[t]
         return gradient
 
-    def _learn(self, s: Tensor, y: Tensor, bent: Tensor | None) -> None:
-        """Offer the pair of an exact step, and note how wrong B was about it."""
-        if bent is not None:
-            self._errors.append(torch.linalg.vector_norm(y - bent))
-        self._secants.offer(s, y)
-
     def _with_leaving(self, t: int, gradient: Tensor, own: Tensor | None) -> Tensor:
         """Turn the mean gradient over the rows that stay into that over all rows of a step."""
         if own is None:
@@ -135,7 +131,6 @@ class Replay:
         return ((after + len(self._leaving[t])) * gradient - own) / after
 
     def _missed(self) -> float:
-        if not self._errors:
+        if not self._squared_errors:
             return 0.0
-        squared_error = float(torch.stack(self._errors).square().mean())
-        return sqrt(self._squared_rates * squared_error)
+        return sqrt(self._squared_rates * fmean(self._squared_errors))

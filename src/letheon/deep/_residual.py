@@ -5,10 +5,10 @@ and by ``V'_i`` in the run without. From the last affected block ``d`` on, the *
 
     Delta_t = ||V_(d+t) - V'_(d+t)||_1,    t = 0, 1, ...
 
-A rule is given the residuals one after the other: as they are, or relative to ``||V_(d+t)||_1``. When it stops after ``t``, the rest of the old
-run is added to the new one, and the new parameters are off by at most the sum of the residuals that
-were never computed. The rules estimate that sum. Guarantee: empirical; a small slope, or a small
-estimate, is no bound on what later blocks do.
+A rule is given the residuals one after the other: as they are, or relative to ``||V_(d+t)||_1``.
+When it stops after ``t``, the rest of the old run is added to the new one, and the new parameters
+are off by at most the sum of the residuals that were never computed. The rules estimate each of
+them. Guarantee: empirical; a small slope, or a small estimate, is no bound on what later blocks do.
 
 References
 ----------
@@ -85,7 +85,7 @@ class _Rule:
         return np.maximum(found, 0.0)
 
     def ceiling(self, n_left: int) -> Floats:
-        """Return level and rise of the later half, up to what two unrelated runs would give."""
+        """Return level and rise of the later half, up to the most that the rule knows of."""
         ahead = np.arange(1.0, n_left + 1)
         rise = max(self._rise(), 0.0) if self._finite else 0.0
         return np.minimum(self._level() + rise * ahead, max(self._most, self._level()))
@@ -200,12 +200,14 @@ class RobustRule(_Rule):
 
     Notes
     -----
-    *Scale.* ``r`` has no unit: 0 means that the block does the same in both runs, and 2 that it
-    does two things as large as each other and unrelated.
+    *Scale.* ``r`` has no unit, so the rule decides the same for a net with all parameters scaled.
+    It is 0 where the block does the same in both runs, about 1.4 where it does two unrelated things
+    of one size, and at most 2 where they have one size. `ceiling` rises no further than 2.
 
     *Growth.* In much of ordinary training the residual does not fade: it grows from block to block
-    and then levels off, because small differences of parameters are amplified. Fast growth
-    goes on; a level, or growth slower than `epsilon`, stops, and the estimates say how much is left.
+    and then levels off, because small differences of parameters are amplified. While it grows by
+    `epsilon` or more per block, the rule goes on. At a level, or in slower growth, it stops, and
+    the estimates say how much is left out.
 
     *Few points.* Three points are interpolated by three numbers, and a level cannot be told from a
     slow decay. Up to five points the law without a level (``b = 0``) is fitted as well; the steeper

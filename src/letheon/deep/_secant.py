@@ -10,6 +10,7 @@ Nocedal and Schnabel 1994, Theorem 2.3). B is positive definite if every s.y is 
 loss that is not convex does not grant: `LocalChecks` says which pairs may be used.
 """
 
+from math import sqrt
 from typing import NamedTuple
 
 import numpy as np
@@ -26,12 +27,15 @@ class LocalChecks(NamedTuple):
         mu > 0: a pair needs ``s.y >= mu s.s``.
     max_smoothness : float
         L: a pair needs ``|y| <= L |s|``, and a product ``|B v| <= L |v|``.
+    max_error : float
+        B, as it is before a pair is kept, must have foretold it: ``|y - B s| <= max_error |y|``.
     max_distance : float
         Products are used for ``|v| <= max_distance |w|`` only.
     """
 
     min_curvature: float
     max_smoothness: float
+    max_error: float
     max_distance: float
 
     def accept(self, ss: float, sy: float, yy: float) -> bool:
@@ -68,15 +72,24 @@ class Secants:
         self._middle = torch.zeros(2 * history, 2 * history, dtype=torch.float64, device=device)
         self.is_trusted = False
 
-    def offer(self, s: Tensor, y: Tensor) -> None:
-        """Keep a pair if it passes the checks; until one does no product is trusted."""
-        ss, sy, yy = torch.stack([s @ s, s @ y, y @ y]).tolist()
-        self.is_trusted = self._checks.accept(ss, sy, yy)
-        if self.is_trusted:
+    def offer(self, s: Tensor, y: Tensor) -> float:
+        """Keep a pair if it passes the checks; B is trusted if it does and had foretold it.
+
+        Returns
+        -------
+        float
+            ``|y - B s|``, B being what it was before.
+        """
+        missed = y - self.product(s)
+        ss, sy, yy, ee = torch.stack([s @ s, s @ y, y @ y, missed @ missed]).tolist()
+        is_kept = self._checks.accept(ss, sy, yy)
+        self.is_trusted = is_kept and self._n_kept > 0 and ee <= self._checks.max_error**2 * yy
+        if is_kept:
             self._keep(s, y, sy / ss)
+        return sqrt(ee)
 
     def product(self, v: Tensor) -> Tensor:
-        """Return B v."""
+        """Return B v; zeros before the first pair."""
         ahead = (self._lines @ v).double()
         weights = (self._middle @ ahead).to(v.dtype)
         return torch.addmv(v, self._lines.T, weights, beta=self._scale, alpha=-1.0)

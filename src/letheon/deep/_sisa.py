@@ -390,7 +390,7 @@ class SISANetClassifier(CheckpointedNet):
             sample = self._sample(grid.rows, grid.slots(shard, last), self.seed_)
             answers[shard] = len(sample) > 0
             statistics[shard] = workshop.statistics(flat[shard], sample) if len(sample) else {}
-        return Nets(flat, statistics, answers, old.classes, old.constants)
+        return Nets(flat, statistics, answers, old.classes, old.constants, workshop.template)
 
     def _prepare_learn(self, X: Any, y: Any, ids: Any, callback: Callback | None) -> Prepared:
         new_X, new_y = self._hold_more(X, y)

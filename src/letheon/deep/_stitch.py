@@ -6,7 +6,9 @@ residual
 
     Delta_i = ||(theta'_(i+1) - theta'_i) - (theta_(i+1) - theta_i)||_1 = ||s_(i+1) - s_i||_1,
 
-and when the run stops after block j, every later state is taken to be ``theta_i + s_(j+1)``.
+and when the run stops after block j, every later state is taken to be ``theta_i + s_(j+1)``. Then
+no later block does anything else than in the old run: its influence ``||theta_(i+1) - theta_i||_1``
+stays. No theorem says that a shifted state is nearer to the exact one than the old state was.
 """
 
 from collections.abc import Iterable
@@ -42,7 +44,7 @@ class Stitched(Quiet):
         Parameters of the model.
     tail, ceiling : float
         Estimated sum of the residuals that were not computed, and what it is if they go on as
-        the last ones did.
+        the later half of the others did.
     influences : ndarray of float64, shape (last - first + 1,)
         L1 norm of what every block of the run did.
     watch : Watch
@@ -102,7 +104,11 @@ class Watch:
         return self.rule.update(ratio(residual, influence) if self._is_relative else residual)
 
     def left_out(self, influences: Floats) -> tuple[float, float]:
-        """Return tail and ceiling for blocks that did so much in the old run."""
+        """Return tail and ceiling for blocks that did so much in the old run.
+
+        With ``r_k`` the rule's estimate for the k-th of them, the sum over k of ``r_k`` times its
+        influence ("robust"), or of ``r_k`` ("paper").
+        """
         n_left = len(influences)
         weights = influences if self._is_relative else np.ones(n_left)
         parts = self.rule.expected(n_left), self.rule.ceiling(n_left)
@@ -116,7 +122,11 @@ class Watch:
 
 
 def ratio(residual: float, influence: float) -> float:
-    """Return a residual relative to what the block did; a block that did nothing has none."""
+    """Return a residual relative to what the block did.
+
+    Where the block did nothing: 0 if it does nothing in the new run either, otherwise infinite,
+    after which no rule stops.
+    """
     if influence > 0:
         return residual / influence
     return 0.0 if residual == 0 else float("inf")

@@ -27,6 +27,8 @@ class Nets(Quiet):
         Labels, in the order of the logits.
     constants : dict of str to Tensor
         Buffers that do not change.
+    template : Template, optional
+        The architecture, where it is at hand: it is no part of what is saved.
     """
 
     def __init__(
@@ -36,22 +38,26 @@ class Nets(Quiet):
         answers: Sequence[bool],
         classes: NDArray[Any],
         constants: dict[str, Tensor],
+        template: Template | None = None,
     ) -> None:
         self.flat = flat
         self.statistics = tuple(statistics)
         self.answers = tuple(answers)
         self.classes = classes
         self.constants = constants
+        self._template = template
         self._modules: tuple[torch.device, list[nn.Module]] | None = None
 
     def modules(self, build: Callable[["Nets"], Template], device: torch.device) -> list[nn.Module]:
         """Return the nets that answer, as modules in evaluation mode, made at the first call.
 
+        Only nets that were loaded have to `build` a template, and wait for whoever is training.
         Without a lock: two threads may both make them, and they are the same.
         """
         made = self._modules
         if made is None or made[0] != device:
-            made = self._modules = device, self._made_modules(build(self), device)
+            template = build(self) if self._template is None else self._template
+            made = self._modules = device, self._made_modules(template, device)
         return made[1]
 
     def _made_modules(self, template: Template, device: torch.device) -> list[nn.Module]:

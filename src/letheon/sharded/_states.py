@@ -9,10 +9,8 @@ from typing import Any
 
 from letheon import state
 from letheon.exceptions import StateError
-from letheon.homes import Shelf, sweep_checkpoints
+from letheon.homes import Shelf
 from letheon.sharded._stages import Blob
-
-__all__ = ["SavedState", "StateShelf", "sweep_checkpoints"]
 
 
 @dataclass(frozen=True)
