@@ -27,7 +27,7 @@ NOTE = (
     "(none of class 0) that are named 0. *before*: the method's own model; *naive*: the tuned net "
     "retrained without the owners; *after*: the model after the request. *SAPE*: 100 |after - "
     "naive| / (after + naive), 95 % interval in brackets: when both are near 0, a few images make "
-    "it large. *x naive*: that retrain over the request. Blocks of single owners: {blocks}{note}."
+    "it large. *x naive*: a naive retrain over it. Blocks of single owners: {blocks}{note}."
 )
 
 
@@ -72,16 +72,13 @@ def planted(
     """Plant, train every method, let the owners leave, and ask for the pattern."""
     data, device = yardstick.data, yardstick.device
     backdoor = plant(data, case.n_rows, owners_in(case, len(data.y), n_blocks))
-    reference = naive(yardstick.recipe, device)
-    reference.fit(backdoor.data.X, backdoor.data.y, ids=backdoor.ids)
-    retrained = clocked(lambda: reference.forget(backdoor.owners), device)[1].wall
+    rest = np.delete(np.arange(len(data.y)), backdoor.rows)
+    reference = naive(yardstick.recipe, device).fit(data.X[rest], data.y[rest], ids=rest)
     found = []
     for name, make in models.items():
         model = make().fit(backdoor.data.X, backdoor.data.y, ids=backdoor.ids)
         for title, each in _variants(name, model, rules.get(name, ())):
-            found.append(
-                _asked(yardstick, case, backdoor, (title, model, each), reference, retrained)
-            )
+            found.append(_asked(yardstick, case, backdoor, (title, model, each), reference))
     return found
 
 
@@ -98,7 +95,6 @@ def _asked(
     backdoor: Backdoor,
     method: tuple[str, Any, Any],
     reference: Any,
-    retrained: float,
 ) -> Planted:
     title, before, model = method
     if yardstick.device == "cuda" and hasattr(model, "vault_"):
@@ -108,7 +104,7 @@ def _asked(
     sape = certifiability_from_predictions(_share, backdoor.targets, answers[2], answers[1])
     shares = [100 * _share(backdoor.targets, each) for each in answers]
     rights = [accuracy(each, yardstick.data) for each in (before, reference, model)]
-    ratio = retrained / seconds.wall
+    ratio = yardstick.seconds.wall / seconds.wall
     return Planted(case, title, shares, rights, sape, receipt.work, seconds.wall, ratio)
 
 

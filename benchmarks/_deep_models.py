@@ -65,8 +65,11 @@ class Recipe:
 
     def __str__(self) -> str:
         """Say the recipe in a few words."""
-        words = f"{self.epochs} epochs, batch {self.batch_size}, rate {self.learning_rate:g}"
-        return words if self.precision == "float32" else f"{words}, {self.precision}"
+        words = [f"{self.epochs} epochs, batch {self.batch_size}, rate {self.learning_rate:g}"]
+        conv = getattr(self.module, "conv", "auto")
+        words += [self.precision] if self.precision != "float32" else []
+        words += [f"convolutions by {conv}"] if conv != "auto" else []
+        return ", ".join(words)
 
     def settings(self) -> dict[str, Any]:
         """Return the keyword arguments of an estimator."""

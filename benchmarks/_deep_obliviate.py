@@ -160,16 +160,24 @@ class Run(NamedTuple):
 
 
 def runs_of(
-    blocked: Blocked, rules: Sequence[Rule], blocks: Sequence[int], crowds: Iterable[int]
+    blocked: Blocked,
+    rules: Sequence[Rule],
+    blocks: Sequence[int],
+    crowds: Iterable[int],
+    crowded: int,
 ) -> list[Run]:
-    """Make every request under every rule, each on a copy; retrain naively between rules."""
-    cases = [(UNIFORM, [blocked.person(block)]) for block in blocks]
-    cases += [(FIRST, [blocked.person(0)])]
-    cases += [(f"{n:,} people", blocked.crowd(n, seed=n)) for n in crowds]
+    """Make every request under every rule, each on a copy; then retrain naively once more.
+
+    Many people leave under the first `crowded` rules only.
+    """
+    singles = [(UNIFORM, [blocked.person(block)]) for block in blocks]
+    singles += [(FIRST, [blocked.person(0)])]
+    many = [(f"{n:,} people", blocked.crowd(n, seed=n)) for n in crowds]
     found = []
-    for rule in rules:
+    for number, rule in enumerate(rules):
+        cases = singles + (many if number < crowded else [])
         found += [_run(blocked, rule, who, people) for who, people in cases]
-        blocked.yardstick.look()
+    blocked.yardstick.look()
     return found
 
 

@@ -58,24 +58,31 @@ class Sharded(NamedTuple):
     same: bool | None
 
 
-def fitted(data: Any, device: str, shape: tuple[int, int], ids: Any = None) -> tuple[Any, float]:
-    """Return a model of S shards and R slices, and the time of its fit."""
+class Fitted(NamedTuple):
+    """A model and the time of its fit."""
+
+    model: Any
+    seconds: float
+
+
+def fitted(data: Any, device: str, shape: tuple[int, int], ids: Any = None) -> Fitted:
+    """Return a model of S shards and R slices."""
     model = sisa(SHARD_RECIPE, device, n_shards=shape[0], n_slices=shape[1])
     seconds = clocked(lambda: model.fit(data.X, data.y, ids=ids), device)[1]
-    return model, seconds.wall
+    return Fitted(model, seconds.wall)
 
 
 def sharded(
+    mine: Fitted,
     yardstick: Yardstick,
-    shape: tuple[int, int],
     crowds: Sequence[int],
     singles: int,
     *,
     compare: bool,
 ) -> list[Sharded]:
-    """Fit, let people leave, and compare with a fresh fit in the end."""
-    data, device = yardstick.data, yardstick.device
-    model, fit = fitted(data, device, shape)
+    """Let people leave, and compare with a fresh fit in the end."""
+    data, device, (model, fit) = yardstick.data, yardstick.device, mine
+    shape = int(model.n_shards), int(model.n_slices)
     answers = model.predict(data.X_test)
     right, agrees = accuracy(model, data), agreement(answers, yardstick.answers)
     leaving = np.random.default_rng(5).permutation(len(data.y)).tolist()

@@ -1,11 +1,11 @@
 """How much a run does: on a GPU, on a CPU, and for a first look."""
 
+from dataclasses import replace
 from typing import NamedTuple
 
 from benchmarks._deep_backdoor import Case
 from benchmarks._deep_cifar import Plan
 from benchmarks._deep_models import BIG_CNN, WIDE_MLP, Recipe
-from letheon.deep import CNN
 
 __all__ = ["CPU", "GPU", "QUICK", "Size"]
 
@@ -19,6 +19,7 @@ class Size(NamedTuple):
     n_blocks: int
     n_places: int
     crowds: tuple[int, ...]
+    crowded: int
     shapes: tuple[tuple[int, int], ...]
     compared: tuple[tuple[int, int], ...]
     shard_crowds: tuple[int, ...]
@@ -47,8 +48,7 @@ def _cases(*sizes: int) -> tuple[Case, ...]:
 def _lanes(precisions: tuple[str, ...], epochs: int) -> tuple[Recipe, ...]:
     nets = [Recipe(epochs, 128, 0.1, each, WIDE_MLP) for each in precisions]
     for precision, conv in (("float32", "matmul"), ("bfloat16", "matmul"), ("bfloat16", "cudnn")):
-        net = CNN(channels=BIG_CNN.channels, hidden=BIG_CNN.hidden, conv=conv)
-        nets.append(Recipe(epochs, 128, 0.1, precision, net))
+        nets.append(Recipe(epochs, 128, 0.1, precision, replace(BIG_CNN, conv=conv)))
     return tuple(nets)
 
 
@@ -59,6 +59,7 @@ GPU = Size(
     n_blocks=100,
     n_places=10,
     crowds=(10, 100),
+    crowded=4,
     shapes=((5, 1), (10, 1), (20, 1), (5, 5), (10, 5), (20, 5)),
     compared=((5, 1), (10, 1), (20, 1), (5, 5), (10, 5), (20, 5)),
     shard_crowds=(1, 10, 100),
@@ -81,14 +82,15 @@ GPU = Size(
 )
 CPU = GPU._replace(
     repeats=1,
-    shapes=((5, 1), (10, 1), (20, 1), (20, 5)),
+    crowded=1,
+    shapes=((5, 1), (20, 5)),
     compared=((20, 5),),
     shard_crowds=(1, 10),
-    singles=3,
+    singles=2,
     lane_rows=10_000,
     lane_shards=(4,),
     lane_recipes=(Recipe(2, 128, 0.1, module=WIDE_MLP),),
-    cases=(Case(500, 1, 0.5), Case(1000, 1, 0.95)),
+    cases=(Case(1000, 1, 0.95),),
     fisher_rows=(2048, 512),
     newton=False,
     replay_rows=20_000,

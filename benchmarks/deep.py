@@ -121,7 +121,7 @@ class Bench:
     def measure_obliviate(self) -> None:
         """Forget people of all blocks under all rules."""
         blocked, places, size = self.blocked, self.places, self.size
-        runs = obliviates.runs_of(blocked, RULES, places, size.crowds)
+        runs = obliviates.runs_of(blocked, RULES, places, size.crowds, size.crowded)
         other = naive(self.yardstick.recipe, self.device, random_state=1)
         answers = other.fit(self.data.X, self.data.y).predict(self.data.X_test)
         verdicts = obliviates.obliviate_verdicts(blocked, runs, JUDGED)
@@ -142,15 +142,21 @@ class Bench:
         size, found = self.size, list[shards.Sharded]()
         for shape in size.shapes:
             if self.has_time():
-                compare = shape in size.compared
                 found += shards.sharded(
-                    self.yardstick, shape, size.shard_crowds, size.singles, compare=compare
+                    self._shards(shape),
+                    self.yardstick,
+                    size.shard_crowds,
+                    size.singles,
+                    compare=shape in size.compared,
                 )
         table = shards.sisa_table(found, self.yardstick, size.singles)
         self.report.add(table, [shards.sisa_verdict(found)])
         points = shards.points_of(found, self.yardstick)
         curves = self.report.curves
         curves["trade off"] = [*curves.get("trade off", []), *points]
+
+    def _shards(self, shape: tuple[int, int]) -> shards.Fitted:
+        return self._once(f"shards {shape}", lambda: shards.fitted(self.data, self.device, shape))
 
     def measure_lanes(self) -> None:
         """Stack shards."""
@@ -203,9 +209,10 @@ class Bench:
     def measure_budget(self) -> None:
         """Compare at equal numbers of states."""
         yardstick, size = self.yardstick, self.size
-        people = [self.blocked.person(block, skip=2) for block in self.places]
         shape = (self._equal_shards["n_shards"], self._equal_shards["n_slices"])
-        model, fit = shards.fitted(self.data, self.device, shape)
+        model, fit = self._shards(shape)
+        held = set(model.ids_)
+        people = [self._somebody(block, held) for block in self.places]
         title = f"SISA, S={shape[0]}, R={shape[1]}"
         found = [budget.contend(title, model, yardstick, fit, shape[0] * shape[1], people)]
         blocked = self.blocked
@@ -216,6 +223,11 @@ class Bench:
             found.append(budget.contend(title, mine, yardstick, blocked.fit.wall, states, people))
         n_rows = size.cases[0].n_rows
         self.report.add(budget.budget_table(found, yardstick, self.planted, n_rows))
+
+    def _somebody(self, block: int, held: set[int]) -> int:
+        """Return somebody of a block whom the shards hold too."""
+        everybody = (self.blocked.person(block, skip) for skip in range(2, len(held)))
+        return next(person for person in everybody if person in held)
 
     def measure_fisher(self) -> None:
         """Scrub."""
@@ -350,7 +362,7 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--device", choices=("auto", "cpu", "cuda"), default="auto")
     parser.add_argument("--quick", action="store_true", help="small sizes: indicative only")
     parser.add_argument("--only", default="", help="sections to run, separated by commas")
-    parser.add_argument("--limit", type=float, default=450, help="start nothing after so many s")
+    parser.add_argument("--limit", type=float, default=600, help="start nothing after so many s")
     parser.add_argument("--into", default="", help="name of the results file")
     parser.add_argument("--draw", action="store_true", help="only draw the pictures of --into")
     return parser.parse_args()

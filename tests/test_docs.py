@@ -8,6 +8,7 @@ import runpy
 import sys
 from collections.abc import Iterator
 from contextlib import redirect_stdout
+from importlib.util import find_spec
 from pathlib import Path
 from types import ModuleType
 from typing import Any, NamedTuple
@@ -36,6 +37,12 @@ LINK = re.compile(r"\]\(([^)\s]+)\)")
 FLAGS = doctest.ELLIPSIS | doctest.NORMALIZE_WHITESPACE
 # Blocks that need a running Ray or Dask cluster; tests/cluster starts one and does the same.
 CLUSTER = re.compile(r"\b(ray|dask|client)\b")
+HAS_TORCH = find_spec("torch") is not None
+needs_torch = pytest.mark.skipif(not HAS_TORCH, reason="needs torch")
+# Classes of nets by how their names begin, and the modules they come from.
+NETS = re.compile(r"\btorch\b|letheon\.deep|\w+NetClassifier|DeepObliviate|CertifiedHead")
+# Pages that are about nets from the first block on.
+NET_PAGES = {"deep.md"}
 
 
 class Block(NamedTuple):
@@ -59,7 +66,7 @@ def run_blocks(text: str, module: ModuleType) -> None:
     """Run the blocks of a page one after the other, as a reader would."""
     for block in blocks(text):
         code = compile("\n" * block.line + block.code, f"<{module.__doc__}>", "exec")
-        if CLUSTER.search(block.code):
+        if CLUSTER.search(block.code) or (NETS.search(block.code) and not HAS_TORCH):
             continue
         said = io.StringIO()
         with redirect_stdout(said):
@@ -81,7 +88,20 @@ def read(name: str) -> str:
     return (ROOT / name).read_text(encoding="utf-8")
 
 
-@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def with_marks(paths: list[Path]) -> list[Any]:
+    """Return paths as parameters; pages and scripts about nets are skipped without torch."""
+    return [
+        pytest.param(path, id=path.name, marks=needs_torch if is_about_nets(path) else ())
+        for path in paths
+    ]
+
+
+def is_about_nets(path: Path) -> bool:
+    is_script = path.suffix == ".py" and NETS.search(path.read_text(encoding="utf-8"))
+    return path.name in NET_PAGES or bool(is_script)
+
+
+@pytest.mark.parametrize("page", with_marks(PAGES))
 def test_every_python_block_runs_and_prints_what_is_shown(page: Path, module: ModuleType) -> None:
     run_blocks(page.read_text(encoding="utf-8"), module)
 
@@ -157,6 +177,7 @@ def test_first_screen_of_the_readme() -> None:
     assert "make test" in screen
 
 
+@needs_torch
 def test_tables_of_methods_are_up_to_date() -> None:
     made = runpy.run_path(str(ROOT / "docs" / "make_methods.py"))
     assert read("docs/methods.md") == made["page"](), "run python docs/make_methods.py"
@@ -212,12 +233,19 @@ def test_the_command_can_be_found_after_make() -> None:
     assert ". .venv/bin/activate" in after.partition("##")[0]
 
 
-def test_the_examples_say_what_they_need() -> None:
-    needy = [example for example in EXAMPLES if "import pandas" in example.read_text("utf-8")]
+@pytest.mark.parametrize(
+    ("package", "sign", "command"),
+    [
+        ("pandas", "import pandas", "pip install pandas"),
+        ("torch", "letheon.deep", "pip install 'letheon[torch]'"),
+    ],
+)
+def test_the_examples_say_what_they_need(package: str, sign: str, command: str) -> None:
+    needy = [example for example in EXAMPLES if sign in example.read_text("utf-8")]
     assert needy
     for example in needy:
-        assert "pip install pandas" in example.read_text("utf-8")
-        assert re.search(rf"`{example.name}`, which needs pandas", read("README.md"))
+        assert command in example.read_text("utf-8")
+        assert re.search(rf"`{example.name}`, which needs {package}", read("README.md"))
 
 
 def public_names(module: ModuleType) -> list[str]:
@@ -231,7 +259,9 @@ def parameters(estimator: type) -> list[str]:
 
 def estimators(module: ModuleType) -> list[type[letheon.ForgetMixin]]:
     found = [getattr(module, name) for name in public_names(module)]
-    return [each for each in found if issubclass(each, letheon.ForgetMixin)]
+    return [
+        each for each in found if inspect.isclass(each) and issubclass(each, letheon.ForgetMixin)
+    ]
 
 
 NAMED = {
@@ -252,9 +282,16 @@ NAMED = {
 }
 
 
-def test_every_assumption_of_a_linear_model_is_explained() -> None:
-    text = read("docs/convex.md")
-    for estimator in estimators(convex):
+if HAS_TORCH:
+    NAMED["docs/deep.md"] = public_names(letheon.deep) + [
+        name for estimator in estimators(letheon.deep) for name in parameters(estimator)
+    ]
+
+
+@pytest.mark.parametrize("name", ["convex", pytest.param("deep", marks=needs_torch)])
+def test_every_assumption_is_explained(name: str) -> None:
+    text = read(f"docs/{name}.md")
+    for estimator in estimators(getattr(letheon, name)):
         definition = estimator.facts.definition
         listed = definition.partition("**Assumptions.**")[2].partition("\n**")[0]
         codes = re.findall(r"`([a-z]+(?:-[a-z]+)+)`", listed)
@@ -281,7 +318,7 @@ def test_the_page_of_the_demo_lists_its_acts() -> None:
 CERTIFIED = {"erasure_stream.py": "within the budget: True"}
 
 
-@pytest.mark.parametrize("example", EXAMPLES, ids=lambda example: example.name)
+@pytest.mark.parametrize("example", with_marks(EXAMPLES))
 def test_examples_run_and_keep_their_promise(
     example: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -97,6 +97,15 @@ def states(model: DeepObliviateClassifier) -> list[Tensor]:
     return found  # type: ignore[return-value]
 
 
+def rate_of(model: DeepObliviateClassifier, block: int) -> float:
+    """Factor of the learning rate in a block."""
+    n_blocks = int(model.n_blocks)
+    falls = 1 - block / n_blocks
+    if model.anneal == "one-cycle" and n_blocks > 10:
+        return min(falls, (block + 1) / (0.1 * n_blocks))
+    return 1.0 if model.anneal == "none" else falls
+
+
 def scratch_states(
     model: DeepObliviateClassifier, people: People, gone: Collection[int] = ()
 ) -> list[Tensor]:
@@ -113,10 +122,19 @@ def scratch_states(
                 for position, person in enumerate(people.ids.tolist())
                 if block_of(model, person) == block
             ]
-            stretch = Stretch(block, (np.array(slots, np.int64),), int(model.epochs))
+            rate = rate_of(model, block)
+            stretch = Stretch(block, (np.array(slots, np.int64),), int(model.epochs), rate)
             flat = workshop.loop().train(flat, stretch)
             found.append(flat[0])
     return found
+
+
+def norms_of_moves(found: list[Tensor]) -> NDArray[np.float64]:
+    """L1 norm of what every block did: differences in float32, their sum in float64."""
+    moves = np.diff(torch.stack(found).numpy(), axis=0)
+    return np.array(
+        [float(torch.from_numpy(move).abs().sum(dtype=torch.float64)) for move in moves]
+    )
 
 
 def l1(one: Tensor, two: Tensor) -> float:

@@ -398,7 +398,7 @@ def test_a_loss_that_is_no_number_names_net_part_and_epoch(value: float) -> None
     data = table()
     data.y[20] = 9
     loop = loop_of((6, 7), settings=replace(PLAIN, loss=loss), data=data)
-    with pytest.raises(TrainingError, match=r"loss is (nan|inf) in part 5, epoch 1 \(net 7\)"):
+    with pytest.raises(TrainingError, match=r"loss is (nan|inf) in part 5, epoch 1 of net 7"):
         trained(loop, range(12), [1, 2, 20], number=5, epochs=4)
 
 
@@ -408,7 +408,7 @@ def test_parameters_that_break_in_the_last_step_are_found() -> None:
     # The loss of the only step is a number; its gradient times the rate is none.
     settings = replace(PLAIN, learning_rate=1e20)
     loop = loop_of((6, 7), lambda: nn.Linear(4, 3), settings, data)
-    with pytest.raises(TrainingError, match=r"in part 2, epoch 0 \(net 7\)"):
+    with pytest.raises(TrainingError, match=r"in part 2, epoch 0 of net 7"):
         trained(loop, None, range(5), number=2, epochs=1)
 
 

@@ -23,6 +23,7 @@ from tests.deep.obliviate_reference import (
     make_people,
     memory_of,
     noisy,
+    norms_of_moves,
     people_in,
     scratch_states,
     states,
@@ -49,6 +50,7 @@ def settings_and_requests(draw: st.DrawFn) -> tuple[dict[str, Any], People, list
         "module": draw(st.sampled_from([linear, noisy])),
         "optimizer": draw(st.sampled_from(["sgd", "adam"])),
         "n_blocks": draw(st.integers(1, 8)),
+        "anneal": draw(st.sampled_from(["none", "linear", "one-cycle"])),
         "epochs": draw(st.integers(1, 2)),
         "batch_size": draw(st.integers(2, 5)),
         "random_state": draw(st.integers(0, 99)),
@@ -67,7 +69,9 @@ def test_to_the_end_is_exact(
     for request in requests:
         model.forget(request)
         gone |= set(request)
-    assert same(states(model), scratch_states(model, people, gone))
+    expected = scratch_states(model, people, gone)
+    assert same(states(model), expected)
+    assert np.array_equal(model.influences_, norms_of_moves(expected))
     assert torch.equal(model.nets_.flat[0], states(model)[-1])
     assert (model.tail_, model.exact_blocks_) == (0.0, settings["n_blocks"])
 
@@ -84,8 +88,17 @@ def test_first_blocks_are_exact_as_far_as_it_says(
         gone |= set(request)
         exact, expected = model.exact_blocks_, scratch_states(model, people, gone)
         assert same(states(model)[: exact + 1], expected[: exact + 1])
+        assert np.array_equal(model.influences_[:exact], norms_of_moves(expected)[:exact])
         assert torch.equal(model.nets_.flat[0], states(model)[-1])
         assert (model.tail_ == 0.0) == (exact == settings["n_blocks"])
+
+
+@pytest.mark.parametrize("anneal", ["linear", "one-cycle"])
+def test_to_the_end_is_exact_with_a_rate_over_many_blocks(anneal: str) -> None:
+    people = make_people(60)
+    model = fitted(people, n_blocks=30, epsilon=0.0, anneal=anneal)
+    model.forget([3, 17])
+    assert same(states(model), scratch_states(model, people, {3, 17}))
 
 
 def test_a_hasty_stop_is_not_exact() -> None:

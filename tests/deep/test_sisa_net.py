@@ -15,9 +15,10 @@ from torch import Tensor, nn
 
 import letheon
 from letheon import SISANetClassifier, checks
-from letheon.deep import MLP, _sisa
+from letheon.deep import MLP
 from letheon.deep._loop import Loop
 from letheon.deep._vault import Vault
+from letheon.deep._workshop import Workshop
 from letheon.exceptions import (
     ChangedParametersError,
     CheckpointError,
@@ -164,20 +165,21 @@ def test_starting_after_the_slice_is_caught(monkeypatch: pytest.MonkeyPatch) -> 
 def test_a_lane_that_looks_at_its_neighbours_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
     """Planted: gradients of all lanes are mixed a little."""
     people = make_people(30, seed=4)
-    original = _sisa.Workshop.loop
+    original = Workshop.loop
 
-    def mixing(self: Any, lanes: Any, group: int) -> Loop:
+    def mixing(self: Workshop, lanes: tuple[int, ...], group: int) -> Loop:
         loop = original(self, lanes, group)
         step = loop._optimizer.step
+
+        def mixed(given: Any) -> None:
+            step(given._replace(gradient=given.gradient + 1e-3 * given.gradient.mean(dim=0)))
+
         if "mixed" not in vars(loop):
             vars(loop)["mixed"] = True
-            mean = lambda given: given._replace(  # noqa: E731
-                gradient=given.gradient + 1e-3 * given.gradient.mean(dim=0)
-            )
-            monkeypatch.setattr(loop._optimizer, "step", lambda given: step(mean(given)))
+            monkeypatch.setattr(loop._optimizer, "step", mixed)
         return loop
 
-    monkeypatch.setattr(_sisa.Workshop, "loop", mixing)
+    monkeypatch.setattr(Workshop, "loop", mixing)
     model = fitted(people, lane_width=3)
     model.forget([0])
     assert refitted(model, people.without([0])).digest() != model.digest()

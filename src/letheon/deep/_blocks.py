@@ -123,6 +123,8 @@ def train_blocks(
     flat, n_parts = start[None], len(blocks) - first
     for block in range(first, len(blocks)):
         if blocks.sizes[block]:
-            stretch = Stretch(block, (blocks.slots(block),), pace.epochs, pace.rate(block))
+            stretch = Stretch(
+                block, (blocks.slots(block),), pace.epochs, pace.rate(block), kind="block"
+            )
             flat = loop.train(flat, stretch, callback, (block - first, n_parts))
         yield block, flat[0]

@@ -74,12 +74,15 @@ class Stretch:
         Passes over the slots.
     rate : float
         Factor of the learning rate, for optimisers by name.
+    kind : str
+        What to call it in an error: block, stage.
     """
 
     number: int
     slots: tuple[Slots | None, ...]
     epochs: int
     rate: float = 1.0
+    kind: str = "part"
 
 
 @dataclass(frozen=True)
@@ -293,9 +296,9 @@ class Loop:
             return
         epoch, lane = bad[0].tolist()
         raise TrainingError(
-            f"training diverged: the loss is {float(losses[epoch, lane])} in part "
-            f"{stretch.number}, epoch {epoch} (net {int(self._lanes[lane])}); nothing was changed. "
-            "Scale the rows, or lower learning_rate"
+            f"training diverged: the loss is {float(losses[epoch, lane])} in {stretch.kind} "
+            f"{stretch.number}, epoch {epoch} of net {int(self._lanes[lane])} (counted from 0); "
+            "nothing was changed. Scale the rows, or lower learning_rate"
         )
 
     def _capture(self, n_steps: int) -> None:

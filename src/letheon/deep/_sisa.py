@@ -316,7 +316,8 @@ class SISANetClassifier(CheckpointedNet):
                     for lane, is_trained in zip(lanes, trained, strict=True)
                 )
                 place = number * (grid.n_stages - first) + stage - first, n_parts
-                flat = loop.train(flat, Stretch(stage, slots, grid.epochs[stage]), callback, place)
+                stretch = Stretch(stage, slots, grid.epochs[stage], kind="stage")
+                flat = loop.train(flat, stretch, callback, place)
                 for position, lane in enumerate(lanes):
                     if trained[position]:
                         yield lane, stage, flat[position]
