@@ -187,10 +187,14 @@ class HomeMixin:
 
     def _destroy_files(self) -> list[str]:
         """Destroy the states on disk; the object is about to be replaced."""
-        home = vars(self).get("checkpoint_home_")
-        if home is None or not is_home(Path(home)):
-            return []
-        return _resisting(Shelf(home).destroy_all_but(frozenset()))
+        return destroy_home(vars(self).get("checkpoint_home_"))
+
+
+def destroy_home(home: str | None) -> list[str]:
+    """Destroy all states in a model's directory, if it has one; return warnings."""
+    if home is None or not is_home(Path(home)):
+        return []
+    return _resisting(Shelf(home).destroy_all_but(frozenset()))
 
 
 def _not_found(missing: tuple[str, ...], home: str | None) -> list[str]:

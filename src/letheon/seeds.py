@@ -57,7 +57,7 @@ from typing import Any, TypeVar
 import numpy as np
 import numpy.typing as npt
 
-from letheon.purposes import Purpose as Purpose
+from letheon.purposes import Purpose
 
 try:
     from letheon import _core

@@ -66,6 +66,7 @@ BAD: list[dict[str, Any]] = [
     {"history": 0},
     {"min_curvature": 0.0},
     {"max_smoothness": 0.0},
+    {"max_error": 0.0},
     {"max_distance": -1.0},
     {"max_memory": -1},
     {"module": 3},
@@ -103,8 +104,8 @@ def _hidden_mixing(shape: tuple[int, ...], n_classes: int) -> nn.Module:
 REFUSED = {
     "layer 'dropout1' .Dropout. draws random numbers": MLP(widths=(3,), dropout=0.5),
     "layer 'norm1' .BatchNorm1d. mixes the rows": MLP(widths=(3,), batch_norm=True),
-    "the module draws random numbers": _hidden_dropout,
-    "the module mixes the rows": _hidden_mixing,
+    "the module or the loss draws random numbers": _hidden_dropout,
+    "the module or the loss mixes the rows": _hidden_mixing,
 }
 
 
@@ -114,6 +115,16 @@ def test_modules_whose_rows_cannot_be_taken_out_are_refused(text: str, module: A
     with pytest.raises(TrainingError, match=text):
         model.fit(X, Y)
     assert "seed_" not in vars(model)
+
+
+def centred_loss(logits: Tensor, targets: Tensor) -> Tensor:
+    losses = functional.cross_entropy(logits, targets, reduction="none")
+    return losses + (losses - losses.mean()) ** 2
+
+
+def test_losses_that_look_at_the_whole_batch_are_refused() -> None:
+    with pytest.raises(TrainingError, match="the loss mixes the rows"):
+        fitted(loss=centred_loss)
 
 
 def test_training_that_diverges_is_an_error_that_names_the_epoch() -> None:

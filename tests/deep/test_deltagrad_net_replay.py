@@ -19,7 +19,7 @@ from tests.deep.deltagrad_net_reference import Pair, Reference, dense_bfgs
 from tests.sharded.people import examples
 
 CPU = torch.device("cpu")
-LENIENT = LocalChecks(1e-9, 1e9, 1e9)
+LENIENT = LocalChecks(1e-9, 1e9, 1e9, 1e9)
 
 
 class People:
@@ -81,7 +81,7 @@ def test_products_are_those_of_dense_updates(history: int, n_pairs: int, seed: i
     B = dense_bfgs(pairs[-history:])
     v = rng.normal(size=9)
     product = secants.product(torch.from_numpy(v.astype(np.float32))).numpy()
-    assert secants.is_trusted
+    assert secants.is_trusted is (n_pairs > 1)
     assert np.abs(product - B @ v).max() < 1e-4 * np.linalg.norm(B, 2) * np.linalg.norm(v)
 
 
@@ -99,18 +99,29 @@ PAIRS = {
 
 @pytest.mark.parametrize(("ss", "sy", "yy", "is_good"), PAIRS.values(), ids=PAIRS)
 def test_local_checks(ss: float, sy: float, yy: float, is_good: bool) -> None:
-    assert LocalChecks(0.01, 2.0, 1.0).accept(ss, sy, yy) is is_good
+    assert LocalChecks(0.01, 2.0, 1.0, 1.0).accept(ss, sy, yy) is is_good
 
 
-def test_a_refused_pair_ends_trust_until_one_is_accepted() -> None:
-    secants = Secants(2, 2, CPU, LocalChecks(0.01, 10.0, 1.0))
+def test_a_refused_pair_ends_trust_until_one_is_foretold() -> None:
+    secants = Secants(2, 2, CPU, LocalChecks(0.01, 10.0, 0.5, 1.0))
     s = torch.tensor([1.0, 0.0])
     found = []
-    for y in ([2.0, 0.0], [-2.0, 0.0], [-2.0, 0.0], [3.0, 0.0]):
-        secants.offer(s, torch.tensor(y))
-        found.append(secants.is_trusted)
-    assert found == [True, False, False, True]
-    assert torch.allclose(secants.product(s), torch.tensor([3.0, 0.0]))
+    for along in (2.0, 2.5, -2.0, -2.0, 3.0, 9.0, 8.0):
+        error = secants.offer(s, torch.tensor([along, 0.0]))
+        found.append((secants.is_trusted, error))
+    # The first is foretold by nothing, the negative ones have no curvature, and 9 is a surprise.
+    expected = [
+        (False, 2),
+        (True, 0.5),
+        (False, 4.5),
+        (False, 4.5),
+        (True, 0.5),
+        (False, 6),
+        (True, 1),
+    ]
+    assert [is_trusted for is_trusted, _ in found] == [is_trusted for is_trusted, _ in expected]
+    assert [error for _, error in found] == pytest.approx([error for _, error in expected])
+    assert torch.allclose(secants.product(s), torch.tensor([8.0, 0.0]))
 
 
 def test_the_fit_is_that_of_the_one_loop() -> None:
@@ -151,7 +162,12 @@ def test_exact_replays_are_retrains_bit_by_bit(data: st.DataObject) -> None:
 
 @pytest.mark.parametrize(
     "strict",
-    [{"max_distance": 1e-12}, {"max_smoothness": 1e-9}, {"min_curvature": 1e9}],
+    [
+        {"max_distance": 1e-12},
+        {"max_smoothness": 1e-9},
+        {"max_error": 1e-9},
+        {"min_curvature": 1e9},
+    ],
     ids=str,
 )
 def test_checks_that_nothing_passes_make_a_retrain(strict: dict[str, float]) -> None:
@@ -178,11 +194,12 @@ def test_replay_is_the_formula(data: st.DataObject) -> None:
         history=data.draw(st.integers(1, 3)),
         min_curvature=1e-2,
         max_smoothness=1e3,
+        max_error=0.7,
         max_distance=1e3,
         random_state=data.draw(st.integers(0, 99)),
     )
     gone = frozenset(data.draw(st.permutations(range(n)))[: data.draw(st.integers(1, 4))])
-    checks, marginal = model._local_checks(), []
+    checks, marginal = model._local_checks(), list[bool]()
 
     def accepts(pair: Pair) -> bool:
         s, y = pair

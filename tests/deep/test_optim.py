@@ -172,7 +172,7 @@ def test_an_own_optimiser_sees_parameters_in_their_shapes() -> None:
         return SGD(parameters, lr=0.1)
 
     make_optimizer(make, start(), SHAPES, 0.0, 0.0)
-    assert seen == [SHAPES * W]
+    assert seen == [SHAPES] * W
 
 
 @pytest.mark.parametrize(

@@ -27,6 +27,7 @@ from letheon.exceptions import (
     ShardingWarning,
     TrainingError,
     UnknownIdError,
+    UnsupportedStateError,
 )
 from tests.sharded.people import People, examples, make_people
 
@@ -322,6 +323,15 @@ def test_save_load_then_requests(tmp_path: Path) -> None:
     assert np.array_equal(loaded.predict(people.X), model.predict(people.X))
 
 
+def test_a_module_that_changed_since_it_was_saved(tmp_path: Path) -> None:
+    people = make_people(20, seed=21)
+    model = fitted(people)
+    letheon.save(model, tmp_path / "net.letheon")
+    loaded = letheon.load(tmp_path / "net.letheon").set_params(module=MLP(widths=(5,)))
+    with pytest.raises(TrainingError, match="the factory has changed since"):
+        loaded.predict(people.X)
+
+
 def test_other_libraries_train_everything_again() -> None:
     people = make_people(30, seed=15)
     model = fitted(people)
@@ -381,6 +391,10 @@ def test_out_of_memory_says_what_to_do(monkeypatch: pytest.MonkeyPatch) -> None:
         fitted(make_people(20))
 
 
+def seven_logits(shape: Any, n_classes: int) -> nn.Module:
+    return nn.Linear(*shape, 7)
+
+
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
@@ -400,7 +414,7 @@ def test_out_of_memory_says_what_to_do(monkeypatch: pytest.MonkeyPatch) -> None:
         ({"device": "tpu"}, "device='tpu'; expected one of"),
         ({"precision": "float16"}, "precision='float16'"),
         ({"max_memory": -1}, "max_memory=-1"),
-        ({"module": lambda shape, n_classes: nn.Linear(3, 7)}, "expected \\(2, 3\\): one logit"),
+        ({"module": seven_logits}, "expected \\(2, 3\\): one logit"),
     ],
 )
 def test_settings_that_make_no_sense(settings: dict[str, Any], message: str) -> None:
@@ -485,3 +499,60 @@ def test_scikit_learn(estimator: Any, check: Any) -> None:
 )
 def test_letheon(estimator: Any, check: Any) -> None:
     assert check(estimator) is None
+
+
+def hardest(logits: Tensor, targets: Tensor) -> Tensor:
+    """Return losses divided by the largest of the batch."""
+    losses = nn.functional.cross_entropy(logits, targets, reduction="none")
+    return losses / losses.detach().max()
+
+
+class Clipped(torch.optim.SGD):
+    """Gradient descent that divides by the norm over all parameters it was given."""
+
+    def step(self, closure: Any = None) -> Any:
+        parts = [part.grad for group in self.param_groups for part in group["params"]]
+        norm = torch.sqrt(sum((part * part).sum() for part in parts))
+        for part in parts:
+            part.div_(norm)
+        return super().step(closure)
+
+
+def clipped(parameters: Any) -> Clipped:
+    return Clipped(parameters, lr=0.05)
+
+
+@pytest.mark.parametrize("settings", [{"loss": hardest}, {"optimizer": clipped}])
+def test_what_looks_at_a_whole_net_sees_one_net(settings: dict[str, Any]) -> None:
+    people = make_people(30, seed=18)
+    model = fitted(people, lane_width=3, **settings)
+    model.forget([2])
+    assert refitted(model, people.without([2])).digest() == model.digest()
+
+
+def test_a_new_class_destroys_the_files_of_a_loaded_model(tmp_path: Path) -> None:
+    people = make_people(30, seed=19)
+    model = fitted(people, n_slices=2, checkpoint_dir=tmp_path / "states")
+    letheon.save(model, tmp_path / "net.letheon")
+    loaded = letheon.load(tmp_path / "net.letheon")
+    loaded.learn(people.X[:1], [9], ids=[99])
+    left = {file.name.split(".")[0] for file in (tmp_path / "states").rglob("*.letheon-state")}
+    assert left == loaded.vault_.files
+
+
+def test_a_failed_fit_leaves_the_earlier_model_and_its_files(tmp_path: Path) -> None:
+    people = make_people(30, seed=20)
+    model = fitted(people, n_slices=2, checkpoint_dir=tmp_path)
+    answers, files = model.predict_proba(people.X), sorted(tmp_path.rglob("*"))
+    model.set_params(loss=lambda *given: margin(*given) + 0.0)
+    with pytest.raises(UnsupportedStateError, match="top of a module"):
+        model.fit(np.ones((4, 2)), [0, 1, 0, 1])
+    model.set_params(loss="cross_entropy")
+    with pytest.raises(Stop):
+        model.fit(np.ones((4, 2)), [0, 1, 0, 1], callback=failing)
+    assert sorted(tmp_path.rglob("*")) == files
+    assert np.array_equal(model.predict_proba(people.X), answers)
+    model.forget([0])
+    assert refitted(model.set_params(checkpoint_dir=None), people.without([0])).digest() == (
+        model.digest()
+    )

@@ -27,7 +27,7 @@ from letheon.convex._base import Held
 from letheon.convex._cache import Cache
 from letheon.convex._change import Change
 from letheon.deep._device import describe_device, repeatable, resolve_device
-from letheon.deep._inputs import ask_rows, hold_rows, remember_shape
+from letheon.deep._inputs import ask_rows, hold_rows, shape_attributes
 from letheon.deep._loop import Callback
 from letheon.deep._module import Template
 from letheon.deep._nets import MLP
@@ -101,11 +101,12 @@ class NetBase(ClassifierMixin, ForgetMixin, BaseEstimator):
             self._check_settings()
             seed = seed_from(self.random_state)
             held = self._hold(X, y, ids)
+            # Before training: settings without canonical bytes are refused here.
+            about = {"seed_": seed, **shape_attributes(X, held.rows.X.shape[1:])}
+            about |= self._remember_settings()
             with self._training():
                 change = self._train(held, seed, callback)
-            remember_shape(self, X, held.rows.X.shape[1:])
-            vars(self).pop("tuning_", None)
-            found = self._replace_all(change, seed)
+            found = self._replace_all(change, about)
         warn_all(found)
         return self
 
@@ -256,10 +257,11 @@ class NetBase(ClassifierMixin, ForgetMixin, BaseEstimator):
         """Return those of some rows that running statistics are taken from."""
         return calibration_sample(rows, positions, seed, int(self.calibration_rows))
 
-    def _replace_all(self, change: Change, seed: int) -> tuple[Warning, ...]:
+    def _replace_all(self, change: Change, about: dict[str, Any]) -> tuple[Warning, ...]:
         """Put a fit in place of what was there, in one call for concurrent readers."""
-        settings = {"seed_": seed, **self._remember_settings()}
-        vars(self).update(change.attributes | settings)
+        vars(self).update(change.attributes | about)
+        for stale in {"tuning_", "feature_names_in_"} - about.keys():
+            vars(self).pop(stale, None)
         return change.outcome.warnings
 
     def _held(self) -> Held:

@@ -11,7 +11,7 @@ from letheon.deep._base import NetBase
 from letheon.deep._loop import Callback
 from letheon.deep._vault import Vault, VaultChange
 from letheon.exceptions import CheckpointWarning
-from letheon.homes import HomeMixin
+from letheon.homes import HomeMixin, destroy_home
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -71,11 +71,11 @@ class CheckpointedNet(HomeMixin, NetBase):
         outcome: Outcome = plan.change.commit(self)
         return outcome._replace(warnings=(*outcome.warnings, *_warnings(messages)))
 
-    def _replace_all(self, change: Change, seed: int) -> tuple[Warning, ...]:
-        messages = self._destroy_files()
-        found = super()._replace_all(change, seed)
+    def _replace_all(self, change: Change, about: dict[str, Any]) -> tuple[Warning, ...]:
+        old_home = vars(self).get("checkpoint_home_")
+        found = super()._replace_all(change, about)
         self.undestroyed_, self.unaccounted_ = (), ()
-        return (*found, *_warnings(messages))
+        return (*found, *_warnings(destroy_home(old_home)))
 
     def _changed_in_place(self) -> tuple[str, ...]:
         return (*super()._changed_in_place(), "vault_")

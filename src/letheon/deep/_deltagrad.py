@@ -59,7 +59,7 @@ _RESIDUAL_STATE = (
 
 _SLOT = "slot"
 _PROBED_ROWS = 8
-# Relative difference between logits that rounding explains.
+# Relative difference between losses that rounding explains.
 _ROUNDING = 1e-3
 
 
@@ -335,25 +335,30 @@ def _first_change(before: Plan, after: Plan, met: dict[int, torch.Tensor]) -> in
 
 
 def _require_separable_rows(workshop: Workshop) -> None:
-    """Raise unless the logits of a row depend on the parameters and on this row alone."""
-    template, device = workshop.template.to(workshop.device), workshop.device
-    flat = template.initial(0).to(device)
+    """Raise unless the loss of a row depends on the parameters and on this row alone."""
+    template = workshop.template.to(workshop.device)
+    flat = template.initial(0).to(workshop.device)
     for name, layer in template.answering(flat, {}).named_modules():
         if isinstance(layer, _DropoutNd) and layer.p > 0:
             raise _refusal(name, layer, "draws random numbers", "a net without dropout")
         if isinstance(layer, _BatchNorm):
             raise _refusal(name, layer, "mixes the rows of a batch", "nn.GroupNorm or no norm")
-    x = workshop.data.X[:_PROBED_ROWS].to(torch.float32)
+    x, y = (part[:_PROBED_ROWS] for part in workshop.data)
+
+    def losses(begin: int, end: int) -> torch.Tensor:
+        logits = template.train_logits(flat, x[begin:end].to(torch.float32))
+        return workshop.settings.row_losses(logits, y[begin:end])
+
     with torch.no_grad():
-        logits = template.train_logits(flat, x)
-        repeated = template.train_logits(flat, x)
-        alone = torch.cat([template.train_logits(flat, row[None]) for row in x])
-    most = _ROUNDING * float(logits.abs().max())
-    for other, what in ((repeated, "draws random numbers"), (alone, "mixes the rows of a batch")):
-        if not float((other - logits).abs().max()) <= most:
+        once, again = losses(0, len(x)), losses(0, len(x))
+        alone = torch.cat([losses(row, row + 1) for row in range(len(x))])
+    most = _ROUNDING * float(once.abs().max())
+    for other, what in ((again, "draws random numbers"), (alone, "mixes the rows of a batch")):
+        if not float((other - once).abs().max()) <= most:
             raise TrainingError(
-                f"the module {what} in training, so the gradient of a row that leaves cannot be "
-                "taken out of what was learned; use DeepObliviateClassifier or SISANetClassifier"
+                f"the module or the loss {what} in training, so the gradient of a row that leaves "
+                "cannot be taken out of what was learned; use DeepObliviateClassifier or "
+                "SISANetClassifier"
             )
 
 

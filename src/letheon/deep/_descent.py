@@ -160,8 +160,7 @@ class Descent(Quiet):
         y = self.data.y.index_select(0, rows)
         leaf = w.detach().requires_grad_()
         with torch.enable_grad():
-            losses = self.settings.row_loss(self.template.train_logits(leaf, x), y)
-            _require_one_per_row(losses, len(rows))
+            losses = self.settings.row_losses(self.template.train_logits(leaf, x), y)
             loss = (losses * weights).sum()
             (gradient,) = torch.autograd.grad(loss, leaf)
         if self.settings.weight_decay:
@@ -193,14 +192,6 @@ class Descent(Quiet):
                 )
         n_exact = sum(size > 0 for size in plan.sizes)
         return Run(path, w, n_exact, n_visits=sum(plan.sizes))
-
-
-def _require_one_per_row(losses: Tensor, n_rows: int) -> None:
-    if losses.shape != (n_rows,):
-        raise TrainingError(
-            f"loss returned shape {tuple(losses.shape)} for {n_rows} rows; expected one number per "
-            "row, as torch's losses return with reduction='none'"
-        )
 
 
 class Diary:

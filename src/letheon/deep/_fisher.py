@@ -86,7 +86,7 @@ class _Objective(NamedTuple):
             rows = data.X.index_select(0, where).to(torch.float32)
             values = self.workshop.template.unflatten(flat)
             logits = functional_call(self.module, values, (rows,))
-            losses = self.workshop.settings.row_loss(logits, data.y.index_select(0, where))
+            losses = self.workshop.settings.row_losses(logits, data.y.index_select(0, where))
             yield losses.sum() / len(self.positions)
 
 
@@ -145,7 +145,7 @@ class FisherNetClassifier(NetBase):
         Takes logits and class codes and returns one loss per row.
     batch_size : int, default=64
         Rows of every batch in training.
-    precision : {"float32", "bfloat16"}, default="float32"
+    precision : {"float32", "tf32", "bfloat16"}, default="float32"
         Of the forward pass in training.
     calibration_rows : int, default=4096
         Rows from which BatchNorm's running statistics are taken, after training and anew after

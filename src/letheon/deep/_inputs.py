@@ -6,6 +6,7 @@ import numpy as np
 import scipy.sparse as sp
 import torch
 from numpy.typing import NDArray
+from sklearn.base import BaseEstimator
 from sklearn.utils import check_array
 
 from letheon.inner import remember_features, require_features
@@ -37,13 +38,20 @@ def ask_rows(model: Any, X: Any, shape: tuple[int, ...]) -> NDArray[Any]:
     return rows
 
 
+def shape_attributes(X: Any, shape: tuple[int, ...]) -> dict[str, Any]:
+    """Return `n_features_in_`, and `feature_names_in_` for a table with names."""
+    if len(shape) > 1:
+        return {"n_features_in_": int(np.prod(shape))}
+    # On somebody else: a fit that fails later must not have renamed the columns of the model.
+    stand_in = BaseEstimator()
+    remember_features(stand_in, X)
+    return vars(stand_in)
+
+
 def remember_shape(model: Any, X: Any, shape: tuple[int, ...]) -> None:
-    """Set `n_features_in_`, and `feature_names_in_` for a table with names."""
-    if len(shape) == 1:
-        remember_features(model, X)
-    else:
-        model.n_features_in_ = int(np.prod(shape))
-        vars(model).pop("feature_names_in_", None)
+    """Set what `shape_attributes` returns; names of an earlier fit go."""
+    vars(model).pop("feature_names_in_", None)
+    vars(model).update(shape_attributes(X, shape))
 
 
 def _as_array(X: Any, model: Any) -> Any:

@@ -99,15 +99,30 @@ class LoopSettings:
     precision: str
     cuda_graph: bool = True
 
-    @property
-    def row_loss(self) -> Loss:
-        """The loss of every row."""
-        return cross_entropy if isinstance(self.loss, str) else self.loss
+    def row_losses(self, logits: Tensor, targets: Tensor) -> Tensor:
+        """Return the loss of every row of one net."""
+        if isinstance(self.loss, str):
+            return cross_entropy(logits, targets)
+        return own_losses(self.loss, logits, targets)
 
 
 def cross_entropy(logits: Tensor, targets: Tensor) -> Tensor:
     """Return the cross-entropy of every row."""
     return functional.cross_entropy(logits, targets, reduction="none")
+
+
+def own_losses(loss: Loss, logits: Tensor, targets: Tensor) -> Tensor:
+    """Return a caller's losses of the rows of one net, or raise if they are not one per row.
+
+    Net by net: a loss may look at a whole batch, and must not see other people's.
+    """
+    losses = loss(logits, targets)
+    if losses.shape != targets.shape:
+        raise TrainingError(
+            f"loss returned shape {tuple(losses.shape)} for {len(targets)} rows; expected one "
+            "number per row, as torch's losses return with reduction='none'"
+        )
+    return losses
 
 
 class Loop:
@@ -271,13 +286,10 @@ class Loop:
             else:
                 stacked = x.view(width, size, *x.shape[1:])
                 logits = self._template.stacked_logits(flat, stacked).flatten(0, 1)
-        losses = self._settings.row_loss(logits.float(), y)
-        if losses.shape != y.shape:
-            raise TrainingError(
-                f"loss returned shape {tuple(losses.shape)} for {len(y)} rows; expected one number "
-                "per row, as torch's losses return with reduction='none'"
-            )
-        return losses.view(width, size)
+        if isinstance(self._settings.loss, str):
+            return cross_entropy(logits.float(), y).view(width, size)
+        lanes = zip(logits.float().split(size), y.split(size), strict=True)
+        return torch.stack([own_losses(self._settings.loss, *lane) for lane in lanes])
 
     def _products(self) -> AbstractContextManager[Any]:
         """Return the context in which a GPU may round the factors of products."""

@@ -136,6 +136,11 @@ class Template:
 
     def answering(self, flat: Tensor, statistics: Mapping[str, Tensor]) -> nn.Module:
         """Return a module of its own with these parameters, in evaluation mode."""
+        if len(flat) != self.n_parameters:
+            raise TrainingError(
+                f"module builds a net of {self.n_parameters} parameters, and this one has "
+                f"{len(flat)}: the factory has changed since"
+            )
         module = copy.deepcopy(self._plain).to(flat.device)
         with torch.no_grad():
             values = self.unflatten(flat) | dict(statistics)

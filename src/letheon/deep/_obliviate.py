@@ -134,7 +134,7 @@ class DeepObliviateClassifier(CheckpointedNet):
         Takes logits and class codes and returns one loss per row.
     batch_size : int, default=64
         Slots of every batch.
-    precision : {"float32", "bfloat16"}, default="float32"
+    precision : {"float32", "tf32", "bfloat16"}, default="float32"
         Of the forward pass; parameters are float32.
     calibration_rows : int, default=4096
         Rows from which BatchNorm's running statistics are taken after training.

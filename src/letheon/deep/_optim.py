@@ -109,9 +109,9 @@ def _share_seen(beta: float, count: Tensor) -> Tensor:
 
 
 class OwnOptimizer:
-    """An optimiser of the caller's: every lane's parameters are tensors of their own.
+    """Optimisers of the caller's, one for every lane: lanes share nothing.
 
-    Its learning rate is its own too. A lane that takes no part has no gradients in that step.
+    The learning rate is theirs too. That of a lane which takes no part makes no step.
     """
 
     can_be_captured = False
@@ -126,18 +126,18 @@ class OwnOptimizer:
         self.reset()
 
     def reset(self) -> None:
-        """Make a new one."""
-        self._optimizer = self._factory([view for lane in self._lanes for view in lane])
+        """Make new ones."""
+        self._optimizers = [self._factory(views) for views in self._lanes]
 
     def step(self, step: Step) -> None:
         """Make one step of the active lanes."""
         takes_part = step.active[:, 0].tolist()
-        for views, line, is_active in zip(self._lanes, step.gradient, takes_part, strict=True):
-            parts = self._views(line) if is_active else [None] * len(views)
-            for view, part in zip(views, parts, strict=True):
-                view.grad = part
-        if any(takes_part):
-            self._optimizer.step()
+        lanes = zip(self._lanes, self._optimizers, step.gradient, takes_part, strict=True)
+        for views, optimizer, line, is_active in lanes:
+            if is_active:
+                for view, part in zip(views, self._views(line), strict=True):
+                    view.grad = part
+                optimizer.step()
 
     def _views(self, line: Tensor) -> list[Tensor]:
         parts = zip(line.split(self._sizes), self._shapes, strict=True)

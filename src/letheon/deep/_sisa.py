@@ -112,7 +112,7 @@ class SISANetClassifier(CheckpointedNet):
         Takes logits and class codes and returns one loss per row.
     batch_size : int, default=64
         Slots of every batch.
-    precision : {"float32", "bfloat16"}, default="float32"
+    precision : {"float32", "tf32", "bfloat16"}, default="float32"
         Of the forward pass; parameters are float32.
     calibration_rows : int, default=4096
         Rows of a shard from which BatchNorm's running statistics are taken after training.
@@ -394,6 +394,7 @@ class SISANetClassifier(CheckpointedNet):
         return Nets(flat, statistics, answers, old.classes, old.constants, workshop.template)
 
     def _prepare_learn(self, X: Any, y: Any, ids: Any, callback: Callback | None) -> Prepared:
+        self._vault()  # a new class replaces it, and its files must be found then
         new_X, new_y = self._hold_more(X, y)
         labels = join_target(self.nets_.classes[self.rows_.compacted().y], new_y)
         assert labels is not None
