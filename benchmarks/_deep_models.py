@@ -104,7 +104,7 @@ def obliviate(device: str, **others: Any) -> DeepObliviateClassifier:
         "n_blocks": 100,
         "epochs": 1,
         "batch_size": 20,
-        "learning_rate": 0.2,
+        "learning_rate": 0.3,
         "optimizer": "sgd",
         "momentum": 0.0,
         "anneal": "one-cycle",

@@ -48,6 +48,7 @@ from benchmarks._report import LIBRARIES, Report, Table, Verdict, _processor
 RESULTS = Path(__file__).resolve().parent / "results"
 RULES = tuple(obliviates.Rule(stop, eps) for stop in ("robust", "paper") for eps in (0.1, 0.05))
 JUDGED = RULES[0]
+LIMITS = {"cpu": 1200.0, "cuda": 400.0}
 SIGMAS = {0.25: (1e-3, 3e-3), 0.5: (1e-3, 3e-3)}
 
 
@@ -362,7 +363,7 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--device", choices=("auto", "cpu", "cuda"), default="auto")
     parser.add_argument("--quick", action="store_true", help="small sizes: indicative only")
     parser.add_argument("--only", default="", help="sections to run, separated by commas")
-    parser.add_argument("--limit", type=float, default=600, help="start nothing after so many s")
+    parser.add_argument("--limit", type=float, default=0.0, help="start nothing after so many s")
     parser.add_argument("--into", default="", help="name of the results file")
     parser.add_argument("--draw", action="store_true", help="only draw the pictures of --into")
     return parser.parse_args()
@@ -386,7 +387,8 @@ def main() -> int:
     report = DeepReport("Benchmarks of nets that forget", settings, file, machine(device))
     size = QUICK if given.quick else {"cpu": CPU, "cuda": GPU}[device]
     with threadpoolctl.threadpool_limits(1):
-        run(Bench(size, report, device, time.perf_counter() + given.limit), chosen)
+        limit = given.limit or LIMITS[device]
+        run(Bench(size, report, device, time.perf_counter() + limit), chosen)
     held = sum(verdict.passed for verdict in report.verdicts)
     print(f"\n{held} of {len(report.verdicts)} hold; {report.settings.get('seconds')} s")
     return 0 if given.quick or report.passed else 1

@@ -8,8 +8,8 @@ new family fills with `_prepare` (may fail, changes nothing, trains replacements
 
 import threading
 import time
-from collections.abc import Callable, Mapping
-from contextlib import AbstractContextManager
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import AbstractContextManager, contextmanager
 from operator import attrgetter, is_
 from types import MappingProxyType
 from typing import Any, ClassVar, NamedTuple, Self
@@ -32,9 +32,7 @@ from letheon.receipt import Receipt
 from letheon.rows import Ids, Rows, as_ids
 
 # Parameters that never change what is learned, wherever they are nested.
-NEUTRAL_PARAMETERS = frozenset(
-    {"n_jobs", "verbose", "rebuild", "checkpoint_dir", "device", "max_memory", "random_state"}
-)
+NEUTRAL_PARAMETERS = frozenset({"n_jobs", "verbose", "rebuild", "checkpoint_dir", "random_state"})
 
 # Values of these types cannot change behind a model's back.
 _CONSTANTS = frozenset({type(None), bool, int, float, str})
@@ -44,10 +42,11 @@ _NEVER = object()
 class _Beside:
     """What is kept beside a model and not in it, so that it is never copied, pickled or saved."""
 
-    __slots__ = ("lock", "read", "recorded", "values")
+    __slots__ = ("is_changing", "lock", "read", "recorded", "values")
 
     def __init__(self) -> None:
         self.lock = threading.RLock()
+        self.is_changing = False
         # Parameters as they were when they were last hashed and found to be those of the fit: while
         # they are the very same objects there is no need to hash them again.
         self.recorded: Any = _NEVER
@@ -70,6 +69,32 @@ def _beside(model: object) -> _Beside:
 def exclusive(model: object) -> AbstractContextManager[Any]:
     """Return the model's lock, to be held: mutators are exclusive and wait for each other."""
     return _beside(model).lock
+
+
+@contextmanager
+def changing(model: object) -> Iterator[None]:
+    """Hold the model's lock for a change; one that starts inside another one is refused.
+
+    The lock lets its own thread in again, so that a callback may predict. A second change there
+    would be undone when the first one puts what it prepared in place.
+
+    Raises
+    ------
+    RuntimeError
+        A change of this model is under way in this very thread.
+    """
+    beside = _beside(model)
+    with beside.lock:
+        if beside.is_changing:
+            raise RuntimeError(
+                f"a fit, forget or learn of this {type(model).__name__} was called from inside "
+                "another one, in a callback perhaps; nothing was changed. Call it afterwards."
+            )
+        beside.is_changing = True
+        try:
+            yield
+        finally:
+            beside.is_changing = False
 
 
 def require_fitted(model: "ForgetMixin") -> None:
@@ -109,6 +134,8 @@ class ForgetMixin:
     """
 
     facts: ClassVar[MethodFacts]
+    # Parameters of this class, besides those of all, that never change what is learned.
+    _neutral_parameters: ClassVar[frozenset[str]] = frozenset()
     # Attributes that tell how a model came to be or where it lies, not what it is.
     _not_digested: ClassVar[frozenset[str]] = frozenset(
         {"environment_", "parameters_", "config_", "tuning_"}
@@ -142,7 +169,7 @@ class ForgetMixin:
         """Template of `forget`; a family whose `forget` takes more gives its own `prepare`."""
         require_fitted(self)
         wanted = as_ids(ids).distinct()
-        with exclusive(self):
+        with changing(self):
             self._require_same_parameters()
             before = self.digest() if digest else None
             start = time.perf_counter()
@@ -241,7 +268,7 @@ class ForgetMixin:
 
     def _digest_state(self) -> dict[str, Any]:
         """State without settings that do not affect the result; `seed_` stands for the seed."""
-        skipped = NEUTRAL_PARAMETERS | self._not_digested
+        skipped = neutral_parameters(self) | self._not_digested
         return {name: value for name, value in vars(self).items() if name not in skipped}
 
     def __sklearn_is_fitted__(self) -> bool:
@@ -253,7 +280,7 @@ class ForgetMixin:
         require_fitted(self)
         if ids is None:
             raise IdsTypeError("learn got ids=None; say whose rows they are, one id per row")
-        with exclusive(self):
+        with changing(self):
             self._require_same_parameters()
             outcome = self._commit(prepare())
         warn_all(outcome.warnings)
@@ -321,7 +348,7 @@ def _note_verified(model: ForgetMixin, recorded: Any) -> None:
     if type(model)._parameters is not ForgetMixin._parameters or not hasattr(model, "get_params"):
         return
     params = model.get_params(deep=False)
-    names = [name for name in params if name not in NEUTRAL_PARAMETERS]
+    names = [name for name in params if name not in neutral_parameters(model)]
     values = tuple(params[name] for name in names)
     # Of one name `attrgetter` returns no tuple; such a model is hashed every time.
     if len(names) > 1 and all(type(value) in _CONSTANTS for value in values):
@@ -329,11 +356,16 @@ def _note_verified(model: ForgetMixin, recorded: Any) -> None:
         known.read, known.values, known.recorded = attrgetter(*names), values, recorded
 
 
+def neutral_parameters(model: Any) -> frozenset[str]:
+    """Return the parameters of an estimator that never change what it learns."""
+    return NEUTRAL_PARAMETERS | getattr(type(model), "_neutral_parameters", frozenset())
+
+
 def _plain(value: Any) -> Any:
     """Return a value with estimators in it, at any depth, as their classes and parameters."""
     if hasattr(value, "get_params") and not isinstance(value, type):
-        params = value.get_params(deep=False).items()
-        kept = {name: _plain(part) for name, part in params if name not in NEUTRAL_PARAMETERS}
+        params, neutral = value.get_params(deep=False).items(), neutral_parameters(value)
+        kept = {name: _plain(part) for name, part in params if name not in neutral}
         return [f"{type(value).__module__}.{type(value).__qualname__}", kept]
     if isinstance(value, list | tuple):
         return [_plain(part) for part in value]

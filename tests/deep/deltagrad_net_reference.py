@@ -51,11 +51,11 @@ class Reference:
         target = torch.tensor(self.model.rows_.y[row : row + 1])
         loss = functional.cross_entropy(self.template.train_logits(leaf, x), target)
         (gradient,) = torch.autograd.grad(loss, leaf)
-        with_decay: Floats = np.add(gradient.numpy(), self.decay * w)
-        return with_decay
+        return np.array(gradient.tolist()) + self.decay * w
 
     def mean(self, w: Floats, rows: list[int]) -> Floats:
-        return np.mean([self.row_gradient(w, row) for row in rows], axis=0)
+        mean: Floats = np.mean([self.row_gradient(w, row) for row in rows], axis=0)
+        return mean
 
     def path(self, gone: frozenset[int] = frozenset()) -> tuple[list[Floats], list[Floats]]:
         """Points and gradients of a descent without some rows."""
@@ -70,7 +70,7 @@ class Reference:
         return [*points, w], gradients
 
     def replayed(self, gone: frozenset[int], accepts: Callable[[Pair], bool]) -> Floats:
-        """End of the replay without some rows; every product is trusted once a pair passed."""
+        """End of the replay without some rows; products are trusted after two pairs that passed."""
         model = self.model
         points, gradients = self.path()
         first = next(t for t, batch in enumerate(self.batches) if gone.intersection(batch))
@@ -85,8 +85,9 @@ class Reference:
             if after <= 0 or after % model.period == 0 or not is_trusted:
                 g = self.mean(w, batch)
                 pair = Pair(v, g - gradients[t])
-                is_trusted = accepts(pair)
-                if is_trusted:
+                is_kept = accepts(pair)
+                is_trusted = is_kept and bool(pairs)
+                if is_kept:
                     pairs = [*pairs, pair][-model.history :]
             else:
                 g = gradients[t] + dense_bfgs(pairs) @ v

@@ -194,7 +194,7 @@ def test_replay_is_the_formula(data: st.DataObject) -> None:
         history=data.draw(st.integers(1, 3)),
         min_curvature=1e-2,
         max_smoothness=1e3,
-        max_error=0.7,
+        max_error=1e3,
         max_distance=1e3,
         random_state=data.draw(st.integers(0, 99)),
     )

@@ -264,7 +264,7 @@ def test_a_loss_that_is_no_number_names_the_block_and_changes_nothing() -> None:
     before, person = same_people(model), people_in(model, people, {2})[0]
     Sabotaged.on = True
     try:
-        with pytest.raises(TrainingError, match="part 2, epoch 0"):
+        with pytest.raises(TrainingError, match="block 2, epoch 0"):
             model.forget([person])
     finally:
         Sabotaged.on = False

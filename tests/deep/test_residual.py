@@ -221,6 +221,17 @@ class TestEveryRule:
             make(epsilon)
 
 
+@given(st.lists(st.floats(0.0, 1.0), min_size=2, max_size=30))
+def test_the_ceiling_rises_as_the_line_through_the_later_half(deltas: list[float]) -> None:
+    rule = PaperRule(0.0, 1)
+    for delta in deltas:
+        rule.update(delta)
+    later = deltas[-max(len(deltas) // 2, 2) :]
+    rise = max(np.polyfit(range(len(later)), later, 1)[0], 0.0)
+    expected = max(deltas[-2:]) + rise * np.arange(1, 4)
+    np.testing.assert_allclose(rule.ceiling(3), expected, atol=1e-9)
+
+
 class TestPaperRule:
     @given(seed=seeds, first=st.integers(1, 90), n=st.integers(8, 30))
     @examples(50)
@@ -382,6 +393,20 @@ class TestRobustRule:
         assert ceiling.max() <= 2.0
         assert ceiling.sum() >= tail(rule, n_left) * 0.999
         assert blocks_until_stop(RobustRule(0.05), deltas) == 4
+
+    def test_a_fall_after_growth_goes_on(self) -> None:
+        deltas = [0.1, 0.5, 1.0, 0.9, 0.8, 0.7, 0.6]
+        assert blocks_until_stop(RobustRule(0.05), deltas) is None
+        assert blocks_until_stop(RobustRule(0.05), [*deltas, *[0.6] * 9]) is not None
+
+    @pytest.mark.parametrize("start", [0.1, 1.0, 1.9, 3.0])
+    def test_the_ceiling_rises_to_two_and_no_further(self, start: float) -> None:
+        rule = RobustRule(0.05)
+        for delta in start + 0.1 * np.arange(4):
+            rule.update(delta)
+        level = start + 0.3
+        expected = [min(level + 0.1 * k, max(2.0, level)) for k in range(1, 31)]
+        assert rule.ceiling(30).tolist() == pytest.approx(expected)
 
     def test_growth_after_a_fall_goes_on(self) -> None:
         deltas = [1.0, 0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9]

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from letheon.base import NEUTRAL_PARAMETERS, ForgetMixin
+from letheon.base import NEUTRAL_PARAMETERS, ForgetMixin, neutral_parameters
 from letheon.checks._people import fit, make_people
 from letheon.checks._walk import Leaf, leaves
 
@@ -50,11 +50,12 @@ def _digested(value: Any) -> dict[str, Any]:
     """Attributes of an object that a digest must cover.
 
     An estimator cannot excuse its state by a `_digest_state` of its own: only what it names in
-    `_not_digested` and settings that never change a result are left out.
+    `_not_digested` and `_neutral_parameters`, and settings that never change a result, are left
+    out.
     """
     own = vars(value)
     if isinstance(value, ForgetMixin):
-        return _only(own, own.keys() - NEUTRAL_PARAMETERS - value._not_digested)
+        return _only(own, own.keys() - neutral_parameters(value) - value._not_digested)
     for method in ("_digest_state", "_to_state"):
         if hasattr(type(value), method):
             return _only(own, getattr(value, method)())

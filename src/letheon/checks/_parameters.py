@@ -3,7 +3,7 @@
 from math import isfinite
 from typing import Any
 
-from letheon.base import NEUTRAL_PARAMETERS
+from letheon.base import neutral_parameters
 from letheon.checks._people import fit, make_people
 from letheon.exceptions import ChangedParametersError
 
@@ -40,10 +40,11 @@ def _one_of_each_kind(model: Any) -> dict[str, Any]:
 
     Empty only for an estimator that has no parameters that could change a result.
     """
+    neutral = neutral_parameters(model)
     settings = {
         name: value
         for name, value in sorted(model.get_params(deep=True).items())
-        if name.rpartition("__")[2] not in NEUTRAL_PARAMETERS
+        if name.rpartition("__")[2] not in neutral
     }
     chosen: dict[type, str] = {}
     for name, value in settings.items():

@@ -18,6 +18,7 @@ from letheon.base import (
     ForgetMixin,
     Outcome,
     Removal,
+    changing,
     exclusive,
     require_fitted,
     require_known,
@@ -76,6 +77,8 @@ class NetBase(ClassifierMixin, ForgetMixin, BaseEstimator):
     seed_: int
     n_features_in_: int
 
+    # Where a net is trained is part of `environment_`, where its states lie of nothing.
+    _neutral_parameters: ClassVar[frozenset[str]] = frozenset({"device", "max_memory"})
     _not_digested: ClassVar[frozenset[str]] = ForgetMixin._not_digested | {"cache_"}
 
     def fit(self, X: Any, y: Any, *, ids: Any = None, callback: Callback | None = None) -> Self:
@@ -97,7 +100,7 @@ class NetBase(ClassifierMixin, ForgetMixin, BaseEstimator):
         -------
         self
         """
-        with exclusive(self):
+        with changing(self):
             self._check_settings()
             seed = seed_from(self.random_state)
             held = self._hold(X, y, ids)
@@ -220,6 +223,10 @@ class NetBase(ClassifierMixin, ForgetMixin, BaseEstimator):
         """Return a workshop for rows that are about to be trained on."""
         assert held.classes is not None
         template = Template(self._factory, held.rows.X.shape[1:], len(held.classes), seed)
+        if template.has_batch_norm and self.batch_size < 2:
+            raise ValueError(
+                f"batch_size={self.batch_size}, and the net has BatchNorm, which needs 2 or more"
+            )
         return Workshop(held.rows, template, loop_settings(self), seed, self._device())
 
     def _workshop(self) -> Workshop:
@@ -276,17 +283,21 @@ class NetBase(ClassifierMixin, ForgetMixin, BaseEstimator):
         return Removal(len(wanted), len(found.positions), found.positions)
 
     def _prepare(self, removal: Removal, callback: Callback | None = None) -> Any:
-        leaving = np.bincount(self.rows_.y[removal.where], minlength=len(self.counts_))
-        counts = self.counts_ - leaving
+        counts = self._counts_without(removal.where)
+        with self._training():
+            if 0 in counts:
+                return self._retrain(removal.where, callback)
+            return self._remove(removal, callback)
+
+    def _counts_without(self, positions: Positions) -> NDArray[np.int64]:
+        """Return the rows left per class when some leave; raise if fewer than two classes stay."""
+        counts = self.counts_ - np.bincount(self.rows_.y[positions], minlength=len(self.counts_))
         if np.count_nonzero(counts) < 2:
             raise EmptyModelError(
                 "only one class would be left, and fit needs two; nothing was changed. Delete the "
                 "model and its files instead, or keep somebody of another class."
             )
-        with self._training():
-            if 0 in counts:
-                return self._retrain(removal.where, callback)
-            return self._remove(removal, callback)
+        return counts
 
     def _commit(self, plan: Any) -> Outcome:
         outcome: Outcome = plan.commit(self)
@@ -307,8 +318,7 @@ class NetBase(ClassifierMixin, ForgetMixin, BaseEstimator):
     ) -> Change:
         """Return the change that also removes the rows, on the host and on the device."""
         positions: Positions = removal.where
-        leaving = np.bincount(self.rows_.y[positions], minlength=len(self.counts_))
-        attributes = {"counts_": self.counts_ - leaving, **attributes}
+        attributes = {"counts_": self._counts_without(positions), **attributes}
         on_device = partial(self._workshop().wipe, positions)
         on_host = partial(self.rows_.wipe, positions)
         return Change(attributes, outcome, (*writes, on_device, on_host))

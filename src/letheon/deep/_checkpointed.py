@@ -30,10 +30,7 @@ class CheckpointedNet(HomeMixin, NetBase):
 
     vault_: Vault
 
-    # Where states are kept is a matter of the machine.
-    _not_digested: ClassVar[frozenset[str]] = (
-        NetBase._not_digested | HomeMixin.home_attributes | {"max_memory"}
-    )
+    _not_digested: ClassVar[frozenset[str]] = NetBase._not_digested | HomeMixin.home_attributes
 
     def _check_settings(self) -> None:
         super()._check_settings()
@@ -57,8 +54,20 @@ class CheckpointedNet(HomeMixin, NetBase):
 
     def _prepare(self, removal: Removal, callback: Callback | None = None) -> Prepared:
         self._vault()
+        if self.checkpoint_home_ is not None and self.checkpoint_dir is None:
+            return Prepared(self._started_over(removal, callback), None)
         found: Any = super()._prepare(removal, callback)
         return found if isinstance(found, Prepared) else Prepared(found, None)
+
+    def _started_over(self, removal: Removal, callback: Callback | None) -> Change:
+        """Prepare a fit from scratch: the directory of the states was taken away."""
+        self._counts_without(removal.where)
+        with self._training():
+            change = self._retrain(removal.where, callback)
+        text = f"the states in {self.checkpoint_home_} are gone, and checkpoint_dir is None now"
+        lost = CheckpointWarning(f"{text}; everything was trained again, with states in memory")
+        outcome = change.outcome._replace(warnings=(*change.outcome.warnings, lost))
+        return Change(change.attributes, outcome, change.writes)
 
     def _commit(self, plan: Any) -> Outcome:
         old = self.vault_

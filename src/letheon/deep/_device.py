@@ -59,13 +59,38 @@ def repeatable(device: torch.device, *, deterministic: bool) -> Iterator[None]:
 
 @contextmanager
 def _plain_modes(device: torch.device) -> Iterator[None]:
-    before = torch.get_default_dtype()
+    mkldnn: Any = torch.backends.mkldnn  # a module with a property, which stubs do not know
+    before = torch.get_default_dtype(), mkldnn.enabled
     torch.set_default_dtype(torch.float32)
+    mkldnn.enabled = True
     try:
-        with torch.inference_mode(mode=False), torch.autocast(device.type, enabled=False):
+        with (
+            torch.inference_mode(mode=False),
+            torch.autocast(device.type, enabled=False),
+            products(device, coarse=False),
+        ):
             yield
     finally:
-        torch.set_default_dtype(before)
+        torch.set_default_dtype(before[0])
+        mkldnn.enabled = before[1]
+
+
+@contextmanager
+def products(device: torch.device, *, coarse: bool) -> Iterator[None]:
+    """Say whether a GPU may round factors of products to 10 bits (TF32); torch lets convolutions.
+
+    Whatever the caller has set is put back.
+    """
+    if device.type != "cuda":
+        yield
+        return
+    matmul, cudnn = torch.backends.cuda.matmul, torch.backends.cudnn
+    before = matmul.allow_tf32, cudnn.allow_tf32
+    matmul.allow_tf32 = cudnn.allow_tf32 = coarse
+    try:
+        yield
+    finally:
+        matmul.allow_tf32, cudnn.allow_tf32 = before
 
 
 @contextmanager

@@ -135,7 +135,7 @@ class CertifiedHeadClassifier(ForgetMixin, MetaEstimatorMixin, ClassifierMixin, 
         definition_name="certified-head",
     )
     # How features are computed changes their last bits at most; they are held as they came out.
-    _not_digested: ClassVar[frozenset[str]] = ForgetMixin._not_digested | {"batch_size", "device"}
+    _neutral_parameters: ClassVar[frozenset[str]] = frozenset({"batch_size", "device"})
 
     head_: Any
     shape_: tuple[int, ...]

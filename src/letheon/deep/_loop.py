@@ -5,8 +5,8 @@ their steps together. What a lane becomes depends on its own start, rows, number
 the same width of lanes it has the same bits whoever else is trained beside it.
 """
 
-from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -15,6 +15,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
+from letheon.deep._device import products
 from letheon.deep._module import Template
 from letheon.deep._optim import Step, make_optimizer
 from letheon.deep._order import Batches, Slots, epoch_batches, join_epochs, slot_matrix
@@ -222,6 +223,10 @@ class Loop:
 
     def _plan(self, matrix: Tensor, stretch: Stretch) -> "_Plan":
         size = self._settings.batch_size
+        if len(self._lanes) == 1 and not (self._uses_graph or self._template.has_batch_norm):
+            # A lone lane can do without slots that are never filled. BatchNorm cannot: it would
+            # see other shares of the rows than it does among other lanes.
+            size = min(size, matrix.shape[1])
         batches = join_epochs(
             [
                 epoch_batches(matrix, self._lanes, self._order_key(stretch.number, epoch), size)
@@ -293,7 +298,8 @@ class Loop:
 
     def _products(self) -> AbstractContextManager[Any]:
         """Return the context in which a GPU may round the factors of products."""
-        return coarse_products() if self._settings.precision == "tf32" else nullcontext()
+        coarse = self._settings.precision == "tf32"
+        return products(self.device, coarse=True) if coarse else nullcontext()
 
     def _autocast(self) -> AbstractContextManager[Any]:
         if self._settings.precision != "bfloat16":
@@ -324,18 +330,6 @@ class Loop:
         captured.load(plan, begin)
         for _ in range(plan.n_steps):
             captured.graph.replay()
-
-
-@contextmanager
-def coarse_products() -> Iterator[None]:
-    """Let a GPU round the factors of matrix products and convolutions to 10 bits (TF32)."""
-    matmul, cudnn = torch.backends.cuda.matmul, torch.backends.cudnn
-    before = matmul.allow_tf32, cudnn.allow_tf32
-    matmul.allow_tf32 = cudnn.allow_tf32 = True
-    try:
-        yield
-    finally:
-        matmul.allow_tf32, cudnn.allow_tf32 = before
 
 
 class _Plan(NamedTuple):

@@ -65,6 +65,7 @@ class Template:
         self.shape, self.n_classes = shape, n_classes
         self._factory, self._seed = factory, seed
         self._plain = self._built(0)
+        self._require_repeatable_start()
         self.names, self.shapes = _layout(self._plain)
         self.sizes = [part.numel() for part in self.shapes]
         self.n_parameters = sum(self.sizes)
@@ -163,7 +164,7 @@ class Template:
         )
 
     def _built(self, lane: int) -> nn.Module:
-        with repeatable(_CPU, deterministic=False):
+        with repeatable(_CPU, deterministic=False), torch.device(_CPU):
             torch.default_generator.manual_seed(keyed_hash(self._seed, Purpose.NET_INIT, lane))
             module = _call_factory(self._factory, self.shape, self.n_classes)
         if not isinstance(module, nn.Module):
@@ -172,6 +173,16 @@ class Template:
                 "torch.nn.Module"
             )
         return module.cpu()
+
+    def _require_repeatable_start(self) -> None:
+        """Raise if a second call with the same seed builds other weights."""
+        again = self._built(0).state_dict()
+        for name, value in self._plain.state_dict().items():
+            if name not in again or not torch.equal(value, again[name]):
+                raise TrainingError(
+                    f"module builds another {name} in a second call with the same seed; it must "
+                    "draw from torch's own generator only, so that training can be repeated"
+                )
 
     def _require_trainable(self) -> None:
         for name, part in self._plain.named_parameters():
@@ -194,9 +205,7 @@ class Template:
     def _probe(self) -> None:
         """Look at the answer to a few rows of zeros, and at the buffers afterwards."""
         before = {name: value.clone() for name, value in self._training.named_buffers()}
-        rows = torch.zeros(_PROBE_ROWS, *self.shape)
-        with repeatable(_CPU, deterministic=False), torch.no_grad():
-            logits = self._training(rows)
+        logits, again = self._answer_to_zeros(), self._answer_to_zeros()
         expected = (_PROBE_ROWS, self.n_classes)
         if not isinstance(logits, Tensor) or tuple(logits.shape) != expected:
             got = tuple(logits.shape) if isinstance(logits, Tensor) else type(logits).__name__
@@ -204,12 +213,22 @@ class Template:
                 f"module answers {_PROBE_ROWS} rows of shape {self.shape} with {got}; expected "
                 f"{expected}: one logit for each of the {self.n_classes} classes"
             )
+        if not torch.equal(logits.nan_to_num(), again.nan_to_num()):
+            raise TrainingError(
+                "module answers the same rows differently with the same seed; it must draw from "
+                "torch's own generator only and keep no count, so that training can be repeated"
+            )
         for name, value in self._training.named_buffers():
             if not torch.equal(value, before[name]):
                 raise TrainingError(
                     f"buffer {name} changes in training; only BatchNorm's running statistics may, "
                     "because a checkpoint holds parameters alone"
                 )
+
+    def _answer_to_zeros(self) -> Any:
+        with repeatable(_CPU, deterministic=False), torch.device(_CPU), torch.no_grad():
+            torch.default_generator.manual_seed(0)
+            return self._training(torch.zeros(_PROBE_ROWS, *self.shape))
 
 
 def _call_factory(factory: Factory, shape: Shape, n_classes: int) -> Any:

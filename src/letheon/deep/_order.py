@@ -31,7 +31,7 @@ class Batches(NamedTuple):
     Attributes
     ----------
     rows : int64 tensor of shape (T, W, b)
-        Positions of rows; an empty slot repeats the first row of its batch.
+        Positions of rows; empty slots repeat the rows of their batch in turn.
     weights : float32 tensor of shape (T, W, b)
         1 / (rows present), 0 for empty slots: the weighted sum of losses is their mean.
     active : bool tensor of shape (T, W)
@@ -103,9 +103,12 @@ def epoch_batches(matrix: Tensor, lanes: Tensor, key: int, batch_size: int) -> B
 def _tables(rows: Tensor) -> Batches:
     present = rows >= 0
     counts = present.sum(dim=2, keepdim=True)
-    first = rows.gather(2, present.to(torch.int8).argmax(dim=2, keepdim=True)).clamp(min=0)
+    # The empty slots repeat those present in turn: BatchNorm then sees them in equal shares.
+    first = rows.gather(2, (~present).to(torch.int8).argsort(dim=2, stable=True)).clamp(min=0)
+    turn = ((~present).cumsum(dim=2) - 1).clamp(min=0) % counts.clamp(min=1)
     weights = present / counts.clamp(min=1)
-    return Batches(torch.where(present, rows, first), weights, counts[:, :, 0] > 0)
+    filled = torch.where(present, rows, first.gather(2, turn))
+    return Batches(filled, weights, counts[:, :, 0] > 0)
 
 
 def join_epochs(epochs: Sequence[Batches]) -> Batches:

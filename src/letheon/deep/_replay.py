@@ -84,8 +84,9 @@ class Replay:
             return self._without_leaving(t, recorded + bent, own)
         gradient = self._exact(t, w, diary)
         self._longest = self._checks.max_distance * float(torch.linalg.vector_norm(point))
+        was_trusted = self._secants.is_trusted
         error = self._secants.offer(v, self._with_leaving(t, gradient, own) - recorded)
-        if count > self._exactness.burn_in:
+        if was_trusted and count > self._exactness.burn_in:
             self._squared_errors.append(error**2)
         return gradient
 

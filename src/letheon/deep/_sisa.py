@@ -19,7 +19,7 @@ from letheon.deep._checkpointed import CheckpointedNet, Prepared
 from letheon.deep._inputs import ask_rows
 from letheon.deep._loop import Callback, Stretch
 from letheon.deep._trained import Nets
-from letheon.deep._vault import Vault
+from letheon.deep._vault import Vault, VaultChange
 from letheon.deep._workshop import Workshop
 from letheon.exceptions import CheckpointWarning, CorruptFileError, ShardingWarning, warn_caller
 from letheon.guarantee import Guarantee, MethodFacts
@@ -69,10 +69,13 @@ class _Grid:
         wanted = self.alive & (extra["shard"] == shard) & (extra["slice"] <= stage)
         return np.flatnonzero(wanted)
 
-    def visits(self, shard: int, first: int = 0) -> int:
-        """Rows shown to a shard from stage `first` on, epochs counted."""
-        stages = range(first, self.n_stages)
-        return sum(self.epochs[stage] * len(self.slots(shard, stage)) for stage in stages)
+    def visits(self, n_shards: int) -> NDArray[np.int64]:
+        """Rows shown to every shard in every stage, epochs counted, shape (S, R)."""
+        extra, n_stages = self.rows.extra, self.n_stages
+        cells = (extra["shard"] * n_stages + extra["slice"])[self.alive]
+        sizes = np.bincount(cells, minlength=n_shards * n_stages).reshape(n_shards, n_stages)
+        visits: NDArray[np.int64] = sizes.cumsum(axis=1) * np.array(self.epochs)
+        return visits
 
 
 class SISANetClassifier(CheckpointedNet):
@@ -334,38 +337,44 @@ class SISANetClassifier(CheckpointedNet):
             for shard in np.unique(extra["shard"][leaving])
         }
         grid = self._grid(self.rows_, leaving)
-        found, attributes, outcome = self._retrained(self._workshop(), grid, touched, callback)
-        change = self._without(removal, attributes, outcome)
-        return Prepared(change, self._vault().prepare(found))
+        with self._vault().begin() as aside:
+            found = self._retrained(self._workshop(), grid, touched, aside, callback)
+            change = self._without(removal, *found)
+        return Prepared(change, aside)
 
     def _retrained(
-        self, workshop: Workshop, grid: _Grid, touched: dict[int, int], callback: Callback | None
-    ) -> tuple[dict[int, torch.Tensor | None], dict[str, Any], Outcome]:
-        """Train touched shards again; return new states, attributes and what was done."""
+        self,
+        workshop: Workshop,
+        grid: _Grid,
+        touched: dict[int, int],
+        aside: VaultChange,
+        callback: Callback | None,
+    ) -> tuple[dict[str, Any], Outcome]:
+        """Train touched shards again, with their states aside; return attributes and an outcome."""
         if self.environment_ != self._environment():
             # States of other libraries are never continued: the result would equal no fresh fit.
             touched = dict.fromkeys(range(int(self.n_shards)), 0)
-        vault, messages = self._vault(), list[str]()
+        messages = list[str]()
         jobs = {
-            shard: self._job(workshop, vault, shard, first, messages)
+            shard: self._job(workshop, self.vault_, shard, first, messages)
             for shard, first in touched.items()
         }
-        flat, new = self.nets_.flat.to(workshop.device).clone(), dict[int, torch.Tensor | None]()
+        flat = self.nets_.flat.to(workshop.device).clone()
         for shard, stage, line in self._stages(workshop, grid, jobs, callback):
             if stage < grid.n_stages - 1:
-                new[self._entry(shard, stage)] = line
+                aside.set(self._entry(shard, stage), line)
             else:
                 flat[shard] = line
         nets = self._answering(workshop, flat, grid, set(jobs))
-        visits = sum(grid.visits(shard, job.first) for shard, job in jobs.items())
-        total = sum(grid.visits(shard) for shard in range(int(self.n_shards)))
+        visits = grid.visits(int(self.n_shards))
+        done = sum(int(visits[shard, job.first :].sum()) for shard, job in jobs.items())
         rebuilt = {
             "shards": len(jobs),
             "stages": sum(grid.n_stages - job.first for job in jobs.values()),
         }
         found = tuple(CheckpointWarning(text) for text in messages)
-        outcome = Outcome(visits / max(total, 1), rebuilt, found)
-        return new, {"nets_": nets, **self._remember_settings()}, outcome
+        outcome = Outcome(done / max(int(visits.sum()), 1), rebuilt, found)
+        return {"nets_": nets, **self._remember_settings()}, outcome
 
     def _job(
         self, workshop: Workshop, vault: Vault, shard: int, first: int, messages: list[str]
@@ -428,11 +437,11 @@ class SISANetClassifier(CheckpointedNet):
         }
         old = self._workshop()
         workshop = Workshop(held.rows, old.template, old.settings, self.seed_, old.device)
-        found, attributes, outcome = self._retrained(
-            workshop, self._grid(held.rows), touched, callback
-        )
+        with self._vault().begin() as aside:
+            grid = self._grid(held.rows)
+            attributes, outcome = self._retrained(workshop, grid, touched, aside, callback)
         attributes |= {"rows_": held.rows, "counts_": held.counts, "cache_": Cache(workshop)}
-        return Prepared(Change(attributes, outcome), self._vault().prepare(found))
+        return Prepared(Change(attributes, outcome), aside)
 
     def _claim(self) -> Guarantee:
         kernels = "same-libraries-and-device" if self.deterministic else "equal-but-for-rounding"

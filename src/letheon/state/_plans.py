@@ -13,18 +13,7 @@ from letheon.state._allowed import REFUSED
 from letheon.state._registry import Codec, qualified_name
 
 # Settings that say how the work is done, never what comes out.
-NEUTRAL = frozenset(
-    {
-        "n_jobs",
-        "verbose",
-        "rebuild",
-        "checkpoint_dir",
-        "device",
-        "max_memory",
-        "memory",
-        "_n_threads",
-    }
-)
+NEUTRAL = frozenset({"n_jobs", "verbose", "rebuild", "checkpoint_dir", "memory", "_n_threads"})
 _NOTHING: frozenset[str] = frozenset()
 # Attributes that depend on the machine, or that using a fitted object fills.
 _NEUTRAL_ATTRIBUTES = {
