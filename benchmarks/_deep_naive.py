@@ -20,7 +20,7 @@ RECIPES: dict[str, tuple[Recipe, ...]] = {
         Recipe(3, 256, 0.2),
         Recipe(5, 512, 0.3),
         Recipe(5, 512, 0.3, "tf32"),
-        Recipe(5, 512, 0.3, module=replace(SMALL_CNN, conv="cudnn")),
+        Recipe(5, 512, 0.3, module=replace(SMALL_CNN, conv="matmul")),
         Recipe(8, 1024, 0.4),
     ),
 }

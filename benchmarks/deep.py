@@ -14,6 +14,7 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from importlib.metadata import PackageNotFoundError, version
+from itertools import product
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -141,10 +142,11 @@ class Bench:
     def measure_sisa(self) -> None:
         """Forget people of shards."""
         size, found = self.size, list[shards.Sharded]()
-        for shape in size.shapes:
+        widths = (None, 1) if self.device == "cuda" else (None,)
+        for shape, width in product(size.shapes, widths):
             if self.has_time():
                 found += shards.sharded(
-                    self._shards(shape),
+                    self._shards(shape, width),
                     self.yardstick,
                     size.shard_crowds,
                     size.singles,
@@ -156,8 +158,11 @@ class Bench:
         curves = self.report.curves
         curves["trade off"] = [*curves.get("trade off", []), *points]
 
-    def _shards(self, shape: tuple[int, int]) -> shards.Fitted:
-        return self._once(f"shards {shape}", lambda: shards.fitted(self.data, self.device, shape))
+    def _shards(self, shape: tuple[int, int], width: int | None = None) -> shards.Fitted:
+        def fit() -> shards.Fitted:
+            return shards.fitted(self.data, self.device, shape, lane_width=width)
+
+        return self._once(f"shards {shape} {width}", fit)
 
     def measure_lanes(self) -> None:
         """Stack shards."""
@@ -305,13 +310,13 @@ def sections(bench: Bench) -> dict[str, Callable[[], None]]:
         "obliviate": bench.measure_obliviate,
         "sisa": bench.measure_sisa,
         "lanes": bench.measure_lanes,
-        "cifar": bench.measure_cifar,
         "backdoor": bench.measure_backdoors,
         "equal_budget": bench.measure_budget,
         "determinism": bench.measure_determinism,
         "fisher": bench.measure_fisher,
         "deltagrad": bench.measure_deltagrad,
         "memory": bench.measure_memory,
+        "cifar": bench.measure_cifar,
     }
 
 

@@ -13,7 +13,7 @@ from sklearn.linear_model import LogisticRegression
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
 
-from letheon import NaiveUnlearner, state
+from letheon import NaiveUnlearner, SISAClassifier, state
 from letheon import base as base_module
 from letheon.base import ForgetMixin, Outcome, Removal, exclusive, locate_in, require_known
 from letheon.exceptions import (
@@ -371,6 +371,70 @@ def test_changes_in_lists_and_dicts_of_estimators_are_noticed(hold: Any) -> None
     inner.C = 7.0
     with pytest.raises(ChangedParametersError):
         model.forget([1])
+
+
+class Placed(LogisticRegression):
+    """Somebody else's estimator, to whom a device and a limit of memory mean something."""
+
+    def __init__(self, device: str = "here", max_memory: int = 1, C: float = 1.0) -> None:
+        super().__init__(C=C)
+        self.device = device
+        self.max_memory = max_memory
+
+
+@pytest.mark.parametrize("change", [{"estimator__device": "there"}, {"estimator__max_memory": 2}])
+@pytest.mark.parametrize("cls", [NaiveUnlearner, SISAClassifier])
+def test_what_is_neutral_for_nets_is_not_for_others(cls: Any, change: dict[str, Any]) -> None:
+    X, y = np.arange(8.0)[:, None], np.arange(8) % 2
+    model = cls(Placed(), random_state=3).fit(X, y)
+    other = clone(model).set_params(**change).fit(X, y)
+    assert other.digest() != model.digest()
+    with pytest.raises(ChangedParametersError):
+        model.set_params(**change).forget([2])
+
+
+class Nested(Total):
+    """Makes a second change, or only looks, in the middle of a first one."""
+
+    request: Any = None
+
+    def _prepare(self, removal: Removal) -> Any:
+        request, self.request = self.request, None
+        if request is not None:
+            request(self)
+        return super()._prepare(removal)
+
+    def learn(self, X: Any, y: Any = None, *, ids: Any) -> Self:
+        return self._learn(ids, lambda: self.forget(["b"]))
+
+
+@pytest.mark.parametrize(
+    "request_inside",
+    [lambda model: model.forget(["b"]), lambda model: model.learn([[1.0]], ids=["c"])],
+)
+def test_a_change_inside_a_change_is_refused(request_inside: Any) -> None:
+    model = total(Nested)
+    before = model.digest()
+    Nested.request = staticmethod(request_inside)
+    with pytest.raises(RuntimeError, match="of this Nested was called from inside another one"):
+        model.forget(["a"])
+    del model.request
+    Nested.request = None
+    assert model.digest() == before
+    assert model.forget(["a"]).n_rows == 2
+
+
+def test_a_look_inside_a_change_and_another_models_change_are_allowed() -> None:
+    model, other, seen = total(Nested), total(), list[Any]()
+
+    def look(inside: Any) -> None:
+        seen.append(inside.digest())
+        seen.append(other.forget(["a"]).n_rows)
+
+    before = model.digest()
+    model.request = look
+    assert model.forget(["a"]).n_rows == 2
+    assert seen == [before, 2]
 
 
 def test_changes_behind_set_params_are_noticed() -> None:

@@ -187,7 +187,17 @@ class HomeMixin:
 
     def _destroy_files(self) -> list[str]:
         """Destroy the states on disk; the object is about to be replaced."""
-        return destroy_home(vars(self).get("checkpoint_home_"))
+        return [message for home in self._old_homes() for message in destroy_home(home)]
+
+    def _old_homes(self) -> list[str]:
+        """Directories where states of this model may lie: that of the fit, and a moved one."""
+        held = vars(self).get("checkpoint_home_")
+        if held is None:
+            return []
+        if self.checkpoint_dir is None:
+            return [held]
+        moved = str(Path(self.checkpoint_dir).absolute() / Path(held).name)
+        return list(dict.fromkeys([held, moved]))
 
 
 def destroy_home(home: str | None) -> list[str]:

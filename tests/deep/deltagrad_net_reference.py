@@ -70,11 +70,15 @@ class Reference:
         return [*points, w], gradients
 
     def replayed(self, gone: frozenset[int], accepts: Callable[[Pair], bool]) -> Floats:
-        """End of the replay without some rows; products are trusted after two pairs that passed."""
+        """End of the replay without some rows; products are trusted after two pairs that passed.
+
+        The last step is exact if nothing has tested a product after the burn-in.
+        """
         model = self.model
         points, gradients = self.path()
         first = next(t for t, batch in enumerate(self.batches) if gone.intersection(batch))
-        w, pairs, is_trusted = points[first], list[Pair](), False
+        last = max(t for t, batch in enumerate(self.batches) if not gone.issuperset(batch))
+        w, pairs, is_trusted, is_tested = points[first], list[Pair](), False, False
         for t in range(first, len(self.batches)):
             batch, count = self.batches[t], t - first
             leaving = [row for row in batch if row in gone]
@@ -82,7 +86,9 @@ class Reference:
                 continue
             v = w - points[t]
             after = count - model.burn_in
-            if after <= 0 or after % model.period == 0 or not is_trusted:
+            is_due = after <= 0 or after % model.period == 0 or (t == last and not is_tested)
+            if is_due or not is_trusted:
+                is_tested = is_tested or (is_trusted and after > 0)
                 g = self.mean(w, batch)
                 pair = Pair(v, g - gradients[t])
                 is_kept = accepts(pair)

@@ -10,6 +10,9 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from numpy.typing import NDArray
+from scipy.optimize import least_squares
+from sklearn.base import clone
 from sklearn.utils.estimator_checks import parametrize_with_checks
 from torch import Tensor, nn
 from torch.nn import functional
@@ -101,7 +104,27 @@ def _hidden_mixing(shape: tuple[int, ...], n_classes: int) -> nn.Module:
     return HiddenMixing(shape[0], n_classes)
 
 
+class Attentive(nn.Module):
+    """Its dropout is too rare to show in a few rows."""
+
+    def __init__(self, n_classes: int) -> None:
+        super().__init__()
+        self.look = nn.MultiheadAttention(4, 1, dropout=1e-4, batch_first=True)
+        self.out = nn.Linear(4, n_classes)
+
+    def forward(self, x: Tensor) -> Tensor:
+        rows = x[:, None, :]
+        seen: Tensor = self.look(rows, rows, rows, need_weights=False)[0]
+        logits: Tensor = self.out(seen[:, 0])
+        return logits
+
+
+def _attentive(_: tuple[int, ...], n_classes: int) -> nn.Module:
+    return Attentive(n_classes)
+
+
 REFUSED = {
+    "layer 'look' .MultiheadAttention. draws random numbers": _attentive,
     "layer 'dropout1' .Dropout. draws random numbers": MLP(widths=(3,), dropout=0.5),
     "layer 'norm1' .BatchNorm1d. mixes the rows": MLP(widths=(3,), batch_norm=True),
     "the module or the loss draws random numbers": _hidden_dropout,
@@ -115,6 +138,13 @@ def test_modules_whose_rows_cannot_be_taken_out_are_refused(text: str, module: A
     with pytest.raises(TrainingError, match=text):
         model.fit(X, Y)
     assert "seed_" not in vars(model)
+
+
+def test_mixing_is_seen_though_the_first_rows_are_equal() -> None:
+    padded, labels = X.copy(), Y.copy()
+    padded[:20], labels[:20] = 0.0, 0
+    with pytest.raises(TrainingError, match="mixes the rows"):
+        make(module=_hidden_mixing).fit(padded, labels)
 
 
 def centred_loss(logits: Tensor, targets: Tensor) -> Tensor:
@@ -132,9 +162,13 @@ def test_training_that_diverges_is_an_error_that_names_the_epoch() -> None:
         fitted(learning_rate=1e30)
 
 
+def mean_loss(logits: Tensor, targets: Tensor) -> Tensor:
+    return functional.cross_entropy(logits, targets)
+
+
 def test_loss_of_another_shape_is_an_error() -> None:
     with pytest.raises(TrainingError, match="one number per row"):
-        fitted(loss=functional.cross_entropy)
+        fitted(loss=mean_loss)
 
 
 class Interrupted(Exception):
@@ -319,6 +353,47 @@ def test_declared_residue_is_real() -> None:
         leftovers[period] = float(torch.stack(errors).abs().max())
     assert leftovers[1] < 1e-6
     assert leftovers[5] > 1e-5
+
+
+def test_forgotten_row_and_label_can_be_computed_from_the_path(tmp_path: Path) -> None:
+    """Whoever has file and rows looks for the row whose request would leave the same path."""
+    settings: dict[str, Any] = {"module": MLP(widths=()), "batch_size": 64, "epochs": 16}
+    model = fitted(**settings, learning_rate=0.3)
+    model.forget([7])
+    save(model, tmp_path / "model.letheon")
+    found = load(tmp_path / "model.letheon")
+    rows = found.rows_.X[found.rows_.alive]
+    labels, left = found.rows_.y[found.rows_.alive], found.path_.gradients.double().numpy()
+
+    def misses(guess: NDArray[Any], label: int) -> NDArray[Any]:
+        simulated = clone(found).set_params(random_state=found.seed_)
+        simulated.fit(np.insert(rows, 7, guess, axis=0), np.insert(labels, 7, label))
+        simulated.forget([7])
+        gap: NDArray[Any] = simulated.path_.gradients.double().numpy() - left
+        return 1e4 * gap.ravel()
+
+    searches = [
+        least_squares(misses, rows.mean(axis=0), args=(label,), diff_step=1e-2, max_nfev=5)
+        for label in range(3)
+    ]
+    best = min(range(3), key=lambda label: float(searches[label].cost))
+    assert best == Y[7]
+    assert np.linalg.norm(searches[best].x - X[7]) < 0.01 * np.linalg.norm(X[7])
+    assert any(
+        "forgotten rows and labels can be computed" in text for text in model.residual_state_
+    )
+
+
+def test_rows_that_leave_are_no_sample_of_the_new_net(monkeypatch: pytest.MonkeyPatch) -> None:
+    model, make_nets, seen = fitted(), DeltaGradNetClassifier._nets, list[int]()
+
+    def watched(self: Any, workshop: Any, flat: Tensor, samples: Any, classes: Any) -> Any:
+        seen.extend(samples[0].tolist())
+        return make_nets(self, workshop, flat, samples, classes)
+
+    monkeypatch.setattr(DeltaGradNetClassifier, "_nets", watched)
+    model.forget([3, 9])
+    assert seen == [person for person in range(40) if person not in (3, 9)]
 
 
 def test_printing_shows_no_path() -> None:

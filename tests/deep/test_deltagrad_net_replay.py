@@ -102,26 +102,26 @@ def test_local_checks(ss: float, sy: float, yy: float, is_good: bool) -> None:
     assert LocalChecks(0.01, 2.0, 1.0, 1.0).accept(ss, sy, yy) is is_good
 
 
-def test_a_refused_pair_ends_trust_until_one_is_foretold() -> None:
-    secants = Secants(2, 2, CPU, LocalChecks(0.01, 10.0, 0.5, 1.0))
-    s = torch.tensor([1.0, 0.0])
-    found = []
-    for along in (2.0, 2.5, -2.0, -2.0, 3.0, 9.0, 8.0):
-        error = secants.offer(s, torch.tensor([along, 0.0]))
-        found.append((secants.is_trusted, error))
-    # The first is foretold by nothing, the negative ones have no curvature, and 9 is a surprise.
-    expected = [
-        (False, 2),
-        (True, 0.5),
-        (False, 4.5),
-        (False, 4.5),
-        (True, 0.5),
-        (False, 6),
-        (True, 1),
-    ]
-    assert [is_trusted for is_trusted, _ in found] == [is_trusted for is_trusted, _ in expected]
-    assert [error for _, error in found] == pytest.approx([error for _, error in expected])
-    assert torch.allclose(secants.product(s), torch.tensor([8.0, 0.0]))
+def offered(checks: LocalChecks, along: list[float]) -> tuple[list[bool], list[float]]:
+    """Offer pairs with s = (1, 0) and y along it; return after which B is trusted, and errors."""
+    secants, s = Secants(2, 2, CPU, checks), torch.tensor([1.0, 0.0])
+    trusted, errors = [], []
+    for each in along:
+        errors.append(secants.offer(s, torch.tensor([each, 0.0])))
+        trusted.append(secants.is_trusted)
+    assert torch.allclose(secants.product(s), torch.tensor([along[-1], 0.0]))
+    return trusted, errors
+
+
+def test_a_refused_pair_ends_trust_until_one_is_accepted() -> None:
+    trusted, _ = offered(LocalChecks(0.01, 10.0, 1e9, 1.0), [2.0, 2.5, -2.0, -2.0, 3.0, 11.0, 3.0])
+    assert trusted == [False, True, False, False, True, False, True]
+
+
+def test_a_surprise_ends_trust_until_a_pair_is_foretold() -> None:
+    trusted, errors = offered(LocalChecks(0.01, 10.0, 0.5, 1.0), [2.0, 2.5, 9.0, 8.0])
+    assert trusted == [False, True, False, True]
+    assert errors == pytest.approx([2.0, 0.5, 6.5, 1.0])
 
 
 def test_the_fit_is_that_of_the_one_loop() -> None:
@@ -190,7 +190,7 @@ def test_replay_is_the_formula(data: st.DataObject) -> None:
         weight_decay=data.draw(st.sampled_from([0.0, 0.5])),
         learning_rate=0.2,
         burn_in=data.draw(st.integers(0, 3)),
-        period=data.draw(st.integers(2, 4)),
+        period=data.draw(st.sampled_from([2, 3, 4, 50])),
         history=data.draw(st.integers(1, 3)),
         min_curvature=1e-2,
         max_smoothness=1e3,
@@ -215,6 +215,33 @@ def test_replay_is_the_formula(data: st.DataObject) -> None:
     found = model.nets_.flat[0].double().numpy()
     if not any(marginal[1:]):
         assert np.linalg.norm(found - expected) < 0.02 * np.linalg.norm(expected - before) + 1e-5
+
+
+@examples(20)
+@given(st.integers(0, 10**6), st.sampled_from([3, 50]), st.sampled_from([10, 100]))
+def test_missed_is_measured_whenever_a_step_was_not_exact(
+    seed: int, period: int, batch_size: int
+) -> None:
+    model = fitted(
+        People(40, seed),
+        batch_size=batch_size,
+        epochs=12,
+        burn_in=4,
+        period=period,
+        random_state=seed,
+    )
+    with model._training():
+        run, _ = model._replayed(model._workshop(), np.array([seed % 40]), None)
+    assert (run.missed > 0) == (run.n_approximate > 0)
+
+
+def test_missed_is_near_the_truth_where_no_scheduled_step_measures_it() -> None:
+    model = fitted(People(60, 0), batch_size=100, epochs=40, burn_in=10, period=50)
+    receipt = model.forget([3])
+    truth = distance(model.nets_.flat[0], from_scratch(model).end)
+    assert receipt.rebuilt["exact steps"] < 40
+    assert truth > 1e-3
+    assert 0.3 < receipt.estimates["missed"] / truth < 10
 
 
 class Cosine(nn.Module):

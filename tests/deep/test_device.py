@@ -1,5 +1,7 @@
 """What a run fixes outside the nets is put back, also when it fails."""
 
+import subprocess
+import sys
 import threading
 from typing import Any
 
@@ -7,9 +9,11 @@ import pytest
 import torch
 
 from letheon import state
-from letheon.deep._device import describe_device, repeatable, resolve_device
+from letheon.deep import _device
+from letheon.deep._device import describe_device, paused, products, repeatable, resolve_device
 
 CPU = torch.device("cpu")
+GPU = torch.device("cuda")
 
 
 def globals_of_torch() -> tuple[Any, ...]:
@@ -25,7 +29,13 @@ def globals_of_torch() -> tuple[Any, ...]:
         torch.is_autocast_enabled("cpu"),
         torch.is_grad_enabled(),
         torch.get_rng_state().tolist(),
+        precisions(CPU),
+        precisions(GPU),
     )
+
+
+def precisions(device: torch.device) -> list[str]:
+    return [switch.read() for switch in _device._switches(device)]
 
 
 @pytest.fixture(params=["as usual", "as somebody else likes it"])
@@ -38,10 +48,12 @@ def before(request: pytest.FixtureRequest) -> Any:
         memory.fill_uninitialized_memory = False
         torch.backends.cudnn.benchmark = True
         torch.set_num_threads(2)
+        torch.set_float32_matmul_precision("medium")
     yield globals_of_torch()
     torch.use_deterministic_algorithms(usual[0], warn_only=usual[1])
     memory.fill_uninitialized_memory, torch.backends.cudnn.benchmark = usual[2:4]
     torch.set_num_threads(usual[4])
+    torch.set_float32_matmul_precision("highest")
 
 
 @pytest.mark.parametrize("fails", [False, True])
@@ -69,7 +81,116 @@ def test_inside_everything_is_fixed(before: Any) -> None:
 
 def test_free_kernels_leave_the_flags_alone(before: Any) -> None:
     with repeatable(CPU, deterministic=False):
+        assert globals_of_torch()[:-2] == before[:-2]
+
+
+def use(*names: str, value: Any) -> None:
+    place: Any = torch.backends
+    for name in names[:-1]:
+        place = getattr(place, name)
+    setattr(place, names[-1], value)
+
+
+CHOICES: dict[str, Any] = {
+    "as usual": lambda: None,
+    "old, matmul": lambda: use("cuda", "matmul", "allow_tf32", value=True),
+    "old, cudnn": lambda: use("cudnn", "allow_tf32", value=False),
+    "old, high": lambda: torch.set_float32_matmul_precision("high"),
+    "old, medium": lambda: torch.set_float32_matmul_precision("medium"),
+    "new, matmul": lambda: use("cuda", "matmul", "fp32_precision", value="tf32"),
+    "new, conv": lambda: use("cudnn", "conv", "fp32_precision", value="ieee"),
+    "new, rnn": lambda: use("cudnn", "rnn", "fp32_precision", value="ieee"),
+    "new, mkldnn": lambda: use("mkldnn", "matmul", "fp32_precision", value="bf16"),
+    "new, everything": lambda: use("fp32_precision", value="tf32"),
+}
+CHOICES_CODE = """
+from tests.deep.test_device import CHOICES, CPU, GPU, precisions, products
+for choose in CHOICES.values():
+    choose()
+    for device in (CPU, GPU):
+        for coarse in (False, True):
+            before = precisions(CPU) + precisions(GPU)
+            with products(device, coarse=coarse):
+                print(coarse and device == GPU, *precisions(device))
+            assert precisions(CPU) + precisions(GPU) == before
+"""
+
+
+@pytest.mark.skipif(not hasattr(torch.backends.cudnn, "conv"), reason="torch before 2.9")
+def test_whatever_the_caller_chose_products_are_as_fine_as_asked() -> None:
+    """In a process of its own: some of the switches cannot be put back."""
+    run = subprocess.run(
+        [sys.executable, "-c", CHOICES_CODE], capture_output=True, text=True, check=False
+    )
+    lines = [line.split() for line in run.stdout.splitlines()]
+    assert (run.returncode, run.stderr) == (0, "")
+    assert len(lines) == 4 * len(CHOICES)
+    assert all(line[1:] == ["tf32" if line[0] == "True" else "ieee"] * 3 for line in lines)
+
+
+def test_the_switches_of_an_older_torch(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delattr(type(torch.backends.cudnn), "conv", raising=False)
+    before = precisions(GPU)
+    assert before == ["highest", True]
+    for coarse, expected in ((False, ["highest", False]), (True, ["high", True])):
+        with products(GPU, coarse=coarse):
+            assert precisions(GPU) == expected
+        assert precisions(GPU) == before
+    with products(CPU, coarse=True):
+        assert precisions(CPU)[0] == "highest"
+
+
+def test_a_pause_lets_others_in_and_ends_as_it_began(before: Any) -> None:
+    inside = list[tuple[Any, ...]]()
+
+    def other() -> None:
+        with repeatable(CPU, deterministic=True):
+            inside.append(globals_of_torch()[:5])
+
+    with repeatable(CPU, deterministic=True), repeatable(CPU, deterministic=False):
+        fixed = globals_of_torch()[:-4], globals_of_torch()[-2:]
+        with paused():
+            assert globals_of_torch() == before
+            thread = threading.Thread(target=other)
+            thread.start()
+            thread.join(10)
+            assert not thread.is_alive()
+            with repeatable(CPU, deterministic=True), paused():
+                assert globals_of_torch() == before
+        assert (globals_of_torch()[:-4], globals_of_torch()[-2:]) == fixed
+    assert inside == [(True, False, False, False, 1)]
+    assert globals_of_torch() == before
+
+
+def test_two_runs_that_pause_in_turn_are_both_fixed_throughout() -> None:
+    """The second run is still under way when the first one ends."""
+    before, seen = globals_of_torch()[:5], list[tuple[Any, ...]]()
+    paused_too, first_is_over = threading.Event(), threading.Event()
+
+    def second() -> None:
+        with repeatable(CPU, deterministic=True):
+            with paused():
+                paused_too.set()
+                assert first_is_over.wait(10)
+            seen.append(globals_of_torch()[:5])
+
+    thread = threading.Thread(target=second)
+    with repeatable(CPU, deterministic=True):
+        with paused():
+            thread.start()
+            assert paused_too.wait(10)
+        seen.append(globals_of_torch()[:5])
+    first_is_over.set()
+    thread.join(10)
+    assert seen == [(True, False, False, False, 1)] * 2
+    assert globals_of_torch()[:5] == before
+
+
+def test_a_pause_outside_of_a_run_is_nothing() -> None:
+    before = globals_of_torch()
+    with paused():
         assert globals_of_torch() == before
+    assert globals_of_torch() == before
 
 
 def test_runs_may_lie_inside_each_other() -> None:

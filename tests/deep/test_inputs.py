@@ -67,6 +67,11 @@ def test_rows_are_held_in_memory_of_their_own(X: Any, dtype: Any) -> None:
         (np.array([[1j, 1.0]]), ValueError, "Complex"),
         (torch.ones(2, 2, dtype=torch.complex64), ValueError, "Complex"),
         (np.array([["a", "b"]]), ValueError, "X holds texts, and a net needs numbers"),
+        (
+            pd.DataFrame({"day": pd.to_datetime(["2020-02-03"]), "size": [1.0]}),
+            ValueError,
+            "X holds dates, and a net needs numbers",
+        ),
         (sp.csr_array(np.eye(3)), TypeError, "Net takes dense rows only"),
     ],
 )
@@ -75,11 +80,31 @@ def test_rows_that_no_net_takes(X: Any, error: Any, message: str) -> None:
         hold_rows(Net(), X)
 
 
-def test_errors_quote_nobodys_row() -> None:
-    with pytest.raises(ValueError, match="texts") as caught:
-        hold_rows(Net(), np.array([["somebody", "1"]], object))
+@pytest.mark.parametrize(
+    ("X", "message"),
+    [
+        (np.array([["4711", "somebody"]], object), "texts"),
+        (np.array([4711.0, 1.0]), "Reshape your data"),
+        (4711.0, "Reshape your data"),
+        (np.array([[4711 + 1j, 1.0]]), "Complex data not supported"),
+    ],
+)
+@pytest.mark.parametrize("ask", [hold_rows, lambda model, X: ask_rows(model, X, (2, 1))])
+def test_errors_quote_nobodys_row(X: Any, message: str, ask: Any) -> None:
+    with pytest.raises(ValueError, match=message) as caught:
+        ask(Net(), X)
+    assert "4711" not in str(caught.value)
     assert "somebody" not in str(caught.value)
     assert caught.value.__context__ is None
+
+
+def test_a_question_is_not_copied_unless_it_must_be() -> None:
+    X = image(dtype=np.float32)
+    assert ask_rows(Net(), X, (1, 4, 3)) is X
+    X.flags.writeable = False
+    asked = ask_rows(Net(), X, (1, 4, 3))
+    assert asked.flags.writeable
+    assert np.array_equal(asked, X)
 
 
 @pytest.mark.filterwarnings("ignore:overflow encountered in cast")

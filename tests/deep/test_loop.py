@@ -425,13 +425,13 @@ def test_training_goes_on_after_a_failure() -> None:
     ("loss", "shape"),
     [
         (functional.cross_entropy, r"\(\)"),
-        (lambda logits, _: logits, r"\(10, 3\)"),
+        (lambda logits, _: logits, r"\(5, 3\)"),
         (lambda logits, _: logits[:4, 0], r"\(4,\)"),
     ],
 )
 def test_a_loss_of_another_shape(loss: Any, shape: str) -> None:
     loop = loop_of((0, 1), settings=replace(PLAIN, loss=loss))
-    with pytest.raises(TrainingError, match=rf"loss returned shape {shape} for 10 rows"):
+    with pytest.raises(TrainingError, match=rf"loss returned shape {shape} for 5 rows"):
         trained(loop, range(9), range(4))
 
 
@@ -497,14 +497,54 @@ def test_half_precision_computes_in_half_and_keeps_the_rest(net: str) -> None:
     )
 
 
-def test_coarse_products_change_nothing_on_a_cpu_and_end_with_the_step() -> None:
-    flags = torch.backends.cuda.matmul, torch.backends.cudnn
-    before = [part.allow_tf32 for part in flags]
+def test_coarse_products_change_nothing_on_a_cpu() -> None:
     coarse = trained(loop_of(settings=replace(PLAIN, precision="tf32")), range(9))
     assert torch.equal(coarse, trained(loop_of(), range(9)))
-    with _loop.coarse_products():
-        assert [part.allow_tf32 for part in flags] == [True, True]
-    assert [part.allow_tf32 for part in flags] == before
+
+
+@pytest.mark.parametrize("net", FACTORIES)
+@pytest.mark.parametrize("width", [1, 2])
+def test_slots_that_are_never_filled_cost_a_lone_lane_nothing(
+    net: str, width: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A shard of 9 rows, batches of 50 slots: only BatchNorm and other lanes need all of them."""
+    settings, sizes = replace(PLAIN, batch_size=50), set[int]()
+    original = Loop._step
+
+    def spy(self: Loop, rows: Tensor, *more: Tensor) -> None:
+        sizes.add(rows.shape[1])
+        original(self, rows, *more)
+
+    monkeypatch.setattr(Loop, "_step", spy)
+    trained(loop_of(tuple(range(width)), FACTORIES[net], settings), *[range(9)] * width)
+    assert sizes == {9 if width == 1 and net != "batch norm" else 50}
+
+
+@pytest.mark.parametrize("net", FACTORIES)
+def test_a_callback_changes_no_bit_whatever_it_does(net: str) -> None:
+    def meddle(_: Progress) -> None:
+        torch.rand(3)
+        torch.manual_seed(8)
+        trained(loop_of((5,), dropping), range(7), callback=lambda _: torch.rand(2))
+
+    expected = trained(loop_of((0, 1), FACTORIES[net]), range(9), range(4))
+    got = trained(loop_of((0, 1), FACTORIES[net]), range(9), range(4), callback=meddle)
+    assert torch.equal(got, expected)
+
+
+def test_layers_that_cannot_be_stacked() -> None:
+    class Recurrent(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.cell = nn.GRU(1, 3, batch_first=True)
+
+        def forward(self, x: Tensor) -> Tensor:
+            last: Tensor = self.cell(x[:, :, None])[0][:, -1]
+            return last
+
+    assert torch.isfinite(trained(loop_of((0,), Recurrent), range(9))).all()
+    with pytest.raises(TrainingError, match=r"cannot be trained in many nets .* lane_width=1"):
+        trained(loop_of((0, 1), Recurrent), range(9), range(4))
 
 
 @pytest.mark.parametrize("variant", ["momentum", "adam"])

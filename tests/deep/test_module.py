@@ -1,7 +1,9 @@
 """A module as a function of one flat vector: layout, start, statistics, and what is refused."""
 
 import threading
+from collections.abc import Callable
 from typing import Any
+from unittest import mock
 
 import numpy as np
 import pytest
@@ -180,7 +182,53 @@ def with_batches_in_answers() -> nn.Module:
     return nn.Sequential(nn.Linear(3, 3), nn.BatchNorm1d(3, track_running_stats=False))
 
 
+class Fourier(nn.Module):
+    """Random features that no state_dict holds."""
+
+    def __init__(self, draw: Callable[[], Any]) -> None:
+        super().__init__()
+        self.last = nn.Linear(4, 3)
+        self.register_buffer("waves", torch.as_tensor(draw()).float(), persistent=False)
+        self.waves: Tensor
+
+    def forward(self, x: Tensor) -> Tensor:
+        out: Tensor = self.last(torch.cos(x @ self.waves))
+        return out
+
+
+class Restless(nn.Linear):
+    """Answers with noise of NumPy's, or counts its calls."""
+
+    def __init__(self, *, noise: bool) -> None:
+        super().__init__(3, 3)
+        self.noise, self.calls = noise, 0
+
+    def forward(self, x: Tensor) -> Tensor:
+        self.calls += 1
+        scale = np.random.default_rng().normal() if self.noise else self.calls
+        return super().forward(x) * float(scale)
+
+
+def weights_of_numpy() -> nn.Module:
+    module = nn.Linear(3, 3)
+    module.weight.data = torch.from_numpy(np.random.default_rng().normal(size=(3, 3))).float()
+    return module
+
+
+def weights_of_another_generator() -> nn.Module:
+    module, generator = nn.Linear(3, 3), torch.Generator()
+    generator.seed()
+    nn.init.normal_(module.bias, generator=generator)
+    return module
+
+
 REFUSED: list[tuple[Any, str]] = [
+    (weights_of_numpy, "module builds another weight in a second call with the same seed"),
+    (weights_of_another_generator, "module builds another bias in a second call"),
+    (lambda: Fourier(lambda: np.random.default_rng().normal(size=(3, 4))), "builds another waves"),
+    (lambda: Restless(noise=True), "answers the same rows differently with the same seed"),
+    (lambda: Restless(noise=False), "answers the same rows differently with the same seed"),
+    (lambda: nn.LazyLinear(3), "weight has no shape yet: the module has a lazy layer"),
     (lambda: nn.Linear(3, 4), r"answers 2 rows of shape \(3,\) with \(2, 4\); expected \(2, 3\)"),
     (lambda: nn.Sequential(nn.Linear(3, 1), nn.Flatten(0)), r"with \(2,\); expected \(2, 3\)"),
     (lambda: Pair(3, 3), r"with tuple; expected \(2, 3\)"),
@@ -203,10 +251,34 @@ def test_modules_that_cannot_be_trained(factory: Any, message: str) -> None:
 
 
 def test_a_factory_must_build_the_same_every_time() -> None:
-    widths = iter([4, 5])
+    widths = iter([4, 4, 5])
     made = template(lambda: nn.Sequential(nn.Linear(3, w := next(widths)), nn.Linear(w, 3)))
     with pytest.raises(TrainingError, match="different parameters in two calls"):
         made.initial(1)
+
+
+def test_a_factory_that_draws_from_torch_may_keep_what_it_draws_out_of_the_state() -> None:
+    made = template(lambda: Fourier(lambda: torch.randn(3, 4)))
+    assert set(made.constants) == {"waves"}
+
+
+def test_weights_that_are_no_numbers_are_the_same_twice() -> None:
+    def factory() -> nn.Module:
+        module = nn.Linear(3, 3)
+        nn.init.constant_(module.weight, float("nan"))
+        return module
+
+    assert template(factory).initial(1)[:9].isnan().all()
+
+
+def test_another_default_device_does_not_reach_the_factory() -> None:
+    expected = template().initial(2)
+    torch.set_default_device("meta")
+    try:
+        made = template()
+        assert torch.equal(made.initial(2), expected)
+    finally:
+        torch.set_default_device(None)
 
 
 def test_tied_weights_are_one_parameter() -> None:
@@ -313,3 +385,54 @@ def test_statistics_of_any_number_of_rows(n: int) -> None:
     assert all(torch.isfinite(part).all() for part in statistics.values())
     answer = shop.template.answering(flat, statistics)(shop.data.X)
     assert torch.isfinite(answer).all()
+
+
+def people(n: int) -> SlotRows:
+    X = np.arange(1.0, 1 + 3 * n, dtype=np.float32).reshape(n, 3)
+    return SlotRows(X, np.ones(n, np.int64), as_ids(list(range(n))))
+
+
+class Mirrored(Workshop):
+    """A workshop with a copy of the rows, as on a GPU."""
+
+    def __init__(self, held: SlotRows) -> None:
+        settings = LoopSettings(4, "sgd", 0.1, 0.0, 0.0, "constant", "cross_entropy", "float32")
+        super().__init__(held, template(), settings, 0, torch.device("cpu"))
+        self.data = DeviceData(self.data.X.clone(), self.data.y.clone())
+
+    def wipe(self, positions: Any) -> None:
+        self.device = torch.device("cuda")
+        try:
+            with mock.patch.object(Tensor, "to", lambda tensor, _: tensor):
+                super().wipe(positions)
+        finally:
+            self.device = torch.device("cpu")
+
+
+def test_a_copy_on_a_gpu_loses_who_leaves() -> None:
+    held = people(5)
+    shop, before = Mirrored(held), torch.from_numpy(held.X.copy())
+    shop.wipe(np.array([1, 3]))
+    assert not shop.data.X[[1, 3]].any()
+    assert not shop.data.y[[1, 3]].any()
+    assert torch.equal(shop.data.X[[0, 2, 4]], before[[0, 2, 4]])
+    assert torch.equal(torch.from_numpy(held.X), before)
+
+
+def test_rows_on_a_cpu_are_those_of_the_host() -> None:
+    held = people(5)
+    shop = Workshop(held, template(), Mirrored(held).settings, 0, torch.device("cpu"))
+    shop.wipe(np.array([1]))
+    assert shop.data.X[1].all()
+    held.wipe(np.array([1]))
+    assert not shop.data.X[1].any()
+
+
+def test_a_workshop_serves_rows_as_long_as_they_stay_where_they_are() -> None:
+    held = people(40)
+    shop = Mirrored(held)
+    held.wipe(np.array([1]))
+    assert shop.serves(held)
+    assert not shop.serves(held.compacted())
+    held.append(held.X[:1].copy(), held.y[:1].copy(), as_ids([99]))
+    assert not shop.serves(held)

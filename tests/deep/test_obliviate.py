@@ -264,7 +264,7 @@ def test_a_loss_that_is_no_number_names_the_block_and_changes_nothing() -> None:
     before, person = same_people(model), people_in(model, people, {2})[0]
     Sabotaged.on = True
     try:
-        with pytest.raises(TrainingError, match="block 2, epoch 0"):
+        with pytest.raises(TrainingError, match=r"in block 2, epoch 0 of net 0 \(counted from 0\)"):
             model.forget([person])
     finally:
         Sabotaged.on = False
@@ -491,6 +491,19 @@ def test_other_libraries_are_said() -> None:
     with pytest.warns(EnvironmentWarning, match="other libraries"):
         receipt = model.forget([3])
     assert receipt.n_ids == 1
+
+
+def test_equal_bits_are_claimed_for_equal_libraries_only() -> None:
+    model = fitted(make_people(), epsilon=0.0)
+    code = "same-libraries-and-cpu-kernel"
+    assert code in model.guarantee_.assumptions
+    [meaning] = [text for text in model.facts.definition.split("\n- ") if f"`{code}`" in text]
+    assert '"From scratch" then means each block' in meaning
+
+
+def test_kernels_that_add_in_any_order_are_not_called_equal() -> None:
+    texts = [fitted(make_people(), deterministic=each).guarantee_.reference for each in (0, 1)]
+    assert ["any order" in text for text in texts] == [True, False]
 
 
 @pytest.mark.parametrize("way", [copy.copy, copy.deepcopy, lambda m: pickle.loads(pickle.dumps(m))])

@@ -111,6 +111,19 @@ def test_a_hasty_stop_is_not_exact() -> None:
     assert all(l1(states(model)[i], expected[i]) > 0 for i in range(exact + 1, 11))
 
 
+def test_the_state_after_the_last_exact_block_is_exact_too() -> None:
+    people = make_people()
+    model = fitted(people, n_blocks=10, **HASTY)
+    first = people_in(model, people, {1})[0]
+    model.forget([first])
+    exact = model.exact_blocks_
+    second = people_in(model, people, {exact})[0]
+    model.forget([second])
+    expected = scratch_states(model, people, {first, second})
+    assert model.exact_blocks_ == exact + 4
+    assert same(states(model)[: exact + 5], expected[: exact + 5])
+
+
 def test_an_exact_run_to_the_end_repairs_an_earlier_stop() -> None:
     people = make_people()
     model = fitted(people, n_blocks=10, **HASTY)

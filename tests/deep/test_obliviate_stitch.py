@@ -54,8 +54,8 @@ class Sized(Blocks):
         self.sizes = self._n_slots = sizes
 
 
-def rule_settings(stop: str, epsilon: float, patience: int = 2) -> Any:
-    return SimpleNamespace(stop=stop, epsilon=epsilon, stop_origin="block", patience=patience)
+def rule_settings(stop: str, epsilon: float, patience: int = 2, origin: str = "block") -> Any:
+    return SimpleNamespace(stop=stop, epsilon=epsilon, stop_origin=origin, patience=patience)
 
 
 def grid(rng: np.random.Generator, shape: tuple[int, ...], size: float = 1.0) -> Floats:
@@ -158,6 +158,25 @@ def test_published_stop_and_estimates_are_those_of_the_two_runs(
     assert found.last == plain.last
     assert found.tail == pytest.approx(plain.tail, rel=1e-9)
     assert found.ceiling == pytest.approx(plain.ceiling, rel=1e-9)
+
+
+@pytest.mark.parametrize(
+    ("last_affected", "origin", "slope"),
+    [
+        (0, "block", 0.001717),
+        (9, "block", 0.024585),
+        (49, "block", 0.056727),
+        (49, "one", 0.001717),
+    ],
+)
+def test_published_rule_counts_blocks_from_one(
+    last_affected: int, origin: str, slope: float
+) -> None:
+    """Residuals 3/x over 20 blocks, and the slopes that the documents tell of them."""
+    watch = Watch(rule_settings("paper", 1e-9, origin=origin), last_affected, 0.0)
+    for x in range(1, 21):
+        watch.update(3 / x, 1.0)
+    assert watch.slope == pytest.approx(-slope, abs=1e-6)
 
 
 @examples(100)

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 import torch
 from torch import Tensor
-from torch.optim import SGD, Adam, AdamW, RMSprop
+from torch.optim import LBFGS, SGD, Adam, AdamW, RMSprop
 
 from letheon.deep._optim import (
     FlatAdam,
@@ -17,6 +17,7 @@ from letheon.deep._optim import (
     Step,
     make_optimizer,
 )
+from letheon.exceptions import TrainingError
 
 W, P, STEPS = 3, 6, 50
 SHAPES = [torch.Size([2, 2]), torch.Size([2])]
@@ -173,6 +174,11 @@ def test_an_own_optimiser_sees_parameters_in_their_shapes() -> None:
 
     make_optimizer(make, start(), SHAPES, 0.0, 0.0)
     assert seen == [SHAPES] * W
+
+
+def test_an_own_optimiser_that_needs_a_closure_is_refused() -> None:
+    with pytest.raises(TrainingError, match="optimizer LBFGS needs a closure"):
+        make_optimizer(LBFGS, start(), SHAPES, 0.0, 0.0)
 
 
 @pytest.mark.parametrize(

@@ -1,6 +1,9 @@
 """SISA for nets: after any sequence of requests the bytes of a fresh fit."""
 
 import copy
+import pickle
+import threading
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -16,8 +19,9 @@ from torch import Tensor, nn
 import letheon
 from letheon import SISANetClassifier, checks
 from letheon.deep import MLP
-from letheon.deep._loop import Loop
-from letheon.deep._vault import Vault
+from letheon.deep._loop import Loop, Progress
+from letheon.deep._sisa import _Grid
+from letheon.deep._vault import VaultChange
 from letheon.deep._workshop import Workshop
 from letheon.exceptions import (
     ChangedParametersError,
@@ -29,6 +33,8 @@ from letheon.exceptions import (
     UnknownIdError,
     UnsupportedStateError,
 )
+from letheon.rows import SlotRows, as_ids
+from tests.deep.test_vault import in_a_fork
 from tests.sharded.people import People, examples, make_people
 
 TINY: dict[str, Any] = {
@@ -72,6 +78,7 @@ def stories(draw: st.DrawFn) -> tuple[dict[str, Any], list[list[int]], bool]:
         "optimizer": draw(st.sampled_from(["sgd", "adam", "adamw"])),
         "schedule": draw(st.sampled_from(["constant", "cosine", "one-cycle"])),
         "batch_size": draw(st.integers(2, 5)),
+        "calibration_rows": draw(st.sampled_from([2, 3, 4096])),
         "random_state": draw(st.integers(0, 2**128 - 1)),
     }
     leaving = draw(st.permutations(range(12)))[: draw(st.integers(1, 6))]
@@ -366,7 +373,7 @@ def test_a_failed_request_changes_nothing(how: str, monkeypatch: pytest.MonkeyPa
     }
     with monkeypatch.context() as patch:
         if how == "disk":
-            patch.setattr(Vault, "prepare", full_disk)
+            patch.setattr(VaultChange, "set", full_disk)
         elif how == "memory":
             patch.setattr(Loop, "train", out_of_memory)
         elif how == "nan":
@@ -410,7 +417,11 @@ def seven_logits(shape: Any, n_classes: int) -> nn.Module:
         ({"optimizer": "lbfgs"}, "optimizer='lbfgs'; expected one of"),
         ({"optimizer": torch.optim.SGD, "schedule": "cosine"}, "schedule='cosine' needs"),
         ({"loss": "mse"}, "loss='mse'"),
+        ({"loss": nn.CrossEntropyLoss(reduction="none")}, "loss is a module \\(CrossEntropyLoss"),
         ({"module": "MLP"}, "module='MLP'"),
+        ({"module": nn.Linear(3, 3)}, "module is a net \\(Linear\\); expected a factory: it takes"),
+        ({"module": nn.Linear}, "module is a layer of torch \\(Linear\\); expected a factory"),
+        ({"module": MLP(batch_norm=True), "batch_size": 1}, "BatchNorm, which needs 2 or more"),
         ({"device": "tpu"}, "device='tpu'; expected one of"),
         ({"precision": "float16"}, "precision='float16'"),
         ({"max_memory": -1}, "max_memory=-1"),
@@ -460,13 +471,16 @@ def test_images_of_bytes() -> None:
 
 def test_an_optimiser_and_a_loss_of_the_callers() -> None:
     people = make_people(30, seed=17)
-    settings = {"optimizer": rmsprop, "loss": nn.functional.multi_margin_loss}
-    with pytest.raises(TrainingError, match="one number per row"):
-        fitted(people, **settings)
-    settings["loss"] = margin
-    model = fitted(people, lane_width=3, **settings)
+    model = fitted(people, lane_width=3, optimizer=rmsprop, loss=margin)
     model.forget([2])
     assert refitted(model, people.without([2])).digest() == model.digest()
+
+
+@pytest.mark.parametrize("words", [{}, {"reduction": "none"}, {"reduction": "mean"}])
+def test_a_loss_of_torch_is_told_to_reduce_nothing(words: dict[str, str]) -> None:
+    people, loss = make_people(20, seed=17), nn.functional.multi_margin_loss
+    own = fitted(people, loss=partial(loss, **words) if words else loss)
+    assert torch.equal(own.nets_.flat, fitted(people, loss=margin).nets_.flat)
 
 
 def rmsprop(parameters: Any) -> torch.optim.Optimizer:
@@ -482,7 +496,12 @@ def test_guarantee() -> None:
     exact = fitted(people).guarantee_
     assert (exact.kind, exact.requests) == ("exact", "oblivious")
     assert "same-libraries-and-device" in exact.assumptions
-    assert "equal-but-for-rounding" in fitted(people, deterministic=False).guarantee_.assumptions
+    free = fitted(people, deterministic=False)
+    for now in (False, True):
+        # What a model was trained with counts, not what it is set to now.
+        free.set_params(deterministic=now)
+        assert "equal-but-for-rounding" in free.guarantee_.assumptions
+        assert "same-libraries-and-device" not in free.guarantee_.assumptions
 
 
 @parametrize_with_checks([SISANetClassifier(n_shards=2, epochs=25, device="cpu", random_state=0)])
@@ -556,3 +575,159 @@ def test_a_failed_fit_leaves_the_earlier_model_and_its_files(tmp_path: Path) -> 
     assert refitted(model.set_params(checkpoint_dir=None), people.without([0])).digest() == (
         model.digest()
     )
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda model, _: model.forget([1]),
+        lambda model, people: model.learn(people.X[:1], people.y[:1], ids=[99]),
+        lambda model, people: model.fit(people.X, people.y, ids=people.ids),
+    ],
+)
+def test_a_callback_may_look_but_not_change(change: Any) -> None:
+    people = make_people(30, seed=22)
+    model = fitted(people, n_slices=2)
+    before, answers = model.digest(), model.predict(people.X)
+
+    def look(_: Progress) -> None:
+        assert model.digest() == before
+        assert np.array_equal(model.predict(people.X), answers)
+
+    def meddle(_: Progress) -> None:
+        change(model, people)
+
+    with pytest.raises(RuntimeError, match="of this SISANetClassifier was called from inside"):
+        model.forget([0], callback=meddle)
+    look(Progress(0, 1, 0, 1, 0.0))
+    model.forget([0], callback=look)
+    assert refitted(model, people.without([0])).digest() == model.digest()
+
+
+def test_a_callback_may_wait_for_the_answer_of_another_model() -> None:
+    people = make_people(20, seed=23)
+    model = fitted(people)
+    other = pickle.loads(pickle.dumps(model))
+
+    def wait(_: Progress) -> None:
+        thread = threading.Thread(target=other.predict, args=(people.X,), daemon=True)
+        thread.start()
+        thread.join(20)
+        assert not thread.is_alive()
+
+    model.forget([0], callback=wait)
+    assert refitted(model, people.without([0])).digest() == model.digest()
+
+
+def test_answers_do_not_depend_on_the_callers_autocast() -> None:
+    people = make_people(20, seed=24)
+    model = fitted(people)
+    expected = model.predict_proba(people.X)
+    with torch.autocast("cpu", torch.bfloat16):
+        assert np.array_equal(model.predict_proba(people.X), expected)
+
+
+def test_where_a_net_lies_may_change(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    people = make_people(20, seed=25)
+    model = fitted(people, n_slices=2)
+    before = model.digest()
+    assert model.set_params(device="auto", max_memory=0).digest() == before
+    model.forget([0])
+    assert refitted(model, people.without([0])).digest() == model.digest()
+
+
+def without_its_directory(people: People, tmp_path: Path) -> SISANetClassifier:
+    model = fitted(people, n_slices=3, checkpoint_dir=tmp_path / "states")
+    (tmp_path / "states").rename(tmp_path / "gone")
+    return model.set_params(checkpoint_dir=None)
+
+
+def test_a_directory_that_is_gone_stops_no_request(tmp_path: Path) -> None:
+    people = make_people(30, seed=26)
+    model = without_its_directory(people, tmp_path)
+    with pytest.warns(CheckpointWarning) as found:
+        model.forget([0])
+    assert "everything was trained again" in str(found[0].message)
+    assert model.checkpoint_home_ is None
+    assert refitted(model, people.without([0])).digest() == model.digest()
+    assert len(model.unaccounted_) == 6
+
+
+@pytest.mark.parametrize("label", [0, 9])
+def test_a_directory_that_is_gone_stops_no_learning(label: int, tmp_path: Path) -> None:
+    people = make_people(30, seed=26)
+    model = without_its_directory(people, tmp_path)
+    more = People(people.X[:1], np.array([label]), np.array([99]))
+    with pytest.warns(CheckpointWarning, match="everything was trained again"):
+        model.learn(more.X, more.y, ids=more.ids)
+    assert model.checkpoint_home_ is None
+    assert refitted(model, joined(people, more)).digest() == model.digest()
+    model.forget([0])
+    assert refitted(model, joined(people, more).without([0])).digest() == model.digest()
+
+
+@pytest.mark.filterwarnings("ignore:.*fork:DeprecationWarning")
+def test_forks_do_not_write_into_each_others_states() -> None:
+    """The child still holds somebody whom the parent has forgotten."""
+    people = make_people(40, seed=3)
+    model = fitted(people, n_slices=3, n_shards=1, max_memory=0)
+    slices = model.rows_.extra["slice"]
+    gone, late = (int(people.ids[slices == number][0]) for number in (0, 2))
+    other = int(people.ids[slices == 0][-1])
+    kept = copy.copy(model)
+
+    def in_the_child() -> None:
+        with pytest.warns(CheckpointWarning, match="forked from; everything was trained again"):
+            model.forget([other], digest=True)
+        assert refitted(model, people.without([other])).digest() == model.digest()
+        with pytest.warns(CheckpointWarning, match="forked from; everything was trained again"):
+            kept.learn(people.X[:1], people.y[:1], ids=[99])
+        kept.forget([other])
+
+    in_a_fork(in_the_child)
+    model.forget([gone])
+    receipt = model.forget([late])
+    assert receipt.rebuilt["stages"] == 1
+    assert refitted(model, people.without([gone, late])).digest() == model.digest()
+
+
+@given(
+    st.lists(st.tuples(st.integers(0, 3), st.integers(0, 2), st.booleans()), min_size=1),
+    st.lists(st.integers(1, 4), min_size=3, max_size=3),
+)
+def test_visits_against_a_slow_count(rows: list[tuple[int, int, bool]], epochs: list[int]) -> None:
+    shard, slices, alive = (np.array(column) for column in zip(*rows, strict=True))
+    n = len(rows)
+    held = SlotRows(
+        np.ones((n, 1), np.float32),
+        np.zeros(n, np.int64),
+        as_ids(list(range(n))),
+        {"shard": shard, "slice": slices},
+    )
+    grid = _Grid(held, alive, tuple(epochs))
+    visits = grid.visits(5)
+    assert visits.shape == (5, 3)
+    for one, stage in np.ndindex(5, 3):
+        expected = sum(here and a == one and b <= stage for a, b, here in rows)
+        assert visits[one, stage] == epochs[stage] * expected
+        assert len(grid.slots(one, stage)) == expected
+
+
+def test_statistics_that_fail_leave_no_files(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Workshop, "statistics", out_of_memory)
+    with pytest.raises(MemoryError):
+        fitted(make_people(20), n_slices=2, checkpoint_dir=tmp_path)
+    assert [path for path in tmp_path.rglob("*") if path.is_file()] == []
+
+
+def test_a_fit_destroys_files_that_were_moved(tmp_path: Path) -> None:
+    people = make_people(20)
+    model = fitted(people, n_slices=2, checkpoint_dir=tmp_path / "old")
+    (tmp_path / "old").rename(tmp_path / "new")
+    model.set_params(checkpoint_dir=tmp_path / "new").fit(people.X, people.y, ids=people.ids)
+    left = {file.name.split(".")[0] for file in tmp_path.rglob("*.letheon-state")}
+    assert left == model.vault_.files
+    assert len([path for path in tmp_path.rglob("*") if path.is_file()]) == len(left)

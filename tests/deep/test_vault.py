@@ -11,6 +11,7 @@ import subprocess
 import sys
 import tempfile
 import textwrap
+import traceback
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -668,10 +669,86 @@ def test_a_loaded_vault_moves_to_a_file_and_back(tmp_path: Path) -> None:
 def test_moving_abandons_what_was_written_aside(kind: str, tmp_path: Path) -> None:
     vault = filled(kind, tmp_path)
     change = vault.prepare({0: vector(9)})
-    vault.to("cpu", max_memory=1)
+    if kind == "files":
+        (tmp_path / HOME).rename(tmp_path / HOME[::-1])
+        vault.settle(str(tmp_path / HOME[::-1]))
+    else:
+        vault.to("cpu", max_memory=1 if kind == "memory" else None)
     with pytest.raises(ValueError, match="still open"):
         vault.commit(change)
     assert same(entries(vault), [vector(i).numpy() for i in range(N)])
+
+
+def in_a_fork(work: Callable[[], object]) -> None:
+    """Do something in a process that was forked, and raise if it fails there."""
+    child = os.fork()
+    if child == 0:
+        try:
+            work()
+        except BaseException:
+            traceback.print_exc()
+            os._exit(1)
+        os._exit(0)
+    assert os.waitpid(child, 0)[1] == 0
+
+
+@pytest.mark.filterwarnings("ignore:.*fork:DeprecationWarning")
+def test_a_fork_neither_reads_nor_writes_the_nameless_file() -> None:
+    vault = filled("mapped", Path())
+    before, digest = entries(vault), state.digest(vault)
+    change = vault.prepare({0: vector(7)})
+
+    def work() -> None:
+        assert vault.is_foreign
+        assert state.digest(vault) != digest
+        change.abandon()
+        refused: list[Callable[[], object]] = [
+            lambda: vault.get(1),
+            lambda: vault.put(1, vector(8)),
+            lambda: copy.copy(vault),
+            lambda: pickle.dumps(vault),
+            lambda: vault.prepare({1: vector(8)}),
+            lambda: vault.to("cpu"),
+        ]
+        for request in refused:
+            with pytest.raises(CorruptFileError, match="process that this one was forked from"):
+                request()
+        assert vault.destroy() == Purge()
+
+    in_a_fork(work)
+    assert not vault.is_foreign
+    assert same(entries(vault), before)
+    assert state.digest(vault) == digest
+    vault.commit(change)
+    found = vault.get(0)
+    assert found is not None
+    assert torch.equal(found, vector(7))
+
+
+@pytest.mark.parametrize("kind", ["memory", "files"])
+@pytest.mark.filterwarnings("ignore:.*fork:DeprecationWarning")
+def test_a_fork_reads_its_own_memory_and_the_files(kind: str, tmp_path: Path) -> None:
+    vault = filled(kind, tmp_path)
+    before = entries(vault)
+
+    def work() -> None:
+        assert not vault.is_foreign
+        assert same(entries(vault), before)
+
+    in_a_fork(work)
+    assert same(entries(vault), before)
+
+
+def test_a_change_survives_a_look_where_the_vault_lies(kind: str, tmp_path: Path) -> None:
+    vault = filled(kind, tmp_path)
+    change = vault.prepare({0: vector(7)})
+    home = str(tmp_path / HOME) if kind == "files" else None
+    vault.settle(home).to("cpu", max_memory=0 if kind == "mapped" else None)
+    assert change.is_open
+    vault.commit(change)
+    found = vault.get(0)
+    assert found is not None
+    assert torch.equal(found, vector(7))
 
 
 def test_destroy_leaves_an_empty_vault(kind: str, tmp_path: Path) -> None:

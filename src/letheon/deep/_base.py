@@ -34,7 +34,7 @@ from letheon.deep._module import Template
 from letheon.deep._nets import MLP
 from letheon.deep._settings import check_net_settings, loop_settings
 from letheon.deep._trained import Nets
-from letheon.deep._workshop import Workshop, calibration_sample
+from letheon.deep._workshop import Workshop
 from letheon.exceptions import EmptyModelError
 from letheon.receipt import Receipt
 from letheon.rows import Ids, SlotRows, hold_labels, row_ids
@@ -147,7 +147,10 @@ class NetBase(ClassifierMixin, ForgetMixin, BaseEstimator):
         return len(self.rows_)
 
     def predict(self, X: Any) -> NDArray[Any]:
-        """Return the likeliest label of every row."""
+        """Return the likeliest label of every row.
+
+        The first answer of a model that was loaded waits for nets in training in other threads.
+        """
         nets, shares = self._answer(X)
         labels: NDArray[Any] = nets.classes[shares.argmax(axis=1)]
         return labels
@@ -227,14 +230,18 @@ class NetBase(ClassifierMixin, ForgetMixin, BaseEstimator):
             raise ValueError(
                 f"batch_size={self.batch_size}, and the net has BatchNorm, which needs 2 or more"
             )
-        return Workshop(held.rows, template, loop_settings(self), seed, self._device())
+        return self._furnished(held.rows, template, seed)
+
+    def _furnished(self, rows: SlotRows, template: Template, seed: int) -> Workshop:
+        limit = int(self.calibration_rows)
+        return Workshop(rows, template, loop_settings(self), seed, self._device(), limit)
 
     def _workshop(self) -> Workshop:
         """Return the workshop of the rows held, made again after a load or a compaction."""
         found = self.cache_.content
         if found is None or not found.serves(self.rows_) or found.device != self._device():
             template = self._template_of(self.nets_)
-            found = Workshop(self.rows_, template, loop_settings(self), self.seed_, self._device())
+            found = self._furnished(self.rows_, template, self.seed_)
             self.cache_.content = found
         return found
 
@@ -246,23 +253,19 @@ class NetBase(ClassifierMixin, ForgetMixin, BaseEstimator):
         return Template(self._factory, self.shape_, len(nets.classes), self.seed_, nets.constants)
 
     def _nets(
-        self, workshop: Workshop, flat: torch.Tensor, samples: list[Positions], classes: Any
+        self, workshop: Workshop, flat: torch.Tensor, owned: list[Positions], classes: Any
     ) -> Nets:
-        """Return nets that can answer; `samples` are the rows for each one's statistics.
+        """Return nets that can answer; `owned` are the rows of each.
 
         A net without any rows does not answer.
         """
         statistics = [
-            workshop.statistics(line, sample) if len(sample) else {}
-            for line, sample in zip(flat, samples, strict=True)
+            workshop.statistics(line, rows) if len(rows) else {}
+            for line, rows in zip(flat, owned, strict=True)
         ]
-        answers = [len(sample) > 0 for sample in samples]
+        answers = [len(rows) > 0 for rows in owned]
         constants = {name: part.clone() for name, part in workshop.template.constants.items()}
         return Nets(flat, statistics, answers, classes, constants, workshop.template)
-
-    def _sample(self, rows: SlotRows, positions: Positions, seed: int) -> Positions:
-        """Return those of some rows that running statistics are taken from."""
-        return calibration_sample(rows, positions, seed, int(self.calibration_rows))
 
     def _replace_all(self, change: Change, about: dict[str, Any]) -> tuple[Warning, ...]:
         """Put a fit in place of what was there, in one call for concurrent readers."""
@@ -328,7 +331,7 @@ class NetBase(ClassifierMixin, ForgetMixin, BaseEstimator):
         rows = ask_rows(self, X, self.shape_)
         nets, device = self.nets_, self._device()  # read once: a commit may replace them meanwhile
         modules = nets.modules(self._template_of, device)
-        with torch.no_grad():
+        with torch.no_grad(), torch.autocast(device.type, enabled=False):
             parts = [
                 _shares(modules, torch.from_numpy(rows[begin : begin + _ANSWER_BATCH]).to(device))
                 for begin in range(0, len(rows), _ANSWER_BATCH)

@@ -53,21 +53,27 @@ class CheckpointedNet(HomeMixin, NetBase):
         return vault.to(self._device(), max_memory=self.max_memory)
 
     def _prepare(self, removal: Removal, callback: Callback | None = None) -> Prepared:
+        lost = self._lost()
+        if lost is not None:
+            return Prepared(self._started_over(removal, callback, lost), None)
         self._vault()
-        if self.checkpoint_home_ is not None and self.checkpoint_dir is None:
-            return Prepared(self._started_over(removal, callback), None)
         found: Any = super()._prepare(removal, callback)
         return found if isinstance(found, Prepared) else Prepared(found, None)
 
-    def _started_over(self, removal: Removal, callback: Callback | None) -> Change:
-        """Prepare a fit from scratch: the directory of the states was taken away."""
+    def _lost(self) -> str | None:
+        """Say why no state can be read or replaced any more, if so: all is trained again then."""
+        if self.checkpoint_home_ is not None and self.checkpoint_dir is None:
+            self._vault()
+            return f"the states in {self.checkpoint_home_} are gone, and checkpoint_dir is None now"
+        if self.vault_.is_foreign:
+            return "the states belong to the process that this one was forked from"
+        return None
+
+    def _started_over(self, removal: Removal, callback: Callback | None, why: str) -> Change:
+        """Prepare a fit from scratch, because no state is left."""
         self._counts_without(removal.where)
         with self._training():
-            change = self._retrain(removal.where, callback)
-        text = f"the states in {self.checkpoint_home_} are gone, and checkpoint_dir is None now"
-        lost = CheckpointWarning(f"{text}; everything was trained again, with states in memory")
-        outcome = change.outcome._replace(warnings=(*change.outcome.warnings, lost))
-        return Change(change.attributes, outcome, change.writes)
+            return with_reason(self._retrain(removal.where, callback), why)
 
     def _commit(self, plan: Any) -> Outcome:
         old = self.vault_
@@ -81,13 +87,21 @@ class CheckpointedNet(HomeMixin, NetBase):
         return outcome._replace(warnings=(*outcome.warnings, *_warnings(messages)))
 
     def _replace_all(self, change: Change, about: dict[str, Any]) -> tuple[Warning, ...]:
-        old_home = vars(self).get("checkpoint_home_")
+        old_homes = self._old_homes()
         found = super()._replace_all(change, about)
         self.undestroyed_, self.unaccounted_ = (), ()
-        return (*found, *_warnings(destroy_home(old_home)))
+        messages = [message for home in old_homes for message in destroy_home(home)]
+        return (*found, *_warnings(messages))
 
     def _changed_in_place(self) -> tuple[str, ...]:
         return (*super()._changed_in_place(), "vault_")
+
+
+def with_reason(change: Change, why: str) -> Change:
+    """Return a change that warns why everything was trained again."""
+    lost = CheckpointWarning(f"{why}; everything was trained again")
+    outcome = change.outcome._replace(warnings=(*change.outcome.warnings, lost))
+    return Change(change.attributes, outcome, change.writes)
 
 
 def _warnings(messages: list[str]) -> tuple[Warning, ...]:

@@ -2,9 +2,10 @@
 
 import os
 import threading
-from collections.abc import Iterator
-from contextlib import contextmanager
-from typing import Any
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from functools import partial
+from typing import Any, NamedTuple
 
 import torch
 
@@ -39,22 +40,74 @@ def describe_device(device: torch.device) -> dict[str, str]:
     return {"torch": str(torch.__version__), "device": unit}
 
 
+class _Run:
+    """What a run fixes outside its nets; it can be let go for a while and taken up again."""
+
+    def __init__(self, device: torch.device, *, deterministic: bool) -> None:
+        self._device = device
+        self._deterministic = deterministic
+        self._fixed = ExitStack()
+
+    def begin(self) -> None:
+        devices = [self._device] if self._device.type == "cuda" else []
+        with ExitStack() as fixed:
+            fixed.enter_context(_turn)
+            fixed.enter_context(torch.random.fork_rng(devices=devices))
+            fixed.enter_context(_plain_modes(self._device))
+            if self._deterministic:
+                fixed.enter_context(_fixed_kernels())
+                fixed.enter_context(_one_torch_thread())
+            self._fixed = fixed.pop_all()
+
+    def end(self) -> None:
+        self._fixed.close()
+
+
+class _Runs(threading.local):
+    """The runs of this thread, one inside the other."""
+
+    def __init__(self) -> None:
+        self.stack: list[_Run] = []
+
+
+_mine = _Runs()
+
+
 @contextmanager
 def repeatable(device: torch.device, *, deterministic: bool) -> Iterator[None]:
     """Fix everything outside a net that could change what it learns, and put it back.
 
     Generators, kernels and threads belong to the whole process, so nets that are trained in
     threads of one process take turns. Deterministic: kernels with a fixed order of additions, and
-    one thread on a CPU. The caller's autocast, inference mode and default dtype do not reach in;
-    they and the generators are the caller's again afterwards.
+    one thread on a CPU. The caller's autocast, inference mode, default dtype and precision of
+    products do not reach in; they and the generators are the caller's again afterwards.
     """
-    devices = [device] if device.type == "cuda" else []
-    with _turn, torch.random.fork_rng(devices=devices), _plain_modes(device):
-        if not deterministic:
-            yield
-            return
-        with _fixed_kernels(), _one_torch_thread():
-            yield
+    run = _Run(device, deterministic=deterministic)
+    run.begin()
+    _mine.stack.append(run)
+    try:
+        yield
+    finally:
+        _mine.stack.remove(run)
+        run.end()
+
+
+@contextmanager
+def paused() -> Iterator[None]:
+    """Let the runs of this thread go while a callback runs, and take them up again.
+
+    Other threads may have their turn meanwhile, so a callback can wait for them. The generators
+    start anew afterwards: whoever pauses seeds them again.
+    """
+    runs, _mine.stack = _mine.stack, []
+    for run in reversed(runs):
+        run.end()
+    try:
+        yield
+    finally:
+        for run in runs:
+            run.begin()
+        _mine.stack = runs
 
 
 @contextmanager
@@ -75,22 +128,50 @@ def _plain_modes(device: torch.device) -> Iterator[None]:
         mkldnn.enabled = before[1]
 
 
+class _Switch(NamedTuple):
+    """One of torch's switches for products: how to read and set it, and its two positions."""
+
+    read: Callable[[], Any]
+    write: Callable[[Any], object]
+    fine: Any
+    coarse: Any
+
+
+def _switch(place: Any, name: str, fine: Any, coarse: Any) -> _Switch:
+    return _Switch(partial(getattr, place, name), partial(setattr, place, name), fine, coarse)
+
+
+def _switches(device: torch.device) -> list[_Switch]:
+    backends: Any = torch.backends  # modules with properties, which stubs do not know
+    if hasattr(backends.cudnn, "conv"):
+        # Since torch 2.9; reading the older switches is an error for whoever has used these.
+        cuda = [backends.cuda.matmul, backends.cudnn.conv, backends.cudnn.rnn]
+        cpu = [backends.mkldnn.matmul, backends.mkldnn.conv, backends.mkldnn.rnn]
+        places = cuda if device.type == "cuda" else cpu
+        return [_switch(place, "fp32_precision", "ieee", "tf32") for place in places]
+    get, put = torch.get_float32_matmul_precision, torch.set_float32_matmul_precision
+    return [
+        _Switch(get, put, "highest", "high"),
+        _switch(backends.cudnn, "allow_tf32", fine=False, coarse=True),
+    ]
+
+
 @contextmanager
 def products(device: torch.device, *, coarse: bool) -> Iterator[None]:
-    """Say whether a GPU may round factors of products to 10 bits (TF32); torch lets convolutions.
+    """Say whether a GPU may round factors of products to 10 bits (TF32); a CPU never may.
 
     Whatever the caller has set is put back.
     """
-    if device.type != "cuda":
-        yield
-        return
-    matmul, cudnn = torch.backends.cuda.matmul, torch.backends.cudnn
-    before = matmul.allow_tf32, cudnn.allow_tf32
-    matmul.allow_tf32 = cudnn.allow_tf32 = coarse
+    switches = _switches(device)
+    before = [switch.read() for switch in switches]
+    is_coarse = coarse and device.type == "cuda"
+    for switch in switches:
+        switch.write(switch.coarse if is_coarse else switch.fine)
     try:
         yield
     finally:
-        matmul.allow_tf32, cudnn.allow_tf32 = before
+        for switch, value in zip(switches, before, strict=True):
+            switch.write(value)
 
 
 @contextmanager

@@ -16,6 +16,8 @@ from torch import Tensor, nn
 from torch.func import functional_call, grad, vmap
 from torch.nn import functional
 
+from letheon.convex._quiet import quiet_repr
+
 
 class Batch(NamedTuple):
     """Rows, float32; and a uniform number of each, by which its label is drawn, or None for all."""
@@ -23,12 +25,18 @@ class Batch(NamedTuple):
     rows: Tensor
     draws: Tensor | None
 
+    def __repr__(self) -> str:
+        return quiet_repr(self)
+
 
 class Term(NamedTuple):
     """One label per row and its weight; the weights of a row's terms have the sum 1 on average."""
 
     labels: Tensor
     weights: Tensor
+
+    def __repr__(self) -> str:
+        return quiet_repr(self)
 
 
 class Power(NamedTuple):
@@ -113,14 +121,40 @@ def diagonal(
 def row_gradients(
     module: nn.Module, parameters: Mapping[str, Tensor]
 ) -> Callable[[Tensor, Tensor], dict[str, Tensor]]:
-    """Return the function (rows, labels) -> d log p(label | row) / dw of every row by itself."""
+    """Return the function (rows, labels) -> d log p(label | row) / dw of every row by itself.
+
+    All rows at once, or one after the other where torch cannot vectorise the module: some layers,
+    and code that looks at values, have no rule for it.
+    """
+    given, refused = dict(parameters), list[RuntimeError]()
 
     def log_likelihood(values: dict[str, Tensor], row: Tensor, label: Tensor) -> Tensor:
         logits = functional_call(module, values, (row[None],))
         return -functional.cross_entropy(logits, label[None])
 
-    each = vmap(grad(log_likelihood), in_dims=(None, 0, 0))
-    return lambda rows, labels: each(dict(parameters), rows, labels)
+    at_once = vmap(grad(log_likelihood), in_dims=(None, 0, 0))
+
+    def one_by_one(rows: Tensor, labels: Tensor) -> dict[str, Tensor]:
+        found = []
+        for row, label in zip(rows, labels, strict=True):
+            leaves = {name: part.detach().requires_grad_() for name, part in given.items()}
+            with torch.enable_grad():
+                value = log_likelihood(leaves, row, label)
+            found.append(torch.autograd.grad(value, list(leaves.values())))
+        stacks = (torch.stack(parts) for parts in zip(*found, strict=True))
+        return dict(zip(given, stacks, strict=True))
+
+    def gradients(rows: Tensor, labels: Tensor) -> dict[str, Tensor]:
+        if not refused:
+            try:
+                return at_once(given, rows, labels)  # type: ignore[no-any-return]
+            except torch.OutOfMemoryError:
+                raise
+            except RuntimeError as error:
+                refused.append(error)
+        return one_by_one(rows, labels)
+
+    return gradients
 
 
 def gaussian_kl(mean0: ArrayLike, var0: ArrayLike, mean1: ArrayLike, var1: ArrayLike) -> float:

@@ -14,15 +14,17 @@ from letheon.convex._base import Held
 from letheon.convex._cache import Cache
 from letheon.convex._change import Change
 from letheon.convex._noise import NoiseSource
+from letheon.convex._quiet import quiet_repr
 from letheon.convex._settings import is_number, require_one_of, require_positive, require_whole
 from letheon.deep._base import NetBase, Positions
+from letheon.deep._blocks import numbered_slots
 from letheon.deep._diagonal import Batch, Information, Power, diagonal
-from letheon.deep._kfac import kronecker
+from letheon.deep._kfac import Batches, kronecker
 from letheon.deep._loop import Callback, Stretch
 from letheon.deep._workshop import Workshop, calibration_sample
 from letheon.exceptions import TrainingError
 from letheon.guarantee import Guarantee, MethodFacts
-from letheon.seeds import Purpose, keyed_hash, mix64
+from letheon.seeds import Purpose, mix64
 
 FACTS = MethodFacts(
     method="fisher-net",
@@ -45,13 +47,12 @@ _REFERENCES = {
     0.25: "Golatkar et al. 2020, Lagrangian with noise F^(-1/4); not proved for nets",
     0.5: "Golatkar et al. 2020 as in the authors' code, noise F^(-1/2); not proved for nets",
 }
-_ASSUMPTIONS = ("noise-fresh-and-secret", "loss-quadratic-near-the-parameters")
-_RESIDUE = (
-    (
-        "nets_: parameters that were trained on the rows that left, with noise; how much of them "
-        "the noise hides is measured, not proved"
-    ),
-)
+_SECRET, _QUADRATIC = "noise-fresh-and-secret", "loss-quadratic-near-the-parameters"
+_DESCENT = "nets_: parameters that were trained on the rows that left"
+_STEP = ", after a step on the loss of those that stay"
+_HIDDEN = ", with noise; how much of them the noise hides is measured, not proved"
+_REPEATABLE = ", with noise that whoever knows noise_seed can subtract: it hides nothing from them"
+_BARE = "; no noise was added, and nothing hides them"
 # Gradients of single rows that are in memory at once, in numbers, and rows at most.
 _GRADIENTS, _ROWS = 1 << 26, 256
 _MOST_HALVINGS = 12
@@ -64,6 +65,9 @@ class _Objective(NamedTuple):
     module: nn.Module
     positions: Positions
     decay: float
+
+    def __repr__(self) -> str:
+        return quiet_repr(self)
 
     def value(self, flat: Tensor) -> float:
         """Return the value at a flat vector of float64."""
@@ -116,7 +120,8 @@ class FisherNetClassifier(NetBase):
         the authors' code does, variance F^(-1).
     fisher : {"diagonal", "kfac"}, default="diagonal"
         Diagonal of F, or Kronecker factors for linear layers and convolutions (others keep the
-        diagonal).
+        diagonal). Gradients of single rows are taken of many rows at once by `torch.func`, or row
+        by row, which is slow, where it cannot: nn.GRU, a `forward` that looks at values.
     labels : {"all", "sampled"}, default="all"
         F is an expectation over the labels that the net itself would give: exact, with as many
         backward passes as classes, or one label per row, drawn from the net (unbiased).
@@ -128,9 +133,9 @@ class FisherNetClassifier(NetBase):
         Largest 1 / (F + damping). The authors' code has 1e3 (and other factors for some layers,
         which are not offered here).
     newton_step : bool, default=False
-        First move to w - t (F + step_damping)^(-1) grad, the gradient that of the loss of the rows
-        that stay; t is 1, or halved until their loss falls. The survey has this step (t = 1); the
-        authors' code has none.
+        First move to w - t (F + step_damping + decay)^(-1) grad, the gradient that of the loss of
+        the rows that stay with its weight decay (0 for "adamw", which has none in its loss); t is
+        1, or halved until this falls. The survey has this step (t = 1); the authors' code has none.
     step_damping : float, default=1e-2
         Added to F in that step.
     epochs : int, default=20
@@ -155,7 +160,7 @@ class FisherNetClassifier(NetBase):
     deterministic : bool, default=True
         Kernels that add in a fixed order, and one thread on a CPU.
     noise_seed : int or None, default=None
-        Repeatable noise, for tests: whoever knows it can subtract the noise.
+        Repeatable noise, for tests: whoever knows it can subtract the noise. `guarantee_` says so.
     random_state : int, RandomState, Generator or None, default=None
         Seed of everything random that is no noise.
 
@@ -281,14 +286,14 @@ class FisherNetClassifier(NetBase):
 
     def _train(self, held: Held, seed: int, callback: Callback | None) -> Change:
         workshop, rows = self._new_workshop(held, seed), held.rows
+        self._require_information(workshop)
         slots = np.flatnonzero(rows.alive)
         loop = workshop.loop()
         flat = loop.train(loop.initial(), Stretch(0, (slots,), int(self.epochs)), callback)
-        sample = self._sample(rows, slots, seed)
         attributes = {
             "rows_": rows,
             "counts_": held.counts,
-            "nets_": self._nets(workshop, flat, [sample], held.classes),
+            "nets_": self._nets(workshop, flat, [slots], held.classes),
             "shape_": rows.X.shape[1:],
             "cache_": Cache(workshop),
             "source_": NoiseSource(self.noise_seed),
@@ -301,8 +306,8 @@ class FisherNetClassifier(NetBase):
         staying = np.flatnonzero(alive)
         workshop, source = self._workshop(), copy.copy(self.source_)
         old, n_steps = self.nets_.flat[0].to(workshop.device), 0
-        # A copy: others may ask the net meanwhile, and a functional call changes it for a moment.
-        module = copy.deepcopy(self.nets_.modules(self._template_of, self._device())[0])
+        # Statistics of the old net are those of who leaves, too.
+        module = workshop.template.answering(old, workshop.statistics(old, staying))
         information, n_backward = self._information(workshop, module, staying)
         new = old.double()
         if self.newton_step:
@@ -315,8 +320,7 @@ class FisherNetClassifier(NetBase):
                 "noise or Newton step made parameters that are not finite, so nothing was changed; "
                 "raise damping, or set clamp"
             )
-        sample = self._sample(self.rows_, staying, self.seed_)
-        nets = self._nets(workshop, new[None], [sample], self.nets_.classes)
+        nets = self._nets(workshop, new[None], [staying], self.nets_.classes)
         rebuilt = {"Newton steps": n_steps} if n_steps else {}
         work = n_backward / (int(self.epochs) * len(staying))
         return self._without(removal, {"nets_": nets, "source_": source}, Outcome(work, rebuilt))
@@ -340,11 +344,26 @@ class FisherNetClassifier(NetBase):
         chosen = calibration_sample(self.rows_, staying, self.seed_, limit)
         per_row = len(self.nets_.classes) if self.labels == "all" else 1
         n_rows = min(_ROWS, max(1, _GRADIENTS // workshop.template.n_parameters))
-        if self.fisher == "kfac":
-            found: Information = kronecker(module, lambda: self._batches(workshop, chosen, n_rows))
-        else:
-            found = diagonal(module, self._batches(workshop, chosen, n_rows))
+        found = self._estimate(module, lambda: self._batches(workshop, chosen, n_rows))
         return found, per_row * len(chosen)
+
+    def _estimate(self, module: nn.Module, batches: Batches) -> Information:
+        return kronecker(module, batches) if self.fisher == "kfac" else diagonal(module, batches())
+
+    def _require_information(self, workshop: Workshop) -> None:
+        """Raise where a request could not be answered, before anybody's rows are learned."""
+        template = workshop.template
+        module = template.answering(template.initial(0).to(workshop.device), {})
+        zeros = Batch(torch.zeros(2, *template.shape, device=workshop.device), None)
+        try:
+            self._estimate(module, lambda: iter([zeros]))
+        except torch.OutOfMemoryError:
+            raise
+        except Exception as error:
+            raise TrainingError(
+                "the Fisher information of this module cannot be computed, so that nobody could "
+                f"ever leave: {type(error).__name__}: {error}"
+            ) from error
 
     def _batches(self, workshop: Workshop, positions: Positions, size: int) -> Iterator[Batch]:
         """Yield rows as the net takes them, with the numbers that their labels are drawn by."""
@@ -356,11 +375,16 @@ class FisherNetClassifier(NetBase):
             yield Batch(rows, part)
 
     def _draws(self, positions: Positions) -> Tensor | None:
-        """Return a uniform number per row, a function of the seed and the row's slot."""
+        """Return a uniform number per row: of the seed, its id, and how many of these are before.
+
+        Where a row lies in memory plays no part: that changes when others leave, and in a file.
+        """
         if self.labels == "all":
             return None
-        key = keyed_hash(self.seed_, Purpose.FISHER_LABEL)
-        words = mix64(key, positions.astype(np.uint64)) >> np.uint64(11)
+        people = self.rows_.ids_at(positions).hashes(self.seed_, Purpose.FISHER_LABEL)
+        _, numbers = np.unique(people, return_inverse=True)
+        ranks = numbered_slots(numbers.astype(np.int64)).astype(np.uint64)
+        words = mix64(people, ranks) >> np.uint64(11)
         return torch.from_numpy(words.astype(np.float64) * 2.0**-53)
 
     def _stepped(
@@ -382,13 +406,19 @@ class FisherNetClassifier(NetBase):
         return float(self.weight_decay) if self.optimizer in ("sgd", "adam") else 0.0
 
     def _claim(self) -> Guarantee:
+        reference, noise = _REFERENCES[float(self.exponent)], _HIDDEN
+        assumptions: tuple[str, ...] = (_SECRET, _QUADRATIC)
+        if not self.sigma or self.source_.is_repeatable:
+            assumptions = (_QUADRATIC,)
+            reference += "; repeatable noise" if self.sigma else "; without noise"
+            noise = _REPEATABLE if self.sigma else _BARE
         return Guarantee(
             kind="empirical",
-            reference=_REFERENCES[float(self.exponent)],
+            reference=reference,
             requests=FACTS.requests,
             releases=FACTS.releases,
-            assumptions=_ASSUMPTIONS,
-            residual_state=_RESIDUE,
+            assumptions=assumptions,
+            residual_state=(f"{_DESCENT}{_STEP if self.newton_step else ''}{noise}",),
         )
 
     def _changed_in_place(self) -> tuple[str, ...]:

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from letheon.deep._device import products
+from letheon.deep._device import paused, products
 from letheon.deep._module import Template
 from letheon.deep._optim import Step, make_optimizer
 from letheon.deep._order import Batches, Slots, epoch_batches, join_epochs, slot_matrix
@@ -192,7 +192,8 @@ class Loop:
         stretch : Stretch
             What to train on.
         callback : callable, optional
-            Called after every epoch; on a GPU this waits for it.
+            Called after every epoch; on a GPU this waits for it. Other threads may train
+            meanwhile, and torch has the caller's settings.
         place : tuple of int
             Which part of how many this is, for the callback.
 
@@ -215,7 +216,8 @@ class Loop:
             losses.append(self._epoch(plan, epoch))
             if callback is not None:
                 mean = float(losses[-1][plan.takes_part].mean())
-                callback(Progress(*place, epoch, stretch.epochs, mean))
+                with paused():
+                    callback(Progress(*place, epoch, stretch.epochs, mean))
         # Lanes that took no part computed too, on nothing that means anything.
         self._flat.copy_(torch.where(plan.takes_part[:, None], self._flat, flat))
         self._require_finite(torch.stack(losses), stretch)
@@ -356,12 +358,16 @@ class _Captured:
         # Nobody is active in these steps, so they change nothing.
         stream = torch.cuda.Stream(device)
         stream.wait_stream(torch.cuda.current_stream(device))
-        with torch.cuda.stream(stream):
+        with torch.cuda.device(device), torch.cuda.stream(stream):
             for _ in range(_WARM_UPS):
                 self._one(loop)
         torch.cuda.current_stream(device).wait_stream(stream)
         self.counter.zero_()
-        with torch.cuda.graph(self.graph):
+        # What other threads do on the GPU meanwhile, such as answering, is no part of the step.
+        with (
+            torch.cuda.device(device),
+            torch.cuda.graph(self.graph, stream=stream, capture_error_mode="thread_local"),
+        ):
             self._one(loop)
 
     def fits(self, n_steps: int) -> bool:

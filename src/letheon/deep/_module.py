@@ -15,6 +15,7 @@ import torch
 from torch import Tensor, nn
 from torch.func import functional_call, vmap
 from torch.nn.modules.batchnorm import _BatchNorm
+from torch.nn.parameter import is_lazy
 
 from letheon.deep._device import repeatable
 from letheon.exceptions import TrainingError
@@ -117,7 +118,15 @@ class Template:
             logits: Tensor = functional_call(self._stacked, self.unflatten(line), (rows,))
             return logits
 
-        logits: Tensor = vmap(one, randomness="different")(flat, x)
+        try:
+            logits: Tensor = vmap(one, randomness="different")(flat, x)
+        except RuntimeError as error:
+            if "atching rule" not in str(error):
+                raise
+            raise TrainingError(
+                f"a layer of this module cannot be trained in many nets at once ({error}); set "
+                "lane_width=1"
+            ) from error
         return logits
 
     def statistics(self, flat: Tensor, batches: Iterable[Tensor]) -> Statistics:
@@ -133,7 +142,8 @@ class Template:
         with torch.no_grad():
             for batch in batches:
                 module(batch)
-        return {name: value for name, value in module.named_buffers() if name in self._running}
+        running = self._running
+        return {name: value for name, value in module.named_buffers() if name in running}
 
     def answering(self, flat: Tensor, statistics: Mapping[str, Tensor]) -> nn.Module:
         """Return a module of its own with these parameters, in evaluation mode."""
@@ -172,13 +182,19 @@ class Template:
                 f"module returned a {type(module).__name__}; expected a factory that returns a "
                 "torch.nn.Module"
             )
+        for name, part in _contents(module).items():
+            if is_lazy(part):
+                raise TrainingError(
+                    f"{name} has no shape yet: the module has a lazy layer; build it with the "
+                    "numbers that the factory is given"
+                )
         return module.cpu()
 
     def _require_repeatable_start(self) -> None:
         """Raise if a second call with the same seed builds other weights."""
-        again = self._built(0).state_dict()
-        for name, value in self._plain.state_dict().items():
-            if name not in again or not torch.equal(value, again[name]):
+        again = _contents(self._built(0))
+        for name, value in _contents(self._plain).items():
+            if name not in again or not _same_bits(value, again[name]):
                 raise TrainingError(
                     f"module builds another {name} in a second call with the same seed; it must "
                     "draw from torch's own generator only, so that training can be repeated"
@@ -248,6 +264,18 @@ def _call_factory(factory: Factory, shape: Shape, n_classes: int) -> Any:
             "row and the number of classes, or nothing"
         ) from None
     return factory()
+
+
+def _contents(module: nn.Module) -> dict[str, Tensor]:
+    """Return all parameters and buffers by name, those too that are in no state_dict."""
+    return dict(module.named_parameters()) | dict(module.named_buffers())
+
+
+def _same_bits(one: Tensor, other: Tensor) -> bool:
+    if one.shape != other.shape or one.dtype != other.dtype:
+        return False
+    bits = (part.detach().reshape(-1).view(torch.uint8) for part in (one, other))
+    return torch.equal(*bits)
 
 
 def _layout(module: nn.Module) -> tuple[tuple[str, ...], tuple[torch.Size, ...]]:

@@ -69,8 +69,9 @@ _RESIDUAL_SLOTS = (
 )
 _RESIDUAL_FLOOR = "null_floor_: measured with the rows of the last training from scratch"
 _RESIDUAL_STATES = (
-    "nets_, vault_: parameters and later checkpoints, off those of retraining the blocks by what "
-    "was not retrained; this depends on the forgotten rows"
+    "nets_, vault_: the moves of blocks that were not retrained are those of the old run; from "
+    "them and the rows held the old states, and with those forgotten rows and labels, can be "
+    "computed"
 )
 _RESIDUAL_INFLUENCES = (
     "influences_: the norms of retrained blocks are replaced, those of later blocks were measured "
@@ -91,7 +92,8 @@ class DeepObliviateClassifier(CheckpointedNet):
 
     theta' being the new run. When the residuals are stable after block j by the rule of `stop`,
     the rest is not trained: every later state, and the model, moves by
-    ``theta'_(j+1) - theta_(j+1)``. The old states are destroyed.
+    ``theta'_(j+1) - theta_(j+1)``. The old states are destroyed, but after an early stop they can
+    be computed again; see Notes.
 
     Parameters
     ----------
@@ -161,7 +163,8 @@ class DeepObliviateClassifier(CheckpointedNet):
         Rows of every block at the last training from scratch.
     exact_blocks_ : int
         So many first blocks have the states that training them from scratch, with the slots as
-        they are, gives. B after `fit`, and again after a request that retrained all others.
+        they are, gives: each block with the libraries and on the device that it was last trained
+        with. B after `fit`, and again after a request that retrained all others.
     tail_ : float
         Estimated L1 distance of the parameters from those, summed over requests; 0 while
         ``exact_blocks_`` is B.
@@ -184,8 +187,19 @@ class DeepObliviateClassifier(CheckpointedNet):
     -----
     **Guarantee**: empirical. That residuals fade is an observation. `tail_` and the estimates in
     a receipt extrapolate it; `epsilon` bounds a slope and not an error. With ``epsilon=0`` a
-    request retrains to the end; the model then has the bytes of training the blocks from scratch
-    with the same slots. That is not a new `fit`, which closes the slots that people left.
+    request retrains to the end; with ``deterministic=True`` the model then has the bytes of
+    training the blocks from scratch with the same slots. That is not a new `fit`, which closes the
+    slots that people left.
+
+    **After an early stop forgotten rows can be computed.** A shift cancels in differences: blocks
+    that were not retrained move as they did in the run that saw who left. Whoever has file and
+    rows can solve for the parameters from which a block moves like that, which are the old ones,
+    and from them for the row and the label that left. The model alone is enough in principle. So
+    a model is as private after an early stop as before the request; ``epsilon=0`` leaves nothing.
+
+    *What it is good for.* Training amplifies small differences whatever one does, so for one
+    person of many the parameters after a request can be as far from exact retraining as before it.
+    That two nets answer alike is no evidence of forgetting either: they did so before.
 
     *Blocks.* The block of a person depends on their id and the seed only. So blocks are equal and
     have equal shares of every class in expectation: with one row each, the size of a block is
@@ -341,8 +355,7 @@ class DeepObliviateClassifier(CheckpointedNet):
                 vault.put(block + 1, end)
                 before = end
             floor = self._null_floor(loop, blocks, vault) if self.stop == "robust" else None
-            sample = self._sample(rows, blocks.positions, seed)
-            nets = self._nets(workshop, end[None], [sample], held.classes)
+            nets = self._nets(workshop, end[None], [blocks.positions], held.classes)
         attributes |= {
             "rows_": rows,
             "counts_": held.counts,
@@ -387,8 +400,7 @@ class DeepObliviateClassifier(CheckpointedNet):
             run = train_blocks(workshop.loop(), blocks, start, first, self._pace(), callback)
             affected = first, last_affected
             found = stitch(run, blocks, vault, aside, watch, affected, self.influences_)
-            sample = self._sample(self.rows_, blocks.positions, self.seed_)
-            nets = self._nets(workshop, found.end[None], [sample], self.nets_.classes)
+            nets = self._nets(workshop, found.end[None], [blocks.positions], self.nets_.classes)
             attributes = {"nets_": nets, **self._accuracy(found)}
             change = self._without(removal, attributes, self._outcome(found, blocks))
         return Prepared(change, aside)
@@ -415,6 +427,8 @@ class DeepObliviateClassifier(CheckpointedNet):
 
     def _claim(self) -> Guarantee:
         measured = "retrained to the end: the parameters of training the blocks from scratch"
+        if not self.deterministic:
+            measured += ", but for what kernels that add in any order change"
         residue: tuple[str, ...] = (_RESIDUAL_SLOTS,)
         if self.null_floor_ is not None:
             residue = (*residue, _RESIDUAL_FLOOR)

@@ -5,12 +5,15 @@ that is why those by name are written here, on the whole tensor with a mask. An 
 caller's gets the parameters of every lane as tensors of their own.
 """
 
+import inspect
 from collections.abc import Callable, Sequence
 from math import log
 from typing import Any, NamedTuple, Protocol
 
 import torch
 from torch import Tensor
+
+from letheon.exceptions import TrainingError
 
 OPTIMIZERS = ("sgd", "adam", "adamw")
 _BETA_1, _BETA_2, _TINY = 0.9, 0.999, 1e-8
@@ -128,6 +131,8 @@ class OwnOptimizer:
     def reset(self) -> None:
         """Make new ones."""
         self._optimizers = [self._factory(views) for views in self._lanes]
+        for optimizer in self._optimizers[:1]:
+            _require_steps_of_its_own(optimizer)
 
     def step(self, step: Step) -> None:
         """Make one step of the active lanes."""
@@ -142,6 +147,16 @@ class OwnOptimizer:
     def _views(self, line: Tensor) -> list[Tensor]:
         parts = zip(line.split(self._sizes), self._shapes, strict=True)
         return [part.view(shape) for part, shape in parts]
+
+
+def _require_steps_of_its_own(optimizer: Any) -> None:
+    try:
+        inspect.signature(optimizer.step).bind()
+    except TypeError:
+        raise TrainingError(
+            f"optimizer {type(optimizer).__name__} needs a closure that computes the loss again; "
+            "expected one that makes a step from gradients"
+        ) from None
 
 
 def make_optimizer(

@@ -54,6 +54,7 @@ class Replay:
         self._squared_errors: list[float] = []
         self._n_exact = self._n_approximate = self._n_visits = 0
         self._squared_rates = 0.0
+        self._last = max((t for t, size in enumerate(plan.sizes) if size), default=-1)
 
     def run(self, first: int, callback: Callback | None) -> Run:
         """Replay from step `first` on; those before it are taken over as they are."""
@@ -77,7 +78,7 @@ class Replay:
             return self._exact(t, w, diary)
         point, recorded = self._path.at(t, self._device)
         v, own = w - point, self._own_gradient(t, w)
-        bent = None if self._exactness.is_exact(count) else self._bent(v)
+        bent = None if self._must_be_exact(t, count) else self._bent(v)
         if bent is not None:
             self._n_approximate += 1
             self._squared_rates += self._plan.rates[t] ** 2
@@ -89,6 +90,12 @@ class Replay:
         if was_trusted and count > self._exactness.burn_in:
             self._squared_errors.append(error**2)
         return gradient
+
+    def _must_be_exact(self, t: int, count: int) -> bool:
+        """Whether a step is computed from the rows: by schedule, or for want of a measurement."""
+        # Once at least B is compared with the rows at a step that it could have been used for.
+        is_untested_end = t == self._last and not self._squared_errors
+        return is_untested_end or self._exactness.is_exact(count)
 
     def _own_gradient(self, t: int, w: Tensor) -> Tensor | None:
         """Return the sum of the gradients of the rows that leave a step; None if nobody does."""
@@ -132,6 +139,6 @@ class Replay:
         return ((after + len(self._leaving[t])) * gradient - own) / after
 
     def _missed(self) -> float:
-        if not self._squared_errors:
+        if not self._n_approximate:
             return 0.0
         return sqrt(self._squared_rates * fmean(self._squared_errors))

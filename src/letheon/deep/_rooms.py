@@ -78,12 +78,31 @@ class Stage(Protocol):
 
 
 class Table:
-    """Entries as the rows of one tensor, on a device or on a nameless file."""
+    """Entries as the rows of one tensor, on a device or on a nameless file.
+
+    A process that was forked shares the file with the other one, which may write into it at any
+    time. So there the entries count as lost, and nothing is written.
+    """
 
     def __init__(self, rows: Tensor, present: list[bool], *, mapped: bool) -> None:
-        self.rows = rows
+        self._rows = rows
         self.present = present
         self.mapped = mapped
+        self._owner = os.getpid()
+
+    @property
+    def is_foreign(self) -> bool:
+        """Whether the rows lie in a file of the process that this one was forked from."""
+        return self.mapped and self._owner != os.getpid()
+
+    @property
+    def rows(self) -> Tensor:
+        if self.is_foreign:
+            raise CorruptFileError(
+                "the checkpoints lie in a temporary file of the process that this one was forked "
+                "from, which may change them; the next forget or learn trains them again"
+            )
+        return self._rows
 
     @classmethod
     def allocate(cls, n: int, p: int, device: torch.device, max_memory: int | None) -> Self:
@@ -98,11 +117,11 @@ class Table:
 
     @property
     def bytes_in_memory(self) -> int:
-        return 0 if self.mapped else self.rows.nbytes
+        return 0 if self.mapped else self._rows.nbytes
 
     @property
     def bytes_on_disk(self) -> int:
-        return self.rows.nbytes if self.mapped else 0
+        return self._rows.nbytes if self.mapped else 0
 
     @property
     def files(self) -> frozenset[str]:
@@ -123,6 +142,8 @@ class Table:
         self.present[i] = flat is not None
 
     def names(self) -> list[str | None]:
+        if self.is_foreign:
+            return ["lost" if held else None for held in self.present]
         return [
             _entry_name(row) if held else None
             for row, held in zip(self.rows, self.present, strict=True)
@@ -140,7 +161,8 @@ class Table:
             raise
 
     def destroy(self) -> Purge:
-        self.rows.zero_()
+        if not self.is_foreign:
+            self._rows.zero_()
         self.present = [False] * len(self.present)
         return Purge()
 
@@ -209,7 +231,8 @@ class TableStage:
 
     def abandon(self) -> None:
         """Overwrite what was written aside: new rows and shifts tell the originals."""
-        for tensor in [*self._rows(), *self._copies]:
+        mine = [] if self._table.is_foreign else self._rows()
+        for tensor in [*mine, *self._copies]:
             tensor.zero_()
         self._new, self._shifts, self._copies, self._chunks = {}, [], [], []
 
@@ -219,6 +242,7 @@ class Files:
 
     kind = "files"
     bytes_in_memory = 0
+    is_foreign = False
 
     def __init__(self, home: str | None, p: int, names: list[str | None], size: int) -> None:
         self.shelf = Shelf(home)

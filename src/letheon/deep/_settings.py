@@ -1,6 +1,10 @@
 """Settings that the nets share: what is allowed, and what each error says."""
 
+import inspect
+from functools import partial
 from typing import Any
+
+from torch import nn
 
 from letheon.convex._settings import is_number, require_one_of, require_positive, require_whole
 from letheon.deep._device import resolve_device
@@ -18,9 +22,23 @@ def check_net_settings(model: Any) -> None:
     require_one_of("schedule", model.schedule, SCHEDULES)
     _check_optimizer(model)
     _require_callable("loss", model.loss, "'cross_entropy'", ("cross_entropy",))
+    if isinstance(model.loss, nn.Module):
+        name = type(model.loss).__name__
+        raise ValueError(
+            f"loss is a module ({name}); expected a function, such as those of torch.nn.functional"
+        )
     if model.module is not None:
         _require_callable("module", model.module, "None (a small MLP)", ())
+        _require_factory(model.module)
     resolve_device(model.device)
+
+
+def _require_factory(module: Any) -> None:
+    what = "a factory: it takes the shape of a row and the number of classes, and returns a net"
+    if isinstance(module, nn.Module):
+        raise ValueError(f"module is a net ({type(module).__name__}); expected {what}")
+    if isinstance(module, type) and module.__module__.startswith("torch."):
+        raise ValueError(f"module is a layer of torch ({module.__name__}); expected {what}")
 
 
 def _check_optimizer(model: Any) -> None:
@@ -57,6 +75,17 @@ def loop_settings(model: Any) -> LoopSettings:
         momentum=float(model.momentum),
         weight_decay=float(model.weight_decay),
         schedule=model.schedule,
-        loss=model.loss,
+        loss=_row_by_row(model.loss),
         precision=model.precision,
     )
+
+
+def _row_by_row(loss: Any) -> Any:
+    """Return a loss that reduces nothing, where it can be told to, as those of torch can."""
+    if isinstance(loss, str):
+        return loss
+    try:
+        parameters = inspect.signature(loss).parameters
+    except ValueError:  # written in C, perhaps
+        return loss
+    return partial(loss, reduction="none") if "reduction" in parameters else loss

@@ -15,7 +15,7 @@ from letheon.convex._cache import Cache
 from letheon.convex._change import Change
 from letheon.convex._settings import require_one_of, require_whole
 from letheon.deep._base import Floats, Positions
-from letheon.deep._checkpointed import CheckpointedNet, Prepared
+from letheon.deep._checkpointed import CheckpointedNet, Prepared, with_reason
 from letheon.deep._inputs import ask_rows
 from letheon.deep._loop import Callback, Stretch
 from letheon.deep._trained import Nets
@@ -112,9 +112,11 @@ class SISANetClassifier(CheckpointedNet):
     schedule : {"constant", "cosine", "one-cycle"}, default="constant"
         How the learning rate goes over a stage.
     loss : "cross_entropy" or callable, default="cross_entropy"
-        Takes logits and class codes and returns one loss per row.
+        Takes logits and class codes and returns one loss per row; one with a parameter
+        `reduction`, as torch's functions have, is called with ``reduction="none"``.
     batch_size : int, default=64
-        Slots of every batch.
+        Slots of every batch. Two or more with BatchNorm. With BatchNorm or many lanes a batch
+        costs as much as `batch_size` rows, however few there are.
     precision : {"float32", "tf32", "bfloat16"}, default="float32"
         Of the forward pass; parameters are float32.
     calibration_rows : int, default=4096
@@ -278,11 +280,8 @@ class SISANetClassifier(CheckpointedNet):
                     vault.put(self._entry(shard, stage), line)
                 else:
                     flat[shard] = line
-        samples = [
-            self._sample(rows, grid.slots(shard, grid.n_stages - 1), seed)
-            for shard in range(n_shards)
-        ]
-        nets = self._nets(workshop, flat, samples, held.classes)
+            owned = [grid.slots(shard, grid.n_stages - 1) for shard in range(n_shards)]
+            nets = self._nets(workshop, flat, owned, held.classes)
         attributes |= {
             "rows_": rows,
             "counts_": held.counts,
@@ -397,25 +396,28 @@ class SISANetClassifier(CheckpointedNet):
         last, old = grid.n_stages - 1, self.nets_
         statistics, answers = list(old.statistics), list(old.answers)
         for shard in changed:
-            sample = self._sample(grid.rows, grid.slots(shard, last), self.seed_)
-            answers[shard] = len(sample) > 0
-            statistics[shard] = workshop.statistics(flat[shard], sample) if len(sample) else {}
+            owned = grid.slots(shard, last)
+            answers[shard] = len(owned) > 0
+            statistics[shard] = workshop.statistics(flat[shard], owned) if len(owned) else {}
         return Nets(flat, statistics, answers, old.classes, old.constants, workshop.template)
 
     def _prepare_learn(self, X: Any, y: Any, ids: Any, callback: Callback | None) -> Prepared:
-        self._vault()  # a new class replaces it, and its files must be found then
         new_X, new_y = self._hold_more(X, y)
-        labels = join_target(self.nets_.classes[self.rows_.compacted().y], new_y)
+        rows = self.rows_.compacted()
+        labels = join_target(self.nets_.classes[rows.y], new_y)
         assert labels is not None
         classes, codes = np.unique(labels, return_inverse=True)
         codes, n_old = codes.astype(np.int64), len(labels) - len(new_y)
         new_ids = row_ids(ids, len(new_y))
         placed = self._placed(new_ids, self.seed_)
-        rows = self.rows_.compacted()
         rows.y[:] = codes[:n_old]
         rows.append(new_X, codes[n_old:], new_ids, placed)
         held = Held(rows, classes, np.bincount(codes))
+        lost = self._lost()
         with self._training():
+            if lost is not None:
+                return Prepared(with_reason(self._train(held, self.seed_, callback), lost), None)
+            self._vault()  # a new class replaces it, and its files must be found then
             if not np.array_equal(classes, self.nets_.classes):
                 return Prepared(self._train(held, self.seed_, callback), None)
             return self._grown(held, placed, callback)
@@ -435,8 +437,7 @@ class SISANetClassifier(CheckpointedNet):
             int(shard): int(placed["slice"][placed["shard"] == shard].min())
             for shard in np.unique(placed["shard"])
         }
-        old = self._workshop()
-        workshop = Workshop(held.rows, old.template, old.settings, self.seed_, old.device)
+        workshop = self._furnished(held.rows, self._workshop().template, self.seed_)
         with self._vault().begin() as aside:
             grid = self._grid(held.rows)
             attributes, outcome = self._retrained(workshop, grid, touched, aside, callback)
@@ -444,7 +445,8 @@ class SISANetClassifier(CheckpointedNet):
         return Prepared(Change(attributes, outcome), aside)
 
     def _claim(self) -> Guarantee:
-        kernels = "same-libraries-and-device" if self.deterministic else "equal-but-for-rounding"
+        is_fixed = self.environment_["kernels"] == "fixed"
+        kernels = "same-libraries-and-device" if is_fixed else "equal-but-for-rounding"
         return Guarantee(
             kind="exact",
             reference="Bourtoule et al. 2021, section V; oblivious by Gupta et al. 2021",

@@ -102,6 +102,7 @@ class Vault:
     Equal entries have equal digests wherever they lie. A copy has rows of its own, but shares the
     files of a directory: what one copy destroys the other misses, and says so. A nameless file
     ends with the process, however that ends; its blocks are given back and not overwritten then.
+    In a process that was forked its entries count as lost.
     """
 
     def __init__(self, room: Table | Files, n: int, p: int, device: torch.device) -> None:
@@ -169,13 +170,18 @@ class Vault:
         """Names of the files that the vault refers to."""
         return self._room.files
 
+    @property
+    def is_foreign(self) -> bool:
+        """Whether entries lie in a nameless file of the process that this one was forked from."""
+        return self._room.is_foreign
+
     def get(self, i: int) -> Tensor | None:
         """Return a copy of entry i on the device, or None if there is none.
 
         Raises
         ------
         CorruptFileError
-            If the file is missing or altered.
+            If the file is missing or altered, or belongs to another process.
         IndexError
             If there is no such place; nothing is counted from the end.
         """
@@ -246,22 +252,25 @@ class Vault:
     def to(self, device: torch.device | str, *, max_memory: int | None = None) -> Self:
         """Move to a device, or to a nameless file above `max_memory` bytes; return self.
 
-        A vault that was loaded lies in the host's memory.
+        A vault that was loaded lies in the host's memory. Only a move abandons an open change.
         """
-        self._abandon()
         device, room = _numbered(device), self._room
         if isinstance(room, Table):
             is_mapped = max_memory is not None and room.rows.nbytes > max_memory
             if is_mapped != room.mapped or (not is_mapped and room.rows.device != device):
+                self._abandon()
                 self._room = room.copy_to(device, max_memory)
                 room.destroy()
         self.device = device
         return self
 
     def settle(self, home: str | None) -> Self:
-        """Look for files in this directory: that of a loaded model, or moved by the caller."""
-        self._abandon()
-        if isinstance(self._room, Files):
+        """Look for files in this directory: that of a loaded model, or moved by the caller.
+
+        Only another directory abandons an open change.
+        """
+        if isinstance(self._room, Files) and self._room.shelf.home != home:
+            self._abandon()
             self._room.shelf = Shelf(home)
         return self
 

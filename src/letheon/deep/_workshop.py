@@ -13,6 +13,7 @@ from letheon.rows import SlotRows
 from letheon.seeds import Purpose
 
 _CALIBRATION_BATCH = 256
+_CALIBRATION_ROWS = 4096
 
 
 class Workshop:
@@ -33,6 +34,8 @@ class Workshop:
         Seed of the model.
     device : torch.device
         Where to train.
+    calibration_rows : int
+        Rows, at most, that BatchNorm's running statistics are taken from.
     """
 
     def __init__(
@@ -42,7 +45,9 @@ class Workshop:
         settings: LoopSettings,
         seed: int,
         device: torch.device,
+        calibration_rows: int = _CALIBRATION_ROWS,
     ) -> None:
+        self._rows, self._calibration_rows = rows, calibration_rows
         self.template, self.settings, self.seed, self.device = template, settings, seed, device
         self._X, self._y = rows.X, rows.y
         self.data = DeviceData(
@@ -72,10 +77,11 @@ class Workshop:
         self.data.y[where] = 0
 
     def statistics(self, flat: Tensor, positions: NDArray[np.int64]) -> Statistics:
-        """Return BatchNorm's running statistics of one net, taken from these rows."""
+        """Return BatchNorm's running statistics of one net, from a sample of its rows."""
         if not self.template.has_batch_norm:
             return {}
-        return self.template.statistics(flat, self._batches(positions))
+        sample = calibration_sample(self._rows, positions, self.seed, self._calibration_rows)
+        return self.template.statistics(flat, self._batches(sample))
 
     def _batches(self, positions: NDArray[np.int64]) -> Iterator[Tensor]:
         if len(positions) == 1:
