@@ -373,7 +373,7 @@ def test_changes_in_lists_and_dicts_of_estimators_are_noticed(hold: Any) -> None
         model.forget([1])
 
 
-class Placed(LogisticRegression):
+class Placed(LogisticRegression):  # type: ignore[misc]
     """Somebody else's estimator, to whom a device and a limit of memory mean something."""
 
     def __init__(self, device: str = "here", max_memory: int = 1, C: float = 1.0) -> None:
@@ -394,37 +394,33 @@ def test_what_is_neutral_for_nets_is_not_for_others(cls: Any, change: dict[str, 
 
 
 class Nested(Total):
-    """Makes a second change, or only looks, in the middle of a first one."""
+    """Does something else in the middle of a request."""
 
-    request: Any = None
+    also: ClassVar[Any] = staticmethod(lambda _: None)
 
     def _prepare(self, removal: Removal) -> Any:
-        request, self.request = self.request, None
-        if request is not None:
-            request(self)
+        self.also(self)
         return super()._prepare(removal)
-
-    def learn(self, X: Any, y: Any = None, *, ids: Any) -> Self:
-        return self._learn(ids, lambda: self.forget(["b"]))
 
 
 @pytest.mark.parametrize(
-    "request_inside",
+    "change",
     [lambda model: model.forget(["b"]), lambda model: model.learn([[1.0]], ids=["c"])],
 )
-def test_a_change_inside_a_change_is_refused(request_inside: Any) -> None:
+def test_a_change_inside_a_change_is_refused(change: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     model = total(Nested)
     before = model.digest()
-    Nested.request = staticmethod(request_inside)
-    with pytest.raises(RuntimeError, match="of this Nested was called from inside another one"):
-        model.forget(["a"])
-    del model.request
-    Nested.request = None
+    with monkeypatch.context() as patch:
+        patch.setattr(Nested, "also", staticmethod(change))
+        with pytest.raises(RuntimeError, match="of this Nested was called from inside another one"):
+            model.forget(["a"])
     assert model.digest() == before
     assert model.forget(["a"]).n_rows == 2
 
 
-def test_a_look_inside_a_change_and_another_models_change_are_allowed() -> None:
+def test_a_look_inside_a_change_and_another_models_change_are_allowed(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     model, other, seen = total(Nested), total(), list[Any]()
 
     def look(inside: Any) -> None:
@@ -432,7 +428,7 @@ def test_a_look_inside_a_change_and_another_models_change_are_allowed() -> None:
         seen.append(other.forget(["a"]).n_rows)
 
     before = model.digest()
-    model.request = look
+    monkeypatch.setattr(Nested, "also", staticmethod(look))
     assert model.forget(["a"]).n_rows == 2
     assert seen == [before, 2]
 

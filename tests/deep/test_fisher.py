@@ -2,6 +2,7 @@
 
 import copy
 import os
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -9,17 +10,18 @@ import pytest
 import torch
 from numpy.typing import NDArray
 from sklearn.utils.estimator_checks import parametrize_with_checks as sklearn_checks
-from torch import Tensor
+from torch import Tensor, nn
 from torch.nn import functional
 
+import letheon
 from letheon.checks import parametrize_with_checks
 from letheon.checks._effect import make_contrary_people
 from letheon.checks._people import CANARY, fit
 from letheon.convex._noise import NoiseSource
-from letheon.deep._fisher import FisherNetClassifier
+from letheon.deep._diagonal import Batch, Term
+from letheon.deep._fisher import FisherNetClassifier, _Objective
 from letheon.deep._nets import MLP
 from letheon.exceptions import EmptyModelError, TrainingError
-from letheon.seeds import keyed_hash
 from tests.deep.test_fisher_information import dense
 
 LINEAR = MLP(widths=())
@@ -222,11 +224,33 @@ def test_drawn_labels_are_cheaper_and_depend_on_the_seed() -> None:
         fitted(labels=labels, random_state=seed)
         for labels, seed in (("all", 0), ("sampled", 0), ("sampled", 0))
     )
-    assert keyed_hash(every.seed_, "fisher-label") == keyed_hash(other.seed_, "fisher-label")
     receipts = [model.forget([0]) for model in (every, drawn, other)]
     assert receipts[0].work == pytest.approx(3 * receipts[1].work)
     assert torch.equal(flat(drawn), flat(other))
     assert not torch.equal(flat(every), flat(drawn))
+
+
+@pytest.mark.parametrize("labels", ["all", "sampled"])
+def test_a_request_does_not_depend_on_where_rows_lie_in_memory(labels: str, tmp_path: Path) -> None:
+    """A file holds the rows one after the other; the model that wrote it has gaps."""
+    X, y = table(60)
+    model = net(labels=labels, sigma=1.0).fit(X, y, ids=np.arange(60) // 2)
+    model.forget([0, 9])
+    letheon.save(model, tmp_path / "model")
+    again = letheon.load(tmp_path / "model")
+    assert again.rows_.n_slots < model.rows_.n_slots
+    for each in (model, again):
+        each.forget([5])
+    assert again.digest() == model.digest()
+
+
+def test_drawn_labels_of_a_persons_rows_are_drawn_one_by_one() -> None:
+    X, y = table(60)
+    model = net(labels="sampled").fit(X, y, ids=np.arange(60) // 30)
+    draws = model._draws(np.arange(60))
+    assert draws is not None
+    assert len(np.unique(draws.numpy())) == 60
+    assert 0.3 < float(draws.mean()) < 0.7
 
 
 @pytest.mark.parametrize(
@@ -316,6 +340,26 @@ def test_the_claim_is_empirical_and_names_the_exponent(exponent: float, text: st
     assert "nets_" in model.residual_state_[0]
 
 
+@pytest.mark.parametrize(
+    ("settings", "reference", "residue"),
+    [
+        ({}, "; repeatable noise", "whoever knows noise_seed can subtract"),
+        ({"sigma": 0.0}, "; without noise", "on the rows that left; no noise was added"),
+        ({"sigma": 0.0, "noise_seed": None}, "; without noise", "nothing hides them"),
+        ({"sigma": 0.0, "newton_step": True}, "; without noise", "stay; no noise was added"),
+    ],
+    ids=str,
+)
+def test_noise_that_hides_nothing_is_not_claimed_to(
+    settings: dict[str, Any], reference: str, residue: str
+) -> None:
+    claim = fitted(**settings).forget([0]).guarantee
+    assert claim.assumptions == ("loss-quadratic-near-the-parameters",)
+    assert claim.reference.endswith(reference)
+    assert residue in claim.residual_state[0]
+    assert "is measured" not in claim.residual_state[0]
+
+
 def test_the_last_of_a_class_means_a_retrain() -> None:
     X, y = table()
     model = net(newton_step=True).fit(X, y)
@@ -339,6 +383,96 @@ def test_batch_norm_answers_with_statistics_of_the_rows_that_stay() -> None:
     [name] = [name for name in before if name.endswith("running_mean")]
     torch.testing.assert_close(model.nets_.statistics[0][name], hidden.mean(dim=0))
     assert not torch.equal(before[name], model.nets_.statistics[0][name])
+
+
+def test_information_is_that_of_the_net_with_statistics_of_the_rows_that_stay() -> None:
+    """What the person who leaves did to BatchNorm's statistics plays no part in the noise."""
+    model, twin = (fitted(module=MLP(widths=(5,), batch_norm=True), sigma=1.0) for _ in range(2))
+    twin.rows_.X[7] = 1e3
+    [statistics] = twin.nets_.statistics
+    for name, value in statistics.items():
+        if name.endswith(("running_mean", "running_var")):
+            value.mul_(9.0)
+    for each in (model, twin):
+        each.forget([7])
+    assert torch.equal(flat(model), flat(twin))
+
+
+class Recurrent(nn.Module):
+    """A GRU over the columns; torch.func has no rule for many of its rows at once."""
+
+    def __init__(self, n_classes: int) -> None:
+        super().__init__()
+        self.read = nn.GRU(2, 3, batch_first=True)
+        self.out = nn.Linear(3, n_classes)
+
+    def forward(self, x: Tensor) -> Tensor:
+        logits: Tensor = self.out(self.read(x.view(len(x), 2, 2))[0][:, -1])
+        return logits
+
+
+class Looking(nn.Linear):
+    """Looks at values, which no vectorised call allows."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        return super().forward(x if float(x.abs().max()) < 1e6 else x / 1e6)
+
+
+def recurrent(_: tuple[int, ...], n_classes: int) -> nn.Module:
+    return Recurrent(n_classes)
+
+
+def looking(shape: tuple[int, ...], n_classes: int) -> nn.Module:
+    return Looking(shape[0], n_classes)
+
+
+@pytest.mark.parametrize("fisher", ["diagonal", "kfac"])
+@pytest.mark.parametrize("module", [recurrent, looking])
+def test_modules_that_torch_cannot_vectorise_are_scrubbed_row_by_row(
+    module: Any, fisher: str
+) -> None:
+    model = fitted(module=module, fisher=fisher, sigma=1.0)
+    before = flat(model)
+    assert model.forget([0]).n_rows == 1
+    assert float((flat(model) - before).abs().min()) > 0
+
+
+def test_gradients_row_by_row_are_those_of_all_rows_at_once() -> None:
+    linear, slow = (fitted(module=module) for module in (LINEAR, looking))
+    slow.nets_.flat.copy_(linear.nets_.flat)
+    for model in (linear, slow):
+        model.forget([0])
+    torch.testing.assert_close(flat(slow), flat(linear), rtol=1e-5, atol=1e-7)
+
+
+class OnlyPairs(nn.Linear):
+    """Cannot answer a single row."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        if len(x) < 2:
+            raise ValueError("too few rows")
+        return super().forward(x)
+
+
+def only_pairs(shape: tuple[int, ...], n_classes: int) -> nn.Module:
+    return OnlyPairs(shape[0], n_classes)
+
+
+def test_modules_that_could_never_be_scrubbed_are_refused_before_training() -> None:
+    model = net(module=only_pairs)
+    with pytest.raises(TrainingError, match="nobody could ever leave: ValueError: too few rows"):
+        model.fit(*table())
+    assert not hasattr(model, "seed_")
+
+
+def test_rows_on_the_way_are_not_printed() -> None:
+    batch, term = Batch(torch.ones(1, 2), None), Term(torch.ones(1), torch.ones(1))
+    objective = _Objective(None, None, np.arange(3), 0.0)  # type: ignore[arg-type]
+    assert [repr(each) for each in (batch, term, objective)] == [
+        "<Batch>",
+        "<Term>",
+        "<_Objective>",
+    ]
 
 
 def test_parameters_that_are_not_finite_change_nothing() -> None:

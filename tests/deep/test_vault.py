@@ -11,7 +11,6 @@ import subprocess
 import sys
 import tempfile
 import textwrap
-import traceback
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -683,12 +682,12 @@ def in_a_fork(work: Callable[[], object]) -> None:
     """Do something in a process that was forked, and raise if it fails there."""
     child = os.fork()
     if child == 0:
+        outcome = 1
         try:
             work()
-        except BaseException:
-            traceback.print_exc()
-            os._exit(1)
-        os._exit(0)
+            outcome = 0
+        finally:
+            os._exit(outcome)
     assert os.waitpid(child, 0)[1] == 0
 
 

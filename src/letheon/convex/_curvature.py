@@ -23,6 +23,7 @@ from letheon.convex._losses import Floats
 from letheon.convex._problem import EPSILON, Problem
 from letheon.convex._quiet import Quiet
 from letheon.convex._solve import join, split
+from letheon.parallel import one_thread
 
 # A pivot of I - V'H^(-1)V below this means that the inverse can no longer be trusted.
 _LEAST_PIVOT = 1e-8
@@ -59,7 +60,9 @@ class Block:
     def inverse(self) -> Floats:
         """Inverse of hessian + ridge, to be changed in place."""
         if self._inverse is None:
-            self._inverse, _ = lapack.dpotri(self._factor, lower=1, overwrite_c=1)
+            # LAPACK starts threads for matrices that are far too small to gain by them.
+            with one_thread():
+                self._inverse, _ = lapack.dpotri(self._factor, lower=1, overwrite_c=1)
             self._factor = None
         assert self._inverse is not None
         return self._inverse
@@ -126,6 +129,7 @@ class Curvature:
         self._roots = [(float(np.linalg.norm(root)), root) for root in roots]
 
     @classmethod
+    @one_thread()
     def at(cls, problem: Problem, W: Floats, *, radius: float | None = None, seed: int = 0) -> Self:
         """Evaluate the Hessian of the problem's rows at W.
 
@@ -337,6 +341,7 @@ class _Followed:
 class _Refactored:
     """A block that loses so much that it is factored again."""
 
+    @one_thread()
     def __init__(self, block: Block, V: Floats, ridge: float) -> None:
         self._block = block
         V = np.asfortranarray(V)
@@ -370,6 +375,7 @@ def times(symmetric: Floats, x: Floats) -> Floats:
     return product
 
 
+@one_thread()
 def cholesky(hessian: Floats, ridge: float) -> Floats:
     """Lower factor of hessian + ridge I."""
     shifted = hessian.copy("F")

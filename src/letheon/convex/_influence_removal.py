@@ -104,15 +104,18 @@ class InfluenceRemovals(ConvexBase):
         if batch_size is not None:
             require_batch_size(batch_size, removal.n_rows)
         if self.data_free:
-            return self._remove_brought(removal, X, y, batch_size)
+            with self._threads(removal):
+                return self._remove_brought(removal, X, y, batch_size)
         if X is not None or y is not None:
             raise ValueError("this model holds its rows; X and y are for data_free=True only")
         return super()._prepare(removal, batch_size=batch_size)
 
     def _threads(self, removal: Removal) -> AbstractContextManager[None]:
         # To ask for one thread takes as long as to remove a row, and products of small matrices
-        # use one anyway.
-        few = removal.n_rows <= _FEW_ROWS and len(self.model_.weights) < _FEW_COLUMNS
+        # use one anyway. What factors or inverts them, or looks at all rows, asks for itself.
+        weights = self.model_.weights
+        size = weights.size if self._loss(self.model_.classes).is_joint else len(weights)
+        few = removal.n_rows <= _FEW_ROWS and size < _FEW_COLUMNS
         return nullcontext() if few else super()._threads(removal)
 
     def _remove(self, removal: Removal, counts: Counts, **options: Any) -> Change:

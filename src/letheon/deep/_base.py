@@ -35,7 +35,7 @@ from letheon.deep._nets import MLP
 from letheon.deep._settings import check_net_settings, loop_settings
 from letheon.deep._trained import Nets
 from letheon.deep._workshop import Workshop
-from letheon.exceptions import EmptyModelError
+from letheon.exceptions import EmptyModelError, LetheonWarning, warn_caller
 from letheon.receipt import Receipt
 from letheon.rows import Ids, SlotRows, hold_labels, row_ids
 from letheon.seeds import seed_from
@@ -210,6 +210,7 @@ class NetBase(ClassifierMixin, ForgetMixin, BaseEstimator):
         if y is None:
             raise ValueError(f"{name} requires y to be passed, but the target y is None")
         rows = hold_rows(self, X)
+        self._warn_if_scaled_twice(rows)
         labels = hold_labels(y, name=name, regressor="a regressor of scikit-learn")
         check_consistent_length(rows, labels)
         classes, codes = np.unique(labels, return_inverse=True)
@@ -221,6 +222,16 @@ class NetBase(ClassifierMixin, ForgetMixin, BaseEstimator):
         return Held(
             SlotRows(rows, codes.astype(np.int64), row_ids(ids, len(rows))), classes, counts
         )
+
+    def _warn_if_scaled_twice(self, rows: NDArray[Any]) -> None:
+        scale = getattr(self._factory, "scale", None)
+        is_small = rows.dtype != np.uint8 and bool(np.abs(rows).max(initial=0.0) <= 1.0)
+        if is_small and isinstance(scale, float) and scale <= 1 / 255:
+            warn_caller(
+                f"rows lie between -1 and 1, and module multiplies them by {scale:.3g}, which is "
+                "meant for bytes; give scale=1.0 to the module",
+                LetheonWarning,
+            )
 
     def _new_workshop(self, held: Held, seed: int) -> Workshop:
         """Return a workshop for rows that are about to be trained on."""

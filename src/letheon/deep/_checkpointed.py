@@ -77,8 +77,9 @@ class CheckpointedNet(HomeMixin, NetBase):
 
     def _commit(self, plan: Any) -> Outcome:
         old = self.vault_
-        # A model whose states lie in memory has no directory, whatever `checkpoint_dir` says now.
-        if self.checkpoint_home_ is not None:
+        # A model whose states lie in memory has no directory, whatever `checkpoint_dir` says now;
+        # where one was taken away, messages name it once more.
+        if self.checkpoint_home_ is not None and self.checkpoint_dir is not None:
             vars(self).update(self._place(self._home()))
         purge = old.destroy() if plan.aside is None else old.commit(plan.aside)
         # Before the change, which may bring a new directory: messages name that of the old states.

@@ -180,7 +180,7 @@ class Template:
         if not isinstance(module, nn.Module):
             raise TrainingError(
                 f"module returned a {type(module).__name__}; expected a factory that returns a "
-                "torch.nn.Module"
+                f"torch.nn.Module{_hint(module)}"
             )
         for name, part in _contents(module).items():
             if is_lazy(part):
@@ -228,6 +228,7 @@ class Template:
             raise TrainingError(
                 f"module answers {_PROBE_ROWS} rows of shape {self.shape} with {got}; expected "
                 f"{expected}: one logit for each of the {self.n_classes} classes"
+                f"{self._advice()}"
             )
         if not torch.equal(logits.nan_to_num(), again.nan_to_num()):
             raise TrainingError(
@@ -241,21 +242,32 @@ class Template:
                     "because a checkpoint holds parameters alone"
                 )
 
+    def _advice(self) -> str:
+        if _takes_shape(self._factory):
+            return ""
+        return (
+            ". This module is built without arguments, so it cannot have fewer logits when the "
+            "last row of a class leaves: give a factory that takes (shape, n_classes)"
+        )
+
     def _answer_to_zeros(self) -> Any:
         with repeatable(_CPU, deterministic=False), torch.device(_CPU), torch.no_grad():
             torch.default_generator.manual_seed(0)
-            return self._training(torch.zeros(_PROBE_ROWS, *self.shape))
+            rows = torch.zeros(_PROBE_ROWS, *self.shape)
+            try:
+                return self._training(rows)
+            except (RuntimeError, TypeError, ValueError, IndexError) as error:
+                raise TrainingError(
+                    f"module fails on a trial batch of {_PROBE_ROWS} rows of shape {self.shape}, "
+                    f"float32: {error}"
+                ) from error
 
 
 def _call_factory(factory: Factory, shape: Shape, n_classes: int) -> Any:
     """Call a factory with the shape and the number of classes, or with nothing."""
-    signature = inspect.signature(factory)
-    try:
-        signature.bind(shape, n_classes)
-    except TypeError:
-        pass
-    else:
+    if _takes_shape(factory):
         return factory(shape, n_classes)
+    signature = inspect.signature(factory)
     try:
         signature.bind()
     except TypeError:
@@ -264,6 +276,29 @@ def _call_factory(factory: Factory, shape: Shape, n_classes: int) -> Any:
             "row and the number of classes, or nothing"
         ) from None
     return factory()
+
+
+def _takes_shape(factory: Factory) -> bool:
+    """Whether a factory asks for the shape of a row and the number of classes.
+
+    Two parameters that it could do without mean something else, as ``hidden=32, dropout=0.1`` do,
+    unless they have these very names.
+    """
+    signature = inspect.signature(factory)
+    try:
+        signature.bind((1,), 2)
+    except TypeError:
+        return False
+    by_position = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
+    first = [each for each in signature.parameters.values() if each.kind in by_position][:2]
+    asked = [each for each in first if each.default is inspect.Parameter.empty]
+    return bool(asked) or [each.name for each in first] in ([], ["shape", "n_classes"])
+
+
+def _hint(returned: Any) -> str:
+    """Say what was meant when a factory of factories was given."""
+    name = type(returned).__name__
+    return f"; did you mean module={name}()?" if callable(returned) else ""
 
 
 def _contents(module: nn.Module) -> dict[str, Tensor]:

@@ -4,6 +4,8 @@ import inspect
 from functools import partial
 from typing import Any
 
+import numpy as np
+import torch
 from torch import nn
 
 from letheon.convex._settings import is_number, require_one_of, require_positive, require_whole
@@ -30,6 +32,8 @@ def check_net_settings(model: Any) -> None:
     if model.module is not None:
         _require_callable("module", model.module, "None (a small MLP)", ())
         _require_factory(model.module)
+    if not isinstance(model.deterministic, bool | np.bool):
+        raise ValueError(f"deterministic={model.deterministic!r}; expected True or False")
     resolve_device(model.device)
 
 
@@ -43,6 +47,12 @@ def _require_factory(module: Any) -> None:
 
 def _check_optimizer(model: Any) -> None:
     names = f"one of {OPTIMIZERS}"
+    if isinstance(model.optimizer, torch.optim.Optimizer):
+        name = type(model.optimizer).__name__
+        raise ValueError(
+            f"optimizer is an object of {name}; expected {names}, or what makes one for "
+            f"parameters, such as functools.partial(torch.optim.{name}, lr=0.01)"
+        )
     _require_callable("optimizer", model.optimizer, names, OPTIMIZERS)
     require_positive("learning_rate", model.learning_rate)
     _require_share("momentum", model.momentum)
