@@ -181,6 +181,17 @@ def test_inspect_says_what_the_file_holds(saved: Path) -> None:
     for words in ("letheon-v1", "letheon.naive.NaiveUnlearner", f"{saved.stat().st_size:,} bytes"):
         assert words in output
     assert "sklearn.tree._classes.DecisionTreeClassifier" in output
+    assert "trained with" not in output  # as it was written
+
+
+def test_inspect_says_where_a_net_was_trained(tmp_path: Path) -> None:
+    torch = pytest.importorskip("torch")
+    net = letheon.SISANetClassifier(n_shards=1, epochs=1, device="cpu", random_state=0)
+    letheon.save(net.fit(np.eye(8), np.arange(8) % 2), tmp_path / "net.letheon")
+    output = call("inspect", str(tmp_path / "net.letheon")).output
+    trained = next(line for line in output.splitlines() if "trained with" in line)
+    assert re.search(rf"device cpu .*torch {re.escape(torch.__version__)}", trained)
+    assert "numpy" not in trained
 
 
 def test_inspect_refuses_an_altered_file(saved: Path) -> None:

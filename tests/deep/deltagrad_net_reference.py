@@ -43,6 +43,7 @@ class Reference:
             for rows, weights in zip(plan.rows, plan.weights, strict=True)
         ]
         self.rate, self.decay = model.learning_rate, model.weight_decay
+        self.missed = 0.0
 
     def row_gradient(self, w: Floats, row: int) -> Floats:
         """Gradient of the loss of one row and of the decay."""
@@ -72,13 +73,15 @@ class Reference:
     def replayed(self, gone: frozenset[int], accepts: Callable[[Pair], bool]) -> Floats:
         """End of the replay without some rows; products are trusted after two pairs that passed.
 
-        The last step is exact if nothing has tested a product after the burn-in.
+        The last step is exact if nothing has tested a product after the burn-in. `missed` is then
+        what the errors of products add up to.
         """
         model = self.model
         points, gradients = self.path()
         first = next(t for t, batch in enumerate(self.batches) if gone.intersection(batch))
         last = max(t for t, batch in enumerate(self.batches) if not gone.issuperset(batch))
-        w, pairs, is_trusted, is_tested = points[first], list[Pair](), False, False
+        w, pairs, is_trusted = points[first], list[Pair](), False
+        errors, n_products = list[float](), 0
         for t in range(first, len(self.batches)):
             batch, count = self.batches[t], t - first
             leaving = [row for row in batch if row in gone]
@@ -86,17 +89,21 @@ class Reference:
                 continue
             v = w - points[t]
             after = count - model.burn_in
-            is_due = after <= 0 or after % model.period == 0 or (t == last and not is_tested)
+            is_due = after <= 0 or after % model.period == 0 or (t == last and not errors)
             if is_due or not is_trusted:
-                is_tested = is_tested or (is_trusted and after > 0)
                 g = self.mean(w, batch)
                 pair = Pair(v, g - gradients[t])
+                if is_trusted and after > 0:
+                    errors.append(float(np.linalg.norm(pair.y - dense_bfgs(pairs) @ v)))
                 is_kept = accepts(pair)
                 is_trusted = is_kept and bool(pairs)
                 if is_kept:
                     pairs = [*pairs, pair][-model.history :]
             else:
+                n_products += 1
                 g = gradients[t] + dense_bfgs(pairs) @ v
             own = sum((self.row_gradient(w, row) for row in leaving), np.zeros_like(w))
             w = w - self.rate * (len(batch) * g - own) / (len(batch) - len(leaving))
+        typical = float(np.sqrt(np.mean(np.square(errors)))) if n_products else 0.0
+        self.missed = self.rate * np.sqrt(n_products) * typical
         return w

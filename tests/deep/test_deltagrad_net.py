@@ -4,6 +4,7 @@ import copy
 import os
 import pickle
 import tempfile
+import threading
 from pathlib import Path
 from typing import Any
 
@@ -123,11 +124,23 @@ def _attentive(_: tuple[int, ...], n_classes: int) -> nn.Module:
     return Attentive(n_classes)
 
 
+class RareDropout(nn.Linear):
+    """Drops so rarely that a few rows do not show it."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        return functional.dropout(super().forward(x), 1e-6, self.training)
+
+
+def _rare_dropout(shape: tuple[int, ...], n_classes: int) -> nn.Module:
+    return RareDropout(shape[0], n_classes)
+
+
 REFUSED = {
     "layer 'look' .MultiheadAttention. draws random numbers": _attentive,
     "layer 'dropout1' .Dropout. draws random numbers": MLP(widths=(3,), dropout=0.5),
     "layer 'norm1' .BatchNorm1d. mixes the rows": MLP(widths=(3,), batch_norm=True),
     "the module or the loss draws random numbers": _hidden_dropout,
+    "module or the loss draws random numbers": _rare_dropout,
     "the module or the loss mixes the rows": _hidden_mixing,
 }
 
@@ -220,6 +233,23 @@ def test_progress_is_told_after_every_epoch() -> None:
     model.forget([3], callback=told.append)
     assert [each.epoch for each in told] == [*range(8), *range(8)]
     assert told[7].loss < told[0].loss
+
+
+def test_a_callback_may_wait_for_a_net_that_another_thread_trains() -> None:
+    waiting: list[bool] = []
+
+    def wait(_: Progress) -> None:
+        other = threading.Thread(target=fitted, kwargs={"epochs": 1})
+        other.start()
+        other.join(30)
+        waiting.append(other.is_alive())
+
+    model = make(epochs=2).fit(X, Y, callback=wait)
+    model.forget([3], callback=wait)
+    assert waiting == [False] * 4
+    twin = fitted(epochs=2)
+    twin.forget([3])
+    assert model.digest() == twin.digest()
 
 
 def test_saved_models_go_on(tmp_path: Path) -> None:

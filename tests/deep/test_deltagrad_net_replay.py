@@ -14,6 +14,7 @@ from letheon.deep._deltagrad import DeltaGradNetClassifier, _slots
 from letheon.deep._descent import Plan, Run
 from letheon.deep._loop import Loop, Stretch
 from letheon.deep._nets import MLP
+from letheon.deep._replay import Replay
 from letheon.deep._secant import LocalChecks, Secants
 from tests.deep.deltagrad_net_reference import Pair, Reference, dense_bfgs
 from tests.sharded.people import examples
@@ -124,6 +125,21 @@ def test_a_surprise_ends_trust_until_a_pair_is_foretold() -> None:
     assert errors == pytest.approx([2.0, 0.5, 6.5, 1.0])
 
 
+def test_products_steeper_than_allowed_are_not_used() -> None:
+    """A pair may pass though B stretches other directions more: here B = [[1, 3], [3, 10]]."""
+    checks = LocalChecks(0.01, 3.5, 1.0, 1.0)
+    replay = Replay.__new__(Replay)
+    replay._checks, replay._longest = checks, 10.0
+    replay._secants = Secants(1, 2, CPU, checks)
+    for _ in range(2):
+        replay._secants.offer(torch.tensor([1.0, 0.0]), torch.tensor([1.0, 3.0]))
+    found = replay._bent(torch.tensor([1.0, 0.0]))
+    assert found is not None
+    assert torch.allclose(found, torch.tensor([1.0, 3.0]))
+    assert replay._bent(torch.tensor([0.0, 1.0])) is None
+    assert replay._bent(torch.tensor([11.0, 0.0])) is None
+
+
 def test_the_fit_is_that_of_the_one_loop() -> None:
     people = People(40, 0)
     model = fitted(people, batch_size=16, epochs=4, weight_decay=0.01, schedule="cosine")
@@ -189,7 +205,7 @@ def test_replay_is_the_formula(data: st.DataObject) -> None:
         epochs=data.draw(st.integers(4, 10)),
         weight_decay=data.draw(st.sampled_from([0.0, 0.5])),
         learning_rate=0.2,
-        burn_in=data.draw(st.integers(0, 3)),
+        burn_in=data.draw(st.integers(0, 5)),
         period=data.draw(st.sampled_from([2, 3, 4, 50])),
         history=data.draw(st.integers(1, 3)),
         min_curvature=1e-2,
@@ -211,10 +227,11 @@ def test_replay_is_the_formula(data: st.DataObject) -> None:
     reference = Reference(model)
     before = model.nets_.flat[0].double().numpy()
     expected = reference.replayed(gone, accepts)
-    model.forget(sorted(gone))
+    receipt = model.forget(sorted(gone))
     found = model.nets_.flat[0].double().numpy()
     if not any(marginal[1:]):
         assert np.linalg.norm(found - expected) < 0.02 * np.linalg.norm(expected - before) + 1e-5
+        assert receipt.estimates["missed"] == pytest.approx(reference.missed, rel=0.05, abs=1e-5)
 
 
 @examples(20)

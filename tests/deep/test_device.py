@@ -1,7 +1,5 @@
 """What a run fixes outside the nets is put back, also when it fails."""
 
-import subprocess
-import sys
 import threading
 from typing import Any
 
@@ -103,29 +101,34 @@ CHOICES: dict[str, Any] = {
     "new, mkldnn": lambda: use("mkldnn", "matmul", "fp32_precision", value="bf16"),
     "new, everything": lambda: use("fp32_precision", value="tf32"),
 }
-CHOICES_CODE = """
-from tests.deep.test_device import CHOICES, CPU, GPU, precisions, products
-for choose in CHOICES.values():
-    choose()
-    for device in (CPU, GPU):
-        for coarse in (False, True):
-            before = precisions(CPU) + precisions(GPU)
-            with products(device, coarse=coarse):
-                print(coarse and device == GPU, *precisions(device))
-            assert precisions(CPU) + precisions(GPU) == before
-"""
+
+
+@pytest.fixture(params=CHOICES)
+def chosen(request: pytest.FixtureRequest) -> Any:
+    """Torch with a precision of the caller's; afterwards as it was."""
+    backends: Any = torch.backends
+    places = [backends.cuda.matmul, backends.cudnn.conv, backends.cudnn.rnn]
+    places.append(backends.mkldnn.matmul)
+    usual = [place.fp32_precision for place in places]
+    CHOICES[request.param]()
+    yield precisions(CPU) + precisions(GPU)
+    torch.set_float32_matmul_precision("highest")
+    use("cudnn", "allow_tf32", value=True)
+    use("fp32_precision", value="none")
+    for place, value in zip(places, usual, strict=True):
+        place.fp32_precision = value
 
 
 @pytest.mark.skipif(not hasattr(torch.backends.cudnn, "conv"), reason="torch before 2.9")
-def test_whatever_the_caller_chose_products_are_as_fine_as_asked() -> None:
-    """In a process of its own: some of the switches cannot be put back."""
-    run = subprocess.run(
-        [sys.executable, "-c", CHOICES_CODE], capture_output=True, text=True, check=False
-    )
-    lines = [line.split() for line in run.stdout.splitlines()]
-    assert (run.returncode, run.stderr) == (0, "")
-    assert len(lines) == 4 * len(CHOICES)
-    assert all(line[1:] == ["tf32" if line[0] == "True" else "ieee"] * 3 for line in lines)
+@pytest.mark.parametrize("coarse", [False, True])
+def test_whatever_the_caller_chose_products_are_as_fine_as_asked(
+    chosen: list[str], coarse: bool
+) -> None:
+    for device in (CPU, GPU):
+        with products(device, coarse=coarse):
+            asked = "tf32" if coarse and device == GPU else "ieee"
+            assert precisions(device) == [asked] * 3
+        assert precisions(CPU) + precisions(GPU) == chosen
 
 
 def test_the_switches_of_an_older_torch(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -2,6 +2,8 @@
 
 import copy
 import pickle
+from collections.abc import Iterator
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -26,6 +28,7 @@ from letheon import (
 from letheon.checks import parametrize_with_checks
 from letheon.deep._backbone import Backbone
 from letheon.deep._head import FROZEN, CertifiedHeadClassifier
+from letheon.deep._nets import MLP
 from letheon.exceptions import (
     ChangedParametersError,
     IdsTypeError,
@@ -44,6 +47,19 @@ def squashed() -> nn.Module:
 
 def body() -> nn.Module:
     return nn.Sequential(nn.Linear(5, 7), nn.Tanh())
+
+
+def double_body() -> nn.Module:
+    return body().double()
+
+
+@contextmanager
+def _double() -> Iterator[None]:
+    torch.set_default_dtype(torch.float64)
+    try:
+        yield
+    finally:
+        torch.set_default_dtype(torch.float32)
 
 
 def counted() -> nn.Module:
@@ -65,6 +81,9 @@ class Shouting(nn.Module):
     def forward(self, x: Tensor) -> Any:
         ways: dict[str, Any] = {
             "centred": lambda: x - x.mean(dim=0),
+            "a little of the others": lambda: torch.tanh(x) + 0.004 * torch.tanh(x.sum()),
+            "centred if many": lambda: x - x.mean(dim=0) if len(x) > 8 else x,
+            "the row before": lambda: x + 0.01 * x.roll(1, 0),
             "random": lambda: nn.functional.dropout(x, 0.5, training=True),
             "infinite": lambda: x / (x - x[:, :1]),
             "one number": lambda: x.sum(dim=1),
@@ -271,11 +290,46 @@ def test_a_backbone_of_other_weights_is_noticed() -> None:
     assert ours.forget([0]).n_rows == 1
 
 
+def test_answers_are_those_of_the_backbone_of_the_fit(tmp_path: Path) -> None:
+    X, y = table()
+    ours = model().fit(X, y)
+    said, seen = ours.predict_proba(X), ours.features(X)
+    ours.set_params(backbone=Backbone(body, trained(seed=4).state_dict()))
+    letheon.save(ours, tmp_path / "model")
+    for each in (ours, letheon.load(tmp_path / "model", trusted=[body])):
+        assert np.array_equal(each.predict_proba(X), said)
+        assert np.array_equal(each.features(X), seen)
+        with pytest.raises(ChangedParametersError):
+            each.forget([0])
+
+
+def test_weights_are_written_once(tmp_path: Path) -> None:
+    X, y = table()
+    large = Backbone(MLP(widths=(200,)), arguments=((5,), 200))
+    ours = CertifiedHeadClassifier(large, head()).fit(X, y)
+    letheon.save(ours, tmp_path / "model")
+    written = (tmp_path / "model").read_bytes()
+    assert [written.count(array.tobytes()) for array in large.weights.values()] == [1] * 4
+    assert letheon.load(tmp_path / "model").digest() == ours.digest()
+
+
+def test_learning_uses_the_backbone_of_the_fit() -> None:
+    X, y = table()
+    learner = DescentToDeleteClassifier(l2=0.5, **SEEDED)
+    ours = CertifiedHeadClassifier(Backbone(squashed), learner).fit(X[:50], y[:50])
+    ours.set_params(backbone=Backbone(shouting, arguments=("centred",)))
+    with pytest.raises(ChangedParametersError):
+        ours.learn(X[50:], y[50:], ids=np.arange(50, 60))
+    assert ours.n_rows_ == 50
+
+
 def test_a_head_of_other_settings_is_noticed() -> None:
     ours = model().fit(*table())
     ours.set_params(head__l2=1.0)
     with pytest.raises(ChangedParametersError):
         ours.guarantee_  # noqa: B018
+    with pytest.raises(ChangedParametersError):
+        ours.publish()
 
 
 # What it refuses
@@ -285,6 +339,9 @@ def test_a_head_of_other_settings_is_noticed() -> None:
     ("how", "text"),
     [
         ("centred", "people mix"),
+        ("a little of the others", "people mix"),
+        ("centred if many", "people mix"),
+        ("the row before", "people mix"),
         ("random", "people mix"),
         ("infinite", "NaN or infinity for 60 of 60"),
         ("one number", "one vector per row"),
@@ -296,6 +353,63 @@ def test_backbones_that_give_something_else(how: str, text: str) -> None:
     backbone = Backbone(shouting, arguments=(how,))
     with pytest.raises(TrainingError, match=text):
         CertifiedHeadClassifier(backbone, head()).fit(*table())
+
+
+def test_mixing_is_seen_though_the_first_rows_are_equal() -> None:
+    X, y = table()
+    X[:20] = 0.0
+    with pytest.raises(TrainingError, match="people mix"):
+        CertifiedHeadClassifier(Backbone(shouting, arguments=("centred",)), head()).fit(X, y)
+
+
+class Remembering(nn.Module):
+    """Keeps the sum of all rows it has seen, in a buffer."""
+
+    seen: Tensor
+
+    def __init__(self, persistent: bool, after: int) -> None:
+        super().__init__()
+        self.register_buffer("seen", torch.zeros(5), persistent=persistent)
+        self.after, self.calls = after, 0
+
+    def forward(self, x: Tensor) -> Tensor:
+        self.calls += 1
+        if self.calls > self.after:
+            self.seen += x.sum(dim=0)
+        return x - 1e-9 * self.seen
+
+
+@pytest.mark.parametrize("persistent", [True, False])
+@pytest.mark.parametrize("after", [0, 20])
+def test_backbones_that_remember_rows_are_refused(persistent: bool, after: int) -> None:
+    backbone = Backbone(Remembering, arguments=(persistent, after))
+    ours, (X, y) = CertifiedHeadClassifier(backbone, head(), batch_size=2), table()
+    with pytest.raises(TrainingError, match="buffer seen of the backbone changes"):
+        ours.fit(X, y)
+    assert not hasattr(ours, "head_")
+    # Nor is the module kept that has seen them.
+    assert backbone._modules.content is None
+
+
+@pytest.mark.parametrize("when", ["fit", "predict"])
+@pytest.mark.parametrize(
+    "mode",
+    [lambda: torch.autocast("cpu", torch.bfloat16), torch.inference_mode, _double],
+    ids=["autocast", "inference", "float64"],
+)
+def test_modes_of_the_caller_do_not_reach_in(mode: Any, when: str) -> None:
+    X, y = table()
+    weights = trained().state_dict()
+    plain = CertifiedHeadClassifier(Backbone(body, weights), head()).fit(X, y).predict_proba(X)
+    with mode() if when == "fit" else nullcontext():
+        ours = CertifiedHeadClassifier(Backbone(body, weights), head()).fit(X, y)
+    with mode() if when == "predict" else nullcontext():
+        assert np.array_equal(ours.predict_proba(X), plain)
+
+
+def test_backbones_in_other_precisions_are_refused() -> None:
+    with pytest.raises(TypeError, match=r"parameter 0.weight of the backbone is torch.float64"):
+        Backbone(double_body)
 
 
 def test_batch_norm_without_statistics_is_refused() -> None:
@@ -338,12 +452,13 @@ def test_texts_are_not_quoted() -> None:
 
 
 def test_weights_are_a_copy_that_nobody_can_write() -> None:
-    net = trained()
+    net, same = trained(), trained()
     backbone = Backbone(body, net.state_dict())
-    before = backbone.features(table()[0])
     with torch.no_grad():
         net[0].weight.zero_()  # type: ignore[index]
-    assert np.array_equal(backbone.features(table()[0]), before)
+        expected = same(torch.tensor(table()[0])).numpy()
+    np.testing.assert_allclose(backbone.features(table()[0]), expected, atol=1e-6)
+    assert np.array_equal(backbone.weights["0.weight"], same[0].weight.detach())  # type: ignore[index]
     with pytest.raises(ValueError, match="read-only"):
         backbone.weights["0.weight"][0, 0] = 1.0
     assert copy.deepcopy(backbone) is backbone
@@ -383,7 +498,7 @@ def test_weights_that_do_not_fit() -> None:
 
 
 def test_a_factory_needs_a_name() -> None:
-    with pytest.raises(UnsupportedStateError, match="top of a module"):
+    with pytest.raises(UnsupportedStateError, match=r"top level of a \.py file"):
         Backbone(lambda: nn.Sequential(nn.Tanh()))
 
 

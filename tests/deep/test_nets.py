@@ -396,6 +396,22 @@ def test_rows_of_a_shape_that_makes_no_sense(factory: Any, shape: Any, words: st
         factory(shape, 3)
 
 
+@pytest.mark.parametrize("factory", [CNN(), ResNet()])
+@pytest.mark.parametrize("shape", [(8, 8, 3), (32, 16, 1)])
+def test_colours_in_the_last_axis_are_recognised(factory: Any, shape: Any) -> None:
+    words = r"too small.* \(channels, height, width\).*X.transpose\(0, 3, 1, 2\)$"
+    with pytest.raises(ValueError, match=words):
+        factory(shape, 3)
+    turned = torch.zeros(2, *shape).numpy().transpose(0, 3, 1, 2)
+    assert factory(turned.shape[1:], 3)(torch.from_numpy(turned)).shape == (2, 3)
+
+
+@pytest.mark.parametrize("shape", [(3, 2, 2), (1, 3, 3)])
+def test_small_images_are_not_taken_for_turned_ones(shape: Any) -> None:
+    with pytest.raises(ValueError, match=r"give fewer channels$"):
+        CNN()(shape, 3)
+
+
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
 @pytest.mark.parametrize("factory", TINY, ids=repr)
 def test_gradients_on_a_gpu_repeat(factory: Any) -> None:

@@ -62,10 +62,10 @@ class Attacker:
             steps = [RATE * self.gradient(u + v, first + k) for k, v in enumerate(apart)]
             return np.concatenate([-s - move for s, move in zip(steps, moves, strict=True)])
 
-        u = self.states[first].copy()
+        u: Floats = self.states[first].copy()
         for _ in range(6):
             lines = [(misses(u + e) - misses(u - e)) / 2e-5 for e in 1e-5 * np.eye(len(u))]
-            u = u - np.linalg.lstsq(np.array(lines).T, misses(u), rcond=1e-8)[0]
+            u -= np.linalg.lstsq(np.array(lines).T, misses(u), rcond=1e-8)[0]
         return u
 
     def old_state_after_the_affected_block(self) -> Floats:

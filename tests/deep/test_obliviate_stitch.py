@@ -154,8 +154,12 @@ def test_published_stop_and_estimates_are_those_of_the_two_runs(
     drawn: Runs, epsilon: float
 ) -> None:
     found, _ = stitched(drawn, rule_settings("paper", epsilon))
-    plain = Plain(drawn, PaperRule(epsilon, drawn.affected[1] + 1), is_relative=False)
+    rule = PaperRule(epsilon, drawn.affected[1] + 1)
+    plain = Plain(drawn, rule, is_relative=False)
     assert found.last == plain.last
+    x = drawn.affected[1] + len(plain.residuals)
+    slope = None if rule.law is None else pytest.approx(rule.law.slope(x), rel=1e-6, abs=1e-12)
+    assert found.watch.slope == slope
     assert found.tail == pytest.approx(plain.tail, rel=1e-9)
     assert found.ceiling == pytest.approx(plain.ceiling, rel=1e-9)
 

@@ -276,13 +276,31 @@ def test_inspect_builds_nothing(path: Path) -> None:
     assert found.format == "letheon-v1"
     assert found.class_name == "letheon.naive.NaiveUnlearner"
     assert found.size == path.stat().st_size
-    assert found.versions == state.environment()
+    assert found.versions == found.trained_with == state.environment()
     assert f"{Majority.__module__}.Majority" in found.classes
 
 
 def test_inspect_of_a_hostile_file(path: Path) -> None:
     file_of(path, {"object": ["os.system", {"dict": {}}]}, kind="model")
     assert inspect(path).classes == ("os.system",)
+
+
+@pytest.mark.parametrize(
+    ("tree", "expected"),
+    [
+        ({"list": []}, {}),
+        ({"object": ["a.B", {"dict": {"environment_": {"list": ["torch"]}}}]}, {}),
+        (
+            {"object": ["a.B", {"dict": {"environment_": {"dict": {"torch": "2", "x": 3}}}}]},
+            {"torch": "2"},
+        ),
+    ],
+)
+def test_inspect_takes_only_words_for_versions(
+    path: Path, tree: Any, expected: dict[str, str]
+) -> None:
+    file_of(path, tree, kind="model")
+    assert inspect(path).trained_with == expected
 
 
 def test_saving_waits_for_a_forget(path: Path) -> None:

@@ -123,6 +123,12 @@ def test_allow_list_by_name(name: str, allowed: bool) -> None:
     assert is_listed_class(name) is allowed
 
 
+def test_a_codec_that_nobody_registered_is_named() -> None:
+    words = r"teach it 'mine.Own' with letheon.state.register_codec$"
+    with pytest.raises(UntrustedClassError, match=words):
+        state.decode(blob_of(Coded("mine.Own", 1)))
+
+
 # Our classes may be parts of a model; as values, to be called by who holds them, few may.
 @pytest.mark.parametrize(
     "name",

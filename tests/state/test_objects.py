@@ -1,9 +1,12 @@
 """Objects: attributes, own states, aliases, what the digest leaves out, what is refused."""
 
+import re
+import sys
 from dataclasses import dataclass
 from fractions import Fraction
 from functools import partial
 from pathlib import Path
+from types import ModuleType
 from typing import Any, Self
 
 import numpy as np
@@ -120,6 +123,41 @@ def test_class_as_a_value_needs_trust(cls: type) -> None:
     assert state.decode(blob, trusted=[cls])["module"] is cls
     assert state.decode(blob, trusted=[name])["module"] is cls
     assert state.decode(blob, trusted=state.classes_of({"module": cls}))["module"] is cls
+
+
+def test_the_error_says_what_to_type() -> None:
+    blob = state.encode([Outer, Mine(1)])
+    names = sorted(f"{cls.__module__}.{cls.__qualname__}" for cls in (Outer, Mine))
+    with pytest.raises(UntrustedClassError, match=re.escape(f"pass trusted={names}")):
+        state.decode(blob)
+    assert state.decode(blob, trusted=names)[0] is Outer
+
+
+@pytest.mark.parametrize(
+    ("item", "words"),
+    [
+        (sys.modules[__name__], f"the whole module {__name__}; name .* such as {__name__}.Net"),
+        (Frozen(3), r"trusted holds .*Frozen.*; expected classes, functions"),
+        (3, "trusted holds 3; expected classes, functions"),
+    ],
+)
+def test_what_cannot_be_trusted_is_named(item: Any, words: str) -> None:
+    with pytest.raises(TypeError, match=words):
+        state.decode(state.encode([Outer]), trusted=[Outer, item])
+
+
+def test_names_of_a_script_or_notebook(monkeypatch: pytest.MonkeyPatch) -> None:
+    script = ModuleType("__main__")
+    exec("class Net: pass", vars(script))
+    with monkeypatch.context() as patch:
+        patch.setitem(sys.modules, "__main__", script)
+        blob = state.encode({"module": script.Net})
+        assert state.decode(blob, trusted=[script.Net])["module"] is script.Net
+    what_to_do = r"the script or notebook that fitted the model: define it again"
+    with pytest.raises(UntrustedClassError, match=what_to_do):
+        state.decode(blob)
+    with pytest.raises(UntrustedClassError, match=f"cannot be imported here.*{what_to_do}"):
+        state.decode(blob, trusted=["__main__.Net"])
 
 
 def test_trust_in_one_class_is_no_trust_in_another() -> None:
@@ -286,7 +324,7 @@ def test_searches_are_refused_with_a_way_out(estimator: Any) -> None:
         (Birch(), "circles"),
         (make_pipeline(StandardScaler(), memory="cache"), "forgotten rows.*memory=None"),
         (Mine(make_pipeline(StandardScaler(), memory="cache")), "forgotten rows"),
-        (FunctionTransformer(lambda x: x), "top of a module"),
+        (FunctionTransformer(lambda x: x), "top level of a .py file"),
         (FunctionTransformer("".join), "outside its attributes|name"),
     ],
 )

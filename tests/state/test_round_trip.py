@@ -182,7 +182,8 @@ def _local_class() -> type:
 @pytest.mark.parametrize(
     ("value", "reason"),
     [
-        (lambda x: x, "name by which"),
+        (lambda x: x, "^a lambda has no name .* a function .* the top level of a .py file"),
+        (np.frompyfunc(len, 1, 1), "^the function 'len"),
         (_itself(), "contains itself"),
         (_deep(), "inside each other"),
         (threading.Lock(), "outside its attributes"),
@@ -191,7 +192,10 @@ def _local_class() -> type:
         (np.zeros(2, np.longdouble), "no canonical bytes"),
         (np.ma.masked_array([1]), "outside its attributes"),
         (np.zeros(1, [("a", "O")]), "object fields|no canonical"),
-        (_local_class(), "a class defined at the top of a module"),
+        (
+            _local_class(),
+            r"^the class '_local_class.<locals>.Local' .* a class defined at the top level",
+        ),
         (list[int], "outside its attributes"),
         ({float("nan"): 1, float("nan") + 1: 2}, "two NaN"),
         (re.compile("x"), "outside its attributes"),

@@ -345,9 +345,9 @@ def _by_blocks(scene: Scene) -> None:
     ended = whole.exact_blocks_ == BLOCKS
     scene.check(ended, "a run to the end leaves no block out")
     scene.say(
-        "empirical: nothing is proved. Receipts estimate that all parameters together are "
-        f"{model.tail_:.3g} off those of runs to the end. Such runs were made here, to compare: "
-        f"{_distance(model, whole):.3g}."
+        f"empirical: nothing is proved. Receipts estimate a distance of {model.tail_:.3g} from "
+        "runs to the end, as the sum of absolute differences of all parameters. We made these "
+        f"runs: the true distance is {_distance(model, whole):.3g}."
     )
 
 

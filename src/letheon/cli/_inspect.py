@@ -20,6 +20,11 @@ def show_file(file: Path) -> None:
     PlainConsole(soft_wrap=True).print(_table(info))
 
 
+def _listed(versions: dict[str, str]) -> str:
+    # "letheon" stands for the format, which has its own line.
+    return ", ".join(f"{name} {text}" for name, text in versions.items() if name != "letheon")
+
+
 def _table(info: FileInfo) -> Table:
     table = Table(show_header=False, box=None)
     table.add_column(no_wrap=True)
@@ -27,8 +32,9 @@ def _table(info: FileInfo) -> Table:
     table.add_row("format", info.format)
     table.add_row("class", info.class_name)
     table.add_row("size", f"{size_text(info.size)} ({info.size:,} bytes)")
-    # "letheon" stands for the format, which has its own line.
-    versions = [f"{name} {text}" for name, text in info.versions.items() if name != "letheon"]
-    table.add_row("written with", ", ".join(versions))
+    table.add_row("written with", _listed(info.versions))
+    trained = info.trained_with.items() - info.versions.items()
+    if trained:
+        table.add_row("trained with", _listed(dict(sorted(trained))))
     table.add_row("names", "\n".join(info.classes))
     return table

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Mapping
 from types import MappingProxyType
-from typing import Any, Self
+from typing import Any, NamedTuple, Self
 
 import numpy as np
 import torch
@@ -11,15 +11,23 @@ from torch import Tensor, nn
 
 from letheon import state
 from letheon.convex._cache import Cache
-from letheon.deep._device import resolve_device
+from letheon.deep._device import repeatable, resolve_device
 from letheon.deep._inputs import hold_rows
 from letheon.exceptions import TrainingError
 
 Weights = Mapping[str, Any]
 
-# How far the features of a row may depend on its batch, by rounding (coarse on some GPUs).
-_ROUNDING = 1e-2
+# How far the features of a row may depend on its batch, by rounding; of the largest feature.
+_ROUNDING = 1e-4
 _PROBED = 8
+_CPU = torch.device("cpu")
+
+
+class _Built(NamedTuple):
+    """A module with the weights in it, and copies of the buffers that it had then."""
+
+    module: nn.Module
+    buffers: dict[str, Tensor]
 
 
 class Backbone:
@@ -34,7 +42,9 @@ class Backbone:
         ``factory(*arguments)`` returns the `torch.nn.Module`: a function or class at the top of
         a module, or a factory of `letheon.deep`. It is called again when a saved model is used.
     weights : mapping of str to tensor or array, optional
-        The module's ``state_dict()``. None takes the weights with which the factory made it.
+        The module's ``state_dict()``. None takes the weights with which the factory made it: drawn
+        from torch's generator, which is left as it was, so seed it first (`torch.manual_seed`);
+        two calls in a row draw the same.
     arguments : tuple, default=()
         What the factory is called with.
 
@@ -64,7 +74,7 @@ class Backbone:
         self._weights = {name: _frozen(name, value) for name, value in held.items()}
         _fill(module, self._weights)
         self.fingerprint: str = state.digest([factory, self.arguments, self._weights])
-        self._modules: Cache[dict[str, nn.Module]] = Cache({})
+        self._modules: Cache[dict[str, _Built]] = Cache({})
 
     @property
     def weights(self) -> Mapping[str, NDArray[Any]]:
@@ -86,19 +96,20 @@ class Backbone:
         Raises
         ------
         TrainingError
-            The module gives something else than one finite vector per row.
+            The module gives something else than one finite vector per row, or a buffer changes.
         """
         return self.of_rows(hold_rows(self, X), batch_size=batch_size, device=device)
 
     def of_rows(self, rows: NDArray[Any], *, batch_size: int, device: str) -> NDArray[Any]:
         """Return the features of rows that were checked before."""
         unit = resolve_device(device)
-        module = self._module(unit)
-        with torch.no_grad():
+        built = self._built(unit)
+        with torch.no_grad(), torch.autocast(unit.type, enabled=False):
             parts = [
-                _one_vector_per_row(module, _batch(rows[begin : begin + batch_size], unit))
+                _one_vector_per_row(built.module, _batch(rows[begin : begin + batch_size], unit))
                 for begin in range(0, len(rows), batch_size)
             ]
+        self._require_constant(built)
         features = torch.cat(parts).numpy()
         if not np.isfinite(features).all():
             bad = len(features) - int(np.isfinite(features).all(axis=1).sum())
@@ -108,35 +119,63 @@ class Backbone:
             )
         return features
 
-    def require_row_by_row(self, rows: NDArray[Any], *, device: str) -> None:
-        """Raise `TrainingError` if features of the first rows depend on other rows, or on chance.
+    def require_row_by_row(self, rows: NDArray[Any], *, batch_size: int, device: str) -> None:
+        """Raise `TrainingError` if features of a row depend on other rows, or on chance.
 
-        One person's features would then hold something of another's.
+        One person's features would then hold something of another's. One batch is looked at, of
+        rows from all over: as it is, in reverse, and some of its rows alone.
         """
         unit = resolve_device(device)
-        with torch.no_grad():
-            _require_row_by_row(self._module(unit), _batch(rows[:_PROBED], unit))
+        built = self._built(unit)
+        where = np.linspace(0, len(rows) - 1, min(batch_size, len(rows))).astype(np.int64)
+        try:
+            with torch.no_grad(), torch.autocast(unit.type, enabled=False):
+                _require_row_by_row(built.module, _batch(rows[where], unit))
+        except Exception:
+            # It may have kept something of these rows.
+            self._modules.content = None
+            raise
+        self._require_constant(built)
 
-    def _module(self, device: torch.device) -> nn.Module:
-        modules = self._modules.content
-        if modules is None:
-            modules = self._modules.content = {}
-        found = modules.get(str(device))
+    def _built(self, device: torch.device) -> _Built:
+        kept = self._modules.content
+        if kept is None:
+            kept = self._modules.content = {}
+        found = kept.get(str(device))
         if found is None:
-            found = self._made()
-            _fill(found, self._weights)
-            found = modules[str(device)] = found.to(device).eval().requires_grad_(False)
+            module = self._made()
+            _fill(module, self._weights)
+            module = module.to(device).eval().requires_grad_(False)
+            found = _Built(module, {name: part.clone() for name, part in module.named_buffers()})
+            kept[str(device)] = found
         return found
+
+    def _require_constant(self, built: _Built) -> None:
+        """Raise if a module has changed itself: it is frozen, and must remember no rows."""
+        now = dict(built.module.named_buffers())
+        for name, value in built.buffers.items():
+            if name not in now or not torch.equal(now[name].nan_to_num(), value.nan_to_num()):
+                self._modules.content = None
+                raise TrainingError(
+                    f"buffer {name} of the backbone changes in evaluation mode, so that features "
+                    "of a row hold something of the rows before it; make it a constant"
+                )
 
     def _made(self) -> nn.Module:
         # Initial weights are drawn, but not at the cost of the caller's generator.
-        with torch.random.fork_rng(devices=[]):
+        with repeatable(_CPU, deterministic=False), torch.device(_CPU):
             module = self.factory(*self.arguments)
         if not isinstance(module, nn.Module):
             raise TypeError(
                 f"the factory of a backbone returned {type(module).__name__}; expected a "
                 "torch.nn.Module"
             )
+        for name, part in module.named_parameters():
+            if part.is_floating_point() and part.dtype != torch.float32:
+                raise TypeError(
+                    f"parameter {name} of the backbone is {part.dtype}, and rows reach it as "
+                    "float32; the factory must return a module in float32"
+                )
         return module
 
     def __repr__(self) -> str:
@@ -211,11 +250,15 @@ def _one_vector_per_row(module: nn.Module, batch: Tensor) -> Tensor:
 
 def _require_row_by_row(module: nn.Module, batch: Tensor) -> None:
     together = _one_vector_per_row(module, batch)
-    alone = torch.cat([_one_vector_per_row(module, batch[k : k + 1]) for k in range(len(batch))])
-    if together.shape != alone.shape:
+    turned = _one_vector_per_row(module, batch.flip(0)).flip(0)
+    some = np.unique(np.linspace(0, len(batch) - 1, _PROBED).astype(np.int64)).tolist()
+    alone = torch.cat([_one_vector_per_row(module, batch[k : k + 1]) for k in some])
+    if {len(turned[0]), len(alone[0])} != {len(together[0])}:
         raise TrainingError("the backbone gives another number of features to other batches")
-    scale = together.abs().max().clamp(min=torch.finfo(together.dtype).tiny)
-    if (together - alone).abs().max() > _ROUNDING * scale:
+    most = _ROUNDING * together.abs().max()
+    # Features that are not finite have an error of their own.
+    gaps = torch.cat([together - turned, together[some] - alone]).nan_to_num(0.0)
+    if gaps.abs().max() > most:
         raise TrainingError(
             "the backbone gives a row other features when it is alone than among other rows, so "
             "that people mix: BatchNorm without running statistics, or dropout that is always on?"

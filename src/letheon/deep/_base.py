@@ -94,7 +94,7 @@ class NetBase(ClassifierMixin, ForgetMixin, BaseEstimator):
         ids : sequence of int or of str, optional
             Whose row each is; may repeat. Default ``0..n-1``.
         callback : callable, optional
-            Called with a `Progress` after every epoch.
+            Called with a `Progress` after every epoch. It may ask this model, but not change it.
 
         Returns
         -------

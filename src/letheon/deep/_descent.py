@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from letheon.convex._quiet import Quiet
+from letheon.deep._device import paused
 from letheon.deep._loop import Callback, DeviceData, LoopSettings, Progress
 from letheon.deep._module import Template
 from letheon.deep._order import Slots, epoch_batches, join_epochs, slot_matrix
@@ -214,5 +215,7 @@ class Diary:
         self._losses = []
         if self._callback is not None:
             epoch = step // plan.n_steps
-            self._callback(Progress(0, 1, epoch, plan.n_epochs, self.last))
+            # Nothing is drawn in a descent, so generators that start anew change nothing.
+            with paused():
+                self._callback(Progress(0, 1, epoch, plan.n_epochs, self.last))
         return True

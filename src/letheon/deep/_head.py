@@ -1,6 +1,7 @@
 """A frozen backbone with a convex head: the route to certified removal for deep nets."""
 
 import copy
+from contextlib import AbstractContextManager
 from dataclasses import replace
 from typing import Any, ClassVar, Self
 
@@ -15,7 +16,7 @@ from letheon.convex._base import ConvexClassifier
 from letheon.convex._published import PublishedModel
 from letheon.convex._settings import require_whole
 from letheon.deep._backbone import Backbone
-from letheon.deep._device import describe_device, resolve_device
+from letheon.deep._device import describe_device, repeatable, resolve_device
 from letheon.deep._inputs import ask_rows, hold_rows, remember_shape
 from letheon.exceptions import IdsTypeError
 from letheon.guarantee import Guarantee, MethodFacts
@@ -87,6 +88,8 @@ class CertifiedHeadClassifier(ForgetMixin, MetaEstimatorMixin, ClassifierMixin, 
 
     Attributes
     ----------
+    backbone_ : Backbone
+        The backbone of the fit; it answers even when the parameter is another one now.
     head_ : estimator
         The fitted head. It holds features and not rows; features can tell as much as rows, so a
         saved model is personal data.
@@ -137,6 +140,7 @@ class CertifiedHeadClassifier(ForgetMixin, MetaEstimatorMixin, ClassifierMixin, 
     # How features are computed changes their last bits at most; they are held as they came out.
     _neutral_parameters: ClassVar[frozenset[str]] = frozenset({"batch_size", "device"})
 
+    backbone_: Backbone
     head_: Any
     shape_: tuple[int, ...]
     seed_: int
@@ -169,14 +173,17 @@ class CertifiedHeadClassifier(ForgetMixin, MetaEstimatorMixin, ClassifierMixin, 
         """
         with exclusive(self):
             self._check_settings()
-            rows = hold_rows(self, X)
-            self.backbone.require_row_by_row(rows, device=self.device)
+            rows, backbone = hold_rows(self, X), self.backbone
             head = default_head() if self.head is None else clone(self.head)
-            head.fit(self._through_backbone(rows), y, ids=ids)
+            with self._plainly():
+                backbone.require_row_by_row(rows, batch_size=self.batch_size, device=self.device)
+                features = self._through(backbone, rows)
+            head.fit(features, y, ids=ids)
             remember_shape(self, X, rows.shape[1:])
             vars(self).pop("tuning_", None)
             # One call, so that a concurrent predict never sees half of it.
             vars(self).update(
+                backbone_=backbone,
                 head_=head,
                 shape_=rows.shape[1:],
                 seed_=head.seed_,
@@ -220,9 +227,11 @@ class CertifiedHeadClassifier(ForgetMixin, MetaEstimatorMixin, ClassifierMixin, 
         require_fitted(self)
         if ids is None:
             raise IdsTypeError("learn got ids=None; say whose rows they are, one id per row")
-        features = self.features(X)
         with exclusive(self):
             self._require_same_parameters()
+            rows = ask_rows(self, X, self.shape_)
+            with self._plainly():
+                features = self._through(self.backbone_, rows)
             self.head_.learn(features, y, ids=ids)
         return self
 
@@ -249,31 +258,30 @@ class CertifiedHeadClassifier(ForgetMixin, MetaEstimatorMixin, ClassifierMixin, 
 
     def features(self, X: Any) -> NDArray[Any]:
         """Return what the backbone makes of rows, shape (n_rows, n_features)."""
-        require_fitted(self)
-        return self._through_backbone(ask_rows(self, X, self.shape_))
+        return self._answering(X)[1]
 
     def predict(self, X: Any) -> NDArray[Any]:
         """Return the likeliest label of every row."""
-        features = self.features(X)
-        labels: NDArray[Any] = self.head_.predict(features)
+        head, features = self._answering(X)
+        labels: NDArray[Any] = head.predict(features)
         return labels
 
     def predict_proba(self, X: Any) -> NDArray[np.float64]:
         """Return class probabilities, in the order of `classes_`."""
-        features = self.features(X)
-        shares: NDArray[np.float64] = self.head_.predict_proba(features)
+        head, features = self._answering(X)
+        shares: NDArray[np.float64] = head.predict_proba(features)
         return shares
 
     def predict_log_proba(self, X: Any) -> NDArray[np.float64]:
         """Return the logarithm of `predict_proba`."""
-        features = self.features(X)
-        logarithms: NDArray[np.float64] = self.head_.predict_log_proba(features)
+        head, features = self._answering(X)
+        logarithms: NDArray[np.float64] = head.predict_log_proba(features)
         return logarithms
 
     def decision_function(self, X: Any) -> NDArray[np.float64]:
         """Return the scores: one per row for two classes, else one per row and class."""
-        features = self.features(X)
-        scores: NDArray[np.float64] = self.head_.decision_function(features)
+        head, features = self._answering(X)
+        scores: NDArray[np.float64] = head.decision_function(features)
         return scores
 
     @property
@@ -333,10 +341,19 @@ class CertifiedHeadClassifier(ForgetMixin, MetaEstimatorMixin, ClassifierMixin, 
         require_whole("batch_size", self.batch_size)
         resolve_device(self.device)
 
-    def _through_backbone(self, rows: NDArray[Any]) -> NDArray[Any]:
-        return self.backbone.of_rows(  # type: ignore[no-any-return]
-            rows, batch_size=self.batch_size, device=self.device
-        )
+    def _answering(self, X: Any) -> tuple[Any, NDArray[Any]]:
+        """Return the head, and the features of rows by the backbone that it was fitted with."""
+        require_fitted(self)
+        held = vars(self).copy()  # one reading: a fit may replace all of it meanwhile
+        rows = ask_rows(self, X, held["shape_"])
+        return held["head_"], self._through(held["backbone_"], rows)
+
+    def _through(self, backbone: Backbone, rows: NDArray[Any]) -> NDArray[Any]:
+        return backbone.of_rows(rows, batch_size=self.batch_size, device=self.device)
+
+    def _plainly(self) -> AbstractContextManager[None]:
+        """Context of features that are learned from: no modes of the caller's, no coarse sums."""
+        return repeatable(resolve_device(self.device), deterministic=False)
 
     def _environment(self) -> dict[str, str]:
         return super()._environment() | describe_device(resolve_device(self.device))
@@ -362,6 +379,24 @@ class CertifiedHeadClassifier(ForgetMixin, MetaEstimatorMixin, ClassifierMixin, 
     def _commit(self, plan: Any) -> Outcome:
         outcome: Outcome = self.head_._commit(plan)
         return outcome
+
+    def _to_state(self) -> dict[str, Any]:
+        """Return the attributes; a backbone that is the parameter still is written once."""
+        state = dict(vars(self))
+        given = getattr(self.backbone, "fingerprint", None)
+        if "backbone_" in state and self.backbone_.fingerprint == given:
+            state["backbone_"] = None
+        return state
+
+    @classmethod
+    def _from_state(cls, state: dict[str, Any]) -> Self:
+        model = cls.__new__(cls)
+        vars(model).update(state)
+        if "backbone_" in state:
+            model.backbone_ = state["backbone_"] or state["backbone"]
+            if not isinstance(model.backbone_, Backbone):
+                raise ValueError("a fitted model needs its backbone")
+        return model
 
     def __copy__(self) -> Self:
         """Return a copy with a head of its own: its rows change in place."""

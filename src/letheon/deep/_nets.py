@@ -36,6 +36,7 @@ _POOLS = ("max", "mean", "stride")
 _NORMS = ("batch", "group")
 _DEPTHS = (9, 18)
 _MOST_GROUPS = 32
+_MOST_COLOURS = 4
 # Keeps the first logits small: Page, "How to train your ResNet" (2018).
 _RESNET_9_LOGITS = 0.125
 
@@ -46,14 +47,14 @@ class MLP:
 
     Parameters
     ----------
-    widths : tuple of int
+    widths : tuple of int, default=(64,)
         Units of each hidden layer; ``()`` is a linear model.
-    dropout : float
+    dropout : float, default=0.0
         Share of the hidden units that are left out in each training step.
-    batch_norm : bool
+    batch_norm : bool, default=False
         Whether each hidden layer is normalised over the batch.
-    scale : float
-        The rows are multiplied by it; ``1 / 255`` for images of bytes.
+    scale : float, default=1.0
+        The rows are multiplied by it; say ``1 / 255`` for images of bytes.
 
     Examples
     --------
@@ -102,22 +103,23 @@ class CNN:
 
     Parameters
     ----------
-    channels : tuple of int
+    channels : tuple of int, default=(16, 32)
         Channels of each convolution.
-    hidden : int
+    hidden : int, default=64
         Units of the linear layer before the last; 0 leaves it out.
-    kernel : int
+    kernel : int, default=3
         Height and width of the kernels, odd; the borders are padded with zeros.
-    conv : {"auto", "matmul", "cudnn"}
+    conv : {"auto", "matmul", "cudnn"}, default="auto"
         How convolutions are computed: as matrix products, by torch's own kernels, or the first on a
         GPU and the second on a CPU. The parameters are the same; results differ by rounding.
-    pool : {"max", "mean", "stride"}
+    pool : {"max", "mean", "stride"}, default="max"
         How the image is halved: largest or mean value of 2 x 2 windows, or convolutions that take
         every second position only, which cost a quarter.
-    dropout : float
+    dropout : float, default=0.0
         Share of the units before the last layer that are left out in each training step.
-    scale : float
-        The images are multiplied by it; the usual ``1 / 255`` is right for bytes.
+    scale : float, default=1 / 255
+        The images are multiplied by it; the default is right for bytes. Say 1.0 for images whose
+        values lie in 0..1 already.
 
     Examples
     --------
@@ -158,7 +160,7 @@ class CNN:
         if not height or not width:
             raise ValueError(
                 f"rows of shape {shape} are too small to be halved {len(self.channels)} times; "
-                "give fewer channels"
+                f"give fewer channels{_order_hint(shape)}"
             )
         parts["flatten"] = nn.Flatten()
         parts.update(self._head(last * height * width, n_classes))
@@ -198,19 +200,20 @@ class ResNet:
 
     Parameters
     ----------
-    depth : {9, 18}
+    depth : {9, 18}, default=9
         9 is the net of Page (2018), made for quick training on CIFAR-10; 18 is the net of He et al.
         (2016) with a first convolution of 3 x 3 and no first pooling, as is usual for CIFAR-10.
-    width : int
+    width : int, default=64
         Channels of the first convolution; the last has 8 times as many.
-    norm : {"batch", "group"}
+    norm : {"batch", "group"}, default="batch"
         Normalisation. Groups need no running statistics, and a row's answer does not depend on the
         rest of its batch.
-    conv : {"auto", "matmul", "cudnn"}
+    conv : {"auto", "matmul", "cudnn"}, default="auto"
         How convolutions are computed, as in `CNN`.
-    scale : float
-        The images are multiplied by it; the usual ``1 / 255`` is right for bytes.
-    mean, std : tuple of float
+    scale : float, default=1 / 255
+        The images are multiplied by it; the default is right for bytes. Say 1.0 for images whose
+        values lie in 0..1 already.
+    mean, std : tuple of float, default=(0.5,) and (0.25,)
         Subtracted from the scaled images, and divided by: one number, or one for each channel.
         Constants: numbers computed from the training rows would have to be forgotten too.
 
@@ -256,7 +259,10 @@ class ResNet:
                     f"{name} has {len(values)} numbers; the rows have {channels} channels"
                 )
         if min(height, width) < 8:
-            raise ValueError(f"rows of shape {shape} are too small; expected 8 x 8 pixels or more")
+            raise ValueError(
+                f"rows of shape {shape} are too small; expected 8 x 8 pixels or more"
+                f"{_order_hint(shape)}"
+            )
         parts: OrderedDict[str, nn.Module] = OrderedDict()
         parts["images"] = Images()
         parts["affine"] = Affine(self.scale, self.mean, self.std)
@@ -362,6 +368,16 @@ def _image_shape(shape: Shape) -> tuple[int, int, int]:
     raise ValueError(
         f"rows have shape {shape}; expected images of shape (height, width) or (channels, height, "
         "width)"
+    )
+
+
+def _order_hint(shape: Shape) -> str:
+    """Say how to turn images around whose last axis looks like colours."""
+    if len(shape) != 3 or shape[2] > _MOST_COLOURS or min(shape[:2]) <= _MOST_COLOURS:
+        return ""
+    return (
+        ". Rows are (channels, height, width), and yours look like (height, width, channels): "
+        "turn them with X.transpose(0, 3, 1, 2)"
     )
 
 

@@ -198,8 +198,9 @@ class DeepObliviateClassifier(CheckpointedNet):
     a model is as private after an early stop as before the request; ``epsilon=0`` leaves nothing.
 
     *What it is good for.* Training amplifies small differences whatever one does, so for one
-    person of many the parameters after a request can be as far from exact retraining as before it.
-    That two nets answer alike is no evidence of forgetting either: they did so before.
+    person of many the parameters after a request are mostly as far from exact retraining as before
+    it. That both answer alike is no evidence of forgetting: nets that differ in one person of many
+    do so anyway. A backdoor that somebody brought, and that works no more, is.
 
     *Blocks.* The block of a person depends on their id and the seed only. So blocks are equal and
     have equal shares of every class in expectation: with one row each, the size of a block is

@@ -124,7 +124,8 @@ class SISANetClassifier(CheckpointedNet):
     checkpoint_dir : path or None, default=None
         Where states are kept as files; None keeps them in memory.
     max_memory : int or None, default=None
-        Bytes of states above which they lie in a temporary file without a name.
+        Bytes of states above which they lie in a temporary file without a name. A process that is
+        forked cannot use that file: its first request trains everything again.
     device : str, default="auto"
         "auto" is the GPU where there is one.
     deterministic : bool, default=True

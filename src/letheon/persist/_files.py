@@ -11,6 +11,7 @@ from sklearn.exceptions import NotFittedError
 from letheon.base import exclusive
 from letheon.exceptions import CannotForgetError, CorruptFileError, EnvironmentWarning
 from letheon.state import build, environment, names_of, read_contents, write_file
+from letheon.state._nodes import Instance, Record
 
 KIND = "model"
 
@@ -31,6 +32,9 @@ class FileInfo:
         Bytes on disk.
     classes : tuple of str
         Every class and function that the file names, sorted.
+    trained_with : dict
+        What the model was trained with, as far as it affects results: versions, and for a net the
+        device. Empty where the file does not say.
     """
 
     format: str
@@ -38,6 +42,7 @@ class FileInfo:
     versions: dict[str, str]
     size: int
     classes: tuple[str, ...]
+    trained_with: dict[str, str]
 
 
 def save(model: Any, path: str | os.PathLike[str]) -> None:
@@ -178,4 +183,14 @@ def inspect(path: str | os.PathLike[str]) -> FileInfo:
         versions=contents.versions,
         size=contents.size,
         classes=names,
+        trained_with=_trained_with(contents.tree),
     )
+
+
+def _trained_with(tree: Any) -> dict[str, str]:
+    """Return the model's `environment_` as the tree has it; whatever else is there is left out."""
+    attributes = dict(tree.state.items) if isinstance(tree, Instance) else {}
+    found = attributes.get("environment_")
+    if not isinstance(found, Record):
+        return {}
+    return {name: text for name, text in found.items if isinstance(text, str)}

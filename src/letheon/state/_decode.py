@@ -8,6 +8,7 @@ that it validates.
 
 from collections.abc import Callable, Iterable, Mapping
 from importlib import import_module
+from types import ModuleType
 from typing import Any
 
 from letheon.exceptions import CorruptFileError, StateError, UntrustedClassError
@@ -76,6 +77,11 @@ def trusted_names(trusted: Trusted) -> dict[str, Any]:
     ----------
     trusted : iterable of class, function or str
         A str is a qualified name; it is imported only if the file uses it.
+
+    Raises
+    ------
+    TypeError
+        If something else is in it, such as a whole module.
     """
     if isinstance(trusted, str | type):
         trusted = (trusted,)
@@ -86,6 +92,16 @@ def trusted_names(trusted: Trusted) -> dict[str, Any]:
 
 def _name_of(thing: Any) -> str:
     """Return the name that `Encoder` gives a class or function, local classes included."""
+    if isinstance(thing, ModuleType):
+        name = thing.__name__
+        raise TypeError(
+            f"trusted holds the whole module {name}; name the classes and functions of it that the "
+            f"file may use, such as {name}.Net"
+        )
+    if not (hasattr(thing, "__module__") and hasattr(thing, "__qualname__")):
+        raise TypeError(
+            f"trusted holds {thing!r}; expected classes, functions or their qualified names"
+        )
     return importable_name(thing) or qualified_name(thing)
 
 
@@ -97,12 +113,34 @@ def audit(tree: Node, trusted: Mapping[str, Any]) -> None:
     UntrustedClassError
         Names all that is neither allowed nor trusted.
     """
-    wrong = {name for kind, name in names_in(tree) if not _is_allowed(kind, name, trusted)}
+    wrong = {name: kind for kind, name in names_in(tree) if not _is_allowed(kind, name, trusted)}
     if wrong:
         raise UntrustedClassError(
-            f"the file names {', '.join(sorted(map(repr, wrong)))}, which letheon does not know; "
-            "if you know where the file comes from, pass them as trusted=[...] or register a codec"
+            f"the file names {_listed(wrong)}, which letheon does not know; if you know where the "
+            f"file comes from, {_ways_to_trust(wrong)}{_about_main(wrong)}"
         )
+
+
+def _listed(names: Iterable[str]) -> str:
+    return ", ".join(sorted(map(repr, names)))
+
+
+def _ways_to_trust(wrong: Mapping[str, type]) -> str:
+    coded = [name for name, kind in wrong.items() if kind is Coded]
+    named = [name for name in wrong if name not in coded]
+    ways = [f"pass trusted=[{_listed(named)}]"] if named else []
+    ways += [f"teach it {_listed(coded)} with letheon.state.register_codec"] if coded else []
+    return " and ".join(ways)
+
+
+def _about_main(names: Iterable[str]) -> str:
+    """Say what to do about names that only one script or notebook knows."""
+    if not any(name.startswith("__main__.") for name in names):
+        return ""
+    return (
+        ". __main__ is the script or notebook that fitted the model: define it again in the one "
+        "that loads, or move it into a .py file before fit"
+    )
 
 
 def _is_allowed(kind: type, name: str, trusted: Mapping[str, Any]) -> bool:
@@ -274,7 +312,8 @@ def import_name(name: str) -> Any:
             return found
         break
     raise UntrustedClassError(
-        f"{name!r} cannot be imported here; is the package that defines it installed?"
+        f"{name!r} cannot be imported here"
+        + (_about_main([name]) or "; is the package that defines it installed?")
     )
 
 

@@ -157,9 +157,11 @@ class Encoder:
     def _named(self, value: Any, kind: str) -> Name:
         name = importable_name(value)
         if name is None:
+            name = getattr(value, "__qualname__", value.__name__)
+            called = "a lambda" if value.__name__ == "<lambda>" else f"the {kind} {name!r}"
             raise self._refusal(
-                f"{value!r} has no name by which it can be found again; "
-                f"use a {kind} defined at the top of a module"
+                f"{called} has no name by which it can be found again; "
+                f"use a {kind} defined at the top level of a .py file"
             )
         if not isinstance(value, np.ufunc):
             self.names[value] = None
