@@ -204,7 +204,10 @@ def test_nets_forget_exactly_or_say_how_far_off_they_are(monkeypatch: pytest.Mon
     assert re.search(r"sisa-net: forgot 1 person, 4 rows .* 1 shard, \d stages?; exact", said)
     assert "Equal to a fresh fit without the six: yes" in said
     assert re.search(r"deepobliviate: forgot 1 person, 4 rows .* empirical", said)
-    estimate, truth = map(float, re.findall(r"(?:are|compare:) (\d\S*?)(?: off|\.(?: |$))", said))
+    assert "the sum of absolute differences of all parameters" in said
+    estimate, truth = map(
+        float, re.findall(r"distance (?:of|is) (\d\S*?)(?: from|\.(?: |$))", said)
+    )
     assert (estimate > 0) == (truth > 0)
 
 

@@ -124,10 +124,13 @@ def chosen(request: pytest.FixtureRequest) -> Any:
 def test_whatever_the_caller_chose_products_are_as_fine_as_asked(
     chosen: list[str], coarse: bool
 ) -> None:
-    for device in (CPU, GPU):
+    backends: Any = torch.backends
+    cuda = [backends.cuda.matmul, backends.cudnn.conv, backends.cudnn.rnn]
+    cpu = [backends.mkldnn.matmul, backends.mkldnn.conv, backends.mkldnn.rnn]
+    for device, places in ((CPU, cpu), (GPU, cuda)):
         with products(device, coarse=coarse):
             asked = "tf32" if coarse and device == GPU else "ieee"
-            assert precisions(device) == [asked] * 3
+            assert [place.fp32_precision for place in places] == [asked] * 3
         assert precisions(CPU) + precisions(GPU) == chosen
 
 

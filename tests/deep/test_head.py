@@ -358,8 +358,10 @@ def test_backbones_that_give_something_else(how: str, text: str) -> None:
 def test_mixing_is_seen_though_the_first_rows_are_equal() -> None:
     X, y = table()
     X[:20] = 0.0
+    backbone = Backbone(shouting, arguments=("centred",))
     with pytest.raises(TrainingError, match="people mix"):
-        CertifiedHeadClassifier(Backbone(shouting, arguments=("centred",)), head()).fit(X, y)
+        CertifiedHeadClassifier(backbone, head()).fit(X, y)
+    assert backbone._modules.content is None
 
 
 class Remembering(nn.Module):

@@ -502,7 +502,9 @@ def test_equal_bits_are_claimed_for_equal_libraries_only() -> None:
 
 
 def test_kernels_that_add_in_any_order_are_not_called_equal() -> None:
-    texts = [fitted(make_people(), deterministic=each).guarantee_.reference for each in (0, 1)]
+    texts = [
+        fitted(make_people(), deterministic=each).guarantee_.reference for each in (False, True)
+    ]
     assert ["any order" in text for text in texts] == [True, False]
 
 

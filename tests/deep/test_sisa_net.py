@@ -565,7 +565,7 @@ def test_a_failed_fit_leaves_the_earlier_model_and_its_files(tmp_path: Path) -> 
     model = fitted(people, n_slices=2, checkpoint_dir=tmp_path)
     answers, files = model.predict_proba(people.X), sorted(tmp_path.rglob("*"))
     model.set_params(loss=lambda *given: margin(*given) + 0.0)
-    with pytest.raises(UnsupportedStateError, match="top level of a .py file"):
+    with pytest.raises(UnsupportedStateError, match=r"top level of a \.py file"):
         model.fit(np.ones((4, 2)), [0, 1, 0, 1])
     model.set_params(loss="cross_entropy")
     with pytest.raises(Stop):
