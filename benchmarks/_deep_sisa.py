@@ -132,8 +132,9 @@ def sisa_table(found: list[Sharded], yardstick: Yardstick, singles: int) -> Tabl
         rows.append(
             (
                 each.n_shards, each.n_slices, each.lane_width, people,
-                percent(100 * each.work), each.seconds.wall, times(naive / each.seconds.wall), each.fit, percent(each.accuracy),
-                points(each.accuracy - yardstick.accuracy), percent(each.agrees), same,
+                percent(100 * each.work), each.seconds.wall, times(naive / each.seconds.wall),
+                each.fit, percent(each.accuracy), points(each.accuracy - yardstick.accuracy),
+                percent(each.agrees), same,
             )
         )  # fmt: skip
     note = NOTE.format(recipe=SHARD_RECIPE, singles=singles, naive=naive)

@@ -24,15 +24,15 @@ class Optional(nn.Sequential):
 
 
 def by_name(shape: Any = (3,), n_classes: int = 9) -> nn.Module:
-    return nn.Linear(*shape, n_classes)
+    return nn.Linear(shape[0], n_classes)
 
 
 def by_position(*given: Any) -> nn.Module:
-    return nn.Linear(*given[0], given[1])
+    return nn.Linear(given[0][0], given[1])
 
 
 def half(shape: Any, n_classes: int = 9) -> nn.Module:
-    return nn.Linear(*shape, n_classes)
+    return nn.Linear(shape[0], n_classes)
 
 
 def narrow(shape: Any, n_classes: int) -> nn.Module:
