@@ -142,7 +142,7 @@ class FisherNetClassifier(NetBase):
         Passes over the rows.
     optimizer : {"adam", "sgd", "adamw"} or callable, default="adam"
         By name, or a factory that takes parameters and returns a `torch.optim.Optimizer`.
-    learning_rate, momentum, weight_decay : float
+    learning_rate, momentum, weight_decay : float, default=0.005, 0.9, 0.0
         For optimisers by name; momentum is that of "sgd".
     schedule : {"constant", "cosine", "one-cycle"}, default="constant"
         How the learning rate goes over training.

@@ -15,6 +15,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
+from letheon.convex._quiet import quiet_repr
 from letheon.deep._device import paused, products
 from letheon.deep._module import Template
 from letheon.deep._optim import Step, make_optimizer
@@ -34,6 +35,10 @@ class DeviceData(NamedTuple):
 
     X: Tensor
     y: Tensor
+
+    def __repr__(self) -> str:
+        """Show no rows: a traceback must not spell them out."""
+        return quiet_repr(self)
 
 
 @dataclass(frozen=True)

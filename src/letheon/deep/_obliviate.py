@@ -128,7 +128,7 @@ class DeepObliviateClassifier(CheckpointedNet):
     optimizer : {"sgd", "adam", "adamw"} or callable, default="sgd"
         By name, or a factory that takes parameters and returns a `torch.optim.Optimizer`. It
         starts afresh at every block.
-    learning_rate, momentum, weight_decay : float
+    learning_rate, momentum, weight_decay : float, default=0.05, 0.0, 0.0
         For optimisers by name; momentum is that of "sgd". Residuals fade only with small steps.
     schedule : {"constant", "cosine", "one-cycle"}, default="constant"
         How the learning rate goes over a block.

@@ -1,15 +1,12 @@
 """The path of a net's descent: where it was and which way it went, step by step."""
 
-import mmap
-import os
-import tempfile
 from typing import Any, Self
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from letheon.exceptions import CheckpointError
+from letheon.deep._rooms import mapped_zeros
 
 
 class Path:
@@ -42,7 +39,10 @@ class Path:
         """Return room for a path: on the device, or in a file if it takes more bytes than that."""
         shape = (2, n_steps, size)
         is_large = 4 * int(np.prod(shape, dtype=np.int64)) > max_memory
-        room = _mapped(shape) if is_large else torch.zeros(shape, device=device)
+        if is_large:
+            room = mapped_zeros(shape, "the path", "raise max_memory, or train with larger batches")
+        else:
+            room = torch.zeros(shape, device=device)
         return cls(room[0], room[1], torch.zeros(n_steps, dtype=torch.int64))
 
     def __len__(self) -> int:
@@ -84,22 +84,3 @@ class Path:
 
     def __reduce__(self) -> tuple[Any, tuple[dict[str, Any]]]:
         return type(self)._from_state, (self._to_state(),)
-
-
-def _mapped(shape: tuple[int, int, int]) -> Tensor:
-    """Return zeros in a file without a name, readable by this user only."""
-    n_bytes = 4 * int(np.prod(shape, dtype=np.int64))
-    try:
-        with tempfile.TemporaryFile(prefix="letheon-") as file:
-            if hasattr(os, "posix_fallocate"):
-                # A full disk is an error now, and not a crash when a page is written.
-                os.posix_fallocate(file.fileno(), 0, n_bytes)
-            else:
-                file.truncate(n_bytes)
-            room = mmap.mmap(file.fileno(), n_bytes)
-    except OSError as error:
-        raise CheckpointError(
-            f"cannot keep the {n_bytes} bytes of the path in {tempfile.gettempdir()}: "
-            f"{error.strerror or error}; raise max_memory, or train with larger batches"
-        ) from error
-    return torch.from_numpy(np.frombuffer(room, np.float32).reshape(shape))

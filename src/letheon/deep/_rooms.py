@@ -9,6 +9,7 @@ import os
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
+from math import prod
 from typing import Any, Protocol, Self
 
 import numpy as np
@@ -46,9 +47,12 @@ def _from_bytes(data: bytes, p: int) -> Tensor:
     return flat
 
 
-def _mapped(n: int, p: int) -> Tensor:
-    """Return n rows of zeros in a file without a name, which ends with the process."""
-    n_bytes = 4 * n * p
+def mapped_zeros(shape: tuple[int, ...], what: str, advice: str) -> Tensor:
+    """Return zeros in a file without a name, which only this user reads and ends with the process.
+
+    Raises `CheckpointError` where there is no room for `what`, with some `advice`.
+    """
+    n_bytes = 4 * prod(shape)
     try:
         with tempfile.TemporaryFile(prefix="letheon-") as file:
             if hasattr(os, "posix_fallocate"):
@@ -59,10 +63,14 @@ def _mapped(n: int, p: int) -> Tensor:
             room = mmap.mmap(file.fileno(), n_bytes)
     except OSError as error:
         raise CheckpointError(
-            f"cannot keep {n_bytes} bytes of checkpoints in {tempfile.gettempdir()}: "
-            f"{error.strerror or error}; set checkpoint_dir, or raise max_memory"
+            f"cannot keep {n_bytes} bytes of {what} in {tempfile.gettempdir()}: "
+            f"{error.strerror or error}; {advice}"
         ) from error
-    return torch.from_numpy(np.frombuffer(room, np.float32).reshape(n, p))
+    return torch.from_numpy(np.frombuffer(room, np.float32).reshape(shape))
+
+
+def _mapped(n: int, p: int) -> Tensor:
+    return mapped_zeros((n, p), "checkpoints", "set checkpoint_dir, or raise max_memory")
 
 
 class Stage(Protocol):

@@ -107,7 +107,7 @@ class SISANetClassifier(CheckpointedNet):
     optimizer : {"adam", "sgd", "adamw"} or callable, default="adam"
         By name, or a factory that takes parameters and returns a `torch.optim.Optimizer`. It
         starts afresh at every stage.
-    learning_rate, momentum, weight_decay : float
+    learning_rate, momentum, weight_decay : float, default=0.005, 0.9, 0.0
         For optimisers by name; momentum is that of "sgd".
     schedule : {"constant", "cosine", "one-cycle"}, default="constant"
         How the learning rate goes over a stage.
@@ -221,7 +221,16 @@ class SISANetClassifier(CheckpointedNet):
     def learn(self, X: Any, y: Any, *, ids: Any, callback: Callback | None = None) -> Self:
         """Add rows, as if they had been there from the start, after the rows already held.
 
-        Rows of a known id join that person's shard and slice.
+        Parameters
+        ----------
+        X, y, callback
+            As in `fit`; rows of the shape held. New classes are allowed, and train everything.
+        ids : sequence of int or of str
+            Whose rows they are; those of a known id join that person's shard and slice.
+
+        Returns
+        -------
+        self
         """
         return self._learn(ids, lambda: self._prepare_learn(X, y, ids, callback))
 
