@@ -155,9 +155,8 @@ def points_of(found: list[Sharded], yardstick: Yardstick) -> list[tuple[str, flo
     ]
 
 
-def sisa_verdict(found: list[Sharded]) -> Verdict:
-    """Judge that nothing is left of those who left."""
-    compared = [each for each in found if each.same is not None]
+def sisa_verdict(compared: list[Sharded]) -> Verdict:
+    """Judge that nothing is left of those who left, where a fresh fit was made."""
     n_same = sum(bool(each.same) for each in compared)
     return Verdict(
         "SISA of nets: digest after requests is that of a fresh fit",

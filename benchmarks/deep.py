@@ -153,7 +153,8 @@ class Bench:
                     compare=shape in size.compared,
                 )
         table = shards.sisa_table(found, self.yardstick, size.singles)
-        self.report.add(table, [shards.sisa_verdict(found)])
+        compared = [each for each in found if each.same is not None]
+        self.report.add(table, [shards.sisa_verdict(compared)] if compared else [])
         points = shards.points_of(found, self.yardstick)
         curves = self.report.curves
         curves["trade off"] = [*curves.get("trade off", []), *points]
