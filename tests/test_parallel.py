@@ -106,7 +106,9 @@ def test_every_task_has_one_thread(backend: str, n_jobs: int) -> None:
     before = limits()
     with joblib.parallel_config(backend=backend):
         found = run_tasks(limits, [()] * 4, n_jobs=n_jobs)
-    assert found == [[1] * len(before)] * 4
+    assert len(found) == 4
+    # A worker has loaded what its task needs, this process perhaps more (torch brings OpenMP).
+    assert all(set(each) == {1} for each in found)
     assert limits() == before
 
 
