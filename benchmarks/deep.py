@@ -1,6 +1,6 @@
 """Nets that forget, in numbers: time, agreement, backdoors, stacked shards, memory.
 
-Run ``python benchmarks/deep.py`` (CPU: about 20 minutes on one core), ``--device cuda`` on a machine
+Run ``python benchmarks/deep.py`` (about 20 minutes on one core), ``--device cuda`` on a machine
 with a GPU (about 8 minutes on an H200), or, for a first look, ``--quick`` (under a minute); only
 some sections: ``--only naive,obliviate``. Results go to ``benchmarks/results``. Needs torch.
 ``PYTHONPATH=src`` is enough: the compiled core is not used.
