@@ -6,6 +6,7 @@ new family fills with `_prepare` (may fail, changes nothing, trains replacements
 `_commit` (cannot fail).
 """
 
+import copy
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
@@ -314,6 +315,24 @@ class ForgetMixin:
     def _commit(self, plan: Any) -> Outcome:
         """Put the replacements in place and destroy what saw the rows. Cannot fail."""
         raise NotImplementedError(f"{type(self).__name__} must commit a removal")
+
+
+class InPlaceMixin:
+    """Mixin, before `ForgetMixin`, for models whose requests write into memory that they hold."""
+
+    def __copy__(self) -> Self:
+        """Return a copy with memory of its own for what changes in place."""
+        twin = type(self).__new__(type(self))
+        with exclusive(self):
+            vars(twin).update(vars(self))
+            for name in self._changed_in_place():
+                if name in vars(self):
+                    vars(twin)[name] = copy.copy(vars(self)[name])
+        return twin
+
+    def _changed_in_place(self) -> tuple[str, ...]:
+        """Names of attributes whose memory a request writes into."""
+        raise NotImplementedError(f"{type(self).__name__} must name what changes in place")
 
 
 def _has_directory(model: ForgetMixin) -> bool:

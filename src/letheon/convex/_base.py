@@ -17,6 +17,7 @@ from sklearn.utils.validation import check_consistent_length, column_or_1d
 
 from letheon.base import (
     ForgetMixin,
+    InPlaceMixin,
     Outcome,
     Removal,
     exclusive,
@@ -104,7 +105,7 @@ class Doubts:
         return (GuaranteeWarning(text),) if self.reasons else ()
 
 
-class ConvexBase(ForgetMixin, BaseEstimator):
+class ConvexBase(InPlaceMixin, ForgetMixin, BaseEstimator):
     """A regularised linear model that holds its rows and publishes `model_`."""
 
     # How long training took and why a guarantee was weakened are no part of what was learned.
@@ -341,16 +342,6 @@ class ConvexBase(ForgetMixin, BaseEstimator):
     def _check_input(self, X: Any) -> None:
         require_fitted(self)
         require_features(self, X)
-
-    def __copy__(self) -> Self:
-        """Return a copy with rows of its own: they change in place."""
-        twin = type(self).__new__(type(self))
-        with exclusive(self):
-            vars(twin).update(vars(self))
-            for name in self._changed_in_place():
-                if name in vars(self):
-                    vars(twin)[name] = copy.copy(vars(self)[name])
-        return twin
 
     def _changed_in_place(self) -> tuple[str, ...]:
         """Names of attributes whose memory a request writes into."""

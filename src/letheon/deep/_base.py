@@ -16,10 +16,10 @@ from sklearn.utils.validation import check_consistent_length
 
 from letheon.base import (
     ForgetMixin,
+    InPlaceMixin,
     Outcome,
     Removal,
     changing,
-    exclusive,
     require_fitted,
     require_known,
     warn_all,
@@ -46,7 +46,7 @@ Floats = NDArray[np.float64]
 _ANSWER_BATCH = 4096
 
 
-class NetBase(ClassifierMixin, ForgetMixin, BaseEstimator):
+class NetBase(ClassifierMixin, InPlaceMixin, ForgetMixin, BaseEstimator):
     """A classifier made of one or more nets of one architecture, which holds its rows.
 
     A family writes `_train` (everything from scratch) and `_remove` (a request after which every
@@ -352,16 +352,6 @@ class NetBase(ClassifierMixin, ForgetMixin, BaseEstimator):
     def _environment(self) -> dict[str, str]:
         kernels = "fixed" if self.deterministic else "free"
         return super()._environment() | describe_device(self._device()) | {"kernels": kernels}
-
-    def __copy__(self) -> Self:
-        """Return a copy with rows of its own: they change in place."""
-        twin = type(self).__new__(type(self))
-        with exclusive(self):
-            vars(twin).update(vars(self))
-            for name in self._changed_in_place():
-                if name in vars(self):
-                    vars(twin)[name] = copy.copy(vars(self)[name])
-        return twin
 
     def _changed_in_place(self) -> tuple[str, ...]:
         """Names of attributes whose memory a request writes into."""

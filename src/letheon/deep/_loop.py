@@ -103,7 +103,6 @@ class LoopSettings:
     schedule: str
     loss: str | Loss
     precision: str
-    cuda_graph: bool = True
 
     def row_losses(self, logits: Tensor, targets: Tensor) -> Tensor:
         """Return the loss of every row of one net."""
@@ -274,8 +273,7 @@ class Loop:
 
     @property
     def _uses_graph(self) -> bool:
-        wanted = self._settings.cuda_graph and self._optimizer.can_be_captured
-        return wanted and self.device.type == "cuda"
+        return self._optimizer.can_be_captured and self.device.type == "cuda"
 
     def _step(self, rows: Tensor, weights: Tensor, rates: Tensor, active: Tensor) -> None:
         """Make one step: rows and weights (W, b), learning rates and activity (W,)."""

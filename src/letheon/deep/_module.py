@@ -85,13 +85,6 @@ class Template:
         """Whether the net needs running statistics to answer."""
         return any(isinstance(part, _BatchNorm) for part in self._plain.modules())
 
-    @property
-    def draws(self) -> bool:
-        """Whether training draws random numbers, as far as the module's layers tell."""
-        return any(
-            isinstance(part, nn.modules.dropout._DropoutNd) for part in self._plain.modules()
-        )
-
     def initial(self, lane: int) -> Tensor:
         """Return the parameters that a lane starts from, a function of the seed and its number."""
         module = self._built(lane)
