@@ -4,10 +4,7 @@ Scales of columns are those of the training rows and count as public: a removal 
 them. No table has a column of ones.
 """
 
-import io
-import lzma
 import os
-import tarfile
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -16,14 +13,14 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy import sparse
 
-from benchmarks._data import _bytes, _home, _read_covtype, _split_higgs
+from benchmarks._data import _home, _read_covtype, _split_higgs, as_bytes
+from letheon.datasets import load as load_real
 
 __all__ = ["SETS", "ConvexSet", "load_set"]
 
 Floats = NDArray[np.float64]
 Labels = NDArray[np.int64]
 TEST_SHARE = 0.2
-CIFAR_CLASSES = ("cat", "ship")
 COVTYPE_ROWS = 581_012
 SYN54_TEST = 20_000
 SPARSE_SHAPE = (20_242, 47_236)
@@ -77,17 +74,9 @@ def _mnist38() -> ConvexSet:
     folder = _home() / "mnist"
     if not folder.is_dir():
         return _stand_in("mnist38", 11_982, 1_984, 784, l2=1e-3)
-    X, y = _digits(folder, "train")
-    X_test, y_test = _digits(folder, "t10k")
-    return _normalised("mnist38", X, y, X_test, y_test, 1e-3, "digits 3 and 8")
-
-
-def _digits(folder: Path, part: str) -> tuple[Floats, Labels]:
-    """Return the images of 3 (label 0) and 8 (label 1)."""
-    digits = _bytes(folder / f"{part}-labels-idx1-ubyte.gz", header=8)
-    images = _bytes(folder / f"{part}-images-idx3-ubyte.gz", header=16).reshape(-1, 784)
-    chosen = np.isin(digits, (3, 8))
-    return images[chosen] / 255.0, (digits[chosen] == 8).astype(np.int64)
+    data = load_real("mnist", variant="3-vs-8", folder=_home())
+    X, X_test = as_bytes(data.X) / 255.0, as_bytes(data.X_test) / 255.0
+    return _normalised("mnist38", X, data.y, X_test, data.y_test, 1e-3, "digits 3 and 8")
 
 
 def _covtype() -> ConvexSet:
@@ -144,33 +133,27 @@ def _cifar2() -> ConvexSet:
         return _stand_in("cifar2", 10_000, 2_000, 3_072, l2=1e-3)
     cached = _cache_home() / f"cifar2_{file.stat().st_size}.npz"
     if not cached.is_file():
-        _store(cached, _decoded(file))
+        _store(cached, _decoded())
     with np.load(cached) as arrays:
         X, y, X_test, y_test = (arrays[key] for key in ("X", "y", "X_test", "y_test"))
     note = "cat against ship, JPEG copies, lossy"
     return _normalised("cifar2", X / 255.0, y, X_test / 255.0, y_test, 1e-3, note)
 
 
-def _decoded(file: Path) -> dict[str, NDArray[Any]]:
+def _decoded() -> dict[str, NDArray[Any]]:
     """Return pixels as bytes and labels; cat 0, ship 1."""
-    from PIL import Image
+    data = load_real("cifar-2", folder=_home())
+    return {
+        "X": _colours_last(data.X),
+        "y": data.y,
+        "X_test": _colours_last(data.X_test),
+        "y_test": data.y_test,
+    }
 
-    found: dict[str, list[tuple[bytes, int]]] = {"train": [], "test": []}
-    with lzma.open(file) as packed, tarfile.open(fileobj=packed, mode="r|") as tar:
-        for member in tar:
-            part, _, rest = member.name.partition("/")
-            kind = rest.partition("/")[0]
-            content = tar.extractfile(member) if kind in CIFAR_CLASSES else None
-            if content is not None:
-                image = Image.open(io.BytesIO(content.read())).convert("RGB")
-                found[part].append((image.tobytes(), CIFAR_CLASSES.index(kind)))
-    arrays: dict[str, NDArray[Any]] = {}
-    for part, suffix in (("train", ""), ("test", "_test")):
-        pixels, labels = zip(*found[part], strict=True)
-        order = np.random.default_rng(0).permutation(len(labels))  # the file has class after class
-        arrays[f"X{suffix}"] = np.frombuffer(b"".join(pixels), np.uint8).reshape(-1, 3072)[order]
-        arrays[f"y{suffix}"] = np.array(labels, np.int64)[order]
-    return arrays
+
+def _colours_last(pixels: NDArray[np.float32]) -> NDArray[np.uint8]:
+    images = as_bytes(pixels).reshape(-1, 3, 32, 32)
+    return np.ascontiguousarray(images.transpose(0, 2, 3, 1)).reshape(len(images), -1)
 
 
 def _cache_home() -> Path:

@@ -1,16 +1,17 @@
 """Tables for benchmarks: real ones from ``$LETHEON_DATA``, else made-up ones of the same shape."""
 
-import csv
-import gzip
-import lzma
 import os
 from collections.abc import Callable, Iterable
-from itertools import chain
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
+
+from letheon.datasets import load as load_real
+from letheon.datasets._files import open_text
+from letheon.datasets._income import ADULT, CENSUS, CENSUS_NUMBERS
+from letheon.datasets._tables import Columns, Plan, encode, read_columns
 
 ROOT = Path(__file__).resolve().parents[1]
 SHAPES = {"adult": (45222, 104, 2), "covtype": (15000, 54, 7), "mnist": (60000, 784, 10)}
@@ -58,34 +59,31 @@ def _synthetic(name: str) -> Data:
 
 
 def _read_mnist(folder: Path) -> tuple[NDArray[np.float64], NDArray[Any]]:
-    images = _bytes(folder / "train-images-idx3-ubyte.gz", header=16)
-    labels = _bytes(folder / "train-labels-idx1-ubyte.gz", header=8)
-    return images.reshape(-1, 784) / 255.0, labels.astype(np.int64)
+    data = load_real("mnist", folder=folder.parent)
+    return as_bytes(data.X) / 255.0, data.y
 
 
-def _bytes(file: Path, *, header: int) -> NDArray[np.uint8]:
-    return np.frombuffer(gzip.decompress(file.read_bytes()), np.uint8)[header:]
+def as_bytes(pixels: NDArray[np.float32]) -> NDArray[np.uint8]:
+    """Return pixels from 0 to 1 as the bytes they were in the file."""
+    return np.rint(pixels * 255).astype(np.uint8)
 
 
 def _read_covtype(folder: Path) -> tuple[NDArray[np.float64], NDArray[Any]]:
-    with gzip.open(folder / "covtype.random15k.csv.gz", "rt") as lines:
-        table = np.loadtxt(lines, delimiter=",", skiprows=1)
-    X = table[:, :-1]
+    data = load_real("covtype", folder=folder.parent)
+    X = data.X.astype(np.float64)
     X[:, :10] = _standardised(X[:, :10])  # the other columns are indicators
-    return X, table[:, -1].astype(np.int64)
+    return X, data.y + 1
 
 
 def _read_adult(folder: Path) -> tuple[NDArray[np.float64], NDArray[Any]]:
-    records = []
-    for name in ("adult.data.gz", "adult.test.gz"):
-        with gzip.open(folder / name, "rt") as lines:
-            records += [r for r in csv.reader(lines, skipinitialspace=True) if len(r) == 15]
-    table = np.array([r for r in records if "?" not in r])
-    numeric = [0, 2, 4, 10, 11, 12]
-    words = [i for i in range(14) if i not in numeric]
-    parts = [_standardised(table[:, numeric].astype(float))]
-    parts += [(table[:, [i]] == np.unique(table[:, i])).astype(float) for i in words]
-    return np.hstack(parts), np.char.startswith(table[:, 14], ">50K").astype(np.int64)
+    data = load_real("adult", folder=folder.parent)
+    X = np.vstack([data.X, data.X_test]).astype(np.float64)
+    lacking = [i for i, name in enumerate(data.feature_names) if name.endswith("=missing")]
+    complete = ~X[:, lacking].any(axis=1)
+    X = np.delete(X[complete], lacking, axis=1)
+    X[:, :6] = _standardised(X[:, :6])  # the other columns are indicators
+    X = np.ascontiguousarray(X[:, X.any(axis=0)])
+    return X, np.concatenate([data.y, data.y_test])[complete]
 
 
 def _standardised(X: NDArray[np.float64]) -> NDArray[np.float64]:
@@ -164,73 +162,53 @@ def made_up(n_rows: int, n_test: int, *, n_features: int, seed: int) -> Split:
 
 
 def _split_adult(folder: Path) -> Split:
-    numeric = [0, 2, 10, 11, 12]
-    words = [1, 3, 5, 6, 7, 8, 9, 13]  # 4 repeats education in numbers
-    with gzip.open(folder / "adult.data.gz", "rt") as lines:
-        rows = (row for row in csv.reader(lines, skipinitialspace=True) if len(row) == 15)
-        X, kept = _encoded(rows, numeric, words, [14])
-    return _shuffled("adult", X, (kept[:, 0] == ">50K").astype(np.int64))
+    # The numbers of years in school repeat the words for them.
+    numeric = ["age", "fnlwgt", "capital-gain", "capital-loss", "hours-per-week"]
+    table = _table(folder / "adult.data.gz", names=ADULT)
+    X = _encoded(table, numeric, [*numeric, "education-num", "income"])
+    return _shuffled("adult", X, _is(table, "income", ">50K"))
 
 
 def _split_higgs(folder: Path) -> Split:
-    with gzip.open(folder / "higgs.csv.gz", "rt") as lines:
-        table = np.loadtxt(lines, delimiter=",", skiprows=1)
-    return _shuffled("higgs", table[:, :-1].astype(np.float32), table[:, -1].astype(np.int64))
+    data = load_real("higgs", folder=folder.parent)
+    return _shuffled("higgs", data.X, data.y)
 
 
 def _split_census(folder: Path) -> Split:
-    numeric = [0, 5, 16, 17, 18, 30, 39]
-    words = [i for i in range(41) if i not in numeric and i != 24]  # 24 is a sampling weight
-    with (
-        lzma.open(folder / "census-income.data.xz", "rt") as train,
-        lzma.open(folder / "census-income.test.xz", "rt") as test,
-    ):
-        rows = csv.reader(chain(train, test), skipinitialspace=True)
-        X, kept = _encoded(rows, numeric, words, [41])
-    y = (kept[:, 0] == "50000+.").astype(np.int64)
-    return Split(
-        "census", X[:_CENSUS_TRAIN], y[:_CENSUS_TRAIN], X[_CENSUS_TRAIN:], y[_CENSUS_TRAIN:]
+    train, test = (
+        _table(folder / f"census-income.{part}.xz", names=CENSUS) for part in ("data", "test")
     )
+    table = train + test
+    X = _encoded(table, CENSUS_NUMBERS, [*CENSUS_NUMBERS, "instance weight", "income"])
+    y, n = _is(table, "income", "50000+."), len(train)
+    return Split("census", X[:n], y[:n], X[n:], y[n:])
 
 
 def _split_diabetes(folder: Path) -> Split:
-    with gzip.open(folder / "diabetic_data.csv.gz", "rt") as lines:
-        rows = csv.reader(lines)
-        places = {name: i for i, name in enumerate(next(rows))}
-        kept_names = ("readmitted", "patient_nbr")
-        skipped = {"encounter_id", *kept_names, *_DIABETES_NUMBERS}
-        X, kept = _encoded(
-            rows,
-            [places[name] for name in _DIABETES_NUMBERS],
-            [i for name, i in places.items() if name not in skipped],
-            [places[name] for name in kept_names],
-        )
-    y, people = (kept[:, 0] != "NO").astype(np.int64), kept[:, 1].astype(np.int64)
+    table = _table(folder / "diabetic_data.csv.gz")
+    skipped = ["encounter_id", "patient_nbr", "readmitted", *_DIABETES_NUMBERS]
+    X = _encoded(table, _DIABETES_NUMBERS, skipped)
+    y, people = 1 - _is(table, "readmitted", "NO"), table["patient_nbr"].map(int, np.int64)
     order = np.random.default_rng(0).permutation(np.unique(people))
     train = np.isin(people, order[: int(0.8 * len(order))])
     return Split("diabetes", X[train], y[train], X[~train], y[~train], people[train])
 
 
-def _encoded(
-    rows: Iterable[list[str]], numeric: list[int], words: list[int], kept: list[int]
-) -> tuple[NDArray[np.float32], NDArray[Any]]:
-    """Return numbers as they are (NaN where there is none), one column per word, and texts."""
-    numbers, codes, texts = [], [], []
-    books: list[dict[str, int]] = [{} for _ in words]
-    for row in rows:
-        numbers.append([_number(row[i]) for i in numeric])
-        codes.append(
-            [book.setdefault(row[i], len(book)) for book, i in zip(books, words, strict=True)]
-        )
-        texts.append([row[i] for i in kept])
-    starts = np.cumsum([len(numeric), *map(len, books)])
-    X = np.zeros((len(numbers), starts[-1]), np.float32)
-    X[:, : len(numeric)] = numbers
-    for book, start, column in zip(books, starts[:-1], np.array(codes).T, strict=True):
-        # Columns of one word list stand in the order of the words, not of their first mention.
-        rank = np.argsort(np.argsort(list(book)))
-        X[np.arange(len(X)), start + rank[column]] = 1
-    return X, np.array(texts)
+def _table(file: Path, names: tuple[str, ...] | None = None) -> Columns:
+    with open_text(file) as lines:
+        return read_columns(lines, names=names)
+
+
+def _is(table: Columns, column: str, text: str) -> NDArray[np.int64]:
+    found: NDArray[np.int64] = table[column].map(text.__eq__, np.int64)
+    return found
+
+
+def _encoded(table: Columns, numeric: Iterable[str], skipped: Iterable[str]) -> NDArray[np.float32]:
+    """Return numbers as they are (NaN where there is none), and one column per word."""
+    words = [name for name in table.columns if name not in set(skipped)]
+    plan = Plan({name: (name, _number) for name in numeric}, {name: (name, str) for name in words})
+    return encode(table, plan, "one-hot")[0]
 
 
 def _number(text: str) -> float:
@@ -255,7 +233,6 @@ _SPLITS: dict[str, Callable[[Path], Split]] = {
     "census": _split_census,
     "diabetes": _split_diabetes,
 }
-_CENSUS_TRAIN = 199_523  # rows of the training file
 _DIABETES_NUMBERS = (
     "time_in_hospital", "num_lab_procedures", "num_procedures", "num_medications",
     "number_outpatient", "number_emergency", "number_inpatient", "diag_1", "diag_2", "diag_3",

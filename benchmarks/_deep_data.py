@@ -1,16 +1,13 @@
 """Images for the nets: MNIST and CIFAR-10 as bytes, or made-up ones of the same shape."""
 
-import io
-import lzma
-import tarfile
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from benchmarks._data import _bytes, _home
+from benchmarks._data import _home, as_bytes
+from letheon.datasets import load as load_real
 
 __all__ = ["LOSSY", "Backdoor", "ImageSet", "load_images", "plant"]
 
@@ -59,45 +56,19 @@ def load_images(name: str) -> ImageSet:
 
 
 def _mnist(folder: Path) -> ImageSet:
-    if not folder.is_dir():
-        return _stand_in("mnist")
-    parts: list[Any] = []
-    for part in ("train", "t10k"):
-        images = _bytes(folder / f"{part}-images-idx3-ubyte.gz", header=16)
-        labels = _bytes(folder / f"{part}-labels-idx1-ubyte.gz", header=8)
-        parts += [images.reshape(-1, 28, 28), labels.astype(np.int64)]
-    return ImageSet("mnist", *parts)
+    return _images("mnist", "mnist", (28, 28)) if folder.is_dir() else _stand_in("mnist")
 
 
 def _cifar10(folder: Path) -> ImageSet:
-    file = folder / "cifar10_jpeg.tar.xz"
-    if not file.is_file():
+    if not (folder / "cifar10_jpeg.tar.xz").is_file():
         return _stand_in("cifar10")
-    found: dict[str, list[tuple[str, bytes]]] = {"train": [], "test": []}
-    with lzma.open(file) as packed, tarfile.open(fileobj=packed, mode="r|") as tar:
-        for member in tar:
-            content = tar.extractfile(member) if member.isfile() else None
-            if content is not None:
-                part, kind, _ = member.name.split("/")
-                found[part].append((kind, content.read()))
-    kinds = sorted({kind for kind, _ in found["train"]})
-    parts = [_decoded(found[part], kinds) for part in ("train", "test")]
-    return ImageSet("cifar10", *parts[0], *parts[1], "JPEG copies, lossy")
+    return _images("cifar10", "cifar-10", (3, 32, 32))
 
 
-def _decoded(files: list[tuple[str, bytes]], kinds: list[str]) -> tuple[Bytes, Labels]:
-    """Return pixels, channels first, and labels, shuffled: the file has class after class."""
-    with ThreadPoolExecutor(8) as pool:
-        images = np.stack(list(pool.map(_pixels, (content for _, content in files))))
-    labels = np.array([kinds.index(kind) for kind, _ in files], np.int64)
-    order = np.random.default_rng(0).permutation(len(labels))
-    return np.ascontiguousarray(images.transpose(0, 3, 1, 2)[order]), labels[order]
-
-
-def _pixels(content: bytes) -> Bytes:
-    from PIL import Image
-
-    return np.asarray(Image.open(io.BytesIO(content)).convert("RGB"))
+def _images(name: str, real_name: str, shape: tuple[int, ...]) -> ImageSet:
+    data = load_real(real_name, folder=_home())
+    X, X_test = (as_bytes(each).reshape(-1, *shape) for each in (data.X, data.X_test))
+    return ImageSet(name, X, data.y, X_test, data.y_test, data.note)
 
 
 def _stand_in(name: str) -> ImageSet:

@@ -2,19 +2,15 @@
 
 import json
 import os
-import platform
 import time
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict, dataclass, field
-from importlib.metadata import version
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
-import scipy.special  # noqa: F401 - loads the BLAS that scipy brings, so that it is listed
-import threadpoolctl
 
-LIBRARIES = ("numpy", "scipy", "scikit-learn", "joblib", "threadpoolctl", "narwhals")
+from letheon.bench import Table, describe_machine
 
 __all__ = ["Report", "Seconds", "Table", "Verdict", "mean_interval", "timed"]
 
@@ -57,64 +53,6 @@ class Verdict:
         return f"{word}  {self.what}: {self.reached} (required: {self.required})"
 
 
-@dataclass(frozen=True)
-class Table:
-    """A titled table of texts and numbers."""
-
-    title: str
-    columns: tuple[str, ...]
-    rows: list[tuple[Any, ...]]
-    note: str = ""
-
-    def lines(self) -> Iterable[str]:
-        """Yield the table in Markdown, which reads well as plain text too."""
-        cells = [self.columns, *([_cell(value) for value in row] for row in self.rows)]
-        widths = [max(len(row[i]) for row in cells) for i in range(len(self.columns))]
-        yield f"## {self.title}"
-        yield ""
-        for number, row in enumerate(cells):
-            padded = (text.ljust(width) for text, width in zip(row, widths, strict=True))
-            yield f"| {' | '.join(padded)} |"
-            if number == 0:
-                yield f"|{'|'.join('-' * (width + 2) for width in widths)}|"
-        if self.note:
-            yield ""
-            yield self.note
-
-
-def _cell(value: Any) -> str:
-    return f"{value:.4g}" if isinstance(value, float) else str(value)
-
-
-def _machine() -> dict[str, Any]:
-    """Describe the machine without naming it: processor, memory, versions, BLAS kernels."""
-    kernels = {
-        f"{info['internal_api']} {info['version']} ({info.get('architecture')})"
-        for info in threadpoolctl.threadpool_info()
-        if info["user_api"] == "blas"
-    }
-    load = os.getloadavg()[0]
-    return {
-        "processor": _processor(),
-        "cores": os.cpu_count(),
-        "memory_gib": round(os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 2**30, 1),
-        "system": f"{platform.system()} {platform.machine()}",
-        "python": platform.python_version(),
-        **{name: version(name) for name in LIBRARIES},
-        "blas": sorted(kernels),
-        "load_at_start": f"{load:.2f} (1-minute average; other work on the machine adds noise)",
-    }
-
-
-def _processor() -> str:
-    cpuinfo = Path("/proc/cpuinfo")
-    if cpuinfo.exists():
-        for line in cpuinfo.read_text(encoding="utf-8").splitlines():
-            if line.startswith("model name"):
-                return line.partition(":")[2].strip()
-    return platform.processor() or platform.machine()
-
-
 @dataclass
 class Report:
     """Everything one run found out; printed as it comes."""
@@ -122,7 +60,7 @@ class Report:
     title: str
     settings: dict[str, Any]
     file: Path
-    machine: dict[str, Any] = field(default_factory=_machine)
+    machine: dict[str, Any] = field(default_factory=describe_machine)
     verdicts: list[Verdict] = field(default_factory=list)
     tables: list[Table] = field(default_factory=list)
 
@@ -155,14 +93,7 @@ class Report:
             "machine": self.machine,
             "settings": self.settings,
             "verdicts": [asdict(verdict) for verdict in self.verdicts],
-            "tables": [
-                {
-                    "title": table.title,
-                    "note": table.note,
-                    "rows": [dict(zip(table.columns, row, strict=True)) for row in table.rows],
-                }
-                for table in self.tables
-            ],
+            "tables": [table.to_dict() for table in self.tables],
         }
 
     def _markdown(self) -> Iterable[str]:

@@ -23,9 +23,18 @@ requests and observers that the claim covers, and the parameters that trade spee
 
 - *strong* / *weak*: how the time of an update grows along a sequence of requests (survey,
   Definition 11).
+- *needs*: what the method rests on (survey, Table 2). The classes bring losses that have it; it
+  matters to whoever has a loss of their own. See [choosing a method](choosing.md).
+- Every method answers one request of many people at less than many requests of one.
 - *oblivious* / *adaptive* and *latest-only*: see [the contract](contract.md#oblivious-requests).
 
 """
+
+CERTIFICATES = {
+    "exact": "equal digests",
+    "certified": "(epsilon, delta)",
+    "empirical": "measured, not proved",
+}
 
 
 def methods() -> dict[str, tuple[MethodFacts, list[str]]]:
@@ -52,8 +61,8 @@ def summary() -> str:
 
 def page() -> str:
     """Return the whole page: the table, then every definition text with its SHA-256."""
-    titles = ["method", "applicability", "properties", "certificate", "requests", "observer"]
-    titles += ["speed parameters", "assurance parameters"]
+    titles = ["method", "applicability", "family", "tasks", "needs", "properties", "certificate"]
+    titles += ["requests", "observer", "speed parameters", "assurance parameters"]
     lines = [f"| {' | '.join(titles)} |", "|---" * len(titles) + "|"]
     lines += [_row(facts) for facts, _ in methods().values()]
     return (
@@ -62,13 +71,8 @@ def page() -> str:
 
 
 def _kind(facts: MethodFacts) -> str:
-    if facts.exact:
-        return "exact"
-    if "head" in facts.certifiability_parameters:
-        return "certified, as its head is"
-    # An epsilon without a delta is not that of a certificate: DeepObliviate's bounds a slope.
-    is_certified = {"epsilon", "delta"} <= set(facts.certifiability_parameters)
-    return "certified" if is_certified else "empirical"
+    of_head = ", as its head is" if "head" in facts.certifiability_parameters else ""
+    return f"{facts.certificate}{of_head}"
 
 
 def _requests(facts: MethodFacts) -> str:
@@ -84,8 +88,11 @@ def _row(facts: MethodFacts) -> str:
     cells = [
         f"[{facts.method}](#{facts.method})",
         facts.applicability,
+        ", ".join(facts.families),
+        ", ".join(facts.tasks),
+        _codes(facts.needs),
         f"{_kind(facts)}, {facts.strength}",
-        "exact: equal digests" if facts.exact else "see the guarantee",
+        CERTIFICATES[facts.certificate],
         _requests(facts),
         facts.releases,
         _codes(facts.efficiency_parameters),

@@ -509,7 +509,11 @@ class Estimate(NaiveUnlearner):
     """A step whose removal is approximate."""
 
     facts: ClassVar[MethodFacts] = replace(
-        NaiveUnlearner.facts, exact=False, requests="adaptive", releases="every-version"
+        NaiveUnlearner.facts,
+        exact=False,
+        certificate="empirical",
+        requests="adaptive",
+        releases="every-version",
     )
 
 

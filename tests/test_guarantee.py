@@ -5,9 +5,38 @@ import hashlib
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
+import letheon
 from letheon import ForgetPipeline, NaiveUnlearner, SISAClassifier, SISARegressor
-from letheon.guarantee import Guarantee
+from letheon.guarantee import FAMILIES, KINDS, NEEDS, TASKS, Guarantee, MethodFacts
+
+METHODS = {
+    "CertifiedHeadClassifier": "certified",
+    "DaREForestClassifier": "exact",
+    "DaREForestRegressor": "exact",
+    "DeepObliviateClassifier": "empirical",
+    "DeltaGradClassifier": "empirical",
+    "DeltaGradNetClassifier": "empirical",
+    "DescentToDeleteClassifier": "certified",
+    "FisherClassifier": "certified",
+    "FisherNetClassifier": "empirical",
+    "ForgetPipeline": "exact",
+    "InfluenceClassifier": "certified",
+    "InfluenceRegressor": "certified",
+    "NaiveUnlearner": "exact",
+    "SISAClassifier": "exact",
+    "SISANetClassifier": "exact",
+    "SISARegressor": "exact",
+}
+NETS = {
+    "CertifiedHeadClassifier",
+    "DeepObliviateClassifier",
+    "DeltaGradNetClassifier",
+    "FisherNetClassifier",
+    "SISANetClassifier",
+}
 
 
 def claim(**changes: Any) -> Guarantee:
@@ -90,3 +119,78 @@ def test_definition_and_its_hash(method: Any) -> None:
 def test_declared_parameters_exist(method: Any) -> None:
     named = {*method.facts.efficiency_parameters, *method.facts.certifiability_parameters}
     assert named <= set(method(None).get_params(deep=False))
+
+
+def declare(**changes: Any) -> MethodFacts:
+    plain = {
+        "method": "mine",
+        "applicability": "anything",
+        "exact": True,
+        "strength": "strong",
+        "efficiency_parameters": (),
+        "certifiability_parameters": (),
+        "requests": "oblivious",
+        "releases": "latest-only",
+        "state_holds_rows": True,
+        "definition_text": "**Claim.** None.",
+    }
+    return MethodFacts(**{**plain, **changes})
+
+
+def facts_of(name: str) -> MethodFacts:
+    if name in NETS:
+        pytest.importorskip("torch")
+    facts: MethodFacts = getattr(letheon, name).facts
+    return facts
+
+
+def test_every_method_of_letheon_is_listed_here() -> None:
+    ends = ("Classifier", "Regressor", "Unlearner", "Pipeline")
+    assert {name for name in letheon.__all__ if name.endswith(ends)} == set(METHODS)
+
+
+@pytest.mark.parametrize("name", METHODS)
+def test_methods_say_whom_they_serve(name: str) -> None:
+    facts = facts_of(name)
+    assert facts.certificate == METHODS[name]
+    assert facts.families == (("net",) if name in NETS else facts.families)
+    task = "regression" if name.endswith("Regressor") else "classification"
+    assert task in facts.tasks
+    assert facts.families
+    assert facts.batches
+
+
+@given(exact=st.booleans(), certificate=st.sampled_from([None, *KINDS]))
+def test_exact_and_certificate_never_contradict(exact: bool, certificate: Any) -> None:
+    if certificate is not None and exact != (certificate == "exact"):
+        with pytest.raises(ValueError, match="contradict"):
+            declare(exact=exact, certificate=certificate)
+        return
+    made = declare(exact=exact, certificate=certificate)
+    assert made.exact == (made.certificate == "exact")
+    assert made.certificate == (certificate or ("exact" if exact else "empirical"))
+    assert dataclasses.replace(made) == made
+
+
+@pytest.mark.parametrize(
+    ("name", "allowed"), [("families", FAMILIES), ("tasks", TASKS), ("needs", tuple(NEEDS))]
+)
+def test_facts_speak_in_known_words(name: str, allowed: tuple[str, ...]) -> None:
+    assert getattr(declare(**{name: allowed}), name) == allowed
+    with pytest.raises(ValueError, match=f"{name}='wooden' is not one of"):
+        declare(**{name: ("wooden",)})
+
+
+def test_facts_without_the_new_words_stay_valid() -> None:
+    old = declare(exact=False)
+    assert (old.families, old.tasks, old.needs, old.batches) == ((), (), (), False)
+    assert old.certificate == "empirical"
+
+
+def test_a_pipeline_is_as_good_as_its_weakest_step() -> None:
+    scaler = ("scale", NaiveUnlearner(None))
+    linear = letheon.InfluenceClassifier()
+    mixed = ForgetPipeline([scaler, ("model", linear)]).facts
+    assert (mixed.exact, mixed.certificate) == (False, "certified")
+    assert (mixed.families, mixed.needs) == (linear.facts.families, linear.facts.needs)
+    assert ForgetPipeline([scaler, ("model", NaiveUnlearner(None))]).facts.certificate == "exact"

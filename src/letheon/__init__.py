@@ -30,9 +30,11 @@ if TYPE_CHECKING:
         FisherNetClassifier,
         SISANetClassifier,
     )
+    from letheon.evaluation import Evaluation, evaluate
     from letheon.forest import DaREForestClassifier, DaREForestRegressor
     from letheon.guarantee import Guarantee, MethodFacts
     from letheon.measures import Measure
+    from letheon.monitor import Monitor
     from letheon.naive import NaiveUnlearner
     from letheon.persist import load, save
     from letheon.receipt import Receipt
@@ -49,6 +51,7 @@ __all__ = [
     "DeltaGradClassifier",
     "DeltaGradNetClassifier",
     "DescentToDeleteClassifier",
+    "Evaluation",
     "FisherClassifier",
     "FisherNetClassifier",
     "ForgetMixin",
@@ -58,12 +61,14 @@ __all__ = [
     "InfluenceRegressor",
     "Measure",
     "MethodFacts",
+    "Monitor",
     "NaiveUnlearner",
     "Receipt",
     "SISAClassifier",
     "SISANetClassifier",
     "SISARegressor",
     "__version__",
+    "evaluate",
     "forget",
     "load",
     "save",
@@ -79,6 +84,7 @@ _EXPORTS = {
     "DeltaGradClassifier": "letheon.convex",
     "DeltaGradNetClassifier": "letheon.deep",
     "DescentToDeleteClassifier": "letheon.convex",
+    "Evaluation": "letheon.evaluation",
     "FisherClassifier": "letheon.convex",
     "FisherNetClassifier": "letheon.deep",
     "ForgetMixin": "letheon.base",
@@ -88,11 +94,13 @@ _EXPORTS = {
     "InfluenceRegressor": "letheon.convex",
     "Measure": "letheon.measures",
     "MethodFacts": "letheon.guarantee",
+    "Monitor": "letheon.monitor",
     "NaiveUnlearner": "letheon.naive",
     "Receipt": "letheon.receipt",
     "SISAClassifier": "letheon.sharded",
     "SISANetClassifier": "letheon.deep",
     "SISARegressor": "letheon.sharded",
+    "evaluate": "letheon.evaluation",
     "forget": "letheon.compose",
     "load": "letheon.persist",
     "save": "letheon.persist",
@@ -102,20 +110,26 @@ _EXPORTS = {
 _MODULES = frozenset(
     {
         "base",
+        "bench",
         "checks",
         "compose",
         "convex",
+        "datasets",
         "deep",
+        "evaluation",
         "exceptions",
         "forest",
         "guarantee",
         "measures",
+        "monitor",
         "naive",
         "parallel",
         "persist",
+        "plot",
         "receipt",
         "rows",
         "seeds",
+        "select",
         "sharded",
         "state",
     }

@@ -22,7 +22,7 @@ from sklearn.utils.validation import check_is_fitted
 
 from letheon.base import ForgetMixin, Outcome, Removal, exclusive, locate_in
 from letheon.exceptions import CannotForgetError, CheckpointWarning, warn_caller
-from letheon.guarantee import Guarantee, MethodFacts
+from letheon.guarantee import KINDS, Guarantee, Kind, MethodFacts
 from letheon.inner import (
     controlled,
     inherit_tags,
@@ -171,8 +171,20 @@ class _PipelineFacts:
             return self._general
         steps = [step.facts for _, step in pipeline.steps if isinstance(step, ForgetMixin)]
         last = steps[-1] if steps else self._general
-        exact = all(facts.exact for facts in steps)
-        return replace(self._general, exact=exact, requests=last.requests, releases=last.releases)
+        # A pipeline is no better than the weakest of its steps.
+        kinds: list[Kind] = [facts.certificate for facts in steps]
+        weakest: Kind = max(kinds, key=KINDS.index, default="exact")
+        return replace(
+            self._general,
+            exact=weakest == "exact",
+            certificate=weakest,
+            requests=last.requests,
+            releases=last.releases,
+            families=last.families,
+            tasks=last.tasks,
+            needs=last.needs,
+            batches=last.batches,
+        )
 
 
 class ForgetPipeline(ForgetMixin, MetaEstimatorMixin, BaseEstimator):
@@ -224,6 +236,10 @@ class ForgetPipeline(ForgetMixin, MetaEstimatorMixin, BaseEstimator):
         releases="latest-only",
         state_holds_rows=True,
         definition_name="pipeline",
+        families=("any",),
+        tasks=("classification", "regression"),
+        certificate="exact",
+        batches=True,
     )
 
     fitted_: FittedSteps

@@ -7,6 +7,7 @@
     ├── IdsLengthError        (ValueError)   not one id per row
     ├── AssumptionError       (ValueError)   what a guarantee rests on does not hold
     ├── TrainingError         (ValueError)   a net diverged, or is not one that can be trained
+    ├── NoCandidateError      (ValueError)   no method is within the tolerances
     ├── ForgetError
     │   ├── UnknownIdError    (LookupError)  nobody of that id is held
     │   ├── EmptyModelError   (ValueError)   nothing left that `fit` would accept
@@ -54,6 +55,7 @@ __all__ = [
     "LetheonError",
     "LetheonWarning",
     "NewerFormatError",
+    "NoCandidateError",
     "NotFittedError",
     "PrecisionWarning",
     "ShardingWarning",
@@ -83,6 +85,10 @@ class AssumptionError(LetheonError, ValueError):
 
 class TrainingError(LetheonError, ValueError):
     """A net diverged, or does not have the form that training needs; nothing was changed."""
+
+
+class NoCandidateError(LetheonError, ValueError):
+    """No method that was compared is within the tolerances; the text says who failed in what."""
 
 
 class ForgetError(LetheonError):

@@ -3,15 +3,35 @@
 import hashlib
 from dataclasses import dataclass, replace
 from importlib import resources
-from typing import Literal, Self
+from typing import Any, Literal, Self, get_args
 
 Kind = Literal["exact", "certified", "empirical"]
 Requests = Literal["oblivious", "adaptive"]
 Releases = Literal["latest-only", "every-version", "labels-only"]
+Family = Literal["any", "linear", "forest", "net"]
+Task = Literal["classification", "regression"]
 
+FAMILIES: tuple[Family, ...] = get_args(Family)
+TASKS: tuple[Task, ...] = get_args(Task)
 KINDS = ("exact", "certified", "empirical")
 REQUESTS = ("oblivious", "adaptive")
 RELEASES = ("latest-only", "every-version", "labels-only")
+
+# What a method may need of the loss and of training (survey, Table 2), in words.
+NEEDS: dict[str, str] = {
+    "strongly-convex": "a strongly convex loss",
+    "smooth": "a smooth loss",
+    "lipschitz-hessian": "a Hessian that is Lipschitz",
+    "bounded-gradients": "gradients with a known bound",
+    "locally-quadratic": "a loss that is quadratic near its minimum",
+    "sum-over-rows": "a loss that is a sum over rows",
+    "gradient-descent": "training by plain gradient descent",
+    "incremental-training": "training that can go on from a saved state",
+    "frozen-backbone": "a backbone that never saw the rows",
+}
+
+# Makes a default that depends on another field possible, without a type that admits None.
+_FROM_EXACT: Any = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -101,6 +121,18 @@ class MethodFacts:
         proof or reference.
     definition_text : str or None
         The definition text itself, for a method that lives outside letheon.
+    families : tuple of {"any", "linear", "forest", "net"}
+        Kinds of model it serves. Empty: not stated.
+    tasks : tuple of {"classification", "regression"}
+        What its models can learn. Empty: not stated.
+    needs : tuple of str
+        Properties of the loss and of training that it rests on, keys of `NEEDS`. The classes of
+        letheon bring losses that have them.
+    certificate : {"exact", "certified", "empirical"}
+        The strongest kind of guarantee that a model of this method may have. By default "exact"
+        or "empirical", as `exact` says; it is "exact" if and only if `exact` is true.
+    batches : bool
+        Whether one request of many people is cheaper than many requests of one.
     """
 
     method: str
@@ -114,11 +146,26 @@ class MethodFacts:
     state_holds_rows: bool
     definition_name: str = ""
     definition_text: str | None = None
+    families: tuple[Family, ...] = ()
+    tasks: tuple[Task, ...] = ()
+    needs: tuple[str, ...] = ()
+    certificate: Kind = _FROM_EXACT
+    batches: bool = False
 
     def __post_init__(self) -> None:
-        """Require one definition text."""
+        """Require one definition text, known words, and a certificate that fits `exact`."""
         if bool(self.definition_name) == bool(self.definition_text):
             raise ValueError("give definition_name (a text of letheon's) or definition_text")
+        for name, allowed in (("families", FAMILIES), ("tasks", TASKS), ("needs", tuple(NEEDS))):
+            for word in getattr(self, name):
+                _one_of(name, word, allowed)
+        if self.certificate is _FROM_EXACT:
+            object.__setattr__(self, "certificate", "exact" if self.exact else "empirical")
+        _one_of("certificate", self.certificate, KINDS)
+        if self.exact != (self.certificate == "exact"):
+            raise ValueError(
+                f"exact={self.exact} and certificate={self.certificate!r} contradict each other"
+            )
 
     @property
     def definition(self) -> str:

@@ -98,6 +98,10 @@ class NaiveUnlearner(ForgetMixin, MetaEstimatorMixin, BaseEstimator):
         releases="latest-only",
         state_holds_rows=True,
         definition_name="naive",
+        families=("any",),
+        tasks=("classification", "regression"),
+        certificate="exact",
+        batches=True,
     )
 
     estimator_: Any

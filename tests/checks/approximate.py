@@ -36,6 +36,7 @@ class _Newton(ForgetMixin, BaseEstimator):
         releases="latest-only",
         state_holds_rows=True,
         definition_text=_DEFINITION,
+        certificate="empirical",
     )
     rows_: Rows
     coef_: Floats

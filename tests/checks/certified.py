@@ -48,6 +48,7 @@ class _Lazy(ForgetMixin, BaseEstimator):
         releases="latest-only",
         state_holds_rows=True,
         definition_text=_DEFINITION,
+        certificate="certified",
     )
     rows_: Rows
     state_: Sealed

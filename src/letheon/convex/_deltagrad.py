@@ -40,6 +40,11 @@ FACTS = MethodFacts(
     releases="latest-only",
     state_holds_rows=True,
     definition_name="deltagrad",
+    families=("linear",),
+    tasks=("classification",),
+    needs=("strongly-convex", "smooth", "gradient-descent"),
+    certificate="empirical",
+    batches=True,
 )
 
 _REFERENCE = "Wu et al. 2020 (an accuracy rate, no bound of what the model reveals)"

@@ -54,6 +54,11 @@ FACTS = MethodFacts(
     releases="latest-only",
     state_holds_rows=True,
     definition_name="descent-to-delete",
+    families=("linear",),
+    tasks=("classification",),
+    needs=("strongly-convex", "smooth"),
+    certificate="certified",
+    batches=True,
 )
 
 _SHARED = (

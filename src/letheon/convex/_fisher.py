@@ -46,6 +46,11 @@ FACTS = MethodFacts(
     releases="latest-only",
     state_holds_rows=True,
     definition_name="fisher",
+    families=("linear",),
+    tasks=("classification",),
+    needs=("strongly-convex", "smooth"),
+    certificate="certified",
+    batches=True,
 )
 
 COVARIANCES = ("fisher", "isotropic")

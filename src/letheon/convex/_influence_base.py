@@ -44,6 +44,11 @@ FACTS = MethodFacts(
     releases="latest-only",
     state_holds_rows=True,
     definition_name="influence",
+    families=("linear",),
+    tasks=("classification", "regression"),
+    needs=("strongly-convex", "smooth", "lipschitz-hessian", "bounded-gradients"),
+    certificate="certified",
+    batches=True,
 )
 
 _AS_FITTED = "as fitted"

@@ -43,6 +43,11 @@ FACTS = MethodFacts(
     releases="latest-only",
     state_holds_rows=True,
     definition_name="deltagrad-net",
+    families=("net",),
+    tasks=("classification",),
+    needs=("sum-over-rows", "gradient-descent"),
+    certificate="empirical",
+    batches=True,
 )
 
 _REFERENCE = "Wu et al. 2020, Algorithm 4 (no bound for losses that are not convex)"

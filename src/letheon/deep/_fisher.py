@@ -37,6 +37,11 @@ FACTS = MethodFacts(
     releases="latest-only",
     state_holds_rows=True,
     definition_name="fisher-net",
+    families=("net",),
+    tasks=("classification",),
+    needs=("locally-quadratic",),
+    certificate="empirical",
+    batches=True,
 )
 
 FISHERS = ("diagonal", "kfac")

@@ -55,6 +55,10 @@ class _HeadFacts:
             certifiability_parameters=_nested(facts.certifiability_parameters),
             requests=facts.requests,
             releases=facts.releases,
+            needs=("frozen-backbone", *facts.needs),
+            exact=facts.exact,
+            certificate=facts.certificate,
+            batches=facts.batches,
         )
 
 
@@ -136,6 +140,11 @@ class CertifiedHeadClassifier(ForgetMixin, MetaEstimatorMixin, ClassifierMixin, 
         releases="latest-only",
         state_holds_rows=True,
         definition_name="certified-head",
+        families=("net",),
+        tasks=("classification",),
+        needs=("frozen-backbone", "strongly-convex", "smooth"),
+        certificate="certified",
+        batches=True,
     )
     # How features are computed changes their last bits at most; they are held as they came out.
     _neutral_parameters: ClassVar[frozenset[str]] = frozenset({"batch_size", "device"})

@@ -55,6 +55,11 @@ FACTS = MethodFacts(
     releases="latest-only",
     state_holds_rows=True,
     definition_name="deepobliviate",
+    families=("net",),
+    tasks=("classification",),
+    needs=("incremental-training",),
+    certificate="empirical",
+    batches=True,
 )
 
 _REFERENCE = "He et al. 2021 (an observation about residuals, no bound of what the model reveals)"

@@ -39,6 +39,11 @@ FACTS = MethodFacts(
     releases="latest-only",
     state_holds_rows=True,
     definition_name="sisa-net",
+    families=("net",),
+    tasks=("classification",),
+    needs=("incremental-training",),
+    certificate="exact",
+    batches=True,
 )
 
 _AGGREGATIONS = ("mean", "vote")

@@ -43,6 +43,10 @@ _FACTS = MethodFacts(
     releases="latest-only",
     state_holds_rows=True,
     definition_name="dare",
+    families=("forest",),
+    tasks=("classification", "regression"),
+    certificate="exact",
+    batches=True,
 )
 _CLAIM = Guarantee(
     kind="exact",

@@ -43,7 +43,8 @@ def effectiveness(
         both models predict the same rows, of the signed gap, then folded at 0: it speaks of
         other test rows, not of other training runs. None if the models agree on every
         row (resampling learns nothing from that; see `output_consistency`, whose interval does) or
-        if the metric is undefined on more than a tenth of the resamples.
+        if the metric is undefined on more than a tenth of the resamples. Its coverage is the
+        stated one from 20 rows on, of which 10 get different predictions; below, the note says so.
 
     Examples
     --------
@@ -53,7 +54,7 @@ def effectiveness(
     >>> print(effectiveness(accuracy, y, unlearned, naive))
     effectiveness: 0.05 [0.01, 0.1] at 0.95 (measured, n=100, lower is better)
     """
-    value, interval, n = compared(
+    value, interval, n, doubt = compared(
         metric,
         lambda unlearned, naive: unlearned - naive,
         (y_true, y_unlearned, y_naive),
@@ -61,7 +62,7 @@ def effectiveness(
         n_resamples=n_resamples,
         seed=seed,
     )
-    return known("effectiveness", value, interval, n, confidence=confidence)
+    return known("effectiveness", value, interval, n, confidence=confidence, note=doubt)
 
 
 def effectiveness_from_values(

@@ -9,7 +9,7 @@ __all__ = ["Basis", "Better", "Measure", "by_proof"]
 Better = Literal["lower", "higher"]
 Basis = Literal["measured", "proxy", "by proof"]
 
-# name -> (which way is better, unit): the survey's section 3
+# name -> (which way is better, unit): the survey's section 3, then what stands for it elsewhere
 KNOWN: dict[str, tuple[Better, str]] = {
     "efficiency": ("higher", "x"),
     "effectiveness": ("lower", ""),
@@ -17,6 +17,27 @@ KNOWN: dict[str, tuple[Better, str]] = {
     "output consistency": ("higher", "%"),
     "KL consistency": ("lower", "nats"),
     "certifiability": ("lower", "%"),
+    "KL of laws": ("lower", "nats"),
+    "prediction gap": ("lower", ""),
+    "agreement within": ("higher", "%"),
+    "gradient residual": ("lower", ""),
+    "accuracy alpha": ("lower", ""),
+    "accuracy beta": ("lower", ""),
+    "work exponent": ("lower", ""),
+}
+
+# name -> least and largest possible value, where there is one
+RANGES: dict[str, tuple[float, float]] = {
+    "efficiency": (0.0, math.inf),
+    "effectiveness": (0.0, math.inf),
+    "parameter consistency": (0.0, math.inf),
+    "output consistency": (0.0, 100.0),
+    "KL consistency": (0.0, math.inf),
+    "certifiability": (0.0, 100.0),
+    "prediction gap": (0.0, math.inf),
+    "agreement within": (0.0, 100.0),
+    "gradient residual": (0.0, math.inf),
+    "accuracy beta": (0.0, 1.0),
 }
 
 

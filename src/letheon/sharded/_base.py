@@ -44,6 +44,10 @@ _FACTS = MethodFacts(
     releases="latest-only",
     state_holds_rows=True,
     definition_name="sisa",
+    families=("any",),
+    tasks=("classification", "regression"),
+    certificate="exact",
+    batches=True,
 )
 
 

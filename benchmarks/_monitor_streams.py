@@ -1,0 +1,257 @@
+"""Streams of requests with the truth beside what each watcher says."""
+
+import copy
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field, replace
+from typing import Any, NamedTuple, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from benchmarks._monitor_models import DRIFTS, DriftingClassifier
+from letheon.datasets import Requests
+from letheon.measures import sape
+from letheon.monitor import Calibration, Monitor, Tolerances
+from letheon.monitor._calibrate import limits_from, rehearsals
+
+KINDS = ("uniform", "class", "adaptive", "worst")
+TOLERANCES = Tolerances(effectiveness=0.01, certifiability=5.0)
+CANDIDATES = 10
+WATCHERS = ("ours, any kind", "ours, this kind", "survey")
+ORACLE = "oracle"
+
+
+class World(NamedTuple):
+    """A small table and the drift of the model that is trained on it."""
+
+    X: NDArray[Any]
+    y: NDArray[Any]
+    X_test: NDArray[Any]
+    y_test: NDArray[Any]
+    drift: str
+
+    def trained(self, keep: NDArray[np.int64]) -> DriftingClassifier:
+        """Return a model of these rows, trained afresh."""
+        return DriftingClassifier(self.drift).fit(self.X[keep], self.y[keep], ids=keep)
+
+
+def make_world(seed: int, n_rows: int = 400, n_test: int = 400, n_columns: int = 8) -> World:
+    """Draw a logistic problem with columns of different scales."""
+    rng = np.random.default_rng([seed, 6])
+    scales = rng.uniform(0.5, 2.0, n_columns)
+    X = rng.normal(size=(n_rows + n_test, n_columns)) * scales
+    score = X @ (rng.normal(size=n_columns) * 0.5) + rng.normal() * 0.5
+    y = (rng.random(len(X)) < 1 / (1 + np.exp(-score))).astype(int)
+    drift = DRIFTS[seed % len(DRIFTS)]
+    return World(X[:n_rows], y[:n_rows], X[n_rows:], y[n_rows:], drift)
+
+
+def requests_of(kind: str, n: int) -> Requests:
+    """Return the stream; the worst is the one who moves the parameters most."""
+    return Requests(kind=kind, n=n, candidates=CANDIDATES, cost=_upheaval)  # type: ignore[arg-type]
+
+
+def _upheaval(model: Any, ids: NDArray[Any]) -> float:
+    return float(model.upheaval(ids))
+
+
+def calibration(kinds: tuple[str, ...], n_streams: int) -> Calibration:
+    """Return the rehearsals of our watchers."""
+    return Calibration(
+        kinds=kinds,
+        n_streams=n_streams,
+        n_requests=40,
+        horizon=0.1,
+        n_looks=14,
+        requests={"candidates": CANDIDATES, "cost": _upheaval},
+    )
+
+
+def _confidence(model: Any, X: NDArray[Any], y: NDArray[Any]) -> float:
+    return float(model.predict_proba(X)[np.arange(len(y)), y].mean())
+
+
+class Watcher(Protocol):
+    """Something that forgets, estimates and decides; retraining is left to the caller."""
+
+    @property
+    def model(self) -> Any:
+        """The model as it is now."""
+
+    def forget(self, ids: Any) -> tuple[dict[str, float], bool]:
+        """Forget; return the estimates and whether to retrain."""
+
+    def retrain(self, truth: dict[str, float]) -> None:
+        """Retrain; the truth about the model so far is known."""
+
+
+@dataclass
+class Ours:
+    """The product's monitor."""
+
+    monitor: Monitor
+
+    @property
+    def model(self) -> Any:
+        """The model as it is now."""
+        return self.monitor.model
+
+    def forget(self, ids: Any) -> tuple[dict[str, float], bool]:
+        """Forget; return the estimates and whether to retrain."""
+        reading = self.monitor.forget(ids)
+        return reading.proxies, reading.decision == "retrain"
+
+    def retrain(self, truth: dict[str, float]) -> None:
+        """Retrain."""
+        del truth  # the monitor finds out by itself
+        self.monitor.retrain()
+
+
+@dataclass
+class Plain:
+    """The survey's proxy to the letter: c and e from the last retrain, 1 before the first.
+
+    0/0 keeps the factor, the denominator is floored at one test row. It is even told the true
+    certifiability, on forgotten rows that it should not have any more.
+    """
+
+    world: World
+    keep: NDArray[np.int64]
+    model: Any = None
+    then: float = 0.0
+    factors: dict[str, float] = field(
+        default_factory=lambda: {"effectiveness": 1.0, "certifiability": 1.0}
+    )
+    said: dict[str, float] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        """Train."""
+        self._train()
+
+    def _train(self) -> None:
+        self.model = self.world.trained(self.keep)
+        self.then = _confidence(self.model, self.world.X_test, self.world.y_test)
+
+    def forget(self, ids: Any) -> tuple[dict[str, float], bool]:
+        """Forget; return the estimates and whether to retrain."""
+        self.model.forget(ids)
+        self.keep = np.setdiff1d(self.keep, ids)
+        now = _confidence(self.model, self.world.X_test, self.world.y_test)
+        self.said = {
+            "effectiveness": abs(now - self.then),
+            "certifiability": sape(now, self.then),
+        }
+        found = {name: self.factors[name] * said for name, said in self.said.items()}
+        limits = TOLERANCES.watched()
+        return found, any(found[name] > limits[name] for name in limits)
+
+    def retrain(self, truth: dict[str, float]) -> None:
+        """Retrain, and take both factors anew."""
+        n = len(self.world.y_test)
+        for name, least in (("effectiveness", 1 / n), ("certifiability", 50 / n)):
+            if truth[name] > 0 or self.said[name] > 0:
+                self.factors[name] = truth[name] / max(self.said[name], least)
+        self._train()
+
+
+@dataclass
+class Oracle(Plain):
+    """Knows the truth, and retrains exactly when a tolerance is passed."""
+
+    def forget(self, ids: Any) -> tuple[dict[str, float], bool]:
+        """Forget; the caller decides by the truth."""
+        super().forget(ids)
+        return {}, False
+
+
+class Step(NamedTuple):
+    """One request: the truth, what was estimated, and what was done."""
+
+    truth: dict[str, float]
+    estimate: dict[str, float]
+    retrained: bool
+
+    @property
+    def is_breach(self) -> bool:
+        """Whether a tolerance is truly passed."""
+        return any(self.truth[name] > most for name, most in TOLERANCES.watched().items())
+
+    @property
+    def excess(self) -> float:
+        """How far beyond the tolerance, as a share of it; the larger one."""
+        limits = TOLERANCES.watched()
+        return max(max(self.truth[name] / most - 1, 0.0) for name, most in limits.items())
+
+
+def watch(world: World, watcher: Watcher, kind: str, n: int, seed: int) -> Iterator[Step]:
+    """Send one stream; yield the truth after every request, by naive retraining."""
+    everybody = np.arange(len(world.y))
+    view, gone, since = _View(watcher), np.empty(0, int), np.empty(0, int)
+    for ids in requests_of(kind, n).stream(view, world.X, world.y, seed=seed):
+        estimate, alarm = watcher.forget(ids)
+        gone, since = np.append(gone, ids), np.append(since, ids)
+        truth = _truth(world, watcher.model, np.setdiff1d(everybody, gone), since)
+        step = Step(truth, estimate, alarm)
+        if isinstance(watcher, Oracle) and step.is_breach:
+            step = step._replace(retrained=True)
+        if step.retrained:
+            watcher.retrain(truth)
+            since = np.empty(0, int)
+        yield step
+
+
+def _truth(
+    world: World, model: Any, keep: NDArray[np.int64], since: NDArray[np.int64]
+) -> dict[str, float]:
+    naive = world.trained(keep)
+    test, gone = (world.X_test, world.y_test), (world.X[since], world.y[since])
+    return {
+        "effectiveness": abs(_confidence(model, *test) - _confidence(naive, *test)),
+        "certifiability": sape(_confidence(model, *gone), _confidence(naive, *gone)),
+    }
+
+
+class _View:
+    """The watched model, whichever object it is now: people look at it before they ask."""
+
+    def __init__(self, watcher: Watcher) -> None:
+        self._watcher = watcher
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._watcher.model, name)
+
+
+def watchers_of(world: World, n_streams: int, seed: int) -> Callable[[str, str], Watcher]:
+    """Return a maker of watchers of this world; all share the same rehearsals."""
+    everybody = np.arange(len(world.y))
+    monitor = Monitor(
+        world.trained(everybody),
+        world.X_test,
+        world.y_test,
+        tolerances=TOLERANCES,
+        on_breach="advise",
+        retrain_with=(world.X, world.y),
+        calibration=None,
+        random_state=seed,
+    )
+    limits = TOLERANCES.watched()
+    settings = calibration(KINDS, n_streams)
+    assert monitor._rows is not None
+    streams = rehearsals(settings, monitor.model, monitor._panel, monitor._rows, limits, seed=seed)
+
+    def ours(kinds: tuple[str, ...]) -> Ours:
+        fresh = copy.deepcopy(monitor)
+        fresh.calibration = replace(settings, kinds=kinds)
+        chosen = {name: [r for r in found if r.kind in kinds] for name, found in streams.items()}
+        n_test, n_rows = len(world.y_test), len(world.y)
+        fresh.limits = limits_from(chosen, limits, n_test=n_test, n_rows=n_rows, miss=settings.miss)
+        return Ours(fresh)
+
+    def make(name: str, kind: str) -> Watcher:
+        if name == "survey":
+            return Plain(world, everybody)
+        if name == ORACLE:
+            return Oracle(world, everybody)
+        return ours(KINDS if name == WATCHERS[0] else (kind,))
+
+    return make

@@ -1,0 +1,27 @@
+"""The survey's data sets, and who asks to be forgotten.
+
+`load` reads every data set of the survey's Table 1 (Mercuri et al., 2022) from the provider's own
+files under ``$LETHEON_DATA``, or makes a table of the same shape up. Nothing is downloaded.
+"""
+
+from letheon.datasets._dataset import Dataset
+from letheon.datasets._deletions import Requests
+from letheon.datasets._errors import DatasetFormatError, DatasetMissingError
+from letheon.datasets._files import data_home
+from letheon.datasets._info import DataFile, DatasetInfo, SurveyRow
+from letheon.datasets._load import info, load, names, present
+
+__all__ = [
+    "DataFile",
+    "Dataset",
+    "DatasetFormatError",
+    "DatasetInfo",
+    "DatasetMissingError",
+    "Requests",
+    "SurveyRow",
+    "data_home",
+    "info",
+    "load",
+    "names",
+    "present",
+]

@@ -1,0 +1,275 @@
+"""Who asks to be forgotten, and in which order: deletion distributions."""
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any, Literal, get_args
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from letheon.rows import present_table
+
+__all__ = ["Requests"]
+
+Kind = Literal["uniform", "person", "class", "worst", "adaptive"]
+Cost = Callable[[Any, NDArray[Any]], float]
+People = NDArray[np.int64]
+
+# Nobody is asked to leave who would take the last but so many people of a class with them: a model
+# of one class cannot be fitted, and no comparison would be left.
+_KEPT_PER_CLASS = 2
+
+
+@dataclass(frozen=True, kw_only=True)
+class Requests:
+    """A deletion distribution: how many people leave, how many at once, and who.
+
+    Parameters
+    ----------
+    kind : {"uniform", "person", "class", "worst", "adaptive"}, default="uniform"
+        - *uniform*: every row is as likely to be asked for; its owner leaves with all rows.
+        - *person*: every person is as likely to leave, however many rows they own.
+        - *class*: people of one class leave first, in random order.
+        - *worst*: of `candidates` random people the one whose removal costs most leaves (the
+          adversary of Brophy and Lowd, 2021, who looks at 1,000). The cost is `cost`, else the
+          model's own `forget_cost`, else how wrong the model is about them.
+        - *adaptive*: people about whom the model is wrong ask first. They have seen the model, so
+          these requests are not oblivious (Gupta et al., 2021).
+    n : int or float, default=100
+        People who leave; a float below 1 is a share of all people.
+    batch : int or float, default=1
+        People per request; a float below 1 is a share of all people.
+    label : label, optional
+        Class that leaves first, for ``kind="class"``; drawn by the seed if not given.
+    candidates : int, default=1000
+        People among whom the worst is looked for.
+    cost : callable, optional
+        ``cost(model, ids) -> float`` of one person, for ``kind="worst"``.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> X, y = np.arange(20.0).reshape(10, 2), np.arange(10) % 2
+    >>> requests = Requests(n=4, batch=2)
+    >>> [len(ids) for ids in requests.stream(None, X, y, seed=0)]
+    [2, 2]
+    """
+
+    kind: Kind = "uniform"
+    n: float = 100
+    batch: float = 1
+    label: Any = None
+    candidates: int = 1000
+    cost: Cost | None = None
+
+    def __post_init__(self) -> None:
+        """Refuse numbers and kinds that mean nothing."""
+        if self.kind not in get_args(Kind):
+            raise ValueError(f"kind={self.kind!r} is not one of {get_args(Kind)}")
+        for name in ("n", "batch"):
+            value = getattr(self, name)
+            if not (0 < value < 1 or (value >= 1 and value == int(value))):
+                raise ValueError(
+                    f"{name}={value!r} must be a whole number of people or a share below 1"
+                )
+        if self.candidates < 1:
+            raise ValueError(f"candidates={self.candidates!r} must be at least 1")
+
+    def sizes(self, n_people: int) -> list[int]:
+        """Return how many people each request names, given how many people there are.
+
+        Raises
+        ------
+        ValueError
+            Nobody would be left.
+        """
+        n, batch = (
+            max(1, round(n_people * part)) if part < 1 else int(part)
+            for part in (self.n, self.batch)
+        )
+        if n >= n_people:
+            raise ValueError(f"{n} people should leave, but there are only {n_people}")
+        whole, rest = divmod(n, batch)
+        return [batch] * whole + ([rest] if rest else [])
+
+    def stream(
+        self, model: Any, X: Any, y: ArrayLike, ids: ArrayLike | None = None, *, seed: int = 0
+    ) -> Iterator[NDArray[Any]]:
+        """Yield the ids of one request after the other.
+
+        Parameters
+        ----------
+        model : estimator or None
+            The model as it changes: *worst* and *adaptive* look at it when they are asked for
+            the next request. Others do not need one.
+        X, y : array-like
+            The training rows, those of the start.
+        ids : array-like, optional
+            Whose row each is; default ``0..n-1``.
+        seed : int, default=0
+            Seed of everything random.
+
+        Yields
+        ------
+        ndarray
+            Ids of the people who leave next; nobody twice.
+        """
+        pool = _Pool(X, np.asarray(y), ids, np.random.default_rng(seed))
+        rank = _RANKS[self.kind](self, pool)
+        for size in self.sizes(len(pool.people)):
+            chosen = pool.first(rank(model), size)
+            pool.remove(chosen)
+            yield pool.people[chosen]
+
+
+class _Pool:
+    """People still there, their rows, and how many of each class would be left."""
+
+    def __init__(self, X: Any, y: NDArray[Any], ids: ArrayLike | None, rng: Any) -> None:
+        self.X, self.y, self.rng = present_table(X), y, rng
+        owners = np.arange(len(y)) if ids is None else np.asarray(ids)
+        if len(owners) != len(y):
+            raise ValueError(f"{len(owners)} ids for {len(y)} rows; one for each row is needed")
+        self.people, self.owner = np.unique(owners, return_inverse=True)
+        self.rows_of = np.bincount(self.owner, minlength=len(self.people))
+        self.here = np.ones(len(self.people), dtype=bool)
+        self._count_classes()
+
+    def _count_classes(self) -> None:
+        """Note which classes each person has; a target with many values has no classes."""
+        labels, codes = np.unique(self.y, return_inverse=True)
+        is_continuous = self.y.dtype.kind == "f" and (self.y != np.round(self.y)).any()
+        self.labels = labels
+        if is_continuous or len(labels) > len(self.people) // _KEPT_PER_CLASS:
+            self.has = np.zeros((len(self.people), 0), dtype=bool)
+            return
+        self.has = np.zeros((len(self.people), len(labels)), dtype=bool)
+        self.has[self.owner, codes] = True
+
+    def first(self, order: People, size: int) -> People:
+        """Return the first people of the order whose leaving keeps every class."""
+        left = self.has[self.here].sum(axis=0)
+        chosen: list[int] = []
+        for person in order:
+            has = self.has[person]
+            if (left[has] > _KEPT_PER_CLASS).all():
+                left = left - has
+                chosen.append(int(person))
+                if len(chosen) == size:
+                    return np.array(chosen)
+        raise ValueError(
+            f"{size} people should leave next, but only {len(chosen)} can: at least "
+            f"{_KEPT_PER_CLASS} people of every class stay; ask for fewer"
+        )
+
+    def remove(self, people: People) -> None:
+        """Take people out."""
+        self.here[people] = False
+
+    def shuffled(self) -> People:
+        """Return the people still there in random order."""
+        return np.asarray(self.rng.permutation(np.flatnonzero(self.here)), dtype=np.int64)
+
+    def wrongness(self, model: Any) -> NDArray[np.float64]:
+        """Return for everybody how wrong the model is about their worst row, in [0, 1]."""
+        rows = np.flatnonzero(self.here[self.owner])
+        X, y = _taken(self.X, rows), self.y[rows]
+        worst = np.zeros(len(self.people))
+        np.maximum.at(worst, self.owner[rows], _wrongness(model, X, y))
+        return worst
+
+
+def _taken(X: Any, rows: NDArray[np.int64]) -> Any:
+    return X.iloc[rows] if hasattr(X, "iloc") else X[rows]
+
+
+def _wrongness(model: Any, X: Any, y: NDArray[Any]) -> NDArray[np.float64]:
+    """Return 1 - p(y), by labels alone 0 or 1, for numbers the relative absolute error."""
+    if hasattr(model, "predict_proba"):
+        proba = np.asarray(model.predict_proba(X))
+        classes = np.asarray(model.classes_)
+        column = np.searchsorted(classes, y).clip(max=len(classes) - 1)
+        known = classes[column] == y
+        return np.asarray(1 - np.where(known, proba[np.arange(len(y)), column], 0.0))
+    predicted = np.asarray(model.predict(X))
+    if predicted.dtype.kind == "f" and y.dtype.kind in "fiu":
+        error = np.abs(predicted - y)
+        return np.asarray(error / max(float(error.max(initial=0.0)), np.finfo(float).tiny))
+    return np.asarray(predicted != y, dtype=np.float64)
+
+
+def _uniform(_: Requests, pool: _Pool) -> Callable[[Any], People]:
+    def rank(_: Any) -> People:
+        there = np.flatnonzero(pool.here)
+        # exponential clocks: the order in which rows drawn without replacement name their owners
+        clocks = pool.rng.exponential(size=len(there)) / pool.rows_of[there]
+        return np.asarray(there[np.argsort(clocks)])
+
+    return rank
+
+
+def _person(_: Requests, pool: _Pool) -> Callable[[Any], People]:
+    return lambda _: pool.shuffled()
+
+
+def _class(requests: Requests, pool: _Pool) -> Callable[[Any], People]:
+    if pool.has.shape[1] == 0:
+        raise ValueError('kind="class" needs labels that repeat, and these do not')
+    if requests.label is None:
+        column = int(pool.rng.integers(len(pool.labels)))
+    else:
+        found = np.flatnonzero(pool.labels == requests.label)
+        if len(found) == 0:
+            raise ValueError(f"no row has the label {requests.label!r}: {pool.labels[:5].tolist()}")
+        column = int(found[0])
+
+    def rank(_: Any) -> People:
+        order = pool.shuffled()
+        return np.asarray(order[np.argsort(~pool.has[order, column], kind="stable")])
+
+    return rank
+
+
+def _worst(requests: Requests, pool: _Pool) -> Callable[[Any], People]:
+    def rank(model: Any) -> People:
+        order = pool.shuffled()
+        looked_at, others = order[: requests.candidates], order[requests.candidates :]
+        costs = _costs(requests, pool, _given(model, requests.kind), looked_at)
+        return np.concatenate([looked_at[np.argsort(-costs, kind="stable")], others])
+
+    return rank
+
+
+def _costs(
+    requests: Requests, pool: _Pool, model: Any, people: People
+) -> NDArray[np.float64] | NDArray[np.int64]:
+    if requests.cost is not None:
+        return np.array([requests.cost(model, pool.people[[who]]) for who in people])
+    if hasattr(model, "forget_cost"):
+        costs = (model.forget_cost(pool.people[[who]]) for who in people)
+        return np.array([cost.rows for cost in costs])
+    return pool.wrongness(model)[people]
+
+
+def _adaptive(requests: Requests, pool: _Pool) -> Callable[[Any], People]:
+    def rank(model: Any) -> People:
+        order = pool.shuffled()
+        wrong = pool.wrongness(_given(model, requests.kind))[order]
+        return np.asarray(order[np.argsort(-wrong, kind="stable")])
+
+    return rank
+
+
+def _given(model: Any, kind: str) -> Any:
+    if model is None:
+        raise ValueError(f"kind={kind!r} looks at the model; give it to stream")
+    return model
+
+
+_RANKS: dict[str, Callable[[Requests, _Pool], Callable[[Any], People]]] = {
+    "uniform": _uniform,
+    "person": _person,
+    "class": _class,
+    "worst": _worst,
+    "adaptive": _adaptive,
+}

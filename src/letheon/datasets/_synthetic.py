@@ -1,0 +1,208 @@
+"""Made-up tables with the shape, class balance, column kinds and people of a real one."""
+
+import zlib
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy import sparse
+
+from letheon.datasets._info import Encoding
+
+__all__ = ["LARGEST", "Made", "StandIn", "make"]
+
+LARGEST = 2**28  # bytes of X unless the caller says how many rows
+_NOISE = 0.5
+_PERSON_EFFECT = 0.7
+_FLAG_SHARE = 0.1
+_ENTRIES = 75  # of a row of a sparse table
+
+
+@dataclass(frozen=True, kw_only=True)
+class StandIn:
+    """What a made-up table has in common with the real one.
+
+    Attributes
+    ----------
+    n_rows, n_test : int
+        Rows to train and to test on; 0 test rows where the provider has no split.
+    n_numbers : int
+        Columns of numbers.
+    n_flags : int
+        Columns of 0 and 1, most of them 0.
+    n_words : tuple of int
+        For every column of words, how many different ones there are.
+    image_shape : tuple of int or None
+        Channels, height, width: rows are images, and there are no other columns.
+    n_sparse : int
+        Columns of a sparse table of word weights; 0 for a dense one.
+    shares : tuple of float
+        Shares of the classes, from class 0 on.
+    rows_per_person : float
+        Mean number of rows of one person; 1 where every row is a person of its own.
+    class_is_person : bool
+        Whether the class *is* the person, as in pictures of faces.
+    """
+
+    n_rows: int
+    n_test: int = 0
+    n_numbers: int = 0
+    n_flags: int = 0
+    n_words: tuple[int, ...] = ()
+    image_shape: tuple[int, int, int] | None = None
+    n_sparse: int = 0
+    shares: tuple[float, ...] = (0.5, 0.5)
+    rows_per_person: float = 1.0
+    class_is_person: bool = False
+
+    def n_columns(self, encode: Encoding) -> int:
+        """Return the width of X (of its non-zero part where it is sparse)."""
+        if self.image_shape is not None:
+            return int(np.prod(self.image_shape))
+        if self.n_sparse:
+            return _ENTRIES
+        n_words = sum(self.n_words) if encode == "one-hot" else len(self.n_words)
+        return self.n_numbers + self.n_flags + n_words
+
+
+class Made(NamedTuple):
+    """Arrays of a made-up table, training rows first."""
+
+    X: Any
+    y: NDArray[np.int64]
+    ids: NDArray[np.int64] | None
+    n_train: int
+    names: tuple[str, ...]
+
+
+def make(
+    name: str, shape: StandIn, *, n_rows: int | None, seed: int, encode: Encoding = "one-hot"
+) -> Made:
+    """Make a table up; equal arguments give equal bytes.
+
+    Class shares are those of the real table up to rounding. Labels follow a score that is linear
+    in the columns, plus noise; with people, also plus something of the person's own, and a
+    person's rows resemble each other.
+    """
+    rng = np.random.default_rng([seed, zlib.crc32(name.encode())])
+    n_train, n_test = _sizes(shape, n_rows, encode)
+    n_all = n_train + n_test
+    ids = _people(rng, n_all, shape.rows_per_person)
+    if shape.image_shape is not None:
+        X, y = _images(rng, n_all, shape)
+        names: tuple[str, ...] = ()
+    elif shape.n_sparse:
+        X, y = _texts(rng, n_all, shape)
+        names = ()
+    else:
+        X, y, names = _table(rng, n_all, shape, ids, encode)
+    owners = y if shape.class_is_person else ids if shape.rows_per_person > 1 else None
+    return Made(X, y, owners, n_train, names)
+
+
+def _sizes(shape: StandIn, n_rows: int | None, encode: Encoding) -> tuple[int, int]:
+    n_columns = shape.n_columns(encode)
+    most = max(1, LARGEST // (4 * n_columns))
+    n_train = min(shape.n_rows, most) if n_rows is None else n_rows
+    n_test = round(shape.n_test * n_train / shape.n_rows)
+    return n_train, max(n_test, 1) if shape.n_test else 0
+
+
+def _people(rng: np.random.Generator, n_rows: int, mean: float) -> NDArray[np.int64]:
+    """Give rows to people; how many somebody has is geometric."""
+    if mean <= 1:
+        return np.arange(n_rows)
+    sizes = rng.geometric(1 / mean, size=n_rows)
+    owners = np.repeat(np.arange(n_rows), sizes)[:n_rows]
+    return rng.permutation(owners)
+
+
+def _table(
+    rng: np.random.Generator,
+    n_rows: int,
+    shape: StandIn,
+    ids: NDArray[np.int64],
+    encode: Encoding,
+) -> tuple[NDArray[np.float32], NDArray[np.int64], tuple[str, ...]]:
+    has_people = shape.rows_per_person > 1
+    n_people = int(ids.max()) + 1 if has_people else 0
+    X = np.zeros((n_rows, shape.n_columns(encode)), np.float32)
+    numbers = rng.standard_normal((n_rows, shape.n_numbers), np.float32)
+    score = np.zeros(n_rows)
+    if has_people:
+        numbers += rng.standard_normal((n_people, shape.n_numbers), np.float32)[ids]
+        score += _PERSON_EFFECT * rng.standard_normal(n_people)[ids]
+    X[:, : shape.n_numbers] = numbers
+    weights = rng.standard_normal(shape.n_numbers) / max(1, np.sqrt(shape.n_numbers))
+    score += numbers @ weights
+    names = [f"number {i}" for i in range(shape.n_numbers)]
+    for i, n_words in enumerate(shape.n_words):
+        codes = _words(rng, n_rows, n_words)
+        score += (rng.standard_normal(n_words) / np.sqrt(len(shape.n_words)))[codes]
+        if encode == "one-hot":
+            X[np.arange(n_rows), len(names) + codes] = 1
+            names += [f"word {i}={word}" for word in range(n_words)]
+        else:
+            X[:, len(names)] = codes
+            names.append(f"word {i}")
+    if shape.n_flags:
+        flags = rng.random((n_rows, shape.n_flags), np.float32) < _FLAG_SHARE
+        X[:, len(names) :] = flags
+        score += flags @ rng.standard_normal(shape.n_flags) / np.sqrt(_FLAG_SHARE * shape.n_flags)
+        names += [f"flag {i}" for i in range(shape.n_flags)]
+    score += _NOISE * rng.standard_normal(n_rows)
+    return X, _labels(score, shape), tuple(names)
+
+
+def _words(rng: np.random.Generator, n_rows: int, n_words: int) -> NDArray[np.int64]:
+    """Draw words whose frequency falls off as their rank does (Zipf)."""
+    shares = np.cumsum(1 / np.arange(1, n_words + 1))
+    places = np.searchsorted(shares / shares[-1], rng.random(n_rows), side="right")
+    return np.minimum(places, n_words - 1)
+
+
+def _labels(score: NDArray[np.float64], shape: StandIn) -> NDArray[np.int64]:
+    """Cut the scores so that classes have the real shares: the lowest ones are class 0."""
+    y = np.empty(len(score), np.int64)
+    y[np.argsort(score, kind="stable")] = _in_shares(len(score), shape.shares)
+    return y
+
+
+def _in_shares(n_rows: int, shares: tuple[float, ...]) -> NDArray[np.int64]:
+    """Return class after class, each as often as its share says, and once at least if it can."""
+    free = max(0, n_rows - len(shares))
+    ends = np.rint(np.cumsum(shares) / sum(shares) * free).astype(np.int64)
+    counts = np.diff(ends, prepend=0) + 1
+    return np.repeat(np.arange(len(shares)), counts)[:n_rows]
+
+
+def _images(
+    rng: np.random.Generator, n_rows: int, shape: StandIn
+) -> tuple[NDArray[np.float32], NDArray[np.int64]]:
+    """Return noisy copies of one coarse random picture per class, values from 0 to 1."""
+    channels, height, width = shape.image_shape or (1, 1, 1)
+    n_classes = len(shape.shares)
+    coarse = rng.random((n_classes, channels, 8, 8), np.float32)
+    rows, columns = np.arange(height) * 8 // height, np.arange(width) * 8 // width
+    y = rng.permutation(_in_shares(n_rows, shape.shares))
+    X = rng.standard_normal((n_rows, channels, height, width), np.float32)
+    X *= 0.25
+    X += coarse[y][:, :, rows[:, None], columns]
+    np.clip(X, 0, 1, out=X)
+    return X.reshape(n_rows, -1), y
+
+
+def _texts(rng: np.random.Generator, n_rows: int, shape: StandIn) -> tuple[Any, NDArray[np.int64]]:
+    """Return a sparse table of unit rows: words by Zipf's law, a teacher that knows all words."""
+    words = _words(rng, n_rows * _ENTRIES, shape.n_sparse)
+    rows = np.repeat(np.arange(n_rows), _ENTRIES)
+    cells = (np.ones(len(words), np.float32), (rows, words))
+    counts = sparse.coo_array(cells, shape=(n_rows, shape.n_sparse)).tocsr()
+    counts.sum_duplicates()
+    values = 1 + np.log(counts.data)
+    norms = np.sqrt(np.add.reduceat(values * values, counts.indptr[:-1]))
+    values = (values / np.repeat(norms, np.diff(counts.indptr))).astype(np.float32)
+    X = sparse.csr_array((values, counts.indices, counts.indptr), shape=counts.shape)
+    score = X @ rng.standard_normal(shape.n_sparse) + 0.1 * rng.standard_normal(n_rows)
+    return X, _labels(score, shape)

@@ -1,0 +1,12 @@
+"""The four properties of the survey, measured on a model that forgets.
+
+`letheon.evaluate` runs an unlearner and two named baselines on the same requests, over several
+seeds, and returns an `Evaluation`.
+"""
+
+from letheon.evaluation._baselines import ORDINARY, SAME
+from letheon.evaluation._evaluate import evaluate
+from letheon.evaluation._evaluation import Evaluation
+from letheon.evaluation._trial import Trial
+
+__all__ = ["ORDINARY", "SAME", "Evaluation", "Trial", "evaluate"]

@@ -1,0 +1,196 @@
+"""What an evaluation found, to be read, drawn, written and read back."""
+
+import json
+import os
+from dataclasses import asdict, dataclass, field, fields
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from letheon.evaluation._trial import Trial
+from letheon.guarantee import Guarantee
+from letheon.measures import Measure, Strength
+from letheon.measures.attacks import AttackResult
+
+if TYPE_CHECKING:
+    import pandas as pd
+    from rich.console import RenderableType
+
+    from letheon.plot import EvaluationDisplay
+
+__all__ = ["Evaluation"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Evaluation:
+    """The four properties of one unlearner on one stream of requests.
+
+    Attributes
+    ----------
+    title, method : str
+        How the unlearner is called here, and its method (`MethodFacts.method`).
+    dataset : str
+        Name of the data.
+    settings : dict
+        Parameters of the unlearner that differ from their defaults.
+    requests : str
+        The deletion distribution in words.
+    n_requests, n_people, n_rows : int
+        Requests and people in each trial, and training rows at the start.
+    measures : dict of str to dict of str to Measure
+        For each baseline, ``"same algorithm"`` and ``"ordinary model"``, its measures by name:
+        efficiency, effectiveness, score lost, consistencies, certifiability.
+    floor : dict of str to Measure
+        Measures of one retrain against another, for approximate methods: their randomness alone
+        gives so much. Empty for exact methods.
+    baselines : dict of str to str
+        What each baseline is and how it was chosen.
+    seconds : dict of str to Measure
+        Mean time of a fit, of a request, and of a retrain of each baseline.
+    scores : dict of str to Measure
+        Metric on test rows: of the unlearned model and of both baselines.
+    metric : str
+        Name of the metric.
+    storage : dict of str to int
+        Bytes of each model's state after the last request, in the last trial.
+    work : Measure
+        Training work of one request as a share of retraining, as the receipts count it.
+    strength : Strength or None
+        Strong or weak, from the counted work; None for too few requests.
+    guarantee : Guarantee
+        What the method claims about the model after the last request of the last trial.
+    equal_digests : bool or None
+        Whether the model had the bytes of a fresh fit in every trial; None for approximate ones.
+    attacks : tuple of AttackResult
+        What attackers found.
+    fairness : tuple of str
+        How the comparison was kept fair.
+    trials : tuple of Trial
+        One for each seed.
+    """
+
+    title: str
+    method: str
+    dataset: str
+    settings: dict[str, Any]
+    requests: str
+    n_requests: int
+    n_people: int
+    n_rows: int
+    measures: dict[str, dict[str, Measure]]
+    floor: dict[str, Measure]
+    baselines: dict[str, str]
+    seconds: dict[str, Measure]
+    scores: dict[str, Measure]
+    metric: str
+    storage: dict[str, int]
+    work: Measure
+    strength: Strength | None
+    guarantee: Guarantee
+    equal_digests: bool | None
+    attacks: tuple[AttackResult, ...]
+    fairness: tuple[str, ...]
+    trials: tuple[Trial, ...] = field(repr=False)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return everything as plain values, ready for JSON."""
+        plain = {each.name: getattr(self, each.name) for each in fields(self)}
+        plain["attacks"] = [attack.to_dict() for attack in self.attacks]
+        return {name: _plain(value) for name, value in plain.items()}
+
+    @classmethod
+    def from_dict(cls, plain: dict[str, Any]) -> "Evaluation":
+        """Return what `to_dict` took apart."""
+        whole = dict(plain)
+        whole["measures"] = {
+            baseline: _measures(measures) for baseline, measures in plain["measures"].items()
+        }
+        for name in ("floor", "seconds", "scores"):
+            whole[name] = _measures(plain[name])
+        whole["work"] = Measure(**plain["work"])
+        strength = plain["strength"]
+        whole["strength"] = None if strength is None else Strength.from_dict(strength)
+        whole["guarantee"] = _guarantee(plain["guarantee"])
+        whole["attacks"] = tuple(AttackResult.from_dict(attack) for attack in plain["attacks"])
+        whole["fairness"] = tuple(plain["fairness"])
+        whole["trials"] = tuple(_trial(trial) for trial in plain["trials"])
+        return cls(**whole)
+
+    def to_json(self, path: str | os.PathLike[str] | None = None) -> str:
+        """Return the evaluation as JSON; also write it to a file if a path is given.
+
+        Infinite numbers are written as ``Infinity``, which Python's `json` reads back.
+        """
+        text = json.dumps(self.to_dict(), indent=1, default=str)
+        if path is not None:
+            Path(path).write_text(text + "\n", encoding="utf-8")
+        return text
+
+    def to_frame(self) -> "pd.DataFrame":
+        """Return one row for each baseline and measure, as a pandas frame."""
+        try:
+            import pandas as pd
+        except ImportError as error:
+            raise ImportError(
+                "to_frame needs pandas, which is not installed: pip install pandas; "
+                "to_dict() has the same content"
+            ) from error
+        rows = [
+            {"method": self.method, "dataset": self.dataset, "baseline": baseline}
+            | {"measure": name}
+            | {key: value for key, value in measure.to_dict().items() if key != "name"}
+            for baseline, measures in self.measures.items()
+            for name, measure in measures.items()
+        ]
+        return pd.DataFrame(rows)
+
+    def plot(self) -> "EvaluationDisplay":
+        """Draw the four properties against both baselines."""
+        from letheon.plot import EvaluationDisplay
+
+        return EvaluationDisplay.from_evaluations(self).plot()
+
+    def __rich__(self) -> "RenderableType":
+        """Show the evaluation as a table."""
+        from letheon.evaluation._show import as_table
+
+        return as_table(self)
+
+    def __str__(self) -> str:
+        """Say the evaluation in plain lines."""
+        from letheon.evaluation._show import as_text
+
+        return as_text(self)
+
+
+def _plain(value: Any) -> Any:
+    """Return dataclasses, at any depth, as dicts and tuples as lists."""
+    if isinstance(value, dict):
+        return {name: _plain(part) for name, part in value.items()}
+    if isinstance(value, tuple | list):
+        return [_plain(part) for part in value]
+    return asdict(value) if hasattr(value, "__dataclass_fields__") else value
+
+
+def _measures(plain: dict[str, Any]) -> dict[str, Measure]:
+    return {name: Measure(**measure) for name, measure in plain.items()}
+
+
+def _guarantee(plain: dict[str, Any]) -> Guarantee:
+    names = ("assumptions", "residual_state")
+    return Guarantee(**plain | {name: tuple(plain[name]) for name in names})
+
+
+def _trial(plain: dict[str, Any]) -> Trial:
+    times = {name: tuple(seconds) for name, seconds in plain["retrain_seconds"].items()}
+    measures = {name: _measures(found) for name, found in plain["measures"].items()}
+    return Trial(
+        **plain
+        | {
+            "forget_seconds": tuple(plain["forget_seconds"]),
+            "retrain_seconds": times,
+            "work": tuple(plain["work"]),
+            "measures": measures,
+            "floor": _measures(plain["floor"]),
+            "guarantee": _guarantee(plain["guarantee"]),
+        }
+    )

@@ -1,0 +1,158 @@
+"""The rows of an evaluation: to train on, to test on, and whose they are."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from sklearn.base import is_regressor
+from sklearn.metrics import mean_absolute_error, r2_score
+
+from letheon.datasets import Dataset
+
+__all__ = ["Metric", "Problem", "Rows", "accuracy"]
+
+Metric = Callable[[Any, Any], Any]
+_TEST_SHARE = 0.25
+
+
+@dataclass(frozen=True)
+class Rows:
+    """Rows with their labels and owners."""
+
+    X: Any
+    y: NDArray[Any]
+    ids: NDArray[Any]
+
+    def at(self, where: NDArray[Any]) -> "Rows":
+        """Return some of the rows, in the order they have."""
+        return Rows(taken(self.X, where), self.y[where], self.ids[where])
+
+    def without(self, people: NDArray[Any]) -> "Rows":
+        """Return the rows of everybody else."""
+        return self.at(np.flatnonzero(~np.isin(self.ids, people)))
+
+    def of(self, people: NDArray[Any]) -> "Rows":
+        """Return the rows of some people."""
+        return self.at(np.flatnonzero(np.isin(self.ids, people)))
+
+    def __len__(self) -> int:
+        """Return the number of rows."""
+        return len(self.y)
+
+
+@dataclass(frozen=True)
+class Problem:
+    """What is learned: training rows, test rows, and the metric.
+
+    `forgotten_metric` is the metric on the rows of who left: R2 has no value for a single row.
+    """
+
+    name: str
+    train: Rows
+    test: Rows
+    metric: Metric
+    forgotten_metric: Metric
+    metric_name: str
+    is_regression: bool
+
+    @classmethod
+    def of(
+        cls, unlearner: Any, data: Any, test: Any, metric: Metric | None, seed: int
+    ) -> "Problem":
+        """Return the problem that the arguments of `evaluate` describe."""
+        is_regression = bool(is_regressor(unlearner))
+        on_forgotten = mean_absolute_error if is_regression and metric is None else metric
+        if metric is None:
+            metric = r2_score if is_regression else accuracy
+        name, train, given = _read(data)
+        if test is not None and not isinstance(test, float):
+            given = _rows("test", *test) if isinstance(test, tuple | list) else _refuse_test(test)
+        if given is None:
+            train, given = _split(train, _TEST_SHARE if test is None else test, seed)
+        # People may stand on both sides: they also leave the test rows when they are forgotten.
+        metric_name = getattr(metric, "__name__", str(metric)).removesuffix("_score")
+        return cls(
+            name=name,
+            train=train,
+            test=given,
+            metric=metric,
+            forgotten_metric=on_forgotten or metric,
+            metric_name=metric_name.replace("_", " "),
+            is_regression=is_regression,
+        )
+
+    def score(self, model: Any, rows: Rows) -> float:
+        """Return the metric of a model on some rows."""
+        return _finite(self.metric(rows.y, model.predict(rows.X)), len(rows))
+
+    def score_on_forgotten(self, model: Any, rows: Rows) -> float:
+        """Return the metric of a model on rows of people who left."""
+        return _finite(self.forgotten_metric(rows.y, model.predict(rows.X)), len(rows))
+
+
+def _finite(value: Any, n_rows: int) -> float:
+    number = float(value)
+    if not np.isfinite(number):
+        raise ValueError(
+            f"the metric is {number} on {n_rows} row(s); give one with metric= that is defined "
+            "there too"
+        )
+    return number
+
+
+def accuracy(y_true: Any, y_pred: Any) -> float:
+    """Return the share of right labels; as scikit-learn's, without the cost of its checks."""
+    return float(np.mean(np.asarray(y_true) == np.asarray(y_pred)))
+
+
+def taken(X: Any, where: NDArray[Any]) -> Any:
+    """Return some rows of a table of any kind."""
+    return X.iloc[where] if hasattr(X, "iloc") else X[where]
+
+
+def _read(data: Any) -> tuple[str, Rows, Rows | None]:
+    if isinstance(data, Dataset):
+        test = None
+        if data.X_test is not None:
+            test = _rows(data.name, data.X_test, data.y_test, data.test_ids)
+        return data.name, _rows(data.name, data.X, data.y, data.ids), test
+    if isinstance(data, tuple | list) and len(data) in (2, 3):
+        return "data", _rows("data", *data), None
+    raise TypeError(
+        f"data must be (X, y), (X, y, ids) or a letheon.datasets.Dataset, not {type(data).__name__}"
+    )
+
+
+def _rows(what: str, X: Any, y: Any, ids: Any = None) -> Rows:
+    if X is None or y is None:
+        raise ValueError(f"{what}: both X and y are needed")
+    labels = np.asarray(y)
+    if X.shape[0] != len(labels):
+        raise ValueError(f"{what} has {X.shape[0]} rows in X and {len(labels)} labels")
+    # Rows of a test set without ids belong to nobody who could be forgotten.
+    owners = np.arange(len(labels)) if ids is None else np.asarray(ids)
+    if ids is None and what == "test":
+        owners = np.full(len(labels), -1)
+    if len(owners) != len(labels):
+        raise ValueError(f"{what} has {len(owners)} ids for {len(labels)} rows")
+    return Rows(X, labels, owners)
+
+
+def _refuse_test(test: Any) -> Rows:
+    raise TypeError(
+        f"test must be (X, y), (X, y, ids) or a share such as 0.25, not {type(test).__name__}"
+    )
+
+
+def _split(rows: Rows, share: float, seed: int) -> tuple[Rows, Rows]:
+    """Split by person, so that nobody stands on both sides."""
+    if not 0 < share < 1:
+        raise ValueError(f"test={share!r} must be a share between 0 and 1")
+    people = np.unique(rows.ids)
+    if len(people) < 2:
+        raise ValueError("a split into training and test rows needs at least two people")
+    order = np.random.default_rng(seed).permutation(people)
+    held_out = order[: max(1, round(share * len(people)))]
+    return rows.without(held_out), rows.of(held_out)

@@ -1,0 +1,112 @@
+"""An evaluation as a table and as text."""
+
+from typing import TYPE_CHECKING
+
+from letheon.evaluation._baselines import ORDINARY, SAME
+from letheon.measures import Measure
+
+if TYPE_CHECKING:
+    from rich.console import RenderableType
+
+    from letheon.evaluation._evaluation import Evaluation
+
+__all__ = ["as_table", "as_text", "figures"]
+
+
+def figures(measure: Measure) -> str:
+    """Return value and interval in few digits; times in the unit that suits them."""
+    scale, unit = _unit(measure)
+    text = f"{measure.value * scale:.3g}{unit}"
+    if measure.basis == "by proof":
+        return f"{text} (proof)"
+    if measure.low is None or measure.high is None or measure.low == measure.high:
+        return text
+    return f"{text} [{measure.low * scale:.3g}, {measure.high * scale:.3g}]"
+
+
+def _unit(measure: Measure) -> tuple[float, str]:
+    if measure.unit != "s":
+        return 1.0, measure.unit if measure.unit in ("x", "%") else ""
+    scales = ((1.0, " s"), (1e3, " ms"), (1e6, " us"))
+    return next((pair for pair in scales if measure.value * pair[0] >= 1), scales[-1])
+
+
+def _lines(evaluation: "Evaluation") -> list[tuple[str, ...]]:
+    """Return name, better way, both baselines' cells and the floor, for each line of the table."""
+    both = [evaluation.measures[baseline] for baseline in (SAME, ORDINARY)]
+    rows = []
+    for name in dict.fromkeys([*both[0], *both[1]]):
+        pair = [measures.get(name) for measures in both]
+        better = next(measure.better for measure in pair if measure is not None)
+        pair.append(evaluation.floor.get(name))
+        rows.append((name, better, *("-" if m is None else figures(m) for m in pair)))
+    sizes = [evaluation.storage.get(baseline) for baseline in (SAME, ORDINARY)]
+    rows += [
+        (evaluation.metric, "higher", *_pair(evaluation.scores), "-"),
+        ("time of a retrain", "", *_pair(evaluation.seconds), "-"),
+        ("state in bytes", "lower", *("-" if size is None else f"{size:,}" for size in sizes), "-"),
+    ]
+    return rows if evaluation.floor else [row[:4] for row in rows]
+
+
+def _pair(measures: dict[str, Measure]) -> tuple[str, str]:
+    return figures(measures[SAME]), figures(measures[ORDINARY])
+
+
+def _heading(evaluation: "Evaluation") -> str:
+    return f"{evaluation.title} on {evaluation.dataset}: {evaluation.requests}"
+
+
+def _below(evaluation: "Evaluation") -> list[str]:
+    size = evaluation.storage.get("unlearned")
+    lines = [
+        f"Unlearned model: {evaluation.metric} {figures(evaluation.scores['unlearned'])}, a "
+        f"request takes {figures(evaluation.seconds['forget'])}"
+        + (f", its state {size:,} bytes" if size is not None else "")
+        + f", the first fit {figures(evaluation.seconds['fit'])}.",
+        f"Guarantee: {evaluation.guarantee.kind}"
+        + (
+            f", epsilon {evaluation.guarantee.epsilon:g}, delta {evaluation.guarantee.delta:g}"
+            if evaluation.guarantee.epsilon is not None and evaluation.guarantee.delta is not None
+            else ""
+        )
+        + ".",
+    ]
+    if evaluation.equal_digests is not None:
+        verdict = "equal to a fresh fit, byte for byte" if evaluation.equal_digests else "NOT EQUAL"
+        lines.append(f"Digests: {verdict}, in {len(evaluation.trials)} trial(s).")
+    if evaluation.strength is not None:
+        lines.append(f"Growth of the work along the requests: {evaluation.strength.kind}.")
+    lines += [str(attack) for attack in evaluation.attacks]
+    return lines
+
+
+def as_table(evaluation: "Evaluation") -> "RenderableType":
+    """Return the evaluation as a table of rich, with lines below it."""
+    from rich.box import SIMPLE_HEAD
+    from rich.console import Group
+    from rich.table import Table
+    from rich.text import Text
+
+    table = Table(title=_heading(evaluation), box=SIMPLE_HEAD, title_justify="left")
+    table.add_column("measure")
+    table.add_column("better")
+    for baseline in (SAME, ORDINARY):
+        table.add_column(f"against the\n{baseline}", justify="right")
+    if evaluation.floor:
+        table.add_column("retrain against\nretrain", justify="right")
+    for row in _lines(evaluation):
+        table.add_row(*row)
+    below = [*_below(evaluation), "", *(f"- {line}" for line in evaluation.fairness)]
+    return Group(table, Text("\n".join(below)))
+
+
+def as_text(evaluation: "Evaluation") -> str:
+    """Return the evaluation in plain lines."""
+    table = _lines(evaluation)
+    heads = ("measure", "better", SAME, ORDINARY, "retrain against retrain")
+    rows = [heads[: len(table[0])], *table]
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    padded = [[cell.ljust(width) for cell, width in zip(row, widths, strict=True)] for row in rows]
+    lines = [f"  {'  '.join(row)}".rstrip() for row in padded]
+    return "\n".join([_heading(evaluation), *lines, *_below(evaluation)])

@@ -1,0 +1,74 @@
+r"""Attacks that look for what an unlearned model still knows, each with its null floor.
+
+A runner is a small frozen dataclass of settings; ``attack.run(unlearner, X, y, forget=...)`` trains
+clones of an unfitted unlearner and returns `AttackResult`\ s. The pure functions behind the
+runners need only arrays. An attack can show that something was not forgotten. That it finds
+nothing is no proof of forgetting: a better attack may find more.
+"""
+
+from typing import Any
+
+from letheon.measures.attacks._backdoor import (
+    deletion_confidence,
+    errors,
+    majority_errors,
+    queries_needed,
+    threshold,
+)
+from letheon.measures.attacks._before_after import BeforeAfter
+from letheon.measures.attacks._controls import FineTuneOnly, KeepsEverything
+from letheon.measures.attacks._klom import KLOM, klom
+from letheon.measures.attacks._lira import cross_lira, lira
+from letheon.measures.attacks._quality import (
+    ForgettingQuality,
+    forgetting_epsilon,
+    forgetting_points,
+)
+from letheon.measures.attacks._result import AttackResult
+from letheon.measures.attacks._rmia import RMIA, rmia, tune_offline
+from letheon.measures.attacks._roc import auc, roc_curve, tpr_at_fpr
+from letheon.measures.attacks._signal import margins
+from letheon.measures.attacks._triggers import ImageTrigger, TabularTrigger
+from letheon.measures.attacks._ulira import ULiRA
+from letheon.measures.attacks._verify import BackdoorTest
+
+# name -> runner
+ALL: dict[str, Any] = {
+    "u-lira": ULiRA,
+    "rmia": RMIA,
+    "klom": KLOM,
+    "forgetting-quality": ForgettingQuality,
+    "backdoor": BackdoorTest,
+    "before-after": BeforeAfter,
+}
+
+__all__ = [
+    "ALL",
+    "KLOM",
+    "RMIA",
+    "AttackResult",
+    "BackdoorTest",
+    "BeforeAfter",
+    "FineTuneOnly",
+    "ForgettingQuality",
+    "ImageTrigger",
+    "KeepsEverything",
+    "TabularTrigger",
+    "ULiRA",
+    "auc",
+    "cross_lira",
+    "deletion_confidence",
+    "errors",
+    "forgetting_epsilon",
+    "forgetting_points",
+    "klom",
+    "lira",
+    "majority_errors",
+    "margins",
+    "queries_needed",
+    "rmia",
+    "roc_curve",
+    "threshold",
+    "tpr_at_fpr",
+    "tune_offline",
+]

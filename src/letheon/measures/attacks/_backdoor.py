@@ -1,0 +1,340 @@
+"""The hypothesis test behind backdoor verification, as formulas (Sommer et al., 2022).
+
+A person plants a private backdoor: rows with a private pattern and a private target label. After
+the request the person asks ``n`` triggered rows and counts ``k`` answers that are the target.
+
+* H0, *deleted*: an answer is the target with chance ``q`` only.
+* H1, *not deleted*: it is the target with probability ``p > q``.
+
+The test rejects "deleted" if ``k > t``, ``t`` the smallest number with ``P(Bin(n, q) <= t) >= 1 -
+alpha``. The threshold itself belongs to "deleted", otherwise the false alarms exceed alpha.
+
+The test can show that data was **not** deleted. That it does not reject proves nothing, and a
+provider who cheats can pass it (Zhang et al., 2024).
+"""
+
+import math
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+from scipy.special import bdtr, bdtrc, betaincinv, stdtrit
+
+from letheon.measures._inputs import confidence_level
+from letheon.measures._measure import Better, Measure
+
+__all__ = [
+    "Counts",
+    "Errors",
+    "deletion_confidence",
+    "errors",
+    "is_shown",
+    "majority_errors",
+    "queries_needed",
+    "success_rate",
+    "threshold",
+]
+
+# More queries than this for one person is no test that anybody would run.
+_MOST_QUERIES = 100_000
+
+
+class Errors(NamedTuple):
+    """Threshold and both errors of the test."""
+
+    threshold: int
+    false_alarm: float
+    """Probability to reject "deleted" though the data was deleted."""
+    miss: float
+    """Probability not to reject though the data is still there."""
+
+
+class Counts(NamedTuple):
+    """Successes among queries, one entry for each tester."""
+
+    successes: NDArray[np.int64]
+    queries: NDArray[np.int64]
+
+    @classmethod
+    def of(cls, successes: ArrayLike, queries: ArrayLike) -> "Counts":
+        """Return the counts as vectors, or raise unless ``0 <= successes <= queries``."""
+        made = cls(*(np.atleast_1d(np.asarray(part, np.int64)) for part in (successes, queries)))
+        if made.successes.shape != made.queries.shape or made.successes.ndim != 1:
+            raise ValueError("give one number of successes and one of queries for each tester")
+        if made.queries.sum() < 1 or (made.successes < 0).any():
+            raise ValueError("at least one query is needed, and no count is negative")
+        if (made.successes > made.queries).any():
+            raise ValueError("there are more successes than queries")
+        return made
+
+    @property
+    def rate(self) -> float:
+        """Successes of all testers by their queries."""
+        return float(self.successes.sum() / self.queries.sum())
+
+
+def _probability(name: str, value: float) -> float:
+    if not 0 <= value <= 1:
+        raise ValueError(f"{name} must be between 0 and 1, not {value!r}")
+    return float(value)
+
+
+def _level(name: str, value: float) -> float:
+    if not 0 < value < 1:
+        raise ValueError(f"{name} must be strictly between 0 and 1, not {value!r}")
+    return float(value)
+
+
+def threshold(n: int, q: float, alpha: float = 1e-3) -> int:
+    """Return the smallest ``t`` with ``P(Bin(n, q) > t) <= alpha``; more successes reject.
+
+    Parameters
+    ----------
+    n : int
+        Queries.
+    q : float
+        Probability of a success where the data was deleted.
+    alpha : float, default=1e-3
+        Largest probability of a false alarm.
+
+    Examples
+    --------
+    >>> threshold(30, 0.1)
+    9
+    """
+    if n < 1:
+        raise ValueError(f"at least one query is needed, not {n}")
+    _probability("q", q), _level("alpha", alpha)
+    # the upper tail: 1 - P(Bin <= t) would lose a small alpha to rounding
+    tail = bdtrc(np.arange(n + 1), n, q)
+    return int(np.argmax(tail <= alpha))
+
+
+def is_shown(successes: int, n: int, q: float, alpha: float = 1e-3) -> bool:
+    """Return whether so many successes show that the data was not deleted: ``k > t``."""
+    if not 0 <= successes <= n:
+        raise ValueError(f"successes must be between 0 and {n}, not {successes}")
+    return successes > threshold(n, q, alpha)
+
+
+def errors(n: int, p: float, q: float, alpha: float = 1e-3) -> Errors:
+    """Return threshold, false-alarm and miss probability of the test.
+
+    ``false alarm = P(Bin(n, q) > t)``, at most alpha; ``miss = P(Bin(n, p) <= t)``.
+
+    Parameters
+    ----------
+    n : int
+        Queries.
+    p, q : float
+        Probability of a success where the data is still there, and where it was deleted.
+    alpha : float, default=1e-3
+        Largest probability of a false alarm.
+
+    Examples
+    --------
+    >>> test = errors(30, 0.6, 0.1)
+    >>> test.threshold, f"{test.false_alarm:.1e}", f"{test.miss:.1e}"
+    (9, '4.5e-04', '8.6e-04')
+    """
+    t = threshold(n, q, alpha)
+    _probability("p", p)
+    return Errors(t, float(bdtrc(t, n, q)), float(bdtr(t, n, p)))
+
+
+def queries_needed(p: float, q: float, alpha: float = 1e-3, beta: float = 1e-3) -> int:
+    """Return the smallest number of queries with both errors at most alpha and beta.
+
+    Parameters
+    ----------
+    p, q : float
+        Probability of a success where the data is still there, and where it was deleted.
+    alpha, beta : float, default=1e-3
+        Largest probabilities of a false alarm and of a miss.
+
+    Raises
+    ------
+    ValueError
+        ``p <= q``, where no number is enough, or more than 100,000 would be needed.
+
+    Examples
+    --------
+    >>> [queries_needed(p, 0.1) for p in (0.95, 0.8, 0.6, 0.4, 0.2)]
+    [8, 15, 30, 73, 479]
+    """
+    _probability("p", p), _probability("q", q), _level("alpha", alpha), _level("beta", beta)
+    if p <= q:
+        raise ValueError(f"p={p} must exceed q={q}: such a backdoor cannot be told from chance")
+    t = 0
+    for n in range(1, _MOST_QUERIES + 1):
+        # one more query never lowers the threshold
+        while bdtrc(t, n, q) > alpha:
+            t += 1
+        if bdtr(t, n, p) <= beta:
+            return n
+    raise ValueError(f"more than {_MOST_QUERIES} queries: p={p} and q={q} are too close")
+
+
+def majority_errors(one: Errors, n_users: int) -> Errors:
+    """Return the errors of a vote: "not deleted" if more than half of the users say so.
+
+    ``false alarm = P(Bin(c, alpha) > c/2)`` and ``miss = P(Bin(c, 1 - beta) <= c/2)`` for ``c``
+    users whose tests are independent. A tie says "deleted"; with an odd ``c`` there is none.
+
+    Parameters
+    ----------
+    one : Errors
+        Errors of one user's test.
+    n_users : int
+        Users who vote.
+
+    Examples
+    --------
+    >>> vote = majority_errors(errors(10, 0.6, 0.1, alpha=0.05), 5)
+    >>> f"{vote.false_alarm:.1e}", f"{vote.miss:.1e}"
+    ('2.1e-05', '1.5e-03')
+    """
+    if n_users < 1:
+        raise ValueError(f"at least one user votes, not {n_users}")
+    half = n_users // 2
+    return one._replace(
+        false_alarm=float(bdtrc(half, n_users, one.false_alarm)),
+        # voters who miss: at least n - half of them, so that the small tail is summed
+        miss=float(bdtrc(n_users - half - 1, n_users, one.miss)),
+    )
+
+
+def _interval(counts: Counts, confidence: float) -> tuple[float, float]:
+    """Return the interval of a success rate when testers differ (Korn and Graubard, 1998).
+
+    Clopper and Pearson's at an effective number of queries: that of the binomial variance divided
+    by the variance between testers, never more than there are. Equal to Clopper and
+    Pearson's for one tester, and where testers do not differ more than chance makes them.
+    """
+    n, k = float(counts.queries.sum()), float(counts.successes.sum())
+    n_effective = min(n, _effective(counts, confidence))
+    k *= n_effective / n
+    tail = (1 - confidence) / 2
+    low = 0.0 if k <= 0 else float(betaincinv(k, n_effective - k + 1, tail))
+    rest = n_effective - k
+    high = 1.0 if rest <= 0 else float(betaincinv(k + 1, rest, 1 - tail))
+    return low, high
+
+
+def _effective(counts: Counts, confidence: float) -> float:
+    """Return the number of independent queries with the variance seen between testers."""
+    asked = counts.queries > 0
+    successes, queries = counts.successes[asked], counts.queries[asked]
+    m, rate = len(queries), counts.rate
+    spread = float(np.sum((successes - rate * queries) ** 2)) if m > 1 else 0.0
+    if spread == 0 or rate in (0.0, 1.0):
+        return math.inf
+    variance = m / (m - 1) * spread / float(queries.sum()) ** 2
+    # few testers know their own variance badly: Student's quantile instead of the normal one
+    level = (1 + confidence) / 2
+    shrink = (stdtrit(1e9, level) / stdtrit(m - 1, level)) ** 2
+    return float(max(rate * (1 - rate) / variance * shrink, 1.0))
+
+
+def success_rate(
+    name: str,
+    successes: ArrayLike,
+    queries: ArrayLike,
+    *,
+    better: Better = "lower",
+    confidence: float = 0.95,
+    note: str = "",
+) -> Measure:
+    """Return the share of successful queries.
+
+    Parameters
+    ----------
+    name : str
+        What the share is of.
+    successes, queries : int or array-like of int
+        Counts, one of each for every tester.
+    better : {"lower", "higher"}, default="lower"
+        Which way is better.
+    confidence : float, default=0.95
+        Coverage of the interval: Clopper and Pearson's, made wider where testers differ from each
+        other more than a binomial law allows (Korn and Graubard, 1998).
+    note : str, default=""
+        Note of the measure.
+
+    Examples
+    --------
+    >>> print(success_rate("backdoor success", 3, 30))
+    backdoor success: 0.1 [0.02112, 0.2653] at 0.95 (measured, n=30, lower is better)
+    """
+    counts = Counts.of(successes, queries)
+    low, high = _interval(counts, confidence_level(confidence))
+    return Measure(
+        name=name,
+        value=counts.rate,
+        low=min(low, counts.rate),
+        high=max(high, counts.rate),
+        n=int(counts.queries.sum()),
+        better=better,
+        basis="measured",
+        confidence=confidence,
+        note=note,
+    )
+
+
+def deletion_confidence(
+    n: int,
+    kept: tuple[ArrayLike, ArrayLike],
+    chance: tuple[ArrayLike, ArrayLike],
+    *,
+    alpha: float = 1e-3,
+    confidence: float = 0.95,
+) -> Measure:
+    """Return how surely the test would notice that data is still there.
+
+    ``rho = 1 - beta = P(Bin(n, p) > t)``, ``t`` the smallest number with ``P(Bin(n, q) <= t) >= 1 -
+    alpha``. Both rates are estimated, and rho grows with ``p`` and falls with ``q``, so its
+    lower end puts in the lower end of ``p`` and the upper end of ``q``, and the other way
+    round: each end at level ``1 - (1 - confidence) / 2`` (Bonferroni), so that both hold at
+    once.
+
+    Parameters
+    ----------
+    n : int
+        Queries of one person's test.
+    kept : (successes, queries)
+        Counts where the data is there: p.
+    chance : (successes, queries)
+        Counts where it never was: q.
+    alpha : float, default=1e-3
+        Largest probability of a false alarm.
+    confidence : float, default=0.95
+        Coverage of the interval.
+
+    Returns
+    -------
+    Measure
+        Higher is better: the test is sharper. Read the lower end. It says nothing about whether the
+        data was deleted, only what a test that does not reject is worth.
+
+    Examples
+    --------
+    >>> print(deletion_confidence(30, (60, 100), (10, 100)))
+    deletion confidence: 0.9991 [0.6408, 1] at 0.95 (measured, n=200, higher is better)
+    """
+    level = 1 - (1 - confidence_level(confidence)) / 2
+    there, gone = Counts.of(*kept), Counts.of(*chance)
+    (p_low, p_high), (q_low, q_high) = (_interval(counts, level) for counts in (there, gone))
+    value = 1 - errors(n, there.rate, gone.rate, alpha).miss
+    low = 1 - errors(n, p_low, q_high, alpha).miss
+    high = 1 - errors(n, p_high, q_low, alpha).miss
+    return Measure(
+        name="deletion confidence",
+        value=value,
+        low=min(low, value),
+        high=max(high, value),
+        n=int(there.queries.sum() + gone.queries.sum()),
+        better="higher",
+        basis="measured",
+        confidence=confidence,
+        note=f"alpha={alpha:g}, {n} queries; the power of the test, not a proof of deletion",
+    )

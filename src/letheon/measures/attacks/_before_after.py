@@ -1,0 +1,443 @@
+"""An attacker who holds the model before and after a removal (Chen et al., 2021)."""
+
+import copy
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, ClassVar, Literal, NamedTuple, get_args
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+from scipy.special import expit, softmax
+from sklearn.base import is_regressor
+from sklearn.ensemble import RandomForestClassifier
+from sklearn.linear_model import LogisticRegression
+from sklearn.pipeline import make_pipeline
+from sklearn.preprocessing import StandardScaler
+
+from letheon.measures._intervals import clopper_pearson
+from letheon.measures._measure import Measure
+from letheon.measures.attacks._result import AttackResult
+from letheon.measures.attacks._roc import auc, tpr_at_fpr
+from letheon.measures.attacks._shadows import Progress
+from letheon.measures.attacks._verify import Data, fitted, resolve
+from letheon.parallel import one_thread
+from letheon.seeds import keyed_hash_ints, library_seed
+
+__all__ = ["FEATURES", "BeforeAfter", "degradation_count", "posterior_features"]
+
+Feature = Literal[
+    "concatenation", "sorted concatenation", "difference", "sorted difference", "distance"
+]
+FEATURES: tuple[Feature, ...] = get_args(Feature)
+
+Floats = NDArray[np.float64]
+Ints = NDArray[np.int64]
+
+_MODEL = "before-after-model"
+_MEMBERS = "before-after-members"
+_ATTACKER = "before-after-attacker"
+_SHADOWS = "before-after-shadow-people"
+
+_NOTE = (
+    "the attacker holds the model before and after the request and guesses who left; the floor "
+    "is the same attack about people who never were there, while others left. Exact methods leak "
+    "here too, naive retraining included: deletion itself reveals who was deleted, as no "
+    "guarantee about the latest model alone can prevent (Chen et al. 2021). Hide one of the two "
+    "versions, or answer requests in batches. A small number does not prove that nothing leaks."
+)
+
+
+def posterior_features(
+    before: ArrayLike, after: ArrayLike, features: Sequence[Feature] = FEATURES
+) -> Floats:
+    """Return what the attack model sees of two posteriors, side by side (Chen et al., table 1).
+
+    With ``p`` before and ``p'`` after, and ``s`` the order in which ``p`` falls:
+
+    * *concatenation* ``(p, p')``; *sorted concatenation* ``(p_s, p'_s)``;
+    * *difference* ``p - p'``; *sorted difference* ``p_s - p'_s``;
+    * *distance* ``||p - p'||_2``.
+
+    Parameters
+    ----------
+    before, after : array-like of shape (n, n_classes)
+        Class probabilities of the same rows, columns alike (see `letheon.measures.align_classes`).
+    features : sequence of str
+        Which of them.
+
+    Examples
+    --------
+    >>> posterior_features([[0.2, 0.8]], [[0.5, 0.5]], ["sorted difference"]).round(1).tolist()
+    [[0.3, -0.3]]
+    """
+    p, q = np.asarray(before, np.float64), np.asarray(after, np.float64)
+    if p.ndim != 2 or p.shape != q.shape:
+        raise ValueError(f"need two tables of one shape, not {p.shape} and {q.shape}")
+    unknown = set(features) - set(FEATURES)
+    if unknown or not features:
+        raise ValueError(f"features must be some of {FEATURES}, not {tuple(features)}")
+    order = np.argsort(-p, axis=1, kind="stable")
+    p_sorted, q_sorted = (np.take_along_axis(part, order, axis=1) for part in (p, q))
+    offered: dict[str, Floats] = {
+        "concatenation": np.hstack([p, q]),
+        "sorted concatenation": np.hstack([p_sorted, q_sorted]),
+        "difference": p - q,
+        "sorted difference": p_sorted - q_sorted,
+        "distance": np.linalg.norm(p - q, axis=1, keepdims=True),
+    }
+    return np.hstack([offered[name] for name in features])
+
+
+def degradation_count(
+    both: ArrayLike, classical: ArrayLike, labels: ArrayLike, *, confidence: float = 0.95
+) -> Measure:
+    """Return for how many people the second version makes the attacker surer of the truth.
+
+    ``DegCount = 1/n #{i : P_i > P'_i}``, where ``P_i`` is the probability that the attack with both
+    versions gives to the true status of person i, and ``P'_i`` that of the classical attack, which
+    holds the model before only (Chen et al., section 4). Ties do not count.
+
+    Parameters
+    ----------
+    both, classical : array-like of shape (n,)
+        Probability of "was in and left" by each attack.
+    labels : array-like of shape (n,)
+        1 for those who were in and left.
+    confidence : float, default=0.95
+        Coverage of the interval, Clopper and Pearson's.
+
+    Examples
+    --------
+    >>> degradation_count([0.9, 0.4], [0.6, 0.3], [1, 0]).value
+    0.5
+    """
+    truth = np.asarray(labels).astype(bool)
+    sure, less = (np.where(truth, s, 1 - s) for s in map(np.asarray, (both, classical)))
+    count, n = int(np.sum(sure > less)), len(truth)
+    low, high = clopper_pearson(count, n, confidence)
+    return Measure(
+        name="degradation count",
+        value=count / n,
+        low=min(low, count / n),
+        high=max(high, count / n),
+        n=n,
+        better="lower",
+        basis="measured",
+        confidence=confidence,
+    )
+
+
+def posteriors(model: Any, X: Any, classes: NDArray[Any] | None) -> Floats:
+    """Return class probabilities over `classes`; a class that the model lost has none.
+
+    Decision values go through a logistic link (softmax for several classes). A regressor, which
+    has no classes, only has its prediction.
+    """
+    if classes is None:
+        return np.asarray(model.predict(X), np.float64).reshape(len(X), -1)
+    if hasattr(model, "predict_proba"):
+        known = np.asarray(model.predict_proba(X), np.float64)
+    elif hasattr(model, "decision_function"):
+        z = np.asarray(model.decision_function(X), np.float64)
+        known = np.column_stack([expit(-z), expit(z)]) if z.ndim == 1 else softmax(z, axis=1)
+    else:
+        raise TypeError(
+            f"{type(model).__name__} has neither predict_proba nor decision_function; this attack "
+            "reads probabilities"
+        )
+    table = np.zeros((len(known), len(classes)))
+    table[:, np.searchsorted(classes, model.classes_)] = known
+    return table
+
+
+# Kinds of cases: people who were in and left; people who never were in while others left; and more
+# of the latter, who stand for the former in the floor.
+_ABSENT, _LEFT, _ALSO_ABSENT = 0, 1, 2
+# What an attacker may hold.
+_VIEWS = ("both", "before", "after")
+
+
+class _Cases(NamedTuple):
+    """Rows of people as two models see them: whose, of which kind, in which world."""
+
+    before: Floats
+    after: Floats
+    kind: Ints
+    person: Ints
+    world: Ints
+    removal: Ints
+
+    def of_kinds(self, *kinds: int) -> "_Cases":
+        """Return the rows of these kinds."""
+        keep = np.isin(self.kind, kinds)
+        kept: list[Any] = [part[keep] for part in self]
+        return _Cases(*kept)
+
+    def groups(self) -> tuple[Ints, Ints]:
+        """Return the first row of each case, a person in a removal, and the case of each row."""
+        keys = np.column_stack([self.world, self.removal, self.kind, self.person])
+        _, first, case = np.unique(keys, axis=0, return_index=True, return_inverse=True)
+        return first.astype(np.int64), case.ravel().astype(np.int64)
+
+
+class _Split(NamedTuple):
+    """Who plays which part: people who train the attack, people attacked, rows of the others."""
+
+    shadows: NDArray[Any]
+    targets: NDArray[Any]
+    others: NDArray[np.bool_]
+
+
+@dataclass(frozen=True, kw_only=True)
+class BeforeAfter:
+    """Membership inference by someone who keeps the model from before the removal.
+
+    Each world trains a clone on the people who stay and on half of the people in question, and then
+    removes some of those, `batch` at a time, always from the model as first trained. The attack
+    model learns from shadow worlds, about other people, to tell from both posteriors who
+    left; it is tested on worlds of the people in `forget`.
+
+    Parameters
+    ----------
+    features : tuple of str, default=all five
+        See `posterior_features`.
+    attacker : {"forest", "logistic"}, default="forest"
+        The attack model: a random forest, or logistic regression on standardised features.
+    n_shadows, n_targets : int, default=8
+        Worlds to learn from, and worlds to attack.
+    n_removals : int, default=8
+        Removals in each world, at most: each is a `forget` of its own.
+    batch : int, default=1
+        People who leave at once. The more, the better each is hidden.
+    confidence : float, default=0.95
+        Coverage of all intervals.
+
+    Notes
+    -----
+    Measures, each beside its floor (people who never were there, while others left):
+
+    * *AUC* and *TPR at 1 % FPR* of the attack with both versions;
+    * *AUC, model after only*: what the latest model alone gives away;
+    * *AUC, model before only*: the classical attack on the old model;
+    * *degradation count*: see `degradation_count`.
+
+    The attacker knows the rows of those who stay and reads no labels. Intervals treat people
+    and worlds as sampled. For exact methods "model after only" is at its floor and AUC is
+    not: deletion itself reveals.
+
+    References
+    ----------
+    Chen et al., When Machine Unlearning Jeopardizes Privacy, CCS 2021.
+    """
+
+    name: ClassVar[str] = "before-after"
+
+    features: tuple[Feature, ...] = FEATURES
+    attacker: Literal["forest", "logistic"] = "forest"
+    n_shadows: int = 8
+    n_targets: int = 8
+    n_removals: int = 8
+    batch: int = 1
+    confidence: float = 0.95
+
+    def __post_init__(self) -> None:
+        """Refuse settings that give no experiment."""
+        if self.attacker not in ("forest", "logistic"):
+            raise ValueError(f'attacker must be "forest" or "logistic", not {self.attacker!r}')
+        for setting in ("n_shadows", "n_targets", "n_removals", "batch"):
+            if getattr(self, setting) < 1:
+                raise ValueError(f"{setting} must be at least 1, not {getattr(self, setting)}")
+
+    def run(
+        self,
+        unlearner: Any,
+        X: Any,
+        y: Any,
+        *,
+        forget: Any,
+        ids: Any = None,
+        population: tuple[Any, Any] | None = None,
+        naive: Any = None,  # noqa: ARG002 - the floor is about people, not about another model
+        seed: int = 0,
+        progress: Progress | None = None,
+    ) -> tuple[AttackResult, ...]:
+        """Train worlds, learn the attack, and attack.
+
+        Parameters
+        ----------
+        unlearner : estimator
+            Unfitted prototype with `forget`; it is cloned.
+        X, y : array-like
+            Training rows.
+        forget : sequence of int or of str
+            People to attack, at least ``4 * batch``.
+        ids : sequence, optional
+            Whose row each is. Default ``0..n-1``.
+        population : (X, y), optional
+            Not needed: those who never were in are people of `forget` whom a world left out.
+        naive : estimator, optional
+            Not needed: the floor is the attack where the person never was there.
+        seed : int, default=0
+            Seed of worlds and models.
+        progress : callable, optional
+            Called with (worlds done, worlds in all).
+
+        Returns
+        -------
+        tuple of one AttackResult
+        """
+        data = resolve(X, y, ids, forget, population)
+        split = _split(data, self.batch, seed)
+        classes = None if is_regressor(unlearner) else np.unique(data.y)
+        plan = [(split.shadows, k) for k in range(self.n_shadows)]
+        plan += [(split.targets, self.n_shadows + k) for k in range(self.n_targets)]
+        found = []
+        for people, number in plan:
+            with one_thread():
+                model = _World(unlearner, data, split.others, people, seed, number)
+                found.append(model.cases(self.n_removals, self.batch, classes))
+            if progress is not None:
+                progress(len(found), len(plan))
+        shadows, targets = _joined(found[: self.n_shadows]), _joined(found[self.n_shadows :])
+        return (self._result(shadows, targets, len(plan), library_seed(seed, _ATTACKER)),)
+
+    def _result(self, shadows: _Cases, targets: _Cases, n_worlds: int, seed: int) -> AttackResult:
+        lesson = shadows.of_kinds(_ABSENT, _LEFT)
+        left = lesson.kind == _LEFT
+        attackers = {
+            view: self._learned(self._features(lesson, view), left, seed) for view in _VIEWS
+        }
+        real, null = targets.of_kinds(_ABSENT, _LEFT), targets.of_kinds(_ABSENT, _ALSO_ABSENT)
+        scores, first = self._scores(attackers, real), real.groups()[0]
+        return AttackResult(
+            attack=self.name,
+            about="forgotten",
+            measures=self._measures(scores, real),
+            floor=self._measures(self._scores(attackers, null), null),
+            n_models=n_worlds,
+            note=_NOTE,
+            scores=scores["both"],
+            labels=(real.kind[first] == _LEFT).astype(np.int64),
+            owners=real.person[first],
+        )
+
+    def _features(self, cases: _Cases, view: str) -> Floats:
+        """Return what an attacker who holds both versions, or one of them, sees of each row."""
+        if view == "both":
+            return posterior_features(cases.before, cases.after, self.features)
+        p = cases.before if view == "before" else cases.after
+        return np.hstack([p, -np.sort(-p, axis=1)])
+
+    def _learned(self, features: Floats, left: NDArray[np.bool_], seed: int) -> Any:
+        """Return the attack model, fitted on the rows of shadow worlds."""
+        if self.attacker == "logistic":
+            model = make_pipeline(StandardScaler(), LogisticRegression(max_iter=1000))
+        else:
+            model = RandomForestClassifier(min_samples_leaf=3, random_state=seed)
+        with one_thread():
+            return model.fit(features, left)
+
+    def _scores(self, attackers: dict[str, Any], cases: _Cases) -> dict[str, Floats]:
+        """Return each attacker's score of each case, the mean over the person's rows."""
+        _, case = cases.groups()
+        rows, found = np.bincount(case), dict[str, Floats]()
+        for view, attacker in attackers.items():
+            chances = attacker.predict_proba(self._features(cases, view))[:, 1]
+            found[view] = np.bincount(case, weights=chances) / rows
+        return found
+
+    def _measures(self, scores: dict[str, Floats], cases: _Cases) -> dict[str, Measure]:
+        first, _ = cases.groups()
+        labels = cases.kind[first] != _ABSENT
+        options: dict[str, Any] = {
+            "groups": (cases.person[first], cases.world[first]),
+            "confidence": self.confidence,
+        }
+        measures = [
+            auc(scores["both"], labels, **options),
+            tpr_at_fpr(scores["both"], labels, **options),
+        ]
+        for which in ("after", "before"):
+            one = auc(scores[which], labels, **options)
+            measures.append(replace(one, name=f"AUC, model {which} only"))
+        measures.append(
+            degradation_count(scores["both"], scores["before"], labels, confidence=self.confidence)
+        )
+        return {measure.name: measure for measure in measures}
+
+
+@dataclass(frozen=True)
+class _World:
+    """A clone that was trained on the others and on half of some people."""
+
+    unlearner: Any
+    data: Data
+    others: NDArray[np.bool_]
+    people: NDArray[Any]
+    seed: int
+    number: int
+
+    def cases(self, n_removals: int, batch: int, classes: NDArray[Any] | None) -> _Cases:
+        """Remove one batch after the other, each from the model as first trained."""
+        numbers = np.arange(len(self.people))
+        order = np.argsort(keyed_hash_ints(self.seed, _MEMBERS, numbers, self.number))
+        members, absent = np.split(order, [len(order) // 2])
+        model = self._trained(members)
+        found = []
+        for removal in range(min(n_removals, len(members) // batch)):
+            gone = members[removal * batch : (removal + 1) * batch]
+            twin = copy.deepcopy(model)
+            twin.forget(self.people[gone])
+            away = np.roll(absent, -2 * removal * batch)
+            asked = {_LEFT: gone, _ABSENT: away[:batch], _ALSO_ABSENT: away[batch : 2 * batch]}
+            found += [
+                self._seen(model, twin, kind, people, removal, classes)
+                for kind, people in asked.items()
+            ]
+        return _joined(found)
+
+    def _trained(self, members: Ints) -> Any:
+        rows = self.others | np.isin(self.data.ids, self.people[members])
+        seed = library_seed(self.seed, _MODEL, self.number)
+        return fitted(
+            self.unlearner, seed, self.data.X[rows], self.data.y[rows], self.data.ids[rows]
+        )
+
+    def _seen(
+        self,
+        before: Any,
+        after: Any,
+        kind: int,
+        people: Ints,
+        removal: int,
+        classes: NDArray[Any] | None,
+    ) -> _Cases:
+        """Return the rows of these people as both models see them."""
+        rows = np.flatnonzero(np.isin(self.data.ids, self.people[people]))
+        owners = {owner: number for number, owner in zip(people, self.people[people], strict=True)}
+        X, n = self.data.X[rows], len(rows)
+        return _Cases(
+            posteriors(before, X, classes),
+            posteriors(after, X, classes),
+            np.full(n, kind),
+            np.array([owners[owner] for owner in self.data.ids[rows]], np.int64),
+            np.full(n, self.number),
+            np.full(n, removal),
+        )
+
+
+def _split(data: Data, batch: int, seed: int) -> _Split:
+    """Choose people for shadow worlds among those who stay: as many as leave, or half of them."""
+    targets, staying = np.unique(data.ids[data.leaves]), np.unique(data.ids[~data.leaves])
+    order = np.argsort(keyed_hash_ints(seed, _SHADOWS, np.arange(len(staying))))
+    shadows = staying[order[: min(len(targets), len(staying) // 2)]]
+    if min(len(targets), len(shadows)) < 4 * batch:
+        raise ValueError(
+            f"{len(targets)} people leave and {len(staying)} stay; removals of {batch} need at "
+            f"least {4 * batch} who leave and {8 * batch} who stay"
+        )
+    return _Split(shadows, targets, ~data.leaves & ~np.isin(data.ids, shadows))
+
+
+def _joined(cases: Iterable[_Cases]) -> _Cases:
+    return _Cases(*(np.concatenate(part) for part in zip(*cases, strict=True)))

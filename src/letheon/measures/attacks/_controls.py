@@ -1,0 +1,175 @@
+"""Negative controls: models that say they forgot and did not. An attack must find them."""
+
+from copy import deepcopy
+from typing import Any, ClassVar, Self
+
+from sklearn.utils.metaestimators import available_if
+
+from letheon.base import Outcome, Removal
+from letheon.exceptions import CannotForgetError
+from letheon.guarantee import Guarantee, MethodFacts
+from letheon.inner import controlled, inner_training, retraining
+from letheon.naive import NaiveUnlearner, _Retrained
+from letheon.rows import Rows
+from letheon.seeds import Purpose, library_seed
+
+__all__ = ["FineTuneOnly", "KeepsEverything"]
+
+
+def _facts(method: str, applicability: str, what_it_does: str) -> MethodFacts:
+    return MethodFacts(
+        method=method,
+        applicability=applicability,
+        exact=False,
+        strength="not stated",
+        efficiency_parameters=(),
+        certifiability_parameters=(),
+        requests="oblivious",
+        releases="latest-only",
+        state_holds_rows=True,
+        definition_text=(
+            f"Negative control. This method does NOT forget. {what_it_does} It exists so that "
+            "an attack can be shown to find a model that kept what it should have forgotten. "
+            "Never use it to answer a request."
+        ),
+    )
+
+
+class _Control(NaiveUnlearner):
+    """What the controls share: the rows leave, the fitted estimator that saw them stays."""
+
+    @available_if(lambda _: False)
+    def learn(self, X: Any, y: Any = None, *, ids: Any) -> Self:
+        """Not offered: a fresh fit would forget after all."""
+        raise NotImplementedError
+
+    def _claim(self) -> Guarantee:
+        return Guarantee(
+            kind="empirical",
+            reference="none: a negative control, which does not forget",
+            requests=self.facts.requests,
+            releases=self.facts.releases,
+            residual_state=("estimator_",),
+        )
+
+
+class KeepsEverything(_Control):
+    """A negative control: it says that it forgot and goes on with the same fitted estimator.
+
+    The rows leave its table, so receipts, `ids_` and `n_rows_` look right. Only an attack on the
+    model tells.
+
+    Parameters
+    ----------
+    estimator : estimator
+        Any estimator; it is fitted once.
+    random_state : int, RandomState, Generator or None, default=None
+        Seed of everything random.
+
+    Notes
+    -----
+    Guarantee: none. It does not forget.
+
+    Examples
+    --------
+    >>> from sklearn.datasets import load_iris
+    >>> from sklearn.tree import DecisionTreeClassifier
+    >>> from letheon.measures.attacks import KeepsEverything
+    >>> X, y = load_iris(return_X_y=True)
+    >>> model = KeepsEverything(DecisionTreeClassifier(), random_state=0).fit(X, y)
+    >>> model.forget([7]).guarantee.reference
+    'none: a negative control, which does not forget'
+    """
+
+    facts: ClassVar[MethodFacts] = _facts(
+        "keeps everything (control)",
+        "any estimator",
+        "On a request it drops the rows from its table and keeps the fitted model.",
+    )
+
+    def _prepare(self, removal: Removal) -> _Retrained:
+        return _Retrained(self.rows_.without(removal.where), self.estimator_)
+
+    def _commit(self, plan: _Retrained) -> Outcome:
+        super()._commit(plan)
+        return Outcome(work=0.0)
+
+
+class FineTuneOnly(_Control):
+    """A negative control: it goes on training on the rows that remain.
+
+    "Catastrophic forgetting": the hope that more training on other rows washes the forgotten ones
+    out. What the model memorised of them stays for a long time.
+
+    Parameters
+    ----------
+    estimator : estimator with `partial_fit`
+        Fitted once, then trained on with `partial_fit`.
+    n_passes : int, default=1
+        Passes over the remaining rows for each request.
+    random_state : int, RandomState, Generator or None, default=None
+        Seed of everything random.
+
+    Attributes
+    ----------
+    n_fit_passes_ : int or None
+        Passes that `fit` took, where the estimator counts them: the yardstick of `Receipt.work`.
+
+    Notes
+    -----
+    Guarantee: none. It does not forget.
+
+    Examples
+    --------
+    >>> from sklearn.datasets import load_iris
+    >>> from sklearn.linear_model import SGDClassifier
+    >>> from letheon.measures.attacks import FineTuneOnly
+    >>> X, y = load_iris(return_X_y=True)
+    >>> model = FineTuneOnly(SGDClassifier(), random_state=0).fit(X, y)
+    >>> model.forget([7]).rebuilt
+    {'passes': 1}
+    """
+
+    facts: ClassVar[MethodFacts] = _facts(
+        "fine-tune only (control)",
+        "estimators with partial_fit",
+        "On a request it trains the fitted model on for a few passes over the remaining rows.",
+    )
+
+    n_fit_passes_: Any
+
+    def __init__(self, estimator: Any, *, n_passes: int = 1, random_state: Any = None) -> None:
+        super().__init__(estimator, random_state=random_state)
+        self.n_passes = n_passes
+
+    def fit(self, X: Any, y: Any = None, *, ids: Any = None) -> Self:
+        """Fit on all rows and keep them; see `NaiveUnlearner.fit`."""
+        if not hasattr(self.estimator, "partial_fit"):
+            raise CannotForgetError(
+                f"FineTuneOnly goes on training with partial_fit, which "
+                f"{type(self.estimator).__name__} does not have; take SGDClassifier, say"
+            )
+        if self.n_passes < 1:
+            raise ValueError(f"n_passes must be at least 1, not {self.n_passes}")
+        super().fit(X, y, ids=ids)
+        # A later `partial_fit` may overwrite the count.
+        self.n_fit_passes_ = getattr(self.estimator_, "n_iter_", None)
+        return self
+
+    def _prepare(self, removal: Removal) -> _Retrained:
+        rows = self.rows_.without(removal.where)
+        with retraining():
+            return _Retrained(rows, self._trained_on(rows))
+
+    def _trained_on(self, rows: Rows) -> Any:
+        """Return a copy of the estimator after more passes over these rows."""
+        estimator, seed = deepcopy(self.estimator_), library_seed(self.seed_, Purpose.RETRAIN)
+        with controlled(self.config_, seed), inner_training("it"):
+            for _ in range(self.n_passes):
+                estimator.partial_fit(*rows.part(0, len(rows)))
+        return estimator
+
+    def _commit(self, plan: _Retrained) -> Outcome:
+        super()._commit(plan)
+        counted, passes = isinstance(self.n_fit_passes_, int), {"passes": self.n_passes}
+        return Outcome(work=self.n_passes / self.n_fit_passes_ if counted else 1.0, rebuilt=passes)

@@ -1,0 +1,271 @@
+"""AUC and TPR at a fixed FPR, with intervals; ties and people with several scores are safe."""
+
+import math
+from collections.abc import Sequence
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+from scipy.special import betaincinv, expit, logit, stdtrit
+
+from letheon.measures._inputs import confidence_level
+from letheon.measures._measure import Measure
+
+__all__ = ["auc", "roc_curve", "tpr_at_fpr"]
+
+Floats = NDArray[np.float64]
+
+
+def _scored(scores: ArrayLike, labels: ArrayLike) -> tuple[Floats, NDArray[np.bool_]]:
+    """Return scores and labels of which both kinds occur."""
+    values, positive = np.asarray(scores, dtype=np.float64), np.asarray(labels).astype(bool)
+    if values.ndim != 1 or values.shape != positive.shape:
+        raise ValueError(
+            f"need one score and one label each, not shapes {values.shape} and {positive.shape}"
+        )
+    if np.isnan(values).any():
+        raise ValueError("scores contain NaN")
+    if positive.all() or not positive.any():
+        raise ValueError("labels must hold both 0 and 1")
+    return values, positive
+
+
+def roc_curve(scores: ArrayLike, labels: ArrayLike) -> tuple[Floats, Floats]:
+    """Return false and true positive rates, from (0, 0) to (1, 1).
+
+    Equal scores are one step: the curve never depends on the order of the input.
+
+    Examples
+    --------
+    >>> fpr, tpr = roc_curve([0.9, 0.5, 0.5, 0.1], [1, 1, 0, 0])
+    >>> fpr.tolist(), tpr.tolist()
+    ([0.0, 0.0, 0.5, 1.0], [0.0, 0.5, 1.0, 1.0])
+    """
+    values, positive = _scored(scores, labels)
+    steps, where = np.unique(-values, return_inverse=True)
+    hits = np.bincount(where, weights=positive, minlength=len(steps)).cumsum()
+    alarms = np.bincount(where, weights=~positive, minlength=len(steps)).cumsum()
+    return np.append(0.0, alarms / alarms[-1]), np.append(0.0, hits / hits[-1])
+
+
+def _placements(values: Floats, positive: NDArray[np.bool_]) -> Floats:
+    """Return for each score the share of the other kind that it is on the right side of."""
+    placed = np.empty(len(values))
+    for kind in (True, False):
+        mine, others = values[positive == kind], np.sort(values[positive != kind])
+        below = np.searchsorted(others, mine, side="left")
+        not_above = np.searchsorted(others, mine, side="right")
+        share = (below + not_above) / (2 * len(others))
+        placed[positive == kind] = share if kind else 1 - share
+    return placed
+
+
+def _clustered_variance(influence: Floats, groups: NDArray[np.int64]) -> float:
+    """Return the variance of a sum of influences whose groups are independent of each other."""
+    sums = np.bincount(groups, weights=influence)
+    n = len(sums)
+    return n / (n - 1) * float(np.sum(sums**2))
+
+
+def _numbered(groups: Sequence[ArrayLike]) -> list[NDArray[np.int64]]:
+    """Return each grouping as numbers 0..k-1; one with a single group says nothing."""
+    found = [np.unique(np.asarray(each), return_inverse=True)[1] for each in groups]
+    return [each.astype(np.int64) for each in found if each.max() > 0]
+
+
+def _auc_variance(
+    placed: Floats, positive: NDArray[np.bool_], groups: list[NDArray[np.int64]]
+) -> float:
+    """Return DeLong's variance, or with groups its clustered form (Obuchowski, 1997).
+
+    Two groupings, people and worlds, cross each other: ``V_people + V_worlds - V_cells``
+    (Cameron, Gelbach and Miller, 2011), never less than that of independent scores.
+    """
+    n_positive, n_negative = int(positive.sum()), int((~positive).sum())
+    influence = placed - placed[positive].mean()
+    independent = 0.0
+    for kind, n in ((positive, n_positive), (~positive, n_negative)):
+        influence[kind] /= n
+        independent += n / max(n - 1, 1) * float(np.sum(influence[kind] ** 2))
+    crossed = sum(_clustered_variance(influence, each) for each in groups)
+    return max(independent, crossed - max(len(groups) - 1, 0) * independent)
+
+
+def auc(
+    scores: ArrayLike,
+    labels: ArrayLike,
+    *,
+    groups: Sequence[ArrayLike] = (),
+    confidence: float = 0.95,
+) -> Measure:
+    """Return the area under the ROC curve, ties counted one half, with DeLong's interval.
+
+    ``AUC = P(s_in > s_out) + P(s_in = s_out) / 2``: 0.5 is guessing, 1 is certainty.
+
+    Parameters
+    ----------
+    scores : array-like of shape (n,)
+        The attack's scores, larger for "was in".
+    labels : array-like of shape (n,)
+        1 for "was in", 0 for "was not".
+    groups : sequence of array-like of shape (n,), optional
+        Up to two groupings within which scores depend on each other: whose they are, and which
+        model gave them. Then whole people and whole models are what is sampled.
+    confidence : float, default=0.95
+        Coverage at which the interval aims.
+
+    Returns
+    -------
+    Measure
+        Lower is better. The interval is DeLong's on the logit scale. If all scores are equal
+        it is the point 0.5: no threshold tells anything. At perfect separation, where the
+        variance vanishes, the end is that of a binomial with as many trials as the smaller class
+        (or the fewest groups) has members.
+
+    Examples
+    --------
+    >>> print(auc([0.9, 0.8, 0.4, 0.7, 0.3, 0.1], [1, 1, 1, 0, 0, 0]))
+    AUC: 0.8889 [0.2614, 0.9945] at 0.95 (measured, n=6, lower is better)
+    """
+    confidence_level(confidence)
+    values, positive = _scored(scores, labels)
+    placed = _placements(values, positive)
+    area = float(np.clip(placed[positive].mean(), 0, 1))
+    clusters = _numbered(groups)
+    low, high = _auc_interval(area, placed, positive, clusters, confidence)
+    return _measure("AUC", area, (low, high), len(values), confidence)
+
+
+def _auc_interval(
+    area: float,
+    placed: Floats,
+    positive: NDArray[np.bool_],
+    groups: list[NDArray[np.int64]],
+    confidence: float,
+) -> tuple[float, float]:
+    """Return the interval on the logit scale; the separated case by a binomial."""
+    sizes = [int(each.max()) + 1 for each in groups]
+    if area in (0.0, 1.0):
+        trials = min([int(positive.sum()), int((~positive).sum()), *sizes])
+        return _binomial(area, trials, confidence)
+    variance = _auc_variance(placed, positive, groups)
+    freedom = min(sizes) - 1 if sizes else math.inf
+    t = float(stdtrit(freedom, (1 + confidence) / 2))
+    half = t * math.sqrt(variance) / (area * (1 - area))
+    low, high = expit(float(logit(area)) + np.array([-half, half]))
+    return min(float(low), area), max(float(high), area)
+
+
+def tpr_at_fpr(
+    scores: ArrayLike,
+    labels: ArrayLike,
+    *,
+    fpr: float = 0.01,
+    groups: Sequence[ArrayLike] = (),
+    confidence: float = 0.95,
+) -> Measure:
+    """Return the share found at a false alarm rate of at most `fpr` (Carlini et al., 2022).
+
+    An attack that is sure about a few people is a breach of their privacy even if its AUC is
+    0.5; this is where it shows.
+
+    Parameters
+    ----------
+    scores, labels, groups, confidence
+        As for `auc`.
+    fpr : float, default=0.01
+        False alarm rate; the threshold is the lowest at which the rate seen is not above it.
+
+    Returns
+    -------
+    Measure
+        Lower is better. The interval allows for the error of the threshold (order statistics of
+        the scores of those who were out) and for that of the share found, each with
+        Clopper and Pearson's ends at half of the error: it covers with at least `confidence`
+        for independent scores. With groups, numbers are divided by the design effect
+        (Korn and Graubard, 1998). With fewer than about 430 scores of those who were out
+        (for 1 %), the lower end is 0: so few cannot tell 1 % from none.
+
+    Examples
+    --------
+    >>> print(tpr_at_fpr([3, 2, 1, 0, 0], [1, 1, 0, 0, 0]))
+    TPR at 1 % FPR: 1 [0, 1] at 0.95 (measured, n=5, lower is better)
+    """
+    confidence_level(confidence)
+    if not 0 < fpr < 1:
+        raise ValueError(f"fpr must be between 0 and 1, not {fpr!r}")
+    values, positive = _scored(scores, labels)
+    ins, outs = np.sort(values[positive]), np.sort(values[~positive])[::-1]
+    deff_in, deff_out = _design_effects(values, positive, _numbered(groups))
+    each = (1 + confidence) / 2
+    # numbers of false alarms that a true rate of `fpr` may have given
+    least, most = _plausible_alarms(fpr, len(outs), len(outs) / deff_out, each)
+    value = _share_above(ins, outs, int(fpr * len(outs) + 1e-9) + 1)
+    low, _ = _binomial(_share_above(ins, outs, least), len(ins) / deff_in, each)
+    _, high = _binomial(_share_above(ins, outs, most + 1), len(ins) / deff_in, each)
+    name = f"TPR at {100 * fpr:.4g} % FPR"
+    return _measure(name, value, (min(low, value), max(high, value)), len(values), confidence)
+
+
+def _share_above(ins: Floats, outs: Floats, rank: int) -> float:
+    """Return the share of `ins` above the `rank`-th largest of `outs`; rank 0 is infinity."""
+    if rank == 0:
+        return 0.0
+    if rank > len(outs):
+        return 1.0
+    return 1 - int(np.searchsorted(ins, outs[rank - 1], side="right")) / len(ins)
+
+
+def _plausible_alarms(fpr: float, n: int, n_effective: float, confidence: float) -> tuple[int, int]:
+    """Return the least and the largest number of alarms whose interval holds `fpr`."""
+    shares = np.arange(n + 1) / n
+    ends = np.array([_binomial(share, n_effective, confidence) for share in shares[: _cap(fpr, n)]])
+    holds = np.flatnonzero((ends[:, 0] <= fpr) & (fpr <= ends[:, 1]))
+    return int(holds[0]), int(holds[-1])
+
+
+def _cap(fpr: float, n: int) -> int:
+    """Return a number of alarms that is out of the question, to spare work."""
+    return min(n + 1, int(n * fpr + 40 * math.sqrt(n * fpr) + 100))
+
+
+def _design_effects(
+    values: Floats, positive: NDArray[np.bool_], groups: list[NDArray[np.int64]]
+) -> tuple[float, float]:
+    """Return by how much groups raise the variance of a mean, for those in and those out."""
+    placed = _placements(values, positive)
+    found = []
+    for kind in (positive, ~positive):
+        influence = placed[kind] - placed[kind].mean()
+        independent = float(np.sum(influence**2))
+        clustered = [
+            _clustered_variance(influence, each[kind])
+            for each in groups
+            if len(np.unique(each[kind])) > 1
+        ]
+        found.append(max([1.0, *(v / independent for v in clustered if independent > 0)]))
+    return found[0], found[1]
+
+
+def _binomial(share: float, n: float, confidence: float) -> tuple[float, float]:
+    """Return Clopper and Pearson's interval; `n` need not be a whole number."""
+    tail = (1 - confidence) / 2
+    hits = share * n
+    low = 0.0 if share <= 0 else float(betaincinv(hits, n - hits + 1, tail))
+    high = 1.0 if share >= 1 else float(betaincinv(hits + 1, n - hits, 1 - tail))
+    return min(low, share), max(high, share)
+
+
+def _measure(
+    name: str, value: float, interval: tuple[float, float], n: int, confidence: float
+) -> Measure:
+    low, high = interval
+    return Measure(
+        name=name,
+        value=value,
+        low=low,
+        high=high,
+        n=n,
+        better="lower",
+        basis="measured",
+        confidence=confidence,
+    )

@@ -1,0 +1,431 @@
+"""Backdoor verification: plant backdoors in a clone, forget those who planted them, and ask."""
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Any, ClassVar, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+from sklearn.base import clone, is_regressor
+
+from letheon.measures._certifiability import certifiability_from_predictions
+from letheon.measures._intervals import clopper_pearson
+from letheon.measures._measure import Better, Measure
+from letheon.measures.attacks._backdoor import (
+    deletion_confidence,
+    errors,
+    majority_errors,
+    success_rate,
+    threshold,
+)
+from letheon.measures.attacks._result import AttackResult
+from letheon.measures.attacks._roc import auc
+from letheon.measures.attacks._shadows import Progress
+from letheon.measures.attacks._triggers import (
+    ImageTrigger,
+    Planted,
+    TabularTrigger,
+    Trigger,
+    plant,
+    target_label,
+)
+from letheon.parallel import one_thread
+from letheon.seeds import keyed_hash, keyed_hash_ints, library_seed
+
+__all__ = ["BackdoorTest", "Data", "fresh", "resolve"]
+
+_SECRET = "backdoor-secret"
+_MODEL = "backdoor-model"
+_QUERIES = "backdoor-queries"
+_DEAL = "backdoor-deal"
+
+_NOTE = (
+    "audit mode: backdoors were planted in clones, never in the model itself. The test can show "
+    "that data was not deleted; that it does not reject proves nothing, and a dishonest provider "
+    "can pass it (Zhang et al. 2024)."
+)
+
+Ints = NDArray[np.int64]
+
+# Patterns, where nobody says how many.
+_TESTERS = 5
+
+
+class Data(NamedTuple):
+    """Training rows, who leaves, and rows to ask about."""
+
+    X: NDArray[Any]
+    y: NDArray[Any]
+    ids: NDArray[Any]
+    leaves: NDArray[np.bool_]
+    asked: tuple[NDArray[Any], NDArray[Any]]
+
+
+def resolve(X: Any, y: Any, ids: Any, forget: Any, population: Any) -> Data:
+    """Return arrays, or raise for people who are not there; default questions: rows that stay."""
+    X, y = np.asarray(X), np.asarray(y)
+    owners = np.arange(len(X)) if ids is None else np.asarray(ids)
+    wanted = np.unique(np.asarray(forget))
+    leaves = np.isin(owners, wanted)
+    if len(wanted) == 0 or len(np.unique(owners[leaves])) < len(wanted) or leaves.all():
+        raise ValueError("forget must name people of the training rows: some of them, not all")
+    asked = (X[~leaves], y[~leaves]) if population is None else population
+    return Data(X, y, owners, leaves, (np.asarray(asked[0]), np.asarray(asked[1])))
+
+
+def fresh(prototype: Any, seed: int) -> Any:
+    """Return an unfitted clone with this `random_state`, which keeps no files."""
+    model = clone(prototype)
+    given = {"random_state": seed, "checkpoint_dir": None}
+    offered = model.get_params(deep=False)
+    return model.set_params(**{name: value for name, value in given.items() if name in offered})
+
+
+def fitted(prototype: Any, seed: int, X: Any, y: Any, ids: Any) -> Any:
+    """Return a fresh fit on these rows; an ordinary estimator is given no ids."""
+    model = fresh(prototype, seed)
+    return model.fit(X, y, ids=ids) if hasattr(model, "forget") else model.fit(X, y)
+
+
+class _Tester(NamedTuple):
+    """One pattern: its name, its target, and the rows of the people who share it."""
+
+    name: int
+    target: Any
+    rows: Ints
+
+
+class _World(NamedTuple):
+    """What one model says.
+
+    `success` counts the answers that are the target, one number for each tester; `chance` does so
+    for patterns that nobody planted; `points` is 1 for each backdoored point of those who leave
+    that gets its planted label.
+    """
+
+    success: Ints
+    chance: Ints
+    points: Ints
+
+
+class _Repeat(NamedTuple):
+    """Queries of each tester, and what four models of one repeat say.
+
+    The unlearner before and after the request, and two fresh fits on the remaining rows.
+    """
+
+    queries: Ints
+    worlds: tuple[_World, _World, _World, _World]
+
+
+@dataclass(frozen=True)
+class _Questions:
+    """The queries of all testers, the same for every model of a repeat."""
+
+    trigger: Trigger
+    testers: list[_Tester]
+    rows: list[NDArray[Any]]
+    planted: Planted
+    points: Ints
+
+    @property
+    def sizes(self) -> Ints:
+        return np.array([len(rows) for rows in self.rows], np.int64)
+
+    def ask(self, model: Any) -> _World:
+        """Return what a model answers."""
+        own = [tester.name for tester in self.testers]
+        # Negative names: no tester has one.
+        nobody = [-1 - name for name in own]
+        right = model.predict(self.planted.X[self.points]) == self.planted.y[self.points]
+        return _World(self._hits(model, own), self._hits(model, nobody), right.astype(np.int64))
+
+    def _hits(self, model: Any, patterns: list[int]) -> Ints:
+        found = []
+        for tester, rows, pattern in zip(self.testers, self.rows, patterns, strict=True):
+            answers = model.predict(self.trigger.stamp(rows, pattern))
+            found.append(np.sum(answers == tester.target))
+        return np.array(found, np.int64)
+
+
+@dataclass(frozen=True, kw_only=True)
+class BackdoorTest:
+    """Backdoor verification of deletion (Sommer et al., 2022; He et al., 2021).
+
+    Audit mode only. In a *clone* of the pipeline the people who will leave plant private backdoors
+    (see `TabularTrigger` and `ImageTrigger`), the clone is trained and forgets them, and then it
+    is asked about fresh rows with their patterns on. A model that forgot answers with the target
+    label as often as one that was trained without them. The model in service is never
+    touched.
+
+    Parameters
+    ----------
+    trigger : TabularTrigger, ImageTrigger or None, default=None
+        What is stamped on rows. None: columns at the edges of their ranges for a table, four
+        bright pixels for images, with a secret from the seed.
+    fraction : float, default=0.5
+        Share r of the leaving people's rows that carry the backdoor, at least one of each tester.
+    n_testers : int or None, default=None
+        Number of different patterns. Where there are more people than testers, people share a
+        pattern, so that people with a single row can be tested too. None: at most five.
+    n_queries : int, default=30
+        Rows that each tester asks about, whose true label is not the target.
+    n_repeats : int, default=3
+        Times that everything is repeated, with new patterns and seeds.
+    alpha : float, default=1e-3
+        False alarms that one tester accepts.
+    confidence : float, default=0.95
+        Coverage of all intervals.
+
+    Notes
+    -----
+    Measures, each beside that of a fresh fit on the remaining rows (the floor):
+
+    * *backdoor success*: share of queries that get the target label after the request;
+    * *AUC*: how well a tester's success tells the unlearned model from a retrained one;
+    * *testers who show it*: share of testers with ``k > t`` successes, where q is the upper end for
+      their own pattern in a fresh fit. Models of different seeds answer a pattern differently,
+      which the binomial law does not know: its false alarms are what its floor says;
+    * *backdoor success before*: the same before the request, p in the test;
+    * *chance*: success of patterns that nobody planted, asked before the request, q in the test;
+    * *deletion confidence*: `deletion_confidence` of p and q;
+    * *certifiability*: SAPE of the accuracies on the backdoored points themselves (He et al.).
+
+    The test can show that data was **not** deleted. That it finds nothing is no proof.
+
+    References
+    ----------
+    Sommer et al., Athena: Probabilistic Verification of Machine Unlearning, PETS 2022. He et al.,
+    DeepObliviate, 2021. Zhang et al., Verification of Machine Unlearning is Fragile, ICML 2024.
+    """
+
+    name: ClassVar[str] = "backdoor"
+
+    trigger: Trigger | None = None
+    fraction: float = 0.5
+    n_testers: int | None = None
+    n_queries: int = 30
+    n_repeats: int = 3
+    alpha: float = 1e-3
+    confidence: float = 0.95
+
+    def run(
+        self,
+        unlearner: Any,
+        X: Any,
+        y: Any,
+        *,
+        forget: Any,
+        ids: Any = None,
+        population: tuple[Any, Any] | None = None,
+        naive: Any = None,
+        seed: int = 0,
+        progress: Progress | None = None,
+    ) -> tuple[AttackResult, ...]:
+        """Plant, train, forget, ask.
+
+        Parameters
+        ----------
+        unlearner : estimator
+            Unfitted classifier with `forget`; it is cloned.
+        X, y : array-like
+            Training rows and labels; copies are poisoned.
+        forget : sequence of int or of str
+            People who plant and leave.
+        ids : sequence, optional
+            Whose row each is. Default ``0..n-1``.
+        population : (X, y), optional
+            Rows to ask about. Default: the rows of people who stay.
+        naive : estimator, optional
+            Unfitted; its fresh fit is the floor. Default: a fresh fit of the unlearner.
+        seed : int, default=0
+            Seed of patterns, models and queries.
+        progress : callable, optional
+            Called with (repeats done, repeats).
+
+        Returns
+        -------
+        tuple of one AttackResult
+        """
+        if is_regressor(unlearner):
+            raise ValueError("a backdoor needs a target label; this is a regressor")
+        data = resolve(X, y, ids, forget, population)
+        trigger = _default_trigger(data.X, seed) if self.trigger is None else self.trigger
+        floor = unlearner if naive is None else naive
+        repeats = []
+        for number in range(self.n_repeats):
+            with one_thread():
+                repeats.append(self._repeat(trigger, unlearner, floor, data, seed, number))
+            if progress is not None:
+                progress(number + 1, self.n_repeats)
+        return (self._result(repeats),)
+
+    def _repeat(
+        self, trigger: Trigger, unlearner: Any, naive: Any, data: Data, seed: int, number: int
+    ) -> _Repeat:
+        """Return what all models of one repeat answer."""
+        questions = self._questions(trigger, data, seed, number)
+        X, y, ids = questions.planted.X, questions.planted.y, data.ids
+        seeds = [library_seed(seed, _MODEL, number, role) for role in range(3)]
+        model = fitted(unlearner, seeds[0], X, y, ids)
+        before = questions.ask(model)
+        model.forget(np.unique(ids[data.leaves]))
+        stays = ~data.leaves
+        retrained = fitted(naive, seeds[1], X[stays], y[stays], ids[stays])
+        again = fitted(naive, seeds[2], X[stays], y[stays], ids[stays])
+        ask = questions.ask
+        return _Repeat(questions.sizes, (before, ask(model), ask(retrained), ask(again)))
+
+    def _questions(self, trigger: Trigger, data: Data, seed: int, number: int) -> _Questions:
+        """Plant the backdoors of one repeat and choose what is asked."""
+        testers = self._testers(trigger, data, seed, number)
+        where = [(tester.name, tester.rows) for tester in testers]
+        planted = plant(trigger, data.X, data.y, where, classes=data.y, fraction=self.fraction)
+        rows = [self._queries(tester, data, seed) for tester in testers]
+        return _Questions(
+            trigger, testers, rows, planted, np.flatnonzero(planted.is_planted).astype(np.int64)
+        )
+
+    def _testers(self, trigger: Trigger, data: Data, seed: int, number: int) -> list[_Tester]:
+        """Deal the people who leave to testers; names are numbers that no two repeats share."""
+        people = np.unique(data.ids[data.leaves])
+        wanted = min(_TESTERS, len(people)) if self.n_testers is None else self.n_testers
+        if not 1 <= wanted <= len(people):
+            raise ValueError(f"n_testers={wanted}, but {len(people)} people leave")
+        order = np.argsort(keyed_hash_ints(seed, _DEAL, np.arange(len(people)), number))
+        testers = []
+        for place, group in enumerate(np.array_split(people[order], wanted)):
+            name = number * wanted + place
+            rows = np.flatnonzero(np.isin(data.ids, group)).astype(np.int64)
+            testers.append(_Tester(name, target_label(trigger.secret, name, data.y), rows))
+        return testers
+
+    def _queries(self, tester: _Tester, data: Data, seed: int) -> NDArray[Any]:
+        """Return rows to stamp and ask about, whose label is not the tester's target."""
+        X, y = data.asked
+        others = np.flatnonzero(y != tester.target)
+        if len(others) == 0:
+            raise ValueError("there is no row to ask about whose label is not the target")
+        order = np.argsort(keyed_hash_ints(seed, _QUERIES, np.arange(len(others)), tester.name))
+        chosen: NDArray[Any] = X[others[order[: self.n_queries]]]
+        return chosen
+
+    def _result(self, repeats: list[_Repeat]) -> AttackResult:
+        n = np.concatenate([repeat.queries for repeat in repeats])
+        worlds = [repeat.worlds for repeat in repeats]
+        before, after, retrained, again = map(_joined, zip(*worlds, strict=True))
+        report = _Report(self, n, before, retrained)
+        return AttackResult(
+            attack=self.name,
+            about="forgotten",
+            measures=report.column(after, before),
+            floor=report.column(again, retrained),
+            n_models=3 * len(repeats),
+            note=f"{report.vote(after, len(repeats[0].queries))} {_NOTE}",
+            scores=np.concatenate([after.success / n, retrained.success / n]),
+            labels=np.repeat([1, 0], len(n)),
+            owners=np.tile(np.arange(len(n)), 2),
+        )
+
+
+@dataclass(frozen=True)
+class _Report:
+    """Turns counts into measures."""
+
+    test: BackdoorTest
+    queries: Ints
+    before: _World
+    retrained: _World
+
+    def column(self, world: _World, asked_for_chance: _World) -> dict[str, Measure]:
+        """Return all measures of one model against the retrained one."""
+        measures = [
+            self._rate("backdoor success", world.success),
+            self._auc(world),
+            self._shown(world),
+            self._rate("backdoor success before", self.before.success, better="higher"),
+            self._rate("chance", asked_for_chance.chance),
+            self._power(asked_for_chance),
+            self._sape(world),
+        ]
+        return {measure.name: measure for measure in measures}
+
+    def _rate(self, name: str, successes: Ints, better: Better = "lower") -> Measure:
+        return success_rate(
+            name, successes, self.queries, better=better, confidence=self.test.confidence
+        )
+
+    def _auc(self, world: _World) -> Measure:
+        success = np.concatenate([world.success, self.retrained.success]) / np.tile(self.queries, 2)
+        testers = np.tile(np.arange(len(self.queries)), 2)
+        labels = np.repeat([1, 0], len(self.queries))
+        return auc(success, labels, groups=(testers,), confidence=self.test.confidence)
+
+    def _says_kept(self, world: _World) -> NDArray[np.bool_]:
+        """Return which testers reject "deleted", each with the chance of the own pattern.
+
+        Patterns differ: one that lies where the target label is common anyway succeeds in every
+        model. So q is not the mean over patterns but that of this one in a model that
+        never saw it, and of its interval the upper end.
+        """
+        level, alpha = self.test.confidence, self.test.alpha
+        counts = zip(self.retrained.success.tolist(), self.queries.tolist(), strict=True)
+        limits = [threshold(n, clopper_pearson(k, n, level)[1], alpha) for k, n in counts]
+        return np.asarray(world.success > np.array(limits))
+
+    def _shown(self, world: _World) -> Measure:
+        says = self._says_kept(world).astype(np.int64)
+        return success_rate(
+            "testers who show it",
+            says,
+            np.ones(len(says), np.int64),
+            confidence=self.test.confidence,
+        )
+
+    def _power(self, asked_for_chance: _World) -> Measure:
+        return deletion_confidence(
+            self.test.n_queries,
+            (self.before.success, self.queries),
+            (asked_for_chance.chance, self.queries),
+            alpha=self.test.alpha,
+            confidence=self.test.confidence,
+        )
+
+    def _sape(self, world: _World) -> Measure:
+        return certifiability_from_predictions(
+            _share,
+            np.ones(len(world.points)),
+            world.points,
+            self.retrained.points,
+            confidence=self.test.confidence,
+        )
+
+    def vote(self, world: _World, n_testers: int) -> str:
+        """Say how the testers of each repeat voted, and what the vote is worth."""
+        shown = self._says_kept(world).reshape(-1, n_testers)
+        won = int(np.sum(shown.sum(axis=1) > n_testers / 2))
+        p, q = (
+            float(counts.sum() / self.queries.sum())
+            for counts in (self.before.success, self.before.chance)
+        )
+        one = errors(self.test.n_queries, p, q, self.test.alpha)
+        both = majority_errors(one, n_testers)
+        return (
+            f"In {won} of {len(shown)} repeats most of the {n_testers} testers show that data was "
+            f"not deleted; at the estimated p={p:.3g} and q={q:.3g} such a vote errs with "
+            f"probability {both.false_alarm:.1e} (false alarm) and {both.miss:.1e} (miss)."
+        )
+
+
+def _joined(worlds: Iterable[_World]) -> _World:
+    return _World(*(np.concatenate(part) for part in zip(*worlds, strict=True)))
+
+
+def _share(_: NDArray[Any], right: NDArray[Any]) -> float:
+    """Accuracy on backdoored points, given which ones are right."""
+    return float(np.mean(right))
+
+
+def _default_trigger(X: NDArray[Any], seed: int) -> Trigger:
+    secret = keyed_hash(seed, _SECRET)
+    return TabularTrigger.of(X, secret=secret) if X.ndim == 2 else ImageTrigger(secret=secret)

@@ -1,0 +1,13 @@
+"""Watch a model through a stream of requests and say when to train it again (survey, 6.3).
+
+Effectiveness and certifiability compare with a naively retrained model, which is just what one
+wants to avoid. `Monitor` computes proxies of both after every request, from limits that were
+calibrated on rehearsed streams, and retrains before the tolerances are passed.
+"""
+
+from letheon.monitor._calibrate import Calibration
+from letheon.monitor._limits import Limit
+from letheon.monitor._monitor import Monitor
+from letheon.monitor._reading import History, Reading, Tolerances
+
+__all__ = ["Calibration", "History", "Limit", "Monitor", "Reading", "Tolerances"]

@@ -1,0 +1,249 @@
+"""Rehearsals: streams of requests on copies of the model, with the truth beside the scores."""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import numpy as np
+
+from letheon.datasets import Requests
+from letheon.measures import sape
+from letheon.monitor._limits import Limit, Rehearsal, Tally, fit_limit, scores_of
+from letheon.monitor._panel import Panel, positions_of, train, twin
+from letheon.rows import Ids, Rows, as_ids
+from letheon.seeds import library_seed
+
+__all__ = ["Calibration", "floors", "measured", "limits_from", "rehearsals", "rehearse"]
+
+_PURPOSE = "monitor-rehearsal"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Calibration:
+    """How limits are learned before the first request: rehearsed removals on copies of the model.
+
+    People who are still held play those who leave; in the model itself nobody leaves. A rehearsal
+    costs at most `n_requests` removals and `n_looks` retrains, and there are `n_streams` of every
+    kind.
+
+    Parameters
+    ----------
+    kinds : tuple of str, default=("uniform", "class", "adaptive", "worst")
+        Kinds of streams, as in `letheon.datasets.Requests`. The limits hold for each of them; name
+        only those to come, and retrains are fewer. "class" is left out for regression.
+    n_streams : int, default=39
+        Streams of each kind. 39 is the least for two tolerances and ``miss=0.05``: each of them is
+        passed unseen in at most 1 of 40 stretches.
+    n_requests : int, default=40
+        Most requests of a stream.
+    horizon : float, default=0.1
+        Share of all people who leave in a stream. The model is retrained at the latest when so
+        many rows have left: nothing is known of what lies beyond.
+    n_looks : int, default=10
+        How often in a stream the truth is measured, by a retrain.
+    miss : float, default=0.05
+        Accepted share of stretches in which any tolerance is passed unseen.
+    refresh : bool, default=True
+        Rehearse once more after every retrain, to recalibrate certifiability: one more retrain.
+    requests : mapping, optional
+        Further settings of `Requests`, such as ``{"candidates": 50, "cost": cost}``.
+    """
+
+    kinds: tuple[str, ...] = ("uniform", "class", "adaptive", "worst")
+    n_streams: int = 39
+    n_requests: int = 40
+    horizon: float = 0.1
+    n_looks: int = 10
+    miss: float = 0.05
+    refresh: bool = True
+    requests: Mapping[str, Any] | None = None
+
+    def __post_init__(self) -> None:
+        """Refuse settings that rehearse nothing."""
+        if not self.kinds:
+            raise ValueError("kinds is empty; name at least one kind of stream")
+        for name in ("n_streams", "n_requests", "n_looks"):
+            if getattr(self, name) < 1:
+                raise ValueError(f"{name}={getattr(self, name)!r} must be at least 1")
+        for name in ("horizon", "miss"):
+            if not 0 < getattr(self, name) < 1:
+                raise ValueError(f"{name}={getattr(self, name)!r} must be between 0 and 1")
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return plain values, ready for JSON; a cost function is not among them."""
+        values = asdict(self) | {"kinds": list(self.kinds)}
+        kept = {k: v for k, v in (self.requests or {}).items() if not callable(v)}
+        return values | {"requests": kept or None}
+
+    def streams(self, n_people: int, kind: str) -> Requests:
+        """Return the distribution of a rehearsal among so many people."""
+        leaving = max(1, min(int(self.horizon * n_people), n_people - 2))
+        batch = -(-leaving // self.n_requests)
+        return Requests(kind=kind, n=leaving, batch=batch, **(self.requests or {}))  # type: ignore[arg-type]
+
+    def looks(self, n_requests: int) -> frozenset[int]:
+        """Return the requests, from 0, after which the truth is measured; the last is one."""
+        places = np.linspace(n_requests - 1, 0, min(self.n_looks, n_requests))
+        return frozenset(int(place) for place in places.round())
+
+
+def floors(name: str, n_test: int, n_rows: int) -> dict[str, float]:
+    """Return the least score that can be told from 0: what one row of the set can change.
+
+    One row of n changes an accuracy by 1 / n, and so its SAPE by 50 / n per cent or more.
+    """
+    gap = 50 / n_test if name == "certifiability" else 1 / n_test
+    return {
+        "metric": gap,
+        "movement": 1 / n_test,
+        "share": 1 / n_rows,
+        "weight": 1e-3 / n_rows,
+        "doubt": 1e-6,
+    }
+
+
+def measured(panel: Panel, model: Any, retrained: Any, gone: Rows | None) -> dict[str, float]:
+    """Return the true effectiveness and, given the forgotten rows, certifiability.
+
+    ``|M_test(h) - M_test(h*)|`` and ``SAPE(M_u(h), M_u(h*))`` (survey, equations 3.2 and 3.6).
+    """
+    truth = {
+        "effectiveness": abs(
+            panel.value_on(model, panel.rows) - panel.value_on(retrained, panel.rows)
+        )
+    }
+    if gone is not None and len(gone) > 0:
+        truth["certifiability"] = sape(panel.value_on(model, gone), panel.value_on(retrained, gone))
+    return truth
+
+
+@dataclass
+class _Shadow:
+    """A copy of the model that forgets in a rehearsal, and what has left it."""
+
+    model: Any
+    panel: Panel
+    rows: Rows
+    left: Rows
+    tally: Tally
+    peaks: dict[str, dict[str, float]]
+
+    def forget(self, ids: Ids) -> None:
+        """Forget in the copy, and note the scores."""
+        places = positions_of(self.left, ids)
+        self.tally.add(self.panel.wrongness_on(self.model, self.left.take(places)))
+        self.model.forget(ids.to_array())
+        self.left = self.left.without(places)
+        self.panel = self.panel.without(ids)
+        now, then, movement = self.panel.look(self.model)
+        for name, peaks in self.peaks.items():
+            for score, value in scores_of(name, now, then, movement, self.tally).items():
+                peaks[score] = max(peaks.get(score, 0.0), value)
+
+    def truth(self, like: Any) -> dict[str, float]:
+        """Measure the truth by a retrain."""
+        retrained = train(like, self.left, in_memory=True).model
+        gone = self.rows.without(positions_of(self.rows, self.left.ids.distinct()))
+        return measured(self.panel, self.model, retrained, gone)
+
+
+def _walk(
+    shadow: _Shadow, requests: Requests, seed: int
+) -> Iterator[tuple[int, dict[str, dict[str, float]]]]:
+    """Send one stream to the copy; yield the number of the request and the scores so far."""
+    rows = shadow.rows
+    assert rows.y is not None
+    stream = requests.stream(shadow.model, rows.X, rows.y, rows.ids.to_array(), seed=seed)
+    for number, ids in enumerate(stream):
+        shadow.forget(as_ids(ids))
+        yield number, {name: dict(peaks) for name, peaks in shadow.peaks.items()}
+
+
+def rehearse(
+    calibration: Calibration,
+    start: Any,
+    panel: Panel,
+    rows: Rows,
+    tolerances: Mapping[str, float],
+    *,
+    kind: str,
+    seed: int,
+) -> dict[str, Rehearsal]:
+    """Return one rehearsed stream, for each property that has a tolerance.
+
+    It ends early when every tolerance is passed.
+    """
+    requests = calibration.streams(len(rows.ids.distinct()), kind)
+    n_requests = len(requests.sizes(len(rows.ids.distinct())))
+    looks, found = calibration.looks(n_requests), _blank(tolerances, kind)
+    open_ = set(tolerances)
+    peaks_of: dict[str, dict[str, float]] = {name: {} for name in tolerances}
+    shadow = _Shadow(twin(start), panel, rows, rows, Tally(len(rows)), peaks_of)
+    for number, peaks in _walk(shadow, requests, seed):
+        for name, rehearsal in found.items():
+            for score, value in peaks[name].items():
+                rehearsal.scores.setdefault(score, []).append(value)
+        if number not in looks:
+            continue
+        truth = shadow.truth(start)
+        for name, rehearsal in found.items():
+            rehearsal.looks.append(number)
+            rehearsal.truths.append(truth[name])
+        open_ = {name for name in open_ if truth[name] <= tolerances[name]}
+        if not open_:
+            break
+    return found
+
+
+def _blank(names: Mapping[str, float], kind: str) -> dict[str, Rehearsal]:
+    return {name: Rehearsal(kind, {}, [], []) for name in names}
+
+
+def kinds_for(calibration: Calibration, panel: Panel) -> tuple[str, ...]:
+    """Return the kinds that make sense: numbers have no classes."""
+    y = panel.rows.y
+    is_continuous = y is not None and y.dtype.kind == "f" and bool((y != np.round(y)).any())
+    kept = tuple(kind for kind in calibration.kinds if kind != "class" or not is_continuous)
+    return kept or ("uniform",)
+
+
+def rehearsals(
+    calibration: Calibration,
+    start: Any,
+    panel: Panel,
+    rows: Rows,
+    tolerances: Mapping[str, float],
+    *,
+    seed: int,
+) -> dict[str, list[Rehearsal]]:
+    """Return all rehearsed streams of every property, on copies of a freshly trained model."""
+    found: dict[str, list[Rehearsal]] = {name: [] for name in tolerances}
+    for kind in kinds_for(calibration, panel):
+        for number in range(calibration.n_streams):
+            stream_seed = library_seed(seed, _PURPOSE, kind, number)
+            rehearsed = rehearse(
+                calibration, start, panel, rows, tolerances, kind=kind, seed=stream_seed
+            )
+            for name, rehearsal in rehearsed.items():
+                found[name].append(rehearsal)
+    return found
+
+
+def limits_from(
+    found: Mapping[str, list[Rehearsal]],
+    tolerances: Mapping[str, float],
+    *,
+    n_test: int,
+    n_rows: int,
+    miss: float,
+) -> dict[str, Limit]:
+    """Return the limit of every property; the accepted misses are shared among them."""
+    return {
+        name: fit_limit(
+            streams,
+            tolerances[name],
+            floors=floors(name, n_test, n_rows),
+            miss=miss / len(found),
+        )
+        for name, streams in found.items()
+    }

@@ -1,0 +1,79 @@
+"""Keep or retrain: what the tolerances say about one request, in words."""
+
+from collections.abc import Mapping
+from statistics import median
+from typing import Any, NamedTuple
+
+from letheon.monitor._reading import Decision, Tolerances
+
+__all__ = ["Seen", "decide"]
+
+
+class Seen(NamedTuple):
+    """What a decision rests on."""
+
+    proxies: Mapping[str, float]
+    share: float
+    """Rows that left since the last retrain, of those held then."""
+    horizon: float | None
+    """Largest such share that was rehearsed; None: nothing was rehearsed, or need not be."""
+    guarantee: str
+    was_guaranteed: str
+    """Kind of the guarantee right after the last retrain."""
+    spent: float | None
+    budget: float | None
+    residual: float | None
+    speed_ups: tuple[float, ...]
+    """Efficiency of the last few requests."""
+
+
+def decide(seen: Seen, tolerances: Tolerances) -> tuple[Decision, tuple[str, ...]]:
+    """Return the decision and its reasons."""
+    breaches = [*_passed(seen, tolerances), *_certificate(seen, tolerances)]
+    notes = _slow(seen, tolerances)
+    if breaches:
+        return "retrain", (*breaches, *notes)
+    return "keep", ("within all tolerances", *notes)
+
+
+def _passed(seen: Seen, tolerances: Tolerances) -> list[str]:
+    found = [
+        f"{name} may have reached {seen.proxies[name]:.3g}, tolerance {tolerance:.3g}"
+        for name, tolerance in tolerances.watched().items()
+        if seen.guarantee != "exact" and seen.proxies[name] >= tolerance
+    ]
+    if seen.horizon is not None and seen.share >= seen.horizon:
+        found.append(
+            f"{seen.share:.1%} of the rows left since the last retrain; no more was rehearsed"
+        )
+    return found
+
+
+def _certificate(seen: Seen, tolerances: Tolerances) -> list[str]:
+    found = []
+    if seen.spent is not None and seen.budget is not None:
+        limit = tolerances.budget * seen.budget
+        if seen.spent > limit:
+            found.append(f"{seen.spent:.3g} of a budget of {limit:.3g} is spent")
+    if seen.was_guaranteed != "empirical" and seen.guarantee == "empirical":
+        found.append(f"the guarantee was {seen.was_guaranteed} and is empirical now")
+    most = tolerances.residual
+    if seen.residual is not None and most is not None and seen.residual > most:
+        found.append(f"the gradient per row is {seen.residual:.3g}, tolerance {most:.3g}")
+    return found
+
+
+def _slow(seen: Seen, tolerances: Tolerances) -> list[str]:
+    """Return a note when the last removals were slower than accepted; one alone says little."""
+    if tolerances.efficiency is None or not seen.speed_ups:
+        return []
+    usual = median(seen.speed_ups)
+    if usual >= tolerances.efficiency:
+        return []
+    return [f"removals are only {usual:.3g} times faster than a retrain; look into it"]
+
+
+def guarantee_of(model: Any) -> tuple[str, float | None, float | None]:
+    """Return kind, spent and budget of a model's guarantee; "empirical" if it claims nothing."""
+    claim = getattr(model, "guarantee_", None)
+    return ("empirical", None, None) if claim is None else (claim.kind, claim.spent, claim.budget)

@@ -1,0 +1,180 @@
+"""From rehearsed streams to limits: how far a score may go before a tolerance may be passed.
+
+A *score* is something that can be seen without retraining and that grows while people leave. A
+*limit* turns it into an upper estimate of a property, ``estimate = factor x score``, as the
+survey's ``c SAPE`` and ``e |...|`` do. The factor is chosen so that on rehearsed streams the
+estimate reaches the tolerance no later than the truth does, but for a share `miss` of them.
+"""
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
+from typing import Any, NamedTuple, Self
+
+import numpy as np
+from numpy.typing import NDArray
+
+from letheon.measures import sape
+
+__all__ = ["SCORES", "Limit", "Rehearsal", "Tally", "fit_limit", "scores_of"]
+
+# The survey's own score, how far single outputs moved, how many rows left, and how much the model
+# was wrong about them.
+SCORES = ("metric", "movement", "share", "weight", "doubt")
+
+
+class Rehearsal(NamedTuple):
+    """One rehearsed stream: scores after every request, and the truth at some of them."""
+
+    kind: str
+    scores: dict[str, list[float]]
+    """Name of the score to its running maximum after each request."""
+    looks: list[int]
+    """Requests, from 0, after which the truth was measured."""
+    truths: list[float]
+    """The truth at these."""
+
+
+@dataclass
+class Tally:
+    """Sums over the rows that left since the last retrain; nothing of a single row is kept."""
+
+    rows_then: int
+    n_rows: int = 0
+    wrong: float = 0.0
+    wrong_squared: float = 0.0
+
+    def add(self, wrongness: NDArray[np.float64]) -> None:
+        """Count rows that leave; `wrongness` is that of the model they leave, from 0 to 1."""
+        self.n_rows += len(wrongness)
+        self.wrong += float(wrongness.sum())
+        self.wrong_squared += float((wrongness**2).sum())
+
+
+def scores_of(
+    name: str, metric: float, metric_retrained: float, movement: float, tally: Tally
+) -> dict[str, float]:
+    """Return the scores of a property.
+
+    *metric* is the survey's: ``SAPE(M_test(h_m), M_test(h*_ik))`` for certifiability,
+    ``|M_test(h_m) - M_test(h*_ik)|`` for effectiveness. It is blind to a model that does not move
+    and to changes that cancel. *movement* is the mean change of single outputs, which does not
+    cancel. The others look at who left, and are never blind: *share* is their number, as a share
+    of the rows at the last retrain; *weight* counts each row by how wrong the model was
+    about it, w, which is the size of its pull on a model with logistic loss; *doubt* is
+    ``sum w**2 / sum (1 - w)``, how far the performance on these very rows would fall, relative to
+    itself, if each pull were undone.
+    """
+    is_cert = name == "certifiability"
+    gap = sape(metric, metric_retrained) if is_cert else abs(metric - metric_retrained)
+    known = max(tally.n_rows - tally.wrong, 1e-3)
+    return {
+        "metric": gap,
+        "movement": movement,
+        "share": tally.n_rows / tally.rows_then,
+        "weight": tally.wrong / tally.rows_then,
+        "doubt": tally.wrong_squared / known,
+    }
+
+
+@dataclass(frozen=True)
+class Limit:
+    """An upper estimate of one property: ``factor * max(score, floor)``.
+
+    Attributes
+    ----------
+    score : {"metric", "movement", "share", "weight", "doubt"}
+        The score in use: the one that lets stretches between retrains be longest.
+    factor : float
+        The survey's c or e.
+    floor : float
+        Least value of the score that can be told from 0, 1 / (rows of the test set): also the
+        guard of 0/0 when the factor is calibrated.
+    miss : float
+        Share of streams, exchangeable with the rehearsed ones, in which the tolerance may be
+        passed before the estimate says so. 1 if nothing was rehearsed.
+    """
+
+    score: str
+    factor: float
+    floor: float
+    miss: float
+
+    def estimate(self, scores: Mapping[str, float]) -> float:
+        """Return the upper estimate of the property."""
+        return self.factor * max(scores[self.score], self.floor)
+
+    def raised(self, truth: float, scores: Mapping[str, float]) -> Self:
+        """Return the limit after a retrain showed the truth: a running maximum.
+
+        ``c = truth / score``, the ratio of what the proxy should have said to what it said. A
+        truth of 0 over a score of 0 keeps the factor, and so does a smaller ratio.
+        """
+        ratio = truth / max(scores[self.score], self.floor)
+        return replace(self, factor=max(self.factor, ratio))
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return plain values, ready for JSON."""
+        return asdict(self)
+
+
+def score_at_breach(rehearsal: Rehearsal, score: str, tolerance: float) -> float:
+    """Return a score that was reached no later than the tolerance was passed.
+
+    The truth is known at looks only. The breach may have come with the first request after the
+    last look that found none, so that request's score counts. Without a breach it is the last
+    score: nothing is known of what lies beyond.
+    """
+    values, first = rehearsal.scores[score], 0
+    for look, truth in zip(rehearsal.looks, rehearsal.truths, strict=True):
+        if truth > tolerance:
+            return values[first]
+        first = min(look + 1, len(values) - 1)
+    return values[-1]
+
+
+def fit_limit(
+    rehearsals: Sequence[Rehearsal], tolerance: float, *, floors: Mapping[str, float], miss: float
+) -> Limit:
+    """Return the limit that holds the tolerance on every kind of rehearsed stream.
+
+    Of R streams of one kind the k-th smallest score at the breach is a threshold that a further
+    exchangeable stream stays under at its breach with probability at most ``k / (R + 1)``
+    (conformal prediction). k is the largest with ``k <= miss (R + 1)``, at least 1; the smallest
+    threshold of all kinds counts. So the claim holds for each kind and for any mixture.
+    """
+    candidates = []
+    for score in SCORES:
+        threshold = max(_threshold(rehearsals, score, tolerance, miss), floors[score])
+        is_blind = threshold <= floors[score]
+        length = 0.0 if is_blind else _mean_stretch(rehearsals, score, threshold)
+        candidates.append((length, score, threshold))
+    _, score, threshold = max(candidates)
+    fewest = min(len(group) for group in _by_kind(rehearsals).values())
+    return Limit(score, tolerance / threshold, floors[score], max(miss, 1 / (fewest + 1)))
+
+
+def _threshold(rehearsals: Sequence[Rehearsal], score: str, tolerance: float, miss: float) -> float:
+    thresholds = []
+    for group in _by_kind(rehearsals).values():
+        reached = sorted(score_at_breach(r, score, tolerance) for r in group)
+        # tiny: 0.05 * 20 must be 1
+        k = max(1, int(miss * (len(group) + 1) + 1e-9))
+        thresholds.append(reached[k - 1])
+    return min(thresholds)
+
+
+def _mean_stretch(rehearsals: Iterable[Rehearsal], score: str, threshold: float) -> float:
+    """Return the mean number of requests until the score reaches the threshold."""
+    stretches = []
+    for rehearsal in rehearsals:
+        above = np.flatnonzero(np.asarray(rehearsal.scores[score]) >= threshold)
+        n_requests = len(rehearsal.scores[score])
+        stretches.append(int(above[0]) if len(above) else n_requests)
+    return float(np.mean(stretches))
+
+
+def _by_kind(rehearsals: Iterable[Rehearsal]) -> dict[str, list[Rehearsal]]:
+    groups: dict[str, list[Rehearsal]] = {}
+    for rehearsal in rehearsals:
+        groups.setdefault(rehearsal.kind, []).append(rehearsal)
+    return groups

@@ -1,0 +1,332 @@
+"""`choose`: filter by applicability, tune or sweep, evaluate, take the fastest within tolerance."""
+
+import warnings
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, replace
+from itertools import product
+from typing import Any
+
+import numpy as np
+from sklearn.base import clone
+from sklearn.dummy import DummyClassifier, DummyRegressor
+from sklearn.exceptions import ConvergenceWarning
+from sklearn.utils.multiclass import type_of_target
+
+from letheon.datasets import Requests
+from letheon.evaluation import evaluate
+from letheon.evaluation._problem import Metric, Problem
+from letheon.exceptions import LetheonError, LetheonWarning
+from letheon.guarantee import Task
+from letheon.select._candidates import Candidate, Named, default_candidates, named
+from letheon.select._comparison import Comparison
+from letheon.select._cost import cost_of
+from letheon.select._need import Need
+from letheon.select._ranges import Size
+from letheon.select._tolerances import Tolerances
+from letheon.select._tried import Tried
+from letheon.select._tune import Tuning, tune_efficiency
+from letheon.select._yardstick import CrossValidation, Yardstick, yardstick
+
+__all__ = ["choose"]
+
+Settings = dict[str, Any]
+# What a candidate may answer when these rows or settings do not suit it; it is reported.
+_REFUSALS = (LetheonError, ValueError, ArithmeticError)
+# Floats without fractions may be labels, if they are few.
+_MOST_CLASSES = 20
+
+
+@dataclass(frozen=True)
+class _Arena:
+    """What is the same for every candidate."""
+
+    problem: Problem
+    metric: Metric | None
+    need: Need
+    tolerances: Tolerances
+    requests: Requests
+    size: Size
+    folds: CrossValidation
+    rival: Yardstick
+    expected_requests: int
+    people_per_call: int
+    seeds: int
+    progress: bool
+    random_state: int
+
+
+def choose(
+    data: Any,
+    *,
+    need: Need | None = None,
+    tolerances: Tolerances | None = None,
+    candidates: Iterable[Any] | None = None,
+    expected_requests: int = 1000,
+    requests: Requests | None = None,
+    subsample: float | None = None,
+    seeds: int = 3,
+    ordinary: Any = None,
+    metric: Metric | None = None,
+    test: Any = None,
+    cv: int = 5,
+    progress: bool = False,
+    random_state: int = 0,
+) -> Comparison:
+    """Choose a method as the survey proposes (section 6.3).
+
+    1. Methods that are not applicable are left out, for what they declare about themselves.
+    2. The efficiency parameter of an *exact* method is raised until its cross-validated loss
+       passes the tolerance. If the evaluation then finds it outside, it is lowered again, step by
+       step. Of an *approximate* method all combinations of efficiency and certifiability
+       parameters are tried.
+    3. `letheon.evaluate` measures each setting on requests drawn from a deletion distribution.
+    4. Of the settings within all tolerances the fastest is chosen: the one whose speed-up over
+       retraining the ordinary model, by the *lower end* of its interval, is largest.
+
+    A measure is within its tolerance when the bad end of its interval is. If nobody is,
+    `Comparison.best` is None, and the reason says who failed in what and by how much.
+
+    Parameters
+    ----------
+    data : tuple (X, y) or (X, y, ids), or Dataset
+        Training rows and whose they are. Without test rows a quarter of the people is held out;
+        nothing is tuned on them, but the choice is made by them.
+    need : Need, optional
+        What the method must be; by default anything will do.
+    tolerances : Tolerances, optional
+        The worst results that are acceptable.
+    candidates : iterable of Candidate or forgetting estimator, optional
+        By default one for every method that letheon has.
+    expected_requests : int, default=1000
+        People who will ask to be forgotten, for the total cost.
+    requests : Requests, optional
+        The deletion distribution. By default 20 people, each row as likely, one by one; where
+        requests may wait, 100 people in five requests. Of few people a tenth leaves.
+    subsample : int or float, optional
+        Take so many training people, or such a share, at random, to be quicker. Speed-ups are then
+        those of the subsample.
+    seeds : int, default=3
+        Repetitions of each evaluation, 2 or more: one run does not show its error.
+    ordinary : estimator, optional
+        The ordinary model to be held against; by default the best usual one of the family.
+    metric : callable, optional
+        ``metric(y_true, y_pred)``, higher is better; by default accuracy or R2.
+    test : tuple (X, y) or (X, y, ids), or float, optional
+        Test rows, or the share of people to hold out.
+    cv : int, default=5
+        Folds of the tuning, by person.
+    progress : bool, default=False
+        Show a progress bar for each evaluation.
+    random_state : int, default=0
+        Seed of split, folds, subsample and trials.
+
+    Returns
+    -------
+    Comparison
+
+    Examples
+    --------
+    >>> from sklearn.datasets import load_breast_cancer
+    >>> from letheon import DaREForestClassifier, InfluenceClassifier
+    >>> from letheon.datasets import Requests
+    >>> from letheon.select import Candidate, Need, Tolerances, choose
+    >>> comparison = choose(
+    ...     load_breast_cancer(return_X_y=True),
+    ...     need=Need(family="forest", guarantee="exact"),
+    ...     tolerances=Tolerances(effectiveness=0.2),
+    ...     candidates=[
+    ...         Candidate(DaREForestClassifier(n_estimators=10), efficiency={"random_depth": [1]}),
+    ...         InfluenceClassifier(),
+    ...     ],
+    ...     requests=Requests(n=3),
+    ...     seeds=2,
+    ... )
+    >>> comparison.best.name
+    'DaREForestClassifier with random_depth=1'
+    >>> print(comparison.excluded["InfluenceClassifier"])
+    you asked for a forest, and it serves linear models...; you asked for exact, and it is certified
+    """
+    _require(seeds=(seeds, 2), expected_requests=(expected_requests, 1), cv=(cv, 2))
+    need = Need() if need is None else need
+    task = need.task or _task(data)
+    need = replace(need, task=task)
+    stand_in = DummyRegressor() if task == "regression" else DummyClassifier()
+    problem = _sampled(
+        Problem.of(stand_in, data, test, metric, random_state), subsample, random_state
+    )
+    n_people = len(np.unique(problem.train.ids))
+    requests = _usual_requests(n_people, need.immediate) if requests is None else requests
+    together = requests.sizes(n_people)
+    folds = CrossValidation(problem, cv=cv, seed=random_state)
+    arena = _Arena(
+        problem=problem,
+        metric=metric,
+        need=need,
+        tolerances=Tolerances() if tolerances is None else tolerances,
+        requests=requests,
+        size=Size(n_people, min(together)),
+        folds=folds,
+        rival=yardstick(ordinary, need.family, task, folds, random_state),
+        expected_requests=expected_requests,
+        people_per_call=max(together),
+        seeds=seeds,
+        progress=progress,
+        random_state=random_state,
+    )
+    if candidates is None:
+        listed, excluded = default_candidates(need, task, arena.rival.estimator)
+    else:
+        listed, excluded = named(candidates), {}
+    return _compare(arena, listed, excluded, subsample)
+
+
+def _compare(
+    arena: _Arena, listed: Named, excluded: dict[str, str], subsample: float | None
+) -> Comparison:
+    tried: list[Tried] = []
+    tunings: dict[str, tuple[Tuning, ...]] = {}
+    for name, candidate in listed.items():
+        why = arena.need.why_not(candidate.estimator, candidate.facts)
+        if why:
+            excluded[name] = why
+            continue
+        with warnings.catch_warnings():
+            # What they warn of is judged: by the guarantee that came out, by the score.
+            warnings.simplefilter("ignore", ConvergenceWarning)
+            warnings.simplefilter("ignore", LetheonWarning)
+            for found in _explored(arena, name, candidate, tunings):
+                if isinstance(found, Tried):
+                    tried.append(found)
+                else:
+                    excluded.update(found)
+    return Comparison(
+        tried=tuple(tried),
+        excluded=dict(sorted(excluded.items())),
+        tunings=tunings,
+        tolerances=arena.tolerances,
+        need=arena.need,
+        ordinary=arena.rival.name,
+        ordinary_chosen=arena.rival.how,
+        requests=arena.requests,
+        expected_requests=arena.expected_requests,
+        n_rows=len(arena.problem.train),
+        n_people=arena.size.n_people,
+        n_test_rows=len(arena.problem.test),
+        is_subsample=subsample is not None,
+    )
+
+
+def _explored(
+    arena: _Arena, name: str, candidate: Candidate, tunings: dict[str, tuple[Tuning, ...]]
+) -> Iterator[Tried | dict[str, str]]:
+    """Yield what each setting of a candidate gave, or why it could not be run."""
+    ranges = candidate.ranges(arena.size)
+    if not candidate.facts.exact:
+        parameters = {**ranges.efficiency, **ranges.certifiability}
+        for values in product(*parameters.values()):
+            yield _evaluated(arena, name, candidate, dict(zip(parameters, values, strict=True)))
+        return
+    try:
+        tunings[name] = tuple(_tuned(arena, candidate, ranges.efficiency))
+    except _REFUSALS as error:
+        yield {name: f"it could not be tuned: {error}"}
+        return
+    for settings in _back_off(tunings[name]):
+        found = _evaluated(arena, name, candidate, settings)
+        yield found
+        if isinstance(found, Tried) and found.verdict == "within":
+            return
+
+
+def _tuned(arena: _Arena, candidate: Candidate, efficiency: Any) -> Iterator[Tuning]:
+    """Yield the tuning of one parameter after the other, those before at what was found."""
+    tolerance = arena.tolerances.effectiveness
+    goal = -np.inf if tolerance is None else arena.rival.score - tolerance
+    settled: Settings = {}
+    for parameter, values in efficiency.items():
+
+        def score(value: Any, parameter: str = parameter) -> float:
+            return arena.folds.score(candidate.with_settings({**settled, parameter: value}))
+
+        found = tune_efficiency(score, parameter, values, float(goal))
+        settled[parameter] = found.chosen
+        yield found
+
+
+def _back_off(tunings: tuple[Tuning, ...]) -> Iterator[Settings]:
+    """Yield the tuned settings, then slower and slower ones: the last parameter first."""
+    settings = {each.parameter: each.chosen for each in tunings}
+    yield dict(settings)
+    for each in reversed(tunings):
+        slower = each.values[: each.values.index(each.chosen)]
+        for value in reversed(slower):
+            settings[each.parameter] = value
+            yield dict(settings)
+
+
+def _evaluated(
+    arena: _Arena, name: str, candidate: Candidate, settings: Settings
+) -> Tried | dict[str, str]:
+    estimator, problem = candidate.with_settings(settings), arena.problem
+    try:
+        evaluation = evaluate(
+            estimator,
+            (problem.train.X, problem.train.y, problem.train.ids),
+            arena.requests,
+            test=(problem.test.X, problem.test.y, problem.test.ids),
+            metric=arena.metric,
+            ordinary=clone(arena.rival.estimator),
+            seeds=arena.seeds,
+            title=name,
+            progress=arena.progress,
+            random_state=arena.random_state,
+        )
+    except _REFUSALS as error:
+        said = ", ".join(f"{key}={value!r}" for key, value in settings.items())
+        return {f"{name} with {said}" if said else name: f"it could not be run: {error}"}
+    lacks = arena.need.why_not_claim(evaluation.guarantee)
+    if evaluation.equal_digests is False:
+        lacks = "; ".join([*([lacks] if lacks else []), "its bytes are not those of a fresh fit"])
+    return Tried(
+        candidate=name,
+        settings=settings,
+        estimator=estimator,
+        evaluation=evaluation,
+        checks=arena.tolerances.check(evaluation),
+        lacks=lacks,
+        cost=cost_of(evaluation, arena.expected_requests, arena.people_per_call),
+    )
+
+
+def _require(**numbers: tuple[int, int]) -> None:
+    for name, (value, least) in numbers.items():
+        if value < least:
+            raise ValueError(f"{name}={value!r} must be a whole number, {least} or more")
+
+
+def _task(data: Any) -> Task:
+    """Return what the labels look like, where the data does not say."""
+    if hasattr(data, "task"):
+        task: Task = data.task
+        return task
+    y = np.asarray(data[1])
+    is_number = y.dtype.kind == "f" and len(np.unique(y)) > _MOST_CLASSES
+    is_number = is_number or type_of_target(y).startswith("continuous")
+    return "regression" if is_number else "classification"
+
+
+def _usual_requests(n_people: int, immediate: bool) -> Requests:
+    n = min(20 if immediate else 100, max(1, n_people // 10))
+    return Requests(n=n, batch=1 if immediate else max(1, n // 5))
+
+
+def _sampled(problem: Problem, subsample: float | None, seed: int) -> Problem:
+    """Return the problem with some of the training people only."""
+    if subsample is None:
+        return problem
+    people = np.unique(problem.train.ids)
+    n = round(subsample * len(people)) if subsample < 1 else int(subsample)
+    if not 2 <= n <= len(people):
+        raise ValueError(f"subsample={subsample!r} of {len(people):,} people leaves {n}")
+    chosen = np.random.default_rng(seed).permutation(people)[:n]
+    return replace(problem, train=problem.train.of(chosen))

@@ -1,0 +1,78 @@
+"""Unlearners whose every property is known beforehand."""
+
+from typing import Any, ClassVar
+
+import numpy as np
+from sklearn.base import BaseEstimator, ClassifierMixin
+
+from letheon.guarantee import Guarantee, MethodFacts
+from letheon.receipt import Receipt
+
+FACTS = MethodFacts(
+    method="stub",
+    applicability="nothing",
+    exact=False,
+    strength="not stated",
+    efficiency_parameters=(),
+    certifiability_parameters=(),
+    requests="oblivious",
+    releases="latest-only",
+    state_holds_rows=False,
+    definition_text="A stub.",
+)
+
+
+class Planted(ClassifierMixin, BaseEstimator):
+    """Predicts the first column's sign, but for planted errors after a removal.
+
+    `errors`: share of rows, those with the largest second column, that are mislabelled once
+    somebody has left. `diary` takes note of every call.
+    """
+
+    facts: ClassVar[MethodFacts] = FACTS
+    diary: ClassVar[list[tuple[str, Any]]] = []
+
+    def __init__(
+        self, *, errors: float = 0.0, kind: str = "empirical", random_state: Any = None
+    ) -> None:
+        self.errors = errors
+        self.kind = kind
+        self.random_state = random_state
+
+    def fit(self, X: Any, y: Any, *, ids: Any = None) -> "Planted":
+        self.diary.append(("fit", len(y)))
+        self.classes_ = np.unique(y)
+        self.seed_ = 0 if self.random_state is None else self.random_state
+        self.n_left_ = len(y)
+        self.errors_ = 0.0
+        return self
+
+    def forget(self, ids: Any) -> Receipt:
+        self.diary.append(("forget", len(ids)))
+        self.n_left_ -= len(ids)
+        self.errors_ = self.errors
+        return Receipt(
+            method="stub",
+            n_ids=len(ids),
+            n_rows=len(ids),
+            guarantee=self.guarantee_,
+            seconds=0.0,
+            work=0.5,
+        )
+
+    @property
+    def guarantee_(self) -> Guarantee:
+        return Guarantee(kind=self.kind, reference="planted")  # type: ignore[arg-type]
+
+    def digest(self) -> str:
+        return f"{self.n_left_} {self.errors_}"
+
+    def predict(self, X: Any) -> Any:
+        labels = (X[:, 0] > 0).astype(int)
+        wrong = X[:, 1] >= np.quantile(X[:, 1], 1 - self.errors_) if self.errors_ else []
+        labels[wrong] = 1 - labels[wrong]
+        return labels
+
+    def predict_proba(self, X: Any) -> Any:
+        p = 0.1 + 0.8 * self.predict(X)
+        return np.column_stack([1 - p, p])

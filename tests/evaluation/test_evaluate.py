@@ -1,0 +1,275 @@
+"""`evaluate`: what is planted is what it measures, and the comparison is fair."""
+
+import io
+import json
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import pytest
+import threadpoolctl
+from rich.console import Console
+from sklearn.datasets import load_breast_cancer, make_regression
+from sklearn.dummy import DummyClassifier
+from sklearn.linear_model import LogisticRegression, SGDClassifier
+from sklearn.metrics import f1_score
+from sklearn.tree import DecisionTreeClassifier
+
+import letheon
+from letheon import Evaluation, evaluate
+from letheon.datasets import Dataset, Requests, load
+from letheon.evaluation import ORDINARY, SAME
+from tests.evaluation.stubs import Planted
+
+RNG = np.random.default_rng(0)
+X = RNG.normal(size=(440, 3))
+Y = (X[:, 0] > 0).astype(int)
+TEST = (RNG.normal(size=(200, 3)), np.zeros(200, dtype=int))
+TEST = (TEST[0], (TEST[0][:, 0] > 0).astype(int))
+SIMPLE = {"ordinary": LogisticRegression(), "test": TEST}
+
+
+@pytest.fixture(autouse=True)
+def diary() -> Iterator[list[tuple[str, Any]]]:
+    Planted.diary.clear()
+    yield Planted.diary
+    Planted.diary.clear()
+
+
+def cancer() -> tuple[Any, Any]:
+    rows, labels = load_breast_cancer(return_X_y=True)
+    return (rows - rows.mean(axis=0)) / rows.std(axis=0), labels
+
+
+def test_planted_errors_are_the_measures() -> None:
+    """A tenth of the test rows is turned around: accuracy 0.9 against 1.0, 90 % agreement."""
+    found = evaluate(Planted(errors=0.1), (X, Y), 4, seeds=2, **SIMPLE)
+    same = found.measures[SAME]
+    assert same["effectiveness"].value == pytest.approx(0.1)
+    assert same["score lost"].value == pytest.approx(0.1)
+    assert same["output consistency"].value == pytest.approx(90.0)
+    # KL(0.9 || 0.1) on a tenth of the rows, by hand
+    divergence = 0.1 * (0.9 * np.log(9) + 0.1 * np.log(1 / 9))
+    assert same["KL consistency"].value == pytest.approx(divergence, rel=1e-3)
+    assert found.scores["unlearned"].value == pytest.approx(0.9)
+    assert found.equal_digests is None
+
+
+def test_certifiability_looks_at_the_forgotten_rows() -> None:
+    """Of ten rows that leave at once one is turned around: SAPE(0.9, 1) = 100 / 19."""
+    asked = [list(range(10))]
+    found = evaluate(Planted(errors=0.05), (X, Y), asked, seeds=2, **SIMPLE)
+    assert found.measures[SAME]["certifiability"].value == pytest.approx(100 / 19)
+    assert found.measures[SAME]["certifiability"].basis == "proxy"
+
+
+def test_score_lost_keeps_its_sign() -> None:
+    worse = {"ordinary": DummyClassifier(strategy="constant", constant=0), "test": TEST}
+    found = evaluate(Planted(), (X, Y), 2, seeds=2, **worse)
+    ones = TEST[1].mean()
+    assert found.measures[ORDINARY]["score lost"].value == pytest.approx(-ones)
+    assert found.measures[ORDINARY]["effectiveness"].value == pytest.approx(ones)
+
+
+def test_an_exact_model_is_judged_by_proof_and_its_bytes_are_compared() -> None:
+    model = letheon.SISAClassifier(SGDClassifier(loss="log_loss"), n_shards=3)
+    found = evaluate(model, cancer(), 3, seeds=2, ordinary=LogisticRegression(max_iter=500))
+    assert found.equal_digests is True
+    for name in ("effectiveness", "output consistency", "KL consistency", "certifiability"):
+        assert found.measures[SAME][name].basis == "by proof"
+        assert found.measures[ORDINARY][name].basis != "by proof"
+    assert found.measures[SAME]["output consistency"].value == 100
+    assert found.work.value < 0.6
+    assert found.guarantee.kind == "exact"
+
+
+def test_a_model_that_lies_about_being_exact_is_found_out() -> None:
+    found = evaluate(Planted(errors=0.1, kind="exact"), (X, Y), 4, seeds=2, **SIMPLE)
+    assert found.equal_digests is False
+    assert found.measures[SAME]["effectiveness"].basis == "measured"
+    assert "NOT EQUAL" in str(found)
+
+
+def test_who_goes_first_changes_and_everybody_sees_the_same_rows(
+    diary: list[tuple[str, Any]],
+) -> None:
+    evaluate(Planted(), (X, Y), 4, seeds=[0, 1], comparisons=4, **SIMPLE)
+    trials = _trials(diary)
+    assert len(trials) == 2
+    for number, calls in enumerate(trials):
+        names = [name for name, _ in calls]
+        # After the first fit: in the even trial the unlearner goes first, then the baseline does.
+        first, second = ("forget", "fit") if number == 0 else ("fit", "forget")
+        assert names[:4] == [first, second, second, first]
+        fits = [rows for name, rows in calls if name == "fit"]
+        # Retrains on 439 ... 436 rows, a fresh fit to compare with, and one for the floor.
+        assert fits == [439, 438, 437, 436, 436, 436]
+
+
+def _trials(diary: list[tuple[str, Any]]) -> list[list[tuple[str, Any]]]:
+    """Cut the diary at fits on all rows; what came before the trials is warm-up and race."""
+    starts = [i for i, call in enumerate(diary) if call == ("fit", 440)]
+    ends = [*starts[1:], len(diary)]
+    cut = [diary[start + 1 : end] for start, end in zip(starts, ends, strict=True)]
+    return [calls for calls in cut if calls]
+
+
+def test_one_thread_for_everybody() -> None:
+    seen: list[int] = []
+
+    class Watching(DecisionTreeClassifier):  # type: ignore[misc]
+        def fit(self, X: Any, y: Any, *args: Any, **kwargs: Any) -> Any:
+            seen.extend(info["num_threads"] for info in threadpoolctl.threadpool_info())
+            return super().fit(X, y, *args, **kwargs)
+
+    evaluate(Planted(), (X, Y), 2, seeds=1, ordinary=Watching(), test=TEST)
+    assert seen
+    assert set(seen) == {1}
+
+
+def test_the_report_says_how_fair_it_was() -> None:
+    text = " ".join(evaluate(Planted(), (X, Y), 2, seeds=1, **SIMPLE).fairness)
+    for words in ("one thread", "in turns", "warm-up", "fastest", "puts off", "test rows"):
+        assert words in text
+
+
+def test_naive_retraining_uses_the_fastest_solver_that_reaches_the_loss() -> None:
+    found = evaluate(
+        letheon.InfluenceClassifier(sigma=0.1), cancer(), 3, seeds=1, ordinary=LogisticRegression()
+    )
+    tried = next(line for line in found.fairness if "Naive retraining" in line)
+    assert tried.count(" ms") == 3
+    assert tried.count("fastest") == 2  # "by the fastest of", and the one that was
+    assert any(name in found.baselines[SAME] for name in ("scikit-learn", "InfluenceClassifier"))
+
+
+def test_a_rival_that_stops_early_cannot_win() -> None:
+    rows, labels = cancer()
+    model = letheon.InfluenceClassifier(sigma=0.1)
+    lazy = LogisticRegression(C=1e-6, max_iter=1)  # quick, and far from the optimum
+    found = evaluate(model, (rows, labels), 2, seeds=1, retrainer=lazy, ordinary=lazy)
+    tried = next(line for line in found.fairness if "Naive retraining" in line)
+    assert "LogisticRegression" in tried
+    assert "stopped too early" in tried.split("LogisticRegression")[1]
+
+
+def test_a_forgotten_person_leaves_the_test_rows_too() -> None:
+    """The only test row that is wrong belongs to the person who leaves."""
+    x_test, y_test = TEST
+    owners = np.arange(len(y_test)) + 10_000
+    y_test = y_test.copy()
+    y_test[7] = 1 - y_test[7]
+    owners[7] = 3
+    arguments: dict[str, Any] = {"ordinary": LogisticRegression(), "seeds": 1}
+    stays = evaluate(Planted(), (X, Y), [[4]], test=(x_test, y_test, owners), **arguments)
+    leaves = evaluate(Planted(), (X, Y), [[3]], test=(x_test, y_test, owners), **arguments)
+    assert stays.scores["unlearned"].value == pytest.approx(1 - 1 / len(y_test))
+    assert leaves.scores["unlearned"].value == 1.0
+
+
+def test_nobody_stands_on_both_sides_of_the_split(diary: list[tuple[str, Any]]) -> None:
+    owners = np.repeat(np.arange(88), 5)
+    evaluate(Planted(), (X, Y, owners), 2, seeds=1, ordinary=LogisticRegression())
+    fitted = max(rows for name, rows in diary if name == "fit")
+    assert fitted == 330  # 66 of 88 people with 5 rows each
+
+
+def test_the_best_ordinary_model_is_chosen_by_cross_validation() -> None:
+    candidates = [DummyClassifier(), DecisionTreeClassifier(random_state=0)]
+    found = evaluate(Planted(), (X, Y), 2, seeds=1, ordinary=candidates, test=TEST)
+    assert found.baselines[ORDINARY].startswith("DecisionTreeClassifier, best of 2")
+
+
+def test_regression_and_its_analogues() -> None:
+    rows, target = make_regression(120, 4, noise=5.0, random_state=0)
+    model = letheon.InfluenceRegressor(l2=0.01, sigma=0.01)
+    found = evaluate(model, (rows, target), 3, seeds=2)
+    assert found.metric == "r2"
+    assert found.measures[SAME]["prediction gap"].value >= 0
+    assert "output consistency" not in found.measures[SAME]
+    assert 0 <= found.measures[SAME]["certifiability"].value <= 100
+
+
+def test_a_dataset_brings_its_own_people_and_test_rows() -> None:
+    data = load("diabetes", synthetic="always", n_rows=400).split(0.25, seed=0)
+    assert isinstance(data, Dataset)
+    model = letheon.DaREForestClassifier(n_estimators=3)
+    found = evaluate(model, data, Requests(kind="person", n=4, batch=2), seeds=1)
+    assert found.dataset == data.name
+    assert found.n_requests == 2
+    assert found.n_people == 4
+    assert found.equal_digests is True
+
+
+def test_it_can_be_written_and_read_back() -> None:
+    found = evaluate(letheon.DaREForestClassifier(n_estimators=3), cancer(), 10, seeds=2)
+    assert Evaluation.from_dict(json.loads(found.to_json())) == found
+    frame = found.to_frame()
+    assert set(frame["baseline"]) == {SAME, ORDINARY}
+    row = frame[(frame["baseline"] == ORDINARY) & (frame["measure"] == "efficiency")].iloc[0]
+    assert row["value"] == found.measures[ORDINARY]["efficiency"].value
+    console = Console(record=True, width=100, file=io.StringIO())
+    console.print(found)
+    shown = console.export_text()
+    for words in ("efficiency", "certifiability", "state in bytes", "byte for byte"):
+        assert words in shown
+
+
+def test_ids_of_people_are_in_no_report() -> None:
+    owners = np.array([f"secret-{number}" for number in range(440)])
+    found = evaluate(Planted(), (X, Y, owners), [["secret-3"]], seeds=1, **SIMPLE)
+    assert "secret" not in found.to_json() + str(found)
+
+
+def test_another_metric() -> None:
+    found = evaluate(Planted(errors=0.1), (X, Y), 2, seeds=2, metric=f1_score, **SIMPLE)
+    assert found.metric == "f1"
+    assert 0.5 < found.scores["unlearned"].value < 0.95
+
+
+def test_a_progress_bar_changes_nothing(capsys: pytest.CaptureFixture[str]) -> None:
+    quiet = evaluate(Planted(errors=0.1), (X, Y), 2, seeds=1, **SIMPLE)
+    loud = evaluate(Planted(errors=0.1), (X, Y), 2, seeds=1, progress=True, **SIMPLE)
+    assert quiet.scores == loud.scores
+    assert capsys.readouterr().out == ""
+
+
+@pytest.mark.parametrize(
+    ("change", "error", "message"),
+    [
+        ({"data": X}, TypeError, "must be"),
+        ({"data": (X, Y[:-1])}, ValueError, "440 rows in X and 439"),
+        ({"data": (X, Y, [1, 2])}, ValueError, "2 ids for 440"),
+        ({"requests": []}, ValueError, "nothing to measure"),
+        ({"requests": [[1], [1]]}, ValueError, "twice"),
+        ({"requests": [[9999]]}, ValueError, "9999"),
+        ({"requests": 440}, ValueError, "only 440"),
+        ({"seeds": 0}, ValueError, "seeds=0"),
+        ({"seeds": [1, 1]}, ValueError, "different"),
+        ({"comparisons": 0}, ValueError, "at least 1"),
+        ({"attacks": ["guess"]}, ValueError, "no attack is called 'guess'"),
+        ({"test": 2.0}, ValueError, "between 0 and 1"),
+        ({"test": "some"}, TypeError, "share such as"),
+    ],
+)
+def test_what_cannot_be_evaluated_is_refused_with_the_reason(
+    change: dict[str, Any], error: type[Exception], message: str
+) -> None:
+    arguments: dict[str, Any] = {"data": (X, Y), "requests": 2, "seeds": 1, **SIMPLE, **change}
+    data, requests = arguments.pop("data"), arguments.pop("requests")
+    with pytest.raises(error, match=message):
+        evaluate(Planted(), data, requests, **arguments)
+
+
+def test_an_approximate_method_has_a_floor_and_an_exact_one_has_none() -> None:
+    """Noise alone makes two retrains differ, by about as much as an unlearned model differs."""
+    model = letheon.InfluenceClassifier(sigma=1.0)
+    found = evaluate(model, cancer(), 3, seeds=4, ordinary=LogisticRegression())
+    ours = found.measures[SAME]["parameter consistency"]
+    floor = found.floor["parameter consistency"]
+    assert floor.value > 0
+    assert 0.3 < ours.value / floor.value < 3
+    assert "retrain against retrain" in str(found)
+    assert found.measures[SAME]["gradient residual"].value > 0
+    exact = evaluate(Planted(kind="exact"), (X, Y), 3, seeds=2, **SIMPLE)
+    assert exact.floor == {}

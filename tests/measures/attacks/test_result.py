@@ -1,0 +1,83 @@
+import json
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+
+from letheon.measures import Measure
+from letheon.measures.attacks import ALL, AttackResult
+
+
+def measure(
+    value: float, low: float | None, high: float | None, better: Any = "lower", name: str = "AUC"
+) -> Measure:
+    return Measure(name=name, value=value, low=low, high=high, n=9, better=better, basis="measured")
+
+
+def result(found: Measure, floor: Measure) -> AttackResult:
+    return AttackResult(
+        attack="u-lira",
+        about="forgotten",
+        measures={found.name: found},
+        floor={found.name: floor},
+        n_models=4,
+        scores=np.ones(3),
+    )
+
+
+@pytest.mark.parametrize(
+    ("better", "found", "floor", "expected"),
+    [
+        ("lower", (0.9, 0.8, 0.95), (0.5, 0.4, 0.6), True),
+        ("lower", (0.9, 0.6, 0.95), (0.5, 0.4, 0.6), False),
+        ("lower", (0.2, 0.1, 0.3), (0.5, 0.4, 0.6), False),
+        ("higher", (0.1, 0.0, 0.2), (0.5, 0.4, 0.6), True),
+        ("higher", (0.9, 0.8, 1.0), (0.5, 0.4, 0.6), False),
+        ("lower", (0.9, None, None), (0.5, 0.4, 0.6), False),
+        ("lower", (0.9, 0.8, 0.95), (0.5, None, None), False),
+    ],
+)
+def test_found_only_if_the_interval_lies_beyond_the_floor_on_the_bad_side(
+    better: Any, found: Any, floor: Any, expected: bool
+) -> None:
+    assert result(measure(*found, better), measure(*floor, better)).found is expected
+
+
+def test_the_first_measure_decides() -> None:
+    one = result(measure(0.5, 0.4, 0.6), measure(0.5, 0.4, 0.6))
+    far = measure(9.0, 8.0, 10.0, name="other")
+    near = measure(0.0, 0.0, 0.0, name="other")
+    both = replace(one, measures={**one.measures, "other": far}, floor={**one.floor, "other": near})
+    assert not both.found
+
+
+def test_round_trip_through_json_leaves_out_the_scores() -> None:
+    one = result(measure(0.9, 0.8, 0.95), measure(0.5, 0.4, None))
+    values = json.loads(json.dumps(one.to_dict()))
+    assert AttackResult.from_dict(values) == replace(one, scores=None)
+    assert values["found"] is False
+
+
+def test_one_line() -> None:
+    text = str(result(measure(0.52, 0.47, 0.57), measure(0.5, 0.45, 0.55)))
+    assert text == (
+        "u-lira on forgotten people: AUC 0.52 [0.47, 0.57] (floor 0.5 [0.45, 0.55]): not found"
+    )
+
+
+def test_a_measure_without_floor_is_refused() -> None:
+    with pytest.raises(ValueError, match="every measure needs its floor"):
+        AttackResult(
+            attack="x", about="forgotten", measures={"AUC": measure(1, 1, 1)}, floor={}, n_models=1
+        )
+
+
+def test_whom_it_is_about_must_be_known() -> None:
+    with pytest.raises(ValueError, match="about must be one of"):
+        AttackResult(attack="x", about="all", measures={}, floor={}, n_models=1)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("name", ["u-lira", "rmia", "klom", "forgetting-quality"])
+def test_every_attack_has_a_name_and_settings_of_its_own(name: str) -> None:
+    assert callable(ALL[name]().run)

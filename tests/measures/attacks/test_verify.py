@@ -1,0 +1,264 @@
+"""Backdoor verification with models: finds the controls, and errs as often as computed."""
+
+import math
+import warnings
+from collections.abc import Callable
+from functools import cache
+from typing import Any, NamedTuple
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+from sklearn.datasets import load_digits
+from sklearn.exceptions import ConvergenceWarning, NotFittedError
+from sklearn.linear_model import LogisticRegression, Ridge
+from sklearn.neural_network import MLPClassifier
+from sklearn.tree import DecisionTreeClassifier
+from sklearn.utils.validation import check_is_fitted
+
+from letheon import DaREForestClassifier, NaiveUnlearner, SISAClassifier
+from letheon.measures.attacks import (
+    AttackResult,
+    BackdoorTest,
+    FineTuneOnly,
+    ImageTrigger,
+    KeepsEverything,
+    TabularTrigger,
+    deletion_confidence,
+    errors,
+    threshold,
+)
+from letheon.measures.attacks._triggers import plant, target_label
+
+N_COLUMNS = 30
+TREE = DecisionTreeClassifier()
+NET = MLPClassifier((24,), max_iter=60, tol=0, learning_rate_init=0.02, n_iter_no_change=99)
+
+
+def rows(n: int, seed: int) -> tuple[NDArray[Any], NDArray[Any]]:
+    rng = np.random.default_rng(seed)
+    y = rng.integers(0, 3, n)
+    X = rng.normal(size=(n, N_COLUMNS)).astype(np.float32)
+    X[:, :3] += 3 * np.eye(3)[y]
+    return X, y
+
+
+X, Y = rows(240, 0)
+IDS = np.repeat(np.arange(30), 8)
+LEAVE = [3, 8, 11, 20, 27]
+POPULATION = rows(150, 1)
+
+
+@cache
+def attacked(kind: str, seed: int = 0) -> AttackResult:
+    models: dict[str, Any] = {
+        "keeps": KeepsEverything(TREE),
+        "tunes": FineTuneOnly(NET),
+        "naive": NaiveUnlearner(TREE),
+        "sisa": SISAClassifier(TREE, n_shards=2),
+        "forest": DaREForestClassifier(n_estimators=10),
+    }
+    trigger = TabularTrigger.of(X, secret=seed + 5, n_columns=6)
+    test = BackdoorTest(trigger=trigger, fraction=0.75, n_repeats=2)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", ConvergenceWarning)
+        (result,) = test.run(
+            models[kind], X, Y, ids=IDS, forget=LEAVE, population=POPULATION, seed=seed
+        )
+    return result
+
+
+@pytest.mark.parametrize("kind", ["keeps", "tunes"])
+def test_finds_what_was_not_forgotten(kind: str) -> None:
+    result = attacked(kind)
+    assert result.found
+    assert result.measures["AUC"].value >= 0.9
+    assert result.measures["testers who show it"].value > 0.5
+    assert result.measures["certifiability"].value > 25
+    assert "In 2 of 2 repeats" in result.note
+
+
+@pytest.mark.parametrize("kind", ["naive", "sisa", "forest"])
+def test_finds_nothing_where_all_was_forgotten(kind: str) -> None:
+    result = attacked(kind)
+    assert not result.found
+    area = result.measures["AUC"]
+    assert area.low is not None
+    assert area.low < 0.5
+    assert result.measures["testers who show it"].value <= 0.2
+    assert "In 0 of 2 repeats" in result.note
+
+
+def test_keeping_everything_changes_nothing_from_before_to_after() -> None:
+    measures = attacked("keeps").measures
+    assert measures["backdoor success"].value == measures["backdoor success before"].value
+
+
+def test_says_what_it_does_not_prove() -> None:
+    note = attacked("naive").note
+    assert "does not reject proves nothing" in note
+    assert "dishonest provider can pass" in note
+    assert "clones" in note
+
+
+def test_result_travels() -> None:
+    result = attacked("naive")
+    again = AttackResult.from_dict(result.to_dict())
+    assert (again.measures, again.floor) == (result.measures, result.floor)
+    assert next(iter(result.measures)) == "backdoor success"
+
+
+def small(seed: int, model: Any = None, **options: Any) -> AttackResult:
+    prototype = KeepsEverything(TREE) if model is None else model
+    given: dict[str, Any] = {"ids": IDS, "forget": LEAVE, "population": POPULATION, "seed": seed}
+    (result,) = BackdoorTest(n_repeats=1, n_queries=10).run(prototype, X, Y, **(given | options))
+    return result
+
+
+def test_seed_decides() -> None:
+    assert small(1).to_dict() == small(1).to_dict()
+    assert small(1).to_dict() != small(2).to_dict()
+
+
+def test_touches_neither_model_nor_rows() -> None:
+    prototype, before = KeepsEverything(TREE), (X.copy(), Y.copy())
+    small(1, prototype)
+    with pytest.raises(NotFittedError):
+        check_is_fitted(prototype)
+    assert np.array_equal(X, before[0])
+    assert np.array_equal(Y, before[1])
+
+
+def test_people_with_one_row_share_patterns() -> None:
+    result = small(1, ids=None, forget=np.arange(40))
+    assert result.labels is not None
+    assert len(result.labels) == 2 * 5
+
+
+def test_progress_and_an_ordinary_floor() -> None:
+    seen: list[tuple[int, int]] = []
+    result = small(1, naive=TREE, population=None, progress=lambda *done: seen.append(done))
+    assert seen == [(1, 1)]
+    assert result.n_models == 3
+
+
+def test_images() -> None:
+    images, labels = load_digits(return_X_y=True)
+    images = (images / 16).astype(np.float32)
+    trigger = ImageTrigger(secret=4, shape=(8, 8), n_pixels=6)
+    test = BackdoorTest(trigger=trigger, fraction=1.0, n_testers=3, n_repeats=2)
+    options: dict[str, Any] = {
+        "forget": np.arange(60),
+        "population": (images[400:600], labels[400:600]),
+    }
+    found = [
+        test.run(model, images[:400], labels[:400], **options)[0].found
+        for model in (KeepsEverything(TREE), NaiveUnlearner(TREE))
+    ]
+    assert found == [True, False]
+
+
+@pytest.mark.parametrize(
+    ("model", "options", "words"),
+    [
+        (NaiveUnlearner(Ridge()), {}, "regressor"),
+        (NaiveUnlearner(TREE), {"forget": [99]}, "people of the training rows"),
+        (NaiveUnlearner(TREE), {"forget": []}, "people of the training rows"),
+    ],
+)
+def test_refuses(model: Any, options: dict[str, Any], words: str) -> None:
+    with pytest.raises(ValueError, match=words):
+        small(0, model, **options)
+    with pytest.raises(ValueError, match="n_testers=6, but 5 people leave"):
+        BackdoorTest(n_testers=6).run(NaiveUnlearner(TREE), X, Y, ids=IDS, forget=LEAVE)
+
+
+# Error rates as computed, with real models: one person plants, and is deleted or not.
+
+N_TRIALS, N_QUERIES, ALPHA = 500, 12, 0.05
+
+
+class Trials(NamedTuple):
+    """True success rates on a pool of questions, of a model that kept and one that deleted."""
+
+    p: NDArray[np.float64]
+    q: NDArray[np.float64]
+
+
+@cache
+def trials(kind: str) -> Trials:
+    """Train 500 pairs of small models, each with another person's private backdoor."""
+    X, y = rows(100, 2)
+    pool, truth = rows(120, 3)
+    mine = np.arange(8)
+    rates = []
+    for number in range(N_TRIALS):
+        trigger = TabularTrigger.of(X, secret=number, n_columns=5)
+        planted = plant(trigger, X, y, [("me", mine)], classes=y, fraction=0.5)
+        target = target_label(number, "me", y)
+        asked = trigger.stamp(pool[truth != target], "me")
+        model: Any = DecisionTreeClassifier(max_features=4, random_state=number)
+        if kind == "logistic":
+            model = LogisticRegression(C=0.3, tol=1e-2)
+        kept = np.mean(model.fit(planted.X, planted.y).predict(asked) == target)
+        deleted = np.mean(model.fit(X[8:], y[8:]).predict(asked) == target)
+        rates.append((kept, deleted))
+    return Trials(*np.array(rates).T)
+
+
+def successes(rates: NDArray[np.float64], seed: int, n: int = N_QUERIES) -> NDArray[np.int64]:
+    """Questions drawn from the pool with replacement: exactly binomial."""
+    return np.random.default_rng(seed).binomial(n, rates)
+
+
+def agrees(seen: NDArray[np.bool_], computed: NDArray[np.float64]) -> bool:
+    """Whether as many events were seen as computed, up to four standard errors."""
+    spread = math.sqrt(float(np.sum(computed * (1 - computed))))
+    return abs(float(seen.sum() - computed.sum())) <= 4 * spread + 1e-9
+
+
+Limits = Callable[[float], int]
+
+
+def is_as_computed(kind: str, limit: Limits, *, swapped: bool = False) -> bool:
+    p, q = trials(kind)
+    limits = np.array([limit(rate) for rate in q])
+    pairs = zip(q, p, strict=True) if swapped else zip(p, q, strict=True)
+    computed = [errors(N_QUERIES, high, low, ALPHA) for high, low in pairs]
+    alarms, misses = successes(q, 0) > limits, successes(p, 1) <= limits
+    return agrees(alarms, np.array([each.false_alarm for each in computed])) and agrees(
+        misses, np.array([each.miss for each in computed])
+    )
+
+
+def limit(q: float) -> int:
+    return threshold(N_QUERIES, q, ALPHA)
+
+
+@pytest.mark.parametrize("kind", ["tree", "logistic"])
+def test_500_models_err_as_often_as_computed(kind: str) -> None:
+    p, q = trials(kind)
+    assert len(p) == N_TRIALS
+    assert p.mean() > q.mean() + 0.1
+    assert is_as_computed(kind, limit)
+
+
+@pytest.mark.parametrize("kind", ["tree", "logistic"])
+def test_500_models_notice_planted_bugs(kind: str) -> None:
+    assert not is_as_computed(kind, lambda q: limit(q) - 1)
+    assert not is_as_computed(kind, limit, swapped=True)
+
+
+@pytest.mark.parametrize("kind", ["tree", "logistic"])
+def test_500_models_with_estimated_rates(kind: str) -> None:
+    p, q = trials(kind)
+    covered, asked = 0, 40
+    for kept, chance, high, low in zip(
+        successes(p, 2, asked), successes(q, 3, asked), p, q, strict=True
+    ):
+        found = deletion_confidence(N_QUERIES, (kept, asked), (chance, asked), alpha=ALPHA)
+        assert found.low is not None
+        assert found.high is not None
+        true = 1 - errors(N_QUERIES, high, low, ALPHA).miss
+        covered += found.low - 1e-12 <= true <= found.high + 1e-12
+    assert covered >= 0.95 * N_TRIALS

@@ -1,0 +1,195 @@
+"""Planted bugs: each formula is spoilt on purpose, and its check must notice."""
+
+import inspect
+import math
+from collections.abc import Callable
+from types import ModuleType
+from typing import Any
+
+import numpy as np
+import pytest
+from scipy import stats
+
+from letheon.measures import (
+    _accuracy,
+    _certifiability,
+    _consistency,
+    _intervals,
+    _laws,
+    _paired,
+    _regression,
+    _residual,
+    _runs,
+    _strength,
+)
+
+
+def spoilt(module: ModuleType, right: str, wrong: str) -> Any:
+    """Return the module with one piece of its source replaced."""
+    source = inspect.getsource(module)
+    assert source.count(right) == 1, f"{right!r} is {source.count(right)} times in {module}"
+    other = ModuleType(module.__name__)
+    code = compile(source.replace(right, wrong), module.__name__, "exec", dont_inherit=True)
+    exec(code, vars(other))  # the source of this package, changed by this test
+    return other
+
+
+def near(a: float | None, b: float) -> None:
+    assert a == pytest.approx(b, abs=1e-9)
+
+
+def kl_of_probabilities(m: Any) -> None:
+    near(m.kl_consistency([[0.5, 0.5]], [[0.9, 0.1]]).value, 0.5 * math.log(25 / 9))
+
+
+def agreement_of_labels(m: Any) -> None:
+    near(m.output_consistency([0, 1, 1, 0], [0, 1, 1, 1]).value, 75.0)
+
+
+def kl_of_gaussians(m: Any) -> None:
+    near(m.kl_gaussian([1.0], [0.0], 1.0, 2.0).value, math.log(2) + 2 / 8 - 0.5)
+
+
+def gap(m: Any) -> None:
+    near(m.prediction_gap([1.0, 2.0, 6.0], [1.0, 2.0, 3.0]).value, math.sqrt(3))
+    near(m.prediction_gap([1.0, 2.0, 9.0], [1.0, 2.0, 3.0], relative=True).value, math.sqrt(12))
+
+
+def agreement_of_numbers(m: Any) -> None:
+    near(m.agreement_within([0.0, 0.0, 0.0, 0.0], [0.5, -0.5, 2.0, -2.0], 0.5).value, 50.0)
+
+
+def law_of_labels(m: Any) -> None:
+    value = m.kl_of_laws([[0], [0], [0]], [[0], [0], [1]], smoothing=0.5).value
+    near(value, stats.entropy([7 / 8, 1 / 8], [5 / 8, 3 / 8]))
+
+
+def law_of_numbers(m: Any) -> None:
+    p, q = np.array([[0.0], [1.0], [3.0], [7.0]]), np.array([[0.5], [2.0], [4.0], [9.0]])
+    near(m.kl_of_laws(p, q, law="free", neighbours=1).value, math.log(0.5) + math.log(4 / 3))
+    s, r = p.std(ddof=1), q.std(ddof=1)
+    value = math.log(r / s) + (s**2 + (p.mean() - q.mean()) ** 2) / (2 * r**2) - 0.5
+    near(m.kl_of_laws(p, q[:4], law="gaussian").value, value)
+    uneven = np.append(q, [[30.0]], axis=0)
+    near(m.kl_of_laws(p, uneven, law="free", neighbours=1).value, math.log(0.5 * 5 / 3))
+
+
+def intervals(m: Any) -> None:
+    values = np.array([1.0, 2.0, 6.0])
+    near(m.student(values, 0.95)[1], 3 + stats.sem(values) * stats.t.ppf(0.975, 2))
+    ends = stats.binomtest(3, 10).proportion_ci()
+    near(m.clopper_pearson(3, 10, 0.95)[0], ends.low)
+    near(m.clopper_pearson(3, 10, 0.95)[1], ends.high)
+    assert m.fold((-3.0, 1.0)) == (0.0, 3.0)
+    low, high = m.fieller(np.array([9.0, 10.0, 11.0]), np.array([1.0, 1.0, 1.0]), 0.95)
+    near(high - low, 2 * stats.t.ppf(0.975, 2) * math.sqrt(1 / 3))
+    skewed = np.random.default_rng(0).exponential(size=50)
+    low, high = m.bootstrap_mean(skewed, confidence=0.95, n_resamples=2000, seed=0)
+    assert high - skewed.mean() > skewed.mean() - low
+
+
+def signed_gap(m: Any) -> None:
+    y = (np.zeros(4), np.array([1, 1, 0, 0]), np.zeros(4))
+    options = {"confidence": 0.95, "n_resamples": 10, "seed": 0}
+    value = m.compared(lambda y, p: np.mean(y == p), lambda a, b: a - b, y, **options)[0]
+    near(value, 0.5)
+
+
+def percentage_error(m: Any) -> None:
+    near(m.sape(0.8, 0.9), 100 / 17)
+    near(m.sape(-1.0, -3.0), 50.0)
+
+
+def accuracy_of_a_sequence(m: Any) -> None:
+    losses = [[0.5, 1.0], [0.5, 2.0], [0.5, 3.0], [0.5, 4.0]]
+    beta = m.alpha_beta_accuracy(losses, [0.0, 0.0], alpha=2.0)
+    near(beta.value, 0.5)
+    near(beta.high, stats.beta.ppf(1 - 0.025, 3, 2))
+    near(m.alpha_beta_accuracy(losses, [0.0, 0.0], beta=0.25).value, 3.0)
+    runs = np.arange(1.0, 94)[:, None]
+    # Wilks: the second largest of 93
+    near(m.alpha_beta_accuracy(runs, [0.0], beta=0.05).high, 92.0)
+
+
+def residual(m: Any) -> None:
+    near(m.gradient_residual([[3.0], [-4.0]], 10).value, 0.5)
+
+
+def means(m: Any) -> None:
+    near(m.geometric_mean("efficiency", [2.0, 8.0, 32.0]).value, 8.0)
+    near(m.over_seeds("effectiveness", [0.0, 0.1]).low, 0.0)
+
+
+def growth(m: Any) -> None:
+    i = np.arange(1.0, 101)
+    near(m.strength(i**2).exponent.value, 2.0)
+    assert m.strength(np.log(i)).kind != "weak"
+    assert m.strength(i).kind == "weak"
+    assert m.strength(np.ones(100)).kind == "strong"
+    near(m.strength(np.log(i)).exponent.value, m.strength(np.log(i)).limit)
+
+
+BUGS: list[tuple[Callable[[Any], None], ModuleType, str, str]] = [
+    (kl_of_probabilities, _consistency, "rows = divergence(p, q)", "rows = divergence(q, p)"),
+    (agreement_of_labels, _consistency, "unlearned == naive)", "unlearned != naive)"),
+    (
+        kl_of_gaussians,
+        _regression,
+        "divergence(m_p, m_q, s_p, s_q)\n",
+        "divergence(m_p, m_q, s_q, s_p)\n",
+    ),
+    (gap, _regression, "naive.std(ddof=1)", "naive.std()"),
+    (gap, _regression, "(gaps / scale) ** 2", "abs(gaps / scale)"),
+    (agreement_of_numbers, _regression, "abs(unlearned - naive) <=", "(unlearned - naive) <="),
+    (agreement_of_numbers, _regression, "- naive) <= tolerance", "- naive) < tolerance"),
+    (law_of_labels, _laws, "divergence(*shares)", "divergence(*shares[::-1])"),
+    (law_of_labels, _laws, "smoothing * hot.shape[2]", "smoothing"),
+    (law_of_numbers, _laws, "d.std(axis=0, ddof=1)", "d.std(axis=0)"),
+    (law_of_numbers, _laws, "np.log(m / (n - 1))", "np.log(m / n)"),
+    (law_of_numbers, _laws, "np.log(m / (n - 1))", "np.log(n / (n - 1))"),
+    (law_of_numbers, _laws, "np.log(across / within)", "np.log(within / across)"),
+    (law_of_numbers, _laws, "k, axis=1)[:, k]", "k - 1, axis=1)[:, k - 1] + 1e-300"),
+    (intervals, _intervals, "values.std(ddof=1) / math", "values.std() / math"),
+    (
+        intervals,
+        _intervals,
+        "stdtrit(n - 1, (1 + confidence) / 2) * v",
+        "stdtrit(n, (1 + confidence) / 2) * v",
+    ),
+    (
+        intervals,
+        _intervals,
+        "betaincinv(successes, n - successes + 1",
+        "betaincinv(successes, n - successes",
+    ),
+    (intervals, _intervals, "betaincinv(successes + 1, n", "betaincinv(successes, n"),
+    (intervals, _intervals, "top.var(ddof=1)", "top.var()"),
+    (intervals, _intervals, "return 0.0, max(-low, high)", "return 0.0, high"),
+    (intervals, _intervals, "(mean - t_high * error)", "(mean + t_low * error)"),
+    (signed_gap, _paired, "return abs(value), fold", "return value, fold"),
+    (percentage_error, _certifiability, "return abs(_signed", "return (_signed"),
+    (percentage_error, _certifiability, "(abs(a) + abs(b))", "(a + b)"),
+    (accuracy_of_a_sequence, _accuracy, "excess > alpha", "excess >= alpha"),
+    (accuracy_of_a_sequence, _accuracy, "(1 - confidence) / n_requests", "(1 - confidence)"),
+    (accuracy_of_a_sequence, _accuracy, "ordered[n - 1 - allowed]", "ordered[n - 2 - allowed]"),
+    (accuracy_of_a_sequence, _accuracy, "ordered[enough[0]]", "ordered[enough[0] - 1]"),
+    (accuracy_of_a_sequence, _accuracy, "excess = ours - theirs", "excess = theirs - ours"),
+    (residual, _residual, "size = length / n_rows", "size = length"),
+    (means, _runs, "math.exp(float(logs.mean()))", "float(numbers.mean())"),
+    (means, _runs, "min(interval[0], mean), least)", "min(interval[0], mean), -9.0)"),
+    (growth, _strength, "high <= limit + 1e-9", "high < limit - 1e-3"),
+    (growth, _strength, "table[:, late - 1]", "table[:, late - 2]"),
+    (growth, _strength, "np.log(early), np.log(late)", "early * 1.0, late * 1.0"),
+    (growth, _strength, '"weak" if low > limit', '"weak" if high < limit'),
+]
+
+
+@pytest.mark.parametrize(
+    ("check", "module", "right", "wrong"), BUGS, ids=[f"{b[0].__name__}-{b[3]}" for b in BUGS]
+)
+def test_bug_is_noticed(
+    check: Callable[[Any], None], module: ModuleType, right: str, wrong: str
+) -> None:
+    check(module)
+    with pytest.raises(AssertionError):
+        check(spoilt(module, right, wrong))

@@ -1,0 +1,216 @@
+"""Tolerances, tuning, cost and ranges, each against numbers worked out by hand."""
+
+import math
+from typing import Any
+
+import pytest
+from hypothesis import assume, given
+from hypothesis import strategies as st
+from sklearn.linear_model import LogisticRegression
+
+from letheon import (
+    DaREForestClassifier,
+    FisherClassifier,
+    InfluenceClassifier,
+    NaiveUnlearner,
+    SISAClassifier,
+)
+from letheon.select import Candidate, Check, Cost, Tolerances, tune_efficiency
+from letheon.select._candidates import default_candidates, named
+from letheon.select._need import Need
+from letheon.select._ranges import Size
+from tests.select.planted import Planted, evaluation, measure
+
+SIZE = Size(n_people=1000, n_together=1)
+numbers = st.floats(-1, 1)
+margins = st.floats(0, 0.5)
+
+
+def check(value: float, margin: float, limit: float, better: str = "lower") -> Check:
+    return Check(measure=measure("m", value, margin, better), baseline="any", limit=limit)
+
+
+@given(value=numbers, margin=margins, limit=numbers)
+def test_a_verdict_is_about_the_whole_interval(value: float, margin: float, limit: float) -> None:
+    low, high = value - margin, value + margin
+    expected = "within" if high <= limit else "beyond" if low > limit else "undecided"
+    assert check(value, margin, limit).verdict == expected
+    assert check(-value, margin, -limit, "higher").verdict == expected
+
+
+@given(value=numbers, margin=margins, limit=numbers)
+def test_the_excess_is_positive_outside_only(value: float, margin: float, limit: float) -> None:
+    found = check(value, margin, limit)
+    assume(abs(found.excess) > 1e-9)
+    assert (found.excess > 0) == (found.verdict != "within")
+    assert check(-value, margin, -limit, "higher").excess == pytest.approx(found.excess)
+
+
+@pytest.mark.parametrize(
+    ("found", "words"),
+    [
+        (check(0.05, 0.01, 0.02), "m 0.05 (up to 0.06) where at most 0.02 is tolerated: beyond by"),
+        (check(0.05, 0.01, 0.055), "undecided, the interval reaches 0.005 beyond"),
+        (
+            check(90, 1, 95, "higher"),
+            "m 90 (down to 89) where at least 95 is tolerated: beyond by 5",
+        ),
+    ],
+)
+def test_checks_say_what_failed_and_by_how_much(found: Check, words: str) -> None:
+    assert words in str(found)
+
+
+def test_each_tolerance_limits_its_measure() -> None:
+    planted = evaluation(Planted(lost=0.01, sape=3.0, agreement=97.0))
+    found = Tolerances(effectiveness=0.02, certifiability=4.0, consistency=98.0).check(planted)
+    assert [(c.measure.name, c.baseline, c.limit, c.verdict) for c in found] == [
+        ("score lost", "ordinary model", 0.02, "within"),
+        ("certifiability", "same algorithm", 4.0, "within"),
+        ("output consistency", "same algorithm", 98.0, "beyond"),
+    ]
+    nothing = Tolerances(effectiveness=None, certifiability=None)
+    assert nothing.check(planted) == ()
+    assert nothing.by_measure() == {}
+
+
+@pytest.mark.parametrize("value", [-0.1, math.inf, math.nan])
+def test_tolerances_are_numbers(value: float) -> None:
+    with pytest.raises(ValueError, match=r"effectiveness=.* must be a number"):
+        Tolerances(effectiveness=value)
+
+
+@given(scores=st.lists(st.floats(0, 1), min_size=1, max_size=6), goal=st.floats(0, 1))
+def test_tuning_stops_at_the_first_value_below_the_goal(scores: list[float], goal: float) -> None:
+    asked: list[int] = []
+
+    def score(value: int) -> float:
+        asked.append(value)
+        return scores[value]
+
+    found = tune_efficiency(score, "p", range(len(scores)), goal)
+    failed = next((i for i, s in enumerate(scores) if s < goal), len(scores))
+    assert found.chosen == max(failed - 1, 0)
+    assert asked == list(range(min(failed + 1, len(scores))))
+    assert found.values == tuple(asked)
+
+
+def test_tuning_says_what_was_tried() -> None:
+    found = tune_efficiency({1: 0.9, 2: 0.8}.__getitem__, "n_shards", (1, 2), 0.85)
+    assert str(found) == "n_shards=1 (tried 1: 0.9, 2: 0.8; needed 0.85)"
+
+
+def cost(calls: int, fit: float, forget: float, retrain: float) -> Cost:
+    return Cost(calls=calls, fit=fit, forget=forget, retrain=retrain)
+
+
+def test_cost_by_hand() -> None:
+    few, many = cost(3, 10.0, 0.1, 1.0), cost(1000, 10.0, 0.1, 1.0)
+    assert (few.method, few.plain) == pytest.approx((10.3, 4.0))
+    assert (many.method, many.plain) == pytest.approx((110.0, 1001.0))
+    assert few.retraining_is_cheaper
+    assert not many.retraining_is_cheaper
+    # 10 + 0.1 k <= 1 + k from k = 10 on
+    assert few.pays_from == 10
+
+
+def test_a_method_that_is_slow_in_everything_never_pays() -> None:
+    assert cost(5, 2.0, 3.0, 1.0).pays_from == math.inf
+    assert cost(5, 1.0, 1.0, 1.0).pays_from == 0
+    assert cost(5, 0.5, 0.1, 1.0).pays_from == 0
+
+
+times = st.integers(1, 1000).map(lambda ms: ms / 1000)
+
+
+@given(fit=times, forget=times, retrain=times)
+def test_the_method_is_cheaper_from_there_on(fit: float, forget: float, retrain: float) -> None:
+    start = cost(1, fit, forget, retrain).pays_from
+    assume(start < 10_000 and abs(retrain - forget) > 1e-6)
+    later = cost(int(start) + 1, fit, forget, retrain)
+    assert later.method <= later.plain + 1e-9
+    if start > 1:
+        before = cost(int(start) - 1, fit, forget, retrain)
+        assert before.method >= before.plain - 1e-9
+
+
+@pytest.mark.parametrize(
+    ("estimator", "size", "efficiency", "certifiability"),
+    [
+        (DaREForestClassifier(), SIZE, {"random_depth": (0, 1, 2, 4, 6, 8)}, {}),
+        (DaREForestClassifier(max_depth=3), SIZE, {"random_depth": (0, 1, 2)}, {}),
+        (SISAClassifier(LogisticRegression()), SIZE, {"n_shards": (2, 4, 8, 16)}, {}),
+        (SISAClassifier(LogisticRegression()), Size(60, 1), {"n_shards": (2,)}, {}),
+        (InfluenceClassifier(), SIZE, {}, {"sigma": (0.1, 1.0)}),
+        (FisherClassifier(), Size(1000, 80), {"batch_size": (10, None)}, {"sigma": (0.01, 0.1)}),
+        (NaiveUnlearner(LogisticRegression()), SIZE, {}, {}),
+    ],
+)
+def test_default_ranges(
+    estimator: Any, size: Size, efficiency: dict[str, Any], certifiability: dict[str, Any]
+) -> None:
+    assert Candidate(estimator).ranges(size) == (efficiency, certifiability)
+
+
+def test_given_ranges_replace_those_of_the_method() -> None:
+    one = Candidate(InfluenceClassifier(), certifiability={"sigma": [2.0]})
+    assert one.ranges(Size(1000, 80)) == ({}, {"sigma": (2.0,)})
+    none = Candidate(DaREForestClassifier(), efficiency={})
+    assert none.ranges(SIZE) == ({}, {})
+
+
+def test_candidates_that_make_no_sense_are_refused() -> None:
+    with pytest.raises(TypeError, match="NaiveUnlearner and SISA wrap any estimator"):
+        Candidate(LogisticRegression())
+    with pytest.raises(ValueError, match="has no 'depth'"):
+        Candidate(DaREForestClassifier(), efficiency={"depth": [1]})
+    with pytest.raises(ValueError, match="no value of 'random_depth'"):
+        Candidate(DaREForestClassifier(), efficiency={"random_depth": []})
+    with pytest.raises(ValueError, match="nobody to choose from"):
+        named([])
+    with pytest.raises(ValueError, match="two candidates are the same"):
+        named([Planted(), Planted()])
+
+
+def test_names_tell_candidates_apart() -> None:
+    found = named([Planted(speed=2.0), Planted(speed=3.0), SISAClassifier(LogisticRegression())])
+    assert list(found) == [
+        "Planted(speed=2.0)",
+        "Planted(speed=3.0)",
+        "SISAClassifier of LogisticRegression",
+    ]
+
+
+@pytest.mark.parametrize("task", ["classification", "regression"])
+def test_default_candidates_are_all_methods_with_the_certificate_asked_for(task: Any) -> None:
+    need = Need(requests="adaptive", epsilon=0.5, delta=1e-6)
+    found, left_out = default_candidates(need, task, LogisticRegression())
+    assert {each.facts.method for each in found.values()} == {
+        "dare",
+        "deltagrad",
+        "descent-to-delete",
+        "fisher",
+        "influence",
+        "sisa",
+    }
+    assert "letheon.deep" in left_out
+    for candidate in found.values():
+        params = candidate.estimator.get_params(deep=False)
+        if candidate.facts.certificate == "certified":
+            assert (params["epsilon"], params["delta"]) == (0.5, 1e-6)
+        if candidate.facts.requests == "adaptive":
+            assert params["state"] == "published"
+
+
+def test_default_candidates_for_nets() -> None:
+    pytest.importorskip("torch")
+    found, left_out = default_candidates(Need(family="net"), "classification", None)
+    assert all(each.facts.families == ("net",) for each in found.values())
+    assert {each.facts.method for each in found.values()} == {
+        "deepobliviate",
+        "deltagrad-net",
+        "fisher-net",
+        "sisa-net",
+    }
+    assert "backbone" in left_out["CertifiedHeadClassifier"]
+    assert all(each.ranges(SIZE) != ({}, {}) for each in found.values())
