@@ -74,7 +74,7 @@ def _mnist38() -> ConvexSet:
     folder = _home() / "mnist"
     if not folder.is_dir():
         return _stand_in("mnist38", 11_982, 1_984, 784, l2=1e-3)
-    data = load_real("mnist", variant="3-vs-8", folder=_home())
+    data: Any = load_real("mnist", variant="3-vs-8", folder=_home())
     X, X_test = as_bytes(data.X) / 255.0, as_bytes(data.X_test) / 255.0
     return _normalised("mnist38", X, data.y, X_test, data.y_test, 1e-3, "digits 3 and 8")
 
@@ -142,7 +142,7 @@ def _cifar2() -> ConvexSet:
 
 def _decoded() -> dict[str, NDArray[Any]]:
     """Return pixels as bytes and labels; cat 0, ship 1."""
-    data = load_real("cifar-2", folder=_home())
+    data: Any = load_real("cifar-2", folder=_home())
     return {
         "X": _colours_last(data.X),
         "y": data.y,

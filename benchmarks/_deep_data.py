@@ -1,7 +1,7 @@
 """Images for the nets: MNIST and CIFAR-10 as bytes, or made-up ones of the same shape."""
 
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -66,7 +66,7 @@ def _cifar10(folder: Path) -> ImageSet:
 
 
 def _images(name: str, real_name: str, shape: tuple[int, ...]) -> ImageSet:
-    data = load_real(real_name, folder=_home())
+    data: Any = load_real(real_name, folder=_home())
     X, X_test = (as_bytes(each).reshape(-1, *shape) for each in (data.X, data.X_test))
     return ImageSet(name, X, data.y, X_test, data.y_test, data.note)
 

@@ -90,4 +90,5 @@ class DriftingClassifier(ClassifierMixin, BaseEstimator):
 
     def predict(self, X: Any) -> NDArray[Any]:
         """Return labels."""
-        return self.classes_[(self.predict_proba(X)[:, 1] > 0.5).astype(int)]
+        labels: NDArray[Any] = self.classes_[(self.predict_proba(X)[:, 1] > 0.5).astype(int)]
+        return labels

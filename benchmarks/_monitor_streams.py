@@ -12,10 +12,10 @@ from benchmarks._monitor_models import DRIFTS, DriftingClassifier
 from letheon.datasets import Requests
 from letheon.measures import sape
 from letheon.monitor import Calibration, Monitor, Tolerances
-from letheon.monitor._calibrate import limits_from, rehearsals
+from letheon.monitor._calibrate import Stage, limits_from, rehearsals
 
 KINDS = ("uniform", "class", "adaptive", "worst")
-TOLERANCES = Tolerances(effectiveness=0.01, certifiability=5.0)
+TOLERANCES = Tolerances(effectiveness=0.005, certifiability=3.0)
 CANDIDATES = 10
 WATCHERS = ("ours, any kind", "ours, this kind", "survey")
 ORACLE = "oracle"
@@ -62,7 +62,7 @@ def calibration(kinds: tuple[str, ...], n_streams: int) -> Calibration:
         n_streams=n_streams,
         n_requests=40,
         horizon=0.1,
-        n_looks=14,
+        n_looks=10,
         requests={"candidates": CANDIDATES, "cost": _upheaval},
     )
 
@@ -237,7 +237,8 @@ def watchers_of(world: World, n_streams: int, seed: int) -> Callable[[str, str],
     limits = TOLERANCES.watched()
     settings = calibration(KINDS, n_streams)
     assert monitor._rows is not None
-    streams = rehearsals(settings, monitor.model, monitor._panel, monitor._rows, limits, seed=seed)
+    stage = Stage(monitor.model, monitor._panel, monitor._rows)
+    streams = rehearsals(settings, stage, limits, seed=seed)
 
     def ours(kinds: tuple[str, ...]) -> Ours:
         fresh = copy.deepcopy(monitor)

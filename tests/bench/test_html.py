@@ -25,6 +25,27 @@ from letheon.bench._markdown import Table
 from letheon.measures import Measure, by_proof
 
 EVIL = "<script>alert('x')</script>\"'&$title"
+ATTRIBUTES = {
+    "alt",
+    "aria-label",
+    "aria-labelledby",
+    "charset",
+    "class",
+    "colspan",
+    "content",
+    "data-column",
+    "data-sort",
+    "href",
+    "http-equiv",
+    "id",
+    "lang",
+    "name",
+    "role",
+    "rowspan",
+    "scope",
+    "src",
+    "tabindex",
+}
 VOID = {"meta", "img", "br"}
 
 
@@ -118,6 +139,14 @@ def test_planted_script_stays_text() -> None:
     for tag in ("caption", "th", "td", "small", "li", "dd", "dt", "p", "span", "figcaption"):
         assert any(EVIL in text for text in page.text_of(tag)), tag
     assert page.all("img")[0]["alt"] == EVIL
+
+
+def test_planted_quotes_stay_inside_their_attribute() -> None:
+    page = Page(report_html(report()))
+    for name in ("alt", "aria-label", "data-sort"):
+        assert EVIL in [attributes.get(name) for _, attributes in page.tags], name
+    names = {name for _, attributes in page.tags for name in attributes}
+    assert names <= ATTRIBUTES
 
 
 @given(st.text(max_size=30))

@@ -1,6 +1,7 @@
 """The gradient that unlearning has left."""
 
 import math
+import warnings
 from typing import Any
 
 import numpy as np
@@ -44,6 +45,15 @@ def test_model_is_asked_and_agrees_with_its_objective() -> None:
 
 
 def test_models_that_cannot_tell_give_none() -> None:
+    X = np.random.default_rng(0).normal(size=(40, 2))
+    X /= np.linalg.norm(X, axis=1, keepdims=True)
+    without_rows = InfluenceRegressor(
+        l2=0.1, sigma=1.0, rows="clip", row_norm=1.5, data_free=True, if_unproved="downgrade"
+    )
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        without_rows.fit(X, X[:, 0])
+    assert gradient_residual_of(without_rows) is None
     assert gradient_residual_of(object()) is None
 
 

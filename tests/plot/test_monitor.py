@@ -20,6 +20,7 @@ PROXIES = {
     "certifiability": [0.0, 1.0, 2.5, 3.0, 0.1],
     "efficiency": [90.0, np.nan, 110.0, 30.0, 95.0],
 }
+LIMIT = {"certifiability": 2.0}
 TOLERANCES = {"certifiability": 2.0, "efficiency": 50.0}
 
 
@@ -53,7 +54,7 @@ def test_breaches_are_on_the_bad_side_of_each_measure() -> None:
 
 
 def test_a_value_at_the_tolerance_is_no_breach() -> None:
-    display = MonitorDisplay([1], {"certifiability": [2.0]}, tolerances={"certifiability": 2.0})
+    display = MonitorDisplay([1], {"certifiability": [2.0]}, tolerances=LIMIT)
     assert display.breaches_["certifiability"].size == 0
     assert labelled(display.plot().ax_[0], "outside tolerance") == []
 
@@ -109,6 +110,15 @@ def test_texts_do_not_overlap() -> None:
 def test_a_proxy_that_is_never_known_is_an_empty_panel() -> None:
     display = MonitorDisplay([1, 2], {"efficiency": [np.nan, np.nan]}).plot()
     assert np.isnan(xy(display.lines_["efficiency"])[:, 1]).all()
+
+
+def test_infinite_values_are_marked_at_the_edge() -> None:
+    values = [0.5, np.inf, 1.0]
+    display = MonitorDisplay([1, 2, 3], {"certifiability": values}, tolerances=LIMIT).plot()
+    (marks,) = labelled(display.ax_[0], "infinite")
+    np.testing.assert_array_equal(xy(marks), [[2, 0.95]])
+    assert display.breaches_["certifiability"].tolist() == [2]
+    assert display.ax_[0].get_ylim()[1] < 10
 
 
 def test_given_axes_are_used() -> None:

@@ -1,6 +1,7 @@
 """The front is the front, the shade is the tolerance, and names can be read."""
 
 from collections.abc import Iterator
+from dataclasses import replace
 from itertools import product
 from typing import Any
 
@@ -167,6 +168,16 @@ def test_who_lacks_a_measure_is_left_out() -> None:
     endless = {"efficiency": speed(np.inf, None), "effectiveness": loss(0.1)}
     display = ParetoDisplay({**POINTS, "x": {"efficiency": speed(2)}, "y": endless})
     assert list(display.points) == list(POINTS)
+
+
+def test_an_endless_interval_leaves_the_axes_but_does_not_stretch_them() -> None:
+    endless = {**POINTS["DaRE"], "efficiency": replace(POINTS["DaRE"]["efficiency"], high=np.inf)}
+    ax = ParetoDisplay({**POINTS, "DaRE": endless}).plot().ax_
+    (line,) = [line for line in ax.lines if line.get_label() == "_endless"]
+    assert xy(line)[:, 0].tolist() == [0.005, 0.005]
+    assert xy(line)[0, 1] == 300
+    assert xy(line)[1, 1] > ax.get_ylim()[1]
+    assert ax.get_ylim()[1] < 1e4
 
 
 def test_given_axes_are_used() -> None:

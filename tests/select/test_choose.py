@@ -251,7 +251,8 @@ def test_a_comparison_can_be_read_drawn_and_written() -> None:
     with console.capture() as said:
         console.print(found)
     assert "[odd] name" in said.get()
-    assert "30x [27, 33]" in said.get()
+    assert "30x" in said.get()
+    assert ">= 27" in said.get()
     assert found.reason.splitlines()[0] in said.get()
     assert str(found) == found.reason
     display = found.plot()
@@ -268,13 +269,13 @@ def test_a_forest_beats_retraining_forests() -> None:
         need=Need(family="forest", guarantee="exact"),
         tolerances=Tolerances(effectiveness=0.3),
         candidates=[
-            NaiveUnlearner(RandomForestClassifier(n_estimators=50, random_state=0)),
-            Candidate(DaREForestClassifier(n_estimators=50), efficiency=depths),
+            NaiveUnlearner(RandomForestClassifier(n_estimators=20, random_state=0)),
+            Candidate(DaREForestClassifier(n_estimators=5), efficiency=depths),
             InfluenceClassifier(),
         ],
-        ordinary=RandomForestClassifier(n_estimators=50, random_state=0),
-        requests=Requests(n=4),
-        seeds=2,
+        ordinary=RandomForestClassifier(n_estimators=20, random_state=0),
+        requests=Requests(n=2),
+        seeds=6,
         cv=2,
     )
     assert found.best is not None
@@ -328,7 +329,7 @@ def test_a_weak_method_is_said_to_be_weak() -> None:
         candidates=[Candidate(SISAClassifier(DummyClassifier()), efficiency={"n_shards": [2]})],
         ordinary=DummyClassifier(),
         requests=Requests(n=2),
-        seeds=2,
+        seeds=3,
         cv=2,
     )
     assert found.best is not None
@@ -346,7 +347,7 @@ def test_regression_with_people_and_a_subsample() -> None:
         ordinary=RandomForestRegressor(n_estimators=5, random_state=0),
         requests=Requests(n=2),
         subsample=0.5,
-        seeds=2,
+        seeds=3,
         cv=2,
     )
     assert found.best is not None
@@ -364,7 +365,7 @@ def test_regression_with_people_and_a_subsample() -> None:
 @pytest.mark.parametrize(
     ("options", "words"),
     [
-        ({"seeds": 1}, "seeds=1 must be a whole number, 2 or more"),
+        ({"seeds": 2}, "seeds=2 must be a whole number, 3 or more"),
         ({"expected_requests": 0}, "expected_requests=0"),
         ({"cv": 1}, "cv=1"),
         ({"subsample": 0.01}, "subsample=0.01 of 30 people leaves 0"),

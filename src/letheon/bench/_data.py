@@ -8,6 +8,7 @@ models divided by their norms; those of CIFAR are first halved in both direction
 pixels, 768 numbers). Forests get the provider's numbers, and words as codes.
 """
 
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Any, Literal
@@ -23,9 +24,11 @@ __all__ = ["Prepared", "prepared"]
 _VARIANTS = {"mnist": "3-vs-8", "covtype": "binary"}
 _SHIPPED = ("breast-cancer", "digits")
 _ASIDE = 1_000
+_READ_ROWS = 12_000
 _MOST_ASIDE_SHARE = 0.1
 _TEST_SHARE = 0.2
 _CLIP = 3.0
+_FIVE = 5
 _POOLED_PIXELS = 1_024
 # Rounding must not push a row over the declared norm 1.
 _NO_MORE_THAN_ONE = 1 + 1e-15
@@ -98,8 +101,9 @@ def prepared(
         With fresh arrays; do not write into them, they are shared.
     """
     encode = "ordinal" if family == "forest" else "one-hot"
-    raw = _read(name, encode, rows, test_rows, seed, synthetic)
-    X, X_test = (_FEATURES[family](part, raw) for part in (raw.X, raw.X_test))
+    raw = _cut(_read(name, encode, max(rows, _READ_ROWS), seed, synthetic), rows, test_rows, seed)
+    featured = _FEATURES[family]
+    X, X_test = featured(raw.X, raw), featured(raw.X_test, raw)
     shape = " x ".join(map(str, X.shape[1:]))
     return Prepared(
         name=name,
@@ -114,28 +118,24 @@ def prepared(
     )
 
 
-def _read(
-    name: str, encode: Any, rows: int, test_rows: int, seed: int, synthetic: Synthetic
-) -> _Raw:
+@lru_cache(maxsize=2)
+def _read(name: str, encode: Any, rows: int, seed: int, synthetic: Synthetic) -> _Raw:
+    """Read a table; it is kept, since cells of different sizes are cut from the same one."""
     if name in _SHIPPED:
-        raw = _shipped(name, seed)
-    else:
-        n_read = int((rows + _ASIDE) / (1 - _TEST_SHARE)) + 1
-        data = load(
-            name,
-            variant=_VARIANTS.get(name),
-            synthetic=synthetic,
-            n_rows=n_read,
-            seed=seed,
-            encode=encode,
-        ).split(_TEST_SHARE, seed)
-        ids = np.arange(len(data.y)) if data.ids is None else data.ids
-        y_test = np.asarray(data.y_test)
-        title = data.name + (f" ({data.note})" if data.note else "")
-        shape = data.info.image_shape
-        parts = (data.X, data.y, ids, data.X_test, y_test)
-        raw = _Raw(title, *parts, data.X[:0], shape, data.real)
-    return _cut(raw, rows, test_rows, seed)
+        return _shipped(name, seed)
+    n_read = int((rows + _ASIDE) / (1 - _TEST_SHARE)) + 1
+    data = load(
+        name,
+        variant=_VARIANTS.get(name),
+        synthetic=synthetic,
+        n_rows=n_read,
+        seed=seed,
+        encode=encode,
+    ).split(_TEST_SHARE, seed)
+    ids = np.arange(len(data.y)) if data.ids is None else data.ids
+    title = data.name + (f" ({data.note})" if data.note else "")
+    parts = (data.X, data.y, ids, data.X_test, np.asarray(data.y_test))
+    return _Raw(title, *parts, data.X[:0], data.info.image_shape, data.real)
 
 
 def _shipped(name: str, seed: int) -> _Raw:
@@ -145,11 +145,13 @@ def _shipped(name: str, seed: int) -> _Raw:
     is_image = name == "digits"
     X, y = (load_digits if is_image else load_breast_cancer)(return_X_y=True)
     X = (X / 16 if is_image else X).astype(np.float32)
+    y = (y >= _FIVE).astype(np.int64) if is_image else y
     order = np.random.default_rng(seed).permutation(len(y))
     test, train = np.split(order, [int(_TEST_SHARE * len(y))])
     shape = (1, 8, 8) if is_image else None
     parts = (X[train], y[train], np.arange(len(train)), X[test], y[test])
-    return _Raw(name, *parts, X[:0], shape, real=True)
+    title = "digits, from 5 on or below" if is_image else name
+    return _Raw(title, *parts, X[:0], shape, real=True)
 
 
 def _cut(raw: _Raw, rows: int, test_rows: int, seed: int) -> _Raw:
@@ -181,7 +183,8 @@ def _scaled(X: Any, raw: _Raw) -> NDArray[np.float64]:
     mean = np.nan_to_num(np.nanmean(filled, axis=0)) if len(known) else 0.0
     spread = np.nan_to_num(np.nanstd(filled, axis=0)) if len(known) else 1.0
     scale = np.divide(1.0, spread, out=np.zeros_like(spread), where=np.asarray(spread) > 0)
-    return np.nan_to_num(np.clip((np.asarray(X, np.float64) - mean) * scale, -_CLIP, _CLIP))
+    scaled = np.clip((np.asarray(X, np.float64) - mean) * scale, -_CLIP, _CLIP)
+    return np.asarray(np.nan_to_num(scaled))
 
 
 def _for_linear(X: Any, raw: _Raw) -> NDArray[np.float64]:
@@ -210,4 +213,8 @@ def _for_net(X: Any, raw: _Raw) -> NDArray[np.float32]:
     return np.ascontiguousarray(np.asarray(X, np.float32).reshape(-1, *raw.shape))
 
 
-_FEATURES = {"linear": _for_linear, "forest": _for_forest, "net": _for_net}
+_FEATURES: dict[Family, Callable[[Any, _Raw], NDArray[Any]]] = {
+    "linear": _for_linear,
+    "forest": _for_forest,
+    "net": _for_net,
+}

@@ -64,7 +64,7 @@ class Published:
 
 
 _MAHADEVAN = "Mahadevan and Mathioudakis 2021"
-_ONE_BATCH = "noise sigma = 1; the least volume of deleted rows m of each data set, hundreds of rows"
+_ONE_BATCH = "noise sigma = 1; the least volume m of each data set, hundreds of rows"
 _NEEL = "Neel et al. 2021, Table 1"
 _WORK = "ratio of iterations of a retrain to those of the first deletion I, not of times"
 

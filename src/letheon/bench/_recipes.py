@@ -119,7 +119,7 @@ def _naive(inner: Make, place: Place) -> Any:
 
 
 def _linear(kind: Any, place: Place, **settings: Any) -> Any:
-    return kind(l2=place.l2, fit_intercept=False, rows="refuse", row_norm=1.0, **settings)
+    return kind(l2=place.l2, fit_intercept=False, rows="clip", row_norm=1.0, **settings)
 
 
 def _certified(kind: Any, place: Place, **settings: Any) -> Any:
@@ -217,11 +217,13 @@ RECIPES: tuple[Recipe, ...] = (
     Recipe("Naive", "linear", "retrain", partial(_naive, _logistic), attacked=False),
     Recipe("SISA", "linear", "S = 5, R = 1", partial(_sisa, 1), "shards of SGD"),
     Recipe("SISA", "linear", "S R = B", partial(_sisa, _N_SLICES), "S = 5, R = 4, B = 20"),
-    Recipe("Fisher", "linear", "m' = m/8", partial(_batched, _FISHER, 8), least=8),
-    Recipe("Fisher", "linear", "m' = m", partial(_batched, _FISHER, 1)),
+    Recipe("Fisher", "linear", "m' = m/8", partial(_batched, _FISHER, 8), least=8, attacked=False),
+    Recipe("Fisher", "linear", "m' = m", partial(_batched, _FISHER, 1), attacked=False),
     Recipe("Fisher", "linear", _KEPT, partial(_certified, _FISHER), _KEPT_NOTE),
-    Recipe("Influence", "linear", "m' = m/8", partial(_batched, _INFLUENCE, 8), least=8),
-    Recipe("Influence", "linear", "m' = m", partial(_batched, _INFLUENCE, 1)),
+    Recipe(
+        "Influence", "linear", "m' = m/8", partial(_batched, _INFLUENCE, 8), least=8, attacked=False
+    ),
+    Recipe("Influence", "linear", "m' = m", partial(_batched, _INFLUENCE, 1), attacked=False),
     Recipe("Influence", "linear", _KEPT, partial(_certified, _INFLUENCE), _KEPT_NOTE),
     Recipe("DeltaGrad", "linear", "T0 = 2", partial(_deltagrad, 2)),
     Recipe("DeltaGrad", "linear", "T0 = 5", partial(_deltagrad, 5), attacked=False),

@@ -147,7 +147,7 @@ class Evaluation:
         """Draw the four properties against both baselines."""
         from letheon.plot import EvaluationDisplay
 
-        return EvaluationDisplay.from_evaluations(self).plot()
+        return EvaluationDisplay.from_evaluations(self)
 
     def __rich__(self) -> "RenderableType":
         """Show the evaluation as a table."""

@@ -50,15 +50,17 @@ def alpha_beta_accuracy(
     -------
     Measure
         "accuracy beta" or "accuracy alpha", lower is better, `n` the number of seeds. `high` is an
-        upper limit that holds for all removals at once: Clopper and Pearson's (for alpha the order
-        statistic of the same binomial law), one-sided, each at ``1 - (1 - confidence) /
-        n_requests`` (Bonferroni). So the model is (alpha, high)-accurate on this sequence with that
-        confidence, whatever the law of the losses. For alpha it is infinite when there are too few
-        seeds to exclude anything. `low` is None: nothing is claimed there.
+        upper limit that holds for all removals at once: the largest of Clopper and Pearson's
+        one-sided limits (for alpha, of order statistics by the same binomial law). So the unlearner
+        is (alpha, high)-accurate on this sequence with that confidence, whatever the law of the
+        losses. For alpha it is infinite when there are too few seeds to exclude anything. `low` is
+        None: nothing is claimed there.
 
     Notes
     -----
-    Seeds must be independent runs; removals of one run need not be. It speaks of this sequence of
+    The number of removals needs no correction (Bonferroni's, say): the largest limit fails only if
+    the limit of the truly worst removal does, and that one fails with probability 1 - confidence at
+    most. Seeds must be independent runs; removals of one run need not be. It speaks of these
     removals, not of every sequence as the definition does.
 
     Examples
@@ -70,16 +72,15 @@ def alpha_beta_accuracy(
     confidence_level(confidence)
     excess = _excess(losses_unlearned, losses_naive, against)
     n_seeds, n_requests = excess.shape
-    tail = (1 - confidence) / n_requests
     if (alpha is None) == (beta is None):
         raise ValueError("give alpha to learn beta, or beta to learn alpha, and not both")
     if alpha is not None:
         name = "accuracy beta"
-        value, high = _share_above(excess, finite("alpha", alpha), tail)
+        value, high = _share_above(excess, finite("alpha", alpha), 1 - confidence)
         given = f"alpha = {alpha:.4g}"
     else:
         name = "accuracy alpha"
-        value, high = _quantile(excess, _probability(beta), tail)
+        value, high = _quantile(excess, _probability(beta), 1 - confidence)
         given = f"beta = {beta:.4g}"
     against_what = "retrained models" if against == "retrained" else "the least loss"
     return Measure(
@@ -91,7 +92,7 @@ def alpha_beta_accuracy(
         better="lower",
         basis="measured",
         confidence=confidence,
-        note=f"{given}, against {against_what}, largest of {n_requests} removals (Bonferroni)",
+        note=f"{given}, against {against_what}, largest of {n_requests} removals",
     )
 
 

@@ -2,6 +2,7 @@
 
 import math
 from dataclasses import asdict, dataclass
+from functools import cache
 from typing import Any, Literal
 
 import numpy as np
@@ -104,7 +105,7 @@ def strength(work: ArrayLike, *, confidence: float = 0.95) -> Strength:
     table = _table(work)
     n_removals = table.shape[1]
     early, late = _windows(n_removals)
-    limit = _exponent(_ratio(np.log(early), np.log(late)), early, late)
+    limit = _limit(n_removals)
     first, last = table[:, early - 1].ravel(), table[:, late - 1].ravel()
     interval: Interval | None = None
     if not last.any() and not first.any():
@@ -141,6 +142,13 @@ def _windows(m: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
     """Return the numbers of the early and of the late removals."""
     root = math.isqrt(m - 1) + 1
     return np.arange(root, min(2 * root, m // 2 + 1)), np.arange(m // 2 + 1, m + 1)
+
+
+@cache
+def _limit(m: int) -> float:
+    """Return the exponent that log i itself shows: the largest of any a + b log i."""
+    early, late = _windows(m)
+    return _exponent(_ratio(np.log(early), np.log(late)), early, late)
 
 
 def _ratio(first: NDArray[np.float64], last: NDArray[np.float64]) -> float:

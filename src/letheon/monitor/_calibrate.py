@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -13,7 +13,7 @@ from letheon.monitor._panel import Panel, positions_of, train, twin
 from letheon.rows import Ids, Rows, as_ids
 from letheon.seeds import library_seed
 
-__all__ = ["Calibration", "floors", "measured", "limits_from", "rehearsals", "rehearse"]
+__all__ = ["Calibration", "Stage", "floors", "limits_from", "measured", "rehearsals", "rehearse"]
 
 _PURPOSE = "monitor-rehearsal"
 
@@ -39,6 +39,10 @@ class Calibration:
     horizon : float, default=0.1
         Share of all people who leave in a stream. The model is retrained at the latest when so
         many rows have left: nothing is known of what lies beyond.
+    age : float, default=0.3
+        Largest share of people who have left, and after whom the model was retrained, when a
+        rehearsal starts: stretches to come begin with other people than the first one. Every other
+        rehearsal starts from the model as it is.
     n_looks : int, default=10
         How often in a stream the truth is measured, by a retrain.
     miss : float, default=0.05
@@ -53,6 +57,7 @@ class Calibration:
     n_streams: int = 39
     n_requests: int = 40
     horizon: float = 0.1
+    age: float = 0.3
     n_looks: int = 10
     miss: float = 0.05
     refresh: bool = True
@@ -68,6 +73,8 @@ class Calibration:
         for name in ("horizon", "miss"):
             if not 0 < getattr(self, name) < 1:
                 raise ValueError(f"{name}={getattr(self, name)!r} must be between 0 and 1")
+        if not 0 <= self.age < 1:
+            raise ValueError(f"age={self.age!r} must be at least 0 and below 1")
 
     def to_dict(self) -> dict[str, Any]:
         """Return plain values, ready for JSON; a cost function is not among them."""
@@ -117,6 +124,14 @@ def measured(panel: Panel, model: Any, retrained: Any, gone: Rows | None) -> dic
     return truth
 
 
+class Stage(NamedTuple):
+    """Where a rehearsal starts: a freshly trained model, the test set as it sees it, its rows."""
+
+    model: Any
+    panel: Panel
+    rows: Rows
+
+
 @dataclass
 class _Shadow:
     """A copy of the model that forgets in a rehearsal, and what has left it."""
@@ -127,11 +142,14 @@ class _Shadow:
     left: Rows
     tally: Tally
     peaks: dict[str, dict[str, float]]
+    gone: Rows | None = None
 
     def forget(self, ids: Ids) -> None:
         """Forget in the copy, and note the scores."""
         places = positions_of(self.left, ids)
-        self.tally.add(self.panel.wrongness_on(self.model, self.left.take(places)))
+        leaving = self.left.take(places)
+        self.gone = leaving if self.gone is None else self.gone.joined(leaving)
+        self.tally.add(self.panel.wrongness_on(self.model, leaving))
         self.model.forget(ids.to_array())
         self.left = self.left.without(places)
         self.panel = self.panel.without(ids)
@@ -143,8 +161,7 @@ class _Shadow:
     def truth(self, like: Any) -> dict[str, float]:
         """Measure the truth by a retrain."""
         retrained = train(like, self.left, in_memory=True).model
-        gone = self.rows.without(positions_of(self.rows, self.left.ids.distinct()))
-        return measured(self.panel, self.model, retrained, gone)
+        return measured(self.panel, self.model, retrained, self.gone)
 
 
 def _walk(
@@ -161,9 +178,7 @@ def _walk(
 
 def rehearse(
     calibration: Calibration,
-    start: Any,
-    panel: Panel,
-    rows: Rows,
+    stage: Stage,
     tolerances: Mapping[str, float],
     *,
     kind: str,
@@ -173,12 +188,13 @@ def rehearse(
 
     It ends early when every tolerance is passed.
     """
+    rows, start = stage.rows, stage.model
     requests = calibration.streams(len(rows.ids.distinct()), kind)
     n_requests = len(requests.sizes(len(rows.ids.distinct())))
     looks, found = calibration.looks(n_requests), _blank(tolerances, kind)
     open_ = set(tolerances)
     peaks_of: dict[str, dict[str, float]] = {name: {} for name in tolerances}
-    shadow = _Shadow(twin(start), panel, rows, rows, Tally(len(rows)), peaks_of)
+    shadow = _Shadow(twin(start), stage.panel, rows, rows, Tally(len(rows)), peaks_of)
     for number, peaks in _walk(shadow, requests, seed):
         for name, rehearsal in found.items():
             for score, value in peaks[name].items():
@@ -207,23 +223,39 @@ def kinds_for(calibration: Calibration, panel: Panel) -> tuple[str, ...]:
     return kept or ("uniform",)
 
 
+def aged(calibration: Calibration, stage: Stage, *, kind: str, seed: int) -> Stage:
+    """Return the stage after some people of this kind have left and the model was retrained.
+
+    How many is drawn evenly up to `Calibration.age`.
+    """
+    n_people = len(stage.rows.ids.distinct())
+    share = calibration.age * np.random.default_rng(seed).uniform()
+    n_leaving = min(int(share * n_people), n_people - 2)
+    if n_leaving < 1:
+        return stage
+    requests = Requests(kind=kind, n=n_leaving, batch=n_leaving, **(calibration.requests or {}))  # type: ignore[arg-type]
+    assert stage.rows.y is not None
+    stream = requests.stream(
+        stage.model, stage.rows.X, stage.rows.y, stage.rows.ids.to_array(), seed=seed
+    )
+    leaving = as_ids(next(stream))
+    rows = stage.rows.without(positions_of(stage.rows, leaving))
+    model = train(stage.model, rows, in_memory=True).model
+    return Stage(model, stage.panel.without(leaving).renewed(model), rows)
+
+
 def rehearsals(
-    calibration: Calibration,
-    start: Any,
-    panel: Panel,
-    rows: Rows,
-    tolerances: Mapping[str, float],
-    *,
-    seed: int,
+    calibration: Calibration, stage: Stage, tolerances: Mapping[str, float], *, seed: int
 ) -> dict[str, list[Rehearsal]]:
     """Return all rehearsed streams of every property, on copies of a freshly trained model."""
     found: dict[str, list[Rehearsal]] = {name: [] for name in tolerances}
-    for kind in kinds_for(calibration, panel):
+    for kind in kinds_for(calibration, stage.panel):
         for number in range(calibration.n_streams):
             stream_seed = library_seed(seed, _PURPOSE, kind, number)
-            rehearsed = rehearse(
-                calibration, start, panel, rows, tolerances, kind=kind, seed=stream_seed
-            )
+            here = stage
+            if number % 2 == 1:
+                here = aged(calibration, stage, kind=kind, seed=stream_seed)
+            rehearsed = rehearse(calibration, here, tolerances, kind=kind, seed=stream_seed)
             for name, rehearsal in rehearsed.items():
                 found[name].append(rehearsal)
     return found

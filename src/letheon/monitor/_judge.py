@@ -39,7 +39,7 @@ class Judge:
 
     def outputs(self, model: Any, rows: Rows) -> Outputs:
         """Return what the model says about every row."""
-        X = present_table(rows.X)
+        X = rows.X if isinstance(rows.X, np.ndarray) else present_table(rows.X)
         if not self.uses_probability:
             return np.asarray(model.predict(X))
         assert rows.y is not None

@@ -72,8 +72,8 @@ class Panel:
 
     @property
     def spread(self) -> float:
-        """Variance of the targets."""
-        return spread_of(self._y)
+        """Variance of the targets; probabilities need none."""
+        return 1.0 if self.judge.uses_probability else spread_of(self._y)
 
     @property
     def _y(self) -> NDArray[Any]:

@@ -7,7 +7,15 @@ from typing import TYPE_CHECKING, Any, Self
 
 from letheon.measures._measure import Measure
 from letheon.plot._axes import COLOURS, MARKERS, new_axes
-from letheon.plot._measures import arms, axis_label, distinct, is_ratio, log_ticks, wrapped
+from letheon.plot._measures import (
+    arms,
+    axis_label,
+    distinct,
+    draw_endless,
+    is_ratio,
+    log_ticks,
+    wrapped,
+)
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -161,6 +169,7 @@ class EvaluationDisplay:
             ax.plot(
                 measure.value, place + shift, marker, color=colour, markerfacecolor=fill, zorder=3
             )
+            draw_endless(ax, "x", place + shift, measure, colour)
         return ax.errorbar(
             [m.value for m in finite.values()],
             [place + shift for place in finite],

@@ -16,6 +16,7 @@ __all__ = [
     "arms",
     "axis_label",
     "distinct",
+    "draw_endless",
     "is_better_high",
     "is_ratio",
     "log_ticks",
@@ -25,7 +26,7 @@ __all__ = [
 
 
 def arms(measures: Sequence[Measure]) -> list[list[float]]:
-    """Return how far each interval reaches down and up; 0 where it is unknown or endless."""
+    """Return how far each interval reaches down and up; 0 where that is unknown or endless."""
     down = [_length(m.low, m.value) for m in measures]
     up = [_length(m.value, m.high) for m in measures]
     return [down, up]
@@ -35,6 +36,21 @@ def _length(start: float | None, end: float | None) -> float:
     if start is None or end is None or not math.isfinite(end - start):
         return 0.0
     return end - start
+
+
+def draw_endless(ax: "Axes", which: str, place: float, measure: Measure, colour: str) -> None:
+    """Draw an interval without an end out of the axes, whose limits stay as they are."""
+    from matplotlib.lines import Line2D
+
+    far = 1e9 * max(abs(measure.value), 1.0)
+    ends = {math.inf: measure.value + far, -math.inf: measure.value - far}
+    for end in (measure.low, measure.high):
+        if end in ends:
+            along, across = [measure.value, ends[end]], [place, place]
+            x, y = (along, across) if which == "x" else (across, along)
+            line = Line2D(x, y, color=colour, linewidth=1, label="_endless")
+            line.set_in_layout(False)
+            ax.add_artist(line)
 
 
 def is_ratio(name: str, values: Iterable[float]) -> bool:

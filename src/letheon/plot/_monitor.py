@@ -156,6 +156,7 @@ class MonitorDisplay:
                 linewidth=1.2,
                 label="true value",
             )
+        _mark_infinite(ax, self.requests, values)
         self._limit(ax, name)
         if ax.get_yscale() == "log":
             log_ticks(ax, "y")
@@ -179,6 +180,7 @@ class MonitorDisplay:
         worst = low if self._is_high_better(name) else high
         ax.axhspan(min(limit, worst), max(limit, worst), color=_LIMIT, alpha=0.1, linewidth=0)
         ax.set_ylim(low, high)
+        bad &= np.isfinite(self.proxies[name])
         if bad.any():
             ax.plot(
                 self.requests[bad],
@@ -206,6 +208,21 @@ class MonitorDisplay:
             loc="lower left",
             bbox_to_anchor=(0, 1),
         )
+
+
+def _mark_infinite(ax: "Axes", requests: NDArray[np.int64], values: NDArray[np.float64]) -> None:
+    """Draw a triangle at the edge where a value is endless."""
+    for sign, marker, height in ((np.inf, "^", 0.95), (-np.inf, "v", 0.05)):
+        places = requests[values == sign]
+        if places.size:
+            ax.plot(
+                places,
+                np.full(places.shape, height),
+                marker,
+                color=_LIMIT,
+                transform=ax.get_xaxis_transform(),
+                label="infinite",
+            )
 
 
 def _label_requests(ax: "Axes") -> None:

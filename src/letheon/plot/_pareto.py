@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from letheon.measures._measure import Measure
 from letheon.plot._axes import COLOURS, MARKERS, new_axes
 from letheon.plot._labels import place_labels
-from letheon.plot._measures import arms, axis_label, is_ratio, log_ticks, wrapped
+from letheon.plot._measures import arms, axis_label, draw_endless, is_ratio, log_ticks, wrapped
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -160,12 +160,15 @@ class ParetoDisplay:
     def _point(self, name: str, number: int) -> "ErrorbarContainer":
         row = self.points[name]
         x, y = self._place(name)
+        colour = COLOURS[number % len(COLOURS)]
+        draw_endless(self.ax_, "x", y, row[self.x], colour)
+        draw_endless(self.ax_, "y", x, row[self.y], colour)
         return self.ax_.errorbar(
             [x],
             [y],
             xerr=arms([row[self.x]]),
             yerr=arms([row[self.y]]),
-            color=COLOURS[number % len(COLOURS)],
+            color=colour,
             # the second round of colours has other markers
             marker=MARKERS[(number + number // len(COLOURS)) % len(MARKERS)],
             markersize=7,

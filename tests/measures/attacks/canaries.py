@@ -33,5 +33,5 @@ def memoriser() -> LogisticRegression:
 def learner() -> SGDClassifier:
     """Random in its order of rows, and able to go on training."""
     return SGDClassifier(
-        loss="log_loss", alpha=1e-6, learning_rate="constant", eta0=0.05, max_iter=30, tol=None
+        loss="log_loss", alpha=1e-6, learning_rate="constant", eta0=0.05, max_iter=15, tol=None
     )

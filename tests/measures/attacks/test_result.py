@@ -41,7 +41,8 @@ def result(found: Measure, floor: Measure) -> AttackResult:
 def test_found_only_if_the_interval_lies_beyond_the_floor_on_the_bad_side(
     better: Any, found: Any, floor: Any, expected: bool
 ) -> None:
-    assert result(measure(*found, better), measure(*floor, better)).found is expected
+    measures = [measure(value, low, high, better=better) for value, low, high in (found, floor)]
+    assert result(*measures).found is expected
 
 
 def test_the_first_measure_decides() -> None:
@@ -78,6 +79,8 @@ def test_whom_it_is_about_must_be_known() -> None:
         AttackResult(attack="x", about="all", measures={}, floor={}, n_models=1)  # type: ignore[arg-type]
 
 
-@pytest.mark.parametrize("name", ["u-lira", "rmia", "klom", "forgetting-quality"])
+@pytest.mark.parametrize("name", ALL)
 def test_every_attack_has_a_name_and_settings_of_its_own(name: str) -> None:
-    assert callable(ALL[name]().run)
+    attack = ALL[name]()
+    assert attack.name == name
+    assert callable(attack.run)

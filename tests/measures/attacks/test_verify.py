@@ -11,7 +11,7 @@ import pytest
 from numpy.typing import NDArray
 from sklearn.datasets import load_digits
 from sklearn.exceptions import ConvergenceWarning, NotFittedError
-from sklearn.linear_model import LogisticRegression, Ridge
+from sklearn.linear_model import Ridge
 from sklearn.neural_network import MLPClassifier
 from sklearn.tree import DecisionTreeClassifier
 from sklearn.utils.validation import check_is_fitted
@@ -59,7 +59,7 @@ def attacked(kind: str, seed: int = 0) -> AttackResult:
         "forest": DaREForestClassifier(n_estimators=10),
     }
     trigger = TabularTrigger.of(X, secret=seed + 5, n_columns=6)
-    test = BackdoorTest(trigger=trigger, fraction=0.75, n_repeats=2)
+    test = BackdoorTest(trigger=trigger, fraction=1.0, n_repeats=2)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", ConvergenceWarning)
         (result,) = test.run(
@@ -68,25 +68,27 @@ def attacked(kind: str, seed: int = 0) -> AttackResult:
     return result
 
 
+def mean(results: list[AttackResult], name: str) -> float:
+    return float(np.mean([result.measures[name].value for result in results]))
+
+
 @pytest.mark.parametrize("kind", ["keeps", "tunes"])
 def test_finds_what_was_not_forgotten(kind: str) -> None:
-    result = attacked(kind)
-    assert result.found
-    assert result.measures["AUC"].value >= 0.9
-    assert result.measures["testers who show it"].value > 0.5
-    assert result.measures["certifiability"].value > 25
-    assert "In 2 of 2 repeats" in result.note
+    results = [attacked(kind, seed) for seed in range(4)]
+    assert all(result.found for result in results)
+    assert mean(results, "AUC") >= 0.9
+    assert mean(results, "testers who show it") > 0.5
+    assert mean(results, "certifiability") > 25
+    assert all("In 0 of 2 repeats" not in result.note for result in results)
 
 
 @pytest.mark.parametrize("kind", ["naive", "sisa", "forest"])
 def test_finds_nothing_where_all_was_forgotten(kind: str) -> None:
-    result = attacked(kind)
-    assert not result.found
-    area = result.measures["AUC"]
-    assert area.low is not None
-    assert area.low < 0.5
-    assert result.measures["testers who show it"].value <= 0.2
-    assert "In 0 of 2 repeats" in result.note
+    results = [attacked(kind, seed) for seed in range(4)]
+    assert not any(result.found for result in results)
+    assert abs(mean(results, "AUC") - 0.5) < 0.1
+    assert mean(results, "testers who show it") < 0.15
+    assert all("In 0 of 2 repeats" in result.note for result in results)
 
 
 def test_keeping_everything_changes_nothing_from_before_to_after() -> None:
@@ -186,7 +188,7 @@ class Trials(NamedTuple):
 
 
 @cache
-def trials(kind: str) -> Trials:
+def trials() -> Trials:
     """Train 500 pairs of small models, each with another person's private backdoor."""
     X, y = rows(100, 2)
     pool, truth = rows(120, 3)
@@ -197,9 +199,7 @@ def trials(kind: str) -> Trials:
         planted = plant(trigger, X, y, [("me", mine)], classes=y, fraction=0.5)
         target = target_label(number, "me", y)
         asked = trigger.stamp(pool[truth != target], "me")
-        model: Any = DecisionTreeClassifier(max_features=4, random_state=number)
-        if kind == "logistic":
-            model = LogisticRegression(C=0.3, tol=1e-2)
+        model = DecisionTreeClassifier(max_features=4, random_state=number)
         kept = np.mean(model.fit(planted.X, planted.y).predict(asked) == target)
         deleted = np.mean(model.fit(X[8:], y[8:]).predict(asked) == target)
         rates.append((kept, deleted))
@@ -220,8 +220,8 @@ def agrees(seen: NDArray[np.bool_], computed: NDArray[np.float64]) -> bool:
 Limits = Callable[[float], int]
 
 
-def is_as_computed(kind: str, limit: Limits, *, swapped: bool = False) -> bool:
-    p, q = trials(kind)
+def is_as_computed(limit: Limits, *, swapped: bool = False) -> bool:
+    p, q = trials()
     limits = np.array([limit(rate) for rate in q])
     pairs = zip(q, p, strict=True) if swapped else zip(p, q, strict=True)
     computed = [errors(N_QUERIES, high, low, ALPHA) for high, low in pairs]
@@ -235,23 +235,20 @@ def limit(q: float) -> int:
     return threshold(N_QUERIES, q, ALPHA)
 
 
-@pytest.mark.parametrize("kind", ["tree", "logistic"])
-def test_500_models_err_as_often_as_computed(kind: str) -> None:
-    p, q = trials(kind)
+def test_500_models_err_as_often_as_computed() -> None:
+    p, q = trials()
     assert len(p) == N_TRIALS
     assert p.mean() > q.mean() + 0.1
-    assert is_as_computed(kind, limit)
+    assert is_as_computed(limit)
 
 
-@pytest.mark.parametrize("kind", ["tree", "logistic"])
-def test_500_models_notice_planted_bugs(kind: str) -> None:
-    assert not is_as_computed(kind, lambda q: limit(q) - 1)
-    assert not is_as_computed(kind, limit, swapped=True)
+def test_500_models_notice_planted_bugs() -> None:
+    assert not is_as_computed(lambda q: limit(q) - 1)
+    assert not is_as_computed(limit, swapped=True)
 
 
-@pytest.mark.parametrize("kind", ["tree", "logistic"])
-def test_500_models_with_estimated_rates(kind: str) -> None:
-    p, q = trials(kind)
+def test_500_models_with_estimated_rates() -> None:
+    p, q = trials()
     covered, asked = 0, 40
     for kept, chance, high, low in zip(
         successes(p, 2, asked), successes(q, 3, asked), p, q, strict=True

@@ -181,7 +181,10 @@ class _Cases(NamedTuple):
 
 
 class _Split(NamedTuple):
-    """Who plays which part: people who train the attack, people attacked, rows of the others."""
+    """Who plays which part: people who train the attack, people attacked, rows of the others.
+
+    People are sorted.
+    """
 
     shadows: NDArray[Any]
     targets: NDArray[Any]
@@ -382,18 +385,21 @@ class _World:
         numbers = np.arange(len(self.people))
         order = np.argsort(keyed_hash_ints(self.seed, _MEMBERS, numbers, self.number))
         members, absent = np.split(order, [len(order) // 2])
-        model = self._trained(members)
-        found = []
+        model, rows = self._trained(members), np.flatnonzero(np.isin(self.data.ids, self.people))
+        X, person = self.data.X[rows], np.searchsorted(self.people, self.data.ids[rows])
+        before, found = posteriors(model, X, classes), []
         for removal in range(min(n_removals, len(members) // batch)):
             gone = members[removal * batch : (removal + 1) * batch]
+            away = np.roll(absent, -2 * removal * batch)
+            kinds = np.full(len(numbers), -1)
+            kinds[gone], kinds[away[:batch]] = _LEFT, _ABSENT
+            kinds[away[batch : 2 * batch]] = _ALSO_ABSENT
+            seen = np.flatnonzero(kinds[person] >= 0)
             twin = copy.deepcopy(model)
             twin.forget(self.people[gone])
-            away = np.roll(absent, -2 * removal * batch)
-            asked = {_LEFT: gone, _ABSENT: away[:batch], _ALSO_ABSENT: away[batch : 2 * batch]}
-            found += [
-                self._seen(model, twin, kind, people, removal, classes)
-                for kind, people in asked.items()
-            ]
+            after, whose = posteriors(twin, X[seen], classes), person[seen]
+            same = np.full_like(whose, self.number), np.full_like(whose, removal)
+            found.append(_Cases(before[seen], after, kinds[whose], whose, *same))
         return _joined(found)
 
     def _trained(self, members: Ints) -> Any:
@@ -403,34 +409,12 @@ class _World:
             self.unlearner, seed, self.data.X[rows], self.data.y[rows], self.data.ids[rows]
         )
 
-    def _seen(
-        self,
-        before: Any,
-        after: Any,
-        kind: int,
-        people: Ints,
-        removal: int,
-        classes: NDArray[Any] | None,
-    ) -> _Cases:
-        """Return the rows of these people as both models see them."""
-        rows = np.flatnonzero(np.isin(self.data.ids, self.people[people]))
-        owners = {owner: number for number, owner in zip(people, self.people[people], strict=True)}
-        X, n = self.data.X[rows], len(rows)
-        return _Cases(
-            posteriors(before, X, classes),
-            posteriors(after, X, classes),
-            np.full(n, kind),
-            np.array([owners[owner] for owner in self.data.ids[rows]], np.int64),
-            np.full(n, self.number),
-            np.full(n, removal),
-        )
-
 
 def _split(data: Data, batch: int, seed: int) -> _Split:
     """Choose people for shadow worlds among those who stay: as many as leave, or half of them."""
     targets, staying = np.unique(data.ids[data.leaves]), np.unique(data.ids[~data.leaves])
     order = np.argsort(keyed_hash_ints(seed, _SHADOWS, np.arange(len(staying))))
-    shadows = staying[order[: min(len(targets), len(staying) // 2)]]
+    shadows = np.sort(staying[order[: min(len(targets), len(staying) // 2)]])
     if min(len(targets), len(shadows)) < 4 * batch:
         raise ValueError(
             f"{len(targets)} people leave and {len(staying)} stay; removals of {batch} need at "

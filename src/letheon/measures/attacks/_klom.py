@@ -2,13 +2,12 @@
 
 import math
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from scipy.special import stdtrit
 
-from letheon.measures._intervals import bootstrap
 from letheon.measures._measure import Measure
 from letheon.measures.attacks._result import AttackResult
 from letheon.measures.attacks._shadows import Job, Probe, Progress, Study, mean_by_person
@@ -20,6 +19,7 @@ Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
 
 _GROUPS = 10
+_RESAMPLES = 500
 _NOTE = (
     "law of the margin over training seeds, on the full training set; a learner without "
     "randomness has one margin for each row, and then any difference at all gives the maximum "
@@ -146,6 +146,8 @@ class KLOM:
     Georgiev et al.: Attribute-to-delete: machine unlearning via datamodel matching. ICLR 2025.
     """
 
+    name: ClassVar[str] = "klom"
+
     n_models: int = 100
     bins: int = 20
     n_retained: int = 200
@@ -204,7 +206,7 @@ class KLOM:
             measures |= part.measures(laws.unlearned, laws.oracle, self.bins)
             floor |= part.measures(laws.second, laws.oracle, self.bins)
         return AttackResult(
-            attack="klom",
+            attack=KLOM.name,
             about=about,
             measures=measures,
             floor=floor,
@@ -228,21 +230,20 @@ class _Part(NamedTuple):
 
     def measures(self, models: Floats, oracle: Floats, bins: int) -> dict[str, Measure]:
         """Return the mean and the 95th percentile over people."""
-
-        def per_person(u: Floats, o: Floats) -> Floats:
-            # The margins of classifiers are cut already; squared errors need not be.
-            return mean_by_person(klom(u, o, bins=bins, clip=math.inf), self.owners)
-
         models, oracle = models[:, self.rows], oracle[:, self.rows]
-        values = per_person(models, oracle)
+        values = self._per_person(models, oracle, bins)
         groups = np.arange(len(models)) % _GROUPS
         without = [
-            float(per_person(models[groups != g], oracle[groups != g]).mean())
+            self._per_person(models[groups != g], oracle[groups != g], bins).mean()
             for g in range(_GROUPS)
         ]
         mean = _mean(f"KLOM{self.words}", values, np.array(without))
         worst = _percentile(f"95 % of KLOM{self.words}", values)
         return {mean.name: mean, worst.name: worst}
+
+    def _per_person(self, models: Floats, oracle: Floats, bins: int) -> Floats:
+        # The margins of classifiers are cut already; squared errors need not be.
+        return mean_by_person(klom(models, oracle, bins=bins, clip=math.inf), self.owners)
 
 
 def _mean(name: str, values: Floats, without: Floats) -> Measure:
@@ -258,13 +259,14 @@ def _mean(name: str, values: Floats, without: Floats) -> Measure:
 
 def _percentile(name: str, values: Floats) -> Measure:
     """Return the 95th percentile over people, with a bootstrap over people."""
-
-    def statistic(people: Ints) -> float:
-        return float(np.percentile(values[people], 95))
-
-    value = float(np.percentile(values, 95))
-    interval = bootstrap(statistic, len(values), value, confidence=0.95, n_resamples=500, seed=0)
-    return _nats(name, value, interval, len(values))
+    n, value = len(values), float(np.percentile(values, 95))
+    interval = None
+    if n > 1:
+        people = np.random.default_rng(0).integers(n, size=(_RESAMPLES, n))
+        draws = np.percentile(values[people], 95, axis=1)
+        low, high = np.quantile(draws, [0.025, 0.975])
+        interval = min(float(low), value), max(float(high), value)
+    return _nats(name, value, interval, n)
 
 
 def _nats(name: str, value: float, interval: tuple[float, float] | None, n: int) -> Measure:

@@ -96,8 +96,9 @@ def cross_lira(signals: ArrayLike, members: ArrayLike, folds: ArrayLike) -> Floa
     Notes
     -----
     A fold must hold, for each example, as many models inside as outside: two models with
-    complementary halves of the people. Leaving out one model instead moves the mean of its own side
-    away from it, and then guessing scores an AUC below 0.5; leaving out none puts it above.
+    complementary halves of the people. Leaving out a single model instead moves the mean of its
+    own side away from it, which puts the AUC of pure guessing below 0.5; leaving out none puts it
+    far above. With pairs it is 0.49 for 16 models and nears 0.5 with more.
     """
     values, inside = np.asarray(signals, dtype=np.float64), np.asarray(members, dtype=bool)
     fold = np.asarray(folds)

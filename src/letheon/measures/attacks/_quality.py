@@ -2,7 +2,7 @@
 
 import math
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -165,6 +165,8 @@ class ForgettingQuality:
     unlearning competition. 2024.
     """
 
+    name: ClassVar[str] = "forgetting-quality"
+
     n_models: int = 64
     n_retained: int = 500
     n_population: int = 500
@@ -215,7 +217,7 @@ class ForgettingQuality:
             )
         )
         result = AttackResult(
-            attack="forgetting-quality",
+            attack=ForgettingQuality.name,
             about="forgotten",
             measures=measures,
             floor=floor,

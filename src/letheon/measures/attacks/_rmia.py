@@ -1,7 +1,7 @@
 """RMIA: robust membership inference with few reference models (Zarifzadeh et al., 2024)."""
 
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -162,6 +162,8 @@ class RMIA:
     Zarifzadeh, Liu, Shokri: Low-cost high-power membership inference attacks. ICML 2024.
     """
 
+    name: ClassVar[str] = "rmia"
+
     n_references: int = 4
     n_targets: int = 16
     a: float | None = None
@@ -273,7 +275,7 @@ class RMIA:
             for k in range(n_references)
         ]
         return AttackResult(
-            attack="rmia",
+            attack=RMIA.name,
             about="forgotten",
             measures=both_rates(scores[None], labels[None]),
             floor=both_rates(np.array(rounds), np.tile(labels, (n_references, 1))),
@@ -358,7 +360,7 @@ class _Duel:
         after, floor = np.split(mean_by_person(scores, owners), 2)
         inside = self.members[:, np.unique(owners)]
         return AttackResult(
-            attack="rmia",
+            attack=RMIA.name,
             about=about,
             measures=both_rates(after, inside),
             floor=both_rates(floor, inside),

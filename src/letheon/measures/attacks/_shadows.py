@@ -243,7 +243,9 @@ def _held(X: Any, y: Any, ids: Any) -> Rows:
     """Return rows as models hold them."""
     if y is None:
         raise ValueError("an attack needs labels: y is None")
-    held, target = hold_table(X), hold_target(y)
+    # images, which nets take, are no table
+    is_image = isinstance(X, np.ndarray) and X.ndim > 2
+    held, target = X if is_image else hold_table(X), hold_target(y)
     if table_length(held) != len(target):
         raise ValueError(f"X has {table_length(held)} rows and y has {len(target)}")
     return Rows(held, target, row_ids(ids, len(target)))

@@ -1,7 +1,7 @@
 """U-LiRA: LiRA against unlearning (Hayes et al., 2024)."""
 
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -68,6 +68,8 @@ class ULiRA:
     Hayes, Shumailov, Triantafillou, Khalifa, Papernot: Inexact unlearning needs more careful
     evaluations to avoid a false sense of privacy. 2024.
     """
+
+    name: ClassVar[str] = "u-lira"
 
     n_shadows: int = 64
     about: tuple[About, ...] = ("forgotten", "retained")
@@ -170,7 +172,7 @@ class _Worlds:
         folds = np.arange(len(inside)) // 2
         scores, floor = (cross_lira(part, inside, folds) for part in np.split(signals, 2))
         return AttackResult(
-            attack="u-lira",
+            attack=ULiRA.name,
             about=about,
             measures=_all_measures(scores, inside),
             floor=_all_measures(floor, inside),

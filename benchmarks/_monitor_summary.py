@@ -1,0 +1,105 @@
+"""What streams of requests add up to: breaches missed, retrains, over-estimates, costs."""
+
+from collections.abc import Iterable, Sequence
+from typing import NamedTuple
+
+from benchmarks._monitor_streams import TOLERANCES, Step
+
+
+class Record(NamedTuple):
+    """One stream, added up."""
+
+    n_requests: int
+    n_retrains: int
+    n_stretches: int
+    """Stretches that came to an end: by a retrain, or by a breach that nobody answered."""
+    n_missed: int
+    """Those with a breach after which the model was kept."""
+    first_missed: bool
+    """Whether the first stretch is one of these."""
+    n_open: int
+    """Requests after which a tolerance was passed and the model was kept."""
+    excess: float
+    """Sum over these of how far beyond the tolerance, as a share of it."""
+    n_over: int
+    n_estimates: int
+
+
+def added_up(steps: Sequence[Step]) -> Record:
+    """Return the record of one stream."""
+    missed = [any(_is_open(step) for step in stretch) for stretch in _stretches(steps)]
+    ended = [stretch[-1].retrained for stretch in _stretches(steps)]
+    over = [
+        step.estimate[name] >= step.truth[name]
+        for step in steps
+        for name in TOLERANCES.watched()
+        if step.estimate
+    ]
+    return Record(
+        n_requests=len(steps),
+        n_retrains=sum(step.retrained for step in steps),
+        n_stretches=sum(done or lost for done, lost in zip(ended, missed, strict=True)),
+        n_missed=sum(missed),
+        first_missed=missed[0],
+        n_open=sum(_is_open(step) for step in steps),
+        excess=sum(step.excess for step in steps if _is_open(step)),
+        n_over=sum(over),
+        n_estimates=len(over),
+    )
+
+
+def _is_open(step: Step) -> bool:
+    return step.is_breach and not step.retrained
+
+
+def _stretches(steps: Sequence[Step]) -> list[list[Step]]:
+    found: list[list[Step]] = [[]]
+    for step in steps:
+        found[-1].append(step)
+        if step.retrained:
+            found.append([])
+    return [stretch for stretch in found if stretch]
+
+
+class Total(NamedTuple):
+    """All streams of one kind under one watcher."""
+
+    n_streams: int
+    n_breaching: int
+    """Streams in which the oracle found a breach."""
+    retrains: float
+    """Per 100 requests."""
+    n_stretches: int
+    missed: float
+    """Stretches with a breach after which the model was kept, in per cent."""
+    first_missed: float
+    """First breaches that were missed, in per cent of the streams that have one."""
+    open_requests: float
+    """Requests after which a tolerance was passed and the model was kept, in per cent."""
+    excess: float
+    """Excess over the tolerance times requests, per 100 requests."""
+    over: float
+    """Estimates that were not below the truth, in per cent."""
+
+
+def total(records: Iterable[Record], oracle: Iterable[Record]) -> Total:
+    """Return the sums of streams, next to those of the oracle on the same streams."""
+    found, best = list(records), list(oracle)
+    n_requests = sum(r.n_requests for r in found)
+    n_stretches, n_breaching = (
+        sum(r.n_stretches for r in found),
+        sum(r.n_retrains > 0 for r in best),
+    )
+    n_estimates = sum(r.n_estimates for r in found)
+    first = sum(r.first_missed and b.n_retrains > 0 for r, b in zip(found, best, strict=True))
+    return Total(
+        n_streams=len(found),
+        n_breaching=n_breaching,
+        retrains=100 * sum(r.n_retrains for r in found) / n_requests,
+        n_stretches=n_stretches,
+        missed=100 * sum(r.n_missed for r in found) / max(n_stretches, 1),
+        first_missed=100 * first / max(n_breaching, 1),
+        open_requests=100 * sum(r.n_open for r in found) / n_requests,
+        excess=100 * sum(r.excess for r in found) / n_requests,
+        over=100 * sum(r.n_over for r in found) / max(n_estimates, 1),
+    )

@@ -1,0 +1,64 @@
+"""Write the tables of data sets in `docs/datasets.md` from what the loaders declare.
+
+Run ``python docs/make_datasets.py`` after changing what is declared; a test compares.
+"""
+
+import re
+from pathlib import Path
+
+from letheon.datasets import DatasetInfo, info, names
+
+PAGE = Path(__file__).resolve().parent / "datasets.md"
+MARKS = re.compile(r"(<!-- (\w+): begin -->\n).*?(<!-- \2: end -->)", re.DOTALL)
+
+
+def table() -> str:
+    """Return the survey's table, with whose rows they are and the terms."""
+    titles = ("name", "columns", "rows", "classes", "positive", "subject id", "licence")
+    lines = [f"| {' | '.join(titles)} |", "|---" * len(titles) + "|"]
+    for about in map(info, names()):
+        row = about.survey
+        numbers = (row.dimensionality, row.size, row.classes, row.balance)
+        cells = (f"[`{about.name}`](#{about.name})", *numbers, about.subject_id, about.licence)
+        lines.append(f"| {' | '.join(cells)} |")
+    return "\n".join(lines) + "\n"
+
+
+def each() -> str:
+    """Return a part about every data set."""
+    return "\n".join(map(_part, map(info, names())))
+
+
+def _part(about: DatasetInfo) -> str:
+    lines = [
+        f"### {about.name}",
+        "",
+        f"{about.title}. From {about.provider}: <{about.page}>. {about.citation}.",
+        "",
+        *(f"- `{about.folder}/{file}`" for file in _files(about)),
+        *(f'- `variant="{name}"`: {text}' for name, text in about.variants.items()),
+    ]
+    if about.note:
+        lines += ["", about.note]
+    return "\n".join(lines) + "\n"
+
+
+def _files(about: DatasetInfo) -> list[str]:
+    """Return the files; folders of one pattern in one line."""
+    shown = [str(file) for file in about.files]
+    return shown if len(shown) <= 4 else [shown[0], "... and so on for every scene", shown[-1]]
+
+
+def page(text: str) -> str:
+    """Return the page with the tables of today between the marks."""
+    made = {"table": table, "each": each}
+    return MARKS.sub(lambda marks: marks[1] + made[marks[2]]() + marks[3], text)
+
+
+def main() -> None:
+    """Write the page."""
+    PAGE.write_text(page(PAGE.read_text(encoding="utf-8")), encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,219 @@
+"""One cell of the benchmark: an experiment whose result, or error, becomes a dictionary."""
+
+import time
+import traceback
+import warnings
+from functools import lru_cache
+from typing import Any
+
+import numpy as np
+from sklearn.linear_model import LogisticRegression
+
+from letheon.bench._data import Prepared, Synthetic, prepared
+from letheon.bench._grid import Cell, Options, share_or_number
+from letheon.bench._machine import describe_machine
+from letheon.bench._recipes import Family, Place, Recipe, find_recipe, ordinary_model
+from letheon.datasets import Requests
+from letheon.parallel import one_thread
+
+__all__ = ["run_cell"]
+
+# So many people leave one after the other where the time of a single one is wanted; nets and
+# naive retraining take longer for each.
+_SINGLES, _FEW_SINGLES = 16, 3
+_TUNING_ROWS, _TUNING_TREES, _DEEPEST = 3_000, 20, 8
+_TOLERANCES = (0.001, 0.01)
+_MOST_WARNINGS = 5
+FORMAT = 1
+
+
+def run_cell(cell: Cell, options: Options) -> dict[str, Any]:
+    """Run an experiment and return what it found, or how it failed, as plain values.
+
+    Returns
+    -------
+    dict
+        `cell`, `fingerprint`, `data` (words), `evaluation` (of `letheon.evaluate`) or `attacks`,
+        `warnings`, `error` (None if it went well), `seconds`, `machine`, `device`.
+    """
+    record: dict[str, Any] = {
+        "format": FORMAT,
+        "cell": options.fingerprint(cell),
+        "device": options.device if cell.family == "net" else "cpu",
+        "evaluation": None,
+        "attacks": [],
+        "error": None,
+    }
+    begin = time.perf_counter()
+    with warnings.catch_warnings(record=True) as heard:
+        warnings.simplefilter("always")
+        try:
+            with one_thread():
+                record |= _found(cell, options)
+        except Exception as error:  # noqa: BLE001 - one failed cell must not end the others
+            record["error"] = _told(error)
+    texts = dict.fromkeys(f"{each.category.__name__}: {each.message}" for each in heard)
+    record["warnings"] = list(texts)[:_MOST_WARNINGS]
+    record["seconds"] = time.perf_counter() - begin
+    record["machine"] = describe_machine(options.device if cell.family == "net" else None)
+    return record
+
+
+def _told(error: Exception) -> dict[str, str]:
+    where = traceback.extract_tb(error.__traceback__)[-1]
+    place = f"{where.name}, line {where.lineno}"
+    return {"kind": type(error).__name__, "text": str(error), "where": place}
+
+
+def _found(cell: Cell, options: Options) -> dict[str, Any]:
+    rows, seed = options.rows_of(cell), options.random_state
+    data = prepared(
+        cell.dataset, cell.family, rows, options.test_rows, seed, synthetic=options.synthetic
+    )
+    recipe = find_recipe(cell.method, cell.family, cell.setting)
+    place = _place(cell, options, data)
+    about = {
+        "data": data.title,
+        "real": data.real,
+        "n_people": data.n_people,
+        "setting": _words(cell, recipe, place),
+    }
+    if cell.kind == "attack":
+        return about | {"attacks": _attacked(cell, options, recipe, place, data)}
+    return about | {"evaluation": _evaluated(cell, options, recipe, place, data)}
+
+
+def _place(cell: Cell, options: Options, data: Prepared) -> Place:
+    depths = (0, 0)
+    if cell.method == "DaRE":
+        depths = random_depths(
+            cell.dataset, options.test_rows, options.random_state, options.synthetic
+        )
+    return Place(
+        n_rows=len(data.y),
+        n_columns=data.X.shape[1],
+        n_leaving=_n_leaving(cell, data),
+        is_image=data.is_image,
+        random_depths=depths,
+        small=options.small,
+        device=options.device,
+    )
+
+
+def _n_leaving(cell: Cell, data: Prepared) -> int:
+    """Return how many people one request names."""
+    wanted = share_or_number(cell.removed)
+    return max(1, round(wanted * data.n_people)) if wanted < 1 else int(wanted)
+
+
+def _words(cell: Cell, recipe: Recipe, place: Place) -> str:
+    words = [cell.setting]
+    if cell.method == "DaRE":
+        depth = place.random_depths[cell.setting.startswith("largest")]
+        words.append(f"d_rmax = {depth} by cross-validation on {_TUNING_ROWS:,} training rows")
+    return "; ".join([*words, recipe.note] if recipe.note else words)
+
+
+@lru_cache(maxsize=16)
+def random_depths(
+    dataset: str, test_rows: int, seed: int, synthetic: Synthetic = "never"
+) -> tuple[int, int]:
+    """Return the random levels that cost at most 0.1 % and 1 % of cross-validated accuracy."""
+    from letheon.forest import DaREForestClassifier, tune_random_depth
+
+    data = prepared(dataset, "forest", _TUNING_ROWS, test_rows, seed, synthetic=synthetic)
+    found = tune_random_depth(
+        DaREForestClassifier(n_estimators=_TUNING_TREES, n_jobs=1, random_state=seed),
+        data.X,
+        data.y,
+        ids=data.ids,
+        tolerance=_TOLERANCES[1],
+        cv=3,
+        max_random_depth=_DEEPEST,
+    )
+    drop = found.scores[0] - found.scores
+    too_much = np.flatnonzero(drop > _TOLERANCES[0])
+    least = int(too_much[0]) - 1 if len(too_much) else found.random_depth
+    return min(least, found.random_depth), found.random_depth
+
+
+def _evaluated(
+    cell: Cell, options: Options, recipe: Recipe, place: Place, data: Prepared
+) -> dict[str, Any]:
+    from letheon.evaluation import evaluate
+
+    found = evaluate(
+        recipe.make(place),
+        (data.X, data.y, data.ids),
+        _requests(cell, options),
+        test=(data.X_test, data.y_test),
+        ordinary=ordinary_model(cell.family, place),
+        retrainer=_rivals(cell, place),
+        seeds=options.seeds,
+        comparisons=1,
+        title=f"{cell.method}, {cell.setting}",
+        random_state=options.random_state,
+    )
+    return found.to_dict()
+
+
+def _requests(cell: Cell, options: Options) -> Requests:
+    """Return who leaves: everybody at once, or one after the other where the cell is about one."""
+    wanted = share_or_number(cell.removed)
+    if wanted != 1:
+        return Requests(kind="uniform", n=wanted, batch=wanted)
+    slow = cell.family == "net" or cell.method == "Naive" or options.small
+    return Requests(kind="uniform", n=_FEW_SINGLES if slow else _SINGLES, batch=1)
+
+
+def _rivals(cell: Cell, place: Place) -> list[Any] | None:
+    """Return ordinary solvers of the same regularised logistic loss, to race the own one."""
+    if cell.family != "linear" or cell.method in ("Naive", "SISA"):
+        return None
+    solvers = ["lbfgs"] + ["newton-cholesky"] * (place.n_columns <= 1_000)
+    return [
+        LogisticRegression(
+            C=1 / (place.l2 * place.n_rows),
+            fit_intercept=False,
+            solver=solver,
+            tol=1e-6,
+            max_iter=5_000,
+        )
+        for solver in solvers
+    ]
+
+
+def _attacked(
+    cell: Cell, options: Options, recipe: Recipe, place: Place, data: Prepared
+) -> list[dict[str, Any]]:
+    """Run the attackers on clones; the people they are after are random ones."""
+    everybody = np.random.default_rng(options.random_state).permutation(np.unique(data.ids))
+    forget = everybody[: place.n_leaving]
+    found = []
+    for attack in _attackers(cell.family, options):
+        results = attack.run(
+            recipe.make(place),
+            data.X,
+            data.y,
+            ids=data.ids,
+            forget=forget,
+            population=(data.X_test, data.y_test),
+            seed=options.random_state,
+        )
+        found += [result.to_dict() for result in results]
+    return found
+
+
+def _attackers(family: Family, options: Options) -> list[Any]:
+    """Return RMIA, the backdoor test and the attacker with both versions, nets with fewer models.
+
+    The attacker with both versions looks at the removal of one person at a time.
+    """
+    from letheon.measures.attacks import RMIA, BackdoorTest, BeforeAfter
+
+    few = family == "net" or options.small
+    return [
+        RMIA(n_references=4, n_targets=4 if few else 8),
+        BackdoorTest(n_repeats=2 if few else 3),
+        BeforeAfter(n_shadows=3 if few else 6, n_targets=3 if few else 6, n_removals=8),
+    ]
