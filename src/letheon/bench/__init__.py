@@ -5,7 +5,32 @@
 `write_results` sets the numbers beside those that the survey collected (its Tables 2 and 3).
 """
 
+from letheon.bench._grid import DATASETS, QUICK_DATASETS, Cell, Options, cells_of
 from letheon.bench._machine import describe_machine
 from letheon.bench._markdown import Table
+from letheon.bench._published import PUBLISHED, Published, Spread
+from letheon.bench._recipes import METHODS
+from letheon.bench._report import write_results
+from letheon.bench._run import read_cells, run
+from letheon.bench._table import Line, lines_of
+from letheon.bench._tables import main_table
 
-__all__ = ["Table", "describe_machine"]
+__all__ = [
+    "DATASETS",
+    "METHODS",
+    "PUBLISHED",
+    "QUICK_DATASETS",
+    "Cell",
+    "Line",
+    "Options",
+    "Published",
+    "Spread",
+    "Table",
+    "cells_of",
+    "describe_machine",
+    "lines_of",
+    "main_table",
+    "read_cells",
+    "run",
+    "write_results",
+]

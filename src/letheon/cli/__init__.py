@@ -1,4 +1,4 @@
-"""The `letheon` command: a demo, a planner, and a look into saved files.
+"""The `letheon` command: a demo, a planner, data sets, a benchmark, a look into saved files.
 
 Only what a command needs is imported, and only when it runs, so that ``letheon --help`` is quick.
 """
@@ -146,3 +146,27 @@ def inspect(
     from letheon.cli._inspect import show_file
 
     show_file(file)
+
+
+@app.command(cls=PlainCommand)
+def datasets(
+    name: Annotated[
+        str | None,
+        typer.Argument(metavar="[NAME]", help="One of them, with everything known about it."),
+    ] = None,
+    folder: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="DIR",
+            help="Where the files are.",
+            show_default="$LETHEON_DATA or ~/.cache/letheon",
+        ),
+    ] = None,
+) -> None:
+    """List the survey's data sets: which are here, their terms, and how to get the others."""
+    from letheon.cli._datasets import show_dataset, show_datasets
+
+    if name is None:
+        show_datasets(folder)
+    else:
+        show_dataset(name, folder)

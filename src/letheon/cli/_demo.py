@@ -18,6 +18,7 @@ from rich.table import Table
 
 import letheon
 from letheon.cli._console import PlainConsole, show_table
+from letheon.cli._judging import attack, choose_method, measure, watch
 from letheon.cli._scene import (
     NAIVE,
     PASSES,
@@ -427,5 +428,9 @@ ACTS: tuple[Act, ...] = (
     Act("A forest: forget now, grow later", regrow),
     Act("A regression: one step and secret noise", step),
     Act("Nets: exactly, or by an estimate", deepen),
+    Act("Which method? Say what you need", choose_method),
+    Act("Measure it", measure),
+    Act("Attack it", attack),
+    Act("Watch it", watch),
     Act("What this means", explain),
 )

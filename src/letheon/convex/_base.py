@@ -222,6 +222,17 @@ class ConvexBase(InPlaceMixin, ForgetMixin, BaseEstimator):
     def _train(self, held: Held, source: NoiseSource, seed: int) -> Trained:
         """Train from scratch; `attributes` hold `model_`, `downgraded_` and the method's own."""
 
+    def exact_residual(self) -> float:
+        """Return the norm of the gradient at the published parameters, on the rows held.
+
+        The gradient is that of the sum of losses with its regulariser; one pass over the rows. Noise
+        that was added to the parameters shows in it, as it would after a retrain.
+        """
+        require_fitted(self)
+        with exclusive(self), one_thread():
+            gradient = self._problem(self._held()).gradient(self.model_.weights)
+        return float(np.linalg.norm(gradient))
+
     @abstractmethod
     def _hold_target(self, y: Any) -> tuple[NDArray[Any], NDArray[Any] | None]:
         """Return targets or class codes, and the classes."""

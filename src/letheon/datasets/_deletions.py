@@ -126,7 +126,9 @@ class _Pool:
     """People still there, their rows, and how many of each class would be left."""
 
     def __init__(self, X: Any, y: NDArray[Any], ids: ArrayLike | None, rng: Any) -> None:
-        self.X, self.y, self.rng = present_table(X), y, rng
+        # Images have more dimensions than a table, and need nothing done to them.
+        self.X = X if getattr(X, "ndim", 2) > 2 else present_table(X)
+        self.y, self.rng = y, rng
         owners = np.arange(len(y)) if ids is None else np.asarray(ids)
         if len(owners) != len(y):
             raise ValueError(f"{len(owners)} ids for {len(y)} rows; one for each row is needed")

@@ -1,0 +1,234 @@
+"""`letheon bench`: all methods on the survey's data sets, beside the published numbers."""
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Literal
+
+import typer
+
+from letheon.cli._words import refuse, whole_number
+
+if TYPE_CHECKING:
+    from rich.table import Table
+
+    from letheon.bench import Options
+
+__all__ = ["bench"]
+
+_FAMILIES = {"linear": "linear", "forest": "forest", "deep": "net"}
+
+
+def bench(
+    quick: Annotated[
+        bool,
+        typer.Option(
+            "--quick", metavar="", help="Small models on data that ship with scikit-learn."
+        ),
+    ] = False,
+    data: Annotated[
+        str | None,
+        typer.Option(
+            metavar="NAME,NAME",
+            help="Data sets, in LETHEON_DATA.",
+            show_default="those of the survey's that are there",
+        ),
+    ] = None,
+    methods: Annotated[
+        str | None,
+        typer.Option(
+            metavar="NAME,NAME",
+            help="Methods: Naive, SISA, DaRE, Fisher, Influence, DeltaGrad, Descent-to-Delete, "
+            "DeepObliviate.",
+            show_default="all",
+        ),
+    ] = None,
+    removed: Annotated[
+        str | None,
+        typer.Option(
+            metavar="N,N%",
+            help="People who leave: numbers, or shares of all.",
+            show_default="1,100,1%,10%",
+        ),
+    ] = None,
+    seeds: Annotated[
+        int | None,
+        typer.Option(
+            metavar="N",
+            parser=whole_number(1),
+            help="Repetitions of every experiment.",
+            show_default="5, quick: 2",
+        ),
+    ] = None,
+    rows: Annotated[
+        int | None,
+        typer.Option(
+            metavar="N",
+            parser=whole_number(200),
+            help="Training rows at most; nets get a third of them.",
+            show_default="12000",
+        ),
+    ] = None,
+    attacks: Annotated[
+        bool,
+        typer.Option("--attacks/--no-attacks", metavar="", help="Run attackers on models too."),
+    ] = True,
+    only: Annotated[
+        Literal["all", "linear", "forest", "deep"],
+        typer.Option(help="One family of models."),
+    ] = "all",
+    device: Annotated[
+        str, typer.Option(metavar="DEVICE", help="Where nets are trained, such as cuda.")
+    ] = "cpu",
+    jobs: Annotated[
+        int,
+        typer.Option(metavar="N", parser=whole_number(1), help="Experiments at once."),
+    ] = 1,
+    out: Annotated[
+        Path, typer.Option(metavar="DIR", file_okay=False, help="Where results are written.")
+    ] = Path("letheon-bench"),
+    resume: Annotated[
+        bool,
+        typer.Option("--resume", metavar="", help="Go on where a run was stopped."),
+    ] = False,
+) -> None:
+    """Measure all methods as the survey's Tables 2 and 3 do, with its numbers beside.
+
+    Every experiment is a file in DIR/cells; the report is DIR/report.html, .md and .json. Nets may
+    be run elsewhere (--only deep --device cuda) and their cells put into the same folder; a run
+    with --resume then counts them. The exit status is 1 if an experiment failed.
+    """
+    options = _options(
+        quick=quick,
+        data=data,
+        methods=methods,
+        removed=removed,
+        seeds=seeds,
+        rows=rows,
+        attacks=attacks,
+        only=only,
+        device=device,
+    )
+    if not _run(options, out, resume=resume, jobs=jobs):
+        raise typer.Exit(1)
+
+
+def _options(
+    *,
+    quick: bool,
+    data: str | None,
+    methods: str | None,
+    removed: str | None,
+    rows: int | None,
+    only: str,
+    seeds: int | None,
+    **plain: Any,
+) -> "Options":
+    from letheon.bench import METHODS, Options
+    from letheon.bench._grid import share_or_number
+
+    chosen: dict[str, Any] = dict(plain)
+    chosen |= {} if seeds is None else {"seeds": seeds}
+    chosen |= {} if rows is None else {"rows": rows, "net_rows": max(200, rows // 3)}
+    if only != "all":
+        chosen["families"] = (_FAMILIES[only],)
+    if methods is not None:
+        chosen["methods"] = _known("--methods", methods, METHODS)
+    if removed is not None:
+        chosen["removed"] = tuple(word.strip() for word in removed.split(","))
+        for word in chosen["removed"]:
+            _checked("--removed", lambda word=word: share_or_number(word))
+    if not quick or data is not None:
+        chosen["datasets"] = _datasets(data)
+    return Options.quick(**chosen) if quick else Options(**chosen)
+
+
+def _checked(option: str, call: Any) -> None:
+    try:
+        call()
+    except ValueError as error:
+        raise typer.BadParameter(str(error), param_hint=option) from None
+
+
+def _known(option: str, text: str, known: tuple[str, ...]) -> tuple[str, ...]:
+    """Return the names of a list, in any letter case; refuse what nobody knows."""
+    by_name = {name.lower(): name for name in known}
+    words = [word.strip().lower() for word in text.split(",")]
+    for word in words:
+        if word not in by_name:
+            raise typer.BadParameter(f"{word!r}; there are {', '.join(known)}", param_hint=option)
+    return tuple(dict.fromkeys(by_name[word] for word in words))
+
+
+def _datasets(text: str | None) -> tuple[str, ...]:
+    """Return the data sets asked for, or all of the survey's grid whose files are there."""
+    from letheon.bench import DATASETS, QUICK_DATASETS
+    from letheon.datasets import names, present
+
+    if text is not None:
+        chosen = _known("--data", text, (*names(), *QUICK_DATASETS))
+    else:
+        chosen = tuple(name for name in DATASETS if present(name))
+        if not chosen:
+            refuse(
+                f"no files of {', '.join(DATASETS)} in LETHEON_DATA; see letheon datasets, or "
+                "use --quick, which needs none"
+            )
+    absent = [name for name in chosen if name not in QUICK_DATASETS and not present(name)]
+    if absent:
+        refuse(f"no files of {', '.join(absent)} in LETHEON_DATA; see letheon datasets")
+    return chosen
+
+
+def _run(options: "Options", out: Path, *, resume: bool, jobs: int) -> bool:
+    """Run, write and show; return whether every experiment went well."""
+    import time
+
+    from letheon.bench import main_table, run, write_results
+    from letheon.cli._console import PlainConsole, show_table
+
+    begin = time.perf_counter()
+    records = run(options, out, resume=resume, jobs=jobs, progress=_say)
+    seconds = time.perf_counter() - begin
+    files = write_results(records, options, out / "report", seconds=seconds)
+    console = PlainConsole()
+    show_table(console, _shown(main_table(records)))
+    failed = sum(record["error"] is not None for record in records)
+    console.print(f"{len(records):,} experiments in {seconds:,.0f} s, {failed:,} failed.")
+    for file in files:
+        console.print(str(file), soft_wrap=True)
+    return failed == 0
+
+
+def _say(done: int, total: int, record: dict[str, Any]) -> None:
+    """Say on the error stream what was done; the output stream has the table."""
+    cell, error = record["cell"], record["error"]
+    words = f"{cell['dataset']}, {cell['method']} ({cell['family']}), {cell['setting']}"
+    said = f"{done}/{total} {words}, {cell['removed']}, {cell['kind']}: {record['seconds']:.1f} s"
+    if error is not None:
+        said += f"  FAILED {error['kind']}: {error['text']}"
+    typer.echo(said, err=True)
+
+
+_SHOWN = (
+    "method", "setting", "against", "people", "efficiency: g. mean",
+    "effectiveness: worst, points", "consistency: g. mean %", "certificate: claim",
+)  # fmt: skip
+
+
+def _shown(table: Any) -> "Table":
+    """Return the columns of the main table that fit a terminal; brackets hold published numbers."""
+    from rich.box import SIMPLE_HEAD
+    from rich.markup import escape
+    from rich.table import Table
+
+    shown = Table(box=SIMPLE_HEAD, pad_edge=False, collapse_padding=True)
+    for name in _SHOWN:
+        shown.add_column(name.rpartition(": ")[0] or name, no_wrap=True)
+    for row in table.to_dict()["rows"]:
+        shown.add_row(*(escape(_text(row[name])) for name in _SHOWN))
+    return shown
+
+
+def _text(cell: Any) -> str:
+    if isinstance(cell, dict):
+        return f"{cell['value']} [{cell['published']}]"
+    return "-" if cell is None else str(cell)

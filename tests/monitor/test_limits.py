@@ -1,0 +1,153 @@
+"""Limits: hand-computed cases, the conformal claim in simulation, planted bugs."""
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from letheon.measures import sape
+from letheon.monitor._limits import (
+    SCORES,
+    Limit,
+    Rehearsal,
+    Tally,
+    fit_limit,
+    score_at_breach,
+    scores_of,
+)
+
+FLOORS = dict.fromkeys(SCORES, 1e-9)
+
+
+def rehearsal(scores: list[float], truths: list[float], kind: str = "uniform") -> Rehearsal:
+    """A stream whose scores are all the same, looked at after every request."""
+    return Rehearsal(kind, dict.fromkeys(SCORES, scores), list(range(len(truths))), truths)
+
+
+def test_the_survey_scores_by_hand() -> None:
+    tally = Tally(rows_then=100)
+    tally.add(np.array([0.5, 0.1]))
+    cert = scores_of("certifiability", 0.8, 0.9, 0.2, tally)
+    effect = scores_of("effectiveness", 0.8, 0.9, 0.2, tally)
+    assert cert["metric"] == sape(0.8, 0.9)
+    assert effect["metric"] == pytest.approx(0.1)
+    assert cert["movement"] == 0.2
+    assert cert["share"] == 0.02
+    assert cert["weight"] == pytest.approx(0.006)
+    assert cert["doubt"] == pytest.approx(0.26 / 1.4)
+
+
+def test_doubt_is_finite_when_the_model_knew_nothing() -> None:
+    tally = Tally(rows_then=10)
+    tally.add(np.ones(2))
+    assert np.isfinite(scores_of("certifiability", 0.0, 0.0, 0.0, tally)["doubt"])
+
+
+def test_an_estimate_is_factor_times_score() -> None:
+    limit = Limit("share", 2.0, 0.01, 0.05)
+    assert limit.estimate({"share": 0.2}) == 0.4
+
+
+def test_a_score_of_zero_counts_as_the_floor() -> None:
+    limit = Limit("metric", 2.0, 0.01, 0.05)
+    assert limit.estimate({"metric": 0.0}) == 0.02
+
+
+def test_recalibration_is_the_ratio_of_truth_to_score() -> None:
+    limit = Limit("metric", 2.0, 0.01, 0.05)
+    assert limit.raised(0.5, {"metric": 0.1}).factor == 5.0
+
+
+def test_zero_over_zero_keeps_the_factor() -> None:
+    limit = Limit("metric", 2.0, 0.01, 0.05)
+    assert limit.raised(0.0, {"metric": 0.0}).factor == 2.0
+
+
+def test_a_truth_over_a_score_of_zero_is_divided_by_the_floor() -> None:
+    limit = Limit("metric", 2.0, 0.01, 0.05)
+    assert limit.raised(0.1, {"metric": 0.0}).factor == pytest.approx(10.0)
+
+
+@given(st.lists(st.tuples(st.floats(0, 10), st.floats(0, 10)), max_size=20))
+def test_the_factor_never_falls(history: list[tuple[float, float]]) -> None:
+    limit = Limit("metric", 1.0, 0.01, 0.05)
+    for truth, score in history:
+        after = limit.raised(truth, {"metric": score})
+        assert after.factor >= limit.factor
+        assert after.estimate({"metric": score}) >= truth * (1 - 1e-12)
+        limit = after
+
+
+def test_the_score_at_a_breach_is_that_of_the_request_after_the_last_good_look() -> None:
+    stream = Rehearsal("uniform", {"share": [1, 2, 3, 4, 5, 6]}, [1, 3, 5], [0.0, 0.0, 9.0])
+    assert score_at_breach(stream, "share", 1.0) == 5
+
+
+def test_a_breach_at_the_first_look_may_have_come_with_the_first_request() -> None:
+    stream = Rehearsal("uniform", {"share": [1, 2, 3]}, [2], [9.0])
+    assert score_at_breach(stream, "share", 1.0) == 1
+
+
+def test_without_a_breach_nothing_is_claimed_beyond_the_end() -> None:
+    stream = Rehearsal("uniform", {"share": [1, 2, 3]}, [0, 2], [0.0, 0.5])
+    assert score_at_breach(stream, "share", 1.0) == 3
+
+
+def test_the_threshold_is_the_least_of_nineteen() -> None:
+    streams = [rehearsal([0.1, float(at)], [0.0, 2.0]) for at in range(1, 20)]
+    limit = fit_limit(streams, 1.0, floors=FLOORS, miss=0.05)
+    assert limit.factor == 1.0
+    assert limit.miss == 0.05
+
+
+def test_with_thirty_nine_streams_one_may_be_missed() -> None:
+    streams = [rehearsal([0.1, float(at)], [0.0, 2.0]) for at in range(1, 40)]
+    assert fit_limit(streams, 1.0, floors=FLOORS, miss=0.05).factor == 0.5
+
+
+def test_too_few_streams_say_so() -> None:
+    streams = [rehearsal([0.1, 1.0], [0.0, 2.0])] * 3
+    assert fit_limit(streams, 1.0, floors=FLOORS, miss=0.05).miss == 0.25
+
+
+def test_the_worst_kind_counts() -> None:
+    mild = [rehearsal([0.1, 8.0], [0.0, 2.0])] * 19
+    harsh = [rehearsal([0.1, 2.0], [0.0, 2.0], kind="worst")] * 19
+    assert fit_limit(mild + harsh, 1.0, floors=FLOORS, miss=0.05).factor == 0.5
+
+
+def test_a_blind_score_is_not_chosen() -> None:
+    """The survey's score stays 0 when the model does not move; the share does not."""
+    scores = {name: [0.0] * 4 for name in SCORES} | {"share": [0.1, 0.2, 0.3, 0.4]}
+    streams = [Rehearsal("uniform", scores, [0, 1, 2, 3], [0.0, 0.0, 0.0, 2.0])] * 19
+    limit = fit_limit(streams, 1.0, floors=dict.fromkeys(SCORES, 0.01), miss=0.05)
+    assert limit.score == "share"
+    assert limit.estimate({"share": 0.3}) < 1.0 <= limit.estimate({"share": 0.4})
+
+
+def test_if_every_score_is_blind_the_answer_is_always_retrain() -> None:
+    scores = {name: [0.0, 0.0] for name in SCORES}
+    streams = [Rehearsal("uniform", scores, [0, 1], [2.0, 2.0])] * 19
+    limit = fit_limit(streams, 1.0, floors=dict.fromkeys(SCORES, 0.01), miss=0.05)
+    assert limit.estimate(dict.fromkeys(SCORES, 0.0)) >= 1.0
+
+
+def _missed(miss: float, n_streams: int, *, threshold_shift: float = 1.0) -> float:
+    """Share of simulated streams whose breach comes before the estimate reaches the tolerance."""
+    rng, missed, n_trials = np.random.default_rng(0), 0, 2000
+    for _ in range(n_trials):
+        reached = rng.lognormal(size=n_streams + 1)
+        streams = [rehearsal([1e-6, float(at)], [0.0, 2.0]) for at in reached[1:]]
+        limit = fit_limit(streams, 1.0, floors=FLOORS, miss=miss)
+        score = dict.fromkeys(SCORES, float(reached[0]))
+        missed += limit.estimate(score) * threshold_shift < 1.0
+    return missed / n_trials
+
+
+def test_breaches_are_missed_as_rarely_as_claimed() -> None:
+    """Binomial standard error: 0.5 %."""
+    assert _missed(0.05, 19) == pytest.approx(0.05, abs=0.015)
+
+
+def test_a_planted_shift_of_the_threshold_is_seen() -> None:
+    assert _missed(0.05, 19, threshold_shift=0.7) > 0.07

@@ -1,0 +1,373 @@
+"""The monitor: decisions, people who leave the test set, retrains, what is kept of whom."""
+
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+from sklearn.base import clone
+from sklearn.metrics import accuracy_score
+
+from letheon import InfluenceClassifier, state
+from letheon.exceptions import UnknownIdError
+from letheon.measures import sape
+from letheon.monitor import Calibration, History, Limit, Monitor, Reading, Tolerances
+from tests.monitor.drifters import QUICK, People, exact, keeper, make_people, regression
+
+PEOPLE = make_people()
+LOOSE = Tolerances(effectiveness=10.0, certifiability=1000.0)
+
+
+def watched(people: People = PEOPLE, **settings: Any) -> Monitor:
+    given = {"calibration": QUICK, "retrain_with": people.training, "random_state": 0}
+    model = keeper(people)
+    return Monitor(model, people.X_test, people.y_test, **(given | settings))
+
+
+def confidence(model: Any, X: NDArray[Any], y: NDArray[Any]) -> float:
+    return float(model.predict_proba(X)[np.arange(len(y)), y].mean())
+
+
+def test_an_exact_model_is_never_retrained_and_proved_fine() -> None:
+    monitor = Monitor(exact(PEOPLE), PEOPLE.X_test, PEOPLE.y_test)
+    reading = monitor.forget([3, 4])
+    assert reading.decision == "keep"
+    assert reading.proxies == {"effectiveness": 0.0, "certifiability": 0.0}
+    assert {m.basis for m in reading.measures.values()} == {"by proof"}
+    assert monitor.limits == {}
+
+
+def test_a_reading_counts_what_happened() -> None:
+    monitor = watched(tolerances=LOOSE)
+    monitor.forget([1])
+    reading = monitor.forget([3, 4, 3])
+    n_rows = int(np.isin(PEOPLE.ids, [3, 4]).sum())
+    assert (reading.request, reading.n_people, reading.since_retrain) == (2, 2, 3)
+    assert reading.n_rows == n_rows
+    assert reading.rows_left == monitor.model.n_rows_ == len(monitor._rows or [])
+    assert reading.n_test == len(PEOPLE.y_test)
+
+
+def test_the_survey_proxy_without_rehearsals() -> None:
+    """c = e = 1: the estimate is the score itself, never below what one row can change."""
+    monitor = watched(calibration=None, tolerances=LOOSE)
+    model = monitor.model
+    model.estimator_.coef_ = model.estimator_.coef_ * 0.1
+    before = confidence(keeper(PEOPLE), PEOPLE.X_test, PEOPLE.y_test)
+    now = confidence(model, PEOPLE.X_test, PEOPLE.y_test)
+    reading = monitor.forget([5])
+    assert reading.metric == pytest.approx(now)
+    assert reading.metric_retrained == pytest.approx(before)
+    assert reading.proxies["effectiveness"] == pytest.approx(abs(now - before))
+    assert reading.proxies["certifiability"] == pytest.approx(sape(now, before))
+
+
+def test_the_survey_proxy_is_blind_to_a_model_that_does_nothing() -> None:
+    tolerances = Tolerances(effectiveness=0.03, certifiability=2.0)
+    survey = watched(calibration=None, tolerances=tolerances)
+    survey_decisions = {survey.forget([who]).decision for who in range(20)}
+    ours = watched(tolerances=tolerances)
+    our_decisions = {ours.forget([who]).decision for who in range(20)}
+    assert survey_decisions == {"keep"}
+    assert "retrain" in our_decisions
+
+
+def test_a_retrain_is_a_fresh_fit_of_the_remaining_rows() -> None:
+    monitor = watched(tolerances=LOOSE)
+    monitor.forget([1, 2])
+    monitor.retrain()
+    keep = ~np.isin(PEOPLE.ids, [1, 2])
+    fresh = clone(monitor.model).set_params(random_state=0)
+    fresh.fit(PEOPLE.X[keep], PEOPLE.y[keep], ids=PEOPLE.ids[keep])
+    np.testing.assert_array_equal(
+        monitor.model.predict_proba(PEOPLE.X_test), fresh.predict_proba(PEOPLE.X_test)
+    )
+
+
+def test_a_retrain_shows_the_truth_about_the_old_model() -> None:
+    monitor = watched(tolerances=LOOSE, hold_forgotten_until_retrain=True)
+    gone = np.isin(PEOPLE.ids, range(20))
+    for who in range(20):
+        monitor.forget([who])
+    old = monitor.model
+    reading = monitor.retrain()
+    assert reading is not None
+    assert reading.retrained
+    test, left = (PEOPLE.X_test, PEOPLE.y_test), (PEOPLE.X[gone], PEOPLE.y[gone])
+    effect = abs(confidence(old, *test) - confidence(monitor.model, *test))
+    cert = sape(confidence(old, *left), confidence(monitor.model, *left))
+    assert reading.truth["effectiveness"] == pytest.approx(effect)
+    assert reading.truth["certifiability"] == pytest.approx(cert)
+
+
+def test_a_retrain_raises_a_factor_that_was_too_small() -> None:
+    monitor = watched(tolerances=LOOSE, hold_forgotten_until_retrain=True)
+    monitor.limits = {n: Limit("share", 1e-9, 1e-6, 0.05) for n in monitor.limits}
+    for who in range(10):
+        monitor.forget([who])
+    truth = monitor.retrain()
+    assert truth is not None
+    share = truth.n_rows and int(np.isin(PEOPLE.ids, range(10)).sum()) / len(PEOPLE.ids)
+    for name, value in truth.truth.items():
+        assert monitor.limits[name].factor == pytest.approx(value / share)
+
+
+def test_a_rehearsal_after_a_retrain_sees_a_breach_that_was_missed() -> None:
+    tolerances = Tolerances(effectiveness=10.0, certifiability=1e-6)
+    monitor = watched(tolerances=tolerances, on_breach="advise")
+    monitor.limits["certifiability"] = Limit("share", 1e-9, 1e-6, 0.05)
+    monitor.forget([1, 2, 3])
+    monitor.retrain()
+    assert monitor.limits["certifiability"].factor > 1e-6
+
+
+def test_a_stretch_starts_anew_after_a_retrain() -> None:
+    monitor = watched(tolerances=LOOSE)
+    monitor.forget([1, 2])
+    monitor.retrain()
+    reading = monitor.forget([7])
+    assert reading.since_retrain == 1
+    assert reading.metric == reading.metric_retrained
+
+
+def test_nothing_outlives_what_was_rehearsed() -> None:
+    monitor = watched(tolerances=LOOSE, calibration=replace(QUICK, horizon=0.1))
+    readings = [monitor.forget([who]) for who in range(12)]
+    first = next(reading for reading in readings if reading.retrained)
+    then = len(PEOPLE.ids)
+    assert 0.1 <= 1 - first.rows_left / then < 0.15
+    assert "no more was rehearsed" in " ".join(first.reasons)
+
+
+def test_advice_leaves_the_model_alone() -> None:
+    monitor = watched(tolerances=Tolerances(certifiability=1e-9), on_breach="advise")
+    model = monitor.model
+    reading = monitor.forget([1])
+    assert (reading.decision, reading.retrained) == ("retrain", False)
+    assert monitor.is_due
+    assert monitor.model is model
+
+
+def test_a_forgotten_person_leaves_the_test_set() -> None:
+    """Both performances are those of the rows that stay."""
+    test_ids = np.arange(len(PEOPLE.y_test)) % 60
+    monitor = watched(test_ids=test_ids, tolerances=LOOSE)
+    start = monitor.model
+    reading = monitor.forget([5, 7])
+    stay = ~np.isin(test_ids, [5, 7])
+    expected = confidence(start, PEOPLE.X_test[stay], PEOPLE.y_test[stay])
+    assert reading.n_test == int(stay.sum())
+    assert reading.metric == pytest.approx(expected)
+    assert reading.metric_retrained == pytest.approx(expected)
+
+
+def test_without_test_ids_nobody_leaves_the_test_set() -> None:
+    reading = watched(tolerances=LOOSE).forget([0, 1])
+    assert reading.n_test == len(PEOPLE.y_test)
+
+
+def test_who_owns_the_whole_test_set_is_refused_before_anything_changes() -> None:
+    monitor = watched(test_ids=[3] * len(PEOPLE.y_test), tolerances=LOOSE)
+    with pytest.raises(ValueError, match="every row of the test set"):
+        monitor.forget([3])
+    assert 3 in monitor.model.ids_
+    assert len(monitor.history) == 0
+
+
+def test_a_refused_request_changes_nothing() -> None:
+    monitor = watched(tolerances=LOOSE)
+    rows = monitor._rows
+    with pytest.raises(UnknownIdError):
+        monitor.forget([3, 999])
+    assert monitor._rows is rows
+    assert len(monitor.history) == 0
+    assert monitor._stretch.tally.n_rows == 0
+
+
+@pytest.mark.parametrize("holds", [False, True])
+def test_what_is_kept_of_a_forgotten_person(holds: bool) -> None:
+    """By default nothing: neither the row nor the id is in what would be saved."""
+    people = make_people()
+    people.X[people.ids == 7] = 1234.5678
+    ids = people.ids + 1_000_003
+    monitor = watched(
+        people._replace(ids=ids), tolerances=LOOSE, hold_forgotten_until_retrain=holds
+    )
+    monitor.forget([1_000_010])
+    rows = {"test": monitor._panel.rows, "rows": monitor._rows, "gone": monitor._gone}
+    saved = state.encode([monitor.model, rows]) + repr(monitor._record()).encode()
+    assert (np.float64(1234.5678).tobytes() in saved) is holds
+    assert (np.int64(1_000_010).tobytes() in saved) is holds
+
+
+def test_held_rows_go_with_the_retrain() -> None:
+    monitor = watched(tolerances=LOOSE, hold_forgotten_until_retrain=True)
+    monitor.forget([1])
+    held = monitor._gone
+    monitor.retrain()
+    assert held is not None
+    assert monitor._gone is None
+
+
+def test_the_efficiency_is_scaled_by_the_rows() -> None:
+    monitor = watched(tolerances=LOOSE)
+    timed = monitor._stretch.retrain_seconds
+    reading = monitor.forget(list(range(10)))
+    assert timed is not None
+    expected = timed * reading.rows_left / len(PEOPLE.ids) / reading.seconds
+    assert reading.proxies["efficiency"] == pytest.approx(expected)
+
+
+def test_slow_removals_are_reported_but_no_reason_to_retrain() -> None:
+    reading = watched(tolerances=replace(LOOSE, efficiency=1e12)).forget([1])
+    assert reading.decision == "keep"
+    assert "faster than a retrain" in reading.reasons[-1]
+
+
+def test_a_certified_model_shows_its_budget_and_its_residual() -> None:
+    model = InfluenceClassifier(l2=0.1, random_state=0).fit(PEOPLE.X, PEOPLE.y, ids=PEOPLE.ids)
+    monitor = Monitor(
+        model,
+        PEOPLE.X_test,
+        PEOPLE.y_test,
+        retrain_with=PEOPLE.training,
+        calibration=None,
+        tolerances=replace(LOOSE, residual=1e-12),
+        on_breach="advise",
+    )
+    reading = monitor.forget([1])
+    assert reading.guarantee == "certified"
+    assert reading.spent == model.guarantee_.spent
+    assert reading.residual == pytest.approx(model.exact_residual() / model.n_rows_)
+    assert "gradient per row" in reading.reasons[0]
+
+
+def test_a_spent_budget_is_a_reason() -> None:
+    model = InfluenceClassifier(l2=0.1, random_state=0).fit(PEOPLE.X, PEOPLE.y, ids=PEOPLE.ids)
+    tolerances = replace(LOOSE, budget=1e-12)
+    monitor = Monitor(
+        model,
+        PEOPLE.X_test,
+        PEOPLE.y_test,
+        retrain_with=PEOPLE.training,
+        calibration=None,
+        tolerances=tolerances,
+    )
+    reading = monitor.forget([1])
+    assert "budget" in reading.reasons[0]
+    assert reading.retrained
+
+
+def test_rehearsals_leave_the_model_alone() -> None:
+    model = keeper(PEOPLE)
+    before = model.digest()
+    Monitor(
+        model,
+        PEOPLE.X_test,
+        PEOPLE.y_test,
+        retrain_with=PEOPLE.training,
+        calibration=Calibration(n_streams=1, n_requests=4, n_looks=2),
+    )
+    assert model.digest() == before
+
+
+def test_rehearsals_are_repeatable() -> None:
+    assert watched().limits == watched().limits
+
+
+def test_a_regression_is_judged_by_r2() -> None:
+    model = regression(PEOPLE)
+    y_test = PEOPLE.X_test @ [1.0, 2.0, 3.0]
+    monitor = Monitor(
+        model,
+        PEOPLE.X_test,
+        y_test,
+        retrain_with=(PEOPLE.X, PEOPLE.X @ [1.0, 2.0, 3.0], PEOPLE.ids),
+        calibration=replace(QUICK, kinds=("uniform", "class")),
+        tolerances=LOOSE,
+    )
+    assert monitor.forget([1]).metric == pytest.approx(model.score(PEOPLE.X_test, y_test))
+
+
+def test_a_metric_of_your_own() -> None:
+    monitor = watched(metric=accuracy_score, tolerances=LOOSE)
+    expected = accuracy_score(PEOPLE.y_test, monitor.model.predict(PEOPLE.X_test))
+    assert monitor.forget([1]).metric == expected
+
+
+def test_an_approximate_model_needs_its_rows() -> None:
+    with pytest.raises(ValueError, match="retrain_with"):
+        Monitor(keeper(PEOPLE), PEOPLE.X_test, PEOPLE.y_test)
+
+
+def test_rows_that_are_not_those_of_the_model_are_refused() -> None:
+    with pytest.raises(ValueError, match="rows and the model holds"):
+        watched(retrain_with=(PEOPLE.X[1:], PEOPLE.y[1:], PEOPLE.ids[1:]))
+
+
+@pytest.mark.parametrize("settings", [{"on_breach": "panic"}, {"retrain_with": PEOPLE.X}])
+def test_settings_that_mean_nothing(settings: dict[str, Any]) -> None:
+    with pytest.raises(ValueError, match=r"on_breach|retrain_with"):
+        watched(**settings)
+
+
+@pytest.mark.parametrize("bad", [{"effectiveness": 0.0}, {"budget": -1.0}, {"residual": np.nan}])
+def test_tolerances_are_numbers_above_zero(bad: dict[str, Any]) -> None:
+    with pytest.raises(ValueError, match="above 0"):
+        Tolerances(**bad)
+
+
+@pytest.mark.parametrize(
+    "bad", [{"kinds": ()}, {"n_streams": 0}, {"horizon": 1.0}, {"miss": 0.0}, {"age": 1.0}]
+)
+def test_rehearsals_of_nothing_are_refused(bad: dict[str, Any]) -> None:
+    with pytest.raises(ValueError, match=next(iter(bad))):
+        Calibration(**bad)
+
+
+def test_a_history_is_a_frame_a_table_and_a_sentence() -> None:
+    monitor = watched(tolerances=LOOSE)
+    monitor.forget([1])
+    monitor.forget([2])
+    monitor.retrain()
+    frame = monitor.history.to_frame()
+    assert list(frame.index) == [1, 2]
+    assert frame["retrained"].tolist() == [False, True]
+    assert monitor.history.retrains == [2]
+    assert monitor.__rich__().row_count == 2
+    assert str(monitor) == "Keeper: 2 requests, 1 retrains"
+
+
+def test_a_history_survives_json() -> None:
+    monitor = watched(tolerances=LOOSE)
+    monitor.forget([1])
+    again = History([Reading.from_dict(values) for values in monitor.history.to_list()])
+    assert again == monitor.history
+    assert again[:1] == monitor.history[:1]
+    assert str(again[0]).startswith("request 1: effectiveness ")
+
+
+def test_a_failed_retrain_leaves_it_due(monkeypatch: pytest.MonkeyPatch) -> None:
+    monitor = watched(tolerances=Tolerances(certifiability=1e-9))
+
+    def fail(*_: Any, **__: Any) -> Any:
+        raise RuntimeError("no memory")
+
+    monkeypatch.setattr("letheon.monitor._monitor.train", fail)
+    with pytest.raises(RuntimeError, match="no memory"):
+        monitor.forget([1])
+    assert monitor.is_due
+    assert 1 not in monitor.model.ids_
+
+
+def test_the_plot_shows_the_proxies_and_the_retrains() -> None:
+    pytest.importorskip("matplotlib").use("agg")
+    monitor = watched(tolerances=LOOSE)
+    for who in range(3):
+        monitor.forget([who])
+    monitor.retrain()
+    display = monitor.plot()
+    shown = [reading.proxies["effectiveness"] for reading in monitor.history]
+    np.testing.assert_allclose(display.proxies["effectiveness"], shown)
+    assert list(display.retrains) == [3]
