@@ -13,7 +13,6 @@ import sys
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from importlib.metadata import PackageNotFoundError, version
 from itertools import product
 from pathlib import Path
 from typing import Any, TypeVar
@@ -44,7 +43,8 @@ from benchmarks._deep_models import (
     twin,
 )
 from benchmarks._deep_sizes import CPU, GPU, QUICK, Size
-from benchmarks._report import LIBRARIES, Report, Table, Verdict, _processor
+from benchmarks._report import Report, Table, Verdict
+from letheon.bench._machine import describe_machine
 
 RESULTS = Path(__file__).resolve().parent / "results"
 RULES = tuple(obliviates.Rule(stop, eps) for stop in ("robust", "paper") for eps in (0.1, 0.05))
@@ -323,19 +323,12 @@ def sections(bench: Bench) -> dict[str, Callable[[], None]]:
 
 def machine(device: str) -> dict[str, Any]:
     """Describe the machine without naming it."""
-    found: dict[str, Any] = {"processor": _processor(), "python": sys.version.split()[0]}
+    found = describe_machine(device)
     if device == "cuda":
-        found["gpu"] = torch.cuda.get_device_name()
         found["cuda"] = str(torch.version.cuda)
     else:
         found["cpu kernels"] = torch.backends.cpu.get_cpu_capability()
-    found |= {"torch": str(torch.__version__), "torch threads": torch.get_num_threads()}
-    for name in LIBRARIES:
-        try:
-            found[name] = version(name)
-        except PackageNotFoundError:
-            found[name] = "not installed"
-    return found
+    return found | {"torch": str(torch.__version__), "torch threads": torch.get_num_threads()}
 
 
 def run(bench: Bench, chosen: list[str]) -> None:

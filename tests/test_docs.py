@@ -24,6 +24,7 @@ from letheon import convex, exceptions, measures
 from letheon.checks import yield_checks
 from letheon.cli import app
 from letheon.cli._demo import ACTS
+from letheon.measures import attacks
 
 mpl.use("Agg")
 
@@ -269,6 +270,7 @@ NAMED = {
     + [name for estimator in estimators(convex) for name in parameters(estimator)],
     "docs/contract.md": public_names(exceptions),
     "docs/measures.md": public_names(measures),
+    "docs/attacks.md": public_names(attacks) + list(attacks.ALL),
     "docs/forest.md": parameters(letheon.DaREForestRegressor) + public_names(letheon.forest),
     "docs/sisa.md": [*parameters(letheon.SISAClassifier), "risk"],
     "docs/checks.md": [

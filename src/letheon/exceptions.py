@@ -8,6 +8,8 @@
     ├── AssumptionError       (ValueError)   what a guarantee rests on does not hold
     ├── TrainingError         (ValueError)   a net diverged, or is not one that can be trained
     ├── NoCandidateError      (ValueError)   no method is within the tolerances
+    ├── DatasetMissingError   (FileNotFoundError)  files of a data set are not there
+    ├── DatasetFormatError    (ValueError)   a file is not the one that the provider publishes
     ├── ForgetError
     │   ├── UnknownIdError    (LookupError)  nobody of that id is held
     │   ├── EmptyModelError   (ValueError)   nothing left that `fit` would accept
@@ -46,6 +48,8 @@ __all__ = [
     "CheckpointError",
     "CheckpointWarning",
     "CorruptFileError",
+    "DatasetFormatError",
+    "DatasetMissingError",
     "EmptyModelError",
     "EnvironmentWarning",
     "ForgetError",
@@ -89,6 +93,16 @@ class TrainingError(LetheonError, ValueError):
 
 class NoCandidateError(LetheonError, ValueError):
     """No method that was compared is within the tolerances; the text says who failed in what."""
+
+
+class DatasetMissingError(LetheonError, FileNotFoundError):
+    """Files of a data set are not there; the text says which, from whom, and where to put them."""
+
+    # An OSError of one argument prints its text; `filename` stays None.
+
+
+class DatasetFormatError(LetheonError, ValueError):
+    """A file is not the one that the provider publishes: other content, shape or values."""
 
 
 class ForgetError(LetheonError):

@@ -77,7 +77,7 @@ def test_uniform_draws_rows_and_person_draws_people() -> None:
     X, ids = np.arange(20.0)[:, None], np.array([0] * 10 + list(range(1, 11)))
     first = {}
     for kind in ("uniform", "person"):
-        requests = Requests(kind=kind, n=1)  # type: ignore[arg-type]
+        requests = Requests(kind=kind, n=1)
         drawn = [next(requests.stream(None, X, y, ids, seed=s))[0] for s in range(2200)]
         first[kind] = np.array([Counter(drawn)[person] for person in range(11)])
     assert chisquare(first["uniform"], 2200 * np.array([0.5] + [0.05] * 10)).pvalue > 1e-3

@@ -19,6 +19,8 @@ import letheon
 from letheon import Evaluation, evaluate
 from letheon.datasets import Dataset, Requests, load
 from letheon.evaluation import ORDINARY, SAME
+from letheon.evaluation._linear import linear_rivals, regularised_loss
+from letheon.evaluation._problem import Rows
 from tests.evaluation.stubs import Planted
 
 RNG = np.random.default_rng(0)
@@ -273,3 +275,24 @@ def test_an_approximate_method_has_a_floor_and_an_exact_one_has_none() -> None:
     assert found.measures[SAME]["gradient residual"].value > 0
     exact = evaluate(Planted(kind="exact"), (X, Y), 3, seeds=2, **SIMPLE)
     assert exact.floor == {}
+
+
+@pytest.mark.parametrize("rule", ["clip", "normalize"])
+@pytest.mark.parametrize("fit_intercept", [False, True])
+def test_rivals_of_a_linear_model_see_the_rows_as_it_does(rule: str, fit_intercept: bool) -> None:
+    """Without noise both end at the same coefficients."""
+    rows, labels = cancer()
+    model = letheon.DeltaGradClassifier(
+        l2=0.05, rows=rule, row_norm=2.0, fit_intercept=fit_intercept, n_steps=3000
+    )
+    model.fit(rows, labels)
+    for rival in linear_rivals(model, Rows(rows, labels, np.arange(len(labels)))):
+        other = rival.fit(Rows(rows, labels, np.arange(len(labels))))
+        if not fit_intercept:
+            assert np.allclose(other.coef_, model.coef_, atol=1e-3)
+        ours, theirs = (
+            regularised_loss(model, each, Rows(rows, labels, np.arange(len(labels))))
+            for each in (model, other)
+        )
+        assert ours is not None
+        assert theirs == pytest.approx(ours, rel=2e-2 if fit_intercept else 1e-5)

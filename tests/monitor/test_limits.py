@@ -132,22 +132,22 @@ def test_if_every_score_is_blind_the_answer_is_always_retrain() -> None:
     assert limit.estimate(dict.fromkeys(SCORES, 0.0)) >= 1.0
 
 
-def _missed(miss: float, n_streams: int, *, threshold_shift: float = 1.0) -> float:
+def _missed(n_trials: int, *, shift: float = 1.0) -> float:
     """Share of simulated streams whose breach comes before the estimate reaches the tolerance."""
-    rng, missed, n_trials = np.random.default_rng(0), 0, 2000
+    rng, missed, n_streams = np.random.default_rng(0), 0, 19
     for _ in range(n_trials):
         reached = rng.lognormal(size=n_streams + 1)
         streams = [rehearsal([1e-6, float(at)], [0.0, 2.0]) for at in reached[1:]]
-        limit = fit_limit(streams, 1.0, floors=FLOORS, miss=miss)
+        limit = fit_limit(streams, 1.0, floors=FLOORS, miss=0.05)
         score = dict.fromkeys(SCORES, float(reached[0]))
-        missed += limit.estimate(score) * threshold_shift < 1.0
+        missed += limit.estimate(score) * shift < 1.0
     return missed / n_trials
 
 
 def test_breaches_are_missed_as_rarely_as_claimed() -> None:
     """Binomial standard error: 0.5 %."""
-    assert _missed(0.05, 19) == pytest.approx(0.05, abs=0.015)
+    assert _missed(2000) == pytest.approx(0.05, abs=0.015)
 
 
 def test_a_planted_shift_of_the_threshold_is_seen() -> None:
-    assert _missed(0.05, 19, threshold_shift=0.7) > 0.07
+    assert _missed(500, shift=0.7) > 0.07

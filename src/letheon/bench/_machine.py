@@ -38,13 +38,20 @@ def describe_machine(device: str | None = None) -> dict[str, Any]:
         "memory_gib": round(os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 2**30, 1),
         "system": f"{platform.system()} {platform.machine()}",
         "python": platform.python_version(),
-        **{name: version(name) for name in _LIBRARIES},
+        **{name: _version(name) for name in _LIBRARIES},
         "blas": sorted(kernels),
         "load_at_start": (
             f"{os.getloadavg()[0]:.2f} (1-minute average; other work on the machine adds noise)"
         ),
         **({} if device is None else _accelerator(device)),
     }
+
+
+def _version(name: str) -> str:
+    try:
+        return version(name)
+    except PackageNotFoundError:
+        return "not installed"
 
 
 def _processor() -> str:

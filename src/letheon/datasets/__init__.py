@@ -6,10 +6,10 @@ files under ``$LETHEON_DATA``, or makes a table of the same shape up. Nothing is
 
 from letheon.datasets._dataset import Dataset
 from letheon.datasets._deletions import Requests
-from letheon.datasets._errors import DatasetFormatError, DatasetMissingError
 from letheon.datasets._files import data_home
 from letheon.datasets._info import DataFile, DatasetInfo, SurveyRow
 from letheon.datasets._load import info, load, names, present
+from letheon.exceptions import DatasetFormatError, DatasetMissingError
 
 __all__ = [
     "DataFile",

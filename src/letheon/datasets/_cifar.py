@@ -11,12 +11,12 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from letheon.datasets._errors import DatasetFormatError
 from letheon.datasets._files import check_rows, open_bytes
 from letheon.datasets._info import DataFile, DatasetInfo, SurveyRow
 from letheon.datasets._job import Job, Loaded, Source
 from letheon.datasets._pictures import decode
 from letheon.datasets._synthetic import StandIn
+from letheon.exceptions import DatasetFormatError
 
 __all__ = ["LOSSY", "SOURCES", "TEN"]
 

@@ -11,8 +11,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import IO, Any
 
-from letheon.datasets._errors import DatasetFormatError
 from letheon.datasets._info import DataFile, DatasetInfo
+from letheon.exceptions import DatasetFormatError
 
 __all__ = [
     "check_content",

@@ -5,11 +5,11 @@ from collections.abc import Callable
 import numpy as np
 from numpy.typing import NDArray
 
-from letheon.datasets._errors import DatasetFormatError
 from letheon.datasets._info import DataFile, DatasetInfo, SurveyRow
 from letheon.datasets._job import Job, Loaded, Source
 from letheon.datasets._synthetic import StandIn
 from letheon.datasets._tables import Column, Columns, Plan, encode, number, read_columns, word
+from letheon.exceptions import DatasetFormatError
 
 __all__ = ["SOURCES", "diagnosis_group"]
 

@@ -8,10 +8,10 @@ from typing import IO, Any, NamedTuple
 
 from numpy.typing import NDArray
 
-from letheon.datasets._errors import DatasetMissingError
 from letheon.datasets._files import check_content, check_rows, find, open_bytes, open_text
 from letheon.datasets._info import DatasetInfo, Encoding
 from letheon.datasets._synthetic import StandIn
+from letheon.exceptions import DatasetMissingError
 
 __all__ = ["Job", "Loaded", "Source"]
 

@@ -18,11 +18,11 @@ from letheon.datasets import (
     _sst,
 )
 from letheon.datasets._dataset import Dataset
-from letheon.datasets._errors import DatasetMissingError
 from letheon.datasets._files import data_home, find
 from letheon.datasets._info import DatasetInfo, Encoding
 from letheon.datasets._job import Job, Loaded, Source
 from letheon.datasets._synthetic import make
+from letheon.exceptions import DatasetMissingError
 
 __all__ = ["Synthetic", "info", "load", "names", "present"]
 

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from letheon.datasets._errors import DatasetFormatError
+from letheon.exceptions import DatasetFormatError
 
 __all__ = ["ENDINGS", "LARGEST", "as_rows", "decode", "refuse_too_large"]
 

@@ -8,10 +8,10 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy import sparse
 
-from letheon.datasets._errors import DatasetFormatError
 from letheon.datasets._info import DataFile, DatasetInfo, SurveyRow
 from letheon.datasets._job import Job, Loaded, Source
 from letheon.datasets._synthetic import StandIn
+from letheon.exceptions import DatasetFormatError
 
 __all__ = ["SOURCES"]
 

@@ -14,8 +14,8 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from letheon.datasets._errors import DatasetFormatError
 from letheon.datasets._info import Encoding
+from letheon.exceptions import DatasetFormatError
 
 __all__ = [
     "MISSING",

@@ -3,7 +3,6 @@
 import math
 import time
 import warnings
-from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -17,28 +16,21 @@ from sklearn.ensemble import (
 from sklearn.exceptions import ConvergenceWarning
 from sklearn.linear_model import LogisticRegression, RidgeCV
 from sklearn.model_selection import cross_val_score
-from sklearn.multiclass import OneVsRestClassifier
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
 
+from letheon.evaluation._contender import Contender, named, plain
+from letheon.evaluation._linear import linear_rivals, regularised_loss
 from letheon.evaluation._problem import Problem, Rows
 
-__all__ = ["ORDINARY", "SAME", "Contender", "best_ordinary", "fresh_copy", "race"]
+__all__ = ["ORDINARY", "SAME", "best_ordinary", "fresh_copy", "race"]
 
 SAME = "same algorithm"
 ORDINARY = "ordinary model"
 _MOST_CHOICE_ROWS = 4_000
-_MOST_CHOLESKY_COLUMNS = 1_000
 # A rival that stopped early would be fast and no retrain.
 _LOSS_MARGIN = 1e-4
 _LONG_SECONDS = 0.5
-
-
-class Contender(NamedTuple):
-    """A way to train on some rows."""
-
-    name: str
-    fit: Callable[[Rows], Any]
 
 
 def fresh_copy(unlearner: Any, seed: int) -> Any:
@@ -54,23 +46,6 @@ def _fresh_fit(unlearner: Any, seed: int) -> Contender:
     return Contender(f"fresh {type(unlearner).__name__}", fit)
 
 
-def plain(estimator: Any) -> Contender:
-    """Return the training of an estimator that knows no people."""
-
-    def fit(rows: Rows) -> Any:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore", ConvergenceWarning)
-            return clone(estimator).fit(rows.X, rows.y)
-
-    return Contender(named(estimator), fit)
-
-
-def named(estimator: Any) -> str:
-    """Return the name of an estimator; of a pipeline that of its last step."""
-    last = estimator[-1] if hasattr(estimator, "steps") else estimator
-    return type(last).__name__
-
-
 def race(unlearner: Any, rows: Rows, seed: int, given: Any = None) -> tuple[Contender, list[str]]:
     """Return the fastest way to retrain the same algorithm, and what was tried.
 
@@ -78,26 +53,44 @@ def race(unlearner: Any, rows: Rows, seed: int, given: Any = None) -> tuple[Cont
     had without that, from scikit-learn's solvers, or from `given` estimators, those race too; one
     that leaves a larger regularised loss than the others is not a retrain and cannot win.
     """
-    entrants = [_fresh_fit(unlearner, seed), *_linear_rivals(unlearner, rows)]
+    entrants = [_fresh_fit(unlearner, seed), *linear_rivals(unlearner, rows)]
     if given is not None:
         several = given if isinstance(given, list | tuple) else [given]
         entrants += [plain(estimator) for estimator in several]
     if len(entrants) == 1:
         return entrants[0], [f"{entrants[0].name}: the only way to retrain"]
-    seconds, losses = {}, {}
-    for entrant in entrants:
-        model, seconds[entrant.name] = _shortest(entrant, rows)
-        losses[entrant.name] = _regularised_loss(unlearner, model, rows)
-    known = [loss for loss in losses.values() if loss is not None]
+    results = [_Result.of(entrant, unlearner, rows) for entrant in entrants]
+    known = [result.loss for result in results if result.loss is not None]
     goal = min(known, default=0.0) * (1 + _LOSS_MARGIN)
-    fair = [e for e in entrants if (losses[e.name] or 0.0) <= goal or e is entrants[0]]
-    winner = min(fair, key=lambda entrant: seconds[entrant.name])
+    # A fresh fit is a retrain by definition, whatever its noise does to the loss.
+    fair = [each for each in results if each is results[0] or (each.loss or 0.0) <= goal]
+    winner = min(fair, key=lambda result: result.seconds)
     told = [
-        f"{e.name}: {1000 * seconds[e.name]:.3g} ms"
-        + (", fastest" if e is winner else "" if e in fair else ", stopped too early to count")
-        for e in entrants
+        f"{each.entrant.name}: {1000 * each.seconds:.3g} ms"
+        + (
+            ", fastest"
+            if each is winner
+            else ""
+            if each in fair
+            else ", stopped too early to count"
+        )
+        for each in results
     ]
-    return winner, told
+    return winner.entrant, told
+
+
+class _Result(NamedTuple):
+    """Shortest time of an entrant, and the loss it left, where that can be told."""
+
+    entrant: Contender
+    seconds: float
+    loss: float | None
+
+    @classmethod
+    def of(cls, entrant: Contender, unlearner: Any, rows: Rows) -> "_Result":
+        """Let an entrant train."""
+        model, seconds = _shortest(entrant, rows)
+        return cls(entrant, seconds, regularised_loss(unlearner, model, rows))
 
 
 def _shortest(entrant: Contender, rows: Rows) -> tuple[Any, float]:
@@ -110,48 +103,6 @@ def _shortest(entrant: Contender, rows: Rows) -> tuple[Any, float]:
         if best > _LONG_SECONDS:
             break
     return model, best
-
-
-def _linear_rivals(unlearner: Any, rows: Rows) -> list[Contender]:
-    """Return scikit-learn's solvers for the same regularised logistic loss."""
-    params = unlearner.get_params(deep=False)
-    if not {"l2", "fit_intercept", "multi_class"} <= params.keys() or params.get("loss"):
-        return []
-    if params.get("rows", "keep") != "keep" or len(np.shape(rows.X)) != 2:
-        return []
-    ridge = params["l2"] * (len(rows) if params.get("reg") == "per_sample" else 1)
-    solvers = ["lbfgs"]
-    if rows.X.shape[1] <= _MOST_CHOLESKY_COLUMNS and not hasattr(rows.X, "tocsr"):
-        solvers.append("newton-cholesky")
-    return [_scikit(solver, ridge, params, rows) for solver in solvers if ridge > 0]
-
-
-def _scikit(solver: str, ridge: float, params: dict[str, Any], rows: Rows) -> Contender:
-    model: Any = LogisticRegression(
-        C=1 / ridge,
-        fit_intercept=params["fit_intercept"],
-        solver=solver,
-        tol=1e-6,
-        max_iter=5_000,
-    )
-    if params["multi_class"] == "ovr" and len(np.unique(rows.y)) > 2:
-        model = OneVsRestClassifier(model)
-    return plain(model)._replace(name=f"scikit-learn {solver}")
-
-
-def _regularised_loss(unlearner: Any, model: Any, rows: Rows) -> float | None:
-    """Return the training loss of a binary linear classifier, with its regulariser."""
-    params = unlearner.get_params(deep=False)
-    coef = getattr(model, "coef_", None)
-    if "l2" not in params or coef is None or np.shape(coef)[0] != 1:
-        return None
-    if not hasattr(model, "decision_function") or len(np.unique(rows.y)) != 2:
-        return None
-    sign = np.where(rows.y == model.classes_[1], 1.0, -1.0)
-    margins = sign * np.ravel(model.decision_function(rows.X))
-    share = 1 if params.get("reg") == "per_sample" else 1 / len(rows)
-    penalty = 0.5 * float(params["l2"]) * share * float(np.sum(np.square(coef)))
-    return float(np.mean(np.logaddexp(0, -margins))) + penalty
 
 
 def best_ordinary(problem: Problem, given: Any, seed: int) -> tuple[Contender, str]:

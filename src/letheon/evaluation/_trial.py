@@ -9,8 +9,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from letheon import state
-from letheon.evaluation._baselines import ORDINARY, SAME, Contender, fresh_copy
+from letheon.evaluation._baselines import ORDINARY, SAME, fresh_copy
 from letheon.evaluation._compare import compare
+from letheon.evaluation._contender import Contender
 from letheon.evaluation._problem import Problem, Rows
 from letheon.exceptions import LetheonError
 from letheon.guarantee import Guarantee

@@ -152,7 +152,7 @@ class _Shadow:
         self.tally.add(self.panel.wrongness_on(self.model, leaving))
         self.model.forget(ids.to_array())
         self.left = self.left.without(places)
-        self.panel = self.panel.without(ids)
+        self.panel = self.panel.rehearsed_without(ids)
         now, then, movement = self.panel.look(self.model)
         for name, peaks in self.peaks.items():
             for score, value in scores_of(name, now, then, movement, self.tally).items():
@@ -241,7 +241,7 @@ def aged(calibration: Calibration, stage: Stage, *, kind: str, seed: int) -> Sta
     leaving = as_ids(next(stream))
     rows = stage.rows.without(positions_of(stage.rows, leaving))
     model = train(stage.model, rows, in_memory=True).model
-    return Stage(model, stage.panel.without(leaving).renewed(model), rows)
+    return Stage(model, stage.panel.rehearsed_without(leaving).renewed(model), rows)
 
 
 def rehearsals(

@@ -63,6 +63,13 @@ class Panel:
             )
         return Panel(self.rows.without(gone), self.judge, self.knows_people)
 
+    def rehearsed_without(self, people: Ids) -> "Panel":
+        """Return the panel of a rehearsal: as `without`, but it never gets empty."""
+        try:
+            return self.without(people)
+        except ValueError:
+            return self
+
     def renewed(self, model: Any) -> "Panel":
         """Return the panel with the outputs of the model that was just retrained."""
         return Panel.seen_by(model, self.rows, self.judge, knows_people=self.knows_people)
