@@ -1,7 +1,7 @@
 """Kill a process at every step of a commit: run as a script, with the folder of a monitor.
 
-``kills.py FOLDER OUT FIRST LAST``: for each number one copy of FOLDER, in OUT, and one forked child
-that forgets in it and dies of SIGKILL at that system call. The parent has a single thread.
+``kills.py FOLDER OUT STEP...``: for each step one copy of FOLDER, in OUT, and one forked child that
+forgets in it and dies of SIGKILL at that system call. The parent has a single thread.
 """
 
 import os
@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from letheon.monitor import Monitor
+from letheon.monitor._store import Folder
 from tests.monitor.drifters import Keeper
 
 PERSON = 7
@@ -36,15 +37,19 @@ def die_at(step: int) -> None:
         setattr(os, name, dying(getattr(os, name)))
 
 
-def main(source: Path, out: Path, steps: range) -> None:
+def main(source: Path, out: Path, steps: list[int]) -> None:
     """Kill one child at each step; write how each of them ended."""
-    ends = []
+    warm_up = Monitor.load(source, trusted=[Keeper])
+    # Imports that a first request needs, once instead of in every child.
+    warm_up._folder = None
+    warm_up.forget([PERSON])
+    monitor, ends = Monitor.load(source, trusted=[Keeper]), []
     for step in steps:
         folder = out / f"{step:03d}"
         shutil.copytree(source, folder)
         child = os.fork()
         if child == 0:
-            monitor = Monitor.load(folder, trusted=[Keeper])
+            monitor._folder = Folder(folder)
             die_at(step)
             monitor.forget([PERSON])
             os._exit(0)
@@ -54,4 +59,4 @@ def main(source: Path, out: Path, steps: range) -> None:
 
 
 if __name__ == "__main__":
-    main(Path(sys.argv[1]), Path(sys.argv[2]), range(int(sys.argv[3]), int(sys.argv[4])))
+    main(Path(sys.argv[1]), Path(sys.argv[2]), [int(step) for step in sys.argv[3:]])

@@ -18,7 +18,7 @@ from rich.table import Table
 
 import letheon
 from letheon.cli._console import PlainConsole, show_table
-from letheon.cli._judging import attack, choose_method, measure, watch
+from letheon.cli._judging import attack, choose_method, measure, report, watch
 from letheon.cli._scene import (
     NAIVE,
     PASSES,
@@ -432,5 +432,6 @@ ACTS: tuple[Act, ...] = (
     Act("Measure it", measure),
     Act("Attack it", attack),
     Act("Watch it", watch),
+    Act("A report", report),
     Act("What this means", explain),
 )

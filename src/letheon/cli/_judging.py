@@ -1,5 +1,8 @@
-"""Acts of the demo about judging: choose a method, measure it, attack it, watch it."""
+"""Acts of the demo about judging: choose a method, measure, attack and watch it, report."""
 
+import tempfile
+from importlib.util import find_spec
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -9,19 +12,21 @@ from sklearn.linear_model import LogisticRegression, SGDClassifier
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
 
+from letheon.bench._html import write_report
+from letheon.bench._machine import describe_machine
 from letheon.cli._scene import Scene
 from letheon.convex import InfluenceClassifier
 from letheon.datasets import Requests
-from letheon.evaluation import SAME, evaluate
+from letheon.evaluation import ORDINARY, SAME, Evaluation, evaluate
 from letheon.forest import DaREForestClassifier
-from letheon.measures.attacks import RMIA, FineTuneOnly, KeepsEverything
+from letheon.measures.attacks import RMIA, AttackResult, FineTuneOnly, KeepsEverything
 from letheon.monitor import Calibration, Monitor
 from letheon.monitor import Tolerances as Watched
 from letheon.naive import NaiveUnlearner
 from letheon.select import Candidate, Need, Tolerances, choose
 from letheon.sharded import SISAClassifier
 
-__all__ = ["attack", "choose_method", "measure", "watch"]
+__all__ = ["attack", "choose_method", "measure", "report", "watch"]
 
 ROWS_PER_PATIENT = 3
 TREES = 30
@@ -59,6 +64,7 @@ def choose_method(scene: Scene) -> None:
         "exact method, and tolerate at most 6 points of accuracy below the best ordinary model:"
     )
     scene.quote(comparison.reason)
+    scene.found["comparison"] = comparison
     scene.check(comparison.best is not None, "a method is within the tolerances")
 
 
@@ -77,6 +83,7 @@ def measure(scene: Scene) -> None:
         "forest and against the best ordinary model, both trained on the remaining rows:"
     )
     scene.console.print(found)
+    scene.found["evaluation"] = found
     equal = found.measures[SAME]["effectiveness"].basis == "by proof" and found.equal_digests
     scene.check(bool(equal), "an exact method is equal to its own retrain")
 
@@ -102,6 +109,7 @@ def attack(scene: Scene) -> None:
             suspect, X, y, forget=np.arange(CANARIES), population=population, seed=scene.seed
         )
         scene.quote(f"{name}: {results[0]}")
+        scene.found.setdefault("attacks", {})[name] = results[0]
         verdict = "is found" if lies else "is not found"
         scene.check(results[0].found == lies, f"an attacker's victim, {name}, {verdict}")
     scene.say("Found means: it did not forget. Not found proves nothing.")
@@ -146,6 +154,7 @@ def watch(scene: Scene) -> None:
         "without one nobody sees it. A monitor rehearses removals on copies, estimates after each "
         "request how far the model may be, and retrains before a tolerance is passed:"
     )
+    scene.found["monitor"] = monitor
     readings = [*monitor.history]
     for each in [*readings[:2], readings[-1]] if len(readings) > 2 else readings:
         scene.quote(str(each))
@@ -154,3 +163,59 @@ def watch(scene: Scene) -> None:
         f"{len(readings)} requests, then a retrain. How often such estimates are too low, in "
         "thousands of streams: docs/monitor.md."
     )
+
+
+def report(scene: Scene) -> None:
+    """Write what was found into one page that opens without a network."""
+    comparison, evaluation = scene.found["comparison"], scene.found["evaluation"]
+    page = Path(tempfile.gettempdir()) / "letheon-demo.html"
+    write_report(
+        page,
+        {
+            "title": "Judge, choose and watch: the demo of letheon",
+            "summary": comparison.reason.splitlines(),
+            "machine": describe_machine(),
+            "settings": {"seed": scene.seed, "seeds of each measurement": SEEDS},
+            "table": _properties(evaluation),
+            "tables": [_attack_table(scene.found["attacks"])],
+            "figures": _figures(scene) if find_spec("matplotlib") else [],
+            "notes": list(evaluation.fairness),
+        },
+    )
+    scene.say("All of it, with pictures, in one file; open it in a browser:")
+    scene.quote(str(page))
+    scene.check(page.stat().st_size > 0, "a report is written")
+
+
+def _properties(evaluation: Evaluation) -> dict[str, Any]:
+    both = [evaluation.measures[baseline] for baseline in (SAME, ORDINARY)]
+    rows = [[name, *(measures.get(name) for measures in both)] for name in both[1]]
+    return {
+        "title": f"{evaluation.title}: {evaluation.requests}",
+        "columns": ["measure", f"against the {SAME}", f"against the {ORDINARY}"],
+        "rows": rows,
+    }
+
+
+def _attack_table(attacks: dict[str, AttackResult]) -> dict[str, Any]:
+    rows = [
+        [name, result.measures["AUC"], result.floor["AUC"], "found" if result.found else "-"]
+        for name, result in attacks.items()
+    ]
+    columns = ["model", "AUC of the attack", "floor: a retrain", "did not forget"]
+    return {"title": "An attack on three models", "columns": columns, "rows": rows}
+
+
+def _figures(scene: Scene) -> list[dict[str, Any]]:
+    import matplotlib as mpl
+
+    mpl.use("Agg", force=False)
+    drawn = {
+        "The four properties": scene.found["evaluation"].plot(),
+        "Speed against accuracy": scene.found["comparison"].plot(),
+        "Requests until the retrain": scene.found["monitor"].plot(),
+    }
+    return [
+        {"title": title, "figure": display.figure_, "alt": title}
+        for title, display in drawn.items()
+    ]

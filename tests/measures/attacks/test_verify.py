@@ -96,6 +96,12 @@ def test_keeping_everything_changes_nothing_from_before_to_after() -> None:
     assert measures["backdoor success"].value == measures["backdoor success before"].value
 
 
+def test_patterns_that_nobody_planted_are_asked_for_the_chance() -> None:
+    results = [attacked("keeps", seed) for seed in range(4)]
+    assert mean(results, "chance") < mean(results, "backdoor success before") - 0.3
+    assert mean(results, "deletion confidence") > 0.9
+
+
 def test_says_what_it_does_not_prove() -> None:
     note = attacked("naive").note
     assert "does not reject proves nothing" in note

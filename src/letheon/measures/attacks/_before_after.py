@@ -104,7 +104,7 @@ def degradation_count(
     labels : array-like of shape (n,)
         1 for those who were in and left.
     confidence : float, default=0.95
-        Coverage of the interval, Clopper and Pearson's.
+        Coverage of the interval, Clopper and Pearson's: it takes the people as independent.
 
     Examples
     --------
