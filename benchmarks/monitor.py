@@ -32,6 +32,8 @@ from letheon.parallel import one_thread
 
 RESULTS = Path(__file__).resolve().parent / "results"
 ACCEPTED = pictures.ACCEPTED
+# Tables before this one were looked at while the rule was being made.
+FIRST_SEED = 1000
 # Who watches, which kind of stream, which drift.
 Key = tuple[str, str, str]
 NOTE = (
@@ -137,8 +139,11 @@ def verdicts(totals: Mapping[tuple[str, str], Total]) -> list[Verdict]:
     found = []
     for kind in KINDS:
         t = totals[WATCHERS[0], kind]
-        for what, value in (("stretches", t.missed), ("first breaches", t.first_missed)):
-            reached = f"{value:.2f} % over {t.n_streams} streams"
+        for what, value, n in (
+            ("stretches", t.missed, t.n_stretches),
+            ("first breaches", t.first_missed, t.n_breaching),
+        ):
+            reached = f"{value:.2f} % of {n}, in {t.n_streams} streams"
             found.append(
                 Verdict(f"{kind}: {what} missed", reached, "<= 5 %", bool(value <= ACCEPTED))
             )
@@ -165,13 +170,14 @@ def main(
             "tolerances": TOLERANCES.watched(),
             "rehearsals": calibration(KINDS, n_rehearsals).to_dict(),
             "drifts": DRIFTS,
+            "seeds": f"from {FIRST_SEED}; earlier ones served to make the rule",
         },
         RESULTS / ("monitor-quick" if quick else "monitor"),
     )
     start = time.perf_counter()
     tasks = (
         joblib.delayed(world_records)(seed, streams, requests, n_rehearsals)
-        for seed in range(worlds)
+        for seed in range(FIRST_SEED, FIRST_SEED + worlds)
     )
     records = merged(joblib.Parallel(n_jobs=jobs)(tasks))
     report.settings["minutes"] = round((time.perf_counter() - start) / 60, 1)

@@ -135,9 +135,14 @@ def test_shares_are_shares_of_people() -> None:
     assert Requests(n=7, batch=3).sizes(200) == [3, 3, 1]
 
 
-def test_regression_targets_have_no_classes_to_keep() -> None:
-    X, y = np.arange(12.0)[:, None], np.linspace(0.5, 3.2, 12)
-    assert len(list(Requests(n=11).stream(None, X, y, seed=0))) == 11
+@pytest.mark.parametrize("y", [np.linspace(0.5, 3.2, 30), np.arange(30.0)])
+def test_regression_targets_have_no_classes_to_keep(y: NDArray[Any]) -> None:
+    X = np.arange(30.0)[:, None]
+    assert len(list(Requests(n=29).stream(None, X, y, seed=0))) == 29
+    whole = np.arange(30)
+    assert len(list(Requests(n=29).stream(None, X, whole, seed=0, task="regression"))) == 29
+    with pytest.raises(ValueError, match="every class stay"):
+        list(Requests(n=29).stream(None, X, whole % 3, seed=0))
     with pytest.raises(ValueError, match="labels that repeat"):
         next(Requests(kind="class", n=2).stream(None, X, y, seed=0))
 

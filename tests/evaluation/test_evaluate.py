@@ -6,9 +6,11 @@ from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
+import pandas as pd
 import pytest
 import threadpoolctl
 from rich.console import Console
+from scipy.sparse import csr_array
 from sklearn.datasets import load_breast_cancer, make_regression
 from sklearn.dummy import DummyClassifier
 from sklearn.linear_model import LogisticRegression, SGDClassifier
@@ -17,12 +19,13 @@ from sklearn.tree import DecisionTreeClassifier
 
 import letheon
 from letheon import Evaluation, evaluate
-from letheon.datasets import Dataset, Requests, load
+from letheon.datasets import Dataset, Requests, info, load
 from letheon.evaluation import ORDINARY, SAME
 from letheon.evaluation._linear import linear_rivals, regularised_loss
 from letheon.evaluation._problem import Rows
 from tests.evaluation.stubs import Planted
 
+ABOUT = info("adult")
 RNG = np.random.default_rng(0)
 X = RNG.normal(size=(440, 3))
 Y = (X[:, 0] > 0).astype(int)
@@ -296,3 +299,52 @@ def test_rivals_of_a_linear_model_see_the_rows_as_it_does(rule: str, fit_interce
         )
         assert ours is not None
         assert theirs == pytest.approx(ours, rel=2e-2 if fit_intercept else 1e-5)
+
+
+def test_test_rows_without_ids_belong_to_nobody_who_leaves() -> None:
+    """Neither rows with the number of a person, nor everything when somebody is called -1."""
+    people = np.arange(440) - 1
+    rows = {"X": X, "y": Y, "ids": people, "X_test": TEST[0], "y_test": TEST[1]}
+    data = Dataset(name="d", info=ABOUT, real=False, **rows)
+    found = evaluate(
+        Planted(errors=0.1), data, [[-1, 0, 1, 2]], seeds=1, ordinary=LogisticRegression()
+    )
+    assert found.measures[SAME]["output consistency"].n == len(TEST[1])
+
+
+def test_targets_of_a_regression_are_no_classes() -> None:
+    """Whole numbers that hardly repeat: everybody may leave."""
+    target = np.round(50 * X[:, 0])
+    model = letheon.InfluenceRegressor(l2=0.01, sigma=0.01, if_unproved="downgrade")
+    found = evaluate(model, (X, target), Requests(n=0.5, batch=0.5), seeds=1, test=TEST)
+    assert found.n_people == 220
+
+
+def test_one_seed_has_intervals_over_rows_and_several_have_them_over_seeds() -> None:
+    one = evaluate(Planted(errors=0.1), (X, Y), 2, seeds=1, **SIMPLE)
+    found = one.measures[SAME]["KL consistency"]
+    assert found.low is not None
+    assert found.high is not None
+    assert found.low < 0.9 * found.value < 1.1 * found.value < found.high
+    trials = evaluate(Planted(errors=0.1), (X, Y), 2, seeds=2, **SIMPLE).trials
+    assert trials[0].measures[SAME]["KL consistency"].low is None
+
+
+@pytest.mark.parametrize("kind", ["array", "frame", "sparse"])
+def test_the_same_solvers_race_whatever_the_table_is(kind: str) -> None:
+    rows, labels = cancer()
+    table = {"array": rows, "frame": pd.DataFrame(rows), "sparse": csr_array(rows)}[kind]
+    model = letheon.InfluenceClassifier(l2=0.01)
+    names = [each.name for each in linear_rivals(model, Rows(table, labels, labels))]
+    expected = ["scikit-learn lbfgs", "scikit-learn newton-cholesky"]
+    assert names == (expected[:1] if kind == "sparse" else expected)
+
+
+def test_a_ridge_regression_races_for_the_squared_loss() -> None:
+    """It ends where the unlearner does, so it is the same training."""
+    rows, target = make_regression(200, 5, noise=1.0, random_state=0)
+    model = letheon.InfluenceRegressor(l2=0.1, fit_intercept=False, sigma=1e-3)
+    model.fit(rows, target)
+    (rival,) = linear_rivals(model, Rows(rows, target, np.arange(200)))
+    other = rival.fit(Rows(rows, target, np.arange(200)))
+    assert np.allclose(other.coef_, np.ravel(model.coef_), rtol=1e-5)

@@ -1,5 +1,7 @@
 """Limits: hand-computed cases, the conformal claim in simulation, planted bugs."""
 
+import json
+
 import numpy as np
 import pytest
 from hypothesis import given
@@ -11,7 +13,9 @@ from letheon.monitor._limits import (
     Limit,
     Rehearsal,
     Tally,
+    blended,
     fit_limit,
+    fit_powers,
     score_at_breach,
     scores_of,
 )
@@ -130,6 +134,38 @@ def test_if_every_score_is_blind_the_answer_is_always_retrain() -> None:
     streams = [Rehearsal("uniform", scores, [0, 1], [2.0, 2.0])] * 19
     limit = fit_limit(streams, 1.0, floors=dict.fromkeys(SCORES, 0.01), miss=0.05)
     assert limit.estimate(dict.fromkeys(SCORES, 0.0)) >= 1.0
+
+
+def test_the_blend_finds_the_law_of_the_truth() -> None:
+    """The truth is 0.001 share**2 movement: powers 2 and 1, and nothing of the rest."""
+    rng = np.random.default_rng(0)
+    streams = []
+    for _ in range(30):
+        scores = {name: np.sort(rng.uniform(1, 9, 5)).tolist() for name in SCORES}
+        law = zip(scores["share"], scores["movement"], strict=True)
+        truths = [0.001 * share**2 * movement for share, movement in law]
+        streams.append(Rehearsal("uniform", scores, list(range(5)), truths))
+    floors = dict.fromkeys(SCORES, 1.0)
+    powers = fit_powers(streams, 0.1, floors)
+    assert powers["share"][0] == pytest.approx(2.0)
+    assert powers["movement"][0] == pytest.approx(1.0)
+    assert sum(powers[name][0] for name in powers) == pytest.approx(3.0)
+    limit = fit_limit(streams, 0.1, floors=floors, miss=0.05)
+    assert limit.score == "blend"
+    seen = {**dict.fromkeys(SCORES, 1.0), "share": 2.0, "movement": 3.0}
+    assert limit.estimate(seen) == pytest.approx(limit.factor * 12.0)
+
+
+@given(st.dictionaries(st.sampled_from(SCORES), st.floats(0, 5), min_size=1), st.floats(1, 10))
+def test_the_blend_grows_with_every_score(powers: dict[str, float], more: float) -> None:
+    pairs = {name: (power, 0.5) for name, power in powers.items()}
+    low, high = dict.fromkeys(SCORES, 1.0), dict.fromkeys(SCORES, more)
+    assert 1 <= blended(pairs, low) <= blended(pairs, high)
+
+
+def test_a_limit_survives_json() -> None:
+    limit = Limit("blend", 2.0, 1.0, 0.05, {"share": (1.5, 0.01)})
+    assert Limit.from_dict(json.loads(json.dumps(limit.to_dict()))) == limit
 
 
 def _missed(n_trials: int, *, shift: float = 1.0) -> float:

@@ -20,9 +20,9 @@ LOOSE = Tolerances(effectiveness=10.0, certifiability=1000.0)
 
 
 def watched(people: People = PEOPLE, **settings: Any) -> Monitor:
-    given = {"calibration": QUICK, "retrain_with": people.training, "random_state": 0}
+    given: dict[str, Any] = {"calibration": QUICK, "retrain_with": people.training}
     model = keeper(people)
-    return Monitor(model, people.X_test, people.y_test, **(given | settings))
+    return Monitor(model, people.X_test, people.y_test, random_state=0, **(given | settings))
 
 
 def confidence(model: Any, X: NDArray[Any], y: NDArray[Any]) -> float:

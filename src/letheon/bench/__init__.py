@@ -13,7 +13,7 @@ from letheon.bench._recipes import METHODS
 from letheon.bench._report import write_results
 from letheon.bench._run import read_cells, run
 from letheon.bench._table import Line, lines_of
-from letheon.bench._tables import main_table
+from letheon.bench._tables import brief_table, main_table
 
 __all__ = [
     "DATASETS",
@@ -26,6 +26,7 @@ __all__ = [
     "Published",
     "Spread",
     "Table",
+    "brief_table",
     "cells_of",
     "describe_machine",
     "lines_of",

@@ -71,6 +71,8 @@ class Options:
             "removed": ("1", "10%"),
             "attack_removed": "10%",
             "seeds": 2,
+            "rows": 800,
+            "net_rows": 800,
             "attack_rows": 400,
             "small": True,
         }

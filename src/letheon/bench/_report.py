@@ -6,19 +6,21 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
+from letheon.bench._figures import draw_figures
 from letheon.bench._grid import Options
 from letheon.bench._html import write_report
 from letheon.bench._machine import describe_machine
 from letheon.bench._markdown import Table
-from letheon.bench._published import PUBLISHED, Spread
+from letheon.bench._published import PUBLISHED
 from letheon.bench._recipes import DELTA, EPSILON, RECIPES
-from letheon.bench._table import BASELINES, Line, lines_of
-from letheon.bench._tables import main_table, report_tables
+from letheon.bench._table import lines_of
+from letheon.bench._tables import brief_table, main_table, report_tables
 
 __all__ = ["write_results"]
 
 Record = dict[str, Any]
 _TITLE = "Benchmark of all methods: measured beside published"
+_ENDS = ("value", "low", "high")
 _ORDINARY = {
     "linear": "logistic regression of scikit-learn, C = 1",
     "forest": "random forest of scikit-learn, as many trees, no limit of depth",
@@ -33,6 +35,7 @@ def write_results(
     *,
     seconds: float | None = None,
     figures: bool = True,
+    picture: bool = False,
 ) -> list[Path]:
     """Write ``file.md``, ``file.json`` and ``file.html``, which opens without a network.
 
@@ -48,15 +51,23 @@ def write_results(
         How long the run took.
     figures : bool, default=True
         Whether the page has pictures; they need matplotlib.
+    picture : bool, default=False
+        Also write the first of them as ``file.png``.
 
     Returns
     -------
     list of Path
-        The three files.
+        The files.
     """
     base = Path(file)
     base.parent.mkdir(parents=True, exist_ok=True)
-    main, others = main_table(records), report_tables(records, options)
+    main, others = (
+        main_table(records),
+        [
+            brief_table(records),
+            *report_tables(records, options),
+        ],
+    )
     settings, machine = _settings(records, options, seconds), _machine(records)
     content = {
         "title": _TITLE,
@@ -65,18 +76,21 @@ def write_results(
         "options": options.to_dict(),
         "lines": [asdict(line) for line in lines_of(records)],
         "published": [asdict(line) for line in PUBLISHED],
-        "cells": [_compact(record) for record in records],
     }
     written = [base.with_suffix(suffix) for suffix in (".md", ".json", ".html")]
     written[0].write_text("\n".join(_markdown(main, others, settings, machine)) + "\n", "utf-8")
-    written[1].write_text(json.dumps(content, indent=1) + "\n", encoding="utf-8")
+    written[1].write_text(_json(content, records), encoding="utf-8")
+    drawn = draw_figures(records) if figures else []
+    if picture and drawn:
+        written.append(base.with_suffix(".png"))
+        drawn[0]["figure"].savefig(written[-1], dpi=110)
     write_report(
         written[2],
         {
             "title": _TITLE,
             "summary": _summary(records),
             "table": main,
-            "figures": _figures(records) if figures else [],
+            "figures": drawn,
             "tables": others,
             "notes": _notes(records),
             "settings": settings,
@@ -148,60 +162,34 @@ def _notes(records: Sequence[Record]) -> list[str]:
     return [*notes, *(f"Warning in some cells: {text}" for text in sorted(heard)[:20])]
 
 
+def _json(content: dict[str, Any], records: Sequence[Record]) -> str:
+    """Return everything as JSON, one line for each cell."""
+    cells = ",\n".join(json.dumps(_compact(record)) for record in records)
+    head = json.dumps(content, indent=1).removesuffix("\n}")
+    return f'{head},\n "cells": [\n{cells}\n]\n}}\n'
+
+
 def _compact(record: Record) -> Record:
-    """Return a cell without its trials, which would make the file large."""
-    found = {name: value for name, value in record.items() if name not in ("machine", "format")}
-    if found["evaluation"] is not None:
-        kept = {name: value for name, value in found["evaluation"].items() if name != "trials"}
-        found["evaluation"] = kept
-    return found
-
-
-def _figures(records: Sequence[Record]) -> list[dict[str, Any]]:
-    """Return the pictures; without matplotlib there are none."""
-    try:
-        from matplotlib.figure import Figure
-    except ImportError:
-        return []
-    from letheon.plot import ParetoDisplay
-
-    found = []
-    for baseline in BASELINES:
-        lines = [line for line in lines_of(records) if line.baseline == baseline]
-        if not lines:
-            continue
-        figure = Figure(figsize=(9.5, 6.2), layout="constrained")
-        ParetoDisplay({_name(line): _measures(line) for line in lines}).plot(figure.subplots())
-        note = "Means over data sets, the least number of people; bars reach from least to largest."
-        title = f"Efficiency and effectiveness against the {baseline}"
-        found.append({"figure": figure, "title": title, "alt": title, "note": note})
-    return found
-
-
-def _name(line: Line) -> str:
-    return f"{line.method} ({line.family}), {line.setting}"
-
-
-def _measures(line: Line) -> dict[str, Any]:
-    points = Spread(*(value / 100 for value in line.effectiveness))
-    return {
-        "efficiency": _ranged("efficiency", line.efficiency, len(line.datasets), "higher", "x"),
-        "effectiveness": _ranged("effectiveness", points, len(line.datasets), "lower", ""),
+    """Return a cell without its trials: settings, and of every measure value, low and high."""
+    found = {
+        name: record.get(name)
+        for name in ("cell", "data", "setting", "device", "error", "warnings", "seconds")
     }
+    found["attacks"] = [
+        {
+            **{name: attack.get(name) for name in ("attack", "about", "n_models")},
+            **{name: _numbers(attack[name]) for name in ("measures", "floor")},
+        }
+        for attack in record["attacks"]
+    ]
+    whole = record["evaluation"]
+    if whole is not None:
+        found |= {name: _numbers(whole[name]) for name in ("floor", "seconds", "scores")}
+        found["measures"] = {name: _numbers(each) for name, each in whole["measures"].items()}
+        kept = ("storage", "guarantee", "baselines", "equal_digests", "strength", "work")
+        found |= {name: whole[name] for name in kept if name in whole}
+    return found
 
 
-def _ranged(name: str, spread: Spread, n: int, better: Any, unit: str) -> Any:
-    """Return a mean whose ends are those of the range over data sets, no interval."""
-    from letheon.measures import Measure
-
-    return Measure(
-        name=name,
-        value=spread.mean,
-        low=spread.low,
-        high=spread.high,
-        n=n,
-        better=better,
-        basis="measured",
-        unit=unit,
-        note="ends: least and largest over data sets",
-    )
+def _numbers(measures: dict[str, Any]) -> dict[str, list[Any]]:
+    return {name: [each[end] for end in _ENDS] for name, each in measures.items()}

@@ -8,6 +8,7 @@ from typing import Annotated, Literal
 
 import typer
 
+from letheon.cli._bench import bench
 from letheon.cli._help import PlainCommand, PlainGroup
 from letheon.cli._words import whole_number, whole_numbers
 
@@ -170,3 +171,7 @@ def datasets(
         show_datasets(folder)
     else:
         show_dataset(name, folder)
+
+
+# A file of its own: it has more options than the others together.
+app.command(cls=PlainCommand)(bench)

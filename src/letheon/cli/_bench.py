@@ -1,5 +1,6 @@
 """`letheon bench`: all methods on the survey's data sets, beside the published numbers."""
 
+import os
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
@@ -79,9 +80,14 @@ def bench(
         str, typer.Option(metavar="DEVICE", help="Where nets are trained, such as cuda.")
     ] = "cpu",
     jobs: Annotated[
-        int,
-        typer.Option(metavar="N", parser=whole_number(1), help="Experiments at once."),
-    ] = 1,
+        int | None,
+        typer.Option(
+            metavar="N",
+            parser=whole_number(1),
+            help="Experiments at once, each on one core.",
+            show_default="2 where there are two cores",
+        ),
+    ] = None,
     out: Annotated[
         Path, typer.Option(metavar="DIR", file_okay=False, help="Where results are written.")
     ] = Path("letheon-bench"),
@@ -107,7 +113,7 @@ def bench(
         only=only,
         device=device,
     )
-    if not _run(options, out, resume=resume, jobs=jobs):
+    if not _run(options, out, resume=resume, jobs=jobs or min(2, os.cpu_count() or 1)):
         raise typer.Exit(1)
 
 
@@ -182,7 +188,7 @@ def _run(options: "Options", out: Path, *, resume: bool, jobs: int) -> bool:
     """Run, write and show; return whether every experiment went well."""
     import time
 
-    from letheon.bench import main_table, run, write_results
+    from letheon.bench import brief_table, run, write_results
     from letheon.cli._console import PlainConsole, show_table
 
     begin = time.perf_counter()
@@ -190,7 +196,7 @@ def _run(options: "Options", out: Path, *, resume: bool, jobs: int) -> bool:
     seconds = time.perf_counter() - begin
     files = write_results(records, options, out / "report", seconds=seconds)
     console = PlainConsole()
-    show_table(console, _shown(main_table(records)))
+    show_table(console, _shown(brief_table(records)))
     failed = sum(record["error"] is not None for record in records)
     console.print(f"{len(records):,} experiments in {seconds:,.0f} s, {failed:,} failed.")
     for file in files:
@@ -208,27 +214,26 @@ def _say(done: int, total: int, record: dict[str, Any]) -> None:
     typer.echo(said, err=True)
 
 
-_SHOWN = (
-    "method", "setting", "against", "people", "efficiency: g. mean",
-    "effectiveness: worst, points", "consistency: g. mean %", "certificate: claim",
-)  # fmt: skip
+_SHORT = 16
 
 
 def _shown(table: Any) -> "Table":
-    """Return the columns of the main table that fit a terminal; brackets hold published numbers."""
+    """Return the table in short; brackets hold published numbers."""
     from rich.box import SIMPLE_HEAD
     from rich.markup import escape
     from rich.table import Table
 
     shown = Table(box=SIMPLE_HEAD, pad_edge=False, collapse_padding=True)
-    for name in _SHOWN:
-        shown.add_column(name.rpartition(": ")[0] or name, no_wrap=True)
-    for row in table.to_dict()["rows"]:
-        shown.add_row(*(escape(_text(row[name])) for name in _SHOWN))
+    for name in table.columns:
+        shown.add_column(name, no_wrap=True)
+    for row in table.rows:
+        shown.add_row(*(escape(_text(cell)) for cell in row))
     return shown
 
 
 def _text(cell: Any) -> str:
-    if isinstance(cell, dict):
-        return f"{cell['value']} [{cell['published']}]"
-    return "-" if cell is None else str(cell)
+    """Return a cell in a few letters: formulas and sentences stand in the report."""
+    if not isinstance(cell, dict):
+        return "-" if cell is None else str(cell)
+    published = str(cell["published"])
+    return f"{cell['value']} [{published}]" if len(published) <= _SHORT else str(cell["value"])

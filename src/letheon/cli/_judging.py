@@ -140,7 +140,7 @@ def watch(scene: Scene) -> None:
         drifting.fit(rows[0], rows[1], ids=rows[2]),
         X[test],
         y[test],
-        tolerances=Watched(effectiveness=0.04, certifiability=10.0),
+        tolerances=Watched(effectiveness=0.04, certifiability=25.0),
         retrain_with=rows,
         calibration=Calibration(kinds=("uniform",), n_requests=15, n_looks=5, horizon=0.25),
         random_state=scene.seed,

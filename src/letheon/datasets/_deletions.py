@@ -6,7 +6,9 @@ from typing import Any, Literal, get_args
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
+from sklearn.base import is_regressor
 
+from letheon.guarantee import Task
 from letheon.rows import present_table
 
 __all__ = ["Requests"]
@@ -18,6 +20,7 @@ People = NDArray[np.int64]
 # Nobody is asked to leave who would take the last but so many people of a class with them: a model
 # of one class cannot be fitted, and no comparison would be left.
 _KEPT_PER_CLASS = 2
+_MOST_CLASSES = 20
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -93,7 +96,14 @@ class Requests:
         return [batch] * whole + ([rest] if rest else [])
 
     def stream(
-        self, model: Any, X: Any, y: ArrayLike, ids: ArrayLike | None = None, *, seed: int = 0
+        self,
+        model: Any,
+        X: Any,
+        y: ArrayLike,
+        ids: ArrayLike | None = None,
+        *,
+        seed: int = 0,
+        task: Task | None = None,
     ) -> Iterator[NDArray[Any]]:
         """Yield the ids of one request after the other.
 
@@ -108,13 +118,17 @@ class Requests:
             Whose row each is; default ``0..n-1``.
         seed : int, default=0
             Seed of everything random.
+        task : {"classification", "regression"}, optional
+            Whether `y` holds classes, of which two people each stay. By default what the model
+            is; without a model, numbers with fractions or more than 20 values are no classes.
 
         Yields
         ------
         ndarray
             Ids of the people who leave next; nobody twice.
         """
-        pool = _Pool(X, np.asarray(y), ids, np.random.default_rng(seed))
+        labels = np.asarray(y)
+        pool = _Pool(X, labels, ids, np.random.default_rng(seed), task or _task(model, labels))
         rank = _RANKS[self.kind](self, pool)
         for size in self.sizes(len(pool.people)):
             chosen = pool.first(rank(model), size)
@@ -125,7 +139,9 @@ class Requests:
 class _Pool:
     """People still there, their rows, and how many of each class would be left."""
 
-    def __init__(self, X: Any, y: NDArray[Any], ids: ArrayLike | None, rng: Any) -> None:
+    def __init__(
+        self, X: Any, y: NDArray[Any], ids: ArrayLike | None, rng: Any, task: Task
+    ) -> None:
         # Images have more dimensions than a table, and need nothing done to them.
         self.X = X if getattr(X, "ndim", 2) > 2 else present_table(X)
         self.y, self.rng = y, rng
@@ -135,17 +151,15 @@ class _Pool:
         self.people, self.owner = np.unique(owners, return_inverse=True)
         self.rows_of = np.bincount(self.owner, minlength=len(self.people))
         self.here = np.ones(len(self.people), dtype=bool)
-        self._count_classes()
+        self._count_classes(task)
 
-    def _count_classes(self) -> None:
-        """Note which classes each person has; a target with many values has no classes."""
-        labels, codes = np.unique(self.y, return_inverse=True)
-        is_continuous = self.y.dtype.kind == "f" and (self.y != np.round(self.y)).any()
-        self.labels = labels
-        if is_continuous or len(labels) > len(self.people) // _KEPT_PER_CLASS:
+    def _count_classes(self, task: Task) -> None:
+        """Note which classes each person has; the target of a regression has none."""
+        self.labels, codes = np.unique(self.y, return_inverse=True)
+        if task == "regression":
             self.has = np.zeros((len(self.people), 0), dtype=bool)
             return
-        self.has = np.zeros((len(self.people), len(labels)), dtype=bool)
+        self.has = np.zeros((len(self.people), len(self.labels)), dtype=bool)
         self.has[self.owner, codes] = True
 
     def first(self, order: People, size: int) -> People:
@@ -179,6 +193,17 @@ class _Pool:
         worst = np.zeros(len(self.people))
         np.maximum.at(worst, self.owner[rows], _wrongness(model, X, y))
         return worst
+
+
+def _task(model: Any, y: NDArray[Any]) -> Task:
+    if hasattr(model, "classes_"):
+        return "classification"
+    if model is not None and hasattr(model, "get_params") and is_regressor(model):
+        return "regression"
+    is_number = y.dtype.kind == "f"
+    has_fractions = is_number and bool((y != np.round(y)).any())
+    is_many = is_number and len(np.unique(y)) > _MOST_CLASSES
+    return "regression" if has_fractions or is_many else "classification"
 
 
 def _taken(X: Any, rows: NDArray[np.int64]) -> Any:

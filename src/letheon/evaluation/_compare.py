@@ -1,5 +1,6 @@
 """Two models side by side: the survey's measures after the last request."""
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -41,7 +42,7 @@ def compare(
     found = [
         _effectiveness(problem, model, rival, test, with_intervals),
         _score_lost(problem, model, rival, test),
-        *_consistency(problem, model, rival, test),
+        *_consistency(problem, model, rival, test, with_intervals),
         _certifiability(problem, model, rival, forgotten, with_intervals),
     ]
     return {measure.name: measure for measure in found}
@@ -89,14 +90,16 @@ def _certifiability(
     )
 
 
-def _consistency(problem: Problem, model: Any, rival: Any, test: Rows) -> list[Measure]:
+def _consistency(
+    problem: Problem, model: Any, rival: Any, test: Rows, with_intervals: bool
+) -> list[Measure]:
     ours, theirs = np.asarray(model.predict(test.X)), np.asarray(rival.predict(test.X))
     if problem.is_regression:
         found = [prediction_gap(ours, theirs)]
     else:
         found = [output_consistency(ours, theirs)]
         if hasattr(model, "predict_proba") and hasattr(rival, "predict_proba"):
-            found.append(_divergence(model, rival, test))
+            found.append(_divergence(model, rival, test, with_intervals))
     if type(model) is type(rival) and hasattr(model, "coef_"):
         pair = _parameters(model), _parameters(rival)
         # A class that only one of them has lost changes the number of parameters.
@@ -105,15 +108,16 @@ def _consistency(problem: Problem, model: Any, rival: Any, test: Rows) -> list[M
     return found
 
 
-def _divergence(model: Any, rival: Any, test: Rows) -> Measure:
-    return kl_consistency(
+def _divergence(model: Any, rival: Any, test: Rows, with_intervals: bool) -> Measure:
+    found = kl_consistency(
         model.predict_proba(test.X),
         rival.predict_proba(test.X),
         classes_unlearned=model.classes_,
         classes_naive=rival.classes_,
         floor=KL_FLOOR,
-        n_resamples=1,
+        n_resamples=_RESAMPLES if with_intervals else 1,
     )
+    return found if with_intervals else replace(found, low=None, high=None)
 
 
 def _parameters(model: Any) -> list[NDArray[Any]]:

@@ -16,6 +16,7 @@ from letheon.evaluation._progress import Progress, progress_bar
 from letheon.evaluation._summary import summary
 from letheon.evaluation._trial import Contest, run_trial
 from letheon.evaluation._warm_up import warm_up
+from letheon.guarantee import Task
 from letheon.measures.attacks import ALL as ATTACKS
 from letheon.measures.attacks import AttackResult
 from letheon.parallel import one_thread
@@ -170,7 +171,8 @@ def _requests(
 
 def _drawn(requests: Requests, problem: Problem, model: Any, seed: int) -> Iterable[NDArray[Any]]:
     train = problem.train
-    return requests.stream(model, train.X, train.y, train.ids, seed=seed)
+    task: Task = "regression" if problem.is_regression else "classification"
+    return requests.stream(model, train.X, train.y, train.ids, seed=seed, task=task)
 
 
 def _attack(attack: Any) -> Any:

@@ -1,7 +1,7 @@
 """The rows of an evaluation: to train on, to test on, and whose they are."""
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -19,18 +19,25 @@ _TEST_SHARE = 0.25
 
 @dataclass(frozen=True)
 class Rows:
-    """Rows with their labels and owners."""
+    """Rows with their labels and owners.
+
+    Rows of which nobody said whose they are (`owned` is False) have their numbers as ids: nobody
+    who is forgotten owns one of them.
+    """
 
     X: Any
     y: NDArray[Any]
     ids: NDArray[Any]
+    owned: bool = True
 
     def at(self, where: NDArray[Any]) -> "Rows":
         """Return some of the rows, in the order they have."""
-        return Rows(taken(self.X, where), self.y[where], self.ids[where])
+        return Rows(taken(self.X, where), self.y[where], self.ids[where], self.owned)
 
     def without(self, people: NDArray[Any]) -> "Rows":
         """Return the rows of everybody else."""
+        if not self.owned:
+            return self
         return self.at(np.flatnonzero(~np.isin(self.ids, people)))
 
     def of(self, people: NDArray[Any]) -> "Rows":
@@ -68,7 +75,7 @@ class Problem:
             metric = r2_score if is_regression else accuracy
         name, train, given = _read(data)
         if test is not None and not isinstance(test, float):
-            given = _rows("test", *test) if isinstance(test, tuple | list) else _refuse_test(test)
+            given = _test_rows(*test) if isinstance(test, tuple | list) else _refuse_test(test)
         if given is None:
             train, given = _split(train, _TEST_SHARE if test is None else test, seed)
         # People may stand on both sides: they also leave the test rows when they are forgotten.
@@ -116,7 +123,7 @@ def _read(data: Any) -> tuple[str, Rows, Rows | None]:
     if isinstance(data, Dataset):
         test = None
         if data.X_test is not None:
-            test = _rows(data.name, data.X_test, data.y_test, data.test_ids)
+            test = _test_rows(data.X_test, data.y_test, data.test_ids)
         return data.name, _rows(data.name, data.X, data.y, data.ids), test
     if isinstance(data, tuple | list) and len(data) in (2, 3):
         return "data", _rows("data", *data), None
@@ -128,16 +135,19 @@ def _read(data: Any) -> tuple[str, Rows, Rows | None]:
 def _rows(what: str, X: Any, y: Any, ids: Any = None) -> Rows:
     if X is None or y is None:
         raise ValueError(f"{what}: both X and y are needed")
+    X = np.asarray(X) if isinstance(X, list | tuple) else X
     labels = np.asarray(y)
     if X.shape[0] != len(labels):
         raise ValueError(f"{what} has {X.shape[0]} rows in X and {len(labels)} labels")
-    # Rows of a test set without ids belong to nobody who could be forgotten.
     owners = np.arange(len(labels)) if ids is None else np.asarray(ids)
-    if ids is None and what == "test":
-        owners = np.full(len(labels), -1)
     if len(owners) != len(labels):
         raise ValueError(f"{what} has {len(owners)} ids for {len(labels)} rows")
     return Rows(X, labels, owners)
+
+
+def _test_rows(X: Any, y: Any, ids: Any = None) -> Rows:
+    """Return test rows; without ids nobody who is forgotten is among them."""
+    return replace(_rows("test", X, y, ids), owned=ids is not None)
 
 
 def _refuse_test(test: Any) -> Rows:

@@ -6,12 +6,14 @@ survey's ``c SAPE`` and ``e |...|`` do. The factor is chosen so that on rehearse
 estimate reaches the tolerance no later than the truth does, but for a share `miss` of them.
 """
 
+import math
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any, NamedTuple, Self
 
 import numpy as np
 from numpy.typing import NDArray
+from scipy.optimize import nnls
 
 from letheon.measures import sape
 
@@ -20,6 +22,10 @@ __all__ = ["SCORES", "Limit", "Rehearsal", "Tally", "fit_limit", "scores_of"]
 # The survey's own score, how far single outputs moved, how many rows left, and how much the model
 # was wrong about them.
 SCORES = ("metric", "movement", "share", "weight", "doubt")
+# A product of powers of these, learned from the rehearsals.
+BLEND = "blend"
+# Truths below this share of the tolerance are all the same to the blend.
+_NEGLIGIBLE = 0.01
 
 
 class Rehearsal(NamedTuple):
@@ -82,7 +88,7 @@ class Limit:
 
     Attributes
     ----------
-    score : {"metric", "movement", "share", "weight", "doubt"}
+    score : {"metric", "movement", "share", "weight", "doubt", "blend"}
         The score in use: the one that lets stretches between retrains be longest.
     factor : float
         The survey's c or e.
@@ -92,16 +98,24 @@ class Limit:
     miss : float
         Share of streams, exchangeable with the rehearsed ones, in which the tolerance may be
         passed before the estimate says so. 1 if nothing was rehearsed.
+    powers : dict of str to (float, float)
+        Of the blend: power and floor of each score in it.
     """
 
     score: str
     factor: float
     floor: float
     miss: float
+    powers: dict[str, tuple[float, float]] = field(default_factory=dict)
 
     def estimate(self, scores: Mapping[str, float]) -> float:
         """Return the upper estimate of the property."""
-        return self.factor * max(scores[self.score], self.floor)
+        return self.factor * self._seen(scores)
+
+    def _seen(self, scores: Mapping[str, float]) -> float:
+        if self.score == BLEND:
+            return blended(self.powers, scores)
+        return max(scores[self.score], self.floor)
 
     def raised(self, truth: float, scores: Mapping[str, float]) -> Self:
         """Return the limit after a retrain showed the truth: a running maximum.
@@ -109,12 +123,18 @@ class Limit:
         ``c = truth / score``, the ratio of what the proxy should have said to what it said. A
         truth of 0 over a score of 0 keeps the factor, and so does a smaller ratio.
         """
-        ratio = truth / max(scores[self.score], self.floor)
+        ratio = truth / self._seen(scores)
         return replace(self, factor=max(self.factor, ratio))
 
     def to_dict(self) -> dict[str, Any]:
         """Return plain values, ready for JSON."""
         return asdict(self)
+
+    @classmethod
+    def from_dict(cls, values: Mapping[str, Any]) -> Self:
+        """Return the limit that `to_dict` described; JSON knows no tuples."""
+        powers = {name: (pair[0], pair[1]) for name, pair in values["powers"].items()}
+        return cls(**{**values, "powers": powers})
 
 
 def score_at_breach(rehearsal: Rehearsal, score: str, tolerance: float) -> float:
@@ -132,6 +152,31 @@ def score_at_breach(rehearsal: Rehearsal, score: str, tolerance: float) -> float
     return values[-1]
 
 
+def blended(powers: Mapping[str, tuple[float, float]], scores: Mapping[str, float]) -> float:
+    """Return the product of ``(score / floor) ** power``, at least 1."""
+    parts = ((max(scores[n], floor) / floor) ** power for n, (power, floor) in powers.items())
+    return float(math.prod(parts))
+
+
+def fit_powers(
+    rehearsals: Sequence[Rehearsal], tolerance: float, floors: Mapping[str, float]
+) -> dict[str, tuple[float, float]]:
+    """Return the powers of the blend that follows the truth best at all looks.
+
+    Least squares of the logarithm, with powers that are not negative: the blend grows with every
+    score, so it is as monotone within a stretch as they are.
+    """
+    least = _NEGLIGIBLE * tolerance
+    lines, target = [], []
+    for rehearsal in rehearsals:
+        for look, truth in zip(rehearsal.looks, rehearsal.truths, strict=True):
+            seen = [max(rehearsal.scores[n][look], floors[n]) / floors[n] for n in SCORES]
+            lines.append([1.0, *np.log(seen)])
+            target.append(math.log(max(truth, least) / least))
+    powers, _ = nnls(np.array(lines), np.array(target))
+    return {n: (float(p), floors[n]) for n, p in zip(SCORES, powers[1:], strict=True) if p > 0}
+
+
 def fit_limit(
     rehearsals: Sequence[Rehearsal], tolerance: float, *, floors: Mapping[str, float], miss: float
 ) -> Limit:
@@ -142,15 +187,33 @@ def fit_limit(
     (conformal prediction). k is the largest with ``k <= miss (R + 1)``, at least 1; the smallest
     threshold of all kinds counts. So the claim holds for each kind and for any mixture.
     """
+    powers, floors = fit_powers(rehearsals, tolerance, floors), {**floors, BLEND: 1.0}
+    streams = [_with_blend(rehearsal, powers) for rehearsal in rehearsals]
     candidates = []
-    for score in SCORES:
-        threshold = max(_threshold(rehearsals, score, tolerance, miss), floors[score])
+    for score in (*SCORES, BLEND):
+        threshold = max(_threshold(streams, score, tolerance, miss), floors[score])
         is_blind = threshold <= floors[score]
-        length = 0.0 if is_blind else _mean_stretch(rehearsals, score, threshold)
+        length = 0.0 if is_blind else _mean_stretch(streams, score, threshold)
         candidates.append((length, score, threshold))
     _, score, threshold = max(candidates)
-    fewest = min(len(group) for group in _by_kind(rehearsals).values())
-    return Limit(score, tolerance / threshold, floors[score], max(miss, 1 / (fewest + 1)))
+    fewest = min(len(group) for group in _by_kind(streams).values())
+    return Limit(
+        score=score,
+        factor=tolerance / threshold,
+        floor=floors[score],
+        miss=max(miss, 1 / (fewest + 1)),
+        powers=powers if score == BLEND else {},
+    )
+
+
+def _with_blend(rehearsal: Rehearsal, powers: Mapping[str, tuple[float, float]]) -> Rehearsal:
+    """Return the rehearsal with the blend among its scores."""
+    n_requests = len(rehearsal.scores[SCORES[0]])
+    blend = [
+        blended(powers, {name: rehearsal.scores[name][at] for name in SCORES})
+        for at in range(n_requests)
+    ]
+    return rehearsal._replace(scores={**rehearsal.scores, BLEND: blend})
 
 
 def _threshold(rehearsals: Sequence[Rehearsal], score: str, tolerance: float, miss: float) -> float:

@@ -529,7 +529,7 @@ def _restored(
         calibration=found and Calibration(**{**found, "kinds": tuple(found["kinds"])}),
         hold_forgotten_until_retrain=record["hold_forgotten_until_retrain"],
         history=History([Reading.from_dict(values) for values in record["history"]]),
-        limits={name: Limit(**values) for name, values in record["limits"].items()},
+        limits={name: Limit.from_dict(values) for name, values in record["limits"].items()},
         _folder=place,
         _seed=int(record["seed"]),
         _judge=judge,

@@ -1,0 +1,62 @@
+"""All seven methods and naive retraining on the survey's data sets, beside the published numbers.
+
+Run ``LETHEON_DATA=... python benchmarks/survey.py`` (under 40 minutes on two cores) or, for a first
+look at data that ship with scikit-learn, ``python benchmarks/survey.py --quick`` (under three
+minutes). It is ``letheon bench`` with its results in ``benchmarks/results``. Cells are kept in
+``build/survey``, so that a run that was stopped goes on with ``--resume``; nets that were run
+elsewhere (``letheon bench --only deep --device cuda``) may be put there too.
+"""
+
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import typer
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # run as a script, not a module
+
+from letheon.bench import (
+    DATASETS,
+    Options,
+    brief_table,
+    run,
+    write_results,
+)
+from letheon.datasets import present
+
+ROOT = Path(__file__).resolve().parents[1]
+RESULTS = ROOT / "benchmarks" / "results"
+
+
+def say(done: int, total: int, record: dict[str, Any]) -> None:
+    cell, error = record["cell"], record["error"]
+    words = (cell[name] for name in ("dataset", "method", "family", "setting", "removed", "kind"))
+    outcome = f"{record['seconds']:.1f} s" if error is None else f"FAILED {error['text']}"
+    print(f"{done}/{total} {', '.join(words)}: {outcome}", flush=True)
+
+
+def main(
+    quick: bool = typer.Option(False, help="Small sizes: indicative only."),
+    resume: bool = typer.Option(False, help="Go on where a run was stopped."),
+    jobs: int = typer.Option(2, help="Experiments at once, each on one core."),
+) -> None:
+    """Run the benchmark; exit with 1 when an experiment failed."""
+    name = "survey_quick" if quick else "survey"
+    there = tuple(name for name in DATASETS if present(name))
+    options = Options.quick() if quick or not there else Options(datasets=there)
+    if not there and not quick:
+        print("no files in LETHEON_DATA: data that ship with scikit-learn are used")
+        name = "survey_quick"
+    begin = time.perf_counter()
+    records = run(options, ROOT / "build" / name, resume=resume, jobs=jobs, progress=say)
+    seconds = time.perf_counter() - begin
+    write_results(records, options, RESULTS / name, seconds=seconds, picture=True)
+    print("", *brief_table(records).lines(), sep="\n")
+    failed = sum(record["error"] is not None for record in records)
+    print(f"\n{len(records)} experiments, {failed} failed; {seconds:.0f} s")
+    raise typer.Exit(1 if failed else 0)
+
+
+if __name__ == "__main__":
+    typer.run(main)
