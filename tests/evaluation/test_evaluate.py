@@ -11,6 +11,7 @@ import pytest
 import threadpoolctl
 from rich.console import Console
 from scipy.sparse import csr_array
+from sklearn.base import BaseEstimator, ClassifierMixin
 from sklearn.datasets import load_breast_cancer, make_regression
 from sklearn.dummy import DummyClassifier
 from sklearn.linear_model import LogisticRegression, SGDClassifier
@@ -304,7 +305,7 @@ def test_rivals_of_a_linear_model_see_the_rows_as_it_does(rule: str, fit_interce
 def test_test_rows_without_ids_belong_to_nobody_who_leaves() -> None:
     """Neither rows with the number of a person, nor everything when somebody is called -1."""
     people = np.arange(440) - 1
-    rows = {"X": X, "y": Y, "ids": people, "X_test": TEST[0], "y_test": TEST[1]}
+    rows: dict[str, Any] = {"X": X, "y": Y, "ids": people, "X_test": TEST[0], "y_test": TEST[1]}
     data = Dataset(name="d", info=ABOUT, real=False, **rows)
     found = evaluate(
         Planted(errors=0.1), data, [[-1, 0, 1, 2]], seeds=1, ordinary=LogisticRegression()
@@ -348,3 +349,40 @@ def test_a_ridge_regression_races_for_the_squared_loss() -> None:
     (rival,) = linear_rivals(model, Rows(rows, target, np.arange(200)))
     other = rival.fit(Rows(rows, target, np.arange(200)))
     assert np.allclose(other.coef_, np.ravel(model.coef_), rtol=1e-5)
+
+
+def test_intervals_hold_the_error_of_the_test_rows() -> None:
+    """Models without randomness agree in all seeds; the truth is still only known by test rows.
+
+    Other test rows are drawn; the interval of the score lost holds the loss on all of them, 0.05,
+    about as often as it says. Over seeds alone there would be no interval at all.
+    """
+    rng = np.random.default_rng(1)
+    hits = 0
+    for _ in range(60):
+        rows = rng.normal(size=(80, 3))
+        truth = (rows[:, 0] > 0).astype(int)
+        wrong = rng.random(80) < 0.05
+        found = evaluate(
+            Planted(), (X, Y), 1, seeds=2, test=(rows, truth ^ wrong), ordinary=Constant(wrong)
+        )
+        lost = found.measures[ORDINARY]["score lost"]
+        assert lost.low is not None
+        assert lost.high is not None
+        hits += lost.low <= 0.05 <= lost.high
+    assert hits >= 53  # 57 of 60 on average; fewer than 53 by chance in 1 of 100
+
+
+class Constant(ClassifierMixin, BaseEstimator):
+    """An ordinary model that is right on every test row, the turned ones too."""
+
+    def __init__(self, wrong: Any) -> None:
+        self.wrong = wrong
+
+    def fit(self, X: Any, y: Any) -> "Constant":
+        self.classes_ = np.unique(y)
+        return self
+
+    def predict(self, X: Any) -> Any:
+        labels = (X[:, 0] > 0).astype(int)
+        return labels ^ self.wrong if len(labels) == len(self.wrong) else labels

@@ -13,6 +13,7 @@ from letheon import InfluenceClassifier, state
 from letheon.exceptions import UnknownIdError
 from letheon.measures import sape
 from letheon.monitor import Calibration, History, Limit, Monitor, Reading, Tolerances
+from letheon.monitor._saved import record_of
 from tests.monitor.drifters import QUICK, People, exact, keeper, make_people, regression
 
 PEOPLE = make_people()
@@ -196,7 +197,7 @@ def test_what_is_kept_of_a_forgotten_person(holds: bool) -> None:
     )
     monitor.forget([1_000_010])
     rows = {"test": monitor._panel.rows, "rows": monitor._rows, "gone": monitor._gone}
-    saved = state.encode([monitor.model, rows]) + repr(monitor._record()).encode()
+    saved = state.encode([monitor.model, rows]) + repr(record_of(monitor)).encode()
     assert (np.float64(1234.5678).tobytes() in saved) is holds
     assert (np.int64(1_000_010).tobytes() in saved) is holds
 

@@ -19,6 +19,7 @@ from letheon.exceptions import (
     UntrustedClassError,
 )
 from letheon.monitor import Monitor, Tolerances
+from letheon.monitor._saved import record_of
 from letheon.monitor._store import MANIFEST, Folder
 from tests.monitor.drifters import QUICK, Keeper, keeper, make_people
 from tests.monitor.kills import PERSON
@@ -61,7 +62,7 @@ def test_everything_comes_back(tmp_path: Path) -> None:
     monitor.forget([3, 4])
     again = loaded(tmp_path)
     assert again.model.digest() == monitor.model.digest()
-    assert again._record() == monitor._record()
+    assert record_of(again) == record_of(monitor)
     assert again.history == monitor.history
 
 

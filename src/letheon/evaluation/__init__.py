@@ -7,6 +7,7 @@ seeds, and returns an `Evaluation`.
 from letheon.evaluation._baselines import ORDINARY, SAME
 from letheon.evaluation._evaluate import evaluate
 from letheon.evaluation._evaluation import Evaluation
+from letheon.evaluation._problem import Problem, Rows
 from letheon.evaluation._trial import Trial
 
-__all__ = ["ORDINARY", "SAME", "Evaluation", "Trial", "evaluate"]
+__all__ = ["ORDINARY", "SAME", "Evaluation", "Problem", "Rows", "Trial", "evaluate"]

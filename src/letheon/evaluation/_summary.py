@@ -81,7 +81,10 @@ def _against(baseline: str, trials: Sequence[Trial]) -> dict[str, Measure]:
     found = {"efficiency": _efficiency(baseline, trials)}
     for name, first in trials[0].measures[baseline].items():
         values = [trial.measures[baseline][name] for trial in trials]
-        found[name] = first if len(trials) == 1 else _over_trials(name, values)
+        errors = [trial.row_errors[baseline].get(name, 0.0) for trial in trials]
+        # One run has intervals over rows already; what has none gets one by its row error.
+        is_done = len(trials) == 1 and (first.low is not None or not any(errors))
+        found[name] = first if is_done else _over_trials(name, values, errors)
     if baseline == SAME and all(trial.equal_digests for trial in trials):
         note = f"exact: {trials[0].guarantee.reference}; every trial had the bytes of a fresh fit"
         proved = {name: value for name, value in _BY_PROOF.items() if name in found}
@@ -99,7 +102,8 @@ def _floor(trials: Sequence[Trial]) -> dict[str, Measure]:
     return {name: _over_trials(name, [trial.floor[name] for trial in trials]) for name in first}
 
 
-def _over_trials(name: str, values: Sequence[Measure]) -> Measure:
+def _over_trials(name: str, values: Sequence[Measure], errors: Sequence[float] = (0.0,)) -> Measure:
+    """Return the mean over trials; trials share their test rows, and the error that these give."""
     first = values[0]
     return over_seeds(
         name,
@@ -108,6 +112,8 @@ def _over_trials(name: str, values: Sequence[Measure]) -> Measure:
         unit=first.unit,
         basis=first.basis,
         note=first.note,
+        shared_error=float(np.sqrt(np.mean(np.square(errors)))),
+        n_shared=min(measure.n for measure in values),
     )
 
 

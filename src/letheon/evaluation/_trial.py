@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from letheon import state
 from letheon.evaluation._baselines import ORDINARY, SAME, fresh_copy
-from letheon.evaluation._compare import compare
+from letheon.evaluation._compare import compare, row_errors
 from letheon.evaluation._contender import Contender
 from letheon.evaluation._problem import Problem, Rows
 from letheon.exceptions import LetheonError
@@ -42,6 +42,8 @@ class Trial:
         `Receipt.work` of every request.
     measures : dict of str to dict of str to Measure
         Measures against each baseline after the last request.
+    row_errors : dict of str to dict of str to float
+        Standard errors of measures against each baseline that come from the choice of test rows.
     floor : dict of str to Measure
         The same measures of one fresh fit against another one with other randomness: what an
         approximate method would have if it were a retrain. Empty for exact methods.
@@ -61,6 +63,7 @@ class Trial:
     retrain_seconds: dict[str, tuple[float, ...]]
     work: tuple[float, ...]
     measures: dict[str, dict[str, Measure]]
+    row_errors: dict[str, dict[str, float]]
     floor: dict[str, Measure]
     scores: dict[str, float]
     storage: dict[str, int]
@@ -178,6 +181,9 @@ def _judge(
         retrain_seconds={name: tuple(times) for name, times in clock.retrains.items()},
         work=tuple(work),
         measures=measures,
+        row_errors={
+            name: row_errors(problem, model, rival, test) for name, rival in rivals.items()
+        },
         floor=floor,
         scores={name: problem.score(each, test) for name, each in models.items()},
         storage={name: size for name, each in models.items() if (size := _bytes(each)) is not None},

@@ -149,13 +149,25 @@ def clopper_pearson(successes: int, n: int, confidence: float) -> Interval:
     return low, high
 
 
-def student(values: NDArray[np.float64], confidence: float) -> Interval | None:
-    """Return Student's interval of a mean; None for one value, no spread, or an infinite value."""
+def student(
+    values: NDArray[np.float64], confidence: float, shared_error: float = 0.0, n_shared: int = 0
+) -> Interval | None:
+    """Return Student's interval of a mean; None for one value, no spread, or an infinite value.
+
+    `shared_error` is a standard error that all values have in common, estimated from `n_shared`
+    observations: that of one set of test rows, by which all runs were judged. Its variance is
+    added, and Welch's degrees of freedom are taken.
+    """
     n = values.size
-    if n < 2 or not np.isfinite(values).all() or np.ptp(values) == 0:
+    if not np.isfinite(values).all():
         return None
-    mean = float(values.mean())
-    half = float(stdtrit(n - 1, (1 + confidence) / 2) * values.std(ddof=1) / math.sqrt(n))
+    own = float(values.var(ddof=1)) / n if n > 1 and np.ptp(values) > 0 else 0.0
+    shared = shared_error**2 if n_shared > 1 else 0.0
+    if own + shared == 0:
+        return None
+    # a part without spread counts for nothing, whatever its degrees of freedom
+    t = _student(own, max(n - 1, 1), shared, max(n_shared - 1, 1), confidence)
+    mean, half = float(values.mean()), t * math.sqrt(own + shared)
     return mean - half, mean + half
 
 

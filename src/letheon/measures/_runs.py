@@ -22,11 +22,13 @@ def over_seeds(
     basis: Basis = "measured",
     confidence: float = 0.95,
     note: str = "",
+    shared_error: float = 0.0,
+    n_shared: int = 0,
 ) -> Measure:
     """Return the mean over independent runs with Student's interval.
 
-    ``mean +- t s / sqrt(n)``, ``s² = sum_i (v_i - mean)² / (n - 1)``, ``t`` Student's quantile with
-    ``n - 1`` degrees of freedom.
+    ``mean +- t sqrt(s² / n + e²)``, ``s² = sum_i (v_i - mean)² / (n - 1)``, `e` the error that all
+    runs share, ``t`` Student's quantile with ``n - 1`` degrees of freedom, or Welch's with both.
 
     Parameters
     ----------
@@ -39,14 +41,19 @@ def over_seeds(
         for other names. The interval is cut to the range, which cannot cost coverage.
     basis, confidence, note
         As in `Measure`.
+    shared_error : float, default=0
+        Standard error that all runs have in common, such as that of the test rows by which all
+        were judged. Without it the interval speaks of other seeds on the same rows only.
+    n_shared : int, default=0
+        Observations behind it.
 
     Returns
     -------
     Measure
         The interval is exact for normal values and honest with three seeds; for a mean of
-        skewed values it is narrower than it should be until there are more seeds. It speaks of
-        other seeds on the same data. None for one run, an infinite value, or runs that are all
-        equal: they do not show their error.
+        skewed values it is narrower than it should be until there are more seeds. Without a
+        shared error: None for one run, an infinite value, or runs that are all equal, since they
+        do not show their error.
 
     Examples
     --------
@@ -62,7 +69,7 @@ def over_seeds(
     if not ((numbers >= least - slack) & (numbers <= most + slack)).all():
         raise ValueError(f"{name} must lie in [{least:g}, {most:g}], not {numbers.tolist()[:5]}")
     mean = min(max(mean, least), most)
-    interval = student(numbers, confidence)
+    interval = student(numbers, confidence, shared_error, n_shared)
     if interval is not None:
         interval = max(min(interval[0], mean), least), min(max(interval[1], mean), most)
     return _named(name, mean, interval, numbers.size, better, unit, basis, confidence, note)

@@ -2,7 +2,7 @@
 
 import os
 from collections.abc import Callable, Mapping
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Literal, Self
 
 import numpy as np
@@ -21,11 +21,13 @@ from letheon.monitor._calibrate import (
     rehearse,
 )
 from letheon.monitor._decide import Seen, decide, guarantee_of
-from letheon.monitor._judge import Judge, judge_for
+from letheon.monitor._judge import judge_for
 from letheon.monitor._limits import Limit, Tally, scores_of
 from letheon.monitor._panel import Panel, held_rows, in_memory, positions_of, train
 from letheon.monitor._reading import History, Reading, Tolerances
+from letheon.monitor._saved import record_of, restore
 from letheon.monitor._store import Folder
+from letheon.monitor._stretch import Stretch
 from letheon.rows import Ids, Rows, as_ids
 from letheon.seeds import library_seed, seed_from
 
@@ -37,24 +39,6 @@ __all__ = ["Monitor"]
 _RECENT = 5
 _USUAL = Calibration()
 _REFRESH = "monitor-refresh"
-
-
-@dataclass
-class _Stretch:
-    """What happened since the last retrain: numbers only."""
-
-    tally: Tally
-    guaranteed: str
-    retrain_seconds: float | None
-    n_people: int = 0
-    peaks: dict[str, dict[str, float]] = field(default_factory=dict)
-
-    def note(self, scores: Mapping[str, Mapping[str, float]]) -> None:
-        """Take the scores of one request: a proxy never falls within a stretch."""
-        for name, found in scores.items():
-            peaks = self.peaks.setdefault(name, {})
-            for score, value in found.items():
-                peaks[score] = max(peaks.get(score, 0.0), value)
 
 
 class Monitor:
@@ -126,6 +110,11 @@ class Monitor:
     on the same rehearsals is not covered, and `benchmarks/monitor.py` measures it). Streams of a
     kind that nobody rehearsed are not covered. It is about the two measures of the survey; it is
     no certificate of forgetting. For exact methods both are 0 by proof, and nothing is rehearsed.
+
+    What stays of a forgotten person: no row and no id. Until the next retrain there are sums over
+    all who left (how many rows, and how wrong the model was about them), and the history keeps the
+    proxies that were computed from these sums. After a request of one person the sum is about that
+    person; treat history and folder as confidential.
 
     Examples
     --------
@@ -267,12 +256,18 @@ class Monitor:
             The metric again, if one was given: functions are not saved.
         trusted : iterable of class, function or str, optional
             Classes of yours that the model may use; see `letheon.load`.
+
+        Notes
+        -----
+        A cost function in ``Calibration.requests`` is not saved either; rehearsals after later
+        retrains then do without it.
         """
         place = Folder(folder)
         parts, record = place.read()
         model = state.decode(parts["model"], trusted=trusted)
-        restored: Self = _restored(cls, place, model, state.decode(parts["rows"]), record, metric)
-        return restored
+        monitor = cls.__new__(cls)
+        restore(monitor, place, model, state.decode(parts["rows"]), record, metric)
+        return monitor
 
     def plot(self) -> "MonitorDisplay":
         """Draw proxies, tolerances and retrains over the requests; needs matplotlib."""
@@ -294,9 +289,9 @@ class Monitor:
         """One line for people."""
         return f"{type(self.model).__name__}: {self.history}"
 
-    def _new_stretch(self, seconds: float | None) -> _Stretch:
+    def _new_stretch(self, seconds: float | None) -> Stretch:
         kind, _, _ = guarantee_of(self.model)
-        return _Stretch(Tally(self._n_rows()), kind, seconds)
+        return Stretch(Tally(self._n_rows()), kind, seconds)
 
     def _n_rows(self) -> int:
         return len(self._rows) if self._rows is not None else int(self.model.n_rows_)
@@ -482,7 +477,7 @@ class Monitor:
         rows = {"test": self._panel.rows, "training": self._rows, "forgotten": self._gone}
         parts = {"model": state.encode(self.model), "rows": state.encode(rows)}
         try:
-            resisting = self._folder.commit(parts, self._record())
+            resisting = self._folder.commit(parts, record_of(self))
         except OSError as error:
             raise CheckpointError(f"cannot write to {self._folder.path}: {error}") from error
         if resisting:
@@ -490,69 +485,6 @@ class Monitor:
                 f"{resisting[0]} could not be destroyed; it saw people who are forgotten",
                 CheckpointWarning,
             )
-
-    def _record(self) -> dict[str, Any]:
-        """Return everything but model and rows, as plain values."""
-        return {
-            "tolerances": asdict(self.tolerances),
-            "on_breach": self.on_breach,
-            "calibration": None if self.calibration is None else self.calibration.to_dict(),
-            "hold_forgotten_until_retrain": self.hold_forgotten_until_retrain,
-            "knows_people": self._panel.knows_people,
-            "metric": None if self._judge.metric is None else self._judge.name,
-            "uses_probability": self._judge.uses_probability,
-            "seed": str(self._seed),
-            "stretch": asdict(self._stretch),
-            "limits": {name: limit.to_dict() for name, limit in self.limits.items()},
-            "history": self.history.to_list(),
-        }
-
-
-def _restored(
-    cls: type[Monitor],
-    place: Folder,
-    model: Any,
-    rows: dict[str, Rows | None],
-    record: dict[str, Any],
-    metric: Callable[[Any, Any], Any] | None,
-) -> Any:
-    """Return a monitor from what was saved, without another rehearsal."""
-    judge = _same_judge(model, record, metric)
-    test = rows["test"]
-    assert test is not None
-    monitor = cls.__new__(cls)
-    found = record["calibration"]
-    vars(monitor).update(
-        model=model,
-        tolerances=Tolerances(**record["tolerances"]),
-        on_breach=record["on_breach"],
-        calibration=found and Calibration(**{**found, "kinds": tuple(found["kinds"])}),
-        hold_forgotten_until_retrain=record["hold_forgotten_until_retrain"],
-        history=History([Reading.from_dict(values) for values in record["history"]]),
-        limits={name: Limit.from_dict(values) for name, values in record["limits"].items()},
-        _folder=place,
-        _seed=int(record["seed"]),
-        _judge=judge,
-        _rows=rows["training"],
-        _panel=Panel(test, judge, record["knows_people"]),
-        _gone=rows["forgotten"],
-        _stretch=_stretch_from(record["stretch"]),
-    )
-    return monitor
-
-
-def _stretch_from(values: dict[str, Any]) -> _Stretch:
-    return _Stretch(**{**values, "tally": Tally(**values["tally"])})
-
-
-def _same_judge(model: Any, record: Mapping[str, Any], metric: Any) -> Judge:
-    """Return how the saved monitor judged; raise if its metric was not given again."""
-    judge = judge_for(model, metric)
-    saved = record["metric"]
-    name = None if judge.metric is None else judge.name
-    if saved != name:
-        raise ValueError(f"this monitor was saved with metric={saved}, and metric={name} was given")
-    return judge
 
 
 def _training_rows(model: Any, given: tuple[Any, ...] | None) -> Rows | None:

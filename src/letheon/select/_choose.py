@@ -1,10 +1,10 @@
 """`choose`: filter by applicability, tune or sweep, evaluate, take the fastest within tolerance."""
 
 import warnings
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
 from itertools import product
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 from sklearn.base import clone
@@ -13,8 +13,7 @@ from sklearn.exceptions import ConvergenceWarning
 from sklearn.utils.multiclass import type_of_target
 
 from letheon.datasets import Requests
-from letheon.evaluation import evaluate
-from letheon.evaluation._problem import Metric, Problem
+from letheon.evaluation import Problem, Rows, evaluate
 from letheon.exceptions import LetheonError, LetheonWarning
 from letheon.guarantee import Task
 from letheon.parallel import one_thread
@@ -30,7 +29,9 @@ from letheon.select._yardstick import CrossValidation, Yardstick, yardstick
 
 __all__ = ["choose"]
 
+Metric = Callable[[Any, Any], Any]
 Settings = dict[str, Any]
+_Given = TypeVar("_Given")
 # What a candidate may answer when these rows or settings do not suit it; it is reported.
 _REFUSALS = (LetheonError, ValueError, ArithmeticError)
 # Floats without fractions may be labels, if they are few.
@@ -150,7 +151,8 @@ def choose(
     you asked for a forest, and it serves linear models...; you asked for exact, and it is certified
     """
     _require(seeds=(seeds, 3), expected_requests=(expected_requests, 1), cv=(cv, 2))
-    need = Need() if need is None else need
+    need = _kept_or_usual("need", need, Need)
+    tolerances = _kept_or_usual("tolerances", tolerances, Tolerances)
     task = need.task or _task(data)
     need = replace(need, task=task)
     stand_in = DummyRegressor() if task == "regression" else DummyClassifier()
@@ -163,7 +165,7 @@ def choose(
             problem,
             metric=metric,
             need=need,
-            tolerances=Tolerances() if tolerances is None else tolerances,
+            tolerances=tolerances,
             candidates=candidates,
             requests=requests,
             ordinary=ordinary,
@@ -302,9 +304,9 @@ def _evaluated(
     try:
         evaluation = evaluate(
             estimator,
-            (problem.train.X, problem.train.y, problem.train.ids),
+            _as_given(problem.train),
             arena.requests,
-            test=(problem.test.X, problem.test.y, problem.test.ids),
+            test=_as_given(problem.test),
             metric=arena.metric,
             ordinary=clone(arena.rival.estimator),
             seeds=arena.seeds,
@@ -329,10 +331,25 @@ def _evaluated(
     )
 
 
+def _as_given(rows: Rows) -> tuple[Any, ...]:
+    """Return rows as `evaluate` takes them; numbers that stand for missing ids are nobody's."""
+    return (rows.X, rows.y, rows.ids) if rows.owned else (rows.X, rows.y)
+
+
 def _require(**numbers: tuple[int, int]) -> None:
     for name, (value, least) in numbers.items():
         if value < least:
             raise ValueError(f"{name}={value!r} must be a whole number, {least} or more")
+
+
+def _kept_or_usual(name: str, given: Any, kind: type[_Given]) -> _Given:
+    """Return what is given, or what is usual; others have classes of the same name."""
+    if given is None:
+        return kind()
+    if not isinstance(given, kind):
+        found = f"{type(given).__module__}.{type(given).__qualname__}"
+        raise TypeError(f"{name} must be a letheon.select.{kind.__name__}, not a {found}")
+    return given
 
 
 def _task(data: Any) -> Task:

@@ -46,11 +46,21 @@ class Cost:
     @property
     def pays_from(self) -> float:
         """Least number of calls for which the method is no dearer; infinite if there is none."""
-        if self.fit <= self.retrain and self.forget <= self.retrain:
+        if self.fit <= self.retrain:
             return 0
         if self.forget >= self.retrain:
             return math.inf
         return math.ceil((self.fit - self.retrain) / (self.retrain - self.forget))
+
+    @property
+    def pays_to(self) -> float:
+        """Largest number of calls for which the method is no dearer; infinite if all from there.
+
+        Finite for a method that trains quickly but forgets slowly; 0 also if it never pays.
+        """
+        if self.forget <= self.retrain:
+            return math.inf if math.isfinite(self.pays_from) else 0
+        return max(math.floor((self.retrain - self.fit) / (self.forget - self.retrain)), 0)
 
 
 def cost_of(evaluation: Evaluation, expected_requests: int, people_per_call: int) -> Cost:

@@ -1,5 +1,6 @@
 """A comparison as a table."""
 
+import math
 from typing import TYPE_CHECKING
 
 from letheon.measures import Measure
@@ -19,7 +20,8 @@ _METHOD_WIDTH = 24
 def as_table(comparison: "Comparison") -> "RenderableType":
     """Return the settings as a table of rich, the chosen one marked, and the reason below it.
 
-    Below each value stands the bad end of its interval, by which it is judged.
+    Below each value stands the bad end of its interval, by which it is judged; "?" where
+    its error is not known.
     """
     from rich.box import SIMPLE_HEAD
     from rich.console import Group
@@ -48,5 +50,7 @@ def _figures(measure: Measure | None) -> str:
     end = bad_end(measure)
     if end == measure.value:
         return f"{measure.value:.3g}{unit}"
+    if math.isinf(end):
+        return f"{measure.value:.3g}{unit}\n?"
     sign = "<=" if measure.better == "lower" else ">="
     return f"{measure.value:.3g}{unit}\n{sign} {end:.3g}"

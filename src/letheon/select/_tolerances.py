@@ -38,7 +38,10 @@ class Check:
 
     @property
     def verdict(self) -> Verdict:
-        """*within*: the bad end of the interval is. *beyond*: not even the good end is."""
+        """*within*: the bad end of the interval is. *beyond*: not even the good end is.
+
+        Without an interval nothing is known about the error: *undecided*.
+        """
         if self._is_within(bad_end(self.measure)):
             return "within"
         return "undecided" if self._is_within(good_end(self.measure)) else "beyond"
@@ -55,23 +58,34 @@ class Check:
         return value >= self.limit
 
     def __str__(self) -> str:
-        """Say which measure, which tolerance, and by how much it failed."""
-        measure, unit = self.measure, _spaced(self.measure.unit)
-        limit = "at most" if measure.better == "lower" else "at least"
-        found = f"{measure.name} {measure.value:.3g}{unit}"
-        end = bad_end(measure)
-        if end != measure.value:
-            found += f" (up to {end:.3g})" if measure.better == "lower" else f" (down to {end:.3g})"
+        """Say which measure, which tolerance, and by how much it failed.
+
+        The number in brackets is the end of the interval that decides.
+        """
+        unit = _spaced(self.measure.unit)
+        limit = "at most" if self.measure.better == "lower" else "at least"
+        found = f"{self.measure.name} {self.measure.value:.3g}{unit}{self._deciding_end()}"
         text = f"{found} where {limit} {self.limit:g}{unit} is tolerated"
         if self.verdict == "within":
             return text
-        if self.verdict == "undecided":
-            text += f": undecided, the interval reaches {self.excess:.3g} beyond"
-        else:
-            text += f": beyond by {abs(measure.value - self.limit):.3g}"
+        text += f": {self._failure()}"
         if self.floor is not None:
             text += f" (one retrain against another: {self.floor.value:.3g}{unit})"
         return text
+
+    def _deciding_end(self) -> str:
+        is_beyond = self.verdict == "beyond"
+        end = good_end(self.measure) if is_beyond else bad_end(self.measure)
+        if math.isinf(end) or end == self.measure.value:
+            return ""
+        return f" (at {'best' if is_beyond else 'worst'} {end:.3g})"
+
+    def _failure(self) -> str:
+        if self.verdict == "beyond":
+            return f"beyond by {abs(good_end(self.measure) - self.limit):.3g} at least"
+        if math.isinf(self.excess):
+            return "undecided, nothing is known about its error"
+        return f"undecided, it may be {self.excess:.3g} beyond"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -79,7 +93,8 @@ class Tolerances:
     """The worst results that are acceptable (survey, 6.3); None: whatever comes.
 
     A measure passes when the bad end of its interval is within the tolerance. Where the interval
-    straddles the tolerance, it is undecided: more seeds or more test rows would tell.
+    straddles the tolerance, or where there is none, it is undecided: more seeds, more test rows, or
+    for certifiability more requests, would tell.
 
     Parameters
     ----------
@@ -131,15 +146,17 @@ class Tolerances:
 
 
 def bad_end(measure: Measure) -> float:
-    """Return the worse end of the interval; the value where all runs were equal."""
-    end = measure.high if measure.better == "lower" else measure.low
-    return measure.value if end is None else end
+    """Return the worse end of the interval; infinitely bad where nothing is known of the error."""
+    if measure.better == "lower":
+        return math.inf if measure.high is None else measure.high
+    return -math.inf if measure.low is None else measure.low
 
 
 def good_end(measure: Measure) -> float:
-    """Return the better end of the interval; the value where all runs were equal."""
-    end = measure.low if measure.better == "lower" else measure.high
-    return measure.value if end is None else end
+    """Return the better end of the interval; infinitely good where the error is not known."""
+    if measure.better == "lower":
+        return -math.inf if measure.low is None else measure.low
+    return math.inf if measure.high is None else measure.high
 
 
 def _spaced(unit: str) -> str:

@@ -62,8 +62,8 @@ class Tried:
 
     @property
     def speed(self) -> float:
-        """The lower end of the speed-up, by which settings are ranked."""
-        return bad_end(self.efficiency)
+        """The lower end of the speed-up, by which settings are ranked; 0 if nothing is sure."""
+        return max(bad_end(self.efficiency), 0.0)
 
     @property
     def points(self) -> dict[str, Measure]:

@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING
 
 from letheon.evaluation import ORDINARY
 from letheon.select._cost import Cost
-from letheon.select._tolerances import LOST, bad_end
+from letheon.select._tolerances import LOST, bad_end, good_end
 from letheon.select._tried import Tried
 
 if TYPE_CHECKING:
@@ -17,12 +17,7 @@ __all__ = ["reason"]
 def reason(comparison: "Comparison") -> str:
     """Return why the best one is, or why nobody is; then the others, one sentence each."""
     best = comparison.best
-    lines = [_praise(comparison, best), _total(comparison, best)] if best else _nobody(comparison)
-    if best:
-        if best.estimator.facts.strength == "weak":
-            lines.append(f"{best.name} is weak: removals can take longer along a sequence.")
-        others = _closest(comparison.tried, besides=best.candidate)
-        lines += [_other(each) for each in others]
+    lines = _praised(comparison, best) if best else _nobody(comparison)
     lines += [f"{name} was left out: {why}." for name, why in comparison.excluded.items()]
     if comparison.is_subsample:
         lines.append(
@@ -32,11 +27,56 @@ def reason(comparison: "Comparison") -> str:
     return "\n".join(lines)
 
 
-def _praise(comparison: "Comparison", best: Tried) -> str:
+def _praised(comparison: "Comparison", best: Tried) -> list[str]:
+    """Say why it was chosen, what is wrong with it, and how the others were."""
+    others = _closest(comparison.tried, besides=best.candidate)
+    lines = [
+        f"{best.name}: {_pace(best, comparison.ordinary)}{_quality(comparison, best)}, "
+        f"{best.evaluation.guarantee.kind}.",
+        _nobody_is_faster(comparison, best),
+        _total(comparison, best),
+    ]
+    if best.estimator.facts.strength == "weak":
+        lines.append(f"{best.name} is weak: removals can take longer along a sequence.")
+    lines += [_other(each, best) for each in others]
+    lines.append(_close_race(best, others))
+    return [line for line in lines if line]
+
+
+def _pace(each: Tried, ordinary: str) -> str:
+    """Say how a request compares with a retrain: on average, and at least."""
+    value, sure = _times(each.efficiency.value), f"(at least {_times(each.speed)})"
+    if each.speed >= 1:
+        return f"{value} faster than retraining {ordinary} {sure}"
+    if each.efficiency.value >= 1:
+        return f"{value} faster than retraining {ordinary} on average, perhaps slower {sure}"
+    return f"slower than retraining {ordinary}, at {value} of its speed {sure}"
+
+
+def _nobody_is_faster(comparison: "Comparison", best: Tried) -> str:
+    """Say so when the best of those within the tolerances is no gain."""
+    if best.speed > 1:
+        return ""
+    within = [each for each in comparison.tried if each.verdict == "within"]
+    sure = "surely " if any(each.efficiency.value > 1 for each in within) else ""
     return (
-        f"{best.name}: {_times(best.efficiency.value)} faster than retraining "
-        f"{comparison.ordinary} (at least {_times(best.speed)}){_quality(comparison, best)}, "
-        f"{best.evaluation.guarantee.kind}."
+        f"Nobody within the tolerances is {sure}faster than plain retraining of "
+        f"{comparison.ordinary}."
+    )
+
+
+def _close_race(best: Tried, others: list[Tried]) -> str:
+    """Say so when another run may well rank the others differently."""
+    rivals = [
+        each.name
+        for each in others
+        if each.verdict == "within" and good_end(each.efficiency) > best.speed
+    ]
+    if not rivals:
+        return ""
+    return (
+        f"By speed the choice is not sure: the intervals of {' and '.join([best.name, *rivals])} "
+        "overlap, and another run may choose another one. More seeds or requests would tell."
     )
 
 
@@ -46,11 +86,14 @@ def _quality(comparison: "Comparison", best: Tried) -> str:
     if LOST not in measures:
         return ""
     lost = measures[LOST]
-    side = "below" if lost.value > 0 else "above"
-    text = f", {best.evaluation.metric} {abs(lost.value):.3g} {side} it"
+    text = f", {best.evaluation.metric} {_side(lost.value)} it"
     if limit is not None:
-        text += f" (at worst {bad_end(lost):.3g} below, tolerance {limit:g})"
+        text += f" (at worst {_side(bad_end(lost))}, tolerance {limit:g})"
     return text
+
+
+def _side(lost: float) -> str:
+    return f"{abs(lost):.3g} {'below' if lost > 0 else 'above'}"
 
 
 def _total(comparison: "Comparison", best: Tried) -> str:
@@ -66,16 +109,21 @@ def _total(comparison: "Comparison", best: Tried) -> str:
 
 
 def _pays(cost: Cost) -> str:
-    if math.isinf(cost.pays_from):
+    if cost.pays_from > cost.pays_to or cost.pays_to < 1:
         return "the method never pays"
+    if math.isfinite(cost.pays_to):
+        return f"the method pays up to {cost.pays_to:,} call(s) of forget only"
     if cost.pays_from <= 1:
         return "the method pays from the first request on"
     return f"the method pays from {cost.pays_from:,} calls of forget on"
 
 
-def _other(each: Tried) -> str:
-    if each.verdict == "within":
-        return f"{each.name} was slower ({_times(each.efficiency.value)})."
+def _other(each: Tried, best: Tried | None = None) -> str:
+    if best is not None and each.verdict == "within":
+        value, sure = _times(each.efficiency.value), _times(each.speed)
+        if each.efficiency.value > best.efficiency.value:
+            return f"{each.name} is less sure to be fast: {value} on average, but at least {sure}."
+        return f"{each.name} was slower: {value} (at least {sure})."
     word = "is undecided" if each.verdict == "undecided" else "is not within the tolerances"
     return f"{each.name} {word}: {each.failures}."
 
@@ -86,7 +134,7 @@ def _nobody(comparison: "Comparison") -> list[str]:
     found = _closest(comparison.tried)
     lines = ["Nobody is within all tolerances; nothing was chosen.", *map(_other, found)]
     if any(each.verdict == "undecided" for each in found):
-        lines.append("More seeds, or more test rows, would decide what is undecided.")
+        lines.append("More seeds, test rows or requests would decide what is undecided.")
     return lines
 
 

@@ -26,7 +26,7 @@ from sklearn.neural_network import MLPClassifier, MLPRegressor
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
 
-from letheon.evaluation._problem import Problem
+from letheon.evaluation import Problem
 from letheon.guarantee import Family, Task
 
 __all__ = ["CrossValidation", "Yardstick", "yardstick"]
