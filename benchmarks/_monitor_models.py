@@ -1,6 +1,6 @@
 """A small logistic regression that forgets badly, in several ways, and retrains in no time."""
 
-from typing import Any, NamedTuple, Self
+from typing import Any, ClassVar, NamedTuple, Self
 
 import numpy as np
 from numpy.typing import NDArray
@@ -26,12 +26,15 @@ class DriftingClassifier(ClassifierMixin, BaseEstimator):
         rows are dropped, the model stays. *finetune*: one gradient step on the remaining rows.
     """
 
+    n_trainings: ClassVar[int] = 0
+
     def __init__(self, drift: str = "stale", l2: float = 0.01) -> None:
         self.drift = drift
         self.l2 = l2
 
     def fit(self, X: Any, y: Any, ids: Any = None) -> Self:
-        """Fit by Newton's method."""
+        """Fit by Newton's method, and count it."""
+        DriftingClassifier.n_trainings += 1
         self.X_ = np.column_stack([np.asarray(X, float), np.ones(len(X))])
         self.classes_, codes = np.unique(y, return_inverse=True)
         self.t_ = 2.0 * codes - 1

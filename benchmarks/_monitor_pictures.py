@@ -22,10 +22,10 @@ def draw(totals: Mapping[tuple[str, str], Total], file: Path) -> None:
         found = [totals[name, kind] for kind in KINDS]
         colour = COLOURS[number]
         if name != ORACLE:
-            left.bar(places, [t.first_missed for t in found], 0.18, color=colour, label=name)
+            left.bar(places, [t.breaches_missed for t in found], 0.18, color=colour, label=name)
         right.bar(places, [t.retrains for t in found], 0.18, color=colour, label=name)
     left.axhline(ACCEPTED, color="0.3", linestyle="--", linewidth=1, label="accepted: 5 %")
-    left.set(title="First breaches that were missed", ylabel="% of streams with a breach")
+    left.set(title="Breaches that were missed", ylabel="% of breaches")
     right.set(title="Retrains", ylabel="per 100 requests")
     for ax in (left, right):
         ax.set_xticks(range(len(KINDS)), KINDS)

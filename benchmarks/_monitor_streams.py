@@ -17,6 +17,8 @@ from letheon.monitor._calibrate import Stage, limits_from, rehearsals
 KINDS = ("uniform", "class", "adaptive", "worst")
 TOLERANCES = Tolerances(effectiveness=0.005, certifiability=3.0)
 CANDIDATES = 10
+# People; one request in a large table does little, and only 40 of them are rehearsed.
+SIZES = (400, 4000)
 WATCHERS = ("ours, any kind", "ours, this kind", "survey")
 ORACLE = "oracle"
 
@@ -30,13 +32,19 @@ class World(NamedTuple):
     y_test: NDArray[Any]
     drift: str
 
+    @property
+    def size(self) -> str:
+        """Number of people, for a table."""
+        return f"{len(self.y):,}"
+
     def trained(self, keep: NDArray[np.int64]) -> DriftingClassifier:
         """Return a model of these rows, trained afresh."""
         return DriftingClassifier(self.drift).fit(self.X[keep], self.y[keep], ids=keep)
 
 
-def make_world(seed: int, n_rows: int = 400, n_test: int = 400, n_columns: int = 8) -> World:
-    """Draw a logistic problem with columns of different scales."""
+def make_world(seed: int, n_rows: int | None = None, n_columns: int = 8) -> World:
+    """Draw a logistic problem with columns of different scales; every other four are large."""
+    n_rows, n_test = SIZES[seed // len(DRIFTS) % len(SIZES)] if n_rows is None else n_rows, 400
     rng = np.random.default_rng([seed, 6])
     scales = rng.uniform(0.5, 2.0, n_columns)
     X = rng.normal(size=(n_rows + n_test, n_columns)) * scales
@@ -170,6 +178,8 @@ class Step(NamedTuple):
     truth: dict[str, float]
     estimate: dict[str, float]
     retrained: bool
+    n_trainings: int = 0
+    """Trainings that the watcher did, rehearsals included."""
 
     @property
     def is_breach(self) -> bool:
@@ -188,16 +198,18 @@ def watch(world: World, watcher: Watcher, kind: str, n: int, seed: int) -> Itera
     everybody = np.arange(len(world.y))
     view, gone, since = _View(watcher), np.empty(0, int), np.empty(0, int)
     for ids in requests_of(kind, n).stream(view, world.X, world.y, seed=seed):
+        before = DriftingClassifier.n_trainings
         estimate, alarm = watcher.forget(ids)
         gone, since = np.append(gone, ids), np.append(since, ids)
         truth = _truth(world, watcher.model, np.setdiff1d(everybody, gone), since)
         step = Step(truth, estimate, alarm)
         if isinstance(watcher, Oracle) and step.is_breach:
             step = step._replace(retrained=True)
+        before += 1  # the one that found the truth
         if step.retrained:
             watcher.retrain(truth)
             since = np.empty(0, int)
-        yield step
+        yield step._replace(n_trainings=DriftingClassifier.n_trainings - before)
 
 
 def _truth(

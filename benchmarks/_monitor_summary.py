@@ -15,6 +15,8 @@ class Record(NamedTuple):
     """Stretches that came to an end: by a retrain, or by a breach that nobody answered."""
     n_missed: int
     """Those with a breach after which the model was kept."""
+    n_caught: int
+    """Those retrained at the very request with which a tolerance was passed."""
     first_missed: bool
     """Whether the first stretch is one of these."""
     n_open: int
@@ -23,6 +25,7 @@ class Record(NamedTuple):
     """Sum over these of how far beyond the tolerance, as a share of it."""
     n_over: int
     n_estimates: int
+    n_trainings: int
 
 
 def added_up(steps: Sequence[Step]) -> Record:
@@ -40,11 +43,16 @@ def added_up(steps: Sequence[Step]) -> Record:
         n_retrains=sum(step.retrained for step in steps),
         n_stretches=sum(done or lost for done, lost in zip(ended, missed, strict=True)),
         n_missed=sum(missed),
+        n_caught=sum(
+            stretch[-1].retrained and stretch[-1].is_breach and not lost
+            for stretch, lost in zip(_stretches(steps), missed, strict=True)
+        ),
         first_missed=missed[0],
         n_open=sum(_is_open(step) for step in steps),
         excess=sum(step.excess for step in steps if _is_open(step)),
         n_over=sum(over),
         n_estimates=len(over),
+        n_trainings=sum(step.n_trainings for step in steps),
     )
 
 
@@ -69,9 +77,15 @@ class Total(NamedTuple):
     """Streams in which the oracle found a breach."""
     retrains: float
     """Per 100 requests."""
+    trainings: float
+    """Per 100 requests, rehearsals after retrains included."""
     n_stretches: int
     missed: float
     """Stretches with a breach after which the model was kept, in per cent."""
+    n_breaches: int
+    """Stretches in which a tolerance was truly passed, at the last request or before."""
+    breaches_missed: float
+    """Those not answered at the very request, in per cent."""
     first_missed: float
     """First breaches that were missed, in per cent of the streams that have one."""
     open_requests: float
@@ -90,13 +104,17 @@ def total(records: Iterable[Record], oracle: Iterable[Record]) -> Total:
         sum(r.n_stretches for r in found),
         sum(r.n_retrains > 0 for r in best),
     )
+    n_breaches = sum(r.n_missed + r.n_caught for r in found)
     n_estimates = sum(r.n_estimates for r in found)
     first = sum(r.first_missed and b.n_retrains > 0 for r, b in zip(found, best, strict=True))
     return Total(
         n_streams=len(found),
         n_breaching=n_breaching,
         retrains=100 * sum(r.n_retrains for r in found) / n_requests,
+        trainings=100 * sum(r.n_trainings for r in found) / n_requests,
         n_stretches=n_stretches,
+        n_breaches=n_breaches,
+        breaches_missed=100 * sum(r.n_missed for r in found) / max(n_breaches, 1),
         missed=100 * sum(r.n_missed for r in found) / max(n_stretches, 1),
         first_missed=100 * first / max(n_breaching, 1),
         open_requests=100 * sum(r.n_open for r in found) / n_requests,

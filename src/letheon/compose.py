@@ -390,6 +390,11 @@ class ForgetPipeline(ForgetMixin, MetaEstimatorMixin, BaseEstimator):
     def _destroy_files(self) -> list[str]:
         return self.fitted_.destroy_files() if "fitted_" in vars(self) else []
 
+    def _finish(self) -> None:
+        for _, step in self.steps_:
+            if isinstance(step, ForgetMixin):
+                step._finish()
+
     def _environment(self) -> dict[str, str]:
         return super()._environment() | versions_of(self)
 

@@ -1,5 +1,6 @@
 """Cells without a run: what `run_cell` returns, with planted numbers."""
 
+from dataclasses import replace
 from typing import Any
 
 from letheon.bench import Cell, Options
@@ -82,7 +83,7 @@ def measured(
 
 def attack(cell: Cell, name: str, value: float, floor: float) -> dict[str, Any]:
     """Return a cell of one attack with one measure."""
-    record = _record(cell, Options())
+    record = _record(replace(cell, kind="attack"), Options())
     measures = {"AUC": _measure("AUC", value)}
     floors = {"AUC": _measure("AUC", floor)}
     found = {"attack": name, "about": "forgotten", "measures": measures, "floor": floors}

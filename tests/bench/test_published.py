@@ -28,7 +28,7 @@ def test_settings_of_published_lines_exist_in_the_grid() -> None:
         ("Fisher", "m' = m", (1.5, 13.0, 282.4)),
         ("Influence", "m' = m/8", (0.3, 5.9, 75.7)),
         ("Influence", "m' = m", (2.5, 38.2, 215.1)),
-        ("DeltaGrad", "T0 = 5", (1.6, 2.7, 6.5)),
+        ("DeltaGrad", "T0 = 2", (1.6, 2.7, 6.5)),
         ("DeepObliviate", "epsilon = 0.05", (6.17, 13.97, 45.45)),
         ("DeepObliviate", "epsilon = 0.1", (9.26, 22.81, 66.67)),
     ],

@@ -35,6 +35,9 @@ def test_shape_and_balance_are_the_real_ones(name: str, variant: str | None) -> 
     assert not data.real
     assert "synthetic" in data.name
     assert (data.X_test is None) == (shape.n_test == 0)
+    has_people = datasets.info(name).subject_id != "none"
+    assert (data.ids is not None) == has_people
+    assert (data.test_ids is not None) == (has_people and shape.n_test > 0)
     if len(shape.shares) == 2:
         labels = data.y if data.y_test is None else np.concatenate([data.y, data.y_test])
         assert labels.mean() == pytest.approx(shape.shares[1], abs=1.5 / len(labels))
@@ -62,6 +65,14 @@ def test_people_own_several_rows_that_resemble_each_other(name: str) -> None:
     within = ((numbers - (sums / n_owned[:, None])[owner]) ** 2).sum(0) / (n_owned - 1).sum()
     assert within.mean() == pytest.approx(1, abs=0.15)
     assert numbers.var(axis=0).mean() == pytest.approx(2, abs=0.15)
+
+
+@pytest.mark.parametrize("name", ["vaccine", "purchase"])
+def test_people_with_one_row_have_ids_as_in_the_files(name: str) -> None:
+    data = made(name, n_rows=60)
+    assert data.ids.tolist() == list(range(60))
+    parts = data.split(0.25, seed=1)
+    assert sorted([*parts.ids, *parts.test_ids]) == list(range(60))
 
 
 def test_a_face_is_a_person() -> None:

@@ -4,9 +4,25 @@ from typing import Any, ClassVar
 
 import numpy as np
 from sklearn.base import BaseEstimator, ClassifierMixin
+from sklearn.datasets import load_breast_cancer
+from sklearn.linear_model import LogisticRegression
 
 from letheon.guarantee import Guarantee, MethodFacts
 from letheon.receipt import Receipt
+
+RNG = np.random.default_rng(0)
+X = RNG.normal(size=(440, 3))
+Y = (X[:, 0] > 0).astype(int)
+_ROWS = RNG.normal(size=(200, 3))
+TEST = (_ROWS, (_ROWS[:, 0] > 0).astype(int))
+SIMPLE: dict[str, Any] = {"ordinary": LogisticRegression(), "test": TEST}
+
+
+def cancer() -> tuple[Any, Any]:
+    """Return rows of two classes, scaled."""
+    rows, labels = load_breast_cancer(return_X_y=True)
+    return (rows - rows.mean(axis=0)) / rows.std(axis=0), labels
+
 
 FACTS = MethodFacts(
     method="stub",
@@ -47,6 +63,9 @@ class Planted(ClassifierMixin, BaseEstimator):
         self.errors_ = 0.0
         return self
 
+    def work_of(self, n_left: int) -> float:
+        return 0.5
+
     def forget(self, ids: Any) -> Receipt:
         self.diary.append(("forget", len(ids)))
         self.n_left_ -= len(ids)
@@ -57,7 +76,7 @@ class Planted(ClassifierMixin, BaseEstimator):
             n_rows=len(ids),
             guarantee=self.guarantee_,
             seconds=0.0,
-            work=0.5,
+            work=self.work_of(self.n_left_),
         )
 
     @property
@@ -76,3 +95,11 @@ class Planted(ClassifierMixin, BaseEstimator):
     def predict_proba(self, X: Any) -> Any:
         p = 0.1 + 0.8 * self.predict(X)
         return np.column_stack([1 - p, p])
+
+
+def trials_in(diary: list[tuple[str, Any]]) -> list[list[tuple[str, Any]]]:
+    """Cut the diary at fits on all rows; what came before the trials is warm-up and race."""
+    starts = [i for i, call in enumerate(diary) if call == ("fit", 440)]
+    ends = [*starts[1:], len(diary)]
+    cut = [diary[start + 1 : end] for start, end in zip(starts, ends, strict=True)]
+    return [calls for calls in cut if calls]

@@ -2,49 +2,28 @@
 
 import io
 import json
-from collections.abc import Iterator
+from functools import partial
 from typing import Any
 
 import numpy as np
-import pandas as pd
 import pytest
 import threadpoolctl
 from rich.console import Console
-from scipy.sparse import csr_array
 from sklearn.base import BaseEstimator, ClassifierMixin
-from sklearn.datasets import load_breast_cancer, make_regression
+from sklearn.datasets import make_regression
 from sklearn.dummy import DummyClassifier
-from sklearn.linear_model import LogisticRegression, SGDClassifier
-from sklearn.metrics import f1_score
+from sklearn.linear_model import LogisticRegression, Ridge, SGDClassifier
+from sklearn.metrics import f1_score, get_scorer, mean_squared_error, zero_one_loss
 from sklearn.tree import DecisionTreeClassifier
 
 import letheon
 from letheon import Evaluation, evaluate
 from letheon.datasets import Dataset, Requests, info, load
 from letheon.evaluation import ORDINARY, SAME
-from letheon.evaluation._linear import linear_rivals, regularised_loss
-from letheon.evaluation._problem import Rows
-from tests.evaluation.stubs import Planted
+from letheon.measures.attacks import RMIA
+from tests.evaluation.stubs import SIMPLE, TEST, Planted, X, Y, cancer, trials_in
 
 ABOUT = info("adult")
-RNG = np.random.default_rng(0)
-X = RNG.normal(size=(440, 3))
-Y = (X[:, 0] > 0).astype(int)
-TEST = (RNG.normal(size=(200, 3)), np.zeros(200, dtype=int))
-TEST = (TEST[0], (TEST[0][:, 0] > 0).astype(int))
-SIMPLE = {"ordinary": LogisticRegression(), "test": TEST}
-
-
-@pytest.fixture(autouse=True)
-def diary() -> Iterator[list[tuple[str, Any]]]:
-    Planted.diary.clear()
-    yield Planted.diary
-    Planted.diary.clear()
-
-
-def cancer() -> tuple[Any, Any]:
-    rows, labels = load_breast_cancer(return_X_y=True)
-    return (rows - rows.mean(axis=0)) / rows.std(axis=0), labels
 
 
 def test_planted_errors_are_the_measures() -> None:
@@ -100,7 +79,7 @@ def test_who_goes_first_changes_and_everybody_sees_the_same_rows(
     diary: list[tuple[str, Any]],
 ) -> None:
     evaluate(Planted(), (X, Y), 4, seeds=[0, 1], comparisons=4, **SIMPLE)
-    trials = _trials(diary)
+    trials = trials_in(diary)
     assert len(trials) == 2
     for number, calls in enumerate(trials):
         names = [name for name, _ in calls]
@@ -110,14 +89,6 @@ def test_who_goes_first_changes_and_everybody_sees_the_same_rows(
         fits = [rows for name, rows in calls if name == "fit"]
         # Retrains on 439 ... 436 rows, a fresh fit to compare with, and one for the floor.
         assert fits == [439, 438, 437, 436, 436, 436]
-
-
-def _trials(diary: list[tuple[str, Any]]) -> list[list[tuple[str, Any]]]:
-    """Cut the diary at fits on all rows; what came before the trials is warm-up and race."""
-    starts = [i for i, call in enumerate(diary) if call == ("fit", 440)]
-    ends = [*starts[1:], len(diary)]
-    cut = [diary[start + 1 : end] for start, end in zip(starts, ends, strict=True)]
-    return [calls for calls in cut if calls]
 
 
 def test_one_thread_for_everybody() -> None:
@@ -137,26 +108,6 @@ def test_the_report_says_how_fair_it_was() -> None:
     text = " ".join(evaluate(Planted(), (X, Y), 2, seeds=1, **SIMPLE).fairness)
     for words in ("one thread", "in turns", "warm-up", "fastest", "puts off", "test rows"):
         assert words in text
-
-
-def test_naive_retraining_uses_the_fastest_solver_that_reaches_the_loss() -> None:
-    found = evaluate(
-        letheon.InfluenceClassifier(sigma=0.1), cancer(), 3, seeds=1, ordinary=LogisticRegression()
-    )
-    tried = next(line for line in found.fairness if "Naive retraining" in line)
-    assert tried.count(" ms") == 3
-    assert tried.count("fastest") == 2  # "by the fastest of", and the one that was
-    assert any(name in found.baselines[SAME] for name in ("scikit-learn", "InfluenceClassifier"))
-
-
-def test_a_rival_that_stops_early_cannot_win() -> None:
-    rows, labels = cancer()
-    model = letheon.InfluenceClassifier(sigma=0.1)
-    lazy = LogisticRegression(C=1e-6, max_iter=1)  # quick, and far from the optimum
-    found = evaluate(model, (rows, labels), 2, seeds=1, retrainer=lazy, ordinary=lazy)
-    tried = next(line for line in found.fairness if "Naive retraining" in line)
-    assert "LogisticRegression" in tried
-    assert "stopped too early" in tried.split("LogisticRegression")[1]
 
 
 def test_a_forgotten_person_leaves_the_test_rows_too() -> None:
@@ -180,12 +131,6 @@ def test_nobody_stands_on_both_sides_of_the_split(diary: list[tuple[str, Any]]) 
     assert fitted == 330  # 66 of 88 people with 5 rows each
 
 
-def test_the_best_ordinary_model_is_chosen_by_cross_validation() -> None:
-    candidates = [DummyClassifier(), DecisionTreeClassifier(random_state=0)]
-    found = evaluate(Planted(), (X, Y), 2, seeds=1, ordinary=candidates, test=TEST)
-    assert found.baselines[ORDINARY].startswith("DecisionTreeClassifier, best of 2")
-
-
 def test_regression_and_its_analogues() -> None:
     rows, target = make_regression(120, 4, noise=5.0, random_state=0)
     model = letheon.InfluenceRegressor(l2=0.01, sigma=0.01)
@@ -200,7 +145,8 @@ def test_a_dataset_brings_its_own_people_and_test_rows() -> None:
     data = load("diabetes", synthetic="always", n_rows=400).split(0.25, seed=0)
     assert isinstance(data, Dataset)
     model = letheon.DaREForestClassifier(n_estimators=3)
-    found = evaluate(model, data, Requests(kind="person", n=4, batch=2), seeds=1)
+    requests = Requests(kind="person", n=4, batch=2)
+    found = evaluate(model, data, requests, seeds=1, ordinary=DummyClassifier())
     assert found.dataset == data.name
     assert found.n_requests == 2
     assert found.n_people == 4
@@ -248,7 +194,15 @@ def test_a_progress_bar_changes_nothing(capsys: pytest.CaptureFixture[str]) -> N
         ({"data": (X, Y, [1, 2])}, ValueError, "2 ids for 440"),
         ({"requests": []}, ValueError, "nothing to measure"),
         ({"requests": [[1], [1]]}, ValueError, "twice"),
-        ({"requests": [[9999]]}, ValueError, "9999"),
+        ({"requests": [[9999]]}, ValueError, r"9999\]$"),
+        ({"requests": [[9999]], "test": None}, ValueError, "110 people are held out"),
+        ({"data": (X, np.column_stack([Y, Y]))}, ValueError, "one target"),
+        ({"metric": "f1"}, TypeError, "sklearn.metrics.f1_score"),
+        ({"metric": get_scorer("f1")}, TypeError, "must be a function"),
+        ({"metric": zero_one_loss}, ValueError, "less is better"),
+        ({"metric": partial(mean_squared_error, sample_weight=None)}, ValueError, "less is"),
+        ({"attacks": [RMIA]}, TypeError, r"give an attack, RMIA\(\)"),
+        ({"attacks": [3]}, TypeError, "no attack"),
         ({"requests": 440}, ValueError, "only 440"),
         ({"seeds": 0}, ValueError, "seeds=0"),
         ({"seeds": [1, 1]}, ValueError, "different"),
@@ -281,27 +235,6 @@ def test_an_approximate_method_has_a_floor_and_an_exact_one_has_none() -> None:
     assert exact.floor == {}
 
 
-@pytest.mark.parametrize("rule", ["clip", "normalize"])
-@pytest.mark.parametrize("fit_intercept", [False, True])
-def test_rivals_of_a_linear_model_see_the_rows_as_it_does(rule: str, fit_intercept: bool) -> None:
-    """Without noise both end at the same coefficients."""
-    rows, labels = cancer()
-    model = letheon.DeltaGradClassifier(
-        l2=0.05, rows=rule, row_norm=2.0, fit_intercept=fit_intercept, n_steps=3000
-    )
-    model.fit(rows, labels)
-    for rival in linear_rivals(model, Rows(rows, labels, np.arange(len(labels)))):
-        other = rival.fit(Rows(rows, labels, np.arange(len(labels))))
-        if not fit_intercept:
-            assert np.allclose(other.coef_, model.coef_, atol=1e-3)
-        ours, theirs = (
-            regularised_loss(model, each, Rows(rows, labels, np.arange(len(labels))))
-            for each in (model, other)
-        )
-        assert ours is not None
-        assert theirs == pytest.approx(ours, rel=2e-2 if fit_intercept else 1e-5)
-
-
 def test_test_rows_without_ids_belong_to_nobody_who_leaves() -> None:
     """Neither rows with the number of a person, nor everything when somebody is called -1."""
     people = np.arange(440) - 1
@@ -317,7 +250,8 @@ def test_targets_of_a_regression_are_no_classes() -> None:
     """Whole numbers that hardly repeat: everybody may leave."""
     target = np.round(50 * X[:, 0])
     model = letheon.InfluenceRegressor(l2=0.01, sigma=0.01, if_unproved="downgrade")
-    found = evaluate(model, (X, target), Requests(n=0.5, batch=0.5), seeds=1, test=TEST)
+    requests = Requests(n=0.5, batch=0.5)
+    found = evaluate(model, (X, target), requests, seeds=1, test=TEST, ordinary=Ridge())
     assert found.n_people == 220
 
 
@@ -329,26 +263,6 @@ def test_one_seed_has_intervals_over_rows_and_several_have_them_over_seeds() -> 
     assert found.low < 0.9 * found.value < 1.1 * found.value < found.high
     trials = evaluate(Planted(errors=0.1), (X, Y), 2, seeds=2, **SIMPLE).trials
     assert trials[0].measures[SAME]["KL consistency"].low is None
-
-
-@pytest.mark.parametrize("kind", ["array", "frame", "sparse"])
-def test_the_same_solvers_race_whatever_the_table_is(kind: str) -> None:
-    rows, labels = cancer()
-    table = {"array": rows, "frame": pd.DataFrame(rows), "sparse": csr_array(rows)}[kind]
-    model = letheon.InfluenceClassifier(l2=0.01)
-    names = [each.name for each in linear_rivals(model, Rows(table, labels, labels))]
-    expected = ["scikit-learn lbfgs", "scikit-learn newton-cholesky"]
-    assert names == (expected[:1] if kind == "sparse" else expected)
-
-
-def test_a_ridge_regression_races_for_the_squared_loss() -> None:
-    """It ends where the unlearner does, so it is the same training."""
-    rows, target = make_regression(200, 5, noise=1.0, random_state=0)
-    model = letheon.InfluenceRegressor(l2=0.1, fit_intercept=False, sigma=1e-3)
-    model.fit(rows, target)
-    (rival,) = linear_rivals(model, Rows(rows, target, np.arange(200)))
-    other = rival.fit(Rows(rows, target, np.arange(200)))
-    assert np.allclose(other.coef_, np.ravel(model.coef_), rtol=1e-5)
 
 
 def test_intervals_hold_the_error_of_the_test_rows() -> None:

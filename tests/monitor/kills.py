@@ -49,7 +49,9 @@ def main(source: Path, out: Path, steps: list[int]) -> None:
         shutil.copytree(source, folder)
         child = os.fork()
         if child == 0:
-            monitor._folder = Folder(folder)
+            place = Folder(folder)
+            place.read()
+            monitor._folder = place
             die_at(step)
             monitor.forget([PERSON])
             os._exit(0)

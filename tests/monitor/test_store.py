@@ -1,10 +1,12 @@
 """A monitor on a disk: what comes back, what a kill leaves, what is swept."""
 
+import fcntl
 import json
 import os
 import signal
 import subprocess
 import sys
+import threading
 from pathlib import Path
 from typing import Any
 
@@ -106,6 +108,63 @@ def test_a_monitor_can_be_given_a_folder_later(tmp_path: Path) -> None:
     assert loaded(tmp_path / "new" / "place").history == monitor.history
 
 
+def test_a_moved_monitor_leaves_nobody_behind(tmp_path: Path) -> None:
+    monitor = kept(tmp_path / "old")
+    monitor.save(tmp_path / "new")
+    assert not (tmp_path / "old").exists()
+    monitor.forget([4])
+    assert 4 not in loaded(tmp_path / "new").model.ids_
+
+
+def test_saving_where_it_lives_is_a_plain_save(tmp_path: Path) -> None:
+    monitor = kept(tmp_path)
+    monitor.save(tmp_path)
+    assert loaded(tmp_path).model.digest() == monitor.model.digest()
+
+
+def test_two_processes_cannot_bring_a_forgotten_person_back(tmp_path: Path) -> None:
+    kept(tmp_path)
+    first, second = loaded(tmp_path), loaded(tmp_path)
+    first.forget([10])
+    with pytest.raises(CheckpointError, match="another process has changed"):
+        second.forget([11])
+    assert 10 not in loaded(tmp_path).model.ids_
+    first.forget([11])
+    assert len(loaded(tmp_path).history) == 2
+
+
+def test_a_writer_waits_for_another(tmp_path: Path) -> None:
+    monitor = kept(tmp_path)
+    descriptor = os.open(tmp_path, os.O_RDONLY)
+    fcntl.flock(descriptor, fcntl.LOCK_EX)
+    thread = threading.Thread(target=monitor.forget, args=([3],))
+    thread.start()
+    thread.join(0.3)
+    was_waiting = thread.is_alive()
+    os.close(descriptor)
+    thread.join()
+    assert was_waiting
+    assert 3 not in loaded(tmp_path).model.ids_
+
+
+def test_a_metric_that_fails_leaves_memory_and_disk_alike(tmp_path: Path) -> None:
+    fails = [False]
+
+    def fragile(y_true: Any, y_pred: Any) -> float:
+        if fails[0]:
+            raise ZeroDivisionError
+        return float(accuracy_score(y_true, y_pred))
+
+    monitor = kept(tmp_path, metric=fragile)
+    fails[0] = True
+    with pytest.raises(ZeroDivisionError):
+        monitor.forget([3])
+    again = loaded(tmp_path, metric=fragile)
+    assert 3 not in again.model.ids_
+    assert again.is_due
+    assert "could not be judged" in again.history[0].reasons[0]
+
+
 def test_a_metric_must_be_given_again(tmp_path: Path) -> None:
     kept(tmp_path, metric=accuracy_score)
     with pytest.raises(ValueError, match="metric=accuracy_score"):
@@ -135,7 +194,16 @@ def test_an_altered_part_is_refused(tmp_path: Path) -> None:
         loaded(tmp_path)
 
 
-@pytest.mark.parametrize("text", ["{", "[]", '{"format": 1, "parts": {"model": "../x"}}'])
+@pytest.mark.parametrize(
+    "text",
+    [
+        "{",
+        "[]",
+        '{"format": 1}',
+        '{"format": 1, "generation": 1, "parts": {"model": "../x"}, "record": {}}',
+        '{"format": 1, "generation": "1", "parts": {}, "record": {}}',
+    ],
+)
 def test_a_manifest_that_makes_no_sense_is_refused(tmp_path: Path, text: str) -> None:
     (tmp_path / MANIFEST).write_text(text, encoding="utf-8")
     with pytest.raises(CorruptFileError):

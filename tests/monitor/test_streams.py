@@ -23,7 +23,7 @@ def step(truth: float, *, retrained: bool = False, estimate: float = 0.0) -> Ste
 
 @pytest.fixture(scope="module")
 def make() -> Any:
-    return watchers_of(make_world(DOES_NOTHING), n_streams=10, seed=0)
+    return watchers_of(make_world(DOES_NOTHING), n_streams=40, seed=0)
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -65,8 +65,18 @@ def test_stretches_are_added_up_by_hand() -> None:
     found = added_up(steps)
     assert (found.n_retrains, found.n_stretches, found.n_missed) == (2, 3, 2)
     assert (found.n_open, found.first_missed) == (2, True)
+    assert found.n_caught == 0
     assert found.excess == pytest.approx(0.5 + 2.0)
     assert (found.n_over, found.n_estimates) == (8, 12)
+
+
+def test_breaches_are_those_missed_and_those_caught_at_once() -> None:
+    """A retrain in time prevents a breach; that is neither."""
+    steps = [step(2.0, retrained=True), step(0.5, retrained=True), step(2.0), step(0.1)]
+    found = added_up(steps)
+    assert (found.n_caught, found.n_missed) == (1, 1)
+    sums = total([found], [found])
+    assert (sums.n_breaches, sums.breaches_missed) == (2, 50.0)
 
 
 def test_first_breaches_are_a_share_of_streams_that_have_one() -> None:

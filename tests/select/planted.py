@@ -3,7 +3,7 @@
 from typing import Any, ClassVar
 
 import numpy as np
-from sklearn.base import BaseEstimator
+from sklearn.base import BaseEstimator, ClassifierMixin
 
 from letheon.evaluation import ORDINARY, SAME, Evaluation
 from letheon.guarantee import Guarantee, MethodFacts
@@ -38,7 +38,7 @@ class Planted(BaseEstimator):
         speed: float = 10.0,
         jitter: float = 0.1,
         lost: float = 0.0,
-        margin: float = 0.001,
+        margin: float | None = 0.001,
         sape: float = 0.0,
         agreement: float = 100.0,
         first_fit: float = 1.0,
@@ -80,14 +80,29 @@ class PlantedExact(Planted):
         return self
 
 
+class Rule(ClassifierMixin, BaseEstimator):
+    """Says whether the first column is positive; wrong where the second is below a number."""
+
+    def __init__(self, wrong_below: float = 0.0) -> None:
+        self.wrong_below = wrong_below
+
+    def fit(self, X: Any, y: Any) -> "Rule":
+        self.classes_ = np.unique(y)
+        return self
+
+    def predict(self, X: Any) -> Any:
+        return ((X[:, 0] > 0) ^ (X[:, 1] < self.wrong_below)).astype(int)
+
+
 def measure(
-    name: str, value: float, margin: float, better: Any = "lower", unit: str = ""
+    name: str, value: float, margin: float | None, better: Any = "lower", unit: str = ""
 ) -> Measure:
+    """Return a measure; without a margin nothing is known about its error."""
     return Measure(
         name=name,
         value=value,
-        low=value - margin,
-        high=value + margin,
+        low=None if margin is None else value - margin,
+        high=None if margin is None else value + margin,
         n=3,
         better=better,
         basis="measured",

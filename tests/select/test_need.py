@@ -50,6 +50,11 @@ def why_not(estimator: Any, **need: Any) -> str:
             {"properties": ("smooth", "strongly-convex")},
             "it needs a Hessian that is Lipschitz and gradients with a known bound, for which",
         ),
+        (
+            DeltaGradClassifier(),
+            {"properties": ("smooth", "strongly-convex", "gradient-descent")},
+            "it needs a Hessian that is Lipschitz and gradients with a known bound, for which",
+        ),
     ],
 )
 def test_reasons_are_made_from_facts(estimator: Any, need: dict[str, Any], words: str) -> None:

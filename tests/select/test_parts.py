@@ -15,10 +15,12 @@ from letheon import (
     NaiveUnlearner,
     SISAClassifier,
 )
+from letheon.measures import by_proof
 from letheon.select import Candidate, Check, Cost, Tolerances, tune_efficiency
 from letheon.select._candidates import default_candidates, named
 from letheon.select._need import Need
 from letheon.select._ranges import Size
+from letheon.select._words import _pays
 from tests.select.planted import Planted, evaluation, measure
 
 SIZE = Size(n_people=1000, n_together=1)
@@ -38,6 +40,15 @@ def test_a_verdict_is_about_the_whole_interval(value: float, margin: float, limi
     assert check(-value, margin, -limit, "higher").verdict == expected
 
 
+@given(value=numbers, limit=numbers, better=st.sampled_from(["lower", "higher"]))
+def test_without_an_interval_nothing_is_decided(value: float, limit: float, better: str) -> None:
+    blind = Check(measure=measure("m", value, None, better), baseline="any", limit=limit)
+    assert blind.verdict == "undecided"
+    assert blind.excess == math.inf
+    proved = by_proof("certifiability", 0.0, note="a theorem")
+    assert Check(measure=proved, baseline="any", limit=0.0).verdict == "within"
+
+
 @given(value=numbers, margin=margins, limit=numbers)
 def test_the_excess_is_positive_outside_only(value: float, margin: float, limit: float) -> None:
     found = check(value, margin, limit)
@@ -49,11 +60,17 @@ def test_the_excess_is_positive_outside_only(value: float, margin: float, limit:
 @pytest.mark.parametrize(
     ("found", "words"),
     [
-        (check(0.05, 0.01, 0.02), "m 0.05 (up to 0.06) where at most 0.02 is tolerated: beyond by"),
-        (check(0.05, 0.01, 0.055), "undecided, the interval reaches 0.005 beyond"),
+        (
+            check(0.05, 0.01, 0.02),
+            "m 0.05 (at best 0.04) where at most 0.02 is tolerated: beyond by 0.02 at",
+        ),
+        (
+            check(0.05, 0.01, 0.055),
+            "m 0.05 (at worst 0.06) where at most 0.055 is tolerated: undecided, it may",
+        ),
         (
             check(90, 1, 95, "higher"),
-            "m 90 (down to 89) where at least 95 is tolerated: beyond by 5",
+            "m 90 (at best 91) where at least 95 is tolerated: beyond by 4 at least",
         ),
     ],
 )
@@ -114,6 +131,16 @@ def test_cost_by_hand() -> None:
     assert few.pays_from == 10
 
 
+def test_a_method_that_forgets_slowly_pays_for_few_calls_only() -> None:
+    # 0.5 + 1.25 k <= 1 + k up to k = 2
+    found = cost(1, 0.5, 1.25, 1.0)
+    assert (found.pays_from, found.pays_to) == (0, 2)
+    assert _pays(found) == "the method pays up to 2 call(s) of forget only"
+    assert _pays(cost(1, 0.5, 3.0, 1.0)) == "the method never pays"
+    assert _pays(cost(1, 2.0, 1.0, 1.0)) == "the method never pays"
+    assert _pays(cost(1, 1.0, 1.0, 1.0)) == "the method pays from the first request on"
+
+
 def test_a_method_that_is_slow_in_everything_never_pays() -> None:
     assert cost(5, 2.0, 3.0, 1.0).pays_from == math.inf
     assert cost(5, 1.0, 1.0, 1.0).pays_from == 0
@@ -123,15 +150,13 @@ def test_a_method_that_is_slow_in_everything_never_pays() -> None:
 times = st.integers(1, 1000).map(lambda ms: ms / 1000)
 
 
-@given(fit=times, forget=times, retrain=times)
-def test_the_method_is_cheaper_from_there_on(fit: float, forget: float, retrain: float) -> None:
-    start = cost(1, fit, forget, retrain).pays_from
-    assume(start < 10_000 and abs(retrain - forget) > 1e-6)
-    later = cost(int(start) + 1, fit, forget, retrain)
-    assert later.method <= later.plain + 1e-9
-    if start > 1:
-        before = cost(int(start) - 1, fit, forget, retrain)
-        assert before.method >= before.plain - 1e-9
+@given(fit=times, forget=times, retrain=times, calls=st.integers(0, 3000))
+def test_the_method_pays_for_those_numbers_of_calls(
+    fit: float, forget: float, retrain: float, calls: int
+) -> None:
+    found = cost(calls, fit, forget, retrain)
+    assume(abs(found.method - found.plain) > 1e-6)
+    assert (found.pays_from <= calls <= found.pays_to) == (not found.retraining_is_cheaper)
 
 
 @pytest.mark.parametrize(
@@ -166,6 +191,8 @@ def test_candidates_that_make_no_sense_are_refused() -> None:
         Candidate(DaREForestClassifier(), efficiency={"depth": [1]})
     with pytest.raises(ValueError, match="no value of 'random_depth'"):
         Candidate(DaREForestClassifier(), efficiency={"random_depth": []})
+    with pytest.raises(ValueError, match="is exact: no parameter trades its certifiability"):
+        Candidate(DaREForestClassifier(), certifiability={"random_depth": [1]})
     with pytest.raises(ValueError, match="nobody to choose from"):
         named([])
     with pytest.raises(ValueError, match="two candidates are the same"):

@@ -7,12 +7,17 @@ from functools import lru_cache
 from typing import Any
 
 import numpy as np
-from sklearn.linear_model import LogisticRegression
 
 from letheon.bench._data import Prepared, Synthetic, prepared
 from letheon.bench._grid import Cell, Options, share_or_number
 from letheon.bench._machine import describe_machine
-from letheon.bench._recipes import Family, Place, Recipe, find_recipe, ordinary_model
+from letheon.bench._recipes import (
+    Family,
+    Place,
+    Recipe,
+    find_recipe,
+    ordinary_model,
+)
 from letheon.datasets import Requests
 from letheon.parallel import one_thread
 
@@ -20,7 +25,7 @@ __all__ = ["run_cell"]
 
 # So many people leave one after the other where the time of a single one is wanted; nets and
 # naive retraining take longer for each.
-_SINGLES, _FEW_SINGLES = 16, 3
+_SINGLES, _FEW_SINGLES = 8, 3
 _TUNING_ROWS, _TUNING_TREES, _DEEPEST = 3_000, 20, 8
 _TOLERANCES = (0.001, 0.01)
 _MOST_WARNINGS = 5
@@ -148,7 +153,6 @@ def _evaluated(
         _requests(cell, options),
         test=(data.X_test, data.y_test),
         ordinary=ordinary_model(cell.family, place),
-        retrainer=_rivals(cell, place),
         seeds=options.seeds,
         comparisons=1,
         title=f"{cell.method}, {cell.setting}",
@@ -164,23 +168,6 @@ def _requests(cell: Cell, options: Options) -> Requests:
         return Requests(kind="uniform", n=wanted, batch=wanted)
     slow = cell.family == "net" or cell.method == "Naive" or options.small
     return Requests(kind="uniform", n=_FEW_SINGLES if slow else _SINGLES, batch=1)
-
-
-def _rivals(cell: Cell, place: Place) -> list[Any] | None:
-    """Return ordinary solvers of the same regularised logistic loss, to race the own one."""
-    if cell.family != "linear" or cell.method in ("Naive", "SISA"):
-        return None
-    solvers = ["lbfgs"] + ["newton-cholesky"] * (place.n_columns <= 1_000)
-    return [
-        LogisticRegression(
-            C=1 / (place.l2 * place.n_rows),
-            fit_intercept=False,
-            solver=solver,
-            tol=1e-6,
-            max_iter=5_000,
-        )
-        for solver in solvers
-    ]
 
 
 def _attacked(

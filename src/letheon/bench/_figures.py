@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from letheon.bench._published import Spread
-from letheon.bench._table import BASELINES, Line, attack_value, lines_of
+from letheon.bench._table import Line, attack_value, lines_of
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -125,8 +125,8 @@ def _attacked(records: Sequence[Record], lines: Sequence[Line], figure_type: Any
         "title": "What attackers find about forgotten people",
         "alt": "AUC of three attacks on each method, with their floors",
         "note": (
-            "Full: the unlearned model; hollow: the floor, which a retrain has too. Means over "
-            f"data sets. {BASELINES[0].capitalize()} is what the floor is trained with."
+            "Full: the unlearned model; hollow: the floor (of before and after: people who never "
+            "were there). Means over data sets."
         ),
     }
 

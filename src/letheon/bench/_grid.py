@@ -53,9 +53,9 @@ class Options:
     removed: tuple[str, ...] = ("1", "100", "1%", "10%")
     attack_removed: str = "100"
     seeds: int = 5
-    rows: int = 12_000
-    net_rows: int = 4_000
-    attack_rows: int = 2_000
+    rows: int = 5_000
+    net_rows: int = 2_000
+    attack_rows: int = 1_000
     test_rows: int = 4_000
     attacks: bool = True
     small: bool = False

@@ -177,7 +177,7 @@ PUBLISHED: tuple[Published, ...] = (
     ),
     Published(
         method="DeltaGrad",
-        settings=("T0 = 2", "T0 = 5", "T0 = 20"),
+        settings=("T0 = 2", "T0 = 20"),
         row="",
         source="Wu et al. 2020",
         efficiency=Spread(1.6, 2.7, 6.5),

@@ -128,7 +128,7 @@ def _settings(records: Sequence[Record], options: Options, seconds: float | None
         ),
         "rows for linear models": (
             "columns centred and scaled by constants of rows set aside, clipped at 3, a column "
-            "of ones, each row divided by its norm; images: pixels (CIFAR: means of 2 x 2), each "
+            "of ones, each row divided by its norm; images: pixels (CIFAR: means of 4 x 4), each "
             "row divided by its norm"
         ),
         "ordinary models": "; ".join(f"{name}: {text}" for name, text in _ORDINARY.items()),

@@ -65,7 +65,7 @@ def bench(
             metavar="N",
             parser=whole_number(200),
             help="Training rows at most; nets get a third of them.",
-            show_default="12000",
+            show_default="5000",
         ),
     ] = None,
     attacks: Annotated[

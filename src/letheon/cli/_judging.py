@@ -55,6 +55,7 @@ def choose_method(scene: Scene) -> None:
             InfluenceClassifier(),
         ],
         requests=Requests(kind="person", n=10),
+        expected_requests=100,
         seeds=SEEDS,
         cv=3,
         random_state=scene.seed,
@@ -168,7 +169,8 @@ def watch(scene: Scene) -> None:
 def report(scene: Scene) -> None:
     """Write what was found into one page that opens without a network."""
     comparison, evaluation = scene.found["comparison"], scene.found["evaluation"]
-    page = Path(tempfile.gettempdir()) / "letheon-demo.html"
+    # A name of its own: others can write to the shared folder.
+    page = Path(tempfile.mkdtemp(prefix="letheon-demo-")) / "report.html"
     write_report(
         page,
         {

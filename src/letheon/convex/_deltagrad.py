@@ -42,7 +42,15 @@ FACTS = MethodFacts(
     definition_name="deltagrad",
     families=("linear",),
     tasks=("classification",),
-    needs=("strongly-convex", "smooth", "gradient-descent"),
+    # Strong independence (Wu et al., Assumption 5) is about the run, not the loss: nobody can vouch
+    # for it beforehand, and no claim rests on it here.
+    needs=(
+        "strongly-convex",
+        "smooth",
+        "lipschitz-hessian",
+        "bounded-gradients",
+        "gradient-descent",
+    ),
     certificate="empirical",
     batches=True,
 )

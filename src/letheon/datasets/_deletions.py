@@ -8,6 +8,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from sklearn.base import is_regressor
 
+from letheon.datasets._rows import by_row, taken
 from letheon.guarantee import Task
 from letheon.rows import present_table
 
@@ -143,7 +144,7 @@ class _Pool:
         self, X: Any, y: NDArray[Any], ids: ArrayLike | None, rng: Any, task: Task
     ) -> None:
         # Images have more dimensions than a table, and need nothing done to them.
-        self.X = X if getattr(X, "ndim", 2) > 2 else present_table(X)
+        self.X = X if getattr(X, "ndim", 2) > 2 else present_table(by_row(X))
         self.y, self.rng = y, rng
         owners = np.arange(len(y)) if ids is None else np.asarray(ids)
         if len(owners) != len(y):
@@ -189,7 +190,7 @@ class _Pool:
     def wrongness(self, model: Any) -> NDArray[np.float64]:
         """Return for everybody how wrong the model is about their worst row, in [0, 1]."""
         rows = np.flatnonzero(self.here[self.owner])
-        X, y = _taken(self.X, rows), self.y[rows]
+        X, y = taken(self.X, rows), self.y[rows]
         worst = np.zeros(len(self.people))
         np.maximum.at(worst, self.owner[rows], _wrongness(model, X, y))
         return worst
@@ -204,10 +205,6 @@ def _task(model: Any, y: NDArray[Any]) -> Task:
     has_fractions = is_number and bool((y != np.round(y)).any())
     is_many = is_number and len(np.unique(y)) > _MOST_CLASSES
     return "regression" if has_fractions or is_many else "classification"
-
-
-def _taken(X: Any, rows: NDArray[np.int64]) -> Any:
-    return X.iloc[rows] if hasattr(X, "iloc") else X[rows]
 
 
 def _wrongness(model: Any, X: Any, y: NDArray[Any]) -> NDArray[np.float64]:

@@ -2,6 +2,7 @@
 
 import math
 import struct
+import zlib
 from typing import Any
 
 import numpy as np
@@ -71,13 +72,17 @@ def read_svhn(job: Job) -> Loaded:
 
 def _mat(job: Job, number: int) -> tuple[NDArray[np.uint8], NDArray[np.int64]]:
     """Return images, channels first, and digits; the file writes 10 for zero."""
-    from scipy.io import loadmat
+    from scipy.io import loadmat, matlab
 
     with job.open(number) as stream:
         try:
             content: dict[str, Any] = loadmat(stream, variable_names=("X", "y"))
             images, labels = np.asarray(content["X"]), np.asarray(content["y"]).ravel()
-        except (KeyError, TypeError, ValueError) as error:
+        except NotImplementedError as error:
+            raise DatasetFormatError(
+                "a MATLAB 7.3 file; the provider's is of version 5. Download it again"
+            ) from error
+        except (LookupError, matlab.MatReadError, TypeError, ValueError, zlib.error) as error:
             raise DatasetFormatError(f"not a MATLAB file with X and y: {error}") from error
     if images.shape != (32, 32, 3, len(labels)):
         raise DatasetFormatError(f"X is {images.shape}, expected (32, 32, 3, {len(labels)})")

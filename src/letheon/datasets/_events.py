@@ -13,7 +13,15 @@ from numpy.typing import NDArray
 from letheon.datasets._info import DataFile, DatasetInfo, SurveyRow
 from letheon.datasets._job import Job, Loaded, Source
 from letheon.datasets._synthetic import StandIn
-from letheon.datasets._tables import MISSING, Plan, encode, number, numbers_of, read_columns
+from letheon.datasets._tables import (
+    MISSING,
+    Plan,
+    encode,
+    first_line,
+    number,
+    numbers_of,
+    read_columns,
+)
 from letheon.exceptions import DatasetFormatError
 
 __all__ = ["FIRST", "SOURCES"]
@@ -55,7 +63,7 @@ def read_olympics(job: Job) -> Loaded:
 def read_credit_card(job: Job) -> Loaded:
     """Read Credit Card Fraud: seconds, 28 principal components and the amount; y is fraud."""
     with job.text() as lines:
-        names = [name.strip('"') for name in next(lines).strip().split(",")]
+        names = [name.strip('"') for name in first_line(lines).strip().split(",")]
         table = numbers_of(line.replace('"', "") for line in lines)
     job.count(0, len(table))
     X = np.ascontiguousarray(table[:, :-1])
@@ -81,11 +89,12 @@ def read_twitter(job: Job) -> Loaded:
     A file with a header and the columns ``user_id``, ``text`` and ``label``, and any of
     ``pagerank``, ``triangle_count``, ``core_id``, ``out_degree``, ``in_degree``, ``polarity``,
     ``subjectivity``. Six counts are taken from the text; the last column says how many messages
-    of the same author came before, which rests on nobody else's rows.
+    of the same author came before, which rests on nobody else's rows. In a ``.tsv`` a line is a
+    tweet and quotes are characters like others; in a ``.csv`` they enclose cells.
     """
     name, _ = job.where(0)
     with job.text() as lines:
-        rows = csv.DictReader(lines, delimiter="\t" if name.endswith("tsv") else ",")
+        rows = csv.DictReader(lines, dialect=_Tabs if name.endswith("tsv") else _Commas)
         lacking = {"user_id", "text", "label"} - set(rows.fieldnames or ())
         if lacking:
             raise DatasetFormatError(f"no columns {sorted(lacking)} in {name}")
@@ -93,10 +102,25 @@ def read_twitter(job: Job) -> Loaded:
         return _tweets(islice(rows, FIRST), given)
 
 
-def _tweets(rows: Iterator[dict[str, Any]], given: tuple[str, ...]) -> Loaded:
-    values, labels, owners = [], [], []
+class _Tabs(csv.excel_tab):
+    """A tweet may begin with a quote that nothing closes."""
+
+    quoting = csv.QUOTE_NONE
+
+
+class _Commas(csv.excel):
+    """A quote that nothing closes would swallow the rows after it."""
+
+    strict = True
+
+
+def _tweets(rows: Iterator[dict[Any, Any]], given: tuple[str, ...]) -> Loaded:
+    values: list[list[float]] = []
+    labels, owners = [], []
     seen: Counter[str] = Counter()
     for row in rows:
+        if None in row or None in row.values():
+            raise DatasetFormatError(f"row {len(values) + 1:,} has more or fewer cells than names")
         counts = [len(mark.findall(row["text"])) for mark in _TWITTER_MARKS.values()]
         values.append([*(number(row[name]) for name in given), *counts, seen[row["user_id"]]])
         seen[row["user_id"]] += 1
@@ -211,7 +235,8 @@ SOURCES = (
             survey=SurveyRow(dimensionality="15", size="1,000,000", classes="2", balance="16.93%"),
             note=(
                 "A file with a header and the columns user_id, text, label, and any of the seven "
-                "figures of Brophy and Lowd; the first million rows are read."
+                "figures of Brophy and Lowd; the first million rows are read. Quotes enclose cells "
+                "of a .csv only."
             ),
         ),
         read=read_twitter,

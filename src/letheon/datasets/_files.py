@@ -1,18 +1,20 @@
 """Find, open and verify files: plain or compressed, whole content or line by line."""
 
 import bz2
+import csv
 import gzip
 import hashlib
 import io
 import lzma
 import os
+import zlib
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import IO, Any
 
 from letheon.datasets._info import DataFile, DatasetInfo
-from letheon.exceptions import DatasetFormatError
+from letheon.exceptions import DatasetFormatError, LetheonError
 
 __all__ = [
     "check_content",
@@ -26,6 +28,7 @@ __all__ = [
 
 _BLOCK = 2**20
 _OPENERS = {".gz": gzip.open, ".xz": lzma.open, ".bz2": bz2.open}
+_DAMAGE = (EOFError, OSError, UnicodeDecodeError, csv.Error, lzma.LZMAError, zlib.error)
 
 
 def data_home(folder: str | Path | None = None) -> Path:
@@ -46,10 +49,28 @@ def find(home: Path, info: DatasetInfo, file: DataFile) -> tuple[str, Path] | No
 
 @contextmanager
 def open_bytes(path: Path) -> Iterator[IO[bytes]]:
-    """Open a file for reading, decompressed by what its name ends with."""
+    """Open a file for reading, decompressed by what its name ends with.
+
+    Whatever shows within the block that the file is damaged becomes a `DatasetFormatError` that
+    names the file.
+    """
     opener: Any = _OPENERS.get(path.suffix, open)
-    with opener(path, "rb") as stream:
-        yield stream
+    try:
+        with opener(path, "rb") as stream:
+            yield stream
+    except DatasetFormatError as error:
+        raise DatasetFormatError(f"{path}: {error}") from error
+    except _DAMAGE as error:
+        if _is_about_access(error):
+            raise
+        raise DatasetFormatError(
+            f"{path} is damaged, or not what its name says: {error}. Download it again"
+        ) from error
+
+
+def _is_about_access(error: Exception) -> bool:
+    """Tell errors of the system, which have a number, from those of a decompressor."""
+    return isinstance(error, LetheonError) or getattr(error, "errno", None) is not None
 
 
 @contextmanager

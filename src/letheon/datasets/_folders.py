@@ -47,7 +47,14 @@ class Files(NamedTuple):
 def _in_folders(folders: list[Path]) -> Files:
     """Return the pictures below folders; the class is the folder's place in the list."""
     found = [_pictures(folder) for folder in folders]
-    classes = np.repeat(np.arange(len(folders)), [len(paths) for paths in found])
+    empty = [folder for folder, paths in zip(folders, found, strict=True) if not paths]
+    if empty:
+        raise DatasetFormatError(
+            f"no pictures ({', '.join(sorted(ENDINGS))}) in {empty[0]}"
+            + (f", nor in {len(empty) - 1:,} other folders" if len(empty) > 1 else "")
+        )
+    n_found = np.array([len(paths) for paths in found], np.int64)
+    classes = np.repeat(np.arange(len(folders)), n_found)
     return Files([path for paths in found for path in paths], classes)
 
 
@@ -70,7 +77,7 @@ def _load(
     n_all = len(train.paths) + (0 if test is None else len(test.paths))
     refuse_too_large(job.info.name, n_all, 3 * side * side)
     X = decode(train.paths, side=side, shorter=shorter)
-    if test is None or not test.paths:
+    if test is None:
         return Loaded(X, train.classes)
     X_test = decode(test.paths, side=side, shorter=shorter)
     return Loaded(X, train.classes, X_test=X_test, y_test=test.classes)
@@ -80,7 +87,8 @@ def read_imagenet(job: Job) -> Loaded:
     """Read ``train/<wnid>/*.JPEG`` and, where it is there, ``val/<wnid>/*.JPEG``.
 
     Shorter side 256, middle 224 x 224, pixels from 0 to 1; y is the place of the WordNet id
-    among those of the training folder. Validation pictures must stand in folders by class.
+    among those of the training folder. Validation pictures must stand in folders by class, some
+    for every class of the training folder; other classes are left out.
     """
     folders = _folders(job.where(0)[1])
     train = _in_folders(folders)
@@ -89,18 +97,30 @@ def read_imagenet(job: Job) -> Loaded:
     val = job.maybe(1)
     test = None
     if val is not None:
+        _refuse_unsorted(val[1])
         test = _in_folders([val[1] / folder.name for folder in folders])
     return _load(job, train, test, side=224, shorter=256)
+
+
+def _refuse_unsorted(folder: Path) -> None:
+    n_unsorted = sum(path.suffix.lower() in ENDINGS for path in folder.iterdir())
+    if n_unsorted:
+        raise DatasetFormatError(
+            f"{n_unsorted:,} pictures stand in {folder} itself, so that their class is not known: "
+            "sort them into folders by class, as in train, or move them away"
+        )
 
 
 def read_lsun(job: Job) -> Loaded:
     """Read exported pictures, ``<scene>_train/`` and ``<scene>_val/``; 256 x 256, ten scenes.
 
-    The provider's archives are databases (LMDB); its script exports them as picture files.
+    The provider's archives are databases (LMDB); its script exports them as picture files. With
+    pictures to test on of one scene, there must be some of all.
     """
     home = job.where(0)[1].parent
     train = _in_folders([home / f"{scene}_train" for scene in SCENES])
-    test = _in_folders([home / f"{scene}_val" for scene in SCENES])
+    to_test = [home / f"{scene}_val" for scene in SCENES]
+    test = _in_folders(to_test) if any(folder.is_dir() for folder in to_test) else None
     return _load(job, train, test, side=256, shorter=256)
 
 

@@ -5,10 +5,11 @@ from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Literal
 
-__all__ = ["DataFile", "DatasetInfo", "Encoding", "SurveyRow", "Task"]
+__all__ = ["NOBODY", "DataFile", "DatasetInfo", "Encoding", "SurveyRow", "Task"]
 
 Task = Literal["classification", "regression"]
 Encoding = Literal["one-hot", "ordinal"]
+NOBODY = "none"  # subject_id where every row is a person of its own
 
 
 def _nothing() -> Mapping[str, str]:
@@ -106,7 +107,7 @@ class DatasetInfo:
     licence: str
     citation: str
     survey: SurveyRow
-    subject_id: str = "none"
+    subject_id: str = NOBODY
     note: str = ""
     variants: Mapping[str, str] = field(default_factory=_nothing)
     image_shape: tuple[int, int, int] | None = None

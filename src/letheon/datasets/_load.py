@@ -19,10 +19,10 @@ from letheon.datasets import (
 )
 from letheon.datasets._dataset import Dataset
 from letheon.datasets._files import data_home, find
-from letheon.datasets._info import DatasetInfo, Encoding
+from letheon.datasets._info import NOBODY, DatasetInfo, Encoding
 from letheon.datasets._job import Job, Loaded, Source
 from letheon.datasets._synthetic import make
-from letheon.exceptions import DatasetMissingError
+from letheon.exceptions import DatasetFormatError, DatasetMissingError
 
 __all__ = ["Synthetic", "info", "load", "names", "present"]
 
@@ -156,8 +156,19 @@ def load(
         seed=seed,
         check=check,
     )
-    data = _dataset(source.info, chosen, source.read(job), real=True)
+    data = _dataset(source.info, chosen, _read(source, job), real=True)
     return data if n_rows is None else data.sample(n_rows, seed)
+
+
+def _read(source: Source, job: Job) -> Loaded:
+    """Read the files; what is wrong with them says where they are."""
+    try:
+        return source.read(job)
+    except DatasetFormatError as error:
+        where = str(job.home / source.info.folder)
+        if where in str(error):
+            raise
+        raise DatasetFormatError(f"{where}: {error}") from error
 
 
 def _made_up(
@@ -168,10 +179,11 @@ def _made_up(
     how = encode if source.info.has_words else "one-hot"
     made = make(f"{source.info.name} {variant}", shape, n_rows=n_rows, seed=seed, encode=how)
     n = made.n_train
-    ids = (None, None) if made.ids is None else (made.ids[:n], made.ids[n:])
-    loaded = Loaded(made.X[:n], made.y[:n], ids[0], feature_names=made.names)
+    loaded = Loaded(made.X[:n], made.y[:n], made.ids[:n], feature_names=made.names)
     if shape.n_test:
-        loaded = loaded._replace(X_test=made.X[n:], y_test=made.y[n:], test_ids=ids[1])
+        loaded = loaded._replace(X_test=made.X[n:], y_test=made.y[n:], test_ids=made.ids[n:])
+    if source.info.subject_id == NOBODY:
+        loaded = loaded._replace(ids=None, test_ids=None)
     return _dataset(source.info, variant, loaded, real=False)
 
 

@@ -12,7 +12,8 @@ from scipy import sparse
 from letheon.datasets._info import DataFile, DatasetInfo, SurveyRow
 from letheon.datasets._job import Job, Loaded, Source
 from letheon.datasets._synthetic import StandIn
-from letheon.datasets._tables import numbers_of
+from letheon.datasets._tables import first_line, numbers_of
+from letheon.exceptions import DatasetFormatError
 
 __all__ = ["SOURCES"]
 
@@ -50,7 +51,7 @@ def read_higgs(job: Job) -> Loaded:
     The provider's file has the label first and no header; a sample with a header has it last.
     """
     with job.text() as lines:
-        first = next(lines)
+        first = first_line(lines)
         label_first = not first[:1].isalpha()
         table = numbers_of(chain([first] if label_first else [], lines))
     job.count(0, len(table))
@@ -59,7 +60,7 @@ def read_higgs(job: Job) -> Loaded:
 
 
 def _without_header(lines: Iterator[str]) -> Iterable[str]:
-    first = next(lines)
+    first = first_line(lines)
     return lines if first[:1].isalpha() else chain([first], lines)
 
 
@@ -82,6 +83,8 @@ def read_rcv1(job: Job) -> Loaded:
 def _sparse_svm(job: Job, number: int, width: int) -> tuple[Any, NDArray[np.int64]]:
     with job.open(number) as stream:
         X, y = _svm(stream, width)
+    if not len(y):
+        raise DatasetFormatError(f"{job.where_unchecked(number)[1]} has no rows")
     job.count(number, len(y))
     return X, y
 
@@ -94,6 +97,8 @@ def _dense_svm(job: Job, number: int, width: int) -> tuple[NDArray[np.float32], 
             X, y = _svm(io.BytesIO(b"".join(lines)), width)
             tables.append(X.toarray())
             labels.append(y)
+    if not labels:
+        raise DatasetFormatError(f"{job.where_unchecked(number)[1]} has no rows")
     job.count(number, sum(map(len, labels)))
     return np.concatenate(tables), np.concatenate(labels)
 
@@ -101,7 +106,10 @@ def _dense_svm(job: Job, number: int, width: int) -> tuple[NDArray[np.float32], 
 def _svm(stream: IO[bytes], width: int) -> tuple[Any, NDArray[np.int64]]:
     from sklearn.datasets import load_svmlight_file
 
-    X, y = load_svmlight_file(stream, n_features=width, dtype=np.float32, zero_based=False)
+    try:
+        X, y = load_svmlight_file(stream, n_features=width, dtype=np.float32, zero_based=False)
+    except ValueError as error:
+        raise DatasetFormatError(f"not lines of svmlight: {error}") from error
     return sparse.csr_array(X), (np.asarray(y) > 0).astype(np.int64)
 
 

@@ -60,8 +60,9 @@ def _pixels(content: bytes | Path, *, side: int, shorter: int | None) -> NDArray
     try:
         with module.open(io.BytesIO(content) if isinstance(content, bytes) else content) as file:
             image = file.convert("RGB")
-    except OSError as error:
-        raise DatasetFormatError(f"not a picture: {error}") from error
+    except (EOFError, OSError, SyntaxError, ValueError) as error:
+        where = "" if isinstance(content, bytes) else f"{content}: "
+        raise DatasetFormatError(f"{where}not a picture, or a damaged one: {error}") from error
     if shorter is not None:
         image = _middle(image, side, shorter)
     elif image.size != (side, side):

@@ -8,7 +8,7 @@ from numpy.typing import NDArray
 from letheon.datasets._info import DataFile, DatasetInfo, SurveyRow
 from letheon.datasets._job import Job, Loaded, Source
 from letheon.datasets._synthetic import StandIn
-from letheon.datasets._tables import read_columns
+from letheon.datasets._tables import first_line, read_columns
 from letheon.exceptions import DatasetFormatError
 
 __all__ = ["SOURCES", "TOP"]
@@ -39,7 +39,7 @@ def _baskets(
 ) -> tuple[NDArray[np.bool_], NDArray[np.int64], list[str]]:
     """Return customers x categories, how often each category was sold, and their names."""
     lines = iter(lines)
-    header = next(lines).strip().split(",")
+    header = first_line(lines).strip().split(",")
     if "id" not in header or "category" not in header:
         raise DatasetFormatError(f"no columns 'id' and 'category' in transactions.csv: {header}")
     place_id, place_category = header.index("id"), header.index("category")
@@ -50,6 +50,8 @@ def _baskets(
     pairs: list[set[int]] = [set() for _ in customers]
     for line in lines:
         cells = line.split(",", last)
+        if len(cells) < last:
+            raise DatasetFormatError(f"a row has {len(cells)} cells: {line[:40]!r}")
         place = places.setdefault(cells[place_category], len(places))
         if place == len(n_sold):
             n_sold.append(0)

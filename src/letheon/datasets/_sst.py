@@ -15,7 +15,8 @@ from letheon.exceptions import DatasetFormatError
 
 __all__ = ["SOURCES"]
 
-_LEAF = re.compile(r"\([0-4] ([^()\s]+)\)")
+_LEAF = re.compile(r"\([0-4] ([^() ]+)\)")  # a no-break space is part of a word
+_INNER = re.compile(r"\([0-4] (?=\()")
 _ROOT = re.compile(r"\s*\(([0-4]) ")
 _NEUTRAL = 2
 
@@ -52,8 +53,19 @@ def _trees(lines: Iterable[str]) -> tuple[NDArray[np.int64], list[Counter[str]]]
         if root is None:
             raise DatasetFormatError(f"not a tree with numbers 0 to 4: {line[:40]!r}")
         labels.append(int(root[1]))
-        sentences.append(Counter(word.lower() for word in _LEAF.findall(line)))
+        sentences.append(Counter(word.lower() for word in _leaves(line)))
+    if not labels:
+        raise DatasetFormatError("the file has no rows")
     return np.array(labels, np.int64), sentences
+
+
+def _leaves(line: str) -> list[str]:
+    """Return the words of a tree; every bracket must belong to a word or to a branch."""
+    words: list[str] = _LEAF.findall(line)
+    n_nodes = len(words) + len(_INNER.findall(line))
+    if not n_nodes == line.count("(") == line.count(")"):
+        raise DatasetFormatError(f"a tree with brackets that hold no word: {line[:40]!r}")
+    return words
 
 
 def _counts(sentences: list[Counter[str]], places: dict[str, int]) -> sparse.csr_array:

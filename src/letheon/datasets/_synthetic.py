@@ -71,7 +71,7 @@ class Made(NamedTuple):
 
     X: Any
     y: NDArray[np.int64]
-    ids: NDArray[np.int64] | None
+    ids: NDArray[np.int64]
     n_train: int
     names: tuple[str, ...]
 
@@ -97,8 +97,7 @@ def make(
         names = ()
     else:
         X, y, names = _table(rng, n_all, shape, ids, encode)
-    owners = y if shape.class_is_person else ids if shape.rows_per_person > 1 else None
-    return Made(X, y, owners, n_train, names)
+    return Made(X, y, y if shape.class_is_person else ids, n_train, names)
 
 
 def _sizes(shape: StandIn, n_rows: int | None, encode: Encoding) -> tuple[int, int]:

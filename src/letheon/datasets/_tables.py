@@ -7,6 +7,7 @@ A missing number becomes -1, because a mean would depend on people who may leave
 
 import csv
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from itertools import islice
 from typing import Any, NamedTuple
@@ -24,6 +25,7 @@ __all__ = [
     "Columns",
     "Plan",
     "encode",
+    "first_line",
     "number",
     "numbers_of",
     "read_columns",
@@ -43,14 +45,27 @@ class Column(NamedTuple):
 
     def map(self, function: Callable[[str], Any], dtype: Any) -> NDArray[Any]:
         """Return a value for every row; the function sees every distinct text once."""
-        return np.array([function(text) for text in self.texts], dtype)[self.codes]
+        with _cells_checked():
+            values = np.array([function(text) for text in self.texts], dtype)
+        return values[self.codes]
 
     def sorted_words(self, function: Callable[[str], str]) -> tuple[list[str], NDArray[np.int32]]:
         """Return distinct words in alphabetical order, and the number of every row's word."""
-        words = [function(text) for text in self.texts]
+        with _cells_checked():
+            words = [function(text) for text in self.texts]
         book = sorted(set(words))
         places = {word: place for place, word in enumerate(book)}
         return book, np.array([places[word] for word in words], np.int32)[self.codes]
+
+
+@contextmanager
+def _cells_checked() -> Iterator[None]:
+    try:
+        yield
+    except DatasetFormatError:
+        raise
+    except (OverflowError, ValueError) as error:
+        raise DatasetFormatError(f"a cell is not as published: {error}") from error
 
 
 @dataclass(frozen=True)
@@ -112,7 +127,7 @@ def read_columns(
     """
     wanted = (line for line in lines if skip is None or not line.startswith(skip))
     rows = csv.reader(wanted, delimiter=delimiter, skipinitialspace=True)
-    heads = list(names) if names is not None else [name.strip("\ufeff ") for name in next(rows)]
+    heads = list(names) if names is not None else [each.strip("\ufeff ") for each in _first(rows)]
     books: list[_Book] = [_Book() for _ in heads]
     parts: list[list[NDArray[np.int32]]] = [[] for _ in heads]
     for chunk in _chunks(islice((row for row in rows if row), limit)):
@@ -127,6 +142,19 @@ def read_columns(
             for name, book, part in zip(heads, books, parts, strict=True)
         }
     )
+
+
+def first_line(lines: Iterator[str]) -> str:
+    """Return the first line of a file, which must have one."""
+    line: str = _first(lines)
+    return line
+
+
+def _first(items: Iterator[Any]) -> Any:
+    item = next(items, None)
+    if item is None:
+        raise DatasetFormatError("the file is empty")
+    return item
 
 
 class _Book(dict[str, int]):

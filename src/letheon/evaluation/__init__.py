@@ -7,7 +7,8 @@ seeds, and returns an `Evaluation`.
 from letheon.evaluation._baselines import ORDINARY, SAME
 from letheon.evaluation._evaluate import evaluate
 from letheon.evaluation._evaluation import Evaluation
+from letheon.evaluation._metric import Metric
 from letheon.evaluation._problem import Problem, Rows
 from letheon.evaluation._trial import Trial
 
-__all__ = ["ORDINARY", "SAME", "Evaluation", "Problem", "Rows", "Trial", "evaluate"]
+__all__ = ["ORDINARY", "SAME", "Evaluation", "Metric", "Problem", "Rows", "Trial", "evaluate"]

@@ -6,7 +6,7 @@ import warnings
 from typing import Any, NamedTuple
 
 import numpy as np
-from sklearn.base import clone
+from scipy import sparse
 from sklearn.ensemble import (
     HistGradientBoostingClassifier,
     HistGradientBoostingRegressor,
@@ -15,15 +15,16 @@ from sklearn.ensemble import (
 )
 from sklearn.exceptions import ConvergenceWarning
 from sklearn.linear_model import LogisticRegression, RidgeCV
-from sklearn.model_selection import cross_val_score
+from sklearn.model_selection import GroupKFold, StratifiedGroupKFold, cross_val_score
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
 
-from letheon.evaluation._contender import Contender, named, plain
+from letheon.evaluation._contender import Contender, few_of, named, plain, warmed
 from letheon.evaluation._linear import linear_rivals, regularised_loss
 from letheon.evaluation._problem import Problem, Rows
+from letheon.measures._copies import fresh_copy
 
-__all__ = ["ORDINARY", "SAME", "best_ordinary", "fresh_copy", "race"]
+__all__ = ["ORDINARY", "SAME", "best_ordinary", "race"]
 
 SAME = "same algorithm"
 ORDINARY = "ordinary model"
@@ -31,12 +32,10 @@ _MOST_CHOICE_ROWS = 4_000
 # A rival that stopped early would be fast and no retrain.
 _LOSS_MARGIN = 1e-4
 _LONG_SECONDS = 0.5
-
-
-def fresh_copy(unlearner: Any, seed: int) -> Any:
-    """Return an unfitted copy with this seed."""
-    copy = clone(unlearner)
-    return copy.set_params(random_state=seed) if "random_state" in copy.get_params() else copy
+# When two models count as the same training: on how many rows, and how near, they must agree.
+_ALIKE = 0.99
+_ALIKE_IN_EACH = 0.9
+_NUMBER_MARGIN = 0.01
 
 
 def _fresh_fit(unlearner: Any, seed: int) -> Contender:
@@ -50,39 +49,36 @@ def race(unlearner: Any, rows: Rows, seed: int, given: Any = None) -> tuple[Cont
     """Return the fastest way to retrain the same algorithm, and what was tried.
 
     A fresh fit of the unlearner also builds what later removals need. Where the same optimum can be
-    had without that, from scikit-learn's solvers, or from `given` estimators, those race too; one
-    that leaves a larger regularised loss than the others is not a retrain and cannot win.
+    had without that, from scikit-learn's solvers, or from `given` estimators, those race too. One
+    that leaves a larger regularised loss than the others is not a retrain and cannot win; where
+    the loss is not known, a given one must answer as the fresh fit does on 99 % of the rows.
     """
-    entrants = [_fresh_fit(unlearner, seed), *linear_rivals(unlearner, rows)]
-    if given is not None:
-        several = given if isinstance(given, list | tuple) else [given]
-        entrants += [plain(estimator) for estimator in several]
+    several = given if isinstance(given, list | tuple) else [given]
+    asked = [plain(each, is_given=True) for each in several if each is not None]
+    entrants = [_fresh_fit(unlearner, seed), *linear_rivals(unlearner, rows), *asked]
     if len(entrants) == 1:
-        return entrants[0], [f"{entrants[0].name}: the only way to retrain"]
-    results = [_Result.of(entrant, unlearner, rows) for entrant in entrants]
+        return entrants[0], [f"{entrants[0].name}: no other way to retrain it is known"]
+    few = few_of(rows)
+    results = [_Result.of(warmed(entrant, few), unlearner, rows) for entrant in entrants]
     known = [result.loss for result in results if result.loss is not None]
     goal = min(known, default=0.0) * (1 + _LOSS_MARGIN)
     # A fresh fit is a retrain by definition, whatever its noise does to the loss.
-    fair = [each for each in results if each is results[0] or (each.loss or 0.0) <= goal]
+    faults = ["", *(_fault(each, results[0], goal, rows) for each in results[1:])]
+    fair = [each for each, fault in zip(results, faults, strict=True) if not fault]
     winner = min(fair, key=lambda result: result.seconds)
     told = [
         f"{each.entrant.name}: {1000 * each.seconds:.3g} ms"
-        + (
-            ", fastest"
-            if each is winner
-            else ""
-            if each in fair
-            else ", stopped too early to count"
-        )
-        for each in results
+        + (", fastest" if each is winner else fault)
+        for each, fault in zip(results, faults, strict=True)
     ]
     return winner.entrant, told
 
 
 class _Result(NamedTuple):
-    """Shortest time of an entrant, and the loss it left, where that can be told."""
+    """Model and shortest time of an entrant, and the loss it left, where that can be told."""
 
     entrant: Contender
+    model: Any
     seconds: float
     loss: float | None
 
@@ -90,7 +86,32 @@ class _Result(NamedTuple):
     def of(cls, entrant: Contender, unlearner: Any, rows: Rows) -> "_Result":
         """Let an entrant train."""
         model, seconds = _shortest(entrant, rows)
-        return cls(entrant, seconds, regularised_loss(unlearner, model, rows))
+        return cls(entrant, model, seconds, regularised_loss(unlearner, model, rows))
+
+
+def _fault(each: _Result, fresh: _Result, goal: float, rows: Rows) -> str:
+    """Return why an entrant is no retrain of the same algorithm; nothing if it is one."""
+    if each.loss is not None:
+        return "" if each.loss <= goal else ", left a larger loss and does not count"
+    if not each.entrant.is_given:
+        return ""
+    is_alike = _answer_alike(fresh.model, each.model, rows)
+    return "" if is_alike else ", answers otherwise than a fresh fit and does not count"
+
+
+def _answer_alike(fresh: Any, other: Any, rows: Rows) -> bool:
+    """Return whether two models agree on nearly all training rows.
+
+    Labels must also agree on most rows of every label, since a constant agrees on nearly all rows
+    where one label is rare. Numbers agree within a hundredth of their spread.
+    """
+    ours, theirs = np.asarray(fresh.predict(rows.X)), np.asarray(other.predict(rows.X))
+    if ours.dtype.kind == "f":
+        agree = np.abs(ours - theirs) <= _NUMBER_MARGIN * float(np.std(ours))
+        return bool(np.mean(agree) >= _ALIKE)
+    agree = ours == theirs
+    of_each = [float(np.mean(agree[ours == label])) for label in np.unique(ours)]
+    return bool(np.mean(agree) >= _ALIKE) and min(of_each) >= _ALIKE_IN_EACH
 
 
 def _shortest(entrant: Contender, rows: Rows) -> tuple[Any, float]:
@@ -109,7 +130,8 @@ def best_ordinary(problem: Problem, given: Any, seed: int) -> tuple[Contender, s
     """Return the best ordinary model without unlearning support, and how it was chosen.
 
     `given` is an estimator or several; by default a logistic (ridge) regression on scaled columns,
-    a random forest and boosted trees. Several are compared by cross-validation on training rows.
+    a random forest and boosted trees. Several are compared by cross-validation on training
+    rows, which keeps the rows of a person together. One that fails there cannot be chosen.
     """
     candidates = given if given is not None else _usual(problem, seed)
     if not isinstance(candidates, list | tuple):
@@ -119,39 +141,75 @@ def best_ordinary(problem: Problem, given: Any, seed: int) -> tuple[Contender, s
     some = np.random.default_rng(seed).permutation(len(problem.train))[:_MOST_CHOICE_ROWS]
     rows = problem.train.at(np.sort(some))
     scores = [_cross_validated(problem, candidate, rows) for candidate in candidates]
-    best = int(np.argmax(scores))
+    values = [-math.inf if isinstance(score, Exception) else score for score in scores]
+    if max(values, default=-math.inf) == -math.inf:
+        raise ValueError(
+            "no candidate for the ordinary model can be trained on these rows; give one that can "
+            "with ordinary="
+        ) from next((score for score in scores if isinstance(score, Exception)), None)
+    best = int(np.argmax(values))
     told = ", ".join(
-        f"{named(candidate)} {score:.4g}"
+        f"{named(candidate)} {_score_words(score)}"
         for candidate, score in zip(candidates, scores, strict=True)
     )
     how = f"best of {len(candidates)} by 3-fold cross-validation on {len(rows):,} rows ({told})"
     return plain(candidates[best]), f"{named(candidates[best])}, {how}"
 
 
-def _cross_validated(problem: Problem, candidate: Any, rows: Rows) -> float:
+def _score_words(score: float | Exception) -> str:
+    # Of an error the kind alone: its text may quote somebody's row.
+    return f"failed: {type(score).__name__}" if isinstance(score, Exception) else f"{score:.4g}"
+
+
+def _cross_validated(problem: Problem, candidate: Any, rows: Rows) -> float | Exception:
+    """Return the mean score, or why there is none."""
+
     def scorer(model: Any, X: Any, y: Any) -> float:
-        return float(problem.metric(y, model.predict(X)))
+        return problem.finite(problem.metric(y, model.predict(X)), len(y))
 
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", ConvergenceWarning)
         warnings.simplefilter("ignore", UserWarning)
-        return float(np.mean(cross_val_score(candidate, rows.X, rows.y, cv=3, scoring=scorer)))
+        try:
+            return float(
+                np.mean(
+                    cross_val_score(
+                        candidate,
+                        rows.X,
+                        rows.y,
+                        groups=rows.ids,
+                        cv=_folds(problem, rows),
+                        scoring=scorer,
+                        error_score="raise",
+                    )
+                )
+            )
+        except Exception as error:  # noqa: BLE001  (whatever it is, that model is out)
+            return error
+
+
+def _folds(problem: Problem, rows: Rows) -> Any:
+    """Return three folds that nobody stands on both sides of."""
+    if len(np.unique(rows.ids)) == len(rows):
+        return 3
+    return GroupKFold(3) if problem.is_regression else StratifiedGroupKFold(3)
 
 
 def _usual(problem: Problem, seed: int) -> list[Any]:
-    if len(np.shape(problem.train.X)) != 2:
+    X = problem.train.X
+    if len(np.shape(X)) != 2:
         raise ValueError(
-            f"no ordinary model is known for rows of shape {np.shape(problem.train.X)[1:]}; "
+            f"no ordinary model is known for rows of shape {np.shape(X)[1:]}; "
             "give one with ordinary="
         )
+    is_sparse = sparse.issparse(X)
+    scaler = StandardScaler(with_mean=not is_sparse)
     if problem.is_regression:
-        return [
-            make_pipeline(StandardScaler(), RidgeCV()),
-            RandomForestRegressor(random_state=seed),
-            HistGradientBoostingRegressor(random_state=seed),
-        ]
-    return [
-        make_pipeline(StandardScaler(), LogisticRegression(max_iter=1000)),
-        RandomForestClassifier(random_state=seed),
-        HistGradientBoostingClassifier(random_state=seed),
-    ]
+        usual = [make_pipeline(scaler, RidgeCV()), RandomForestRegressor(random_state=seed)]
+        boosted: Any = HistGradientBoostingRegressor(random_state=seed)
+    else:
+        linear = make_pipeline(scaler, LogisticRegression(max_iter=1000))
+        usual = [linear, RandomForestClassifier(random_state=seed)]
+        boosted = HistGradientBoostingClassifier(random_state=seed)
+    # Boosted trees take no sparse rows.
+    return usual if is_sparse else [*usual, boosted]

@@ -1,24 +1,26 @@
 """`evaluate`: the unlearner and naive retraining on the same requests."""
 
-from collections.abc import Callable, Iterable, Sequence
+import secrets
+from collections.abc import Iterable, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from functools import partial
+from numbers import Integral
 from typing import Any
 
-import numpy as np
-from numpy.typing import NDArray
+import joblib
 
 from letheon.datasets import Requests
+from letheon.evaluation._asked import Asked
+from letheon.evaluation._attackers import attacked, chosen
 from letheon.evaluation._baselines import best_ordinary, race
+from letheon.evaluation._contender import few_of, single_job, warmed
 from letheon.evaluation._evaluation import Evaluation
-from letheon.evaluation._problem import Metric, Problem
+from letheon.evaluation._metric import Metric
+from letheon.evaluation._problem import Problem
 from letheon.evaluation._progress import Progress, progress_bar
-from letheon.evaluation._summary import summary
+from letheon.evaluation._summary import Told, summary
 from letheon.evaluation._trial import Contest, run_trial
 from letheon.evaluation._warm_up import warm_up
-from letheon.guarantee import Task
-from letheon.measures.attacks import ALL as ATTACKS
-from letheon.measures.attacks import AttackResult
+from letheon.exceptions import CannotForgetError
 from letheon.parallel import one_thread
 
 __all__ = ["evaluate"]
@@ -27,7 +29,7 @@ __all__ = ["evaluate"]
 def evaluate(
     unlearner: Any,
     data: Any,
-    requests: Requests | int | Sequence[Any] = 20,
+    requests: Requests | float | Sequence[Any] = 20,
     *,
     test: Any = None,
     metric: Metric | None = None,
@@ -35,10 +37,10 @@ def evaluate(
     retrainer: Any = None,
     seeds: int | Sequence[int] = 5,
     comparisons: int = 3,
-    attacks: Iterable[Any] = (),
+    attacks: str | Iterable[Any] = (),
     title: str | None = None,
     progress: bool = False,
-    random_state: int = 0,
+    random_state: int | None = 0,
 ) -> Evaluation:
     r"""Measure efficiency, effectiveness, consistency and certifiability (survey, section 3).
 
@@ -57,31 +59,34 @@ def evaluate(
         Unfitted, or fitted (then its parameters count). It is cloned for every seed.
     data : tuple (X, y) or (X, y, ids), or Dataset
         Training rows and whose they are. Without test rows a quarter of the people is held out.
-    requests : Requests, int or list of lists of ids, default=20
-        Who asks to be forgotten. A number: so many people, one by one, each row as likely.
+    requests : Requests, int, float or list of lists of ids, default=20
+        Who asks to be forgotten. A number: so many people, or such a share of them, one by one,
+        each row as likely.
     test : tuple (X, y) or (X, y, ids), or float, optional
         Test rows, or the share of people to hold out. Who is forgotten leaves the test rows too.
     metric : callable, optional
-        ``metric(y_true, y_pred)``, higher is better; by default accuracy or R2. In regression the
-        forgotten rows are judged by the mean absolute error unless a metric is given.
+        ``metric(y_true, y_pred)``, higher is better (losses and errors are refused); by default
+        accuracy or R2. In regression the forgotten rows are judged by the mean absolute error
+        unless a metric is given.
     ordinary : estimator or list of estimators, optional
-        The ordinary model; several are compared by cross-validation. By default a linear model, a
-        random forest and boosted trees.
+        The ordinary model; several are compared by cross-validation, and one that fails there is
+        out. By default a linear model, a random forest and boosted trees.
     retrainer : estimator or list of estimators, optional
-        Further ways to retrain the same algorithm, which race against those that are known.
+        Further ways to retrain the same algorithm, which race against those that are known. They
+        count if they reach the same loss, or where that is unknown the same answers.
     seeds : int or sequence of int, default=5
         Repetitions, or their seeds.
     comparisons : int, default=3
         Requests of each trial after which both baselines are retrained on the clock.
-    attacks : iterable of str or attack, default=()
+    attacks : str, attack or iterable of them, default=()
         Names or objects of `letheon.measures.attacks`, run once each on the people of the first
-        seed.
+        seed. One that cannot run is named in `Evaluation.failed_attacks`.
     title : str, optional
         Name in tables; by default that of the class.
     progress : bool, default=False
         Show a progress bar.
-    random_state : int, default=0
-        Seed of the split and of the first trial.
+    random_state : int or None, default=0
+        Seed of the split and of the first trial; None draws one.
 
     Returns
     -------
@@ -90,9 +95,10 @@ def evaluate(
 
     Notes
     -----
-    Fair by construction: one process, one thread for everybody, the unlearner and the baselines
-    take turns and change who goes first, a warm-up is not counted, everything that a lazy method
-    puts off is counted, and the naive side runs by the fastest solver that reaches the same loss.
+    Fair by construction: one process, one thread for everybody (`n_jobs` is not used), the
+    unlearner and the baselines take turns and change who goes first, a warm-up is not
+    counted, everything that a lazy method puts off is counted, and the naive side runs by the
+    fastest solver that reaches the same loss. Models are copies that keep no files.
     `Evaluation.fairness` says so with the details of this run.
 
     Examples
@@ -105,101 +111,52 @@ def evaluate(
     >>> found.measures["same algorithm"]["effectiveness"].basis, found.equal_digests
     ('by proof', True)
     """
-    numbers = _seeds(seeds, random_state)
-    problem = Problem.of(unlearner, data, test, metric, random_state)
-    stream, n_requests, words = _requests(requests, problem)
+    _require_forgetting(unlearner)
+    first = secrets.randbelow(2**31) if random_state is None else int(random_state)
+    numbers = _seeds(seeds, first)
+    problem = Problem.of(unlearner, data, test, metric, first)
+    asked = Asked.of(requests, problem)
     if comparisons < 1:
         raise ValueError(f"comparisons={comparisons!r} must be at least 1")
-    chosen = [_attack(attack) for attack in attacks]
+    attackers = chosen(attacks)
+    # Nobody gets more threads than the others.
+    alone = single_job(unlearner)
     bar: AbstractContextManager[Progress] = nullcontext(Progress())
     if progress:
-        bar = progress_bar(title or type(unlearner).__name__, len(numbers) * n_requests)
+        bar = progress_bar(title or type(unlearner).__name__, len(numbers) * len(asked.sizes))
     with one_thread(), bar as shown:
-        warm = warm_up(unlearner, problem)
-        same, tried = race(unlearner, problem.train, random_state, retrainer)
-        rival, how = best_ordinary(problem, ordinary, random_state)
-        contest = Contest(
-            problem=problem,
-            unlearner=unlearner,
-            same=same,
-            ordinary=rival,
-            stream=stream,
-            n_requests=n_requests,
-            comparisons=comparisons,
-            with_intervals=len(numbers) == 1,
-        )
-        runs = [run_trial(contest, seed, shown.tick) for seed in numbers]
-        results = tuple(_attacked(chosen, contest, runs[0][1], random_state, shown))
+        with joblib.parallel_config(backend="sequential"):
+            warm = warm_up(alone, problem)
+            same, tried = race(alone, problem.train, first, retrainer)
+            rival, how = best_ordinary(problem, ordinary, first)
+            contest = Contest(
+                problem=problem,
+                unlearner=alone,
+                same=same,
+                ordinary=warmed(rival, few_of(problem.train)),
+                asked=asked,
+                comparisons=comparisons,
+                with_intervals=len(numbers) == 1,
+            )
+            runs = [run_trial(contest, seed, n, shown.tick) for n, seed in enumerate(numbers)]
+        findings = attacked(attackers, unlearner, problem, runs[0][1], first, shown)
     trials = tuple(trial for trial, _ in runs)
-    return summary(
-        contest, trials, results, title=title, requests=words, tried=tried, how=how, warm=warm
-    )
+    return summary(contest, trials, findings, Told(tried, how, warm), title)
+
+
+def _require_forgetting(unlearner: Any) -> None:
+    name = unlearner.__name__ if isinstance(unlearner, type) else type(unlearner).__name__
+    if isinstance(unlearner, type):
+        raise TypeError(f"{name} is a class; give an unfitted model, {name}(...)")
+    if not hasattr(unlearner, "forget"):
+        raise CannotForgetError(f"{name} cannot forget; wrap it: NaiveUnlearner({name}(...))")
 
 
 def _seeds(seeds: int | Sequence[int], first: int) -> list[int]:
-    numbers = list(range(first, first + seeds)) if isinstance(seeds, int) else list(seeds)
+    several: Any = seeds
+    if isinstance(seeds, Integral):
+        several = range(first, first + int(seeds))
+    numbers = [int(seed) for seed in several]
     if not numbers or len(set(numbers)) != len(numbers):
         raise ValueError(f"seeds={seeds!r} must be a positive number or a list of different ones")
     return numbers
-
-
-def _requests(
-    requests: Requests | int | Sequence[Any], problem: Problem
-) -> tuple[Callable[[Any, int], Iterable[NDArray[Any]]], int, str]:
-    """Return the stream of a trial, its length, and the distribution in words."""
-    train = problem.train
-    n_people = len(np.unique(train.ids))
-    if isinstance(requests, int):
-        requests = Requests(n=requests)
-    if isinstance(requests, Requests):
-        sizes = requests.sizes(n_people)
-        stream = partial(_drawn, requests, problem)
-        words = f"{sum(sizes):,} of {n_people:,} people in {len(sizes):,} request(s), "
-        return stream, len(sizes), words + requests.kind
-    fixed = [np.atleast_1d(np.asarray(ids)) for ids in requests]
-    asked = np.concatenate(fixed) if fixed else np.array([])
-    if len(asked) == 0:
-        raise ValueError("requests is empty; there is nothing to measure")
-    if len(np.unique(asked)) != len(asked):
-        raise ValueError("somebody is named twice in requests; who has left cannot leave again")
-    strangers = asked[~np.isin(asked, train.ids)]
-    if len(strangers):
-        raise ValueError(f"ids not among the training rows: {strangers[:5].tolist()}")
-    words = f"{len(asked):,} of {n_people:,} people in {len(fixed):,} request(s), as given"
-    return lambda _model, _seed: fixed, len(fixed), words
-
-
-def _drawn(requests: Requests, problem: Problem, model: Any, seed: int) -> Iterable[NDArray[Any]]:
-    train = problem.train
-    task: Task = "regression" if problem.is_regression else "classification"
-    return requests.stream(model, train.X, train.y, train.ids, seed=seed, task=task)
-
-
-def _attack(attack: Any) -> Any:
-    if not isinstance(attack, str):
-        return attack
-    if attack not in ATTACKS:
-        raise ValueError(f"no attack is called {attack!r}; known: {', '.join(sorted(ATTACKS))}")
-    return ATTACKS[attack]()
-
-
-def _attacked(
-    attacks: list[Any],
-    contest: Contest,
-    forget: NDArray[Any],
-    seed: int,
-    shown: Progress,
-) -> Iterable[AttackResult]:
-    """Yield what the attackers find about the people whom the first trial forgot."""
-    train, test = contest.problem.train, contest.problem.test
-    for attack in attacks:
-        shown.say(f"attack: {getattr(attack, 'name', type(attack).__name__)}")
-        yield from attack.run(
-            contest.unlearner,
-            train.X,
-            train.y,
-            ids=train.ids,
-            forget=forget,
-            population=(test.X, test.y),
-            seed=seed,
-        )

@@ -1,6 +1,7 @@
 """What an evaluation found, to be read, drawn, written and read back."""
 
 import json
+import math
 import os
 from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
@@ -51,17 +52,21 @@ class Evaluation:
     metric : str
         Name of the metric.
     storage : dict of str to int
-        Bytes of each model's state after the last request, in the last trial.
+        Bytes of each model's state after the last request, in the last trial. That of the same
+        algorithm is a fresh unlearner's, with all that it needs for removals, whoever was
+        faster to train.
     work : Measure
         Training work of one request as a share of retraining, as the receipts count it.
     strength : Strength or None
-        Strong or weak, from the counted work; None for too few requests.
+        Strong or weak, from the counted work; None for fewer than 16 requests of one size.
     guarantee : Guarantee
         What the method claims about the model after the last request of the last trial.
     equal_digests : bool or None
         Whether the model had the bytes of a fresh fit in every trial; None for approximate ones.
     attacks : tuple of AttackResult
         What attackers found.
+    failed_attacks : dict of str to str
+        Attacks that could not run, and why.
     fairness : tuple of str
         How the comparison was kept fair.
     trials : tuple of Trial
@@ -90,16 +95,18 @@ class Evaluation:
     attacks: tuple[AttackResult, ...]
     fairness: tuple[str, ...]
     trials: tuple[Trial, ...] = field(repr=False)
+    failed_attacks: dict[str, str] = field(default_factory=dict)
 
     def to_dict(self) -> dict[str, Any]:
-        """Return everything as plain values, ready for JSON."""
+        """Return everything as plain values. An infinite number stays a float; see `to_json`."""
         plain = {each.name: getattr(self, each.name) for each in fields(self)}
         plain["attacks"] = [attack.to_dict() for attack in self.attacks]
         return {name: _plain(value) for name, value in plain.items()}
 
     @classmethod
     def from_dict(cls, plain: dict[str, Any]) -> "Evaluation":
-        """Return what `to_dict` took apart."""
+        """Return what `to_dict` took apart, or what was read from the JSON of `to_json`."""
+        plain = {name: value if name in _TEXTS else _read(value) for name, value in plain.items()}
         whole = dict(plain)
         whole["measures"] = {
             baseline: _measures(measures) for baseline, measures in plain["measures"].items()
@@ -118,9 +125,10 @@ class Evaluation:
     def to_json(self, path: str | os.PathLike[str] | None = None) -> str:
         """Return the evaluation as JSON; also write it to a file if a path is given.
 
-        Infinite numbers are written as ``Infinity``, which Python's `json` reads back.
+        JSON knows no infinite numbers: they are written as "inf" and "-inf", and `from_dict` reads
+        them back.
         """
-        text = json.dumps(self.to_dict(), indent=1, default=str)
+        text = json.dumps(_written(self.to_dict()), indent=1, default=str, allow_nan=False)
         if path is not None:
             Path(path).write_text(text + "\n", encoding="utf-8")
         return text
@@ -162,6 +170,29 @@ class Evaluation:
         return as_text(self)
 
 
+# Fields without numbers that could be infinite.
+_TEXTS = frozenset({"title", "method", "dataset", "settings", "requests", "metric"})
+_INFINITE = {"inf": math.inf, "-inf": -math.inf}
+
+
+def _written(value: Any) -> Any:
+    """Return infinite numbers, at any depth, as texts."""
+    if isinstance(value, dict):
+        return {name: _written(part) for name, part in value.items()}
+    if isinstance(value, list):
+        return [_written(part) for part in value]
+    return str(value) if isinstance(value, float) and math.isinf(value) else value
+
+
+def _read(value: Any) -> Any:
+    """Return what `_written` turned into texts as numbers again."""
+    if isinstance(value, dict):
+        return {name: _read(part) for name, part in value.items()}
+    if isinstance(value, list | tuple):
+        return [_read(part) for part in value]
+    return _INFINITE.get(value, value) if isinstance(value, str) else value
+
+
 def _plain(value: Any) -> Any:
     """Return dataclasses, at any depth, as dicts and tuples as lists."""
     if isinstance(value, dict):
@@ -189,6 +220,7 @@ def _trial(plain: dict[str, Any]) -> Trial:
             "forget_seconds": tuple(plain["forget_seconds"]),
             "retrain_seconds": times,
             "work": tuple(plain["work"]),
+            "rows_left": tuple(plain["rows_left"]),
             "measures": measures,
             "floor": _measures(plain["floor"]),
             "guarantee": _guarantee(plain["guarantee"]),

@@ -1,19 +1,18 @@
 """The rows of an evaluation: to train on, to test on, and whose they are."""
 
-from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 from sklearn.base import is_regressor
-from sklearn.metrics import mean_absolute_error, r2_score
 
 from letheon.datasets import Dataset
+from letheon.datasets._rows import by_row, taken
+from letheon.evaluation._metric import Judgement, Metric
 
-__all__ = ["Metric", "Problem", "Rows", "accuracy"]
+__all__ = ["Metric", "Problem", "Rows"]
 
-Metric = Callable[[Any, Any], Any]
 _TEST_SHARE = 0.25
 
 
@@ -53,7 +52,8 @@ class Rows:
 class Problem:
     """What is learned: training rows, test rows, and the metric.
 
-    `forgotten_metric` is the metric on the rows of who left: R2 has no value for a single row.
+    `forgotten_metric` is the metric on the rows of who left. `n_held_out` people were taken from
+    the training rows for testing.
     """
 
     name: str
@@ -63,6 +63,7 @@ class Problem:
     forgotten_metric: Metric
     metric_name: str
     is_regression: bool
+    n_held_out: int = 0
 
     @classmethod
     def of(
@@ -70,53 +71,44 @@ class Problem:
     ) -> "Problem":
         """Return the problem that the arguments of `evaluate` describe."""
         is_regression = bool(is_regressor(unlearner))
-        on_forgotten = mean_absolute_error if is_regression and metric is None else metric
-        if metric is None:
-            metric = r2_score if is_regression else accuracy
+        judgement = Judgement.of(metric, is_regression)
         name, train, given = _read(data)
         if test is not None and not isinstance(test, float):
             given = _test_rows(*test) if isinstance(test, tuple | list) else _refuse_test(test)
+        n_held_out = 0
         if given is None:
             train, given = _split(train, _TEST_SHARE if test is None else test, seed)
+            n_held_out = len(np.unique(given.ids))
         # People may stand on both sides: they also leave the test rows when they are forgotten.
-        metric_name = getattr(metric, "__name__", str(metric)).removesuffix("_score")
         return cls(
             name=name,
             train=train,
             test=given,
-            metric=metric,
-            forgotten_metric=on_forgotten or metric,
-            metric_name=metric_name.replace("_", " "),
+            metric=judgement.metric,
+            forgotten_metric=judgement.on_forgotten,
+            metric_name=judgement.name,
             is_regression=is_regression,
+            n_held_out=n_held_out,
         )
+
+    @staticmethod
+    def finite(value: Any, n_rows: int) -> float:
+        """Return a score as a number, or raise where the metric has none."""
+        number = float(value)
+        if not np.isfinite(number):
+            raise ValueError(
+                f"the metric is {number} on {n_rows} row(s); give one with metric= that is "
+                "defined there too"
+            )
+        return number
 
     def score(self, model: Any, rows: Rows) -> float:
         """Return the metric of a model on some rows."""
-        return _finite(self.metric(rows.y, model.predict(rows.X)), len(rows))
+        return self.finite(self.metric(rows.y, model.predict(rows.X)), len(rows))
 
     def score_on_forgotten(self, model: Any, rows: Rows) -> float:
         """Return the metric of a model on rows of people who left."""
-        return _finite(self.forgotten_metric(rows.y, model.predict(rows.X)), len(rows))
-
-
-def _finite(value: Any, n_rows: int) -> float:
-    number = float(value)
-    if not np.isfinite(number):
-        raise ValueError(
-            f"the metric is {number} on {n_rows} row(s); give one with metric= that is defined "
-            "there too"
-        )
-    return number
-
-
-def accuracy(y_true: Any, y_pred: Any) -> float:
-    """Return the share of right labels; as scikit-learn's, without the cost of its checks."""
-    return float(np.mean(np.asarray(y_true) == np.asarray(y_pred)))
-
-
-def taken(X: Any, where: NDArray[Any]) -> Any:
-    """Return some rows of a table of any kind."""
-    return X.iloc[where] if hasattr(X, "iloc") else X[where]
+        return self.finite(self.forgotten_metric(rows.y, model.predict(rows.X)), len(rows))
 
 
 def _read(data: Any) -> tuple[str, Rows, Rows | None]:
@@ -135,14 +127,23 @@ def _read(data: Any) -> tuple[str, Rows, Rows | None]:
 def _rows(what: str, X: Any, y: Any, ids: Any = None) -> Rows:
     if X is None or y is None:
         raise ValueError(f"{what}: both X and y are needed")
-    X = np.asarray(X) if isinstance(X, list | tuple) else X
-    labels = np.asarray(y)
+    X = np.asarray(X) if isinstance(X, list | tuple) else by_row(X)
+    labels = _column(what, y)
     if X.shape[0] != len(labels):
         raise ValueError(f"{what} has {X.shape[0]} rows in X and {len(labels)} labels")
     owners = np.arange(len(labels)) if ids is None else np.asarray(ids)
     if len(owners) != len(labels):
         raise ValueError(f"{what} has {len(owners)} ids for {len(labels)} rows")
     return Rows(X, labels, owners)
+
+
+def _column(what: str, y: Any) -> NDArray[Any]:
+    labels = np.asarray(y)
+    if labels.ndim == 2 and labels.shape[1] == 1:
+        return labels.ravel()
+    if labels.ndim != 1:
+        raise ValueError(f"{what}: y has the shape {labels.shape}; one target is needed")
+    return labels
 
 
 def _test_rows(X: Any, y: Any, ids: Any = None) -> Rows:

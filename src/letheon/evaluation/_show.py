@@ -44,9 +44,13 @@ def _lines(evaluation: "Evaluation") -> list[tuple[str, ...]]:
     rows += [
         (evaluation.metric, "higher", *_pair(evaluation.scores), "-"),
         ("time of a retrain", "", *_pair(evaluation.seconds), "-"),
-        ("state in bytes", "lower", *("-" if size is None else f"{size:,}" for size in sizes), "-"),
+        ("state in bytes", "lower", *map(_size, sizes, ("fresh unlearner", "")), "-"),
     ]
     return rows if evaluation.floor else [row[:4] for row in rows]
+
+
+def _size(size: int | None, whose: str) -> str:
+    return "-" if size is None else f"{size:,}" + (f" ({whose})" if whose else "")
 
 
 def _pair(measures: dict[str, Measure]) -> tuple[str, str]:
@@ -78,6 +82,8 @@ def _below(evaluation: "Evaluation") -> list[str]:
     if evaluation.strength is not None:
         lines.append(f"Growth of the work along the requests: {evaluation.strength.kind}.")
     lines += [str(attack) for attack in evaluation.attacks]
+    failed = evaluation.failed_attacks.items()
+    lines += [f"Attack {name!r} could not run: {why}" for name, why in failed]
     return lines
 
 

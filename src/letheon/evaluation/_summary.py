@@ -2,14 +2,15 @@
 
 import math
 from collections.abc import Sequence
-from typing import Any
+from typing import NamedTuple
 
 import numpy as np
-from sklearn.base import clone
 
+from letheon.evaluation._attackers import Findings
 from letheon.evaluation._baselines import ORDINARY, SAME
 from letheon.evaluation._evaluation import Evaluation
-from letheon.evaluation._problem import accuracy
+from letheon.evaluation._metric import accuracy
+from letheon.evaluation._names import settings_of
 from letheon.evaluation._trial import Contest, Trial
 from letheon.measures import (
     Measure,
@@ -20,9 +21,8 @@ from letheon.measures import (
     over_seeds,
     strength,
 )
-from letheon.measures.attacks import AttackResult
 
-__all__ = ["summary"]
+__all__ = ["Told", "summary"]
 
 _FEWEST_FOR_STRENGTH = 16
 # What an exact method has against its own retrain, without a run.
@@ -36,16 +36,20 @@ _BY_PROOF = {
 }
 
 
+class Told(NamedTuple):
+    """What was tried before the trials, in words."""
+
+    tried: list[str]
+    how: str
+    warm: str
+
+
 def summary(
     contest: Contest,
     trials: tuple[Trial, ...],
-    attacks: tuple[AttackResult, ...],
-    *,
+    findings: Findings,
+    told: Told,
     title: str | None,
-    requests: str,
-    tried: list[str],
-    how: str,
-    warm: str,
 ) -> Evaluation:
     """Return the evaluation that the trials give."""
     last, problem = trials[-1], contest.problem
@@ -54,34 +58,38 @@ def summary(
         title=title or type(contest.unlearner).__name__,
         method=contest.unlearner.facts.method,
         dataset=problem.name,
-        settings=_settings(contest.unlearner),
-        requests=requests,
-        n_requests=contest.n_requests,
+        settings=settings_of(contest.unlearner),
+        requests=contest.asked.words,
+        n_requests=len(contest.asked.sizes),
         n_people=last.n_people,
         n_rows=len(problem.train),
-        measures={name: _against(name, trials) for name in (SAME, ORDINARY)},
+        measures={name: _against(name, contest, trials) for name in (SAME, ORDINARY)},
         floor=_floor(trials),
-        baselines={SAME: f"{contest.same.name} on the remaining rows", ORDINARY: how},
+        baselines={SAME: f"{contest.same.name} on the remaining rows", ORDINARY: told.how},
         seconds=_seconds(trials),
         scores=_scores(trials, problem.metric is accuracy),
         metric=problem.metric_name,
         storage=last.storage,
         work=_mean("work", [float(np.mean(trial.work)) for trial in trials]),
-        strength=_strength(trials),
+        strength=_strength(contest, trials),
         guarantee=last.guarantee,
         equal_digests=all(digests) if digests else None,
-        attacks=attacks,
-        fairness=_fairness(contest, tried, how, warm),
+        attacks=findings.results,
+        failed_attacks=findings.failed,
+        fairness=_fairness(contest, last, told),
         trials=trials,
     )
 
 
-def _against(baseline: str, trials: Sequence[Trial]) -> dict[str, Measure]:
+def _against(baseline: str, contest: Contest, trials: Sequence[Trial]) -> dict[str, Measure]:
     """Return every measure against one baseline, efficiency first."""
     found = {"efficiency": _efficiency(baseline, trials)}
     for name, first in trials[0].measures[baseline].items():
         values = [trial.measures[baseline][name] for trial in trials]
         errors = [trial.row_errors[baseline].get(name, 0.0) for trial in trials]
+        if name == "certifiability" and not contest.asked.is_fixed:
+            # Trials share their test rows, but each has forgotten rows of its own.
+            errors = [error / math.sqrt(len(trials)) for error in errors]
         # One run has intervals over rows already; what has none gets one by its row error.
         is_done = len(trials) == 1 and (first.low is not None or not any(errors))
         found[name] = first if is_done else _over_trials(name, values, errors)
@@ -105,6 +113,8 @@ def _floor(trials: Sequence[Trial]) -> dict[str, Measure]:
 def _over_trials(name: str, values: Sequence[Measure], errors: Sequence[float] = (0.0,)) -> Measure:
     """Return the mean over trials; trials share their test rows, and the error that these give."""
     first = values[0]
+    if all(measure == first and first.low == first.high is not None for measure in values):
+        return first
     return over_seeds(
         name,
         [measure.value for measure in values],
@@ -151,46 +161,43 @@ def _mean(name: str, values: Sequence[float], unit: str = "") -> Measure:
     return over_seeds(name, values, better="lower", unit=unit, within=(0.0, math.inf))
 
 
-def _strength(trials: Sequence[Trial]) -> Strength | None:
-    if len(trials[0].work) < _FEWEST_FOR_STRENGTH:
+def _strength(contest: Contest, trials: Sequence[Trial]) -> Strength | None:
+    """Return how the work grows along requests of one size; None for too few of them."""
+    sizes = contest.asked.sizes
+    # The last one may be what was left over.
+    n = len(sizes) - (sizes[-1] < sizes[0])
+    if n < _FEWEST_FOR_STRENGTH or len(set(sizes[:n])) > 1:
         return None
-    work = np.array([trial.work for trial in trials])
-    return strength(work) if (work > 0).all() else None
+    # A receipt counts shares of a retrain, which gets cheaper as rows leave.
+    return strength(np.array([np.multiply(t.work, t.rows_left)[:n] for t in trials]))
 
 
-def _settings(unlearner: Any) -> dict[str, Any]:
-    """Return the parameters that differ from their defaults, in words where they are objects."""
-    given = unlearner.get_params(deep=False)
-    try:
-        usual = clone(type(unlearner)()).get_params(deep=False)
-    except TypeError:  # an estimator inside has no default
-        usual = {}
-    kept = {name: value for name, value in given.items() if not _equal(value, usual.get(name))}
-    plain = (bool, int, float, str, type(None))
-    return {
-        name: value if isinstance(value, plain) else repr(value)
-        for name, value in kept.items()
-        if name not in ("random_state", "noise_seed")
-    }
-
-
-def _equal(value: Any, usual: Any) -> bool:
-    same = value is usual or (type(value) is type(usual) and value == usual)
-    return bool(np.all(same))
-
-
-def _fairness(contest: Contest, tried: list[str], how: str, warm: str) -> tuple[str, ...]:
-    shared = min(contest.comparisons, contest.n_requests)
+def _fairness(contest: Contest, last: Trial, told: Told) -> tuple[str, ...]:
+    shared = min(contest.comparisons, len(contest.asked.sizes))
     turns = (
         f"The unlearner and both baselines were timed in turns, {shared} time(s) a trial; who "
         "goes first changed from one to the next."
     )
     return (
-        "One process and one thread for everybody.",
+        "One process and one thread for everybody; n_jobs was not used.",
         turns,
-        f"{warm[0].upper()}{warm[1:]}.",
+        f"{told.warm[0].upper()}{told.warm[1:]}.",
         "A request is timed to its end, with everything that a lazy method puts off.",
-        f"Naive retraining ran by the fastest of: {'; '.join(tried)}.",
-        f"Ordinary model: {how}.",
+        f"Naive retraining ran by the fastest of: {'; '.join(told.tried)}.",
+        f"Ordinary model: {told.how}.",
         "Who is forgotten left the test rows too.",
+        *_about_adaptive(contest, last),
     )
+
+
+def _about_adaptive(contest: Contest, last: Trial) -> list[str]:
+    """Return what is to be said of requests that looked at the model."""
+    if not contest.asked.looks:
+        return []
+    found = ["Who asked depended on the model then, so another method is asked by other people."]
+    if last.guarantee.requests == "oblivious":
+        found.append(
+            "These requests looked at the model, and the guarantee covers only requests that do "
+            "not: here it is no more than what was measured."
+        )
+    return found

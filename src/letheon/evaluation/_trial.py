@@ -1,21 +1,25 @@
 """One run over all requests: the unlearner and both baselines, timed in turns."""
 
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from letheon import state
-from letheon.evaluation._baselines import ORDINARY, SAME, fresh_copy
-from letheon.evaluation._compare import compare, row_errors
+from letheon.evaluation._asked import Asked
+from letheon.evaluation._baselines import ORDINARY, SAME
+from letheon.evaluation._compare import Exam, compare, row_errors
 from letheon.evaluation._contender import Contender
 from letheon.evaluation._problem import Problem, Rows
+from letheon.evaluation._warm_up import finish
 from letheon.exceptions import LetheonError
 from letheon.guarantee import Guarantee
 from letheon.measures import Measure, gradient_residual_of
+from letheon.measures._copies import fresh_copy
 
 __all__ = ["Contest", "Trial", "run_trial"]
 
@@ -39,18 +43,21 @@ class Trial:
     retrain_seconds : dict of str to tuple of float
         Times of the baselines' retrains, at the requests where they were made.
     work : tuple of float
-        `Receipt.work` of every request.
+        `Receipt.work` of every request, a share of a retrain on the rows that are left then.
+    rows_left : tuple of int
+        Rows left after every request.
     measures : dict of str to dict of str to Measure
         Measures against each baseline after the last request.
     row_errors : dict of str to dict of str to float
-        Standard errors of measures against each baseline that come from the choice of test rows.
+        Standard errors of measures against each baseline that come from the choice of rows.
     floor : dict of str to Measure
         The same measures of one fresh fit against another one with other randomness: what an
         approximate method would have if it were a retrain. Empty for exact methods.
     scores : dict of str to float
         Metric on the test rows: of the unlearned model and of both baselines.
     storage : dict of str to int
-        Bytes of each model's state; a model whose state cannot be written is left out.
+        Bytes of each model's state; that of the same algorithm is a fresh unlearner's. A model
+        whose state cannot be written is left out.
     equal_digests : bool or None
         Whether the unlearned model has the bytes of a fresh fit; None for approximate methods.
     n_people, n_forgotten_rows, n_rows : int
@@ -62,6 +69,7 @@ class Trial:
     forget_seconds: tuple[float, ...]
     retrain_seconds: dict[str, tuple[float, ...]]
     work: tuple[float, ...]
+    rows_left: tuple[int, ...]
     measures: dict[str, dict[str, Measure]]
     row_errors: dict[str, dict[str, float]]
     floor: dict[str, Measure]
@@ -74,7 +82,7 @@ class Trial:
     guarantee: Guarantee = field(repr=False)
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Contest:
     """What is the same in every trial."""
 
@@ -82,43 +90,72 @@ class Contest:
     unlearner: Any
     same: Contender
     ordinary: Contender
-    stream: Callable[[Any, int], Iterable[NDArray[Any]]]
-    n_requests: int
+    asked: Asked
     comparisons: int
     with_intervals: bool
 
 
 @dataclass
-class _Clock:
-    """Seconds that were spent, by what on."""
+class _Run:
+    """The model of a trial, who has left it, and what that took."""
 
+    model: Any
+    gone: NDArray[Any]
+    n_left: int
+    fit_seconds: float = 0.0
     forgets: list[float] = field(default_factory=list)
     retrains: dict[str, list[float]] = field(default_factory=lambda: {SAME: [], ORDINARY: []})
+    work: list[float] = field(default_factory=list)
+    rows_left: list[int] = field(default_factory=list)
+    # The baselines as they were retrained last.
+    rivals: dict[str, Any] = field(default_factory=dict)
+
+    def forget(self, ids: NDArray[Any]) -> None:
+        """Serve a request to the end: what a lazy model puts off is counted too."""
+        begin = time.perf_counter()
+        receipt = self.model.forget(ids)
+        finish(self.model)
+        self.forgets.append(time.perf_counter() - begin)
+        self.n_left -= receipt.n_rows
+        self.work.append(receipt.work)
+        self.rows_left.append(self.n_left)
+
+    def retrain(self, contest: Contest, left: Rows) -> None:
+        """Train both baselines on the rows that are left."""
+        for name, contender in ((SAME, contest.same), (ORDINARY, contest.ordinary)):
+            begin = time.perf_counter()
+            self.rivals[name] = contender.fit(left)
+            self.retrains[name].append(time.perf_counter() - begin)
 
 
-def run_trial(contest: Contest, seed: int, tick: Callable[[], None]) -> tuple[Trial, NDArray[Any]]:
+def run_trial(
+    contest: Contest, seed: int, number: int, tick: Callable[[], None]
+) -> tuple[Trial, NDArray[Any]]:
     """Fit, serve every request, retrain both baselines at some of them; also return who left.
 
-    Whether the unlearner or a baseline goes first alternates from one comparison to the next.
+    Whether the unlearner or the baselines go first alternates from one comparison to the next, and
+    from one trial (`number`) to the next.
     """
     train = contest.problem.train
     model = fresh_copy(contest.unlearner, seed)
-    fit_seconds = _seconds(lambda: model.fit(train.X, train.y, ids=train.ids))
-    clock, gone = _Clock(), np.array([], dtype=train.ids.dtype)
-    work: list[float] = []
-    rivals: dict[str, Any] = {}
-    where = _comparison_points(contest.n_requests, contest.comparisons)
-    for number, ids in enumerate(contest.stream(model, seed)):
-        gone = np.concatenate([gone, ids])
-        left = train.without(gone) if number in where else None
-        first_baselines = (number + seed) % 2 == 1
-        if left is not None and first_baselines:
-            rivals = _retrain(contest, left, clock)
-        clock.forgets.append(_forget(model, ids, work))
-        if left is not None and not first_baselines:
-            rivals = _retrain(contest, left, clock)
+    run = _Run(model, np.array([], dtype=train.ids.dtype), len(train))
+    begin = time.perf_counter()
+    model.fit(train.X, train.y, ids=train.ids)
+    run.fit_seconds = time.perf_counter() - begin
+    where = _comparison_points(len(contest.asked.sizes), contest.comparisons)
+    n_compared = 0
+    for position, ids in enumerate(contest.asked.stream(model, seed)):
+        run.gone = np.concatenate([run.gone, ids])
+        steps: list[Callable[[], None]] = [partial(run.forget, ids)]
+        if position in where:
+            steps.append(partial(run.retrain, contest, train.without(run.gone)))
+            if (n_compared + number) % 2 == 1:
+                steps.reverse()
+            n_compared += 1
+        for step in steps:
+            step()
         tick()
-    return _judge(contest, seed, model, rivals, gone, fit_seconds, clock, work), gone
+    return _judge(contest, seed, run), run.gone
 
 
 def _comparison_points(n_requests: int, comparisons: int) -> frozenset[int]:
@@ -127,72 +164,48 @@ def _comparison_points(n_requests: int, comparisons: int) -> frozenset[int]:
     return frozenset(points.tolist()) | {n_requests - 1}
 
 
-def _forget(model: Any, ids: NDArray[Any], work: list[float]) -> float:
-    """Serve a request to the end: what a lazy model puts off is counted too."""
-    begin = time.perf_counter()
-    receipt = model.forget(ids)
-    # Only a lazy forest puts work off; elsewhere `settle` is another, optional, service.
-    if receipt.method == "dare":
-        model.settle()
-    seconds = time.perf_counter() - begin
-    work.append(receipt.work)
-    return seconds
+def _judge(contest: Contest, seed: int, run: _Run) -> Trial:
+    """Compare the models as they are after the last request.
 
-
-def _retrain(contest: Contest, left: Rows, clock: _Clock) -> dict[str, Any]:
-    models = {}
-    for name, contender in ((SAME, contest.same), (ORDINARY, contest.ordinary)):
-        begin = time.perf_counter()
-        models[name] = contender.fit(left)
-        clock.retrains[name].append(time.perf_counter() - begin)
-    return models
-
-
-def _judge(
-    contest: Contest,
-    seed: int,
-    model: Any,
-    rivals: dict[str, Any],
-    gone: NDArray[Any],
-    fit_seconds: float,
-    clock: _Clock,
-    work: list[float],
-) -> Trial:
-    problem, train = contest.problem, contest.problem.train
-    left, forgotten = train.without(gone), train.of(gone)
-    # A forgotten person also leaves the rows that we measure on.
-    test = problem.test.without(gone)
+    A fresh fit of the unlearner stands for the same algorithm here, whoever was faster to train.
+    """
+    model, left = run.model, contest.problem.train.without(run.gone)
+    exam = _exam(contest, run.gone)
     fresh = _fresh(contest, left, getattr(model, "seed_", seed))
-    rivals = {**rivals, SAME: fresh}
+    rivals = {**run.rivals, SAME: fresh}
     models = {"unlearned": model, **rivals}
-    measures = {
-        name: compare(problem, model, rival, test, forgotten, contest.with_intervals)
-        for name, rival in rivals.items()
-    }
+    is_exact = model.guarantee_.kind == "exact"
+    measures = {name: compare(exam, model, rival) for name, rival in rivals.items()}
     measures[SAME] |= _residual(model)
-    floor = {}
-    if not _is_exact(model):
-        another = _fresh(contest, left, seed + _ANOTHER_SEED)
-        floor = compare(problem, another, fresh, test, forgotten, contest.with_intervals)
+    another = None if is_exact else _fresh(contest, left, seed + _ANOTHER_SEED)
+    sizes = {name: _bytes(each) for name, each in models.items()}
     return Trial(
         seed=seed,
-        fit_seconds=fit_seconds,
-        forget_seconds=tuple(clock.forgets),
-        retrain_seconds={name: tuple(times) for name, times in clock.retrains.items()},
-        work=tuple(work),
+        fit_seconds=run.fit_seconds,
+        forget_seconds=tuple(run.forgets),
+        retrain_seconds={name: tuple(times) for name, times in run.retrains.items()},
+        work=tuple(run.work),
+        rows_left=tuple(run.rows_left),
         measures=measures,
-        row_errors={
-            name: row_errors(problem, model, rival, test) for name, rival in rivals.items()
-        },
-        floor=floor,
-        scores={name: problem.score(each, test) for name, each in models.items()},
-        storage={name: size for name, each in models.items() if (size := _bytes(each)) is not None},
-        equal_digests=model.digest() == fresh.digest() if _is_exact(model) else None,
-        n_people=len(gone),
-        n_forgotten_rows=len(forgotten),
+        row_errors={name: row_errors(exam, model, rival) for name, rival in rivals.items()},
+        floor={} if another is None else compare(exam, another, fresh),
+        scores={name: exam.problem.score(each, exam.test) for name, each in models.items()},
+        storage={name: size for name, size in sizes.items() if size is not None},
+        equal_digests=model.digest() == fresh.digest() if is_exact else None,
+        n_people=len(run.gone),
+        n_forgotten_rows=len(exam.forgotten),
         n_rows=len(left),
         guarantee=model.guarantee_,
     )
+
+
+def _exam(contest: Contest, gone: NDArray[Any]) -> Exam:
+    problem = contest.problem
+    # A forgotten person also leaves the rows that we measure on.
+    test = problem.test.without(gone)
+    if len(test) == 0:
+        raise ValueError("everybody among the test rows was forgotten; give others with test=")
+    return Exam(problem, test, problem.train.of(gone), contest.with_intervals)
 
 
 def _fresh(contest: Contest, left: Rows, seed: int) -> Any:
@@ -205,19 +218,9 @@ def _residual(model: Any) -> dict[str, Measure]:
     return {} if found is None else {found.name: found}
 
 
-def _is_exact(model: Any) -> bool:
-    return bool(model.guarantee_.kind == "exact")
-
-
 def _bytes(model: Any) -> int | None:
     """Return the size of a model's state; None where no canonical state is known."""
     try:
         return len(state.encode(model))
     except (LetheonError, TypeError, ValueError):
         return None
-
-
-def _seconds(call: Callable[[], Any]) -> float:
-    begin = time.perf_counter()
-    call()
-    return time.perf_counter() - begin

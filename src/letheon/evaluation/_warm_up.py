@@ -2,26 +2,30 @@
 
 from typing import Any
 
-import numpy as np
-
-from letheon.evaluation._baselines import fresh_copy
+from letheon.evaluation._contender import few_of
 from letheon.evaluation._problem import Problem
 from letheon.exceptions import LetheonError
+from letheon.measures._copies import fresh_copy
 
-__all__ = ["warm_up"]
-
-_ROWS = 400
+__all__ = ["finish", "warm_up"]
 
 
 def warm_up(unlearner: Any, problem: Problem) -> str:
-    """Fit and forget once on some rows; return what was done, in words."""
-    train = problem.train
-    people = np.random.default_rng(0).permutation(np.unique(train.ids))
-    few = train.of(people[:_ROWS])
+    """Fit, forget and predict once on some rows; return what was done, in words."""
+    few = few_of(problem.train)
     try:
         model = fresh_copy(unlearner, 0).fit(few.X, few.y, ids=few.ids)
-        model.forget([people[0]])
+        model.forget(few.ids[:1])
+        finish(model)
+        model.predict(few.X)
     except (LetheonError, ValueError):
         # So few rows may be too few for the model (a class is missing, a shard is empty).
         return "a warm-up was tried, on too few rows for this model"
     return f"a warm-up on {len(few):,} rows came before the clock and is not counted"
+
+
+def finish(model: Any) -> None:
+    """Let a model do what its requests left for later; see `ForgetMixin._finish`."""
+    later = getattr(model, "_finish", None)
+    if later is not None:
+        later()

@@ -259,6 +259,9 @@ class DaREForestBase(ForgetMixin, BaseEstimator):
         threads = threads_for_few if len(matrix) <= _FEW_QUESTIONS else threads_for
         return self.forest_.predict(matrix, threads(self.n_jobs))
 
+    def _finish(self) -> None:
+        self.settle()
+
     def _environment(self) -> dict[str, str]:
         # No BLAS, no library: the core decides everything by integers and single IEEE operations.
         return {"letheon": state.environment()["letheon"]}

@@ -12,6 +12,7 @@ __all__ = [
     "bootstrap",
     "bootstrap_mean",
     "clopper_pearson",
+    "effective_number",
     "fieller",
     "fold",
     "mean_of_rows",
@@ -141,12 +142,28 @@ def fold(interval: Interval | None) -> Interval | None:
     return min(abs(low), abs(high)), max(abs(low), abs(high))
 
 
-def clopper_pearson(successes: int, n: int, confidence: float) -> Interval:
-    """Return the exact binomial interval: it covers with at least `confidence`, for any `n`."""
-    tail = (1 - confidence) / 2
-    low = 0.0 if successes == 0 else float(betaincinv(successes, n - successes + 1, tail))
-    high = 1.0 if successes == n else float(betaincinv(successes + 1, n - successes, 1 - tail))
+def clopper_pearson(successes: float, n: float, confidence: float) -> Interval:
+    """Return the exact binomial interval: it covers with at least `confidence`, for any `n`.
+
+    Neither number need be whole: where observations depend on each other, both are divided by
+    the same factor (Korn and Graubard 1998; see `effective_number`).
+    """
+    tail, failures = (1 - confidence) / 2, n - successes
+    low = 0.0 if successes <= 0 else float(betaincinv(successes, failures + 1, tail))
+    high = 1.0 if failures <= 0 else float(betaincinv(successes + 1, failures, 1 - tail))
     return low, high
+
+
+def effective_number(share: float, variance: float, n_groups: int, confidence: float) -> float:
+    """Return how many independent observations tell as much about a share as grouped ones do.
+
+    ``share (1 - share) / variance``, at least 1, where `variance` is that of the share, estimated
+    from groups. Few groups know it badly: it is made smaller by the square of normal over
+    Student's quantile with ``n_groups - 1`` degrees of freedom (Korn and Graubard 1998).
+    """
+    level = (1 + confidence) / 2
+    shrink = (stdtrit(1e9, level) / stdtrit(n_groups - 1, level)) ** 2
+    return float(max(share * (1 - share) / variance * shrink, 1.0))
 
 
 def student(

@@ -14,7 +14,7 @@ class Seen(NamedTuple):
 
     proxies: Mapping[str, float]
     share: float
-    """Rows that left since the last retrain, of those held then."""
+    """People who left since the last retrain, of those held then."""
     horizon: float | None
     """Largest such share that was rehearsed; None: nothing was rehearsed, or need not be."""
     guarantee: str
@@ -25,6 +25,8 @@ class Seen(NamedTuple):
     residual: float | None
     speed_ups: tuple[float, ...]
     """Efficiency of the last few requests."""
+    is_judged: bool = True
+    """Whether the performance is a number at all."""
 
 
 def decide(seen: Seen, tolerances: Tolerances) -> tuple[Decision, tuple[str, ...]]:
@@ -37,14 +39,16 @@ def decide(seen: Seen, tolerances: Tolerances) -> tuple[Decision, tuple[str, ...
 
 
 def _passed(seen: Seen, tolerances: Tolerances) -> list[str]:
+    if seen.guarantee != "exact" and not seen.is_judged:
+        return ["answers or metric are not finite: the model cannot be judged"]
     found = [
-        f"{name} may have reached {seen.proxies[name]:.3g}, tolerance {tolerance:.3g}"
+        f"{name} may be up to {seen.proxies[name]:.3g}, tolerance {tolerance:.3g}"
         for name, tolerance in tolerances.watched().items()
-        if seen.guarantee != "exact" and seen.proxies[name] >= tolerance
+        if seen.guarantee != "exact" and seen.proxies[name] > tolerance
     ]
     if seen.horizon is not None and seen.share >= seen.horizon:
         found.append(
-            f"{seen.share:.1%} of the rows left since the last retrain; no more was rehearsed"
+            f"{seen.share:.1%} of the people left since the last retrain; no more was rehearsed"
         )
     return found
 

@@ -3,7 +3,7 @@
 A *score* is something that can be seen without retraining and that grows while people leave. A
 *limit* turns it into an upper estimate of a property, ``estimate = factor x score``, as the
 survey's ``c SAPE`` and ``e |...|`` do. The factor is chosen so that on rehearsed streams the
-estimate reaches the tolerance no later than the truth does, but for a share `miss` of them.
+estimate passes the tolerance no later than the truth does, but for a share `miss` of them.
 """
 
 import math
@@ -26,6 +26,7 @@ SCORES = ("metric", "movement", "share", "weight", "doubt")
 BLEND = "blend"
 # Truths below this share of the tolerance are all the same to the blend.
 _NEGLIGIBLE = 0.01
+_HUGE = 1e9
 
 
 class Rehearsal(NamedTuple):
@@ -38,6 +39,8 @@ class Rehearsal(NamedTuple):
     """Requests, from 0, after which the truth was measured."""
     truths: list[float]
     """The truth at these."""
+    chooses: bool = False
+    """Whether it serves to fit the blend and to choose the score; then not for thresholds."""
 
 
 @dataclass
@@ -68,8 +71,10 @@ def scores_of(
     of the rows at the last retrain; *weight* counts each row by how wrong the model was
     about it, w, which is the size of its pull on a model with logistic loss; *doubt* is
     ``sum w**2 / sum (1 - w)``, how far the performance on these very rows would fall, relative to
-    itself, if each pull were undone.
+    itself, if each pull were undone. A model that cannot be judged has infinite scores.
     """
+    if not all(map(math.isfinite, (metric, metric_retrained, movement, tally.wrong))):
+        return dict.fromkeys(SCORES, math.inf)
     is_cert = name == "certifiability"
     gap = sape(metric, metric_retrained) if is_cert else abs(metric - metric_retrained)
     known = max(tally.n_rows - tally.wrong, 1e-3)
@@ -171,8 +176,8 @@ def fit_powers(
     for rehearsal in rehearsals:
         for look, truth in zip(rehearsal.looks, rehearsal.truths, strict=True):
             seen = [max(rehearsal.scores[n][look], floors[n]) / floors[n] for n in SCORES]
-            lines.append([1.0, *np.log(seen)])
-            target.append(math.log(max(truth, least) / least))
+            lines.append([1.0, *np.log(np.minimum(seen, _HUGE))])
+            target.append(math.log(min(max(truth / least, 1.0), _HUGE)))
     powers, _ = nnls(np.array(lines), np.array(target))
     return {n: (float(p), floors[n]) for n, p in zip(SCORES, powers[1:], strict=True) if p > 0}
 
@@ -185,25 +190,43 @@ def fit_limit(
     Of R streams of one kind the k-th smallest score at the breach is a threshold that a further
     exchangeable stream stays under at its breach with probability at most ``k / (R + 1)``
     (conformal prediction). k is the largest with ``k <= miss (R + 1)``, at least 1; the smallest
-    threshold of all kinds counts. So the claim holds for each kind and for any mixture.
+    threshold of all kinds counts. So the claim holds for each kind and for any mixture. The score
+    is chosen, and its blend fitted, on streams that are not among these R.
     """
-    powers, floors = fit_powers(rehearsals, tolerance, floors), {**floors, BLEND: 1.0}
-    streams = [_with_blend(rehearsal, powers) for rehearsal in rehearsals]
-    candidates = []
-    for score in (*SCORES, BLEND):
-        threshold = max(_threshold(streams, score, tolerance, miss), floors[score])
-        is_blind = threshold <= floors[score]
-        length = 0.0 if is_blind else _mean_stretch(streams, score, threshold)
-        candidates.append((length, score, threshold))
-    _, score, threshold = max(candidates)
-    fewest = min(len(group) for group in _by_kind(streams).values())
+    choosing = [rehearsal for rehearsal in rehearsals if rehearsal.chooses] or list(rehearsals)
+    judging = [rehearsal for rehearsal in rehearsals if not rehearsal.chooses]
+    powers, floors = fit_powers(choosing, tolerance, floors), {**floors, BLEND: 1.0}
+    score = _best_score([_with_blend(r, powers) for r in choosing], tolerance, floors, miss)
+    streams = [_with_blend(rehearsal, powers) for rehearsal in judging]
+    threshold = max(_threshold(streams, score, tolerance, miss), floors[score])
     return Limit(
         score=score,
-        factor=tolerance / threshold,
+        factor=_factor(tolerance, threshold),
         floor=floors[score],
-        miss=max(miss, 1 / (fewest + 1)),
+        miss=max(_k(group, miss) / (len(group) + 1) for group in _by_kind(streams).values()),
         powers=powers if score == BLEND else {},
     )
+
+
+def _best_score(
+    streams: Sequence[Rehearsal], tolerance: float, floors: Mapping[str, float], miss: float
+) -> str:
+    """Return the score that lets stretches be longest; one that is blind has none."""
+    candidates = []
+    for score in (*SCORES, BLEND):
+        threshold = _threshold(streams, score, tolerance, miss)
+        is_blind = threshold <= floors[score]
+        length = 0.0 if is_blind else _mean_stretch(streams, score, threshold)
+        candidates.append((length, score))
+    return max(candidates)[1]
+
+
+def _factor(tolerance: float, threshold: float) -> float:
+    """Return the least factor with which the threshold passes the tolerance, rounding included."""
+    factor = tolerance / threshold
+    while factor * threshold <= tolerance:
+        factor = math.nextafter(factor, math.inf)
+    return factor
 
 
 def _with_blend(rehearsal: Rehearsal, powers: Mapping[str, tuple[float, float]]) -> Rehearsal:
@@ -220,10 +243,14 @@ def _threshold(rehearsals: Sequence[Rehearsal], score: str, tolerance: float, mi
     thresholds = []
     for group in _by_kind(rehearsals).values():
         reached = sorted(score_at_breach(r, score, tolerance) for r in group)
-        # tiny: 0.05 * 20 must be 1
-        k = max(1, int(miss * (len(group) + 1) + 1e-9))
-        thresholds.append(reached[k - 1])
+        thresholds.append(reached[_k(group, miss) - 1])
     return min(thresholds)
+
+
+def _k(group: Sequence[Rehearsal], miss: float) -> int:
+    """Return which of the smallest scores is the threshold."""
+    # tiny: 0.05 * 20 must be 1
+    return max(1, int(miss * (len(group) + 1) + 1e-9))
 
 
 def _mean_stretch(rehearsals: Iterable[Rehearsal], score: str, threshold: float) -> float:

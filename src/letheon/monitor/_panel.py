@@ -70,6 +70,13 @@ class Panel:
         except ValueError:
             return self
 
+    def owners(self, people: Ids) -> set[int | str]:
+        """Return those of the people who own test rows."""
+        if not self.knows_people or len(people) == 0 or people.kind != self.rows.ids.kind:
+            return set()
+        missing = {*self.rows.find(people).missing.to_list()}
+        return {who for who in people.to_list() if who not in missing}
+
     def renewed(self, model: Any) -> "Panel":
         """Return the panel with the outputs of the model that was just retrained."""
         return Panel.seen_by(model, self.rows, self.judge, knows_people=self.knows_people)

@@ -209,14 +209,15 @@ class History(Sequence[Reading]):
             raise ImportError(
                 "to_frame needs pandas, which is not installed: pip install pandas"
             ) from error
-        return pd.DataFrame([_flat(reading) for reading in self]).set_index("request")
+        lines = [_flat(reading) for reading in self]
+        return pd.DataFrame(lines, columns=None if lines else ["request"]).set_index("request")
 
     def __rich__(self) -> "Table":
         """Table of the last requests, and of every retrain."""
         from rich.table import Table
 
         columns = ("request", "rows left", "M test", "effectiveness", "certifiability", "decision")
-        table = Table(*columns, title=f"{len(self)} requests, {len(self.retrains)} retrains")
+        table = Table(*columns, title=str(self))
         for reading in self:
             if reading.decision == "retrain" or reading.request > len(self) - _SHOWN:
                 table.add_row(*_cells(reading))
@@ -224,7 +225,7 @@ class History(Sequence[Reading]):
 
     def __str__(self) -> str:
         """One line for people."""
-        return f"{len(self)} requests, {len(self.retrains)} retrains"
+        return f"{len(self)} requests, a retrain after {len(self.retrains)} of them"
 
 
 _SHOWN = 5

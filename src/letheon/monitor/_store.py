@@ -2,18 +2,20 @@
 
 Parts are written first, then the manifest takes their place in one step, then what it does not
 name is destroyed. A kill at any moment leaves the old manifest with the old parts or the new one
-with the new ones; what else lies there is swept when the folder is opened again.
+with the new ones; what else lies there is swept when the folder is opened again. Every manifest
+has a number: a process that did not read the last one may not replace it.
 """
 
 import contextlib
+import fcntl
 import hashlib
 import json
 import os
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from letheon.exceptions import CorruptFileError, NewerFormatError
+from letheon.exceptions import CheckpointError, CorruptFileError, NewerFormatError
 from letheon.state import Checkpoint, DirectoryStore
 from letheon.state._atomic import write_atomically
 
@@ -35,26 +37,73 @@ class Folder:
     def __init__(self, path: str | os.PathLike[str]) -> None:
         self.path = Path(path)
         self._store = DirectoryStore(self.path)
+        # Number of the manifest that was read or written last; 0: none was there.
+        self._generation = 0
 
     @property
     def manifest(self) -> Path:
         """The file that says what is valid."""
         return self.path / MANIFEST
 
+    def is_at(self, path: str | os.PathLike[str]) -> bool:
+        """Whether this is the folder at that path."""
+        return self.path.resolve() == Path(path).resolve()
+
     def commit(self, parts: Mapping[str, bytes], record: Mapping[str, Any]) -> tuple[str, ...]:
         """Make parts and record the valid ones, together; return files that resisted destruction.
 
         A part that is there already is not written again.
+
+        Raises
+        ------
+        CheckpointError
+            Another process has written here since; what it forgot must not come back.
+        OSError
+            The folder cannot be written.
         """
         self.path.mkdir(parents=True, exist_ok=True)
-        here = self._store.names()
-        names = {part: hashlib.sha256(blob).hexdigest() for part, blob in parts.items()}
-        for part, blob in parts.items():
-            if names[part] not in here:
-                self._store.put(blob)
-        content = {"format": FORMAT, "parts": names, "record": record}
-        write_atomically(self.manifest, [json.dumps(content, indent=1).encode()])
-        return self._store.keep_only(frozenset(names.values()))
+        with self._alone():
+            self._require_own()
+            here = self._store.names()
+            names = {part: hashlib.sha256(blob).hexdigest() for part, blob in parts.items()}
+            for part, blob in parts.items():
+                if names[part] not in here:
+                    self._store.put(blob)
+            generation = self._generation + 1
+            content = {
+                "format": FORMAT,
+                "generation": generation,
+                "parts": names,
+                "record": record,
+            }
+            write_atomically(self.manifest, [json.dumps(content, indent=1).encode()])
+            self._generation = generation
+            return self._store.keep_only(frozenset(names.values()))
+
+    @contextlib.contextmanager
+    def _alone(self) -> Iterator[None]:
+        """Keep other processes out of the folder; a kill lets them in again."""
+        descriptor = os.open(self.path, os.O_RDONLY)
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX)
+            yield
+        finally:
+            os.close(descriptor)
+
+    def _require_own(self) -> None:
+        """Raise if the manifest is not the one that was read or written last."""
+        found = self._content()["generation"] if self.manifest.exists() else 0
+        if found != self._generation:
+            raise CheckpointError(
+                f"another process has changed {self.path}; nothing was written. Load it again: "
+                "Monitor.load"
+            )
+
+    def destroy(self) -> tuple[str, ...]:
+        """Destroy everything that a monitor wrote here; return files that resisted."""
+        with self._alone():
+            self.manifest.unlink(missing_ok=True)
+            return self._store.keep_only(frozenset())
 
     def read(self) -> tuple[dict[str, bytes], dict[str, Any]]:
         """Return the valid parts and the record, and sweep what a killed process left.
@@ -68,28 +117,39 @@ class Folder:
         NewerFormatError
             A later letheon wrote it.
         """
-        content = self._content()
-        parts = {part: self._store.get(Checkpoint(name)) for part, name in content["parts"].items()}
-        self._store.keep_only(frozenset(content["parts"].values()))
-        for leftover in self.path.glob(f".{MANIFEST}.*.partial"):
-            with contextlib.suppress(OSError):
-                leftover.unlink()
+        if not self.manifest.exists():
+            raise FileNotFoundError(f"no monitor was saved in {self.path}: {MANIFEST} is not there")
+        with self._alone():
+            content = self._content()
+            names = content["parts"]
+            parts = {part: self._store.get(Checkpoint(name)) for part, name in names.items()}
+            self._store.keep_only(frozenset(names.values()))
+            for leftover in self.path.glob(f".{MANIFEST}.*.partial"):
+                with contextlib.suppress(OSError):
+                    leftover.unlink()
+        self._generation = content["generation"]
         return parts, content["record"]
 
     def _content(self) -> dict[str, Any]:
         try:
             content: dict[str, Any] = json.loads(self.manifest.read_bytes())
             version = int(content["format"])
-            {Checkpoint(name) for name in content["parts"].values()}
-            content["record"]
-        except FileNotFoundError:
-            raise FileNotFoundError(
-                f"no monitor was saved in {self.path}: {MANIFEST} is not there"
-            ) from None
-        except (ValueError, KeyError, TypeError, AttributeError) as error:
+        except (ValueError, KeyError, TypeError) as error:
             raise CorruptFileError(f"{self.manifest} makes no sense: {error!r}") from error
         if version != FORMAT:
             raise NewerFormatError(
                 f"{self.manifest} has the format {version}, this version reads {FORMAT}"
             )
+        if not _makes_sense(content):
+            raise CorruptFileError(f"{self.manifest} makes no sense: its keys are not those needed")
         return content
+
+
+def _makes_sense(content: dict[str, Any]) -> bool:
+    """Whether the manifest has its keys; names of parts become parts of paths."""
+    try:
+        for name in content["parts"].values():
+            Checkpoint(name)
+        return type(content["generation"]) is int and isinstance(content["record"], dict)
+    except (ValueError, KeyError, TypeError, AttributeError):
+        return False

@@ -14,6 +14,7 @@ class Stretch:
     """What happened since the last retrain: numbers only."""
 
     tally: Tally
+    people_then: int
     guaranteed: str
     retrain_seconds: float | None
     n_people: int = 0

@@ -47,7 +47,8 @@ class Candidate:
         method they are raised until the tolerance is passed; of an approximate one all are tried.
         By default the range of `letheon.select` for this method; ``{}`` for none.
     certifiability : mapping of str to values, optional
-        Parameters of an approximate method that trade assurance; all are tried.
+        Parameters of an approximate method that trade assurance; all are tried. An exact method
+        has none.
     name : str, optional
         Name in tables and reasons; by default that of the class.
     """
@@ -64,6 +65,11 @@ class Candidate:
             raise TypeError(
                 f"a candidate must be a forgetting estimator that declares facts, not "
                 f"{type(self.estimator).__name__}; NaiveUnlearner and SISA wrap any estimator"
+            )
+        if facts.exact and self.certifiability:
+            raise ValueError(
+                f"{short_name(self.estimator)} is exact: no parameter trades its certifiability; "
+                "give what trades speed as efficiency"
             )
         known = self.estimator.get_params()
         for values in (self.efficiency or {}, self.certifiability or {}):

@@ -1,7 +1,7 @@
 """`choose`: filter by applicability, tune or sweep, evaluate, take the fastest within tolerance."""
 
 import warnings
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 from itertools import product
 from typing import Any, TypeVar
@@ -13,7 +13,7 @@ from sklearn.exceptions import ConvergenceWarning
 from sklearn.utils.multiclass import type_of_target
 
 from letheon.datasets import Requests
-from letheon.evaluation import Problem, Rows, evaluate
+from letheon.evaluation import Metric, Problem, Rows, evaluate
 from letheon.exceptions import LetheonError, LetheonWarning
 from letheon.guarantee import Task
 from letheon.parallel import one_thread
@@ -29,7 +29,6 @@ from letheon.select._yardstick import CrossValidation, Yardstick, yardstick
 
 __all__ = ["choose"]
 
-Metric = Callable[[Any, Any], Any]
 Settings = dict[str, Any]
 _Given = TypeVar("_Given")
 # What a candidate may answer when these rows or settings do not suit it; it is reported.
@@ -85,14 +84,16 @@ def choose(
     4. Of the settings within all tolerances the fastest is chosen: the one whose speed-up over
        retraining the ordinary model, by the *lower end* of its interval, is largest.
 
-    A measure is within its tolerance when the bad end of its interval is. If nobody is,
-    `Comparison.best` is None, and the reason says who failed in what and by how much.
+    A measure is within its tolerance when the bad end of its interval is; the interval holds the
+    error of seeds and of test rows, for one setting at a time. If nobody is, `Comparison.best` is
+    None, and the reason says who failed in what and by how much.
 
     Parameters
     ----------
     data : tuple (X, y) or (X, y, ids), or Dataset
-        Training rows and whose they are. Without test rows a quarter of the people is held out;
-        nothing is tuned on them, but the choice is made by them.
+        Training rows and whose they are. Without test rows a quarter of the people is held out.
+        Parameters are tuned on training rows; the choice between settings, and how far those of
+        exact methods are lowered again, is made on test rows.
     need : Need, optional
         What the method must be; by default anything will do.
     tolerances : Tolerances, optional

@@ -4,6 +4,7 @@ import math
 from typing import TYPE_CHECKING
 
 from letheon.evaluation import ORDINARY
+from letheon.measures import Measure
 from letheon.select._cost import Cost
 from letheon.select._tolerances import LOST, bad_end, good_end
 from letheon.select._tried import Tried
@@ -30,16 +31,16 @@ def reason(comparison: "Comparison") -> str:
 def _praised(comparison: "Comparison", best: Tried) -> list[str]:
     """Say why it was chosen, what is wrong with it, and how the others were."""
     others = _closest(comparison.tried, besides=best.candidate)
+    pace, kind = _pace(best, comparison.ordinary), best.evaluation.guarantee.kind
     lines = [
-        f"{best.name}: {_pace(best, comparison.ordinary)}{_quality(comparison, best)}, "
-        f"{best.evaluation.guarantee.kind}.",
+        f"{best.name}: {pace}{_quality(comparison, best)}, {kind}.",
         _nobody_is_faster(comparison, best),
         _total(comparison, best),
     ]
     if best.estimator.facts.strength == "weak":
         lines.append(f"{best.name} is weak: removals can take longer along a sequence.")
     lines += [_other(each, best) for each in others]
-    lines.append(_close_race(best, others))
+    lines += [_close_race(best, others), _many_looks(comparison)]
     return [line for line in lines if line]
 
 
@@ -80,6 +81,24 @@ def _close_race(best: Tried, others: list[Tried]) -> str:
     )
 
 
+def _many_looks(comparison: "Comparison") -> str:
+    """Say how likely somebody is to pass by luck, where many were judged by the same rows."""
+    risks = [max(_lucky(check.measure) for check in t.checks) for t in comparison.tried if t.checks]
+    n = sum(risk > 0 for risk in risks)
+    if n < 2:
+        return ""
+    return (
+        f"{n} settings were judged by the same {comparison.n_test_rows:,} test rows: "
+        f"the probability that one of them passes by luck is up to {min(sum(risks), 1):.0%}. "
+        "Judge the chosen one again on other rows."
+    )
+
+
+def _lucky(measure: Measure) -> float:
+    """Return the probability that the bad end of an interval is too good."""
+    return 0.0 if measure.low == measure.high else (1 - measure.confidence) / 2
+
+
 def _quality(comparison: "Comparison", best: Tried) -> str:
     """Say how the metric compares with the ordinary model's."""
     measures, limit = best.evaluation.measures[ORDINARY], comparison.tolerances.effectiveness
@@ -93,16 +112,18 @@ def _quality(comparison: "Comparison", best: Tried) -> str:
 
 
 def _side(lost: float) -> str:
-    return f"{abs(lost):.3g} {'below' if lost > 0 else 'above'}"
+    return f"{abs(lost):.3g} {'below' if lost >= 0 else 'above'}"
 
 
 def _total(comparison: "Comparison", best: Tried) -> str:
     """Say what all requests cost, and when plain retraining is cheaper."""
     cost, k = best.cost, f"{comparison.expected_requests:,} request(s)"
+    if comparison.expected_requests > comparison.n_people and not comparison.is_subsample:
+        k += f", more than the {comparison.n_people:,} people of this training set"
     sums = f"{_seconds(cost.method)} against {_seconds(cost.plain)}"
     if cost.retraining_is_cheaper:
         return (
-            f"For {k} plain retraining of {comparison.ordinary} is cheaper, first training "
+            f"For {k}, plain retraining of {comparison.ordinary} is cheaper, first training "
             f"included: {_seconds(cost.plain)} against {_seconds(cost.method)}; {_pays(cost)}."
         )
     return f"For {k}, first training included: {sums} of plain retraining; {_pays(cost)}."
@@ -122,7 +143,7 @@ def _other(each: Tried, best: Tried | None = None) -> str:
     if best is not None and each.verdict == "within":
         value, sure = _times(each.efficiency.value), _times(each.speed)
         if each.efficiency.value > best.efficiency.value:
-            return f"{each.name} is less sure to be fast: {value} on average, but at least {sure}."
+            return f"{each.name} is less sure to be fast: {value} on average, surely {sure} only."
         return f"{each.name} was slower: {value} (at least {sure})."
     word = "is undecided" if each.verdict == "undecided" else "is not within the tolerances"
     return f"{each.name} {word}: {each.failures}."

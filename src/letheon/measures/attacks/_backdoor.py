@@ -13,14 +13,14 @@ The test can show that data was **not** deleted. That it does not reject proves 
 provider who cheats can pass it (Zhang et al., 2024).
 """
 
-import math
 from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
-from scipy.special import bdtr, bdtrc, betaincinv, stdtrit
+from scipy.special import bdtr, bdtrc
 
 from letheon.measures._inputs import confidence_level
+from letheon.measures._intervals import clopper_pearson, effective_number
 from letheon.measures._measure import Better, Measure
 
 __all__ = [
@@ -37,6 +37,8 @@ __all__ = [
 
 # More queries than this for one person is no test that anybody would run.
 _MOST_QUERIES = 100_000
+# Testers who must have both answers before the spread between them says how much they differ.
+_MIXED = 5
 
 
 class Errors(NamedTuple):
@@ -208,32 +210,28 @@ def _interval(counts: Counts, confidence: float) -> tuple[float, float]:
     """Return the interval of a success rate when testers differ (Korn and Graubard, 1998).
 
     Clopper and Pearson's at an effective number of queries: that of the binomial variance divided
-    by the variance between testers, never more than there are. Equal to Clopper and
-    Pearson's for one tester, and where testers do not differ more than chance makes them.
+    by the variance between testers, never more than there are. Where nearly all testers have
+    the same answer throughout, that variance is not known, and a tester counts once.
+    Equal to Clopper and Pearson's for one tester.
     """
-    n, k = float(counts.queries.sum()), float(counts.successes.sum())
-    n_effective = min(n, _effective(counts, confidence))
-    k *= n_effective / n
-    tail = (1 - confidence) / 2
-    low = 0.0 if k <= 0 else float(betaincinv(k, n_effective - k + 1, tail))
-    rest = n_effective - k
-    high = 1.0 if rest <= 0 else float(betaincinv(k + 1, rest, 1 - tail))
-    return low, high
+    n = _effective(counts, confidence)
+    return clopper_pearson(counts.rate * n, n, confidence)
 
 
 def _effective(counts: Counts, confidence: float) -> float:
     """Return the number of independent queries with the variance seen between testers."""
     asked = counts.queries > 0
     successes, queries = counts.successes[asked], counts.queries[asked]
-    m, rate = len(queries), counts.rate
-    spread = float(np.sum((successes - rate * queries) ** 2)) if m > 1 else 0.0
-    if spread == 0 or rate in (0.0, 1.0):
-        return math.inf
-    variance = m / (m - 1) * spread / float(queries.sum()) ** 2
-    # few testers know their own variance badly: Student's quantile instead of the normal one
-    level = (1 + confidence) / 2
-    shrink = (stdtrit(1e9, level) / stdtrit(m - 1, level)) ** 2
-    return float(max(rate * (1 - rate) / variance * shrink, 1.0))
+    m, n, rate = len(queries), float(queries.sum()), counts.rate
+    if m == 1:
+        return n
+    known = min(np.sum(successes > 0), np.sum(successes < queries)) >= min(m, _MIXED)
+    most = n if known else float(m)
+    spread = float(np.sum((successes - rate * queries) ** 2))
+    if spread == 0:
+        return most
+    variance = m / (m - 1) * spread / n**2
+    return min(most, effective_number(rate, variance, m, confidence))
 
 
 def success_rate(
@@ -257,7 +255,8 @@ def success_rate(
         Which way is better.
     confidence : float, default=0.95
         Coverage of the interval: Clopper and Pearson's, made wider where testers differ from each
-        other more than a binomial law allows (Korn and Graubard, 1998).
+        other more than a binomial law allows (Korn and Graubard, 1998). With several testers of
+        whom fewer than five have both answers, a tester counts as one query.
     note : str, default=""
         Note of the measure.
 

@@ -16,11 +16,13 @@ from sklearn.preprocessing import StandardScaler
 
 from letheon.measures._intervals import clopper_pearson
 from letheon.measures._measure import Measure
+from letheon.measures.attacks._excess import beyond_floor_by_unit
 from letheon.measures.attacks._result import AttackResult
-from letheon.measures.attacks._roc import auc, tpr_at_fpr
-from letheon.measures.attacks._shadows import Progress
+from letheon.measures.attacks._roc import area_by_unit, auc, tpr_at_fpr
+from letheon.measures.attacks._shadows import Progress, check_unlearner
 from letheon.measures.attacks._verify import Data, fitted, resolve
 from letheon.parallel import one_thread
+from letheon.purposes import Purpose
 from letheon.seeds import keyed_hash_ints, library_seed
 
 __all__ = ["FEATURES", "BeforeAfter", "degradation_count", "posterior_features"]
@@ -33,15 +35,11 @@ FEATURES: tuple[Feature, ...] = get_args(Feature)
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
 
-_MODEL = "before-after-model"
-_MEMBERS = "before-after-members"
-_ATTACKER = "before-after-attacker"
-_SHADOWS = "before-after-shadow-people"
-
 _NOTE = (
-    "the attacker holds the model before and after the request and guesses who left; the floor "
-    "is the same attack about people who never were there, while others left. Exact methods leak "
-    "here too, naive retraining included: deletion itself reveals who was deleted, as no "
+    "No test of forgetting: a model that kept everything is the same before and after, and is not "
+    "found. The attacker holds the model before and after the request and guesses who left; the "
+    "floor is the same attack about people who never were there, while others left. Exact methods "
+    "leak here too, naive retraining included: deletion itself reveals who was deleted, as no "
     "guarantee about the latest model alone can prevent (Chen et al. 2021). Hide one of the two "
     "versions, or answer requests in batches. A small number does not prove that nothing leaks."
 )
@@ -225,8 +223,11 @@ class BeforeAfter:
     * *degradation count*: see `degradation_count`.
 
     The attacker knows the rows of those who stay and reads no labels. Intervals treat people
-    and worlds as sampled. For exact methods "model after only" is at its floor and AUC is
-    not: deletion itself reveals.
+    and worlds as sampled; `found` goes by the difference to the floor, world by world. For exact
+    methods "model after only" is at its floor and AUC is not: deletion itself reveals.
+
+    It is no test of forgetting: a model that kept everything does not change, and so tells nobody
+    who asked to leave.
 
     References
     ----------
@@ -289,6 +290,7 @@ class BeforeAfter:
         -------
         tuple of one AttackResult
         """
+        check_unlearner(unlearner)
         data = resolve(X, y, ids, forget, population)
         split = _split(data, self.batch, seed)
         classes = None if is_regressor(unlearner) else np.unique(data.y)
@@ -302,7 +304,11 @@ class BeforeAfter:
             if progress is not None:
                 progress(len(found), len(plan))
         shadows, targets = _joined(found[: self.n_shadows]), _joined(found[self.n_shadows :])
-        return (self._result(shadows, targets, len(plan), library_seed(seed, _ATTACKER)),)
+        return (
+            self._result(
+                shadows, targets, len(plan), library_seed(seed, Purpose.BEFORE_AFTER_ATTACKER)
+            ),
+        )
 
     def _result(self, shadows: _Cases, targets: _Cases, n_worlds: int, seed: int) -> AttackResult:
         lesson = shadows.of_kinds(_ABSENT, _LEFT)
@@ -311,12 +317,15 @@ class BeforeAfter:
             view: self._learned(self._features(lesson, view), left, seed) for view in _VIEWS
         }
         real, null = targets.of_kinds(_ABSENT, _LEFT), targets.of_kinds(_ABSENT, _ALSO_ABSENT)
-        scores, first = self._scores(attackers, real), real.groups()[0]
+        scores, nulls = self._scores(attackers, real), self._scores(attackers, null)
+        gaps = _area_by_world(scores["both"], real) - _area_by_world(nulls["both"], null)
+        note, first = "AUC minus floor, world by world", real.groups()[0]
         return AttackResult(
             attack=self.name,
             about="forgotten",
             measures=self._measures(scores, real),
-            floor=self._measures(self._scores(attackers, null), null),
+            floor=self._measures(nulls, null),
+            excess=beyond_floor_by_unit(gaps, confidence=self.confidence, note=note),
             n_models=n_worlds,
             note=_NOTE,
             scores=scores["both"],
@@ -383,7 +392,8 @@ class _World:
     def cases(self, n_removals: int, batch: int, classes: NDArray[Any] | None) -> _Cases:
         """Remove one batch after the other, each from the model as first trained."""
         numbers = np.arange(len(self.people))
-        order = np.argsort(keyed_hash_ints(self.seed, _MEMBERS, numbers, self.number))
+        purpose = Purpose.BEFORE_AFTER_MEMBERS
+        order = np.argsort(keyed_hash_ints(self.seed, purpose, numbers, self.number))
         members, absent = np.split(order, [len(order) // 2])
         model, rows = self._trained(members), np.flatnonzero(np.isin(self.data.ids, self.people))
         X, person = self.data.X[rows], np.searchsorted(self.people, self.data.ids[rows])
@@ -404,16 +414,23 @@ class _World:
 
     def _trained(self, members: Ints) -> Any:
         rows = self.others | np.isin(self.data.ids, self.people[members])
-        seed = library_seed(self.seed, _MODEL, self.number)
+        seed = library_seed(self.seed, Purpose.BEFORE_AFTER_MODEL, self.number)
         return fitted(
             self.unlearner, seed, self.data.X[rows], self.data.y[rows], self.data.ids[rows]
         )
 
 
+def _area_by_world(scores: Floats, cases: _Cases) -> Floats:
+    """Return a value for each world whose mean is the AUC."""
+    first, _ = cases.groups()
+    return area_by_unit(scores, cases.kind[first] != _ABSENT, cases.world[first])
+
+
 def _split(data: Data, batch: int, seed: int) -> _Split:
     """Choose people for shadow worlds among those who stay: as many as leave, or half of them."""
     targets, staying = np.unique(data.ids[data.leaves]), np.unique(data.ids[~data.leaves])
-    order = np.argsort(keyed_hash_ints(seed, _SHADOWS, np.arange(len(staying))))
+    places = np.arange(len(staying))
+    order = np.argsort(keyed_hash_ints(seed, Purpose.BEFORE_AFTER_SHADOW_PEOPLE, places))
     shadows = np.sort(staying[order[: min(len(targets), len(staying) // 2)]])
     if min(len(targets), len(shadows)) < 4 * batch:
         raise ValueError(

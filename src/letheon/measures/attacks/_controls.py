@@ -1,7 +1,7 @@
 """Negative controls: models that say they forgot and did not. An attack must find them."""
 
 from copy import deepcopy
-from typing import Any, ClassVar, Self
+from typing import Any, ClassVar, NamedTuple, Self
 
 from sklearn.utils.metaestimators import available_if
 
@@ -9,7 +9,7 @@ from letheon.base import Outcome, Removal
 from letheon.exceptions import CannotForgetError
 from letheon.guarantee import Guarantee, MethodFacts
 from letheon.inner import controlled, inner_training, retraining
-from letheon.naive import NaiveUnlearner, _Retrained
+from letheon.naive import NaiveUnlearner
 from letheon.rows import Rows
 from letheon.seeds import Purpose, library_seed
 
@@ -33,6 +33,13 @@ def _facts(method: str, applicability: str, what_it_does: str) -> MethodFacts:
             "Never use it to answer a request."
         ),
     )
+
+
+class _Plan(NamedTuple):
+    """What a control will hold: fewer rows, and an estimator that saw the others."""
+
+    rows: Rows
+    estimator: Any
 
 
 class _Control(NaiveUnlearner):
@@ -87,10 +94,10 @@ class KeepsEverything(_Control):
         "On a request it drops the rows from its table and keeps the fitted model.",
     )
 
-    def _prepare(self, removal: Removal) -> _Retrained:
-        return _Retrained(self.rows_.without(removal.where), self.estimator_)
+    def _prepare(self, removal: Removal) -> Any:
+        return _Plan(self.rows_.without(removal.where), self.estimator_)
 
-    def _commit(self, plan: _Retrained) -> Outcome:
+    def _commit(self, plan: Any) -> Outcome:
         super()._commit(plan)
         return Outcome(work=0.0)
 
@@ -156,10 +163,10 @@ class FineTuneOnly(_Control):
         self.n_fit_passes_ = getattr(self.estimator_, "n_iter_", None)
         return self
 
-    def _prepare(self, removal: Removal) -> _Retrained:
+    def _prepare(self, removal: Removal) -> Any:
         rows = self.rows_.without(removal.where)
         with retraining():
-            return _Retrained(rows, self._trained_on(rows))
+            return _Plan(rows, self._trained_on(rows))
 
     def _trained_on(self, rows: Rows) -> Any:
         """Return a copy of the estimator after more passes over these rows."""
@@ -169,7 +176,7 @@ class FineTuneOnly(_Control):
                 estimator.partial_fit(*rows.part(0, len(rows)))
         return estimator
 
-    def _commit(self, plan: _Retrained) -> Outcome:
+    def _commit(self, plan: Any) -> Outcome:
         super()._commit(plan)
         counted, passes = isinstance(self.n_fit_passes_, int), {"passes": self.n_passes}
         return Outcome(work=self.n_passes / self.n_fit_passes_ if counted else 1.0, rebuilt=passes)

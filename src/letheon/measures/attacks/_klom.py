@@ -9,9 +9,18 @@ from numpy.typing import ArrayLike, NDArray
 from scipy.special import stdtrit
 
 from letheon.measures._measure import Measure
+from letheon.measures.attacks._excess import beyond_floor
 from letheon.measures.attacks._result import AttackResult
-from letheon.measures.attacks._shadows import Job, Probe, Progress, Study, mean_by_person
+from letheon.measures.attacks._shadows import (
+    Job,
+    Probe,
+    Progress,
+    Study,
+    check_unlearner,
+    mean_by_person,
+)
 from letheon.measures.attacks._signal import LIMIT
+from letheon.purposes import Purpose
 
 __all__ = ["KLOM", "klom"]
 
@@ -111,9 +120,9 @@ def laws_over_seeds(
     fresh = unlearner if naive is None else naive
     everybody, gone = np.ones(study.n_people, bool), study.forgotten
     numbers = range(n_models)
-    jobs = [Job(unlearner, everybody, gone, "attack-law", k) for k in numbers]
-    jobs += [Job(fresh, ~gone, None, "attack-oracle", k) for k in numbers]
-    jobs += [Job(fresh, ~gone, None, "attack-second-oracle", k) for k in numbers]
+    jobs = [Job(unlearner, everybody, gone, Purpose.ATTACK_LAW, k) for k in numbers]
+    jobs += [Job(fresh, ~gone, None, Purpose.ATTACK_ORACLE, k) for k in numbers]
+    jobs += [Job(fresh, ~gone, None, Purpose.ATTACK_SECOND_ORACLE, k) for k in numbers]
     trained = study.train(probe, jobs, progress=progress)
     unlearned, oracle, second = np.split(trained.signal, 3)
     hits = np.split(trained.correct, 3)
@@ -138,7 +147,8 @@ class KLOM:
     Notes
     -----
     The floor is the divergence between two sets of retrained models. The interval of a mean has
-    the variance over people and that over models (a jackknife over groups of them).
+    the variance over people and that over models (a jackknife over groups of them). `found`
+    goes by the difference to the floor, person by person and with the same groups.
     Regressors: minus the squared error takes the place of the margin.
 
     References
@@ -184,6 +194,7 @@ class KLOM:
         tuple of AttackResult
             For forgotten people and for retained ones; the latter holds the unseen rows too.
         """
+        check_unlearner(unlearner)
         study = Study.of(
             X, y, forget=forget, ids=ids, population=population, seed=seed, n_jobs=self.n_jobs
         )
@@ -210,6 +221,7 @@ class KLOM:
             about=about,
             measures=measures,
             floor=floor,
+            excess=parts[0].excess(laws, self.bins),
             n_models=3 * self.n_models,
             note=_NOTE,
         )
@@ -230,16 +242,29 @@ class _Part(NamedTuple):
 
     def measures(self, models: Floats, oracle: Floats, bins: int) -> dict[str, Measure]:
         """Return the mean and the 95th percentile over people."""
+        values, without = self._jackknife(models, oracle, bins)
+        mean = _mean(f"KLOM{self.words}", values, without)
+        worst = _percentile(f"95 % of KLOM{self.words}", values)
+        return {mean.name: mean, worst.name: worst}
+
+    def excess(self, laws: Laws, bins: int) -> Measure:
+        """Return the mean difference to the floor, over people."""
+        values, without = self._jackknife(laws.unlearned, laws.oracle, bins)
+        floor, floor_without = self._jackknife(laws.second, laws.oracle, bins)
+        gaps = values - floor
+        half = _half_width(gaps, without - floor_without)
+        value, note = float(gaps.mean()), "KLOM minus floor, over the same people and retrains"
+        return beyond_floor(value, (value - half, value + half), len(gaps), unit="nats", note=note)
+
+    def _jackknife(self, models: Floats, oracle: Floats, bins: int) -> tuple[Floats, Floats]:
+        """Return the value of each person, and their mean without each group of models."""
         models, oracle = models[:, self.rows], oracle[:, self.rows]
-        values = self._per_person(models, oracle, bins)
         groups = np.arange(len(models)) % _GROUPS
         without = [
             self._per_person(models[groups != g], oracle[groups != g], bins).mean()
             for g in range(_GROUPS)
         ]
-        mean = _mean(f"KLOM{self.words}", values, np.array(without))
-        worst = _percentile(f"95 % of KLOM{self.words}", values)
-        return {mean.name: mean, worst.name: worst}
+        return self._per_person(models, oracle, bins), np.array(without)
 
     def _per_person(self, models: Floats, oracle: Floats, bins: int) -> Floats:
         # The margins of classifiers are cut already; squared errors need not be.
@@ -248,13 +273,18 @@ class _Part(NamedTuple):
 
 def _mean(name: str, values: Floats, without: Floats) -> Measure:
     """Return the mean over people; models vary too, by the jackknife `without` groups of them."""
-    n, value = len(values), float(values.mean())
+    n, value, half = len(values), float(values.mean()), _half_width(values, without)
+    # a floor under q lets the sum fall below 0 by a hair
+    return _nats(name, value, (min(max(value - half, 0.0), value), value + half), n)
+
+
+def _half_width(values: Floats, without: Floats) -> float:
+    """Return Student's half-width of a mean over people, of which models are sampled too."""
+    n = len(values)
     of_people = float(values.var(ddof=1)) / n if n > 1 else 0.0
     of_models = (_GROUPS - 1) * float(without.var())
     freedom = min(n - 1, _GROUPS - 1) if n > 1 else _GROUPS - 1
-    half = float(stdtrit(freedom, 0.975)) * math.sqrt(of_people + of_models)
-    # a floor under q lets the sum fall below 0 by a hair
-    return _nats(name, value, (min(max(value - half, 0.0), value), value + half), n)
+    return float(stdtrit(freedom, 0.975)) * math.sqrt(of_people + of_models)
 
 
 def _percentile(name: str, values: Floats) -> Measure:

@@ -2,16 +2,23 @@
 
 import math
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from scipy.special import stdtrit
 
 from letheon.measures._measure import Better, Measure
+from letheon.measures.attacks._excess import beyond_floor
 from letheon.measures.attacks._klom import Laws, laws_over_seeds
 from letheon.measures.attacks._result import AttackResult
-from letheon.measures.attacks._shadows import Probe, Progress, Study, mean_by_person
+from letheon.measures.attacks._shadows import (
+    Probe,
+    Progress,
+    Study,
+    check_unlearner,
+    mean_by_person,
+)
 
 __all__ = ["ForgettingQuality", "forgetting_epsilon", "forgetting_points"]
 
@@ -25,11 +32,14 @@ _BUFFER = 2.0
 _LEAST_RANGE_RATIO = 0.01
 # Parts of the models between which the score is compared, for the interval.
 _PARTS = 4
+# Points come in halves and quarters: those of fewer people are often equal by luck.
+_LEAST_PEOPLE = 5
 _NOTE = (
     "unreadable without its floor: two equal laws score about 0.18, not 1 (0.36 if only "
     "thresholds are tried, not intervals). A learner without randomness has one margin for each "
     "row: equal ones score 1, others 0. A good score does not prove forgetting."
 )
+_FEW = f"Fewer than {_LEAST_PEOPLE} people: too few to tell a score from its floor."
 
 
 def forgetting_epsilon(
@@ -159,6 +169,11 @@ class ForgettingQuality:
     n_jobs : int or None, default=None
         Models trained at once, through joblib.
 
+    Notes
+    -----
+    `found` goes by the difference to the floor, person by person and over the same parts of the
+    models. With fewer than five people it is never true: take `ULiRA` for them.
+
     References
     ----------
     Triantafillou et al.: Are we making progress in unlearning? Findings from the first NeurIPS
@@ -202,6 +217,7 @@ class ForgettingQuality:
         tuple of AttackResult
             One, about forgotten people.
         """
+        check_unlearner(unlearner)
         study = Study.of(
             X, y, forget=forget, ids=ids, population=population, seed=seed, n_jobs=self.n_jobs
         )
@@ -209,20 +225,19 @@ class ForgettingQuality:
         probe = study.probe(np.concatenate([gone, kept]), self.n_population)
         laws = laws_over_seeds(study, probe, unlearner, naive, self.n_models, progress)
         rows = np.flatnonzero(np.isin(probe.owners, gone))
-        measures, floor = (
-            _measures(models[:, rows], laws.oracle[:, rows], probe.owners[rows], share)
-            for models, share in (
-                (laws.unlearned, _accuracy_ratio(laws, probe, kept, 0)),
-                (laws.second, _accuracy_ratio(laws, probe, kept, 2)),
-            )
+        after, floor = (
+            _Scores.of(models[:, rows], laws.oracle[:, rows], probe.owners[rows])
+            for models in (laws.unlearned, laws.second)
         )
+        few = f" {_FEW}" if len(gone) < _LEAST_PEOPLE else ""
         result = AttackResult(
             attack=ForgettingQuality.name,
             about="forgotten",
-            measures=measures,
-            floor=floor,
+            measures=after.measures(_accuracy_ratio(laws, probe, kept, 0)),
+            floor=floor.measures(_accuracy_ratio(laws, probe, kept, 2)),
+            excess=_excess(after, floor),
             n_models=3 * self.n_models,
-            note=_NOTE,
+            note=_NOTE + few,
         )
         return (result,)
 
@@ -239,42 +254,64 @@ def _accuracy_ratio(laws: Laws, probe: Probe, kept: NDArray[np.int64], which: in
     return float(retain / retain_naive * test / test_naive)
 
 
-def _measures(
-    models: Floats, oracle: Floats, owners: NDArray[np.int64], accuracy_ratio: float | None
-) -> dict[str, Measure]:
-    """Return F, the final score and the mean epsilon, over people."""
+class _Scores(NamedTuple):
+    """Points and epsilon of each person, and their means by disjoint parts of the models."""
 
-    def over_people(chosen: slice) -> tuple[Floats, Floats]:
-        epsilon = forgetting_epsilon(models[chosen], oracle[chosen])
-        points = forgetting_points(epsilon, len(models[chosen]))
-        return mean_by_person(points, owners), mean_by_person(epsilon, owners)
+    points: Floats
+    epsilon: Floats
+    points_of_parts: Floats
+    epsilon_of_parts: Floats
 
-    points, epsilon = over_people(slice(None))
-    parts = [over_people(slice(k, None, _PARTS)) for k in range(_PARTS)]
-    points_of_parts, epsilon_of_parts = (
-        np.array([values.mean() for values in each]) for each in zip(*parts, strict=True)
-    )
-    found = [_mean("forgetting quality", points, points_of_parts, "higher")]
-    if accuracy_ratio is not None:
-        scaled = points * accuracy_ratio, points_of_parts * accuracy_ratio
-        found.append(_mean("final score", *scaled, "higher"))
-    found.append(_mean("epsilon", epsilon, epsilon_of_parts, "lower"))
-    return {measure.name: measure for measure in found}
+    @classmethod
+    def of(cls, models: Floats, oracle: Floats, owners: NDArray[np.int64]) -> "_Scores":
+        """Return the scores of models against retrained ones."""
+
+        def over_people(chosen: slice) -> tuple[Floats, Floats]:
+            epsilon = forgetting_epsilon(models[chosen], oracle[chosen])
+            points = forgetting_points(epsilon, len(models[chosen]))
+            return mean_by_person(points, owners), mean_by_person(epsilon, owners)
+
+        parts = [over_people(slice(k, None, _PARTS)) for k in range(_PARTS)]
+        means = [np.array([v.mean() for v in each]) for each in zip(*parts, strict=True)]
+        return cls(*over_people(slice(None)), *means)
+
+    def measures(self, accuracy_ratio: float | None) -> dict[str, Measure]:
+        """Return F, the final score and the mean epsilon, over people."""
+        found = [_mean("forgetting quality", self.points, self.points_of_parts, "higher")]
+        if accuracy_ratio is not None:
+            scaled = self.points * accuracy_ratio, self.points_of_parts * accuracy_ratio
+            found.append(_mean("final score", *scaled, "higher"))
+        found.append(_mean("epsilon", self.epsilon, self.epsilon_of_parts, "lower"))
+        return {measure.name: measure for measure in found}
+
+
+def _excess(after: _Scores, floor: _Scores) -> Measure:
+    """Return by how much the score is below its floor."""
+    gaps = floor.points - after.points
+    n, value = len(gaps), float(gaps.mean())
+    half = _half_width(gaps, floor.points_of_parts - after.points_of_parts)
+    interval = (value - half, value + half) if n >= _LEAST_PEOPLE else None
+    return beyond_floor(value, interval, n, note="floor minus score: higher scores are better")
+
+
+def _half_width(values: Floats, of_parts: Floats) -> float:
+    """Return Student's half-width of a mean over people, of which models are sampled too."""
+    n = len(values)
+    of_people = float(values.var(ddof=1)) / n if n > 1 else 0.0
+    of_models = float(of_parts.var(ddof=1)) / _PARTS
+    freedom = min(n - 1, _PARTS - 1) if n > 1 else _PARTS - 1
+    return float(stdtrit(freedom, 0.975)) * math.sqrt(of_people + of_models)
 
 
 def _mean(name: str, values: Floats, of_parts: Floats, better: Better) -> Measure:
     """Return the mean over people; models vary too, which disjoint parts of them show."""
-    n, value = len(values), float(values.mean())
-    of_people = float(values.var(ddof=1)) / n if n > 1 else 0.0
-    of_models = float(of_parts.var(ddof=1)) / _PARTS
-    freedom = min(n - 1, _PARTS - 1) if n > 1 else _PARTS - 1
-    half = float(stdtrit(freedom, 0.975)) * math.sqrt(of_people + of_models)
+    value, half = float(values.mean()), _half_width(values, of_parts)
     return Measure(
         name=name,
         value=value,
         low=max(value - half, 0.0),
         high=min(value + half, 1.0) if name == "forgetting quality" else value + half,
-        n=n,
+        n=len(values),
         better=better,
         basis="measured",
     )

@@ -1,15 +1,16 @@
 """What an attack found, beside what it finds where there is nothing to be found."""
 
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any, Literal, Self, get_args
 
 from numpy.typing import NDArray
 
 from letheon.measures._measure import Measure
 
-__all__ = ["About", "AttackResult"]
+__all__ = ["About", "AttackResult", "check_about"]
 
 About = Literal["forgotten", "retained"]
+Verdict = Literal["found", "not shown", "not found"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -31,12 +32,15 @@ class AttackResult:
         The same keys, retrain against retrain.
     n_models : int
         Models trained for it.
+    excess : Measure or None, default=None
+        Main measure minus floor, positive is bad, judged within what both share: pairs of
+        models, single models or testers. It decides. None: the two intervals decide.
     note : str, default=""
         What the numbers do not prove.
     scores, labels, owners : ndarray or None
         One entry for each (person, world): the attack's score, 1 where the person was trained on
         and then unlearned and 0 where not, and which person (a number, never the id). Not
-        part of `to_dict`.
+        part of `to_dict`, of ``repr`` and of ``==``.
 
     Examples
     --------
@@ -54,10 +58,11 @@ class AttackResult:
     measures: dict[str, Measure]
     floor: dict[str, Measure]
     n_models: int
+    excess: Measure | None = None
     note: str = ""
-    scores: NDArray[Any] | None = None
-    labels: NDArray[Any] | None = None
-    owners: NDArray[Any] | None = None
+    scores: NDArray[Any] | None = field(default=None, repr=False, compare=False)
+    labels: NDArray[Any] | None = field(default=None, repr=False, compare=False)
+    owners: NDArray[Any] | None = field(default=None, repr=False, compare=False)
 
     def __post_init__(self) -> None:
         """Refuse measures that have no floor."""
@@ -76,11 +81,36 @@ class AttackResult:
 
     @property
     def found(self) -> bool:
-        """Whether the main measure's interval lies beyond its floor's, on the bad side.
+        """Whether the main measure is surely beyond its floor, on the bad side.
 
-        An end that is not known counts as unbounded: without intervals nothing is ever found.
+        The lower end of `excess` is above 0; with intervals of 95 % that is wrong in about one of
+        forty attacks on a retrain. Without an excess: the whole interval lies beyond the
+        floor's. An end that is not known counts as unbounded: nothing is then found.
         """
-        return is_beyond(self.measures[self.main], self.floor[self.main])
+        if self.excess is None:
+            return is_beyond(self.measures[self.main], self.floor[self.main])
+        return self.excess.low is not None and self.excess.low > 0
+
+    @property
+    def verdict(self) -> Verdict:
+        """Return "found", "not shown" (beyond the floor, but not surely) or "not found".
+
+        It is "not shown" when the excess is above about one of its standard errors, half of the
+        lower arm of its interval, or has no interval; without an excess, when the value is
+        beyond the floor's interval.
+        """
+        if self.found:
+            return "found"
+        return "not shown" if self._is_suspect() else "not found"
+
+    def _is_suspect(self) -> bool:
+        """Return whether the value is beyond the floor by more than noise of a usual size."""
+        excess = self.excess
+        if excess is None:
+            measure = self.measures[self.main]
+            known = replace(measure, low=measure.value, high=measure.value)
+            return is_beyond(known, self.floor[self.main])
+        return excess.value > 0 and (excess.low is None or excess.value + excess.low > 0)
 
     def to_dict(self) -> dict[str, Any]:
         """Return plain values, without the scores of single people."""
@@ -89,26 +119,50 @@ class AttackResult:
             "about": self.about,
             "measures": {name: asdict(measure) for name, measure in self.measures.items()},
             "floor": {name: asdict(measure) for name, measure in self.floor.items()},
+            "excess": None if self.excess is None else asdict(self.excess),
             "n_models": self.n_models,
             "note": self.note,
             "found": self.found,
+            "verdict": self.verdict,
         }
 
     @classmethod
     def from_dict(cls, values: dict[str, Any]) -> Self:
         """Return the result that `to_dict` described."""
-        given = {name: value for name, value in values.items() if name != "found"}
+        given = {k: value for k, value in values.items() if k not in ("found", "verdict")}
         for name in ("measures", "floor"):
             given[name] = {key: Measure(**fields) for key, fields in given[name].items()}
+        if given.get("excess") is not None:
+            given["excess"] = Measure(**given["excess"])
         return cls(**given)
 
     def __str__(self) -> str:
         """Say the result in one line."""
         measure, floor = self.measures[self.main], self.floor[self.main]
-        verdict = "found" if self.found else "not found"
         return (
             f"{self.attack} on {self.about} people: {self.main} {_figures(measure)} "
-            f"(floor {_figures(floor)}): {verdict}"
+            f"(floor {_figures(floor)}): {self.verdict}{self._why()}"
+        )
+
+    def _why(self) -> str:
+        """Say why something that is beyond the floor is not found."""
+        if self.verdict != "not shown":
+            return ""
+        by = "" if self.excess is None else f" by {_figures(self.excess)}"
+        return f" (beyond the floor{by}; too few models to tell)"
+
+
+def check_about(about: Any) -> None:
+    """Refuse what names nobody to attack."""
+    known = get_args(About)
+    if (
+        isinstance(about, str)
+        or not about
+        or set(about) - set(known)
+        or len(set(about)) < len(about)
+    ):
+        raise ValueError(
+            f'about must be a tuple of some of {known}, as ("forgotten",); not {about!r}'
         )
 
 

@@ -8,10 +8,21 @@ from numpy.typing import ArrayLike, NDArray
 from scipy.special import expit
 from sklearn.base import is_regressor
 
-from letheon.measures.attacks._result import About, AttackResult
-from letheon.measures.attacks._roc import auc
-from letheon.measures.attacks._shadows import Job, Probe, Progress, Study, halves, mean_by_person
-from letheon.measures.attacks._ulira import both_rates, flat, pair_of_worlds
+from letheon.measures._measure import Measure
+from letheon.measures.attacks._excess import beyond_floor_by_unit
+from letheon.measures.attacks._result import About, AttackResult, check_about
+from letheon.measures.attacks._roc import area_by_unit, auc
+from letheon.measures.attacks._shadows import (
+    Job,
+    Probe,
+    Progress,
+    Study,
+    check_unlearner,
+    halves,
+    mean_by_person,
+)
+from letheon.measures.attacks._ulira import flat, pair_of_worlds, share_found
+from letheon.purposes import Purpose
 
 __all__ = ["RMIA", "rmia", "tune_offline"]
 
@@ -152,7 +163,8 @@ class RMIA:
     -----
     The floor is the same attack, with the same references, on fresh fits with other seeds. Scores
     of a person with several rows are averaged; intervals treat people and models as sampled.
-    Equal scores are ordered by the ratio, see `rmia`. For regressors
+    `found` goes by the difference to the floor between models of the same half, about these people
+    (Student over models). Equal scores are ordered by the ratio, see `rmia`. For regressors
     ``P(x | theta) = exp(-r^2 / (2 s^2))``, with the residual r and the mean square s^2 of the
     references' residuals on the population. Users find weaker attacks with four references than
     the paper has.
@@ -179,6 +191,11 @@ class RMIA:
             value = getattr(self, name)
             if value < 2 or value % 2:
                 raise ValueError(f"{name} must be even and at least 2, not {value}")
+        if self.a is not None and not 0 <= self.a <= 1:
+            raise ValueError(f"a must be between 0 and 1, or None, not {self.a}")
+        if self.gamma <= 0:
+            raise ValueError(f"gamma must be positive, not {self.gamma}")
+        check_about(self.about)
 
     def run(
         self,
@@ -207,6 +224,7 @@ class RMIA:
         tuple of AttackResult
             One for each entry of `about`.
         """
+        check_unlearner(unlearner)
         study = Study.of(
             X, y, forget=forget, ids=ids, population=population, seed=seed, n_jobs=self.n_jobs
         )
@@ -218,7 +236,8 @@ class RMIA:
         known &= ~study.candidates
         fresh = unlearner if naive is None else naive
         jobs = pair_of_worlds(study, unlearner, naive, members)
-        jobs += [Job(fresh, each, None, "attack-reference", k) for k, each in enumerate(known)]
+        purpose = Purpose.ATTACK_REFERENCE
+        jobs += [Job(fresh, each, None, purpose, k) for k, each in enumerate(known)]
         signal = study.train(probe, jobs, progress=progress).signal
         p = _probabilities(signal, probe, self.n_references, is_regressor(unlearner))
         duel = _Duel(self, probe, p, members, known)
@@ -253,7 +272,8 @@ class RMIA:
         -------
         AttackResult
             The floor attacks each reference model, with the others as its references: forgotten
-            people may be unlike the unseen ones for other reasons than having been there.
+            people may be unlike the unseen ones for other reasons than having been there. One model
+            has no pairs, so `found` needs the two intervals to be disjoint: cautious.
         """
         p = np.asarray(forgotten, np.float64), np.asarray(unseen, np.float64)
         references = (
@@ -277,12 +297,25 @@ class RMIA:
         return AttackResult(
             attack=RMIA.name,
             about="forgotten",
-            measures=both_rates(scores[None], labels[None]),
-            floor=both_rates(np.array(rounds), np.tile(labels, (n_references, 1))),
+            measures=_both_rates(scores[None], labels[None]),
+            floor=_both_rates(np.array(rounds), np.tile(labels, (n_references, 1))),
+            excess=None,
             n_models=n_references,
             note="one model, forgotten against unseen people. " + _NOTE["forgotten"],
             **flat(scores[None], labels[None]),
         )
+
+
+def _both_rates(scores: Floats, labels: Bools) -> dict[str, Measure]:
+    """Return AUC and TPR at 1 % FPR of scores of shape (worlds, people)."""
+    worlds, people = np.indices(scores.shape)
+    area = auc(scores.ravel(), labels.ravel(), groups=(people.ravel(), worlds.ravel()))
+    return {measure.name: measure for measure in (area, share_found(scores, labels))}
+
+
+def _area_by_model(scores: Floats, labels: Bools) -> Floats:
+    """Return a value for each model whose mean is the AUC."""
+    return area_by_unit(scores.ravel(), labels.ravel(), np.indices(scores.shape)[0].ravel())
 
 
 @dataclass(frozen=True)
@@ -359,11 +392,13 @@ class _Duel:
         )
         after, floor = np.split(mean_by_person(scores, owners), 2)
         inside = self.members[:, np.unique(owners)]
+        gaps = _area_by_model(after, inside) - _area_by_model(floor, inside)
         return AttackResult(
             attack=RMIA.name,
             about=about,
-            measures=both_rates(after, inside),
-            floor=both_rates(floor, inside),
+            measures=_both_rates(after, inside),
+            floor=_both_rates(floor, inside),
+            excess=beyond_floor_by_unit(gaps, note="AUC minus floor, model by model"),
             n_models=len(self.p),
             note=f"a = {a:.1f}. {_NOTE[about]}",
             **flat(after, inside),

@@ -5,12 +5,13 @@ from collections.abc import Sequence
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
-from scipy.special import betaincinv, expit, logit, stdtrit
+from scipy.special import expit, logit, stdtrit
 
 from letheon.measures._inputs import confidence_level
+from letheon.measures._intervals import clopper_pearson
 from letheon.measures._measure import Measure
 
-__all__ = ["auc", "roc_curve", "tpr_at_fpr"]
+__all__ = ["area_by_unit", "auc", "roc_curve", "tpr_at_fpr"]
 
 Floats = NDArray[np.float64]
 
@@ -80,14 +81,30 @@ def _auc_variance(
     Two groupings, people and worlds, cross each other: ``V_people + V_worlds - V_cells``
     (Cameron, Gelbach and Miller, 2011), never less than that of independent scores.
     """
-    n_positive, n_negative = int(positive.sum()), int((~positive).sum())
-    influence = placed - placed[positive].mean()
-    independent = 0.0
-    for kind, n in ((positive, n_positive), (~positive, n_negative)):
-        influence[kind] /= n
+    influence, independent = _influences(placed, positive), 0.0
+    for kind in (positive, ~positive):
+        n = int(kind.sum())
         independent += n / max(n - 1, 1) * float(np.sum(influence[kind] ** 2))
     crossed = sum(_clustered_variance(influence, each) for each in groups)
     return max(independent, crossed - max(len(groups) - 1, 0) * independent)
+
+
+def _influences(placed: Floats, positive: NDArray[np.bool_]) -> Floats:
+    """Return by how much each score moves the area; they sum to 0."""
+    numbers = np.where(positive, positive.sum(), (~positive).sum())
+    return np.asarray((placed - placed[positive].mean()) / numbers)
+
+
+def area_by_unit(scores: ArrayLike, labels: ArrayLike, units: ArrayLike) -> Floats:
+    """Return for each unit a value whose mean is the AUC: units (models, say) are what varies.
+
+    ``AUC + n_units * (sum of the influences of the unit's scores)``, units in ascending order.
+    """
+    values, positive = _scored(scores, labels)
+    placed = _placements(values, positive)
+    numbers = np.unique(np.asarray(units), return_inverse=True)[1]
+    moved = np.bincount(numbers, weights=_influences(placed, positive))
+    return np.asarray(placed[positive].mean() + len(moved) * moved)
 
 
 def auc(
@@ -247,11 +264,8 @@ def _design_effects(
 
 
 def _binomial(share: float, n: float, confidence: float) -> tuple[float, float]:
-    """Return Clopper and Pearson's interval; `n` need not be a whole number."""
-    tail = (1 - confidence) / 2
-    hits = share * n
-    low = 0.0 if share <= 0 else float(betaincinv(hits, n - hits + 1, tail))
-    high = 1.0 if share >= 1 else float(betaincinv(hits + 1, n - hits, 1 - tail))
+    """Return Clopper and Pearson's interval of a share."""
+    low, high = clopper_pearson(share * n, n, confidence)
     return min(low, share), max(high, share)
 
 

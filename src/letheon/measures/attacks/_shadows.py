@@ -11,14 +11,14 @@ from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
-from sklearn.base import clone
 
+from letheon.measures._copies import fresh_copy
 from letheon.measures.attacks._signal import Observed, observe
 from letheon.parallel import run_tasks
 from letheon.rows import Rows, as_ids, hold_table, hold_target, row_ids, table_length
 from letheon.seeds import library_seed
 
-__all__ = ["Progress", "Shadows", "Study", "halves", "mean_by_person"]
+__all__ = ["Progress", "Shadows", "Study", "check_unlearner", "halves", "mean_by_person"]
 
 Progress = Callable[[int, int], None]
 Bools = NDArray[np.bool_]
@@ -37,6 +37,18 @@ class Shadows(NamedTuple):
 
     signal: Floats
     correct: Bools
+
+
+def check_unlearner(unlearner: Any) -> None:
+    """Refuse what cannot be asked to forget."""
+    if isinstance(unlearner, type):
+        raise TypeError(f"give an object, {unlearner.__name__}(...), not the class")
+    if not hasattr(unlearner, "forget"):
+        name = type(unlearner).__name__
+        raise TypeError(
+            f"{name} cannot forget, so there is nothing to attack; wrap it: "
+            f"NaiveUnlearner({name}(...))"
+        )
 
 
 def halves(n_people: int, candidates: Bools, n_models: int, seed: int) -> Bools:
@@ -86,9 +98,7 @@ class _Task:
 
     def fitted(self, prototype: Any, people: Bools, seed: int) -> Any:
         """Return a clone that was fitted on the rows of these people."""
-        model = clone(prototype)
-        if "random_state" in model.get_params(deep=False):
-            model.set_params(random_state=seed)
+        model = fresh_copy(prototype, seed)
         rows = self.rows.take(np.flatnonzero(people[self.owners]))
         X, y = rows.part(0, len(rows))
         if hasattr(model, "forget"):

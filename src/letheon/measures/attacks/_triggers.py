@@ -15,16 +15,12 @@ from typing import Any, Literal, NamedTuple, Protocol
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from letheon.purposes import Purpose
 from letheon.seeds import keyed_hash, keyed_hash_ints
 
 __all__ = ["ImageTrigger", "Planted", "TabularTrigger", "Trigger", "plant", "target_label"]
 
 Tester = int | str
-
-_PLACES = "backdoor-places"
-_VALUES = "backdoor-values"
-_TARGET = "backdoor-target"
-_ROWS = "backdoor-rows"
 
 
 class Trigger(Protocol):
@@ -57,7 +53,7 @@ def target_label(secret: int, tester: Tester, classes: ArrayLike) -> Any:
     labels = np.unique(np.asarray(classes))
     if len(labels) < 2:
         raise ValueError("a backdoor needs at least two classes to tell apart")
-    return labels[keyed_hash(secret, _TARGET, tester) % len(labels)]
+    return labels[keyed_hash(secret, Purpose.BACKDOOR_TARGET, tester) % len(labels)]
 
 
 def plant(
@@ -91,7 +87,9 @@ def plant(
     is_planted = np.zeros(len(X), bool)
     for name, positions in testers:
         count = max(1, round(fraction * len(positions)))
-        chosen = positions[_first(trigger.secret, _ROWS, name, len(positions), count)]
+        chosen = positions[
+            _first(trigger.secret, Purpose.BACKDOOR_ROWS, name, len(positions), count)
+        ]
         stamped[chosen] = trigger.stamp(X[chosen], name)
         labels[chosen] = target_label(trigger.secret, name, classes)
         is_planted[chosen] = True
@@ -156,7 +154,7 @@ class ImageTrigger:
         if not 1 <= self.n_pixels <= n:
             raise ValueError(f"n_pixels must be between 1 and {n}, not {self.n_pixels}")
         rows, columns = np.unravel_index(
-            _first(self.secret, _PLACES, tester, n, self.n_pixels), size
+            _first(self.secret, Purpose.BACKDOOR_PLACES, tester, n, self.n_pixels), size
         )
         return rows, columns
 
@@ -262,9 +260,11 @@ class TabularTrigger:
     def pattern(self, tester: Tester) -> dict[int, float]:
         """Return the tester's columns and their values."""
         units, found = self._units(), dict[int, float]()
-        for number in _first(self.secret, _PLACES, tester, len(units), self.n_columns):
+        for number in _first(
+            self.secret, Purpose.BACKDOOR_PLACES, tester, len(units), self.n_columns
+        ):
             unit = units[number]
-            draw = keyed_hash(self.secret, _VALUES, tester, int(number))
+            draw = keyed_hash(self.secret, Purpose.BACKDOOR_VALUES, tester, int(number))
             if len(unit) == 1:
                 found[unit[0]] = (self.low, self.high)[draw % 2][unit[0]]
             else:

@@ -9,16 +9,27 @@ from sklearn.base import is_regressor
 
 from letheon.measures._measure import Measure
 from letheon.measures.attacks._lira import cross_lira
-from letheon.measures.attacks._result import About, AttackResult
-from letheon.measures.attacks._roc import auc, tpr_at_fpr
-from letheon.measures.attacks._shadows import Job, Probe, Progress, Study, halves
+from letheon.measures.attacks._pairs import Pairs, beyond_floor_by_swaps, pair_auc
+from letheon.measures.attacks._result import About, AttackResult, check_about
+from letheon.measures.attacks._roc import tpr_at_fpr
+from letheon.measures.attacks._shadows import (
+    Job,
+    Probe,
+    Progress,
+    Study,
+    check_unlearner,
+    halves,
+)
+from letheon.measures.attacks._signal import LIMIT
+from letheon.purposes import Purpose
 
 __all__ = ["ULiRA"]
 
 Bools = NDArray[np.bool_]
 Floats = NDArray[np.float64]
 
-# A forest's probability of exactly 1 must not outweigh everything else.
+# A forest's probability of exactly 1 must not outweigh everything else. Where models have margins
+# beyond this that are numbers, not the limit, these are kept.
 _CLIP = 15.0
 
 _NOTE = {
@@ -60,8 +71,13 @@ class ULiRA:
     Every shadow model trains on a random half of the retained people and a random half of those who
     are to be forgotten, and then forgets the latter in one request. The floor is the same attack on
     a fresh fit, with another seed, on the retained people of the same half. Signals of a person
-    with several rows are averaged; intervals treat people and models as sampled. Regressors: the
-    signal is minus the squared error.
+    with several rows are averaged. Regressors: the signal is minus the squared error.
+
+    The AUC compares the two models of each pair, so that it is 1/2 on average where there is
+    nothing to be found, for a single person too. Its interval treats people and pairs as sampled.
+    `found` goes by the difference to the floor, about these people: unlearned and retrained
+    models of the same half change places at random, so its false alarms are those stated
+    however few the models are. The TPR has one threshold for all people and models.
 
     References
     ----------
@@ -80,6 +96,7 @@ class ULiRA:
         """Refuse settings that give no experiment."""
         if self.n_shadows < 8 or self.n_shadows % 2:
             raise ValueError(f"n_shadows must be even and at least 8, not {self.n_shadows}")
+        check_about(self.about)
 
     def run(
         self,
@@ -120,6 +137,7 @@ class ULiRA:
         tuple of AttackResult
             One for each entry of `about`.
         """
+        check_unlearner(unlearner)
         study = Study.of(
             X,
             y,
@@ -139,7 +157,7 @@ class ULiRA:
         jobs = pair_of_worlds(study, unlearner, naive, members)
         signal = study.train(probe, jobs, progress=progress).signal
         if not is_regressor(unlearner):
-            signal = np.clip(signal, -_CLIP, _CLIP)
+            signal = _cut(signal)
         results = []
         for about in self.about:
             worlds = _Worlds(probe, signal, members, people[about])
@@ -147,13 +165,20 @@ class ULiRA:
         return tuple(results)
 
 
+def _cut(margins: Floats) -> Floats:
+    """Return margins cut at 15, or at the largest that is no limit itself."""
+    sizes = np.abs(margins)
+    most = max(_CLIP, float(sizes[sizes < LIMIT].max(initial=0.0)))
+    return np.clip(margins, -most, most)
+
+
 def pair_of_worlds(study: Study, unlearner: Any, naive: Any, members: Bools) -> list[Job]:
     """Return the unlearned models, then as many retrained ones on the same retained people."""
     fresh = unlearner if naive is None else naive
     gone = study.candidates
-    return [Job(unlearner, each, gone, "attack-shadow", k) for k, each in enumerate(members)] + [
-        Job(fresh, each & ~gone, None, "attack-floor", k) for k, each in enumerate(members)
-    ]
+    return [
+        Job(unlearner, each, gone, Purpose.ATTACK_SHADOW, k) for k, each in enumerate(members)
+    ] + [Job(fresh, each & ~gone, None, Purpose.ATTACK_FLOOR, k) for k, each in enumerate(members)]
 
 
 @dataclass(frozen=True)
@@ -168,15 +193,16 @@ class _Worlds:
     def result(self, about: About) -> AttackResult:
         """Return the attack on these people beside its floor."""
         inside = self.members[:, self.people]
-        signals = self.probe.of_people(self.signal, self.people)
+        signals, floor = np.split(self.probe.of_people(self.signal, self.people), 2)
         folds = np.arange(len(inside)) // 2
-        scores, floor = (cross_lira(part, inside, folds) for part in np.split(signals, 2))
+        scores = cross_lira(signals, inside, folds)
         return AttackResult(
             attack=ULiRA.name,
             about=about,
-            measures=_all_measures(scores, inside),
-            floor=_all_measures(floor, inside),
-            n_models=len(signals),
+            measures=_all_measures(signals, scores, inside),
+            floor=_all_measures(floor, cross_lira(floor, inside, folds), inside),
+            excess=beyond_floor_by_swaps(signals, floor, inside),
+            n_models=2 * len(inside),
             note=_NOTE[about],
             **flat(scores, inside),
         )
@@ -192,23 +218,19 @@ def flat(scores: Floats, labels: Bools) -> dict[str, NDArray[Any]]:
     }
 
 
-def both_rates(scores: Floats, labels: Bools) -> dict[str, Measure]:
-    """Return AUC and TPR at 1 % FPR of scores of shape (worlds, people)."""
+def share_found(scores: Floats, labels: Bools) -> Measure:
+    """Return the TPR at 1 % FPR of scores of shape (worlds, people)."""
     worlds, people = np.indices(scores.shape)
-    groups = (people.ravel(), worlds.ravel())
-    measures = [
-        auc(scores.ravel(), labels.ravel(), groups=groups),
-        tpr_at_fpr(scores.ravel(), labels.ravel(), groups=groups),
-    ]
-    return {measure.name: measure for measure in measures}
+    return tpr_at_fpr(scores.ravel(), labels.ravel(), groups=(people.ravel(), worlds.ravel()))
 
 
-def _all_measures(scores: Floats, labels: Bools) -> dict[str, Measure]:
+def _all_measures(signals: Floats, scores: Floats, labels: Bools) -> dict[str, Measure]:
     """Return the rates over all people, and the AUC of the worst one."""
-    areas = [auc(scores[:, k], labels[:, k]).value for k in range(scores.shape[1])]
+    pairs = Pairs.of(signals, labels)
+    areas = pairs.wins().mean(axis=0)
     worst = Measure(
         name="AUC of the worst person",
-        value=max(areas),
+        value=float(areas.max()),
         low=None,
         high=None,
         n=len(areas),
@@ -216,4 +238,5 @@ def _all_measures(scores: Floats, labels: Bools) -> dict[str, Measure]:
         basis="measured",
         note="the largest of many is large by chance too: read it beside its floor",
     )
-    return both_rates(scores, labels) | {worst.name: worst}
+    measures = [pair_auc(pairs), share_found(scores, labels), worst]
+    return {measure.name: measure for measure in measures}

@@ -6,9 +6,11 @@ from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
-from sklearn.base import clone, is_regressor
+from scipy.sparse import issparse
+from sklearn.base import is_regressor
 
 from letheon.measures._certifiability import certifiability_from_predictions
+from letheon.measures._copies import fresh_copy
 from letheon.measures._intervals import clopper_pearson
 from letheon.measures._measure import Better, Measure
 from letheon.measures.attacks._backdoor import (
@@ -18,9 +20,10 @@ from letheon.measures.attacks._backdoor import (
     success_rate,
     threshold,
 )
+from letheon.measures.attacks._excess import beyond_floor_by_unit
 from letheon.measures.attacks._result import AttackResult
 from letheon.measures.attacks._roc import auc
-from letheon.measures.attacks._shadows import Progress
+from letheon.measures.attacks._shadows import Progress, check_unlearner
 from letheon.measures.attacks._triggers import (
     ImageTrigger,
     Planted,
@@ -30,14 +33,10 @@ from letheon.measures.attacks._triggers import (
     target_label,
 )
 from letheon.parallel import one_thread
+from letheon.purposes import Purpose
 from letheon.seeds import keyed_hash, keyed_hash_ints, library_seed
 
-__all__ = ["BackdoorTest", "Data", "fresh", "resolve"]
-
-_SECRET = "backdoor-secret"
-_MODEL = "backdoor-model"
-_QUERIES = "backdoor-queries"
-_DEAL = "backdoor-deal"
+__all__ = ["BackdoorTest", "Data", "resolve"]
 
 _NOTE = (
     "audit mode: backdoors were planted in clones, never in the model itself. The test can show "
@@ -63,27 +62,42 @@ class Data(NamedTuple):
 
 def resolve(X: Any, y: Any, ids: Any, forget: Any, population: Any) -> Data:
     """Return arrays, or raise for people who are not there; default questions: rows that stay."""
-    X, y = np.asarray(X), np.asarray(y)
+    X, y = _numbers(X), np.asarray(y)
     owners = np.arange(len(X)) if ids is None else np.asarray(ids)
-    wanted = np.unique(np.asarray(forget))
-    leaves = np.isin(owners, wanted)
-    if len(wanted) == 0 or len(np.unique(owners[leaves])) < len(wanted) or leaves.all():
-        raise ValueError("forget must name people of the training rows: some of them, not all")
+    if not len(X) == len(y) == len(owners):
+        raise ValueError(f"X has {len(X)} rows, y has {len(y)} and ids has {len(owners)}")
+    leaves = _leaving(owners, np.unique(np.asarray(forget)))
     asked = (X[~leaves], y[~leaves]) if population is None else population
-    return Data(X, y, owners, leaves, (np.asarray(asked[0]), np.asarray(asked[1])))
+    return Data(X, y, owners, leaves, (_numbers(asked[0]), np.asarray(asked[1])))
 
 
-def fresh(prototype: Any, seed: int) -> Any:
-    """Return an unfitted clone with this `random_state`, which keeps no files."""
-    model = clone(prototype)
-    given = {"random_state": seed, "checkpoint_dir": None}
-    offered = model.get_params(deep=False)
-    return model.set_params(**{name: value for name, value in given.items() if name in offered})
+def _numbers(X: Any) -> NDArray[Any]:
+    """Return rows as an array of numbers, as patterns are stamped on; a frame loses its names."""
+    if issparse(X):
+        raise TypeError("this attack takes arrays, not sparse matrices: give X.toarray()")
+    rows = np.asarray(X)
+    if rows.dtype.kind not in "biuf" or rows.ndim < 2:
+        raise TypeError(
+            f"this attack takes tables and images of numbers, not dtype {rows.dtype} in "
+            f"{rows.ndim} dimension(s); encode texts and categories first"
+        )
+    return rows
+
+
+def _leaving(owners: NDArray[Any], wanted: NDArray[Any]) -> NDArray[np.bool_]:
+    """Return whose rows leave, or raise for people who are not there."""
+    missing = wanted[~np.isin(wanted, owners)].tolist()
+    if missing or len(wanted) == 0:
+        raise ValueError(f"forget must name people of the training rows; not there: {missing[:5]}")
+    leaves = np.isin(owners, wanted)
+    if leaves.all():
+        raise ValueError("forget names all people; an attack needs others who stay")
+    return leaves
 
 
 def fitted(prototype: Any, seed: int, X: Any, y: Any, ids: Any) -> Any:
     """Return a fresh fit on these rows; an ordinary estimator is given no ids."""
-    model = fresh(prototype, seed)
+    model = fresh_copy(prototype, seed)
     return model.fit(X, y, ids=ids) if hasattr(model, "forget") else model.fit(X, y)
 
 
@@ -191,7 +205,9 @@ class BackdoorTest:
     * *deletion confidence*: `deletion_confidence` of p and q;
     * *certifiability*: SAPE of the accuracies on the backdoored points themselves (He et al.).
 
-    The test can show that data was **not** deleted. That it finds nothing is no proof.
+    `found` goes by the difference of *backdoor success* to its floor, tester by tester (Student
+    over testers of all repeats). The test can show that data was **not** deleted. That it finds
+    nothing is no proof.
 
     References
     ----------
@@ -247,6 +263,7 @@ class BackdoorTest:
         -------
         tuple of one AttackResult
         """
+        check_unlearner(unlearner)
         if is_regressor(unlearner):
             raise ValueError("a backdoor needs a target label; this is a regressor")
         data = resolve(X, y, ids, forget, population)
@@ -266,7 +283,7 @@ class BackdoorTest:
         """Return what all models of one repeat answer."""
         questions = self._questions(trigger, data, seed, number)
         X, y, ids = questions.planted.X, questions.planted.y, data.ids
-        seeds = [library_seed(seed, _MODEL, number, role) for role in range(3)]
+        seeds = [library_seed(seed, Purpose.BACKDOOR_MODEL, number, role) for role in range(3)]
         model = fitted(unlearner, seeds[0], X, y, ids)
         before = questions.ask(model)
         model.forget(np.unique(ids[data.leaves]))
@@ -292,7 +309,8 @@ class BackdoorTest:
         wanted = min(_TESTERS, len(people)) if self.n_testers is None else self.n_testers
         if not 1 <= wanted <= len(people):
             raise ValueError(f"n_testers={wanted}, but {len(people)} people leave")
-        order = np.argsort(keyed_hash_ints(seed, _DEAL, np.arange(len(people)), number))
+        places = np.arange(len(people))
+        order = np.argsort(keyed_hash_ints(seed, Purpose.BACKDOOR_DEAL, places, number))
         testers = []
         for place, group in enumerate(np.array_split(people[order], wanted)):
             name = number * wanted + place
@@ -306,7 +324,8 @@ class BackdoorTest:
         others = np.flatnonzero(y != tester.target)
         if len(others) == 0:
             raise ValueError("there is no row to ask about whose label is not the target")
-        order = np.argsort(keyed_hash_ints(seed, _QUERIES, np.arange(len(others)), tester.name))
+        places = np.arange(len(others))
+        order = np.argsort(keyed_hash_ints(seed, Purpose.BACKDOOR_QUERIES, places, tester.name))
         chosen: NDArray[Any] = X[others[order[: self.n_queries]]]
         return chosen
 
@@ -320,6 +339,7 @@ class BackdoorTest:
             about="forgotten",
             measures=report.column(after, before),
             floor=report.column(again, retrained),
+            excess=report.excess(after, again),
             n_models=3 * len(repeats),
             note=f"{report.vote(after, len(repeats[0].queries))} {_NOTE}",
             scores=np.concatenate([after.success / n, retrained.success / n]),
@@ -349,6 +369,12 @@ class _Report:
             self._sape(world),
         ]
         return {measure.name: measure for measure in measures}
+
+    def excess(self, after: _World, again: _World) -> Measure:
+        """Return the success beyond that of a fresh fit, tester by tester."""
+        gaps = (after.success - again.success) * len(self.queries) / self.queries.sum()
+        note = "success minus floor, tester by tester: same pattern, same rows"
+        return beyond_floor_by_unit(gaps, confidence=self.test.confidence, note=note)
 
     def _rate(self, name: str, successes: Ints, better: Better = "lower") -> Measure:
         return success_rate(
@@ -427,5 +453,5 @@ def _share(_: NDArray[Any], right: NDArray[Any]) -> float:
 
 
 def _default_trigger(X: NDArray[Any], seed: int) -> Trigger:
-    secret = keyed_hash(seed, _SECRET)
+    secret = keyed_hash(seed, Purpose.BACKDOOR_SECRET)
     return TabularTrigger.of(X, secret=secret) if X.ndim == 2 else ImageTrigger(secret=secret)

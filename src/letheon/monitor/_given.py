@@ -1,0 +1,156 @@
+"""What a caller gives to a monitor, checked: rows, ids, tolerances, a folder."""
+
+import math
+import os
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+from sklearn.base import is_classifier
+from sklearn.exceptions import NotFittedError
+from sklearn.utils.validation import check_is_fitted
+
+from letheon.base import ForgetMixin, require_known
+from letheon.exceptions import CannotForgetError, GuaranteeWarning, IdsTypeError, warn_caller
+from letheon.monitor._calibrate import measured
+from letheon.monitor._decide import guarantee_of
+from letheon.monitor._panel import Panel, held_rows
+from letheon.monitor._store import Folder
+from letheon.rows import Ids, Rows, as_ids
+
+__all__ = [
+    "in_training",
+    "new_folder",
+    "require_model",
+    "same_people",
+    "test_rows",
+    "training_rows",
+    "warn_of_noise",
+]
+
+
+def require_model(model: Any) -> None:
+    """Raise unless this is a fitted model that can forget."""
+    if not callable(getattr(model, "forget", None)):
+        raise CannotForgetError(
+            f"{type(model).__name__} has no forget; wrap it: NaiveUnlearner(estimator)"
+        )
+    try:
+        check_is_fitted(model)
+    except NotFittedError:
+        raise NotFittedError(
+            f"this {type(model).__name__} is not fitted; a monitor watches a trained model"
+        ) from None
+
+
+def training_rows(model: Any, given: tuple[Any, ...] | None) -> Rows | None:
+    """Return the training rows to hold; an exact method can do without."""
+    if given is None:
+        if guarantee_of(model)[0] == "exact":
+            return None
+        raise ValueError(
+            "proxies of a method that is not exact are calibrated by retraining: give the training "
+            "rows, retrain_with=(X, y, ids)"
+        )
+    if not isinstance(given, tuple) or len(given) not in (2, 3):
+        raise ValueError("retrain_with must be (X, y) or (X, y, ids)")
+    X, y, ids = given if len(given) == 3 else (*given, None)
+    rows = held_rows(X, y, ids)
+    if hasattr(model, "n_rows_") and len(rows) != model.n_rows_:
+        raise ValueError(f"retrain_with has {len(rows)} rows and the model holds {model.n_rows_}")
+    same_people(model, rows, were_named=ids is not None)
+    return rows
+
+
+def same_people(model: Any, rows: Rows, *, were_named: bool) -> None:
+    """Raise unless the rows belong to the people of the model, as far as that can be told.
+
+    Otherwise a forgotten person would stay in these rows, and be trained on again.
+    """
+    held = ids_of(model)
+    if held is None:
+        return
+    _same_kind(held, rows.ids, "retrain_with")
+    theirs, ours = held.to_list(), rows.ids.to_list()
+    if theirs == ours:
+        return
+    if not were_named:
+        raise ValueError(
+            "the model was fitted with ids of its own; give them too: retrain_with=(X, y, ids)"
+        )
+    # A model may hold rows in another order, and some only tell each person once.
+    if not isinstance(model, ForgetMixin):
+        theirs, ours = sorted(set(theirs)), sorted(set(ours))  # type: ignore[assignment, type-var]
+    if sorted(theirs) != sorted(ours):
+        raise ValueError("the ids of retrain_with are not those that the model holds")
+
+
+def ids_of(model: Any) -> Ids | None:
+    """Return the ids of a model's rows, or of its people; None if it does not tell."""
+    if isinstance(model, ForgetMixin):
+        return model._held_ids()
+    return as_ids(model.ids_) if hasattr(model, "ids_") else None
+
+
+def test_rows(model: Any, X: Any, y: Any, ids: Any) -> Rows:
+    """Return the test rows; their ids and labels must be of the model's kind."""
+    rows, held = held_rows(X, y, ids), ids_of(model)
+    if ids is not None and held is not None:
+        _same_kind(held, rows.ids, "test_ids")
+    assert rows.y is not None
+    if is_classifier(model) and not np.isin(rows.y, np.asarray(model.classes_)).any():
+        raise ValueError(
+            f"no label of y_test is one of the model's: {np.unique(rows.y)[:5].tolist()} against "
+            f"{np.asarray(model.classes_)[:5].tolist()}"
+        )
+    return rows
+
+
+def in_training(people: Ids, panel: Panel, rows: Rows | None, model: Any) -> Ids:
+    """Return those of the people whom the model must forget; raise if nobody knows one.
+
+    Raised before anything changes: who is not among the rows held here would be trained on again,
+    and who has test rows only is no business of the model.
+    """
+    held = {*(as_ids(model.ids_) if rows is None else rows.ids).to_list()}
+    is_missing = np.array([who not in held for who in people.to_list()], bool)
+    missing = people.take(np.flatnonzero(is_missing))
+    outsiders = panel.owners(missing)
+    if rows is not None:
+        strange = [who not in outsiders for who in missing.to_list()]
+        require_known(missing.take(np.flatnonzero(np.array(strange, bool))), rows.ids)
+    return people.take(np.flatnonzero([who not in outsiders for who in people.to_list()]))
+
+
+def warn_of_noise(panel: Panel, model: Any, twin: Any, tolerances: Mapping[str, float]) -> None:
+    """Warn if two trainings on the same rows differ by more than a tolerance."""
+    floor = measured(panel, model, twin, panel.rows)
+    for name, most in tolerances.items():
+        gap = floor.get(name, math.nan)
+        if not gap < most:
+            warn_caller(
+                f"the model and one that was trained afresh on the same rows differ by {gap:.3g} "
+                f"in {name} on the test set, and {most:.3g} is tolerated: no retrain can hold "
+                "that. Use a larger tolerance or less noise.",
+                GuaranteeWarning,
+            )
+
+
+def _same_kind(held: Ids, given: Ids, what: str) -> None:
+    if held.kind != given.kind:
+        raise IdsTypeError(
+            f"the model holds {held.kind} ids and {what} has {given.kind} ids; 1 is not '1'"
+        )
+
+
+def new_folder(folder: str | os.PathLike[str] | None) -> Folder | None:
+    """Return the folder, unless another monitor lives there."""
+    if folder is None:
+        return None
+    place = Folder(folder)
+    if place.manifest.exists():
+        raise FileExistsError(
+            f"{place.manifest} is there already; continue with Monitor.load({str(folder)!r}), or "
+            "choose another folder"
+        )
+    return place

@@ -1,0 +1,151 @@
+"""What an evaluation tells, and what a caller may give."""
+
+import json
+import math
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from scipy.sparse import coo_matrix, csr_matrix
+from sklearn.linear_model import LogisticRegression
+from sklearn.metrics import fbeta_score
+from sklearn.pipeline import make_pipeline
+from sklearn.preprocessing import FunctionTransformer, StandardScaler
+
+import letheon
+from letheon import Evaluation, NaiveUnlearner, evaluate
+from letheon.evaluation import SAME, Problem
+from letheon.evaluation._names import name_of, settings_of
+from letheon.exceptions import CannotForgetError
+from letheon.measures import Measure
+from tests.evaluation.stubs import SIMPLE, TEST, Planted, X, Y
+
+
+def strict(text: str) -> Any:
+    """Read JSON as a browser does."""
+
+    def refuse(name: str) -> Any:
+        raise AssertionError(f"{name} is not JSON")
+
+    return json.loads(text, parse_constant=refuse)
+
+
+def test_infinite_numbers_are_written_as_json_and_read_back(tmp_path: Path) -> None:
+    found = evaluate(Planted(), (X, Y), 2, seeds=1, title="inf", **SIMPLE)
+    endless = Measure(
+        name="KL consistency",
+        value=math.inf,
+        low=-math.inf,
+        high=math.inf,
+        n=1,
+        better="lower",
+        basis="measured",
+    )
+    trial = replace(found.trials[0], measures={SAME: {"KL consistency": endless}})
+    found = replace(found, measures={SAME: {"KL consistency": endless}}, trials=(trial,))
+    text = found.to_json(tmp_path / "found.json")
+    written = strict((tmp_path / "found.json").read_text())
+    assert written == strict(text)
+    assert written["measures"][SAME]["KL consistency"]["low"] == "-inf"
+    for plain in (written, found.to_dict()):
+        again = Evaluation.from_dict(plain)
+        assert again == found
+        assert again.title == "inf"
+
+
+def test_settings_tell_no_paths_and_no_addresses() -> None:
+    inner = make_pipeline(FunctionTransformer(np.log1p), LogisticRegression(C=math.inf, n_jobs=3))
+    sisa = letheon.SISAClassifier(inner, n_shards=3, checkpoint_dir="/home/somebody/states")
+    text = json.dumps(settings_of(sisa), allow_nan=False)
+    assert "somebody" not in text
+    assert " at 0x" not in text
+    assert "n_jobs" not in text
+    assert "log1p" in text
+    assert "C='inf'" in text
+    assert settings_of(sisa)["n_shards"] == 3
+
+
+@pytest.mark.parametrize(
+    ("value", "words"),
+    [
+        (partial(fbeta_score, beta=2), "fbeta_score(beta=2)"),
+        (partial(partial(max, 1), key=abs), "max(1, key=abs)"),
+        (len, "len"),
+        (object(), "object"),
+    ],
+)
+def test_a_function_is_told_by_its_name(value: Any, words: str) -> None:
+    assert name_of(value) == words
+
+
+@pytest.mark.parametrize(
+    ("value", "words"),
+    [
+        ([1, len], "[1, len]"),
+        ({"a": max}, "{a: max}"),
+        (Path("/home/somebody"), None),
+        (np.float64(0.5), 0.5),
+        (object(), "object"),
+        (np.zeros(3), "ndarray"),
+        (range(3), "range(0, 3)"),
+    ],
+)
+def test_a_setting_is_told_in_words(value: Any, words: Any) -> None:
+    assert settings_of(NaiveUnlearner(value)).get("estimator") == words
+
+
+def test_a_partial_metric_has_a_name() -> None:
+    problem = Problem.of(Planted(), (X, Y), TEST, partial(fbeta_score, beta=2), 0)
+    assert problem.metric_name == "fbeta(beta=2)"
+
+
+def test_the_state_of_the_same_algorithm_is_a_fresh_unlearner() -> None:
+    model = letheon.InfluenceClassifier(sigma=0.1)
+    found = evaluate(model, (X, Y), 2, seeds=1, **SIMPLE)
+    size = found.storage[SAME]
+    assert f"{size:,} (fresh unlearner)" in str(found)
+    assert size > found.storage["ordinary model"]
+
+
+@pytest.mark.parametrize(
+    "table", [X.tolist(), coo_matrix(X), csr_matrix(X)], ids=["list", "coo", "csr"]
+)
+def test_tables_of_any_kind(table: Any) -> None:
+    model = letheon.InfluenceClassifier(sigma=0.1)
+    for labels in (Y.tolist(), Y[:, None]):
+        arguments: dict[str, Any] = {"seeds": 1, "ordinary": LogisticRegression(), "test": 0.5}
+        found = evaluate(model, (table, labels), letheon.datasets.Requests(n=2), **arguments)
+        assert found.n_people == 2
+
+
+@pytest.mark.parametrize(
+    ("requests", "n_people"), [(np.int64(3), 3), (0.01, 4), (np.float64(0.01), 4)]
+)
+def test_numbers_of_any_kind(requests: Any, n_people: int) -> None:
+    arguments: dict[str, Any] = {"seeds": np.int64(2), "random_state": None}
+    found = evaluate(Planted(), (X, Y), requests, **arguments, **SIMPLE)
+    assert found.n_people == n_people
+    assert len(found.trials) == 2
+    assert json.loads(found.to_json())["n_people"] == n_people
+
+
+@pytest.mark.parametrize(
+    "model", [LogisticRegression(), make_pipeline(StandardScaler(), LogisticRegression())]
+)
+def test_a_model_that_cannot_forget_is_refused_with_what_to_do(model: Any) -> None:
+    with pytest.raises(CannotForgetError, match="NaiveUnlearner"):
+        evaluate(model, (X, Y), 2, **SIMPLE)
+
+
+def test_a_class_is_no_model() -> None:
+    with pytest.raises(TypeError, match="is a class; give an unfitted model"):
+        evaluate(letheon.DaREForestClassifier, (X, Y), 2, **SIMPLE)
+
+
+def test_test_rows_must_not_all_be_forgotten() -> None:
+    test = (TEST[0][:3], TEST[1][:3], [1, 2, 3])
+    with pytest.raises(ValueError, match="everybody among the test rows"):
+        evaluate(Planted(), (X, Y), [[1, 2, 3]], seeds=1, test=test, ordinary=LogisticRegression())
