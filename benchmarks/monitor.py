@@ -41,16 +41,16 @@ FIRST_SEED = 1000
 Key = tuple[str, str, str, str]
 NOTE = (
     "A stretch goes from one retrain to the next; it counts once it ended by a retrain or was "
-    "breached. *breaches*: stretches in which a tolerance was truly passed; *missed %*: those after "
-    "which the model was kept, the others were answered by a retrain at that very request. Breaches "
-    "that an earlier retrain prevented are in neither. *of stretches*: the missed ones as a share "
-    "of all stretches. *first %*: missed in the first stretch, as a share of the streams in which "
-    "the oracle finds a breach. *open %*: requests after which a tolerance was passed and the "
-    "model was kept. *excess x requests*: how far beyond the tolerance, as a share of it, summed "
-    "over these, per 100 requests. *over %*: estimates not below the truth. *trainings*: retrains "
-    "and what a rehearsal after each of them costs; those before the first request are above. The "
-    "oracle knows the truth and retrains exactly at a breach. The survey's proxy takes c and e from "
-    "the last retrain, and starts with 1."
+    "breached. *breaches*: stretches in which a tolerance was truly passed; *missed %*: those "
+    "after which the model was kept, the others were answered by a retrain at that very request. "
+    "Breaches that an earlier retrain prevented are in neither. *of stretches*: the missed ones "
+    "as a share of all stretches. *first %*: missed in the first stretch, as a share of the "
+    "streams in which the oracle finds a breach. *open %*: requests after which a tolerance was "
+    "passed and the model was kept. *excess x requests*: how far beyond the tolerance, as a share "
+    "of it, summed over these, per 100 requests. *over %*: estimates not below the truth. "
+    "*trainings*: retrains and what a rehearsal after each of them costs; those before the first "
+    "request are above. The oracle knows the truth and retrains exactly at a breach. The survey's "
+    "proxy takes c and e from the last retrain, and starts with 1."
 )
 
 
@@ -200,7 +200,7 @@ def main(
             "drifts": DRIFTS,
             "seeds": f"from {first_seed}; those below {FIRST_SEED} served to make the rule",
         },
-        RESULTS / ("monitor-quick" if quick else "monitor"),
+        RESULTS / ("monitor_quick" if quick else "monitor"),
     )
     start = time.perf_counter()
     tasks = (

@@ -8,6 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from numpy.typing import NDArray
+from scipy.sparse import coo_matrix, csr_matrix
 from scipy.stats import chisquare
 from sklearn.linear_model import LogisticRegression
 
@@ -127,6 +128,42 @@ def test_adaptive_requests_see_the_model_as_it_is_then() -> None:
     assert next(stream)[0] == 29
     model.p = Confident(y, np.linspace(0.01, 1.0, 30), X).p
     assert next(stream)[0] == 0
+
+
+def test_a_person_is_as_wrong_as_their_worst_row() -> None:
+    """The second of two rows is right."""
+    X, y = np.arange(30.0)[:, None], np.arange(30) % 2
+    sure = np.full(30, 0.5)
+    sure[[6, 7]] = 0.1, 0.9
+    asked = Requests(kind="adaptive", n=1).stream(Confident(y, sure, X), X, y, np.arange(30) // 2)
+    assert next(asked).tolist() == [3]
+
+
+def test_a_model_is_quite_wrong_about_a_class_it_does_not_know() -> None:
+    """Classes 0 and 1 are known; the rows of class 2 have the probability of neither."""
+    X, y = np.arange(30.0)[:, None], np.arange(30) % 3
+    model = Confident(np.minimum(y, 1), np.full(30, 0.99), X)
+    drawn = Requests(kind="adaptive", n=5).stream(model, X, y)
+    assert {int(y[ids[0]]) for ids in drawn} == {2}
+
+
+def test_a_batch_does_not_take_a_whole_class() -> None:
+    """Of three people of the class that leaves first, two stay."""
+    X, y = np.arange(20.0)[:, None], np.repeat(["rare", "usual"], [3, 17])
+    first = next(Requests(kind="class", label="rare", n=4, batch=4).stream(None, X, y))
+    assert sum(y[ids] == "rare" for ids in first) == 1
+
+
+@pytest.mark.parametrize("table", [coo_matrix, csr_matrix, np.ndarray.tolist])
+def test_a_table_of_any_kind_can_be_looked_at(table: Any) -> None:
+    X, y, _ = table_of(table)
+    model = LogisticRegression().fit(X, y)
+    assert len(list(Requests(kind="adaptive", n=3).stream(model, X, y))) == 3
+
+
+def table_of(kind: Any) -> tuple[Any, NDArray[Any], NDArray[Any]]:
+    X, y, ids = table()
+    return kind(X), y, ids
 
 
 def test_shares_are_shares_of_people() -> None:

@@ -2,6 +2,7 @@
 
 import io
 import json
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -20,6 +21,7 @@ import letheon
 from letheon import Evaluation, evaluate
 from letheon.datasets import Dataset, Requests, info, load
 from letheon.evaluation import ORDINARY, SAME
+from letheon.evaluation._summary import _efficiency
 from letheon.measures.attacks import RMIA
 from tests.evaluation.stubs import SIMPLE, TEST, Planted, X, Y, cancer, trials_in
 
@@ -40,12 +42,28 @@ def test_planted_errors_are_the_measures() -> None:
     assert found.equal_digests is None
 
 
-def test_certifiability_looks_at_the_forgotten_rows() -> None:
+@pytest.mark.parametrize("seeds", [1, 2])
+def test_certifiability_looks_at_the_forgotten_rows(seeds: int) -> None:
     """Of ten rows that leave at once one is turned around: SAPE(0.9, 1) = 100 / 19."""
     asked = [list(range(10))]
-    found = evaluate(Planted(errors=0.05), (X, Y), asked, seeds=2, **SIMPLE)
+    found = evaluate(Planted(errors=0.05), (X, Y), asked, seeds=seeds, **SIMPLE)
     assert found.measures[SAME]["certifiability"].value == pytest.approx(100 / 19)
     assert found.measures[SAME]["certifiability"].basis == "proxy"
+
+
+class Unsure(Planted):
+    """Says 0.9 for the second class until somebody has left, then 0.5, whatever the row."""
+
+    def predict_proba(self, X: Any) -> Any:
+        p = np.full(len(X), 0.5 if self.errors_ else 0.9)
+        return np.column_stack([1 - p, p])
+
+
+@pytest.mark.parametrize("seeds", [1, 2])
+def test_divergence_is_that_of_the_unlearned_model_from_the_retrained_one(seeds: int) -> None:
+    found = evaluate(Unsure(errors=0.1), (X, Y), 2, seeds=seeds, **SIMPLE)
+    by_hand = 0.5 * np.log(0.5 / 0.9) + 0.5 * np.log(0.5 / 0.1)
+    assert found.measures[SAME]["KL consistency"].value == pytest.approx(by_hand, rel=1e-3)
 
 
 def test_score_lost_keeps_its_sign() -> None:
@@ -73,6 +91,36 @@ def test_a_model_that_lies_about_being_exact_is_found_out() -> None:
     assert found.equal_digests is False
     assert found.measures[SAME]["effectiveness"].basis == "measured"
     assert "NOT EQUAL" in str(found)
+
+
+class LiesOnce(Planted):
+    """Not the bytes of a fresh fit with the seed 1."""
+
+    def digest(self) -> str:
+        return f"{self.n_left_} {self.errors_ if self.random_state == 1 else 0}"
+
+
+def test_nothing_is_proved_where_one_trial_differs() -> None:
+    model = LiesOnce(errors=0.1, kind="exact")
+    found = evaluate(model, (X, Y), 2, seeds=[0, 1], **SIMPLE)
+    assert [trial.equal_digests for trial in found.trials] == [True, False]
+    assert found.equal_digests is False
+    assert found.measures[SAME]["effectiveness"].basis == "measured"
+
+
+def test_efficiency_is_the_time_of_retraining_over_that_of_a_request() -> None:
+    found = evaluate(Planted(), (X, Y), 2, seeds=1, **SIMPLE)
+    times: dict[str, tuple[float, ...]] = {SAME: (2.0, 4.0), ORDINARY: (1.0, 1.0)}
+    trial = replace(found.trials[0], forget_seconds=(0.5, 1.5), retrain_seconds=times)
+    for trials in ([trial], [trial, trial]):
+        assert _efficiency(SAME, trials).value == pytest.approx(3.0)
+        assert _efficiency(ORDINARY, trials).value == pytest.approx(1.0)
+
+
+def test_a_warm_up_comes_before_the_race_and_the_trials(diary: list[tuple[str, Any]]) -> None:
+    evaluate(Planted(), (X, Y), 1, seeds=1, comparisons=1, **SIMPLE)
+    assert diary[:2] == [("fit", 400), ("forget", 1)]
+    assert ("fit", 440) in diary[2:]
 
 
 def test_who_goes_first_changes_and_everybody_sees_the_same_rows(
@@ -136,6 +184,7 @@ def test_regression_and_its_analogues() -> None:
     model = letheon.InfluenceRegressor(l2=0.01, sigma=0.01)
     found = evaluate(model, (rows, target), 3, seeds=2)
     assert found.metric == "r2"
+    assert all(score.high is None or score.high <= 1 for score in found.scores.values())
     assert found.measures[SAME]["prediction gap"].value >= 0
     assert "output consistency" not in found.measures[SAME]
     assert 0 <= found.measures[SAME]["certifiability"].value <= 100
@@ -203,7 +252,10 @@ def test_a_progress_bar_changes_nothing(capsys: pytest.CaptureFixture[str]) -> N
         ({"metric": partial(mean_squared_error, sample_weight=None)}, ValueError, "less is"),
         ({"attacks": [RMIA]}, TypeError, r"give an attack, RMIA\(\)"),
         ({"attacks": [3]}, TypeError, "no attack"),
-        ({"requests": 440}, ValueError, "only 440"),
+        ({"requests": 440}, ValueError, "only 440$"),
+        ({"requests": 440, "test": None}, ValueError, "only 330 .110 people are held out"),
+        ({"ordinary": Ridge()}, ValueError, "Ridge is a regressor, and the unlearner a classifier"),
+        ({"data": (X, np.zeros(440))}, ValueError, "one class"),
         ({"seeds": 0}, ValueError, "seeds=0"),
         ({"seeds": [1, 1]}, ValueError, "different"),
         ({"comparisons": 0}, ValueError, "at least 1"),

@@ -195,9 +195,9 @@ def test_a_metric_without_a_value_does_not_choose() -> None:
 def test_folds_keep_the_rows_of_a_person_together() -> None:
     """Labels are drawn by person, and all rows of a person are alike: nothing can be learned."""
     rng = np.random.default_rng(0)
-    owners = np.repeat(np.arange(60), 4)
-    table = np.repeat(rng.normal(size=(60, 3)), 4, axis=0)
-    labels = np.repeat(rng.permutation(np.arange(60) % 2), 4)
+    owners = np.tile(np.arange(60), 4)
+    table = np.tile(rng.normal(size=(60, 3)), (4, 1))
+    labels = np.tile(rng.permutation(np.arange(60) % 2), 4)
     problem = Problem.of(Planted(), (table, labels, owners), TEST, None, 0)
     neighbour = KNeighborsClassifier(n_neighbors=1)
     _, how = best_ordinary(problem, [neighbour, DummyClassifier()], 0)

@@ -74,7 +74,8 @@ class Requests:
             value = getattr(self, name)
             if not (0 < value < 1 or (value >= 1 and value == int(value))):
                 raise ValueError(
-                    f"{name}={value!r} must be a whole number of people or a share below 1"
+                    f"{name}={value!r} must be a whole number of people, 1 or more, or a share "
+                    "between 0 and 1"
                 )
         if self.candidates < 1:
             raise ValueError(f"candidates={self.candidates!r} must be at least 1")

@@ -39,7 +39,7 @@ class Asked(NamedTuple):
         if not isinstance(requests, Requests):
             return cls._given(requests, problem)
         n_people = len(np.unique(problem.train.ids))
-        sizes = tuple(requests.sizes(n_people))
+        sizes = _sizes(requests, n_people, problem)
         words = f"{sum(sizes):,} of {n_people:,} people in {len(sizes):,} request(s), "
         return cls(
             partial(_drawn, requests, problem),
@@ -58,17 +58,28 @@ class Asked(NamedTuple):
             raise ValueError("somebody is named twice in requests; who has left cannot leave again")
         strangers = asked[~np.isin(asked, problem.train.ids)]
         if len(strangers):
-            hint = (
-                f"; {problem.n_held_out:,} people are held out for testing, perhaps these; give "
-                "test= to choose the test rows"
-            )
             raise ValueError(
-                f"ids not among the training rows: {strangers[:5].tolist()}"
-                + (hint if problem.n_held_out else "")
+                f"ids not among the training rows: {strangers[:5].tolist()}{_held_out(problem)}"
             )
         n_people = len(np.unique(problem.train.ids))
         words = f"{len(asked):,} of {n_people:,} people in {len(fixed):,} request(s), as given"
         return cls(lambda _model, _seed: fixed, tuple(map(len, fixed)), words, is_fixed=True)
+
+
+def _sizes(requests: Requests, n_people: int, problem: Problem) -> tuple[int, ...]:
+    try:
+        return tuple(requests.sizes(n_people))
+    except ValueError as error:
+        raise ValueError(f"{error}{_held_out(problem)}") from None
+
+
+def _held_out(problem: Problem) -> str:
+    if not problem.n_held_out:
+        return ""
+    return (
+        f" ({problem.n_held_out:,} people are held out for testing; give test= to choose the test "
+        "rows)"
+    )
 
 
 def _number(requests: Any) -> float:

@@ -7,6 +7,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 from scipy import sparse
+from sklearn.base import is_classifier, is_regressor
 from sklearn.ensemble import (
     HistGradientBoostingClassifier,
     HistGradientBoostingRegressor,
@@ -135,7 +136,9 @@ def best_ordinary(problem: Problem, given: Any, seed: int) -> tuple[Contender, s
     """
     candidates = given if given is not None else _usual(problem, seed)
     if not isinstance(candidates, list | tuple):
-        return plain(candidates), f"{named(candidates)}, as given"
+        candidates = [candidates]
+    for candidate in candidates:
+        _require_task(problem, candidate)
     if len(candidates) == 1:
         return plain(candidates[0]), f"{named(candidates[0])}, as given"
     some = np.random.default_rng(seed).permutation(len(problem.train))[:_MOST_CHOICE_ROWS]
@@ -144,8 +147,8 @@ def best_ordinary(problem: Problem, given: Any, seed: int) -> tuple[Contender, s
     values = [-math.inf if isinstance(score, Exception) else score for score in scores]
     if max(values, default=-math.inf) == -math.inf:
         raise ValueError(
-            "no candidate for the ordinary model can be trained on these rows; give one that can "
-            "with ordinary="
+            "no candidate for the ordinary model can be trained on these rows (columns of texts, "
+            "perhaps); give one that can with ordinary=, such as the estimator inside the unlearner"
         ) from next((score for score in scores if isinstance(score, Exception)), None)
     best = int(np.argmax(values))
     told = ", ".join(
@@ -154,6 +157,13 @@ def best_ordinary(problem: Problem, given: Any, seed: int) -> tuple[Contender, s
     )
     how = f"best of {len(candidates)} by 3-fold cross-validation on {len(rows):,} rows ({told})"
     return plain(candidates[best]), f"{named(candidates[best])}, {how}"
+
+
+def _require_task(problem: Problem, candidate: Any) -> None:
+    ours, other = ("regressor", "classifier")[:: 1 if problem.is_regression else -1]
+    is_other = is_classifier(candidate) if problem.is_regression else is_regressor(candidate)
+    if is_other:
+        raise ValueError(f"ordinary: {named(candidate)} is a {other}, and the unlearner a {ours}")
 
 
 def _score_words(score: float | Exception) -> str:

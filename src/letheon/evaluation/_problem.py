@@ -79,6 +79,8 @@ class Problem:
         if given is None:
             train, given = _split(train, _TEST_SHARE if test is None else test, seed)
             n_held_out = len(np.unique(given.ids))
+        if not is_regression and len(np.unique(train.y)) < 2:
+            raise ValueError(f"{name}: the training rows have one class; a classifier needs two")
         # People may stand on both sides: they also leave the test rows when they are forgotten.
         return cls(
             name=name,

@@ -5,11 +5,12 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
+from sklearn.metrics import r2_score
 
 from letheon.evaluation._attackers import Findings
 from letheon.evaluation._baselines import ORDINARY, SAME
 from letheon.evaluation._evaluation import Evaluation
-from letheon.evaluation._metric import accuracy
+from letheon.evaluation._metric import Metric, accuracy
 from letheon.evaluation._names import settings_of
 from letheon.evaluation._trial import Contest, Trial
 from letheon.measures import (
@@ -25,6 +26,7 @@ from letheon.measures import (
 __all__ = ["Told", "summary"]
 
 _FEWEST_FOR_STRENGTH = 16
+_RANGES: dict[Metric, tuple[float, float]] = {accuracy: (0.0, 1.0), r2_score: (-math.inf, 1.0)}
 # What an exact method has against its own retrain, without a run.
 _BY_PROOF = {
     "effectiveness": 0.0,
@@ -67,7 +69,7 @@ def summary(
         floor=_floor(trials),
         baselines={SAME: f"{contest.same.name} on the remaining rows", ORDINARY: told.how},
         seconds=_seconds(trials),
-        scores=_scores(trials, problem.metric is accuracy),
+        scores=_scores(trials, _RANGES.get(problem.metric)),
         metric=problem.metric_name,
         storage=last.storage,
         work=_mean("work", [float(np.mean(trial.work)) for trial in trials]),
@@ -148,8 +150,7 @@ def _seconds(trials: Sequence[Trial]) -> dict[str, Measure]:
     return {name: _mean(f"{name} time", values, unit="s") for name, values in times.items()}
 
 
-def _scores(trials: Sequence[Trial], is_share: bool) -> dict[str, Measure]:
-    within = (0.0, 1.0) if is_share else None
+def _scores(trials: Sequence[Trial], within: tuple[float, float] | None) -> dict[str, Measure]:
     values = {name: [trial.scores[name] for trial in trials] for name in trials[0].scores}
     return {
         name: over_seeds(name, each, better="higher", within=within)
@@ -174,6 +175,7 @@ def _strength(contest: Contest, trials: Sequence[Trial]) -> Strength | None:
 
 def _fairness(contest: Contest, last: Trial, told: Told) -> tuple[str, ...]:
     shared = min(contest.comparisons, len(contest.asked.sizes))
+    held_out = contest.problem.n_held_out
     turns = (
         f"The unlearner and both baselines were timed in turns, {shared} time(s) a trial; who "
         "goes first changed from one to the next."
@@ -185,7 +187,8 @@ def _fairness(contest: Contest, last: Trial, told: Told) -> tuple[str, ...]:
         "A request is timed to its end, with everything that a lazy method puts off.",
         f"Naive retraining ran by the fastest of: {'; '.join(told.tried)}.",
         f"Ordinary model: {told.how}.",
-        "Who is forgotten left the test rows too.",
+        "Who is forgotten left the test rows too."
+        + (f" {held_out:,} people were held out for them." if held_out else ""),
         *_about_adaptive(contest, last),
     )
 

@@ -221,6 +221,23 @@ def test_interval_covers_where_testers_differ_and_a_pooled_one_would_not() -> No
     assert cover(lambda successes: clopper_pearson(int(successes.sum()), 450, 0.95)) < 0.8
 
 
+@pytest.mark.parametrize("n_testers", [3, 5, 15])
+@pytest.mark.parametrize(("rate", "alike"), [(0.1, 0.5), (0.02, 0.2), (0.3, 0.6), (0.1, 0.2)])
+def test_interval_covers_where_testers_agree_by_luck(
+    n_testers: int, rate: float, alike: float
+) -> None:
+    """Most testers with a rate near 0: no spread is no evidence that they are all alike."""
+    rng, hits, draws = np.random.default_rng(3), 0, 500
+    a, b = rate * (1 - alike) / alike, (1 - rate) * (1 - alike) / alike
+    for _ in range(draws):
+        successes = rng.binomial(30, rng.beta(a, b, size=n_testers))
+        found = success_rate("chance", successes, np.full(n_testers, 30))
+        assert found.low is not None
+        assert found.high is not None
+        hits += found.low <= rate <= found.high
+    assert hits / draws >= 0.93
+
+
 @pytest.mark.parametrize(
     "call",
     [

@@ -60,6 +60,54 @@ def test_round_trip_through_json_leaves_out_the_scores() -> None:
     assert values["found"] is False
 
 
+def decided(value: float, low: float | None, high: float | None = None) -> AttackResult:
+    excess = measure(value, low, high, name="beyond the floor")
+    return replace(result(measure(0.66, 0.5, 0.8), measure(0.48, 0.3, 0.6)), excess=excess)
+
+
+@pytest.mark.parametrize(
+    ("value", "low", "verdict"),
+    [
+        (0.18, 0.02, "found"),
+        (0.18, 0.0, "not shown"),
+        (0.18, -0.02, "not shown"),
+        (0.18, None, "not shown"),
+        (0.02, -0.1, "not found"),
+        (-0.18, -0.3, "not found"),
+        (-0.18, None, "not found"),
+        (0.0, 0.0, "not found"),
+    ],
+)
+def test_the_difference_to_the_floor_decides(value: float, low: Any, verdict: str) -> None:
+    one = decided(value, low)
+    assert one.verdict == verdict
+    assert one.found is (verdict == "found")
+    assert AttackResult.from_dict(json.loads(json.dumps(one.to_dict()))) == one
+
+
+def test_a_value_beyond_the_floor_that_is_not_sure_is_not_shown() -> None:
+    assert str(decided(0.18, -0.02, 0.38)).endswith(
+        "not shown (beyond the floor by 0.18 [-0.02, 0.38]; too few models to tell)"
+    )
+    without = result(measure(0.66, 0.4, 0.8), measure(0.48, 0.3, 0.6))
+    assert str(without).endswith(": not shown (beyond the floor; too few models to tell)")
+    assert result(measure(0.55, 0.4, 0.8), measure(0.48, 0.3, 0.6)).verdict == "not found"
+
+
+def test_results_of_an_older_version_are_read() -> None:
+    values = result(measure(0.9, 0.8, 0.95), measure(0.5, 0.4, 0.6)).to_dict()
+    del values["excess"], values["verdict"]
+    assert AttackResult.from_dict(values).found
+
+
+def test_scores_of_people_are_neither_printed_nor_compared() -> None:
+    one = result(measure(0.9, 0.8, 0.95), measure(0.5, 0.4, 0.6))
+    other = replace(one, scores=np.zeros(3), owners=np.arange(3))
+    assert one == other
+    assert "scores" not in repr(other)
+    assert "owners" not in repr(other)
+
+
 def test_one_line() -> None:
     text = str(result(measure(0.52, 0.47, 0.57), measure(0.5, 0.45, 0.55)))
     assert text == (

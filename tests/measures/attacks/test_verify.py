@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import pytest
 from numpy.typing import NDArray
+from scipy.sparse import csr_matrix
 from sklearn.datasets import load_digits
 from sklearn.exceptions import ConvergenceWarning, NotFittedError
 from sklearn.linear_model import Ridge
@@ -20,6 +21,7 @@ from letheon import DaREForestClassifier, NaiveUnlearner, SISAClassifier
 from letheon.measures.attacks import (
     AttackResult,
     BackdoorTest,
+    BeforeAfter,
     FineTuneOnly,
     ImageTrigger,
     KeepsEverything,
@@ -265,3 +267,18 @@ def test_500_models_with_estimated_rates() -> None:
         true = 1 - errors(N_QUERIES, high, low, ALPHA).miss
         covered += found.low - 1e-12 <= true <= found.high + 1e-12
     assert covered >= 0.95 * N_TRIALS
+
+
+@pytest.mark.parametrize("attack", [BackdoorTest(), BeforeAfter()])
+def test_tables_that_cannot_be_stamped_are_refused_with_advice(attack: Any) -> None:
+    X, y, model = np.eye(20), np.arange(20) % 2, NaiveUnlearner(DecisionTreeClassifier())
+    with pytest.raises(TypeError, match="toarray"):
+        attack.run(model, csr_matrix(X), y, forget=[1])
+    with pytest.raises(TypeError, match="encode texts"):
+        attack.run(model, np.full((20, 2), "a"), y, forget=[1])
+    with pytest.raises(ValueError, match=r"not there: \[77, 99\]"):
+        attack.run(model, X, y, forget=[1, 99, 77])
+    with pytest.raises(ValueError, match="others who stay"):
+        attack.run(model, X, y, forget=range(20))
+    with pytest.raises(ValueError, match="y has 19"):
+        attack.run(model, X, y[1:], forget=[1])

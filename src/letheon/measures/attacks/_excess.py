@@ -14,11 +14,13 @@ from numpy.typing import NDArray
 from letheon.measures._intervals import student
 from letheon.measures._measure import Measure
 
-__all__ = ["BEYOND", "beyond_floor", "beyond_floor_by_unit"]
+__all__ = ["BEYOND", "ROUNDS", "beyond_floor", "beyond_floor_by_swaps", "beyond_floor_by_unit"]
 
 BEYOND = "beyond the floor"
 # Differences of rounding are no differences.
 _ROUNDING = 1e-12
+# Rounds of random swaps: with 399 a rank among 400 is exact at 5 %.
+ROUNDS = 399
 
 
 def beyond_floor(
@@ -71,6 +73,40 @@ def beyond_floor_by_unit(
     n, value = len(gaps), float(gaps.mean())
     if np.ptp(gaps) > _ROUNDING:
         return beyond_floor(value, student(gaps, confidence), n, confidence=confidence, note=note)
-    is_sure = abs(value) <= _ROUNDING or math.ldexp(1.0, -n) <= (1 - confidence) / 2
+    value = 0.0 if abs(value) <= _ROUNDING else value
+    is_sure = value == 0 or math.ldexp(1.0, -n) <= (1 - confidence) / 2
     interval = (value, value) if is_sure else None
     return beyond_floor(value, interval, n, confidence=confidence, note=note)
+
+
+def beyond_floor_by_swaps(
+    value: float,
+    swapped: NDArray[np.float64],
+    n: int,
+    *,
+    confidence: float = 0.95,
+    unit: str = "",
+    note: str = "",
+) -> Measure:
+    """Return a difference to the floor with a permutation interval.
+
+    If unlearned models have the law of retrained ones, each of them may change places with a
+    retrained one. The interval is the value, give or take the quantile of the size of what such
+    swaps give. It lies above 0 in at most about ``(1 - confidence) / 2`` of such cases, however
+    few the models are: the law of the difference is then symmetric.
+
+    Parameters
+    ----------
+    value : float
+        Measure minus floor; positive is bad.
+    swapped : ndarray of shape (ROUNDS,)
+        The same after random swaps.
+    n : int
+        Observations behind the value.
+    confidence, unit, note
+        As in `Measure`.
+    """
+    rank = min(math.ceil((len(swapped) + 1) * confidence), len(swapped))
+    half = max(float(np.sort(np.abs(swapped))[rank - 1]), _ROUNDING * (value != 0))
+    interval = value - half, value + half
+    return beyond_floor(value, interval, n, confidence=confidence, unit=unit, note=note)

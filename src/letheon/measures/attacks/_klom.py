@@ -9,7 +9,7 @@ from numpy.typing import ArrayLike, NDArray
 from scipy.special import stdtrit
 
 from letheon.measures._measure import Measure
-from letheon.measures.attacks._excess import beyond_floor
+from letheon.measures.attacks._excess import ROUNDS, beyond_floor_by_swaps
 from letheon.measures.attacks._result import AttackResult
 from letheon.measures.attacks._shadows import (
     Job,
@@ -148,7 +148,8 @@ class KLOM:
     -----
     The floor is the divergence between two sets of retrained models. The interval of a mean has
     the variance over people and that over models (a jackknife over groups of them). `found`
-    goes by the difference to the floor, person by person and with the same groups.
+    goes by the difference to the floor: unlearned and retrained models change places at random, so
+    its false alarms are those stated, however few the models and the people are.
     Regressors: minus the squared error takes the place of the margin.
 
     References
@@ -242,29 +243,35 @@ class _Part(NamedTuple):
 
     def measures(self, models: Floats, oracle: Floats, bins: int) -> dict[str, Measure]:
         """Return the mean and the 95th percentile over people."""
-        values, without = self._jackknife(models, oracle, bins)
-        mean = _mean(f"KLOM{self.words}", values, without)
-        worst = _percentile(f"95 % of KLOM{self.words}", values)
-        return {mean.name: mean, worst.name: worst}
-
-    def excess(self, laws: Laws, bins: int) -> Measure:
-        """Return the mean difference to the floor, over people."""
-        values, without = self._jackknife(laws.unlearned, laws.oracle, bins)
-        floor, floor_without = self._jackknife(laws.second, laws.oracle, bins)
-        gaps = values - floor
-        half = _half_width(gaps, without - floor_without)
-        value, note = float(gaps.mean()), "KLOM minus floor, over the same people and retrains"
-        return beyond_floor(value, (value - half, value + half), len(gaps), unit="nats", note=note)
-
-    def _jackknife(self, models: Floats, oracle: Floats, bins: int) -> tuple[Floats, Floats]:
-        """Return the value of each person, and their mean without each group of models."""
         models, oracle = models[:, self.rows], oracle[:, self.rows]
+        values = self._per_person(models, oracle, bins)
         groups = np.arange(len(models)) % _GROUPS
         without = [
             self._per_person(models[groups != g], oracle[groups != g], bins).mean()
             for g in range(_GROUPS)
         ]
-        return self._per_person(models, oracle, bins), np.array(without)
+        mean = _mean(f"KLOM{self.words}", values, np.array(without))
+        worst = _percentile(f"95 % of KLOM{self.words}", values)
+        return {mean.name: mean, worst.name: worst}
+
+    def excess(self, laws: Laws, bins: int) -> Measure:
+        """Return the mean difference to the floor, over people."""
+        unlearned, second, oracle = (
+            law[:, self.rows] for law in (laws.unlearned, laws.second, laws.oracle)
+        )
+
+        def gap(models: Floats, others: Floats) -> float:
+            means = [self._per_person(law, oracle, bins).mean() for law in (models, others)]
+            return float(means[0] - means[1])
+
+        rng, swapped = np.random.default_rng(0), []
+        for _ in range(ROUNDS):
+            moves = rng.random((len(unlearned), 1)) < 0.5
+            models, others = np.where(moves, second, unlearned), np.where(moves, unlearned, second)
+            swapped.append(gap(models, others))
+        value, n = gap(unlearned, second), len(np.unique(self.owners))
+        note = "KLOM minus floor; swaps of unlearned and retrained models"
+        return beyond_floor_by_swaps(value, np.array(swapped), n, unit="nats", note=note)
 
     def _per_person(self, models: Floats, oracle: Floats, bins: int) -> Floats:
         # The margins of classifiers are cut already; squared errors need not be.
@@ -273,18 +280,13 @@ class _Part(NamedTuple):
 
 def _mean(name: str, values: Floats, without: Floats) -> Measure:
     """Return the mean over people; models vary too, by the jackknife `without` groups of them."""
-    n, value, half = len(values), float(values.mean()), _half_width(values, without)
-    # a floor under q lets the sum fall below 0 by a hair
-    return _nats(name, value, (min(max(value - half, 0.0), value), value + half), n)
-
-
-def _half_width(values: Floats, without: Floats) -> float:
-    """Return Student's half-width of a mean over people, of which models are sampled too."""
-    n = len(values)
+    n, value = len(values), float(values.mean())
     of_people = float(values.var(ddof=1)) / n if n > 1 else 0.0
     of_models = (_GROUPS - 1) * float(without.var())
     freedom = min(n - 1, _GROUPS - 1) if n > 1 else _GROUPS - 1
-    return float(stdtrit(freedom, 0.975)) * math.sqrt(of_people + of_models)
+    half = float(stdtrit(freedom, 0.975)) * math.sqrt(of_people + of_models)
+    # a floor under q lets the sum fall below 0 by a hair
+    return _nats(name, value, (min(max(value - half, 0.0), value), value + half), n)
 
 
 def _percentile(name: str, values: Floats) -> Measure:

@@ -17,16 +17,14 @@ from numpy.typing import NDArray
 from letheon.measures._inputs import confidence_level
 from letheon.measures._intervals import clopper_pearson, effective_number
 from letheon.measures._measure import Measure
-from letheon.measures.attacks._excess import beyond_floor
+from letheon.measures.attacks._excess import ROUNDS, beyond_floor_by_swaps
 from letheon.measures.attacks._lira import ENOUGH, LEAST_DEVIATION
 
-__all__ = ["Pairs", "beyond_floor_by_swaps", "pair_auc"]
+__all__ = ["Pairs", "pair_auc", "pair_excess"]
 
 Bools = NDArray[np.bool_]
 Floats = NDArray[np.float64]
 
-# Rounds in which coins are tossed again: with 399, a rank among 400 is exact at 2.5 %.
-_ROUNDS = 399
 # Numbers scored in one step: bounds the memory.
 _BLOCK = 2**20
 
@@ -143,40 +141,31 @@ def _tossed(pairs: Pairs, seed: int) -> Floats:
 
 def _blocks(n_numbers: int) -> list[int]:
     """Return how many rounds to score at once, until all are done."""
-    size = max(1, min(_ROUNDS, _BLOCK // n_numbers))
-    return [min(size, _ROUNDS - start) for start in range(0, _ROUNDS, size)]
+    size = max(1, min(ROUNDS, _BLOCK // n_numbers))
+    return [min(size, ROUNDS - start) for start in range(0, ROUNDS, size)]
 
 
-def beyond_floor_by_swaps(
-    signals: Floats, floor: Floats, members: Bools, *, confidence: float = 0.95, seed: int = 0
-) -> Measure:
-    """Return the AUC within pairs minus that of the floor, with a permutation interval.
-
-    If unlearned models have the law of retrained ones, each model may change places with the
-    retrained one of the same half. The interval is the difference, give or take the quantile of
-    what such swaps give: it lies above 0 in at most ``(1 - confidence) / 2`` of such cases,
-    exactly, for any number of models and people.
+def pair_excess(signals: Floats, floor: Floats, members: Bools, *, seed: int = 0) -> Measure:
+    """Return the AUC within pairs minus that of the floor; see `beyond_floor_by_swaps`.
 
     Parameters
     ----------
     signals, floor, members : ndarray of shape (n_models, n_people)
-        Signals of unlearned and of retrained models; who is in which half.
-    confidence : float, default=0.95
-        Coverage.
+        Signals of unlearned and of retrained models, line by line of the same half; who is in it.
     seed : int, default=0
         Seed of the swaps.
     """
     both = np.stack([signals, floor])
-    areas = Pairs.of(both, members).wins().mean(axis=(-2, -1))
-    value, rng, found = float(areas[0] - areas[1]), np.random.default_rng([seed, 2]), []
+    rng, found = np.random.default_rng([seed, 2]), [_gaps(both[None], members)]
     for size in _blocks(2 * signals.size):
         swapped = rng.random((size, 1, len(signals), 1)) < 0.5
-        moved = Pairs.of(np.where(swapped, both[::-1], both), members).wins().mean(axis=(-2, -1))
-        found.append(moved[:, 0] - moved[:, 1])
-    gaps = np.sort(np.abs(np.concatenate(found)))
-    # both tails of a law that is symmetric, so twice the draws for one quantile
-    half = float(gaps[min(math.ceil((_ROUNDS + 1) * confidence), _ROUNDS) - 1])
-    note = "AUC minus floor, within pairs; by swaps of unlearned and retrained models"
-    return beyond_floor(
-        value, (value - half, value + half), len(signals) // 2, confidence=confidence, note=note
-    )
+        found.append(_gaps(np.where(swapped, both[::-1], both), members))
+    (value, *moved), n_pairs = np.concatenate(found), len(signals) // 2
+    note = "AUC minus floor, within pairs; swaps of unlearned and retrained models"
+    return beyond_floor_by_swaps(float(value), np.array(moved), n_pairs, note=note)
+
+
+def _gaps(both: Floats, members: Bools) -> Floats:
+    """Return the difference of two AUCs, for signals of shape (rounds, 2, models, people)."""
+    areas = Pairs.of(both, members).wins().mean(axis=(-2, -1))
+    return np.asarray(areas[:, 0] - areas[:, 1])

@@ -9,7 +9,7 @@ from sklearn.base import is_regressor
 
 from letheon.measures._measure import Measure
 from letheon.measures.attacks._lira import cross_lira
-from letheon.measures.attacks._pairs import Pairs, beyond_floor_by_swaps, pair_auc
+from letheon.measures.attacks._pairs import Pairs, pair_auc, pair_excess
 from letheon.measures.attacks._result import About, AttackResult, check_about
 from letheon.measures.attacks._roc import tpr_at_fpr
 from letheon.measures.attacks._shadows import (
@@ -201,7 +201,7 @@ class _Worlds:
             about=about,
             measures=_all_measures(signals, scores, inside),
             floor=_all_measures(floor, cross_lira(floor, inside, folds), inside),
-            excess=beyond_floor_by_swaps(signals, floor, inside),
+            excess=pair_excess(signals, floor, inside),
             n_models=2 * len(inside),
             note=_NOTE[about],
             **flat(scores, inside),
