@@ -104,4 +104,4 @@ def test_only_deep_runs_nets_on_the_device(monkeypatch: pytest.MonkeyPatch) -> N
     monkeypatch.setattr(_bench, "_run", run)
     call("--quick", "--only", "deep", "--device", "cuda", "--rows", "900")
     assert (seen[0].families, seen[0].device) == (("net",), "cuda")
-    assert (seen[0].rows, seen[0].net_rows) == (900, 300)
+    assert (seen[0].rows, seen[0].net_rows) == (900, 360)

@@ -258,8 +258,14 @@ def test_equal_numbers_are_a_fact_and_others_have_an_error() -> None:
     for name in ("effectiveness", "score lost", "prediction gap"):
         measure = found.measures[ORDINARY][name]
         assert (measure.low, measure.value, measure.high) == (0, 0, 0)
-    found = evaluate(NaiveUnlearner(Ridge()), (X, target), 3, ordinary=DummyRegressor(), **rows)
+    asked = [[0], [1], [2]]  # the same people in both trials: no spread over seeds
+    found = evaluate(NaiveUnlearner(Ridge()), (X, target), asked, ordinary=DummyRegressor(), **rows)
     gap = found.measures[ORDINARY]["prediction gap"]
     assert gap.low is not None
     assert gap.high is not None
     assert gap.low < gap.value < gap.high
+    ours = Ridge().fit(X[3:], target[3:]).predict(TEST[0])
+    squares = (ours - target[3:].mean()) ** 2
+    drawn = np.random.default_rng(1).integers(200, size=(2000, 200))
+    error = np.sqrt(squares[drawn].mean(axis=1)).std()
+    assert found.trials[0].row_errors[ORDINARY]["prediction gap"] == pytest.approx(error, rel=0.1)

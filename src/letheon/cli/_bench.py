@@ -64,7 +64,7 @@ def bench(
         typer.Option(
             metavar="N",
             parser=whole_number(200),
-            help="Training rows at most; nets get a third of them.",
+            help="Training rows at most; nets get two fifths of them.",
             show_default="5000",
         ),
     ] = None,
@@ -133,7 +133,7 @@ def _options(
 
     chosen: dict[str, Any] = dict(plain)
     chosen |= {} if seeds is None else {"seeds": seeds}
-    chosen |= {} if rows is None else {"rows": rows, "net_rows": max(200, rows // 3)}
+    chosen |= {} if rows is None else {"rows": rows, "net_rows": max(200, 2 * rows // 5)}
     if only != "all":
         chosen["families"] = (_FAMILIES[only],)
     if methods is not None:

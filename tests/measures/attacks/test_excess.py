@@ -11,9 +11,9 @@ from letheon.measures.attacks import KLOM, RMIA, AttackResult, BackdoorTest, _kl
 from letheon.measures.attacks._excess import beyond_floor_by_unit
 from letheon.measures.attacks._klom import Laws, _Part
 from letheon.measures.attacks._quality import _excess, _Scores
+from letheon.measures.attacks._result import is_beyond as are_apart
 from letheon.measures.attacks._rmia import _Duel
 from letheon.measures.attacks._roc import area_by_unit
-from letheon.measures.attacks._result import is_beyond as are_apart
 from letheon.measures.attacks._shadows import Probe, halves
 from letheon.measures.attacks._verify import _Report, _World
 

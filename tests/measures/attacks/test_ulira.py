@@ -25,7 +25,7 @@ from letheon.measures.attacks import (
 )
 from letheon.measures.attacks._shadows import Study
 from letheon.sharded import SISAClassifier
-from tests.measures.attacks.canaries import make_canaries
+from tests.measures.attacks.canaries import learner, make_canaries
 
 SMALL: dict[str, Any] = {
     "u-lira": ULiRA(n_shadows=8),
@@ -250,9 +250,11 @@ def test_shadow_models_leave_no_files(attack: Any, tmp_path: Path) -> None:
     """They were trained on everybody, the forgotten too."""
     rng = np.random.default_rng(0)
     X, y = rng.normal(size=(60, 3)), np.arange(60) % 2
-    model = SISAClassifier(LogisticRegression(), n_shards=2, n_slices=2, checkpoint_dir=tmp_path)
+    model = SISAClassifier(learner(), n_shards=2, n_slices=2, checkpoint_dir=tmp_path)
     attack.run(model, X, y, forget=[0, 1, 2, 3])
     assert not list(tmp_path.rglob("*"))
+    clone(model).fit(X, y)
+    assert list(tmp_path.rglob("*"))
 
 
 def test_a_convolutional_net_is_attacked_with_its_images() -> None:
