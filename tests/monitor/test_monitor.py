@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 from sklearn.base import clone
 from sklearn.metrics import accuracy_score
 
-from letheon import InfluenceClassifier, NaiveUnlearner, state
+from letheon import InfluenceClassifier, NaiveUnlearner, select, state
 from letheon.exceptions import CannotForgetError, GuaranteeWarning, NotFittedError, UnknownIdError
 from letheon.measures import sape
 from letheon.monitor import Calibration, History, Limit, Monitor, Reading, Tolerances
@@ -486,7 +486,15 @@ def test_tolerances_are_numbers_above_zero(bad: dict[str, Any]) -> None:
 
 
 @pytest.mark.parametrize(
-    "bad", [{"kinds": ()}, {"n_streams": 0}, {"horizon": 1.0}, {"miss": 0.0}, {"age": 1.0}]
+    "bad",
+    [
+        {"kinds": ()},
+        {"kinds": "uniform"},
+        {"n_streams": 0},
+        {"horizon": 1.0},
+        {"miss": 0.0},
+        {"age": 1.0},
+    ],
 )
 def test_rehearsals_of_nothing_are_refused(bad: dict[str, Any]) -> None:
     with pytest.raises(ValueError, match=next(iter(bad))):
@@ -539,3 +547,52 @@ def test_the_plot_shows_the_proxies_and_the_retrains() -> None:
     shown = [reading.proxies["effectiveness"] for reading in monitor.history]
     np.testing.assert_allclose(display.proxies["effectiveness"], shown)
     assert list(display.retrains) == [3]
+
+
+def test_a_kind_that_nobody_knows_is_refused_before_anything_is_rehearsed() -> None:
+    with pytest.raises(ValueError, match="kind='unifrom' is not one of"):
+        Calibration(kinds=("uniform", "unifrom"))
+    with pytest.raises(ValueError, match=r"a tuple of kinds: kinds=\('uniform',\)"):
+        Calibration(kinds="uniform")  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("n_streams", "miss", "note"),
+    [
+        # One tolerance, groups of 1 and of 2: 1 / 2 is proved. Of 1 and 1: the same.
+        (3, 0.05, "prove only that a breach is unseen in at most 0.5 of such stretches; 0.05 is"),
+        (3, 0.6, None),
+    ],
+)
+def test_a_reading_says_when_rehearsals_prove_less_than_is_asked_for(
+    n_streams: int, miss: float, note: str | None
+) -> None:
+    calibration = replace(QUICK, n_streams=n_streams, miss=miss)
+    monitor = watched(
+        calibration=calibration, tolerances=Tolerances(effectiveness=10.0, certifiability=None)
+    )
+    reading = monitor.forget([1])
+    assert reading.reasons[0] == "within all tolerances"
+    assert [limit.miss for limit in monitor.limits.values()] == [0.5]
+    assert [note in reason for reason in reading.reasons[1:]] == ([] if note is None else [True])
+
+
+def test_two_tolerances_share_what_is_proved() -> None:
+    assert "so few rehearsals prove nothing of such stretches" in str(
+        watched(tolerances=LOOSE).forget([1])
+    )
+
+
+def test_test_rows_without_their_labels_are_counted() -> None:
+    with pytest.raises(ValueError, match="X_test has 50 rows and y_test 4"):
+        Monitor(exact(PEOPLE), PEOPLE.X_test, PEOPLE.y_test[:4])
+
+
+def test_the_other_tolerances_are_refused_by_their_full_name() -> None:
+    with pytest.raises(TypeError, match=r"not a letheon\.select.*Tolerances"):
+        watched(tolerances=select.Tolerances())
+
+
+def test_a_metric_that_is_no_function_is_refused_at_the_start() -> None:
+    with pytest.raises(TypeError, match=r"such as sklearn\.metrics\.f1_score; got 'f1'"):
+        watched(metric="f1")

@@ -198,3 +198,19 @@ def test_given_axes_are_used() -> None:
 def test_what_cannot_be_drawn_is_refused(points: Any, chosen: Any, text: str) -> None:
     with pytest.raises(ValueError, match=text):
         ParetoDisplay(points, chosen=chosen)
+
+
+def test_who_is_not_surely_within_tolerance_is_hollow_and_the_legend_says_so() -> None:
+    display = ParetoDisplay(POINTS, doubtful=["SISA", "slow"]).plot()
+    fills = {name: bars.lines[0].get_markerfacecolor() for name, bars in display.bars_.items()}
+    assert {name for name, fill in fills.items() if fill == "white"} == {"SISA", "slow"}
+    legend = display.ax_.get_legend()
+    assert legend is not None
+    assert "not surely within tolerance" in [text.get_text() for text in legend.get_texts()]
+    sure = ParetoDisplay(POINTS).plot().ax_.get_legend_handles_labels()[1]
+    assert "not surely within tolerance" not in sure
+
+
+def test_a_doubtful_method_must_be_among_the_points() -> None:
+    with pytest.raises(ValueError, match="doubtful: 'nobody' is not among"):
+        ParetoDisplay(POINTS, doubtful=["nobody"])

@@ -545,3 +545,40 @@ def test_the_usual_ordinary_model_is_the_best_by_cross_validation() -> None:
     )
     assert found.ordinary == LogisticRegression.__name__
     assert "best by cross-validation of: LogisticRegression 0." in found.ordinary_chosen
+
+
+@pytest.mark.parametrize(("given", "n"), [(3, 3), (0.1, 0.1), (np.int64(2), 2)])
+def test_requests_may_be_a_number(given: Any, n: float) -> None:
+    found = compare(fixed("one"), requests=given)
+    assert found.requests == Requests(n=n)
+    assert found.best is not None
+
+
+def test_requests_of_another_kind_are_refused() -> None:
+    with pytest.raises(TypeError, match=r"a number of people or a letheon\.datasets\.Requests"):
+        compare(fixed("one"), requests=[[1], [2]])
+
+
+@pytest.mark.parametrize(
+    ("candidates", "error", "text"),
+    [([], ValueError, "nobody to choose from"), ([LogisticRegression()], TypeError, "wrap any")],
+)
+def test_candidates_are_checked_before_anything_is_trained(
+    candidates: list[Any], error: type[Exception], text: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def train(*_: Any, **__: Any) -> Any:
+        raise AssertionError("something was trained")
+
+    monkeypatch.setattr(choosing, "yardstick", train)
+    with pytest.raises(error, match=text):
+        compare(candidates=candidates)
+
+
+def test_the_plot_marks_who_is_not_within_all_tolerances() -> None:
+    """Neither the leaky nor the unsure one shows in the score that is drawn."""
+    found = compare(
+        fixed("good", speed=20.0),
+        fixed("leaky", sape=9.0),
+        fixed("unsure", lost=0.019, margin=0.01),
+    )
+    assert found.plot().doubtful == {"leaky", "unsure"}

@@ -53,8 +53,8 @@ class Calibration:
         How often in a stream the truth is measured, by a retrain. A breach that is over by the
         next look is not seen.
     miss : float, default=0.05
-        Accepted share of stretches in which any tolerance is passed unseen, where there are
-        streams enough to prove it.
+        Accepted share of stretches in which any tolerance is passed unseen. Where there are too
+        few streams to prove it, `Limit.miss` and the reasons of every reading say what is proved.
     refresh : bool, default=True
         Rehearse once more after every retrain, to recalibrate certifiability: one more retrain.
     requests : mapping, optional
@@ -74,8 +74,14 @@ class Calibration:
 
     def __post_init__(self) -> None:
         """Refuse settings that rehearse nothing."""
+        if isinstance(self.kinds, str):
+            raise ValueError(
+                f"kinds={self.kinds!r} must be a tuple of kinds: kinds=({self.kinds!r},)"
+            )
         if not self.kinds:
             raise ValueError("kinds is empty; name at least one kind of stream")
+        for kind in self.kinds:
+            Requests(kind=kind)  # type: ignore[arg-type]  # refuses what it does not know
         for name in ("n_streams", "n_requests", "batch", "n_looks"):
             if getattr(self, name) < 1:
                 raise ValueError(f"{name}={getattr(self, name)!r} must be at least 1")

@@ -12,8 +12,9 @@ from sklearn.utils.validation import check_is_fitted
 
 from letheon.base import ForgetMixin, require_known
 from letheon.exceptions import CannotForgetError, GuaranteeWarning, IdsTypeError, warn_caller
-from letheon.monitor._calibrate import measured
+from letheon.monitor._calibrate import Calibration, measured
 from letheon.monitor._decide import guarantee_of
+from letheon.monitor._limits import Limit
 from letheon.monitor._panel import Panel, held_rows
 from letheon.monitor._store import Folder
 from letheon.rows import Ids, Rows, as_ids
@@ -21,6 +22,7 @@ from letheon.rows import Ids, Rows, as_ids
 __all__ = [
     "in_training",
     "new_folder",
+    "proof_gap",
     "require_model",
     "same_people",
     "test_rows",
@@ -94,6 +96,9 @@ def ids_of(model: Any) -> Ids | None:
 
 def test_rows(model: Any, X: Any, y: Any, ids: Any) -> Rows:
     """Return the test rows; their ids and labels must be of the model's kind."""
+    n_rows, n_labels = np.shape(X)[:1], np.shape(y)[:1]
+    if n_rows and n_labels and n_rows != n_labels:
+        raise ValueError(f"X_test has {n_rows[0]} rows and y_test {n_labels[0]}")
     rows, held = held_rows(X, y, ids), ids_of(model)
     if ids is not None and held is not None:
         _same_kind(held, rows.ids, "test_ids")
@@ -134,6 +139,17 @@ def warn_of_noise(panel: Panel, model: Any, twin: Any, tolerances: Mapping[str, 
                 "that. Use a larger tolerance or less noise.",
                 GuaranteeWarning,
             )
+
+
+def proof_gap(limits: Mapping[str, Limit], calibration: Calibration | None) -> tuple[str, ...]:
+    """Return a note if the rehearsals were too few to prove the misses that are accepted."""
+    proved = min(1.0, sum(limit.miss for limit in limits.values()))
+    if calibration is None or proved <= calibration.miss:
+        return ()
+    known = "nothing" if proved == 1 else f"only that a breach is unseen in at most {proved:.2g}"
+    return (
+        f"so few rehearsals prove {known} of such stretches; {calibration.miss:g} is asked for",
+    )
 
 
 def _same_kind(held: Ids, given: Ids, what: str) -> None:

@@ -29,6 +29,7 @@ from letheon.monitor._decide import Seen, decide, guarantee_of
 from letheon.monitor._given import (
     in_training,
     new_folder,
+    proof_gap,
     require_model,
     test_rows,
     training_rows,
@@ -75,12 +76,13 @@ class Monitor:
 
     where ``h_m`` is the model after request m and ``h*_ik`` the last retrained one. This proxy
     sees nothing when the model does not move, or when gains and losses cancel. So the estimate
-    here is ``c * score`` with one of five scores: the survey's, how far single outputs moved, how
-    many rows left, and two that count how wrong the model was about those who left. Streams of
-    requests are rehearsed at the start, on copies in which people who are still held play those
-    who leave; they choose the score, and the factor such that the estimate passes the tolerance
-    no later than the truth in all but `Calibration.miss` of the rehearsals. At every retrain
-    factors are raised where the truth was larger than the estimate (a running maximum).
+    here is ``c * score`` with one of six scores: the survey's, how far single outputs moved, how
+    many rows left, two that count how wrong the model was about those who left, and a product of
+    powers of these five. Streams of requests are rehearsed at the start, on copies in which people
+    who are still held play those who leave; they choose the score, and the factor such that the
+    estimate passes the tolerance no later than the truth in all but `Calibration.miss` of the
+    rehearsals. At every retrain factors are raised where the truth was larger than the estimate (a
+    running maximum).
 
     Parameters
     ----------
@@ -186,7 +188,8 @@ class Monitor:
         self.model = model
         self.tolerances = Tolerances() if tolerances is None else tolerances
         if not isinstance(self.tolerances, Tolerances):
-            raise TypeError("tolerances must be letheon.monitor.Tolerances(...)")
+            found = f"{type(tolerances).__module__}.{type(tolerances).__qualname__}"
+            raise TypeError(f"tolerances must be letheon.monitor.Tolerances(...), not a {found}")
         self.on_breach = on_breach
         self.calibration = calibration
         self.hold_forgotten_until_retrain = bool(hold_forgotten_until_retrain)
@@ -419,6 +422,8 @@ class Monitor:
         is_judged = all(map(math.isfinite, (now, then, movement)))
         seen = self._seen(reading)._replace(is_judged=is_judged)
         decision, reasons = decide(seen, self.tolerances)
+        if decision == "keep" and reading.guarantee != "exact":
+            reasons = (reasons[0], *proof_gap(self.limits, self.calibration), *reasons[1:])
         return replace(reading, decision=decision, reasons=reasons)
 
     def _reading(self, n_people: int, receipt: Any, metrics: tuple[float, float]) -> Reading:

@@ -1,7 +1,7 @@
 """Speed against what it costs: the methods nobody beats in both."""
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any, Self
 
@@ -23,6 +23,8 @@ if TYPE_CHECKING:
 __all__ = ["ParetoDisplay", "pareto_front"]
 
 _WIDTH, _HEIGHT = 7.8, 5.0
+# Not transparent: the intervals would cross the marker and fill it.
+_HOLLOW = "white"
 
 
 def pareto_front(
@@ -75,10 +77,13 @@ class ParetoDisplay:
         The worst value allowed of some measures; those not drawn are not used.
     chosen : str, optional
         The method to be ringed.
+    doubtful : collection of str, default=()
+        Methods that are not surely within all tolerances, those not drawn included: their markers
+        are hollow.
 
     Attributes
     ----------
-    points, x, y, tolerances, chosen
+    points, x, y, tolerances, chosen, doubtful
         As given; `points` without those that lack a measure.
     front_ : tuple of str
         The methods on the front, by `x`.
@@ -113,6 +118,7 @@ class ParetoDisplay:
         y: str = "efficiency",
         tolerances: Mapping[str, float] | None = None,
         chosen: str | None = None,
+        doubtful: Collection[str] = (),
     ) -> None:
         self.points = {
             name: row for name, row in points.items() if _is_finite(row, x) and _is_finite(row, y)
@@ -121,9 +127,12 @@ class ParetoDisplay:
             raise ValueError(f"no method has finite values of both {x} and {y}")
         if chosen is not None and chosen not in points:
             raise ValueError(f"chosen={chosen!r} is not among {sorted(points)}")
+        unknown = sorted(set(doubtful) - points.keys())
+        if unknown:
+            raise ValueError(f"doubtful: {unknown[0]!r} is not among {sorted(points)}")
         self.x, self.y = x, y
         self.tolerances = dict(tolerances or {})
-        self.chosen = chosen
+        self.chosen, self.doubtful = chosen, frozenset(doubtful)
         front = pareto_front(self.points, (x, y))
         self.front_ = tuple(sorted(front, key=lambda name: self.points[name][x].value))
 
@@ -146,6 +155,7 @@ class ParetoDisplay:
         self.bars_ = {name: self._point(name, i) for i, name in enumerate(self.points)}
         self.line_ = self._front_line()
         self._ring()
+        self._explain_hollow()
         self._axes()
         self._shade()
         self._name_points()
@@ -172,6 +182,7 @@ class ParetoDisplay:
             # the second round of colours has other markers
             marker=MARKERS[(number + number // len(COLOURS)) % len(MARKERS)],
             markersize=7,
+            markerfacecolor=_HOLLOW if name in self.doubtful else colour,
             elinewidth=1,
             linestyle="none",
             zorder=3,
@@ -205,6 +216,20 @@ class ParetoDisplay:
                 markeredgewidth=1.6,
                 linestyle="none",
                 label="chosen",
+            )
+
+    def _explain_hollow(self) -> None:
+        """Add what a hollow marker means to the legend, if there is one."""
+        if self.doubtful & self.points.keys():
+            self.ax_.plot(
+                [],
+                [],
+                "o",
+                markersize=7,
+                markerfacecolor=_HOLLOW,
+                color="0.35",
+                linestyle="none",
+                label="not surely within tolerance",
             )
 
     def _axes(self) -> None:

@@ -4,6 +4,7 @@ import warnings
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 from itertools import product
+from numbers import Real
 from typing import Any, TypeVar
 
 import numpy as np
@@ -63,7 +64,7 @@ def choose(
     tolerances: Tolerances | None = None,
     candidates: Iterable[Any] | None = None,
     expected_requests: int = 1000,
-    requests: Requests | None = None,
+    requests: Requests | float | None = None,
     subsample: float | None = None,
     seeds: int = 3,
     ordinary: Any = None,
@@ -102,8 +103,9 @@ def choose(
         By default one for every method that letheon has.
     expected_requests : int, default=1000
         People who will ask to be forgotten, for the total cost.
-    requests : Requests, optional
-        The deletion distribution. By default 20 people, each row as likely, one by one; where
+    requests : Requests, int or float, optional
+        The deletion distribution; a number: so many people, or such a share of them, one by one,
+        each row as likely. By default 20 people, each row as likely, one by one; where
         requests may wait, 100 people in five requests. Of few people a tenth leaves.
     subsample : int or float, optional
         Take so many training people, or such a share, at random, to be quicker. Speed-ups are then
@@ -153,6 +155,8 @@ def choose(
     """
     _require(seeds=(seeds, 3), expected_requests=(expected_requests, 1), cv=(cv, 2))
     need = _kept_or_usual("need", need, Need)
+    listed = None if candidates is None else named(candidates)
+    asked = _requests(requests)
     tolerances = _kept_or_usual("tolerances", tolerances, Tolerances)
     task = need.task or _task(data)
     need = replace(need, task=task)
@@ -167,8 +171,8 @@ def choose(
             metric=metric,
             need=need,
             tolerances=tolerances,
-            candidates=candidates,
-            requests=requests,
+            listed=listed,
+            requests=asked,
             ordinary=ordinary,
             is_subsample=subsample is not None,
             cv=cv,
@@ -183,7 +187,7 @@ def _chosen(
     problem: Problem,
     *,
     need: Need,
-    candidates: Iterable[Any] | None,
+    listed: Named | None,
     requests: Requests | None,
     ordinary: Any,
     is_subsample: bool,
@@ -207,10 +211,9 @@ def _chosen(
         random_state=random_state,
         **rest,
     )
-    if candidates is None:
+    excluded: dict[str, str] = {}
+    if listed is None:
         listed, excluded = default_candidates(need, task, arena.rival.estimator)
-    else:
-        listed, excluded = named(candidates), {}
     return _compare(arena, listed, excluded, is_subsample)
 
 
@@ -362,6 +365,18 @@ def _task(data: Any) -> Task:
     is_number = y.dtype.kind == "f" and len(np.unique(y)) > _MOST_CLASSES
     is_number = is_number or type_of_target(y).startswith("continuous")
     return "regression" if is_number else "classification"
+
+
+def _requests(given: Any) -> Requests | None:
+    """Return the distribution that is given; a number is one, too."""
+    if given is None or isinstance(given, Requests):
+        return given
+    if isinstance(given, Real):
+        return Requests(n=given)  # type: ignore[arg-type]
+    raise TypeError(
+        "requests must be a number of people or a letheon.datasets.Requests, not a "
+        f"{type(given).__name__}"
+    )
 
 
 def _usual_requests(n_people: int, immediate: bool) -> Requests:

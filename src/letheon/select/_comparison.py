@@ -123,13 +123,17 @@ class Comparison:
         return self.best_estimator().fit(X, y, ids=ids).declare_tuning(self.tuning)
 
     def plot(self, *, ax: Any = None) -> ParetoDisplay:
-        """Draw speed-up against score lost, with tolerances and the choice."""
+        """Draw speed-up against score lost, with tolerances and the choice.
+
+        Who is not within all tolerances, also those that are not drawn, has a hollow marker.
+        """
         points: dict[str, dict[str, Measure]] = {each.name: each.points for each in self.tried}
         display = ParetoDisplay(
             points,
             x=LOST,
             tolerances=self.tolerances.by_measure(),
             chosen=None if self.best is None else self.best.name,
+            doubtful=[each.name for each in self.tried if each.verdict != "within"],
         )
         return display.plot(ax=ax)
 

@@ -36,7 +36,7 @@ HONEST = {
     "DaRE": DaREForestClassifier(n_estimators=5, max_depth=6),
 }
 MEMBERSHIP: dict[str, Any] = {
-    "u-lira": ULiRA(n_shadows=24, n_retained=60),
+    "u-lira": ULiRA(n_shadows=24, n_retained=40),
     "rmia": RMIA(n_targets=8),
 }
 LAWS: dict[str, Any] = {

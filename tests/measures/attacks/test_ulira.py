@@ -30,7 +30,7 @@ from tests.measures.attacks.canaries import learner, make_canaries
 SMALL: dict[str, Any] = {
     "u-lira": ULiRA(n_shadows=8),
     "rmia": RMIA(n_targets=4),
-    "klom": KLOM(n_models=20),
+    "klom": KLOM(n_models=20, n_retained=9, n_population=9),
     "forgetting-quality": ForgettingQuality(n_models=32),
 }
 

@@ -19,8 +19,8 @@ __all__ = ["BEYOND", "ROUNDS", "beyond_floor", "beyond_floor_by_swaps", "beyond_
 BEYOND = "beyond the floor"
 # Differences of rounding are no differences.
 _ROUNDING = 1e-12
-# Rounds of random swaps: with 399 a rank among 400 is exact at 5 %.
-ROUNDS = 399
+# Rounds of random swaps: with 199 a rank among 200 is exact at 5 %.
+ROUNDS = 199
 
 
 def beyond_floor(
