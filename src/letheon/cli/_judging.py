@@ -201,10 +201,10 @@ def _properties(evaluation: Evaluation) -> dict[str, Any]:
 
 def _attack_table(attacks: dict[str, AttackResult]) -> dict[str, Any]:
     rows = [
-        [name, result.measures["AUC"], result.floor["AUC"], "found" if result.found else "-"]
+        [name, result.measures["AUC"], result.floor["AUC"], result.verdict]
         for name, result in attacks.items()
     ]
-    columns = ["model", "AUC of the attack", "floor: a retrain", "did not forget"]
+    columns = ["model", "AUC of the attack", "floor: a retrain", "trace of who left"]
     return {"title": "An attack on three models", "columns": columns, "rows": rows}
 
 

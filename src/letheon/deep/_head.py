@@ -385,6 +385,9 @@ class CertifiedHeadClassifier(ForgetMixin, MetaEstimatorMixin, ClassifierMixin, 
         self.head_._require_same_parameters()
         return self.head_._prepare(removal)
 
+    def _finish(self) -> None:
+        self.head_._finish()
+
     def _commit(self, plan: Any) -> Outcome:
         outcome: Outcome = self.head_._commit(plan)
         return outcome

@@ -70,15 +70,17 @@ def _sizes(requests: Requests, n_people: int, problem: Problem) -> tuple[int, ..
     try:
         return tuple(requests.sizes(n_people))
     except ValueError as error:
-        raise ValueError(f"{error}{_held_out(problem)}") from None
+        where = f" to train on{_held_out(problem)}" if problem.n_held_out else ""
+        raise ValueError(f"{error}{where}") from None
 
 
 def _held_out(problem: Problem) -> str:
     if not problem.n_held_out:
         return ""
+    n_people = len(np.unique(problem.train.ids)) + problem.n_held_out
     return (
-        f" ({problem.n_held_out:,} people are held out for testing; give test= to choose the test "
-        "rows)"
+        f" ({problem.n_held_out:,} of {n_people:,} people are held out for testing; give test= to "
+        "choose the test rows)"
     )
 
 

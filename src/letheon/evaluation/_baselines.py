@@ -6,26 +6,17 @@ import warnings
 from typing import Any, NamedTuple
 
 import numpy as np
-from scipy import sparse
 from sklearn.base import is_classifier, is_regressor
-from sklearn.ensemble import (
-    HistGradientBoostingClassifier,
-    HistGradientBoostingRegressor,
-    RandomForestClassifier,
-    RandomForestRegressor,
-)
 from sklearn.exceptions import ConvergenceWarning
-from sklearn.linear_model import LogisticRegression, RidgeCV
 from sklearn.model_selection import GroupKFold, StratifiedGroupKFold, cross_val_score
-from sklearn.pipeline import make_pipeline
-from sklearn.preprocessing import StandardScaler
 
 from letheon.evaluation._contender import Contender, few_of, named, plain, warmed
 from letheon.evaluation._linear import linear_rivals, regularised_loss
 from letheon.evaluation._problem import Problem, Rows
+from letheon.evaluation._usual import best_of, usual_models
 from letheon.measures._copies import fresh_copy
 
-__all__ = ["ORDINARY", "SAME", "best_ordinary", "race"]
+__all__ = ["ORDINARY", "SAME", "best_ordinary", "race", "require_task"]
 
 SAME = "same algorithm"
 ORDINARY = "ordinary model"
@@ -132,70 +123,52 @@ def best_ordinary(problem: Problem, given: Any, seed: int) -> tuple[Contender, s
 
     `given` is an estimator or several; by default a logistic (ridge) regression on scaled columns,
     a random forest and boosted trees. Several are compared by cross-validation on training
-    rows, which keeps the rows of a person together. One that fails there cannot be chosen.
+    rows, which keeps the rows of a person together. One that fails there cannot be chosen. The
+    usual models encode columns of texts.
     """
     candidates = given if given is not None else _usual(problem, seed)
     if not isinstance(candidates, list | tuple):
         candidates = [candidates]
     for candidate in candidates:
-        _require_task(problem, candidate)
+        require_task(problem, candidate)
     if len(candidates) == 1:
         return plain(candidates[0]), f"{named(candidates[0])}, as given"
     some = np.random.default_rng(seed).permutation(len(problem.train))[:_MOST_CHOICE_ROWS]
     rows = problem.train.at(np.sort(some))
-    scores = [_cross_validated(problem, candidate, rows) for candidate in candidates]
-    values = [-math.inf if isinstance(score, Exception) else score for score in scores]
-    if max(values, default=-math.inf) == -math.inf:
-        raise ValueError(
-            "no candidate for the ordinary model can be trained on these rows (columns of texts, "
-            "perhaps); give one that can with ordinary=, such as the estimator inside the unlearner"
-        ) from next((score for score in scores if isinstance(score, Exception)), None)
-    best = int(np.argmax(values))
-    told = ", ".join(
-        f"{named(candidate)} {_score_words(score)}"
-        for candidate, score in zip(candidates, scores, strict=True)
+    best = best_of(
+        candidates,
+        lambda candidate: _cross_validated(problem, candidate, rows),
+        are_given=given is not None,
     )
-    how = f"best of {len(candidates)} by 3-fold cross-validation on {len(rows):,} rows ({told})"
-    return plain(candidates[best]), f"{named(candidates[best])}, {how}"
+    how = f"best of {len(candidates)} by 3-fold cross-validation on {len(rows):,} rows"
+    return plain(best.model), f"{named(best.model)}, {how} ({best.told})"
 
 
-def _require_task(problem: Problem, candidate: Any) -> None:
+def require_task(problem: Problem, candidate: Any) -> None:
+    """Refuse a regressor beside classifiers, and the other way round."""
     ours, other = ("regressor", "classifier")[:: 1 if problem.is_regression else -1]
     is_other = is_classifier(candidate) if problem.is_regression else is_regressor(candidate)
     if is_other:
         raise ValueError(f"ordinary: {named(candidate)} is a {other}, and the unlearner a {ours}")
 
 
-def _score_words(score: float | Exception) -> str:
-    # Of an error the kind alone: its text may quote somebody's row.
-    return f"failed: {type(score).__name__}" if isinstance(score, Exception) else f"{score:.4g}"
-
-
-def _cross_validated(problem: Problem, candidate: Any, rows: Rows) -> float | Exception:
-    """Return the mean score, or why there is none."""
-
+def _cross_validated(problem: Problem, candidate: Any, rows: Rows) -> float:
     def scorer(model: Any, X: Any, y: Any) -> float:
-        return problem.finite(problem.metric(y, model.predict(X)), len(y))
+        return problem.scored(y, model.predict(X))
 
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", ConvergenceWarning)
         warnings.simplefilter("ignore", UserWarning)
-        try:
-            return float(
-                np.mean(
-                    cross_val_score(
-                        candidate,
-                        rows.X,
-                        rows.y,
-                        groups=rows.ids,
-                        cv=_folds(problem, rows),
-                        scoring=scorer,
-                        error_score="raise",
-                    )
-                )
-            )
-        except Exception as error:  # noqa: BLE001  (whatever it is, that model is out)
-            return error
+        scores = cross_val_score(
+            candidate,
+            rows.X,
+            rows.y,
+            groups=rows.ids,
+            cv=_folds(problem, rows),
+            scoring=scorer,
+            error_score="raise",
+        )
+    return float(np.mean(scores))
 
 
 def _folds(problem: Problem, rows: Rows) -> Any:
@@ -206,20 +179,5 @@ def _folds(problem: Problem, rows: Rows) -> Any:
 
 
 def _usual(problem: Problem, seed: int) -> list[Any]:
-    X = problem.train.X
-    if len(np.shape(X)) != 2:
-        raise ValueError(
-            f"no ordinary model is known for rows of shape {np.shape(X)[1:]}; "
-            "give one with ordinary="
-        )
-    is_sparse = sparse.issparse(X)
-    scaler = StandardScaler(with_mean=not is_sparse)
-    if problem.is_regression:
-        usual = [make_pipeline(scaler, RidgeCV()), RandomForestRegressor(random_state=seed)]
-        boosted: Any = HistGradientBoostingRegressor(random_state=seed)
-    else:
-        linear = make_pipeline(scaler, LogisticRegression(max_iter=1000))
-        usual = [linear, RandomForestClassifier(random_state=seed)]
-        boosted = HistGradientBoostingClassifier(random_state=seed)
-    # Boosted trees take no sparse rows.
-    return usual if is_sparse else [*usual, boosted]
+    models = usual_models(problem.train.X, is_regression=problem.is_regression, seed=seed)
+    return [*models.values()]

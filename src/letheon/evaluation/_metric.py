@@ -10,11 +10,15 @@ from sklearn.metrics import mean_absolute_error, r2_score
 
 from letheon.evaluation._names import name_of
 
-__all__ = ["Judgement", "Metric", "accuracy"]
+__all__ = ["Judgement", "Metric", "MetricFailedError", "accuracy", "require_function"]
 
 Metric = Callable[[Any, Any], Any]
 # How scikit-learn ends the names of functions of which less is better.
 _LOWER_IS_BETTER = ("_loss", "_error", "_deviance")
+
+
+class MetricFailedError(ValueError):
+    """A metric raised an error: neither rows nor models are to blame."""
 
 
 def accuracy(y_true: Any, y_pred: Any) -> float:
@@ -48,8 +52,8 @@ def _short(name: str) -> str:
     return name.replace("_score", "").replace("_", " ")
 
 
-def _require_score(metric: Any) -> None:
-    """Refuse what is no function, and functions of which less is better."""
+def require_function(metric: Any) -> None:
+    """Refuse what is no function of true and predicted values."""
     is_scorer = hasattr(metric, "_score_func")  # of scikit-learn: it asks the model itself
     if not callable(metric) or isinstance(metric, type) or is_scorer:
         hint = f"{metric}_score" if hasattr(metrics, f"{metric}_score") else "f1_score"
@@ -57,6 +61,11 @@ def _require_score(metric: Any) -> None:
             f"metric must be a function of (y_true, y_pred), such as sklearn.metrics.{hint}; "
             f"got {metric!r}"
         )
+
+
+def _require_score(metric: Any) -> None:
+    """Refuse what is no function, and functions of which less is better."""
+    require_function(metric)
     function = metric
     while isinstance(function, partial):
         function = function.func

@@ -9,7 +9,9 @@ from sklearn.base import is_regressor
 
 from letheon.datasets import Dataset
 from letheon.datasets._rows import by_row, taken
-from letheon.evaluation._metric import Judgement, Metric
+from letheon.evaluation._metric import Judgement, Metric, MetricFailedError
+from letheon.exceptions import IdsTypeError
+from letheon.rows import as_ids
 
 __all__ = ["Metric", "Problem", "Rows"]
 
@@ -79,8 +81,7 @@ class Problem:
         if given is None:
             train, given = _split(train, _TEST_SHARE if test is None else test, seed)
             n_held_out = len(np.unique(given.ids))
-        if not is_regression and len(np.unique(train.y)) < 2:
-            raise ValueError(f"{name}: the training rows have one class; a classifier needs two")
+        _require_target(name, train.y, unlearner)
         # People may stand on both sides: they also leave the test rows when they are forgotten.
         return cls(
             name=name,
@@ -104,9 +105,19 @@ class Problem:
             )
         return number
 
+    def scored(self, y_true: Any, y_pred: Any) -> float:
+        """Return the metric of some predictions; raise where it has no value."""
+        try:
+            value = self.metric(y_true, y_pred)
+        except Exception as error:
+            raise MetricFailedError(
+                f"the metric {self.metric_name} fails on these labels and predictions: {error}"
+            ) from error
+        return self.finite(value, len(y_true))
+
     def score(self, model: Any, rows: Rows) -> float:
         """Return the metric of a model on some rows."""
-        return self.finite(self.metric(rows.y, model.predict(rows.X)), len(rows))
+        return self.scored(rows.y, model.predict(rows.X))
 
     def score_on_forgotten(self, model: Any, rows: Rows) -> float:
         """Return the metric of a model on rows of people who left."""
@@ -133,10 +144,46 @@ def _rows(what: str, X: Any, y: Any, ids: Any = None) -> Rows:
     labels = _column(what, y)
     if X.shape[0] != len(labels):
         raise ValueError(f"{what} has {X.shape[0]} rows in X and {len(labels)} labels")
-    owners = np.arange(len(labels)) if ids is None else np.asarray(ids)
+    owners = np.arange(len(labels)) if ids is None else _owners(what, ids)
     if len(owners) != len(labels):
         raise ValueError(f"{what} has {len(owners)} ids for {len(labels)} rows")
     return Rows(X, labels, owners)
+
+
+def _owners(what: str, ids: Any) -> NDArray[Any]:
+    owners = np.asarray(ids)
+    missing = [n for n, who in enumerate(owners.tolist()) if _is_missing(who)]
+    if missing:
+        raise IdsTypeError(
+            f"{what}: ids has {len(missing):,} missing value(s), in row {missing[0]} first; every "
+            "row needs an owner"
+        )
+    as_ids(owners)  # refuses other kinds than int and str
+    return owners
+
+
+def _is_missing(value: Any) -> bool:
+    is_nan = isinstance(value, float) and np.isnan(value)
+    # pandas has missing values of its own, and need not be here.
+    return value is None or is_nan or type(value).__name__ in ("NAType", "NaTType")
+
+
+def _require_target(what: str, y: NDArray[Any], unlearner: Any) -> None:
+    """Refuse labels where numbers are predicted, and a single class."""
+    if not is_regressor(unlearner):
+        classes = np.unique(y)
+        if len(classes) < 2:
+            raise ValueError(
+                f"{what}: the training rows have one class, {classes.tolist()[0]!r}; a classifier "
+                "needs two"
+            )
+        return
+    words = [value for value in y.tolist() if isinstance(value, str)]
+    if words:
+        raise ValueError(
+            f"{what}: {type(unlearner).__name__} predicts numbers, and y has labels ("
+            f"{', '.join(map(repr, sorted(set(words))[:2]))})"
+        )
 
 
 def _column(what: str, y: Any) -> NDArray[Any]:

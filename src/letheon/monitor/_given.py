@@ -11,6 +11,7 @@ from sklearn.exceptions import NotFittedError
 from sklearn.utils.validation import check_is_fitted
 
 from letheon.base import ForgetMixin, require_known
+from letheon.evaluation import require_function
 from letheon.exceptions import CannotForgetError, GuaranteeWarning, IdsTypeError, warn_caller
 from letheon.monitor._calibrate import Calibration, measured
 from letheon.monitor._decide import guarantee_of
@@ -23,6 +24,7 @@ __all__ = [
     "in_training",
     "new_folder",
     "proof_gap",
+    "require_metric",
     "require_model",
     "same_people",
     "test_rows",
@@ -43,6 +45,15 @@ def require_model(model: Any) -> None:
         raise NotFittedError(
             f"this {type(model).__name__} is not fitted; a monitor watches a trained model"
         ) from None
+
+
+def require_metric(metric: Any) -> None:
+    """Raise unless this is a function of true and predicted values, or nothing.
+
+    Of a loss the change counts as well, so it is welcome.
+    """
+    if metric is not None:
+        require_function(metric)
 
 
 def training_rows(model: Any, given: tuple[Any, ...] | None) -> Rows | None:

@@ -30,6 +30,7 @@ from letheon.monitor._given import (
     in_training,
     new_folder,
     proof_gap,
+    require_metric,
     require_model,
     test_rows,
     training_rows,
@@ -185,6 +186,7 @@ class Monitor:
         if on_breach not in ("retrain", "advise"):
             raise ValueError(f"on_breach={on_breach!r} is neither 'retrain' nor 'advise'")
         require_model(model)
+        require_metric(metric)
         self.model = model
         self.tolerances = Tolerances() if tolerances is None else tolerances
         if not isinstance(self.tolerances, Tolerances):
@@ -312,6 +314,7 @@ class Monitor:
         A cost function in ``Calibration.requests`` is not saved either; rehearsals after later
         retrains then do without it.
         """
+        require_metric(metric)
         place = Folder(folder)
         parts, record = place.read()
         model = state.decode(parts["model"], trusted=trusted)

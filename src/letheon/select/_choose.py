@@ -206,7 +206,7 @@ def _chosen(
         requests=requests,
         size=Size(n_people, min(together)),
         folds=folds,
-        rival=yardstick(ordinary, need.family, task, folds, random_state),
+        rival=yardstick(ordinary, need.family, problem, folds, random_state),
         people_per_call=max(together),
         random_state=random_state,
         **rest,

@@ -1,20 +1,12 @@
 """The ordinary model that candidates are held against, and folds by person."""
 
 import warnings
-from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 from sklearn.base import clone
-from sklearn.ensemble import (
-    HistGradientBoostingClassifier,
-    HistGradientBoostingRegressor,
-    RandomForestClassifier,
-    RandomForestRegressor,
-)
 from sklearn.exceptions import ConvergenceWarning
-from sklearn.linear_model import LogisticRegression, RidgeCV
 from sklearn.model_selection import (
     GroupKFold,
     KFold,
@@ -23,11 +15,9 @@ from sklearn.model_selection import (
     cross_val_score,
 )
 from sklearn.neural_network import MLPClassifier, MLPRegressor
-from sklearn.pipeline import make_pipeline
-from sklearn.preprocessing import StandardScaler
 
-from letheon.evaluation import Problem
-from letheon.guarantee import Family, Task
+from letheon.evaluation import Problem, best_of, named, prepared, require_task, usual_models
+from letheon.guarantee import Family
 
 __all__ = ["CrossValidation", "Yardstick", "yardstick"]
 
@@ -44,7 +34,7 @@ class CrossValidation:
     """The same folds for everybody; all rows of a person are in one of them."""
 
     def __init__(self, problem: Problem, *, cv: int, seed: int) -> None:
-        self._rows, self._metric = problem.train, problem.metric
+        self._rows, self._problem = problem.train, problem
         people, groups = np.unique(self._rows.ids, return_inverse=True)
         grouped = len(people) < len(groups)
         splitter = _SPLITTERS[grouped, _is_stratified(problem, cv)]
@@ -68,7 +58,7 @@ class CrossValidation:
         return float(scores.mean())
 
     def _scorer(self, model: Any, X: Any, y: Any) -> float:
-        return float(self._metric(y, model.predict(X)))
+        return self._problem.scored(y, model.predict(X))
 
 
 def _is_stratified(problem: Problem, cv: int) -> bool:
@@ -87,43 +77,24 @@ class Yardstick(NamedTuple):
     how: str
 
 
-def _linear(task: Task, _: int) -> Any:
-    model = RidgeCV() if task == "regression" else LogisticRegression(max_iter=1000)
-    return make_pipeline(StandardScaler(), model)
-
-
-def _forest(task: Task, seed: int) -> Any:
-    kind = RandomForestRegressor if task == "regression" else RandomForestClassifier
-    return kind(random_state=seed)
-
-
-def _boosted(task: Task, seed: int) -> Any:
-    regression = task == "regression"
-    kind = HistGradientBoostingRegressor if regression else HistGradientBoostingClassifier
-    return kind(random_state=seed)
-
-
-def _net(task: Task, seed: int) -> Any:
-    kind = MLPRegressor if task == "regression" else MLPClassifier
-    return make_pipeline(StandardScaler(), kind(random_state=seed))
-
-
-_USUAL: dict[Family, tuple[Callable[[Task, int], Any], ...]] = {
-    "linear": (_linear,),
-    "forest": (_forest,),
-    "net": (_net,),
-    "any": (_linear, _forest, _boosted),
-}
+def _usual(problem: Problem, family: Family, seed: int) -> list[Any]:
+    X = problem.train.X
+    if family == "net":
+        net = MLPRegressor if problem.is_regression else MLPClassifier
+        return [prepared(X, net(random_state=seed), scaled=True)]
+    models = usual_models(X, is_regression=problem.is_regression, seed=seed)
+    return [*models.values()] if family == "any" else [models[family]]
 
 
 def yardstick(
-    given: Any, family: Family, task: Task, folds: CrossValidation, seed: int
+    given: Any, family: Family, problem: Problem, folds: CrossValidation, seed: int
 ) -> Yardstick:
     """Return the given model, or the best of the usual ones of a family by cross-validation."""
-    models = [given] if given is not None else [make(task, seed) for make in _USUAL[family]]
-    scores = [folds.score(model, with_ids=False) for model in models]
-    best = int(np.argmax(scores))
-    names = [type(m[-1] if hasattr(m, "steps") else m).__name__ for m in models]
-    told = ", ".join(f"{name} {score:.4g}" for name, score in zip(names, scores, strict=True))
-    how = "as given" if given is not None else f"best by cross-validation of: {told}"
-    return Yardstick(models[best], names[best], scores[best], how)
+    models = _usual(problem, family, seed) if given is None else [given]
+    for model in models:
+        require_task(problem, model)
+    best = best_of(
+        models, lambda model: folds.score(model, with_ids=False), are_given=given is not None
+    )
+    how = "as given" if given is not None else f"best by cross-validation of: {best.told}"
+    return Yardstick(best.model, named(best.model), best.score, how)
