@@ -29,6 +29,14 @@ def draw(totals: Mapping[tuple[str, str], Total], file: Path) -> None:
     right.set(title="Retrains", ylabel="per 100 requests")
     for ax in (left, right):
         ax.set_xticks(range(len(KINDS)), KINDS)
-        ax.legend(frameon=False)
         ax.grid(axis="y", alpha=0.3)
+    handles, labels = left.get_legend_handles_labels()
+    oracle = right.get_legend_handles_labels()
+    figure.legend(
+        [*handles, oracle[0][-1]],
+        [*labels, oracle[1][-1]],
+        loc="outside lower center",
+        ncols=5,
+        frameon=False,
+    )
     figure.savefig(file, dpi=110)

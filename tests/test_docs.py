@@ -186,6 +186,12 @@ def test_tables_of_methods_are_up_to_date() -> None:
     assert made["summary"]() in read("README.md")
 
 
+def test_the_short_table_is_that_of_the_benchmark() -> None:
+    made = runpy.run_path(str(ROOT / "docs" / "make_bench.py"))
+    assert made["part"]() in read("README.md"), "run python docs/make_bench.py"
+    assert read("README.md") == made["readme"](read("README.md"))
+
+
 def test_figures_are_those_of_the_benchmark() -> None:
     made = runpy.run_path(str(ROOT / "docs" / "make_figures.py"))
     for name, page in (("forest", made["page"]), ("convex", made["convex_page"])):
