@@ -20,13 +20,13 @@ def part() -> str:
         raise SystemExit("benchmarks/results/survey.md has no section 'In short'")
     options = json.loads((RESULTS / "survey.json").read_text(encoding="utf-8"))["options"]
     return (
-        "All seven methods on seven of the survey's data sets, measured in one way, with the published "
-        "numbers beside (`letheon bench`):\n\n"
+        "All seven methods on seven of the survey's data sets, measured in one way, with the "
+        "published numbers beside (`letheon bench`):\n\n"
         "![speed-up of every method](benchmarks/results/survey.png)\n\n"
         f"{found[1].strip()}\n\n"
         f"At most {options['rows']:,} training rows ({options['net_rows']:,} for nets, on a GPU), "
-        f"{options['seeds']} seeds; larger tables favour removal. Every data set, 1 person to 10 % of "
-        "all, storage and attacks: [results](benchmarks/results/survey.md).\n"
+        f"{options['seeds']} seeds; larger tables favour removal. Every data set, 1 person to 10 % "
+        "of all, storage and attacks: [results](benchmarks/results/survey.md).\n"
     )
 
 

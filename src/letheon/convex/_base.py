@@ -225,8 +225,8 @@ class ConvexBase(InPlaceMixin, ForgetMixin, BaseEstimator):
     def exact_residual(self) -> float:
         """Return the norm of the gradient at the published parameters, on the rows held.
 
-        The gradient is that of the sum of losses with its regulariser; one pass over the rows. Noise
-        that was added to the parameters shows in it, as it would after a retrain.
+        The gradient is that of the sum of losses with its regulariser; one pass over the rows.
+        Noise that was added to the parameters shows in it, as it would after a retrain.
         """
         require_fitted(self)
         with exclusive(self), one_thread():

@@ -55,7 +55,8 @@ def gradient_residual_of(model: Any) -> Measure | None:
     ----------
     model : estimator
         A model with `exact_residual` (one pass over the rows it holds) and `n_rows_`, as the
-        influence models of `letheon.convex` have while they hold their rows.
+        linear models of `letheon.convex` have while they hold their rows. Noise that is added to
+        the parameters (Fisher, Descent-to-Delete) shows in it, after a retrain too.
 
     Returns
     -------
