@@ -8,6 +8,7 @@ import subprocess
 import sys
 from collections.abc import Callable
 from importlib.util import find_spec
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -15,9 +16,24 @@ from rich.console import Console
 from typer.testing import CliRunner
 
 import letheon
-from letheon import DaREForestClassifier, InfluenceClassifier, SISAClassifier, persist
-from letheon.cli import _demo, _scene, app
+from letheon import (
+    DaREForestClassifier,
+    InfluenceClassifier,
+    NaiveUnlearner,
+    SISAClassifier,
+    persist,
+)
+from letheon.cli import _demo, _judging, _scene, app
 from letheon.exceptions import UnknownIdError
+from letheon.measures.attacks import RMIA
+
+JUDGING = (
+    _judging.choose_method,
+    _judging.measure,
+    _judging.attack,
+    _judging.watch,
+    _judging.report,
+)
 
 
 def make_small(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -116,11 +132,36 @@ def test_a_model_that_cheats_fails_the_demo(
     cheater = type("SISAClassifier", (SISAClassifier,), {"__init__": SISAClassifier.__init__})
     cheater.forget = cheat  # type: ignore[attr-defined]
     monkeypatch.setattr(_scene, "SISAClassifier", cheater)
-    others = (_demo.keep, _demo.deepen)
+    others = (_demo.keep, _demo.deepen, *JUDGING)
     monkeypatch.setattr(_demo, "ACTS", [act for act in _demo.ACTS if act.play not in others])
     fine, said = play_small(monkeypatch)
     assert not fine
     assert caught in said.partition("NOT TRUE")[2]
+
+
+def test_judging_ends_with_a_report(output: str) -> None:
+    """A method is chosen, liars are found and a retrain is not, the monitor retrains."""
+    words = " ".join(output.split())
+    assert "faster than retraining" in words
+    assert words.count(": found") == 2
+    assert words.count(": not found") == 1
+    assert "equal to a fresh fit, byte for byte" in words
+    assert re.search(r"request \d+: .*: retrained \(", words)
+    found = re.search(r"browser:(/\S+?report\.html)", words.replace(" ", ""))
+    assert found is not None
+    assert "The four properties" in Path(found[1]).read_text(encoding="utf-8")
+
+
+def test_an_attacker_who_finds_nobody_fails_the_demo(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Blind(RMIA):
+        def run(self, unlearner: Any, *args: Any, **kwargs: Any) -> Any:
+            honest = NaiveUnlearner(unlearner.estimator)
+            return super().run(honest, *args, **kwargs)
+
+    monkeypatch.setattr(_judging, "RMIA", Blind)
+    fine, said = play_alone(_judging.attack, monkeypatch)
+    assert not fine
+    assert "is found" in said.partition("NOT TRUE")[2]
 
 
 def play_alone(act: Callable[..., None], monkeypatch: pytest.MonkeyPatch) -> tuple[bool, str]:
