@@ -8,7 +8,6 @@ elsewhere (``letheon bench --only deep --device cuda``) may be put there too.
 """
 
 import sys
-import time
 from pathlib import Path
 from typing import Any
 
@@ -50,9 +49,9 @@ def main(
     if not there and not quick:
         print("no files in LETHEON_DATA: data that ship with scikit-learn are used")
         name = "survey_quick"
-    begin = time.perf_counter()
     records = run(options, ROOT / "build" / name, resume=resume, jobs=jobs, progress=say)
-    seconds = time.perf_counter() - begin
+    # Of all experiments together, those of earlier runs and other machines too.
+    seconds = sum(record["seconds"] for record in records)
     write_results(records, options, RESULTS / name, seconds=seconds, picture=True)
     print("", *brief_table(records).lines(), sep="\n")
     failed = sum(record["error"] is not None for record in records)
