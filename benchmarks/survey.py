@@ -52,7 +52,7 @@ def main(
     records = run(options, ROOT / "build" / name, resume=resume, jobs=jobs, progress=say)
     # Of all experiments together, those of earlier runs and other machines too.
     seconds = sum(record["seconds"] for record in records)
-    write_results(records, options, RESULTS / name, seconds=seconds, picture=True)
+    write_results(records, options, RESULTS / name, picture=True)
     print("", *brief_table(records).lines(), sep="\n")
     failed = sum(record["error"] is not None for record in records)
     print(f"\n{len(records)} experiments, {failed} failed; {seconds:.0f} s")
