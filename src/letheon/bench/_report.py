@@ -88,7 +88,7 @@ def write_results(
         written[2],
         {
             "title": _TITLE,
-            "summary": _summary(records),
+            "summary": _summary(records, options),
             "table": main,
             "figures": drawn,
             "tables": others,
@@ -110,10 +110,24 @@ def _markdown(
     return lines
 
 
-def _summary(records: Sequence[Record]) -> list[str]:
+def _summary(records: Sequence[Record], options: Options) -> list[str]:
+    """Return what a reader has to know before the first table."""
     failed = sum(record["error"] is not None for record in records)
     said = f"{len(records):,} cells, {failed:,} of them failed." if failed else ""
-    return [said or f"{len(records):,} cells, none failed."]
+    size = (
+        "Small models on few rows: a look at the tool, no results."
+        if options.small
+        else (
+            f"At most {options.rows:,} training rows, {options.net_rows:,} for nets; larger tables "
+            "favour removal over retraining."
+        )
+    )
+    return [
+        said or f"{len(records):,} cells, none failed.",
+        size,
+        "Published numbers are of other data, machines and experiments. They stand beside ours for "
+        "orientation, and the survey itself warns against comparing them.",
+    ]
 
 
 def _settings(records: Sequence[Record], options: Options, seconds: float | None) -> dict[str, Any]:
