@@ -122,12 +122,11 @@ def _summary(records: Sequence[Record], options: Options) -> list[str]:
             "favour removal over retraining."
         )
     )
-    return [
-        said or f"{len(records):,} cells, none failed.",
-        size,
+    published = (
         "Published numbers are of other data, machines and experiments. They stand beside ours for "
-        "orientation, and the survey itself warns against comparing them.",
-    ]
+        "orientation, and the survey itself warns against comparing them."
+    )
+    return [said or f"{len(records):,} cells, none failed.", size, published]
 
 
 def _settings(records: Sequence[Record], options: Options, seconds: float | None) -> dict[str, Any]:
