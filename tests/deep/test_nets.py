@@ -299,7 +299,8 @@ def test_resnet_18_is_the_plain_net(conv: str, shape: tuple[int, ...]) -> None:
 def test_many_nets_at_once_are_each_alone(factory: Any) -> None:
     template = Template(factory, (2, 8, 9), 3, seed=1)
     flat = torch.stack([template.initial(lane) for lane in range(3)]).requires_grad_()
-    x = 50 * torch.randn(3, 4, 2, 8, 9)
+    # Always the same pixels: at a kink of a ReLU two ways to add up differ in the gradient.
+    x = 50 * torch.randn(3, 4, 2, 8, 9, generator=torch.Generator().manual_seed(0))
 
     def answers(logits: Tensor) -> tuple[Tensor, Tensor]:
         return logits.detach(), torch.autograd.grad(logits.sin().sum(), flat)[0]

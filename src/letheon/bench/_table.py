@@ -73,8 +73,9 @@ def spread_of(values: Iterable[float], *, geometric: bool = True) -> Spread:
 
     Examples
     --------
-    >>> spread_of([1.0, 100.0])
-    Spread(low=1.0, mean=10.0, high=100.0)
+    >>> found = spread_of([1.0, 100.0])
+    >>> found.low, round(found.mean, 6), found.high
+    (1.0, 10.0, 100.0)
     >>> spread_of([0.0, 3.0], geometric=False).mean
     1.5
     """
