@@ -33,6 +33,7 @@ if TYPE_CHECKING:
     from letheon.evaluation import Evaluation, evaluate
     from letheon.forest import DaREForestClassifier, DaREForestRegressor
     from letheon.guarantee import Guarantee, MethodFacts
+    from letheon.ledger import Ledger
     from letheon.measures import Measure
     from letheon.monitor import Monitor
     from letheon.naive import NaiveUnlearner
@@ -59,6 +60,7 @@ __all__ = [
     "Guarantee",
     "InfluenceClassifier",
     "InfluenceRegressor",
+    "Ledger",
     "Measure",
     "MethodFacts",
     "Monitor",
@@ -92,6 +94,7 @@ _EXPORTS = {
     "Guarantee": "letheon.guarantee",
     "InfluenceClassifier": "letheon.convex",
     "InfluenceRegressor": "letheon.convex",
+    "Ledger": "letheon.ledger",
     "Measure": "letheon.measures",
     "MethodFacts": "letheon.guarantee",
     "Monitor": "letheon.monitor",
@@ -109,6 +112,7 @@ _EXPORTS = {
 # Modules that are reachable as attributes without an import of their own.
 _MODULES = frozenset(
     {
+        "audit",
         "base",
         "bench",
         "checks",
@@ -120,6 +124,7 @@ _MODULES = frozenset(
         "exceptions",
         "forest",
         "guarantee",
+        "ledger",
         "measures",
         "monitor",
         "naive",
@@ -132,11 +137,18 @@ _MODULES = frozenset(
         "select",
         "sharded",
         "state",
+        "verifier",
     }
 )
 
 # Third-party packages that come with an extra only.
-_EXTRAS = {"torch": "letheon[torch]"}
+_EXTRAS = {
+    "alembic": "letheon[ledger]",
+    "cryptography": "letheon[ledger]",
+    "psycopg": "letheon[ledger]",
+    "sqlalchemy": "letheon[ledger]",
+    "torch": "letheon[torch]",
+}
 
 
 def _import(module: str) -> Any:

@@ -417,7 +417,7 @@ class ForgetPipeline(ForgetMixin, MetaEstimatorMixin, BaseEstimator):
         if rows is None:
             self.fitted_.model._require_same_parameters()
             return _Plan(None, self.fitted_.model._prepare(removal))
-        steps = [(name, _unfitted(step)) for name, step in self.fitted_.steps]
+        steps = [(name, unfitted_twin(step)) for name, step in self.fitted_.steps]
         with retraining():
             return _Plan(self._fit_steps(steps, rows.without(removal.where), self.config_), None)
 
@@ -464,11 +464,11 @@ def _seeded(step: Any) -> Any:
     return fresh.set_params(**unset)
 
 
-def _unfitted(step: Any) -> Any:
+def unfitted_twin(step: Any) -> Any:
     """Return an unfitted clone that will draw the seeds the fitted step has."""
     fresh = _clone(step)
     if isinstance(step, ForgetPipeline):
-        return fresh.set_params(steps=[(name, _unfitted(part)) for name, part in step.steps_])
+        return fresh.set_params(steps=[(name, unfitted_twin(part)) for name, part in step.steps_])
     if isinstance(step, ForgetMixin) and "random_state" in fresh.get_params(deep=False):
         fresh.set_params(random_state=step.seed_)  # type: ignore[attr-defined]
     return fresh

@@ -16,12 +16,27 @@
     │   ├── CannotForgetError (TypeError)    this object has no way to forget
     │   ├── BudgetSpentError  (ValueError)   the certificate covers no further removal
     │   └── ChangedParametersError (ValueError)  set_params after fit; fit again
-    └── StateError
-        ├── UnsupportedStateError (TypeError)   a value with no canonical bytes
-        ├── CorruptFileError      (ValueError)  truncated or altered
-        ├── NewerFormatError      (ValueError)  written by a later letheon
-        ├── UntrustedClassError   (ValueError)  names a class that nobody allowed
-        └── CheckpointError       (OSError)     a checkpoint cannot be written
+    ├── StateError
+    │   ├── UnsupportedStateError (TypeError)   a value with no canonical bytes
+    │   ├── CorruptFileError      (ValueError)  truncated or altered
+    │   ├── NewerFormatError      (ValueError)  written by a later letheon
+    │   ├── UntrustedClassError   (ValueError)  names a class that nobody allowed
+    │   └── CheckpointError       (OSError)     a checkpoint cannot be written
+    └── LedgerError
+        ├── LedgerMissingError  (FileNotFoundError)  no ledger in that folder
+        ├── NewerLedgerError    (ValueError)    a later letheon wrote this ledger
+        ├── LedgerBusyError     (RuntimeError)  another process holds it
+        ├── UnknownModelError   (LookupError)   no model of that name here
+        ├── UnknownRequestError (LookupError)   no request of that id here
+        ├── RequestStateError   (ValueError)    a request cannot go there from its state
+        ├── IdempotencyError    (ValueError)    the key was used for another request
+        ├── BlockedIdsError     (ValueError)    rows of people who asked to be erased
+        ├── ClockError          (ValueError)    the clock went back
+        ├── KeyFileError        (OSError)       a key is missing, damaged or open to others
+        ├── StaleWorkerError    (RuntimeError)  another worker took over; nothing was published
+        ├── SignerRefusedError  (ValueError)    a claim stronger than the method permits
+        ├── CertificateError    (ValueError)    a certificate, proof or bundle does not hold
+        └── ResidueError        (RuntimeError)  a store still holds what was to be erased
 
     LetheonWarning (UserWarning)
     ├── ShardingWarning       more shards than people, and the like
@@ -42,11 +57,14 @@ if TYPE_CHECKING:
 
 __all__ = [
     "AssumptionError",
+    "BlockedIdsError",
     "BudgetSpentError",
     "CannotForgetError",
+    "CertificateError",
     "ChangedParametersError",
     "CheckpointError",
     "CheckpointWarning",
+    "ClockError",
     "CorruptFileError",
     "DatasetFormatError",
     "DatasetMissingError",
@@ -54,18 +72,30 @@ __all__ = [
     "EnvironmentWarning",
     "ForgetError",
     "GuaranteeWarning",
+    "IdempotencyError",
     "IdsLengthError",
     "IdsTypeError",
+    "KeyFileError",
+    "LedgerBusyError",
+    "LedgerError",
+    "LedgerMissingError",
     "LetheonError",
     "LetheonWarning",
     "NewerFormatError",
+    "NewerLedgerError",
     "NoCandidateError",
     "NotFittedError",
     "PrecisionWarning",
+    "RequestStateError",
+    "ResidueError",
     "ShardingWarning",
+    "SignerRefusedError",
+    "StaleWorkerError",
     "StateError",
     "TrainingError",
     "UnknownIdError",
+    "UnknownModelError",
+    "UnknownRequestError",
     "UnsupportedStateError",
     "UntrustedClassError",
 ]
@@ -151,6 +181,66 @@ class UntrustedClassError(StateError, ValueError):
 
 class CheckpointError(StateError, OSError):
     """A checkpoint cannot be written where the caller wants it."""
+
+
+class LedgerError(LetheonError):
+    """Something about an erasure ledger; nothing was recorded unless the text says so."""
+
+
+class LedgerMissingError(LedgerError, FileNotFoundError):
+    """There is no ledger in that folder, or a file of it is gone."""
+
+
+class NewerLedgerError(LedgerError, ValueError):
+    """The ledger was written by a later letheon; nothing was changed."""
+
+
+class LedgerBusyError(LedgerError, RuntimeError):
+    """Another process is at work on the same thing; try again."""
+
+
+class UnknownModelError(LedgerError, LookupError):
+    """No model of that name is registered for that tenant."""
+
+
+class UnknownRequestError(LedgerError, LookupError):
+    """No request of that id is known to that tenant."""
+
+
+class RequestStateError(LedgerError, ValueError):
+    """A request cannot go to that state from the one it is in."""
+
+
+class IdempotencyError(LedgerError, ValueError):
+    """The idempotency key was used before, for a request with another content."""
+
+
+class BlockedIdsError(LedgerError, ValueError):
+    """Rows of people who asked to be erased are not trained on again."""
+
+
+class ClockError(LedgerError, ValueError):
+    """The clock is behind what the ledger has recorded; due dates would be wrong."""
+
+
+class KeyFileError(LedgerError, OSError):
+    """A key file is missing, damaged, or readable by others."""
+
+
+class StaleWorkerError(LedgerError, RuntimeError):
+    """Another worker took over; what this one computed was not published."""
+
+
+class SignerRefusedError(LedgerError, ValueError):
+    """The signer refused: a claim is stronger than permitted, or a file was altered."""
+
+
+class CertificateError(LedgerError, ValueError):
+    """A certificate, a proof or a bundle does not hold; the text says where."""
+
+
+class ResidueError(LedgerError, RuntimeError):
+    """A registered store still holds something of erased people."""
 
 
 class LetheonWarning(UserWarning):

@@ -2,19 +2,17 @@
 
 import math
 import os
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Self
+from typing import TYPE_CHECKING, Any, Literal, Self
 
 import numpy as np
 from numpy.typing import NDArray
 
 from letheon import state
-from letheon.exceptions import (
-    CheckpointError,
-    CheckpointWarning,
-    warn_caller,
-)
+from letheon.exceptions import CheckpointError
+from letheon.monitor._adopt import adopt
+from letheon.monitor._asked import NOTHING, Asked, finished
 from letheon.monitor._calibrate import (
     Calibration,
     Stage,
@@ -41,7 +39,7 @@ from letheon.monitor._limits import Limit, Tally, scores_of
 from letheon.monitor._panel import Panel, in_memory, positions_of, train
 from letheon.monitor._reading import History, Reading, Tolerances
 from letheon.monitor._saved import record_of, restore
-from letheon.monitor._store import Folder
+from letheon.monitor._store import Folder, destroyed, warn_about
 from letheon.monitor._stretch import Stretch
 from letheon.rows import Ids, Rows, as_ids
 from letheon.seeds import library_seed, seed_from
@@ -54,14 +52,6 @@ __all__ = ["Monitor"]
 _RECENT = 5
 
 
-class _Nothing(NamedTuple):
-    """Receipt of a request that the model was not asked."""
-
-    n_rows: int = 0
-    seconds: float = 0.0
-
-
-_NOTHING = _Nothing()
 _USUAL = Calibration()
 _REFRESH = "monitor-refresh"
 
@@ -127,6 +117,8 @@ class Monitor:
         Retrains so far, those by hand included.
     limits : dict of str to Limit
         How "effectiveness" and "certifiability" are estimated.
+    receipt : Receipt or None
+        What the model's own `forget` said last; it is not saved.
     tolerances, calibration, on_breach
         As given.
 
@@ -166,6 +158,7 @@ class Monitor:
     model: Any
     history: History
     limits: dict[str, Limit]
+    receipt: Any = None
 
     def __init__(
         self,
@@ -236,7 +229,8 @@ class Monitor:
         panel = self._panel.without(people)
         leaving = in_training(people, self._panel, self._rows, self.model)
         wrongness = self._wrongness(leaving)
-        receipt = self.model.forget(leaving.to_array()) if len(leaving) else _NOTHING
+        receipt = self.model.forget(leaving.to_array()) if len(leaving) else NOTHING
+        self.receipt = receipt if len(leaving) else None
         self._panel = panel
         self._stretch.n_people += len(leaving)
         self._stretch.tally.add(wrongness)
@@ -258,6 +252,35 @@ class Monitor:
         """
         self._retrain_and_note()
         return self.history[-1] if len(self.history) else None
+
+    def adopt(self, model: Any, ids: Any = (), *, seconds: float | None = None) -> Reading | None:
+        """Go on with a model that somebody else trained afresh on the remaining rows.
+
+        The same as `retrain`, but the training was done already. Files that the old model keeps on
+        a disk are left to its owner.
+
+        Parameters
+        ----------
+        model : fitted estimator with `forget`
+            Trained on the rows held here, less those of `ids`.
+        ids : sequence of int or of str, optional
+            People who leave with this retrain and were not forgotten before. They leave the
+            training and test rows here too, and no truth is measured: the old model holds them.
+        seconds : float, optional
+            How long the training took. None: as the last one, by the ratio of rows.
+
+        Returns
+        -------
+        Reading or None
+            Of the people who left with it; without `ids` the last one, or None before any request.
+
+        Raises
+        ------
+        UnknownIdError, ValueError
+            Nobody knows one of the people, or the model does not hold those who are left. Nothing
+            was changed.
+        """
+        return adopt(self, model, ids, seconds)
 
     def predict(self, X: Any) -> Any:
         """Predict with the model as it is now."""
@@ -288,7 +311,7 @@ class Monitor:
             raise ValueError("this monitor has no folder; give one: save(folder)")
         self._commit()
         if old is not None and old is not self._folder:
-            _warn_about(old.destroy())
+            warn_about(old.destroy())
 
     @classmethod
     def load(
@@ -401,7 +424,7 @@ class Monitor:
     def _take_reading(self, n_people: int, receipt: Any) -> None:
         """Add the reading of a request that was just answered; if that fails, a retrain is due."""
         try:
-            reading = self._look(n_people, receipt)
+            reading = self._look(n_people, finished(self.model, receipt))
         except BaseException as error:
             blank = self._reading(n_people, receipt, (math.nan, math.nan))
             reasons = (f"the model could not be judged: {error!r}",)
@@ -411,7 +434,7 @@ class Monitor:
             raise
         self.history = self.history.with_(reading)
 
-    def _look(self, n_people: int, receipt: Any) -> Reading:
+    def _look(self, n_people: int, receipt: Asked) -> Reading:
         """Return the reading of a request that was just answered."""
         now, then, movement = self._panel.look(self.model)
         names, tally = self.tolerances.watched(), self._stretch.tally
@@ -502,7 +525,7 @@ class Monitor:
             self._refresh(n_people)
         finally:
             self._commit()
-            _warn_about(_destroyed(old))
+            warn_about(destroyed(old))
 
     def _retrain(self) -> tuple[dict[str, float], float]:
         """Replace the model by a retrained one; return the truth about the old one."""
@@ -558,16 +581,4 @@ class Monitor:
             raise
         except OSError as error:
             raise CheckpointError(f"cannot write to {self._folder.path}: {error}") from error
-        _warn_about(resisting)
-
-
-def _warn_about(resisting: Iterable[str]) -> None:
-    """Warn of files that could not be destroyed."""
-    for file in resisting:
-        warn_caller(f"{file}: could not be destroyed; it saw people who left", CheckpointWarning)
-
-
-def _destroyed(model: Any) -> list[str]:
-    """Destroy what a model that was replaced keeps on a disk; return warnings."""
-    destroy = getattr(model, "_destroy_files", None)
-    return [] if destroy is None else list(destroy())
+        warn_about(resisting)

@@ -36,7 +36,7 @@ def record_of(monitor: Any) -> dict[str, Any]:
 
 def restore(
     monitor: Any,
-    place: Folder,
+    place: Folder | None,
     model: Any,
     rows: dict[str, Rows | None],
     record: dict[str, Any],

@@ -11,15 +11,21 @@ import fcntl
 import hashlib
 import json
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from letheon.exceptions import CheckpointError, CorruptFileError, NewerFormatError
+from letheon.exceptions import (
+    CheckpointError,
+    CheckpointWarning,
+    CorruptFileError,
+    NewerFormatError,
+    warn_caller,
+)
 from letheon.state import Checkpoint, DirectoryStore
 from letheon.state._atomic import write_atomically
 
-__all__ = ["Folder"]
+__all__ = ["Folder", "destroyed", "warn_about"]
 
 FORMAT = 1
 MANIFEST = "monitor.json"
@@ -153,3 +159,15 @@ def _makes_sense(content: dict[str, Any]) -> bool:
         return type(content["generation"]) is int and isinstance(content["record"], dict)
     except (ValueError, KeyError, TypeError, AttributeError):
         return False
+
+
+def warn_about(resisting: Iterable[str]) -> None:
+    """Warn of files that could not be destroyed."""
+    for file in resisting:
+        warn_caller(f"{file}: could not be destroyed; it saw people who left", CheckpointWarning)
+
+
+def destroyed(model: Any) -> list[str]:
+    """Destroy what a model that was replaced keeps on a disk; return warnings."""
+    destroy = getattr(model, "_destroy_files", None)
+    return [] if destroy is None else list(destroy())

@@ -1,0 +1,148 @@
+"""The ledger: requests acknowledged in a second, batches from request to purge, proofs, sizes.
+
+Run ``python benchmarks/ledger.py`` (about five minutes on two cores) or, for a first look,
+``python benchmarks/ledger.py --quick`` (under a minute). Results go to ``benchmarks/results``.
+Files are written to the disk that holds the temporary folder: what counts is that disk.
+"""
+
+import shutil
+import sys
+import tempfile
+from pathlib import Path
+
+import typer
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # run as a script, not a module
+
+from benchmarks._ledger_batches import batch_row
+from benchmarks._ledger_submit import figures, postgres_rate, sqlite_rates
+from benchmarks._ledger_trees import log_table, slot_table
+from benchmarks._report import Report, Table, Verdict
+from tests.postgres import MISSING, Server, find_binaries
+
+RESULTS = Path(__file__).resolve().parent / "results"
+SECTIONS = ("sqlite", "postgresql", "batches", "trees")
+DISK_SHARE = 0.7
+POSTGRES_RATE = 300
+N_CLIENTS = 20
+
+
+def sqlite_section(report: Report, folder: Path, n: int) -> None:
+    """Submissions on SQLite against bare commits on the same disk, in both journal modes."""
+    rows, verdicts = [], []
+    for journal in ("wal", "delete"):
+        rates = sqlite_rates(folder, journal, n, N_CLIENTS)
+        bare = rates["bare commits"].per_second
+        rows += [
+            (journal, name, *figures(rate), rate.per_second / bare) for name, rate in rates.items()
+        ]
+        share = rates["many clients"].per_second / bare
+        reached = f"{share:.0%} of {bare:,.0f}/s"
+        what = f"SQLite ({journal}), {N_CLIENTS} threads: share of the disk's synced commit rate"
+        verdicts.append(Verdict(what, reached, f">= {DISK_SHARE:.0%}", share >= DISK_SHARE))
+    columns = ("journal", "who", "per second", "p50, ms", "p99, ms", "share of bare commits")
+    note = (
+        "A bare commit adds one short row to a table of its own, with the same journal mode and "
+        "synchronous level, on the same file system, in turns with the others. One client waits "
+        "for the disk and for Python in turn; threads of one process share commits."
+    )
+    report.add(Table("Requests acknowledged on SQLite", columns, rows, note), verdicts)
+
+
+def postgres_section(report: Report, folder: Path, n: int) -> None:
+    """Submissions of many processes on a server that syncs every commit."""
+    binaries = find_binaries()
+    if binaries is None:
+        print(MISSING, file=sys.stderr)
+        report.settings["left out"] = "postgresql: no server found"
+        return
+    server = Server(binaries, durable=True)
+    try:
+        rate, seen = postgres_rate(folder / "home-postgres", server.create(), n, N_CLIENTS)
+    finally:
+        server.close()
+    row = (N_CLIENTS, *figures(rate), seen.n_acks, seen.n_keys, seen.n_stored)
+    columns = ("clients", "per second", "p50, ms", "p99, ms", "acknowledged", "keys", "stored")
+    note = (
+        "Processes, each with a connection of its own; a fifth of the requests repeats the key "
+        "and the body of another one, at any time and from any client. fsync is on."
+    )
+    one = f"{seen.n_stored} requests for {seen.n_keys} keys, {seen.n_acks} acknowledged"
+    verdicts = [
+        Verdict(
+            f"PostgreSQL, {N_CLIENTS} clients, 20 % repeats: acknowledged requests",
+            f"{rate.per_second:,.0f}/s",
+            f">= {POSTGRES_RATE}/s",
+            rate.per_second >= POSTGRES_RATE,
+        ),
+        Verdict("PostgreSQL: each key has exactly one effect", one, "equal", seen.right),
+    ]
+    report.add(Table("Requests acknowledged on PostgreSQL", columns, [row], note), verdicts)
+
+
+def batch_section(report: Report, folder: Path, sizes: tuple[int, ...]) -> None:
+    """One batch each: how long until it is applied, certified and purged."""
+    rows = [
+        batch_row(folder / f"{kind}-{n_rows}-{n_erased}", n_rows, n_erased, kind)
+        for n_rows in sizes
+        for kind, n_erased in (("naive", 20), ("forest", 20), ("forest", 500))
+    ]
+    columns = (
+        "model",
+        "rows",
+        "erased",
+        "register, s",
+        "apply, s",
+        "certify, s",
+        "purge, s",
+        "certificate, KiB",
+        "attestation, KiB",
+        "proof, KiB",
+        "events",
+        "state",
+    )
+    note = (
+        "One request of so many people, SQLite. *apply*: lease, sweep, intent, computation, blobs, "
+        "proof, publication. The forest has 10 trees. Blobs are written twice to be destroyed."
+    )
+    done = all(row[-1] == "purged" for row in rows)
+    verdict = Verdict("every batch ends purged", str([row[-1] for row in rows]), "all", done)
+    report.add(Table("From the request to the purge", columns, rows, note), [verdict])
+
+
+def tree_section(report: Report, slots: int, sizes: tuple[int, ...]) -> None:
+    """The trees alone."""
+    report.add(slot_table(slots, (1, 100, 1_000)))
+    report.add(log_table(sizes))
+
+
+def main(
+    quick: bool = typer.Option(False, help="Small numbers, to see that it runs."),
+    only: str = typer.Option(",".join(SECTIONS), help="Sections, with commas."),
+) -> None:
+    """Measure and write the report."""
+    chosen = only.split(",")
+    is_part = quick or set(chosen) != set(SECTIONS)
+    report = Report(
+        "The erasure ledger",
+        {"clients": N_CLIENTS, "sections": only},
+        RESULTS / ("ledger_quick" if is_part else "ledger"),
+    )
+    folder = Path(tempfile.mkdtemp(prefix="letheon-bench-"))
+    n = 400 if quick else 4_000
+    try:
+        if "sqlite" in chosen:
+            sqlite_section(report, folder, n)
+        if "postgresql" in chosen:
+            postgres_section(report, folder, n)
+        if "batches" in chosen:
+            batch_section(report, folder, (2_000,) if quick else (10_000, 100_000))
+        if "trees" in chosen:
+            tree_section(report, *((1 << 14, (1_000,)) if quick else (1 << 20, (1_000, 1_000_000))))
+    finally:
+        shutil.rmtree(folder)
+    raise typer.Exit(0 if report.passed else 1)
+
+
+if __name__ == "__main__":
+    typer.run(main)

@@ -1,0 +1,208 @@
+"""Write `docs/definitions.md`: what the digests and codes in a certificate stand for.
+
+Digests come from the definition texts. Run ``python docs/make_definitions.py`` after changing one,
+or after adding a code; tests compare.
+"""
+
+from collections.abc import Mapping
+from dataclasses import replace
+from importlib import resources
+from pathlib import Path
+
+from letheon import MethodFacts, NaiveUnlearner
+from letheon.ledger._facts import NO_MONITOR
+
+ROOT = Path(__file__).resolve().parents[1]
+
+HEAD = """\
+# Digests and codes in a certificate
+
+Made by `docs/make_definitions.py`; do not edit. A certificate holds no free text. What its codes
+mean is said here.
+
+## Definitions
+
+`method.definition` is the SHA-256 of a text in the package, `letheon/definitions/NAME.md`: claim,
+assumptions, pseudo-code, proof or reference. The same text is rendered in [methods](methods.md).
+With the digest a stranger knows which theorem was claimed, word by word:
+
+```python
+from letheon import NaiveUnlearner
+
+facts = NaiveUnlearner.facts
+print(facts.definition.splitlines()[0])
+print(facts.definition_digest == "{naive}")
+```
+
+```text
+# Naive retraining
+True
+```
+
+"""
+
+# Texts are rendered under the name of the method; `retrain` quotes that of `naive`.
+RETRAIN = "naive"
+
+RULES = {
+    "exact-history-independent-v1": (
+        "Exact: the model is a function of seed and rows held, so nothing adds up."
+    ),
+    "retrain-fresh-fit-v1": "A retrain: a fresh fit on the rows left.",
+    "guo2020-residual-sum": (
+        "Influence: bounds of the gradient that removals left, added up (or measured); "
+        "the budget is what the noise hides."
+    ),
+    "golatkar2020-closeness-per-request": (
+        "Fisher: noise is fresh in every request; spent is the share of what is proved, "
+        "and the budget is 1."
+    ),
+    "neel2020-residual": (
+        "Descent-to-Delete, residual stop: distance to the optimum by the measured gradient."
+    ),
+    "neel2020-theorem-3.1": "Descent-to-Delete by theorem 3.1 (basic, secret state).",
+    "neel2020-theorem-3.2": "Descent-to-Delete by theorem 3.2 (basic, published state).",
+    "neel2020-theorem-3.4": "Descent-to-Delete by theorem 3.4 (regularized, strong).",
+    "neel2020-theorem-3.5": "Descent-to-Delete by theorem 3.5 (regularized, weak).",
+    "neel2020-distributed": "Descent-to-Delete, distributed, distances tracked.",
+    "none-empirical": "No budget: nothing is proved.",
+    "declared-by-method": "A method outside letheon; its definition text says how it counts.",
+}
+MECHANISMS = {
+    "objective-perturbation-gaussian": "A random linear term in the objective, normal.",
+    "objective-perturbation-gamma-ball": "The same with density exp(-|b| / scale), for delta = 0.",
+    "output-perturbation-gaussian": "Normal noise on the parameters, of one scale.",
+    "output-perturbation-gamma-ball": (
+        "Noise of density exp(-|b| / scale) on the parameters, for delta = 0."
+    ),
+    "output-perturbation-fisher-gaussian": "Normal noise on the parameters, shaped by F^(-1/4).",
+    "parameter-perturbation-fisher-gaussian": (
+        "The same for a net, in `forget` only; nothing is proved."
+    ),
+    "declared-by-method": "A method outside letheon.",
+}
+REPLAYS = {
+    "bitwise": "A fresh fit gives the same bytes on any machine.",
+    "bitwise-same-kernel": (
+        "The same bytes with the same libraries and the same kernel of BLAS or device."
+    ),
+    "tolerance": (
+        "Not the same bytes: noise that nobody keeps, an approximate removal, or kernels "
+        "that add in any order."
+    ),
+}
+SEEDS = {
+    "hkdf-sha256-epoch-v1": (
+        "Seed = HKDF(key committed to in the log, digest of a checkpoint signed after that)."
+    ),
+    "caller-seed-v1": "Whoever registered the model chose the seed.",
+}
+NOT_CLAIMED = {
+    "no-copy-kept-outside-inventory": (
+        "That nobody keeps a copy in a place that the ledger does not know."
+    ),
+    "backups-expired": "That backups have expired; the purge attestation lists them.",
+    "downstream-copies": "Anything about what others made of earlier versions.",
+    "purge-of-earlier-versions": "The purge: it comes later, with an attestation of its own.",
+    "tuning-without-erased-rows": (
+        "That hyper-parameters were chosen without looking at the erased rows."
+    ),
+    "adaptive-requests": "Anything about people who choose to leave after looking at the model.",
+    "comparison-with-earlier-versions": "Anything towards an observer who kept an earlier version.",
+    "bound-on-what-is-left": "A bound: the guarantee is empirical.",
+    "guarantee-of-the-version-before": "What the version before claimed; this claim is weaker.",
+    "saved-state-free-of-traces": (
+        "Anything about the saved state besides what is published: it may hold traces of "
+        "erased rows, which the definition names."
+    ),
+    "noise-secret": "That the noise is secret: a seed for it was given.",
+    "bitwise-rederivation": "That a fresh fit gives the same bytes.",
+    "operator-chose-the-seed": (
+        "That the seed of training was settled before the erased rows were known."
+    ),
+    "beacon-not-witnessed": "That somebody besides the operator saw the beacon in time.",
+    "batch-of-one": (
+        "That the certificate hides among many whom it is about: it is about one person or one row."
+    ),
+    "efficiency-not-measured": "A speed-up.",
+    "effectiveness-not-measured": "A difference of performance.",
+    "consistency-not-measured": "A distance of parameters or answers.",
+    "certifiability-not-measured": "How much is left.",
+}
+METRICS = {
+    "speedup": (
+        "Time of a retrain, scaled to the rows left, over time of this removal; rounded down."
+    ),
+    "acc-diff": (
+        "Difference of performance from a retrained model: 0 by proof, or the monitor's "
+        "upper estimate."
+    ),
+    "true-label-probability-diff": (
+        "Difference of the mean probability of the true label on the test set, from the "
+        "last retrained model; `accuracy-diff` and `r2-diff` alike."
+    ),
+    "param-l2": "Distance of parameters from a retrained model.",
+    "sape": "Symmetric absolute percentage error of the performances on the erased rows.",
+    "epsilon": "The certified epsilon.",
+    "not-measured": "Nobody measured it; the value means nothing.",
+}
+BASES = {
+    "by-proof": "Follows from the theorem of the method; nothing was measured.",
+    "proxy-estimate": "Something observable that stands for it and can mislead.",
+    "measured-vs-retrain": "Measured against a real retrain.",
+}
+
+SECTIONS: tuple[tuple[str, str, Mapping[str, str]], ...] = (
+    (
+        "Rules of accounting",
+        "`guarantee.accounting.rule`. `spent` and `budget` are rounded up.",
+        RULES,
+    ),
+    ("Noise", "`method.noise.mechanism`. The commitment's nonce is kept by nobody.", MECHANISMS),
+    ("Seeds of training", "`method.trainingRandomness.rule`.", SEEDS),
+    ("Replay", "`execution.replay`.", REPLAYS),
+    (
+        "Measures",
+        "`measurements.*.metric`. Figures have two digits: more would tell of single rows.",
+        METRICS,
+    ),
+    ("What a measure rests on", "`measurements.*.basis`.", BASES),
+    ("Not claimed", "`notClaimed`: what a reader must not take from the certificate.", NOT_CLAIMED),
+)
+
+
+def texts() -> dict[str, MethodFacts]:
+    """Return every definition text of the package, by name."""
+    folder = resources.files("letheon.definitions")
+    names = sorted(file.name[:-3] for file in folder.iterdir() if file.name.endswith(".md"))
+    return {name: replace(NaiveUnlearner.facts, definition_name=name) for name in names}
+
+
+def page() -> str:
+    """Return the whole page."""
+    known = texts()
+    lines = ["| method | text | SHA-256 |", "|---|---|---|"]
+    lines += [_line(name, name, facts) for name, facts in known.items()]
+    lines.append(_line("retrain", RETRAIN, known[RETRAIN]))
+    policy = f"\nThe policy digest of a model that no monitor watches is\n`{NO_MONITOR}`.\n"
+    head = HEAD.replace("{naive}", known[RETRAIN].definition_digest)
+    return head + "\n".join(lines) + "\n" + "".join(_section(*each) for each in SECTIONS) + policy
+
+
+def _line(method: str, name: str, facts: MethodFacts) -> str:
+    return f"| `{method}` | [{name}](methods.md#{name}) | `{facts.definition_digest}` |"
+
+
+def _section(title: str, lead: str, codes: Mapping[str, str]) -> str:
+    lines = {code: meaning.replace("|", "\\|") for code, meaning in codes.items()}
+    rows = "\n".join(f"| `{code}` | {meaning} |" for code, meaning in lines.items())
+    return f"\n## {title}\n\n{lead}\n\n| code | meaning |\n|---|---|\n{rows}\n"
+
+
+def main() -> None:
+    """Write the page."""
+    (ROOT / "docs" / "definitions.md").write_text(page(), encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()

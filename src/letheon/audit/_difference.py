@@ -1,0 +1,103 @@
+"""Where two trees of nodes differ: names of places, never values."""
+
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from letheon.state._canonical import to_bytes
+from letheon.state._nodes import Array, Coded, Fields, Instance, Items, Objects, Pairs, Record
+from letheon.state._nodes import Scalar as ScalarNode
+
+__all__ = ["Difference", "differences", "floats_of"]
+
+_MOST = 64
+
+
+class Difference(tuple[str, float | None]):
+    """A place, and how far its numbers are apart; None where it is no matter of rounding."""
+
+    __slots__ = ()
+
+    @property
+    def place(self) -> str:
+        """Path of attributes."""
+        return self[0]
+
+    @property
+    def gap(self) -> float | None:
+        """Largest difference of numbers, as a share of the largest of them."""
+        return self[1]
+
+
+def differences(left: Any, right: Any) -> list[Difference]:
+    """Return where two trees differ, up to a number of places."""
+    found = []
+    for difference in _walk(left, right, ""):
+        found.append(difference)
+        if len(found) == _MOST:
+            break
+    return found
+
+
+def _walk(left: Any, right: Any, place: str) -> Iterator[Difference]:
+    if type(left) is not type(right):
+        yield Difference((place or "the model", None))
+    elif type(left) is Record:
+        yield from _records(left, right, place)
+    elif type(left) is Instance or type(left) is Coded:
+        if left.name != right.name:
+            yield Difference((place or "the model", None))
+        else:
+            yield from _walk(left[1], right[1], place)
+    elif type(left) in {Items, Objects, Pairs}:
+        yield from _sequences(left, right, place)
+    elif to_bytes(left) != to_bytes(right):
+        yield Difference((place or "the model", _gap(left, right)))
+
+
+def _records(left: Record, right: Record, place: str) -> Iterator[Difference]:
+    mine, theirs = dict(left.items), dict(right.items)
+    for key in sorted(mine.keys() | theirs.keys()):
+        where = f"{place}.{key}" if place else key
+        if key not in mine or key not in theirs:
+            yield Difference((where, None))
+        else:
+            yield from _walk(mine[key], theirs[key], where)
+
+
+def _sequences(left: Any, right: Any, place: str) -> Iterator[Difference]:
+    if left[0] != right[0] or len(left.items) != len(right.items):
+        yield Difference((place or "the model", None))
+        return
+    pairs = zip(left.items, right.items, strict=True)
+    for number, (one, other) in enumerate(pairs):
+        if type(left) is Pairs:
+            yield from _walk(one[1], other[1], f"{place}[{number}]")
+        else:
+            yield from _walk(one, other, f"{place}[{number}]")
+
+
+def _gap(left: Any, right: Any) -> float | None:
+    """Return the relative distance of two leaves of floats, None where they hold anything else."""
+    one, other = floats_of(left), floats_of(right)
+    if one is None or other is None or one.shape != other.shape:
+        return None
+    if not (np.isfinite(one).all() and np.isfinite(other).all()):
+        return None
+    size = max(float(np.abs(one).max(initial=0.0)), float(np.abs(other).max(initial=0.0)))
+    return float(np.abs(one - other).max(initial=0.0)) / size if size else 0.0
+
+
+def floats_of(node: Any) -> NDArray[np.float64] | None:
+    """Return the floats of a leaf, or None."""
+    if type(node) is float:
+        return np.array([node])
+    if type(node) is ScalarNode:
+        return floats_of(node.value)
+    if type(node) is Array and np.dtype(node.dtype).kind == "f":
+        return np.frombuffer(node.data, node.dtype).astype(np.float64).reshape(node.shape)
+    if type(node) is Fields:
+        return None
+    return None

@@ -1,0 +1,278 @@
+r"""V4: the model, trained again from the remaining rows, byte for byte.
+
+An exact method promises ``U(A(D), D, D_u) = A(D \ D_u)`` with the same seed (survey, Definition 2).
+So one fresh fit on the rows that remain and one comparison of bytes decide, whatever the history
+of requests was. The bytes are those of the file, not those of the digest: an attribute that is no
+part of the digest must not hide anything either.
+"""
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from sklearn import config_context
+
+from letheon import state
+from letheon.audit._difference import Difference, differences
+from letheon.audit._result import LevelResult
+from letheon.audit._settings import TAKEN_OVER, config_of, wrong_settings
+from letheon.base import ForgetMixin
+from letheon.compose import unfitted_twin
+from letheon.exceptions import LetheonError
+from letheon.inner import parts_of
+from letheon.parallel import one_thread
+from letheon.rows import Rows
+from letheon.state._canonical import to_bytes
+from letheon.state._nodes import Instance, Items, Record, Scalar
+
+__all__ = ["CannotRederiveError", "check_rederivation", "compare", "rederive"]
+
+# An estimator fitted by another kernel of the same libraries stays below this; a row changes more.
+_ROUNDING = 1e-6
+_SHOWN = 3
+# How a fresh fit works, whatever the model says: these settings change no result.
+_QUIET = {"n_jobs": None, "verbose": 0}
+
+
+class CannotRederiveError(LetheonError, ValueError):
+    """The model cannot be trained again here; the text says why."""
+
+
+def rederive(model: Any, rows: Rows) -> Any:
+    """Train a model anew on rows, with the settings and the seed of a fitted one.
+
+    Parameters
+    ----------
+    model : fitted estimator of an exact method
+        Only its class, its parameters and its seeds are used.
+    rows : Rows
+        The remaining rows, in held order; ``rows.extra`` goes to `fit` by name.
+
+    Returns
+    -------
+    estimator
+        What an honest model is, up to settings that say how the work is done.
+
+    Raises
+    ------
+    CannotRederiveError
+        Its settings are no plain values, or it keeps states outside its file.
+    """
+    wrong = wrong_settings(model)
+    if wrong:
+        raise CannotRederiveError(
+            f"settings that are no part of what is learned have values that could carry anything: "
+            f"{', '.join(wrong[:_SHOWN])}"
+        )
+    config = config_of(model)
+    if config is None:
+        raise CannotRederiveError("config_ is not a set of scikit-learn's settings")
+    fresh = unfitted_twin(model)
+    for part in list(parts_of(fresh)):
+        part.estimator.set_params(**{name: _QUIET[name] for name in _QUIET.keys() & part.params})
+    X, y = rows.part(0, len(rows))
+    with config_context(**config), one_thread():
+        fresh.fit(X, y, ids=rows.ids.to_array(), **rows.extra)
+    return fresh
+
+
+@dataclass(frozen=True)
+class _Compared:
+    """Two models as trees: as the file has it, and as it should be."""
+
+    found: Any
+    expected: Any
+
+    @property
+    def are_equal(self) -> bool:
+        return to_bytes(self.found) == to_bytes(self.expected)
+
+    @property
+    def differences(self) -> list[Difference]:
+        return differences(self.found, self.expected)
+
+
+def compare(
+    model: Any,
+    rederived: Any,
+    *,
+    content: bytes | None = None,
+    name: str = "",
+    same_place: bool = False,
+) -> LevelResult:
+    """Compare a model with its re-derivation, byte for byte.
+
+    Parameters
+    ----------
+    model : fitted estimator
+        The model under audit.
+    rederived : fitted estimator
+        What `rederive` returned for it.
+    content : bytes, optional
+        The file that the model was decoded from. It must be exactly what the model encodes to, so
+        that no byte in it goes unseen.
+    name : str
+        Of the model, for the result.
+    same_place : bool, default=False
+        The certificate says that the model was made with the libraries and the kernel that are
+        here. A model that says otherwise is a failure then.
+
+    Returns
+    -------
+    LevelResult
+        "pass": equal in every byte, apart from settings that say how the work is done, which have
+        plain values. "fail": not equal. "skipped": not equal, and made with other libraries or
+        another CPU kernel; `details` say how far the numbers are apart.
+    """
+    if content is not None and state.encode(model) != content:
+        return LevelResult("V4", name, "fail", "the file holds bytes that the model does not")
+    tree = state.to_tree(model)
+    compared = _Compared(tree, _with_neutral(tree, state.to_tree(rederived)))
+    if compared.are_equal:
+        details = {"bytes": len(to_bytes(tree)), "parameters": vars(model).get("parameters_", "")}
+        reason = "equal, byte for byte, to a fresh fit on the remaining rows"
+        return LevelResult("V4", name, "pass", reason, details)
+    other = _environments(model, rederived)
+    if not same_place and other and _is_environment(vars(model)["environment_"], rederived):
+        return _elsewhere(name, other, compared)
+    if other or _environment_of(rederived).get("kernels") != "free":
+        return _unequal(name, compared.differences)
+    return _elsewhere(name, {"kernels": ["free", "free"]}, compared)
+
+
+def check_rederivation(
+    model: Any,
+    rows: Rows,
+    *,
+    content: bytes | None = None,
+    name: str = "",
+    same_place: bool = False,
+) -> tuple[LevelResult, Any]:
+    """Re-derive a model and compare; return the verdict and the re-derived model, or None.
+
+    Whatever goes wrong in a fresh fit is a failure of the model: it was trained on more than these
+    rows, or on others. Only a library that is not installed here is not its fault.
+    """
+    try:
+        rederived = rederive(model, rows)
+    except CannotRederiveError as error:
+        return LevelResult("V4", name, "fail", str(error)), None
+    except ImportError as error:
+        reason = f"a library that the model needs is not here: {error.name or 'unknown'}"
+        return LevelResult("V4", name, "skipped", reason), None
+    except Exception as error:  # noqa: BLE001 (an untrusted model may raise anything)
+        reason = f"a fresh fit on the remaining rows raises {type(error).__name__}"
+        return LevelResult("V4", name, "fail", reason), None
+    compared = compare(model, rederived, content=content, name=name, same_place=same_place)
+    return compared, rederived
+
+
+def _unequal(name: str, places: list[Difference]) -> LevelResult:
+    shown = ", ".join(place.place for place in places[:_SHOWN])
+    more = " and elsewhere" if len(places) > _SHOWN else ""
+    return LevelResult(
+        "V4",
+        name,
+        "fail",
+        f"not what a fresh fit on the remaining rows gives: it differs at {shown}{more}",
+        {"places": [place.place for place in places]},
+    )
+
+
+def _elsewhere(name: str, other: dict[str, list[str]], compared: _Compared) -> LevelResult:
+    """Judge a model that was made with other libraries or another kernel: never a pass."""
+    # The environment itself differs, by definition; and `parameters_` may name versions.
+    places = [d for d in compared.differences if not _is_about_environment(d.place)]
+    gaps = [place.gap for place in places]
+    rounding = all(gap is not None and gap <= _ROUNDING for gap in gaps)
+    largest = max((gap for gap in gaps if gap is not None), default=0.0)
+    words = ", ".join(f"{key} {was} (here {now})" for key, (was, now) in other.items())
+    how = "differs by rounding only" if rounding else "differs by more than rounding"
+    return LevelResult(
+        "V4",
+        name,
+        "skipped",
+        f"made with {words}, so bytes need not agree; it {how}. Repeat it where the model was made",
+        {"environment": other, "rounding": rounding, "gap": f"{largest:.3g}"},
+    )
+
+
+def _is_about_environment(place: str) -> bool:
+    return "environment_" in place.split(".")
+
+
+def _environment_of(model: Any) -> dict[str, str]:
+    found = vars(model).get("environment_")
+    return found if type(found) is dict else {}
+
+
+def _environments(model: Any, rederived: Any) -> dict[str, list[str]]:
+    """Return what affects results and is not the same: what the model says, and what is here."""
+    was, now = _environment_of(model), _environment_of(rederived)
+    keys = [key for key in {**now, **was} if was.get(key) != now.get(key)]
+    return {str(key)[:40]: [str(was.get(key))[:120], str(now.get(key))[:120]] for key in keys}
+
+
+def _is_environment(environment: Any, rederived: Any) -> bool:
+    """Whether it names the same things as here, each by a short text."""
+    here = _environment_of(rederived)
+    if type(environment) is not dict or environment.keys() != here.keys():
+        return False
+    return all(
+        type(text) is str and len(text) <= 120 and text.isprintable()
+        for text in environment.values()
+    )
+
+
+def _with_neutral(found: Any, fresh: Any) -> Any:
+    """Return the fresh tree with the neutral settings that the other one has."""
+    if type(found) is not type(fresh):
+        return fresh
+    if type(found) is Instance and found.name == fresh.name:
+        return fresh._replace(state=_with_neutral_items(found.state, fresh.state, is_object=True))
+    if type(found) is Record:
+        return _with_neutral_items(found, fresh, is_object=False)
+    if type(found) is Items and len(found.items) == len(fresh.items):
+        pairs = zip(found.items, fresh.items, strict=True)
+        return fresh._replace(items=tuple(_with_neutral(one, other) for one, other in pairs))
+    return fresh
+
+
+def _with_neutral_items(found: Record, fresh: Record, *, is_object: bool) -> Record:
+    mine = dict(found.items)
+    return Record(
+        tuple(
+            (key, _taken(key, mine[key], value, is_object) if key in mine else value)
+            for key, value in fresh.items
+        )
+    )
+
+
+def _taken(key: str, found: Any, fresh: Any, is_object: bool) -> Any:
+    """Return the value that a setting of the expected tree has."""
+    if is_object and key == "random_state" and _is_same_seed(found, fresh):
+        return found
+    if is_object and key in TAKEN_OVER and TAKEN_OVER[key](found):
+        return found
+    return _with_neutral(found, fresh)
+
+
+def _is_same_seed(found: Any, fresh: Any) -> bool:
+    """Whether a seed was not given, or is the one of the fit as a NumPy number.
+
+    What was drawn then is `seed_`, which the fresh fit was given.
+    """
+    if found is None:
+        return True
+    return type(found) is Scalar and not isinstance(fresh, Scalar) and _scalar(found) == fresh
+
+
+def _scalar(node: Scalar) -> Any:
+    array: Any = node.value
+    kind = np.dtype(array.dtype)
+    return int(np.frombuffer(array.data, kind)[0]) if kind.kind in "iu" else None
+
+
+def is_exact(model: Any) -> bool:
+    """Whether a model claims to be exact."""
+    return isinstance(model, ForgetMixin) and model.guarantee_.kind == "exact"

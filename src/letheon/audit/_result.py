@@ -1,0 +1,151 @@
+"""What an audit found: one result per level and model, and the report of all of them."""
+
+import json
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal, get_args
+
+if TYPE_CHECKING:
+    from rich.table import Table
+
+__all__ = ["LEVELS", "AuditReport", "LevelResult", "Verdict"]
+
+Verdict = Literal["pass", "fail", "skipped"]
+
+# What each level shows, and what it cannot show.
+LEVELS: dict[str, tuple[str, str]] = {
+    "V0": ("signature, schema, chain", "that the work was done"),
+    "V1": ("log", "private copies"),
+    "V2": ("data transition", "what the erased leaves were"),
+    "V3": ("residue", "stores that nobody listed"),
+    "V4": ("re-derivation", "that an old copy is gone"),
+    "V5": ("bound", "assumptions that cannot be checked"),
+    "V6": ("canaries", "anything against a dishonest operator"),
+    "own": ("measures of the auditor", "what the auditor did not measure"),
+}
+
+
+@dataclass(frozen=True)
+class LevelResult:
+    """The verdict of one level, about one model or about the whole bundle.
+
+    Attributes
+    ----------
+    level : str
+        ``"V0"`` to ``"V6"``, or ``"own"`` for a measure that the auditor brought.
+    model : str
+        Whom it is about; empty for the whole ledger.
+    verdict : {"pass", "fail", "skipped"}
+        "skipped" is no pass: something that the level needs was not there, and `reason` says what.
+    reason : str
+        One sentence for people.
+    details : mapping of str to plain values
+        Numbers behind it.
+    """
+
+    level: str
+    model: str
+    verdict: Verdict
+    reason: str
+    details: Mapping[str, Any] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        """Refuse words that nobody knows."""
+        if self.level not in LEVELS:
+            raise ValueError(f"level={self.level!r} is not one of {tuple(LEVELS)}")
+        if self.verdict not in get_args(Verdict):
+            raise ValueError(f"verdict={self.verdict!r} is not one of {get_args(Verdict)}")
+
+    @property
+    def name(self) -> str:
+        """What the level shows, in a few words."""
+        return LEVELS[self.level][0]
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return plain values, ready for JSON."""
+        return {
+            "level": self.level,
+            "name": self.name,
+            "model": self.model,
+            "verdict": self.verdict,
+            "reason": self.reason,
+            "details": dict(self.details),
+        }
+
+
+@dataclass(frozen=True)
+class AuditReport:
+    """Every verdict of one audit.
+
+    Attributes
+    ----------
+    results : tuple of LevelResult
+        In the order of the levels.
+    ledger : str
+        Name of the ledger, as its certificates say.
+    key : str
+        The public key that the auditor trusts, as hexadecimal text.
+    subjects : tuple of dict
+        The newest certificate of every model: what was claimed, and what was not.
+    """
+
+    results: tuple[LevelResult, ...]
+    ledger: str = ""
+    key: str = ""
+    subjects: tuple[Mapping[str, Any], ...] = ()
+    audited_at: str = field(
+        default_factory=lambda: datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+    )
+
+    def __iter__(self) -> Iterator[LevelResult]:
+        """Iterate over the results."""
+        return iter(self.results)
+
+    @property
+    def passed(self) -> bool:
+        """Whether something was looked at and nothing failed; see `skipped` for the rest."""
+        verdicts = {result.verdict for result in self.results}
+        return "fail" not in verdicts and "pass" in verdicts
+
+    @property
+    def failures(self) -> tuple[LevelResult, ...]:
+        """Results that are failures."""
+        return tuple(result for result in self.results if result.verdict == "fail")
+
+    @property
+    def skipped(self) -> tuple[LevelResult, ...]:
+        """Results of levels that could not be looked at."""
+        return tuple(result for result in self.results if result.verdict == "skipped")
+
+    def of(self, level: str) -> tuple[LevelResult, ...]:
+        """Return the results of one level."""
+        return tuple(result for result in self.results if result.level == level)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return plain values, ready for JSON."""
+        return {
+            "passed": self.passed,
+            "ledger": self.ledger,
+            "key": self.key,
+            "auditedAt": self.audited_at,
+            "results": [result.to_dict() for result in self.results],
+            "subjects": [dict(subject) for subject in self.subjects],
+        }
+
+    def to_json(self) -> str:
+        """Return the report as JSON."""
+        return json.dumps(self.to_dict(), indent=2, sort_keys=True)
+
+    def to_html(self, path: str | Path) -> Path:
+        """Write the report as one page that opens without a network; return the file."""
+        from letheon.audit._html import write_page
+
+        return write_page(path, self)
+
+    def __rich__(self) -> "Table":
+        """One line per verdict."""
+        from letheon.audit._show import as_table
+
+        return as_table(self)

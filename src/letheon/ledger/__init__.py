@@ -1,0 +1,35 @@
+"""The erasure ledger: durable requests, signed certificates of unlearning, purge.
+
+`Ledger` keeps models, the requests to be erased from them, and what was done about these: each
+batch gives a certificate (an in-toto statement in a DSSE envelope, signed with Ed25519) that
+a stranger verifies with files and a public key alone, by `letheon.audit` or by the one file
+``letheon/verifier.py``.
+"""
+
+from letheon.ledger._calendar import Calendar
+from letheon.ledger._doctor import Finding
+from letheon.ledger._info import ModelInfo, VersionInfo
+from letheon.ledger._ledger import Ledger
+from letheon.ledger._policy import Decision, Policy
+from letheon.ledger._reader import Reader
+from letheon.ledger._requests import Entry, Request
+from letheon.ledger._settings import Settings
+from letheon.ledger._stores import Store
+from letheon.ledger._worker import BatchPlan, Step
+
+__all__ = [
+    "BatchPlan",
+    "Calendar",
+    "Decision",
+    "Entry",
+    "Finding",
+    "Ledger",
+    "ModelInfo",
+    "Policy",
+    "Reader",
+    "Request",
+    "Settings",
+    "Step",
+    "Store",
+    "VersionInfo",
+]

@@ -1,0 +1,122 @@
+"""The statement that a purge is attested with (``purge/v1``).
+
+It follows from committed rows alone, so that it has the same bytes whenever it is signed.
+"""
+
+import hashlib
+from datetime import UTC, datetime
+from typing import Any
+
+from sqlalchemy import Connection, func, select
+
+from letheon.ledger._core import Core
+from letheon.ledger._scan import SCANNER
+from letheon.ledger._tables import certificates, meta, purge_steps, requests, versions
+from letheon.verifier import PURGE, STATEMENT_TYPE, canonical, open_envelope, parse_strict
+
+__all__ = ["attestation"]
+
+# What a step did, as a store of the attestation.
+_SCOPES = {
+    "blobs": "version-before",
+    "key": "epoch-key",
+    "intake": "request-bodies",
+    "training": "training-keys",
+    "temporary": "half-written-files",
+    "database": "journal",
+}
+_NOT_CLAIMED = (
+    "no-copy-kept-outside-inventory",
+    "downstream-copies",
+    "memory-of-running-processes",
+    "storage-media-remanence",
+)
+
+
+def attestation(core: Core, conn: Connection, batch_id: str) -> dict[str, Any]:
+    """Return the statement for a purge all of whose steps are done."""
+    steps = {
+        row["step"]: (parse_strict(row["evidence"].encode()), int(row["at"]))
+        for row in conn.execute(
+            select(purge_steps).where(purge_steps.c.batch_id == batch_id)
+        ).mappings()
+    }
+    certificate = conn.execute(
+        select(certificates)
+        .join(versions, versions.c.id == certificates.c.version_id)
+        .where(versions.c.batch_id == batch_id)
+    ).one()
+    opened = open_envelope(bytes(certificate.envelope), core.keys.trust())
+    name = conn.execute(select(meta.c.value).where(meta.c.key == "ledger_id")).scalar_one()
+    told = select(func.coalesce(func.sum(requests.c.recipients), 0))
+    started, scanned = steps["started"][0], steps["scan"][0]
+    stores, found = _own_stores(steps), _users_stores(steps)
+    expires = any(store["state"] == "expires" for store in found)
+    return {
+        "_type": STATEMENT_TYPE,
+        "subject": opened.statement["subject"],
+        "predicateType": PURGE,
+        "predicate": {
+            "ledger": {"id": name, "sequence": certificate.sequence},
+            "certificate": {"sha256": certificate.id},
+            "stores": [*stores, *found],
+            "salts": {"destroyed": started["salts"], "key": steps["key"][0]["key"]},
+            "scanner": {
+                "version": SCANNER,
+                "markers": started["markers"],
+                "files": scanned["files"] + _sum_over_stores(steps, "files"),
+                "bytes": scanned["bytes"] + _sum_over_stores(steps, "bytes"),
+                "hits": 0,
+            },
+            "recipientsTold": int(
+                conn.execute(told.where(requests.c.batch_id == batch_id)).scalar_one()
+            ),
+            "notClaimed": [*_NOT_CLAIMED, *(["backups-expired"] if expires else [])],
+            "times": {
+                "startedAt": _time(steps["started"][1]),
+                "purgedAt": _time(steps["claim"][1]),
+            },
+        },
+    }
+
+
+def _own_stores(steps: dict[str, tuple[dict[str, Any], int]]) -> list[dict[str, Any]]:
+    return [
+        {
+            "store": name,
+            "scope": scope,
+            "state": "purged",
+            "at": _time(steps[name][1]),
+            "evidence": _digest(steps[name][0]),
+        }
+        for name, scope in _SCOPES.items()
+    ]
+
+
+def _users_stores(steps: dict[str, tuple[dict[str, Any], int]]) -> list[dict[str, Any]]:
+    evidence, at = steps["stores"]
+    return [
+        {
+            "store": f"store:{name}",
+            "scope": found["scope"],
+            **(
+                {"state": "expires", "by": found["by"]}
+                if found["by"]
+                else {"state": "purged", "at": _time(at)}
+            ),
+            "evidence": _digest(found),
+        }
+        for name, found in sorted(evidence.items())
+    ]
+
+
+def _sum_over_stores(steps: dict[str, tuple[dict[str, Any], int]], what: str) -> int:
+    return sum(found[what] for found in steps["stores"][0].values())
+
+
+def _digest(evidence: dict[str, Any]) -> dict[str, str]:
+    return {"sha256": hashlib.sha256(canonical(evidence)).hexdigest()}
+
+
+def _time(seconds: int) -> str:
+    return datetime.fromtimestamp(seconds, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")

@@ -1,0 +1,206 @@
+"""What a request says: the ids of people, sealed under a key outside the database.
+
+A body is sealed under the current intake key. A purge seals the open ones again under a new key
+and destroys the old one, so that nothing of a closed body can be read from any copy of the
+database. Whoever seals or unseals in a transaction holds the row that names the current key.
+"""
+
+import json
+import struct
+from collections.abc import Sequence
+from typing import Any
+
+from sqlalchemy import Connection, bindparam, insert, or_, select, update
+
+from letheon.exceptions import KeyFileError, LedgerBusyError
+from letheon.ledger._core import Core
+from letheon.ledger._moves import FINISHED
+from letheon.ledger._tables import blocked, intake_keys, meta, requests
+from letheon.rows import Ids, IntIds, as_ids
+
+__all__ = [
+    "hold_current_key",
+    "id_bytes",
+    "person_tags",
+    "read_body",
+    "remembered_key",
+    "reseal",
+    "seal_body",
+    "unsealed_ids",
+]
+
+_CURRENT = "intake_key"
+_INT64 = struct.Struct(">q")
+_TRIES = 5
+
+
+def id_bytes(ids: Ids) -> list[bytes]:
+    """Return the canonical bytes of each id: ``i`` + 8 bytes, or ``s`` + UTF-8."""
+    values: Sequence[Any] = ids.to_list()
+    if isinstance(ids, IntIds):
+        return [b"i" + _INT64.pack(value) for value in values]
+    return [b"s" + value.encode() for value in values]
+
+
+def person_tags(core: Core, tenant: str, ids: Ids) -> list[str]:
+    """Return one tag for each id: equal for equal people of a tenant, and nothing else."""
+    scope = tenant.encode()
+    return [core.keys.tag("person", scope, one) for one in id_bytes(ids)]
+
+
+def seal_body(core: Core, key: str, request_id: str, ids: Ids) -> bytes:
+    """Return the ids sealed under a key and bound to their request."""
+    data = json.dumps(ids.to_list(), separators=(",", ":")).encode()
+    return core.keys.seal(key, data, _context(request_id))
+
+
+def read_body(core: Core, key: str, request_id: str, sealed: bytes) -> Ids:
+    """Return the ids of a request."""
+    return as_ids(json.loads(core.keys.unseal(key, sealed, _context(request_id))))
+
+
+def unsealed_ids(core: Core, conn: Connection, batch_id: str) -> Ids | None:
+    """Return the people of all requests of a batch, each once; None if there are none.
+
+    Read again when a purge exchanges the key meanwhile.
+    """
+    try:
+        return _ids_of(core, conn, batch_id)
+    except KeyFileError:
+        pass
+    for _ in range(_TRIES):
+        try:
+            with core.database.reading() as fresh:
+                return _ids_of(core, fresh, batch_id)
+        except KeyFileError as error:
+            last = error
+    raise last
+
+
+def _ids_of(core: Core, connection: Connection, batch_id: str) -> Ids | None:
+    columns = select(requests.c.id, requests.c.intake_key, requests.c.sealed)
+    wanted = (requests.c.batch_id == batch_id) & requests.c.sealed.is_not(None)
+    rows = connection.execute(columns.where(wanted).order_by(requests.c.id)).all()
+    parts = [read_body(core, row.intake_key, row.id, row.sealed) for row in rows]
+    return parts[0].joined(*parts[1:]).distinct() if parts else None
+
+
+def remembered_key(core: Core) -> str:
+    """Return the intake key that was current a moment ago; made if there was none yet."""
+    remembered = core.database.remembered
+    if _CURRENT not in remembered:
+        with core.database.reading() as connection:
+            found = connection.scalar(_current())
+        remembered[_CURRENT] = found or _change_key(core, None)
+    return remembered[_CURRENT]
+
+
+def hold_current_key(core: Core, connection: Connection) -> str:
+    """Return the current intake key; it stays current until the transaction ends."""
+    found = connection.scalar(_current().with_for_update(read=True))
+    if not found:
+        raise LedgerBusyError("the ledger has no intake key yet; try again")
+    core.database.remembered[_CURRENT] = found
+    return str(found)
+
+
+def reseal(core: Core, batch_id: str) -> None:
+    """Make the bodies of a batch unreadable for ever.
+
+    They are removed, as are those of duplicates whose people are all erased. The open ones are
+    sealed under a new key, and every older key is destroyed. May be repeated.
+    """
+    _change_key(core, batch_id)
+    destroy_old_keys(core)
+
+
+def destroy_old_keys(core: Core) -> None:
+    """Destroy every intake key but the current one."""
+    with core.database.reading() as connection:
+        query = select(intake_keys.c.id).where(
+            intake_keys.c.destroyed_at.is_(None), intake_keys.c.id != _current().scalar_subquery()
+        )
+        old = list(connection.scalars(query))
+    for key in old:
+        core.keys.destroy(key)
+    if old:
+        with core.database.transaction() as connection:
+            change = update(intake_keys).where(intake_keys.c.id.in_(old))
+            connection.execute(change.values(destroyed_at=core.clock()))
+
+
+def _change_key(core: Core, batch_id: str | None) -> str:
+    """Make a new key current, unless it is only needed and somebody else has made one."""
+    with core.database.transaction() as connection:
+        old = connection.scalar(_current().with_for_update())
+        if old and batch_id is None:
+            return str(old)
+        _destroy_unrecorded(core, connection)
+        key = core.keys.new_key("intake")
+        connection.execute(insert(intake_keys).values(id=key, created_at=core.clock()))
+        connection.execute(update(meta).where(meta.c.key == _CURRENT).values(value=key))
+        if batch_id is not None:
+            _drop_bodies(connection, batch_id)
+            _seal_again(core, connection, key)
+    core.database.remembered[_CURRENT] = key
+    return key
+
+
+def _destroy_unrecorded(core: Core, connection: Connection) -> None:
+    """Destroy keys that a process made and never recorded; the row that is held excludes others."""
+    recorded = set(connection.scalars(select(intake_keys.c.id)))
+    for key in core.keys.ids("intake"):
+        if key not in recorded:
+            core.keys.destroy(key)
+
+
+def _drop_bodies(connection: Connection, batch_id: str) -> None:
+    gone = {"sealed": None, "intake_key": None}
+    done = requests.c.batch_id == batch_id
+    connection.execute(update(requests).where(done).values(gone))
+    waiting = (requests.c.state == "duplicate") & requests.c.sealed.is_not(None)
+    for request_id in connection.scalars(select(requests.c.id).where(waiting)).all():
+        if is_covered(connection, request_id, batch_id):
+            connection.execute(update(requests).where(requests.c.id == request_id).values(gone))
+
+
+def is_covered(connection: Connection, request_id: str, batch_id: str | None = None) -> bool:
+    """Whether everybody whom a request names was erased by requests that are finished.
+
+    Those of one more batch count as finished, if it is given.
+    """
+    other, claim = blocked.alias(), requests.alias()
+    finished = or_(claim.c.state.in_(FINISHED), claim.c.batch_id == (batch_id or "none"))
+    erased = (
+        select(other.c.tag)
+        .join(claim, claim.c.id == other.c.request_id)
+        .where(other.c.model_id == blocked.c.model_id, other.c.tag == blocked.c.tag, finished)
+    )
+    open_ = select(blocked.c.tag).where(blocked.c.request_id == request_id, ~erased.exists())
+    return connection.execute(open_.limit(1)).first() is None
+
+
+def _seal_again(core: Core, connection: Connection, key: str) -> None:
+    columns = select(requests.c.id, requests.c.intake_key, requests.c.sealed)
+    rows = connection.execute(columns.where(requests.c.sealed.is_not(None))).all()
+    bodies = [
+        {
+            "request": row.id,
+            "body": seal_body(
+                core, key, row.id, read_body(core, row.intake_key, row.id, row.sealed)
+            ),
+        }
+        for row in rows
+    ]
+    if bodies:
+        still = (requests.c.id == bindparam("request")) & requests.c.sealed.is_not(None)
+        change = update(requests).where(still)
+        connection.execute(change.values(sealed=bindparam("body"), intake_key=key), bodies)
+
+
+def _current() -> Any:
+    return select(meta.c.value).where(meta.c.key == _CURRENT)
+
+
+def _context(request_id: str) -> bytes:
+    return b"letheon/request/v1/" + request_id.encode()

@@ -1,0 +1,236 @@
+"""Certificates and checkpoints: who signs, when, and what is looked at before.
+
+The signer trusts no row that it can check: it hashes the model's file again, builds the model and
+compares the claim with the model's own guarantee, checks the transition proof, and never signs one
+sequence number with two contents. Everything that it writes follows from rows that are committed,
+so a worker that takes over after a kill writes the same bytes.
+"""
+
+import base64
+import hashlib
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from sqlalchemy import Connection, func, insert, select, update
+
+from letheon.exceptions import LedgerMissingError, SignerRefusedError, StateError
+from letheon.ledger._claims import claim_of, refuse_stronger
+from letheon.ledger._core import Core
+from letheon.ledger._events import integrate, record
+from letheon.ledger._facts import method_parameters
+from letheon.ledger._faults import point
+from letheon.ledger._moves import move
+from letheon.ledger._notes import sign_checkpoint
+from letheon.ledger._signing import sign
+from letheon.ledger._statement import covered_by, ledger_id, unlearning
+from letheon.ledger._tables import batches, certificates, checkpoints, requests, versions
+from letheon.ledger._versions import ModelRow, VersionRow, proof_path, read_model, version_of
+from letheon.state._atomic import write_atomically
+from letheon.verifier import (
+    PAYLOAD_TYPE,
+    Refused,
+    canonical,
+    note_digest,
+    pae,
+    parse_strict,
+    transition_roots,
+)
+
+__all__ = ["Checkpoint", "certificate_path", "certify_next", "take_checkpoint"]
+
+# Files of the newest checkpoints are looked for; a kill can leave out the last one only.
+_RECENT = 16
+
+
+class Checkpoint(NamedTuple):
+    """A signed head of the log: its size and root, the note, and the SHA-256 of what was signed."""
+
+    size: int
+    root: bytes
+    note: str
+    digest: str
+
+
+def take_checkpoint(core: Core) -> Checkpoint:
+    """Give every event its place in the log, sign the head, and return it.
+
+    Two checkpoints of one size are the same one. The file is written when the row is committed:
+    before, it could show a tree that is rolled back.
+    """
+    with core.database.transaction() as conn:
+        size, root = integrate(conn)
+        known = conn.scalar(select(checkpoints.c.note).where(checkpoints.c.size == size))
+        note = known or sign_checkpoint(ledger_id(conn), size, root, core.keys.signer)
+        if known is None:
+            row = {"size": size, "root": root.hex(), "note": note, "at": core.clock()}
+            conn.execute(insert(checkpoints).values(row))
+        point("checkpoint.before-commit")
+    _write_checkpoints(core)
+    return Checkpoint(size, root, note, note_digest(note))
+
+
+def _write_checkpoints(core: Core) -> None:
+    """Write the files of the newest checkpoints that have none."""
+    with core.database.reading() as conn:
+        newest = select(checkpoints.c.size, checkpoints.c.note).order_by(checkpoints.c.size.desc())
+        rows = conn.execute(newest.limit(_RECENT)).all()
+    for size, note in rows:
+        path = core.place("checkpoints") / f"{size:012d}.txt"
+        if not path.exists():
+            _write(path, note.encode())
+
+
+def certificate_path(core: Core, sequence: int) -> Path:
+    """Return where the certificate of this number lies."""
+    return core.place("certificates") / f"{sequence:06d}.json"
+
+
+def certify_next(core: Core) -> int | None:
+    """Certify the published version that comes next in the chain.
+
+    Returns
+    -------
+    int or None
+        Its sequence number; None if every published version has its certificate.
+
+    Raises
+    ------
+    SignerRefusedError
+        The model's file is not the published one, the claim is stronger than the model permits,
+        the proof does not show the transition, or another content was signed under this number.
+        Nothing was signed.
+    CertificateError
+        The database contradicts itself.
+    """
+    version = _next_version(core)
+    if version is None:
+        return None
+    version = _claimed(core, version)
+    point("certify.claimed")
+    with core.database.reading() as conn:
+        statement = unlearning(conn, version)
+        covered = covered_by(conn, version)
+    _inspect(core, covered.model, covered.kind, version, statement["predicate"])
+    envelope = _signed(core, version, statement)
+    point("certify.signed")
+    _write(certificate_path(core, _sequence(version)), envelope)
+    point("certify.file-written")
+    _commit(core, version, envelope, _id_of(statement))
+    point("certify.after-commit")
+    return version.sequence
+
+
+def _next_version(core: Core) -> VersionRow | None:
+    with core.database.reading() as conn:
+        last = conn.scalar(select(func.max(certificates.c.sequence))) or 0
+        found = conn.scalar(select(versions.c.id).where(versions.c.sequence == last + 1))
+        return None if found is None else version_of(conn, found)
+
+
+def _claimed(core: Core, version: VersionRow) -> VersionRow:
+    """Fix the time and the checkpoint of a certificate; whoever comes first decides for all."""
+    if version.certified_at is not None:
+        _write_checkpoints(core)
+        return version
+    checkpoint = take_checkpoint(core)
+    with core.database.transaction() as conn:
+        unclaimed = (versions.c.id == version.id) & versions.c.certified_at.is_(None)
+        at = max(core.clock(), version.published_at)
+        values = {"certified_at": at, "checkpoint_before": checkpoint.digest}
+        conn.execute(update(versions).where(unclaimed).values(values))
+        return version_of(conn, version.id)
+
+
+def _inspect(
+    core: Core, model: ModelRow, kind: str, version: VersionRow, claims: dict[str, Any]
+) -> None:
+    """Compare a statement with the model's file and with the proof, before anything is signed."""
+    try:
+        built = read_model(core, model, version)
+    except (StateError, LedgerMissingError) as error:
+        raise SignerRefusedError(f"the published model cannot be certified: {error}") from error
+    refuse_stronger(claim_of(built, kind), claims["method"], claims["guarantee"])
+    if claims["method"]["parameters"] != method_parameters(built, claims["method"]["name"]):
+        raise SignerRefusedError("the parameters in the statement are not those of the model")
+    _require_transition(core, model, version, claims)
+
+
+def _require_transition(
+    core: Core, model: ModelRow, version: VersionRow, claims: dict[str, Any]
+) -> None:
+    data = claims["dataset"]
+    digest = data["transitionProof"]["sha256"]
+    try:
+        proof = proof_path(core, model, digest).read_bytes()
+        before, after, erased = transition_roots(proof)
+    except (OSError, Refused) as error:
+        raise SignerRefusedError(f"the transition proof cannot be used: {error}") from error
+    said = (digest, data["rootBefore"], data["rootAfter"], claims["erasure"]["rows"])
+    if said != (hashlib.sha256(proof).hexdigest(), before.hex(), after.hex(), erased):
+        raise SignerRefusedError(
+            f"the transition proof of version {version.number} does not show what is claimed"
+        )
+
+
+def _signed(core: Core, version: VersionRow, statement: dict[str, Any]) -> bytes:
+    """Sign, unless other content was signed under this number before."""
+    path = certificate_path(core, _sequence(version))
+    if path.exists():
+        _require_same(path, statement)
+    return sign(statement, core.keys.signer_at(_sequence(version)))
+
+
+def _require_same(path: Path, statement: dict[str, Any]) -> None:
+    try:
+        payload = base64.b64decode(parse_strict(path.read_bytes())["payload"])
+    except (Refused, KeyError, TypeError, ValueError):
+        payload = b""
+    if payload != canonical(statement):
+        raise SignerRefusedError(
+            f"{path.name} holds another content than the one that is to be signed; two "
+            "certificates of one number would be a fork. Find out who wrote it."
+        )
+
+
+def _commit(core: Core, version: VersionRow, envelope: bytes, certificate: str) -> None:
+    with core.database.transaction() as conn:
+        # The row is locked, so that of two workers the second one sees the first one's work.
+        conn.execute(select(versions.c.id).where(versions.c.id == version.id).with_for_update())
+        if _is_certified(conn, version):
+            return
+        row = {"sequence": version.sequence, "id": certificate, "version_id": version.id}
+        values = row | {"envelope": envelope, "at": version.certified_at}
+        conn.execute(insert(certificates).values(values))
+        now = core.clock()
+        body = {"certificate": certificate, "sequence": version.sequence}
+        record(conn, "certificate", body, now, about=version.batch_id)
+        _advance(conn, version, now)
+        point("certify.before-commit")
+
+
+def _is_certified(conn: Connection, version: VersionRow) -> bool:
+    query = select(certificates.c.id).where(certificates.c.sequence == version.sequence)
+    return conn.scalar(query) is not None
+
+
+def _advance(conn: Connection, version: VersionRow, now: int) -> None:
+    """Move the batch and its requests on."""
+    mine = (requests.c.batch_id == version.batch_id) & (requests.c.state == "applied")
+    move(conn, list(conn.scalars(select(requests.c.id).where(mine))), "certified", at=now)
+    batch = batches.c.id == version.batch_id
+    conn.execute(update(batches).where(batch).values(state="certified"))
+
+
+def _id_of(statement: dict[str, Any]) -> str:
+    """Return the id of a certificate: the SHA-256 of what is signed."""
+    return hashlib.sha256(pae(PAYLOAD_TYPE, canonical(statement))).hexdigest()
+
+
+def _sequence(version: VersionRow) -> int:
+    assert version.sequence is not None
+    return version.sequence
+
+
+def _write(path: Path, data: bytes) -> None:
+    path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+    write_atomically(path, [data])

@@ -1,0 +1,148 @@
+"""The desk at which requests are taken in and looked after; a part of `Ledger`."""
+
+from typing import Any
+
+from sqlalchemy import select
+
+from letheon.ledger import _intake, _requests
+from letheon.ledger._core import Core
+from letheon.ledger._requests import Request
+from letheon.ledger._tables import heads, versions
+from letheon.ledger._versions import ModelRow, find_model, head_of, read_ids
+from letheon.rows import Ids
+
+__all__ = ["Desk"]
+
+
+class Desk:
+    """What can be done about requests; see `Ledger`."""
+
+    def __init__(self, core: Core) -> None:
+        self._core = core
+        self._group = _intake.intake_group()
+        self._rows: dict[tuple[str, str], ModelRow] = {}
+        self._people: dict[int, tuple[str, Ids]] = {}
+
+    def request(
+        self,
+        ids: Any,
+        *,
+        model: str,
+        key: str | None = None,
+        tenant: str = "default",
+        regime: str = "gdpr",
+        ground: str = "gdpr.art17.1.b",
+        verified: bool = False,
+    ) -> Request:
+        """Record that people are to be erased from a model; it is on the disk when this returns.
+
+        Parameters
+        ----------
+        ids : sequence of int or of str
+            The people. They are kept sealed, and destroyed with their rows.
+        model : str
+            Name of the model.
+        key : str, optional
+            Idempotency key: the same key with the same content gives the same request again.
+        tenant : str, default="default"
+            Whose model it is.
+        regime : {"gdpr", "ccpa", "internal"}, default="gdpr"
+            Whose clock runs.
+        ground : str, default="gdpr.art17.1.b"
+            Code of the legal ground; no free text.
+        verified : bool, default=False
+            Whether the caller vouches for the identity. Otherwise `verify` must follow.
+
+        Raises
+        ------
+        UnknownModelError, UnknownIdError, IdsTypeError, IdempotencyError, ClockError
+            Nothing was recorded then.
+        """
+        row = self._row(model, tenant)
+        return _intake.submit(
+            self._core,
+            row,
+            ids,
+            key=key,
+            tenant=tenant,
+            regime=regime,
+            ground=ground,
+            verified=verified,
+            held=self._held(row),
+            group=self._group,
+        )
+
+    def verify(self, request_id: str, *, tenant: str | None = None) -> Request:
+        """Record that the identity was verified: the rows are blocked, the request is queued."""
+        return _intake.verify(self._core, request_id, tenant=tenant)
+
+    def cancel(self, request_id: str, *, tenant: str | None = None) -> Request:
+        """Withdraw a request that no batch has taken up yet."""
+        return _intake.cancel(self._core, request_id, tenant=tenant)
+
+    def retry(self, request_id: str, *, tenant: str | None = None) -> Request:
+        """Queue a stuck request again, or one that waits after a failure."""
+        return _intake.retry(self._core, request_id, tenant=tenant)
+
+    def hold(
+        self, request_id: str, ground: str, until: Any, *, tenant: str | None = None
+    ) -> Request:
+        """Put a request off on a legal ground until a day; its clock goes on."""
+        return _intake.hold(self._core, request_id, ground, until, tenant=tenant)
+
+    def release(self, request_id: str, *, tenant: str | None = None) -> Request:
+        """End a hold."""
+        return _intake.release(self._core, request_id, tenant=tenant)
+
+    def reject(self, request_id: str, ground: str, *, tenant: str | None = None) -> Request:
+        """Refuse a request on a legal ground."""
+        return _intake.reject(self._core, request_id, ground, tenant=tenant)
+
+    def extend(self, request_id: str, *, tenant: str | None = None) -> Request:
+        """Put the due day off, as far as the regime permits; the person was told."""
+        return _intake.extend(self._core, request_id, tenant=tenant)
+
+    def answer(self, request_id: str, *, recipients: int = 0, tenant: str | None = None) -> Request:
+        """Close a purged request: the person was answered, and so many recipients were told."""
+        return _intake.close(self._core, request_id, recipients=recipients, tenant=tenant)
+
+    def request_of(self, request_id: str, *, tenant: str | None = None) -> Request:
+        """Return a request as it is now."""
+        with self._core.database.reading() as conn:
+            return _requests.found(conn, request_id, tenant=tenant)
+
+    def requests(
+        self, *, model: str | None = None, state: str | None = None, tenant: str | None = None
+    ) -> tuple[Request, ...]:
+        """Return requests, earliest due first."""
+        with self._core.database.reading() as conn:
+            return tuple(_requests.listed(conn, model=model, state=state, tenant=tenant))
+
+    def timeline(self, request_id: str, *, tenant: str | None = None) -> tuple[Any, ...]:
+        """Return what happened to a request, oldest first."""
+        with self._core.database.reading() as conn:
+            _requests.found(conn, request_id, tenant=tenant)
+            return tuple(_requests.timeline(conn, request_id))
+
+    def _row(self, model: str, tenant: str) -> ModelRow:
+        """Return what never changes about a model; asked once."""
+        found = self._rows.get((model, tenant))
+        if found is None:
+            with self._core.database.reading() as conn:
+                found = find_model(conn, model, tenant)
+            self._rows[model, tenant] = found
+        return found
+
+    def _held(self, model: ModelRow) -> Ids:
+        """Return the people of the version that is served; read once per version."""
+        join = versions.join(heads, heads.c.version_id == versions.c.id)
+        query = select(versions.c.ids_blob).select_from(join).where(heads.c.model_id == model.id)
+        with self._core.database.reading() as conn:
+            address = conn.execute(query).scalar_one()
+        known = self._people.get(model.id)
+        if known is not None and known[0] == address:
+            return known[1]
+        with self._core.database.reading() as conn:
+            head = head_of(conn, model.id)
+        self._people[model.id] = head.ids_blob, read_ids(self._core, model, head)
+        return self._people[model.id][1]

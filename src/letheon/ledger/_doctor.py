@@ -1,0 +1,165 @@
+"""Looking a ledger over: what is wrong, and what to do about it."""
+
+import os
+import shutil
+import stat
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Literal
+
+from sqlalchemy import func, select
+
+from letheon.exceptions import LetheonError
+from letheon.ledger import _requests
+from letheon.ledger._clocks import alarm
+from letheon.ledger._core import Core
+from letheon.ledger._events import head, leaves
+from letheon.ledger._info import all_models
+from letheon.ledger._tables import certificates, checkpoints, events
+from letheon.ledger._versions import head_of
+from letheon.verifier import Refused, check_chain, check_note, log_root, read_note
+
+__all__ = ["Finding", "examine"]
+
+_LOW_SPACE = 1 << 30
+
+
+@dataclass(frozen=True)
+class Finding:
+    """What one look found.
+
+    Attributes
+    ----------
+    check : str
+        What was looked at.
+    level : {"ok", "warning", "error"}
+        How bad it is.
+    text : str
+        What was found, and what to do about it.
+    """
+
+    check: str
+    level: Literal["ok", "warning", "error"]
+    text: str
+
+
+def examine(core: Core) -> Iterator[Finding]:
+    """Look at folder, database, keys, blobs, certificates, log, requests and clock."""
+    looks: tuple[tuple[str, Callable[[Core], Iterator[Finding]]], ...] = (
+        ("folder", _folder),
+        ("database", _database),
+        ("keys", _keys),
+        ("models", _models),
+        ("certificates", _chain),
+        ("log", _log),
+        ("requests", _due),
+        ("clock", _clock),
+    )
+    for name, look in looks:
+        found = False
+        try:
+            for finding in look(core):
+                found = True
+                yield finding
+        except (LetheonError, Refused, OSError) as error:
+            found = True
+            yield Finding(name, "error", str(error))
+        if not found:
+            yield Finding(name, "ok", "sound")
+
+
+def _folder(core: Core) -> Iterator[Finding]:
+    mode = stat.S_IMODE(core.folder.stat().st_mode)
+    if mode & 0o077:
+        yield Finding("folder", "error", f"others can enter {core.folder}: chmod 700 {core.folder}")
+    free = shutil.disk_usage(core.folder).free
+    if free < _LOW_SPACE:
+        yield Finding("folder", "warning", f"only {free // 2**20} MiB are free on its disk")
+
+
+def _database(core: Core) -> Iterator[Finding]:
+    database = core.database
+    if database.dialect == "sqlite":
+        about = f"SQLite {database.sqlite_version}, journal {database.journal_mode}"
+        yield Finding("database", "ok", about)
+    else:
+        yield Finding("database", "ok", "PostgreSQL, synchronous commits")
+
+
+def _keys(core: Core) -> Iterator[Finding]:
+    current = core.keys.signer.keyid
+    yield Finding(
+        "keys", "ok", f"signs with {current[:16]}…; {len(core.keys.statements())} changes"
+    )
+
+
+def _models(core: Core) -> Iterator[Finding]:
+    with core.database.reading() as conn:
+        found = [(model, head_of(conn, model.id)) for model in all_models(conn)]
+    for model, version in found:
+        blobs = core.blobs(model.folder)
+        for address in version.blobs:
+            if not blobs.is_sound(address):
+                text = (
+                    f"blob {address[:12]}… of model {model.name!r} is gone or was altered: "
+                    "restore the file"
+                )
+                yield Finding("models", "error", text)
+        if not core.keys.has(version.epoch_key):
+            text = f"the key of the rows of model {model.name!r} is gone: restore keys/"
+            yield Finding("models", "error", text)
+
+
+def _chain(core: Core) -> Iterator[Finding]:
+    with core.database.reading() as conn:
+        query = select(certificates.c.envelope).order_by(certificates.c.sequence)
+        envelopes = [bytes(envelope) for envelope in conn.scalars(query)]
+    check_chain(envelopes, core.keys.trust())
+    for sequence, envelope in enumerate(envelopes, start=1):
+        path = core.place("certificates") / f"{sequence:06d}.json"
+        if not path.exists() or path.read_bytes() != envelope:
+            yield Finding("certificates", "error", f"{path} is not what the database holds")
+    if envelopes:
+        yield Finding("certificates", "ok", f"{len(envelopes)} in one chain, all valid")
+
+
+def _log(core: Core) -> Iterator[Finding]:
+    with core.database.reading() as conn:
+        now, hashes = head(conn), leaves(conn)
+        notes = list(conn.execute(select(checkpoints).order_by(checkpoints.c.size)))
+    if len(hashes) != now.size or log_root(hashes) != now.root:
+        yield Finding("log", "error", "its events do not give the root that it has recorded")
+    for row in notes:
+        note = read_note(row.note)
+        check_note(note, core.keys.trust())
+        if log_root(hashes[: note.size]) != note.root:
+            text = f"the checkpoint of {note.size} events does not belong to this log"
+            yield Finding("log", "error", text)
+
+
+def _due(core: Core) -> Iterator[Finding]:
+    now = datetime.fromtimestamp(core.clock(), UTC)
+    with core.database.reading() as conn:
+        waiting = [request for request in _requests.listed(conn) if request.is_open]
+    for request in waiting:
+        share = alarm(request, now, core.settings.calendar)
+        if request.state == "stuck":
+            text = f"request {request.id} is stuck ({request.reason}): look at it, then retry it"
+            yield Finding("requests", "error", text)
+        elif share >= 75:
+            text = (
+                f"request {request.id} is due on {request.due_on} ({share} % of its time is over)"
+            )
+            yield Finding("requests", "error" if share >= 100 else "warning", text)
+
+
+def _clock(core: Core) -> Iterator[Finding]:
+    with core.database.reading() as conn:
+        newest = conn.scalar(select(func.max(events.c.at))) or 0
+    behind = newest - core.clock()
+    if behind > 0:
+        text = f"the clock of this machine is {behind} s behind the newest event; set it"
+        yield Finding("clock", "error" if behind > 300 else "warning", text)
+    if os.environ.get("TZ", "") not in ("", "UTC"):
+        yield Finding("clock", "ok", "times are recorded in UTC, whatever TZ says")

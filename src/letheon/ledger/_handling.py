@@ -1,0 +1,238 @@
+"""What people do with a request after it came in: each is one transaction, with its event."""
+
+import re
+from collections.abc import Callable
+from datetime import UTC, date, datetime
+from typing import Any
+
+from sqlalchemy import Connection, Row, select, update
+
+from letheon.exceptions import RequestStateError, UnknownRequestError
+from letheon.ledger import _events
+from letheon.ledger._bodies import hold_current_key, is_covered, person_tags, read_body
+from letheon.ledger._clocks import due_on, extended, may_pause, paused_seconds
+from letheon.ledger._core import Core
+from letheon.ledger._grounds import HOLD_GROUNDS, REJECT_GROUNDS, require_ground
+from letheon.ledger._moves import FINAL, FINISHED, move
+from letheon.ledger._owners import Claimant, claim, hold_model, pass_on
+from letheon.ledger._requests import Request, found
+from letheon.ledger._tables import batches, requests
+
+__all__ = [
+    "await_identity",
+    "cancel",
+    "close",
+    "extend",
+    "hold",
+    "reject",
+    "release",
+    "retry",
+    "verify",
+]
+
+_ID = re.compile(r"[0-9a-f]{32}")
+_NO_BODY: dict[str, Any] = {"sealed": None, "intake_key": None}
+
+_Work = Callable[[Connection, Row[Any], int], None]
+
+
+def verify(core: Core, request_id: str, *, tenant: str | None = None) -> Request:
+    """Record that whoever asks is who they say: block their rows and queue the request.
+
+    A pause of the clock ends. The request becomes a duplicate if others erase all its people.
+    """
+
+    def work(connection: Connection, row: Row[Any], now: int) -> None:
+        clock = _clock_started(core, row, now)
+        move(connection, row.id, "verified", at=now, **clock)
+        hold_current_key(core, connection)
+        hold_model(connection, row.model_id, alone=False)
+        body = connection.execute(
+            select(requests.c.intake_key, requests.c.sealed).where(requests.c.id == row.id)
+        ).one()
+        ids = read_body(core, body.intake_key, row.id, body.sealed)
+        tags = person_tags(core, row.tenant, ids)
+        waits = claim(connection, [Claimant(row.id, row.tenant, row.model_id, tags)])
+        _queue_or_wait(connection, row.id, waits.get(row.id), now)
+
+    return _changed(core, request_id, tenant, work)
+
+
+def await_identity(core: Core, request_id: str, *, tenant: str | None = None) -> Request:
+    """Record that proof of identity was asked for: under GDPR the clock stands until `verify`."""
+
+    def work(connection: Connection, row: Row[Any], now: int) -> None:
+        if row.state != "received":
+            raise RequestStateError(f"request {row.id} is {row.state}; nobody asks who it is now")
+        if not may_pause(row.regime):
+            raise RequestStateError(f"nothing stops the clock of a {row.regime} request")
+        if row.paused_at is None:
+            _set(connection, row.id, paused_at=now)
+            _events.record(connection, "identity-asked", {"request": row.id}, now)
+
+    return _changed(core, request_id, tenant, work)
+
+
+def cancel(core: Core, request_id: str, *, tenant: str | None = None) -> Request:
+    """Withdraw a request that is not being applied yet; its people pass on to who else asked."""
+
+    def work(connection: Connection, row: Row[Any], now: int) -> None:
+        move(connection, row.id, "cancelled", at=now, closed_at=now, **_NO_BODY)
+        pass_on(connection, row.id, row.model_id, at=now)
+
+    return _changed(core, request_id, tenant, work)
+
+
+def reject(core: Core, request_id: str, ground: str, *, tenant: str | None = None) -> Request:
+    """Refuse a request on a ground of law, a registered code."""
+    require_ground(ground, REJECT_GROUNDS)
+
+    def work(connection: Connection, row: Row[Any], now: int) -> None:
+        if row.state == "stuck" and row.batch_id is not None:
+            raise RequestStateError(f"request {row.id} was applied; it can only be retried")
+        columns = {"reason": ground, "closed_at": now, **_NO_BODY}
+        move(connection, row.id, "rejected", at=now, fields={"ground": ground}, **columns)
+        pass_on(connection, row.id, row.model_id, at=now)
+
+    return _changed(core, request_id, tenant, work)
+
+
+def hold(
+    core: Core, request_id: str, ground: str, until: date | datetime, *, tenant: str | None = None
+) -> Request:
+    """Keep a queued request back on a ground of law, until a day at most."""
+    require_ground(ground, HOLD_GROUNDS)
+    moment = _seconds(until)
+
+    def work(connection: Connection, row: Row[Any], now: int) -> None:
+        if moment <= now:
+            raise ValueError(f"until={until} has passed; a hold ends in the future")
+        columns = {"hold_ground": ground, "hold_until": moment, "reason": ground}
+        fields: dict[str, str | int] = {"ground": ground, "until": moment}
+        move(connection, row.id, "on_hold", at=now, fields=fields, **columns)
+
+    return _changed(core, request_id, tenant, work)
+
+
+def release(core: Core, request_id: str, *, tenant: str | None = None) -> Request:
+    """End a hold."""
+
+    def work(connection: Connection, row: Row[Any], now: int) -> None:
+        if row.state != "on_hold":
+            raise RequestStateError(f"request {row.id} is {row.state}, not on hold")
+        columns = {"hold_ground": None, "hold_until": None, "reason": None}
+        move(connection, row.id, "queued", at=now, **columns)
+
+    return _changed(core, request_id, tenant, work)
+
+
+def retry(core: Core, request_id: str, *, tenant: str | None = None) -> Request:
+    """Send a request that is stuck, or waits after a failure, back to where it failed."""
+
+    def work(connection: Connection, row: Row[Any], now: int) -> None:
+        if row.state not in ("stuck", "retry_wait"):
+            raise RequestStateError(f"request {row.id} is {row.state}; there is nothing to retry")
+        after = "purging" if _is_published(connection, row.batch_id) else "queued"
+        move(connection, row.id, after, at=now, tries=0, not_before=0, reason=None)
+
+    return _changed(core, request_id, tenant, work)
+
+
+def extend(core: Core, request_id: str, *, tenant: str | None = None) -> Request:
+    """Record an extension, of which the person was told: two months (GDPR), 45 days (CCPA)."""
+
+    def work(connection: Connection, row: Row[Any], now: int) -> None:
+        if row.state in (*FINAL, *FINISHED) or row.extended_to is not None:
+            raise RequestStateError(
+                f"request {row.id} is {row.state} and can be extended once, while it is open"
+            )
+        day = extended(
+            row.regime,
+            _moment(row.received_at),
+            core.settings.calendar,
+            noticed=_moment(now),
+            paused_seconds=paused_seconds(row.paused_seconds, row.paused_at, now),
+        ).isoformat()
+        _set(connection, row.id, extended_to=day)
+        _events.record(connection, "extended", {"request": row.id, "due": day}, now)
+
+    return _changed(core, request_id, tenant, work)
+
+
+def close(
+    core: Core, request_id: str, *, recipients: int = 0, tenant: str | None = None
+) -> Request:
+    """Record that the person was answered and how many recipients were told (Article 19)."""
+    if isinstance(recipients, bool) or not isinstance(recipients, int) or recipients < 0:
+        raise ValueError(f"recipients={recipients!r} must be a whole number from 0 on")
+
+    def work(connection: Connection, row: Row[Any], now: int) -> None:
+        if row.state == "duplicate" and not is_covered(connection, row.id):
+            raise RequestStateError(
+                f"request {row.id} waits for request {row.duplicate_of}, which is not purged yet"
+            )
+        columns = {"recipients": recipients, "closed_at": now, **_NO_BODY}
+        move(connection, row.id, "closed", at=now, fields={"recipients": recipients}, **columns)
+
+    return _changed(core, request_id, tenant, work)
+
+
+def _changed(core: Core, request_id: str, tenant: str | None, work: _Work) -> Request:
+    """Do the work on the locked row of a request, in one transaction."""
+
+    def change(connection: Connection) -> Request:
+        row = _locked(connection, request_id, tenant)
+        work(connection, row, core.clock())
+        return found(connection, request_id)
+
+    return core.database.run(change)
+
+
+def _locked(connection: Connection, request_id: str, tenant: str | None) -> Row[Any]:
+    row = None
+    if isinstance(request_id, str) and _ID.fullmatch(request_id):
+        query = select(requests).where(requests.c.id == request_id).with_for_update()
+        row = connection.execute(query).first()
+    if row is None or tenant not in (None, row.tenant):
+        raise UnknownRequestError("no request of that id; `letheon request list` shows all")
+    return row
+
+
+def _queue_or_wait(connection: Connection, request_id: str, owner: str | None, now: int) -> None:
+    if owner is None:
+        move(connection, request_id, "queued", at=now)
+        return
+    body = _NO_BODY if is_covered(connection, request_id) else {}
+    fields: dict[str, str | int] = {"of": owner}
+    move(connection, request_id, "duplicate", at=now, fields=fields, duplicate_of=owner, **body)
+
+
+def _clock_started(core: Core, row: Row[Any], now: int) -> dict[str, Any]:
+    """Return the columns of a clock that runs again, if it stood still."""
+    if row.paused_at is None:
+        return {}
+    stood = paused_seconds(row.paused_seconds, row.paused_at, now)
+    received, calendar = _moment(row.received_at), core.settings.calendar
+    day = due_on(row.regime, received, calendar, paused_seconds=stood)
+    return {"paused_at": None, "paused_seconds": stood, "due_on": day.isoformat()}
+
+
+def _is_published(connection: Connection, batch_id: str | None) -> bool:
+    query = select(batches.c.state).where(batches.c.id == batch_id)
+    return batch_id is not None and connection.scalar(query) in ("published", "certified", "purged")
+
+
+def _set(connection: Connection, request_id: str, **columns: Any) -> None:
+    connection.execute(update(requests).where(requests.c.id == request_id).values(columns))
+
+
+def _moment(seconds: int) -> datetime:
+    return datetime.fromtimestamp(seconds, UTC)
+
+
+def _seconds(until: date | datetime) -> int:
+    if isinstance(until, datetime):
+        if until.tzinfo is None:
+            raise ValueError("until has no time zone; give one, or a date")
+        return int(until.timestamp())
+    return int(datetime(until.year, until.month, until.day, tzinfo=UTC).timestamp())

@@ -1,0 +1,96 @@
+"""Making and opening the folder of a ledger."""
+
+import os
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+from sqlalchemy import insert, select
+
+from letheon.exceptions import LedgerError
+from letheon.ledger._core import Core
+from letheon.ledger._database import Database
+from letheon.ledger._events import record
+from letheon.ledger._keys import KeyRing
+from letheon.ledger._settings import FILE, Settings
+from letheon.ledger._tables import meta
+
+__all__ = ["create_home", "database_url", "open_home"]
+
+_PLACES = ("blobs", "proofs", "certificates", "purges", "checkpoints")
+
+
+def database_url(folder: Path, settings: Settings) -> str:
+    """Return the database's URL: as the settings say, or a SQLite file in the folder."""
+    return settings.database or f"sqlite:///{(folder / 'ledger.db').resolve()}"
+
+
+def create_home(folder: Path, settings: Settings, clock: Callable[[], int]) -> Core:
+    """Make a ledger; ``letheon.toml`` comes last, so that a kill before it leaves none.
+
+    Calling it again after a kill goes on where it stopped.
+    """
+    if (folder / FILE).exists():
+        raise LedgerError(
+            f"there is a ledger in {folder} already; open it, or choose another folder"
+        )
+    folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+    folder.chmod(0o700)
+    for place in _PLACES:
+        (folder / place).mkdir(mode=0o700, exist_ok=True)
+    keys = _keys_for(folder)
+    database = Database.open(database_url(folder, settings), create=True, journal=settings.journal)
+    core = Core(folder, settings, database, keys, clock)
+    _begin(core)
+    settings.write(folder)
+    return core
+
+
+def _keys_for(folder: Path) -> KeyRing:
+    is_finished = (folder / "public" / "keys" / "root.pub").exists()
+    return KeyRing(folder) if is_finished else KeyRing.create(folder)
+
+
+def _begin(core: Core) -> None:
+    """Write the first lines of the database, unless they are there."""
+    with core.database.transaction() as conn:
+        known = conn.scalar(select(meta.c.value).where(meta.c.key == "ledger_id"))
+        if known is not None:
+            _require_same(core, known)
+            return
+        now = core.clock()
+        first = {
+            "ledger_id": core.settings.name,
+            "root_key": core.keys.root,
+            "created_at": str(now),
+            "sequence": "0",
+        }
+        for key, value in first.items():
+            conn.execute(insert(meta).values(key=key, value=value))
+        record(conn, "created", {"ledger": core.settings.name, "key": core.keys.root}, at=now)
+
+
+def open_home(folder: Path, clock: Callable[[], int] | None = None) -> Core:
+    """Open a ledger that `create_home` made."""
+    settings = Settings.read(folder)
+    keys = KeyRing(folder)
+    database = Database.open(database_url(folder, settings), journal=settings.journal)
+    core = Core(folder, settings, database, keys, clock or (lambda: int(time.time())))
+    with database.reading() as conn:
+        known = conn.scalar(select(meta.c.value).where(meta.c.key == "ledger_id"))
+        _require_same(core, known)
+        root = conn.scalar(select(meta.c.value).where(meta.c.key == "root_key"))
+    if root != keys.root:
+        raise LedgerError(
+            f"the keys in {os.fspath(folder)} are not those that its database was made with; "
+            "restore the folder keys/ that belongs to it"
+        )
+    return core
+
+
+def _require_same(core: Core, known: str | None) -> None:
+    if known != core.settings.name:
+        raise LedgerError(
+            f"the database holds the ledger {known!r} and {core.folder / FILE} says "
+            f"{core.settings.name!r}; one database serves one ledger"
+        )

@@ -1,0 +1,125 @@
+"""What a ledger tells about its models and versions."""
+
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Any
+
+from sqlalchemy import Connection, select
+
+from letheon.ledger._tables import models
+from letheon.ledger._versions import ModelRow, VersionRow, head_of, model_of
+
+__all__ = ["ModelInfo", "VersionInfo", "all_models", "model_info", "version_info"]
+
+
+@dataclass(frozen=True)
+class VersionInfo:
+    """One published state of a model.
+
+    Attributes
+    ----------
+    number : int
+        0 is the registration.
+    sequence : int or None
+        Number of its certificate; None for the registration.
+    address : str
+        SHA-256 of the model's file, nonce included, as the certificate quotes it.
+    live : int
+        Rows that it was trained on.
+    published_at, certified_at, purged_at : datetime or None
+        When it was published, certified, and destroyed.
+    """
+
+    number: int
+    sequence: int | None
+    address: str
+    live: int
+    published_at: datetime
+    certified_at: datetime | None
+    purged_at: datetime | None
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return plain values, ready for JSON."""
+        return {
+            name: value.isoformat() if isinstance(value, datetime) else value
+            for name, value in vars(self).items()
+        }
+
+
+@dataclass(frozen=True)
+class ModelInfo:
+    """A registered model.
+
+    Attributes
+    ----------
+    name, tenant, dataset, method : str
+        What it is called, whose it is, and how it forgets.
+    releases : str
+        What of it is released: "labels-only", "latest-only" or "every-version".
+    n_rows : int
+        Rows in the version that is served.
+    slots : int
+        Slots of the commitment to its rows.
+    head : VersionInfo
+        The version that is served.
+    registered_at : datetime
+        When it was registered.
+    """
+
+    name: str
+    tenant: str
+    dataset: str
+    method: str
+    releases: str
+    n_rows: int
+    slots: int
+    head: VersionInfo
+    registered_at: datetime
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return plain values, ready for JSON."""
+        return vars(self) | {
+            "head": self.head.to_dict(),
+            "registered_at": self.registered_at.isoformat(),
+        }
+
+
+def _when(seconds: int | None) -> datetime | None:
+    return None if seconds is None else datetime.fromtimestamp(seconds, UTC)
+
+
+def version_info(version: VersionRow) -> VersionInfo:
+    """Return what is told about a version."""
+    return VersionInfo(
+        number=version.number,
+        sequence=version.sequence,
+        address=version.model_blob,
+        live=version.live,
+        published_at=datetime.fromtimestamp(version.published_at, UTC),
+        certified_at=_when(version.certified_at),
+        purged_at=_when(version.purged_at),
+    )
+
+
+def model_info(conn: Connection, model: ModelRow) -> ModelInfo:
+    """Return what is told about a model."""
+    head = head_of(conn, model.id)
+    return ModelInfo(
+        name=model.name,
+        tenant=model.tenant,
+        dataset=model.dataset,
+        method=model.method,
+        releases=model.releases,
+        n_rows=head.live,
+        slots=model.slots,
+        head=version_info(head),
+        registered_at=datetime.fromtimestamp(model.created_at, UTC),
+    )
+
+
+def all_models(conn: Connection, tenant: str | None = None) -> list[ModelRow]:
+    """Return all models, or those of a tenant, in the order of their registration."""
+    query = select(models.c.id).order_by(models.c.id)
+    if tenant is not None:
+        query = query.where(models.c.tenant == tenant)
+    return [model_of(conn, key) for key in conn.scalars(query)]

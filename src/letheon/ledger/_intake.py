@@ -1,0 +1,230 @@
+"""Taking in requests: checked, sealed, recorded once, durable before anybody is told.
+
+A request is prepared outside the transaction (checks, tags, sealing), then stored with all others
+that wait (`GroupCommit`), in a handful of statements for all of them.
+"""
+
+import secrets
+import weakref
+from collections.abc import Sequence
+from datetime import UTC, date, datetime
+from typing import Any
+
+from letheon.exceptions import (
+    IdsLengthError,
+    IdsTypeError,
+    UnknownModelError,
+)
+from letheon.ledger._bodies import (
+    id_bytes,
+    person_tags,
+    remembered_key,
+    reseal,
+    seal_body,
+    unsealed_ids,
+)
+from letheon.ledger._clocks import REGIMES, due_on
+from letheon.ledger._core import Core
+from letheon.ledger._grounds import REQUEST_GROUNDS, require_ground
+from letheon.ledger._group import GroupCommit
+from letheon.ledger._handling import (
+    await_identity,
+    cancel,
+    close,
+    extend,
+    hold,
+    reject,
+    release,
+    retry,
+    verify,
+)
+from letheon.ledger._recording import Prepared, record_all
+from letheon.ledger._requests import Request
+from letheon.ledger._versions import ModelRow
+from letheon.rows import IdIndex, Ids, as_ids
+
+__all__ = [
+    "Intake",
+    "Prepared",
+    "await_identity",
+    "cancel",
+    "close",
+    "extend",
+    "hold",
+    "intake_group",
+    "person_tags",
+    "reject",
+    "release",
+    "reseal",
+    "retry",
+    "submit",
+    "unsealed_ids",
+    "verify",
+]
+
+LONGEST_ID = 10_000
+MOST_IDS = 100_000
+LONGEST_KEY = 255
+
+_indices: "weakref.WeakKeyDictionary[Ids, IdIndex]" = weakref.WeakKeyDictionary()
+
+
+Intake = GroupCommit[Prepared, Request]
+
+
+def intake_group() -> Intake:
+    """Return what lets the threads of a process share transactions; one for each open ledger."""
+    return GroupCommit(record_all)
+
+
+def submit(
+    core: Core,
+    model: ModelRow,
+    ids: Any,
+    *,
+    key: str | None = None,
+    tenant: str = "default",
+    regime: str = "gdpr",
+    ground: str = "gdpr.art17.1.b",
+    verified: bool = False,
+    held: Ids,
+    group: Intake | None = None,
+) -> Request:
+    """Record that people are to be erased from a model; durable when it returns.
+
+    Parameters
+    ----------
+    core : Core
+        The ledger.
+    model : ModelRow
+        From what.
+    ids : list of int or str
+        Whom.
+    key : str, optional
+        Idempotency key: a repeat with the same key and content returns the stored request.
+    tenant : str
+        Whose model it is.
+    regime, ground : str
+        Registered codes.
+    verified : bool
+        Whether the identity of whoever asks is known. If so, the people are blocked from new
+        training at once, and the request is queued.
+    held : Ids
+        People in the newest version of the model.
+    group : GroupCommit, optional
+        Shares transactions between threads.
+
+    Returns
+    -------
+    Request
+        As it is stored. Its state is ``duplicate`` if earlier requests erase all these people.
+
+    Raises
+    ------
+    UnknownIdError
+        Somebody is neither held nor was asked for before.
+    IdempotencyError
+        The key was used for another content.
+    ClockError
+        The clock is behind; nothing was recorded.
+    """
+    prepared = prepare(
+        core,
+        model,
+        ids,
+        key=key,
+        tenant=tenant,
+        regime=regime,
+        ground=ground,
+        verified=verified,
+        held=held,
+    )
+    if group is not None:
+        return group.submit(prepared)
+    result = record_all([prepared])[0]
+    if isinstance(result, Exception):
+        raise result
+    return result
+
+
+def prepare(
+    core: Core,
+    model: ModelRow,
+    ids: Any,
+    *,
+    key: str | None,
+    tenant: str,
+    regime: str,
+    ground: str,
+    verified: bool,
+    held: Ids,
+) -> Prepared:
+    """Check a request and do all work that needs no transaction."""
+    if model.tenant != tenant:
+        raise UnknownModelError(f"no model {model.name!r} is registered for tenant {tenant!r}")
+    if regime not in REGIMES:
+        raise ValueError(f"that regime is no registered code; expected one of {REGIMES}")
+    require_ground(ground, REQUEST_GROUNDS[regime])
+    people = _checked_ids(ids)
+    names = id_bytes(people)
+    tags = tuple(person_tags(core, tenant, people))
+    is_held = _index_of(held).find(people).found
+    request_id, intake_key = secrets.token_hex(16), remembered_key(core)
+    received = core.clock()
+    content = [model.name, regime, ground, "verified" if verified else "received"]
+    row = {
+        "id": request_id,
+        "tenant": tenant,
+        "model_id": model.id,
+        "state": "queued" if verified else "received",
+        "regime": regime,
+        "ground": ground,
+        "received_at": received,
+        "due_on": _due_on(core, regime, received).isoformat(),
+        "key_tag": core.keys.tag("key", tenant.encode(), _checked_key(key)),
+        "body_tag": core.keys.tag("body", *(text.encode() for text in content), *sorted(names)),
+        "sealed": seal_body(core, intake_key, request_id, people),
+        "intake_key": intake_key,
+        "nonce": secrets.token_hex(32),
+        "n_ids": len(people),
+        "n_rows": int(is_held.sum()),
+        "tries": 0,
+        "not_before": 0,
+        "paused_seconds": 0,
+    }
+    missing = tuple(tag for tag, here in zip(tags, is_held, strict=True) if not here)
+    return Prepared(core, model, people, tags, missing, verified, row)
+
+
+def _due_on(core: Core, regime: str, received: int) -> date:
+    return due_on(regime, datetime.fromtimestamp(received, UTC), core.settings.calendar)
+
+
+def _checked_ids(ids: Any) -> Ids:
+    people = as_ids(ids).distinct()
+    if len(people) == 0:
+        raise IdsLengthError("a request names nobody; give at least one id")
+    if len(people) > MOST_IDS:
+        raise IdsLengthError(f"a request names at most {MOST_IDS} people; split it")
+    values: Sequence[Any] = people.to_list()
+    if people.kind == "str" and max(map(len, values)) > LONGEST_ID:
+        raise IdsTypeError(f"an id has more than {LONGEST_ID} characters")
+    return people
+
+
+def _checked_key(key: str | None) -> bytes:
+    """Return the bytes of an idempotency key; a random one where none was given."""
+    if key is None:
+        return secrets.token_bytes(32)
+    if not isinstance(key, str) or not 0 < len(key) <= LONGEST_KEY:
+        raise ValueError(f"an idempotency key is a text of 1 to {LONGEST_KEY} characters")
+    try:
+        return key.encode()
+    except UnicodeEncodeError:
+        raise ValueError("an idempotency key is valid Unicode text") from None
+
+
+def _index_of(held: Ids) -> IdIndex:
+    if held not in _indices:
+        _indices[held] = IdIndex(held)
+    return _indices[held]

@@ -1,0 +1,494 @@
+"""`Ledger`: requests to be erased, applied, certified and purged."""
+
+import os
+import time
+from collections.abc import Callable
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Literal, Self
+
+import numpy as np
+from numpy.typing import NDArray
+from sqlalchemy import Connection, select
+
+from letheon.exceptions import LedgerMissingError
+from letheon.ledger._apply import last_sequence
+from letheon.ledger._bodies import person_tags
+from letheon.ledger._calendar import Calendar
+from letheon.ledger._certify import Checkpoint, take_checkpoint
+from letheon.ledger._compute import compute, compute_apart
+from letheon.ledger._core import Core
+from letheon.ledger._database import Database
+from letheon.ledger._desk import Desk
+from letheon.ledger._doctor import Finding, examine
+from letheon.ledger._events import record
+from letheon.ledger._home import create_home, database_url, open_home
+from letheon.ledger._info import ModelInfo, VersionInfo, all_models, model_info, version_info
+from letheon.ledger._lease import owner_name
+from letheon.ledger._newcomers import judged_by, register_fitted, register_trained
+from letheon.ledger._policy import Policy
+from letheon.ledger._reader import Reader
+from letheon.ledger._settings import Settings
+from letheon.ledger._stores import Store, add_store, remove_store, stores
+from letheon.ledger._tables import blocked, certificates, purges
+from letheon.ledger._training import held_rows
+from letheon.ledger._versions import (
+    find_model,
+    head_of,
+    model_of,
+    read_model,
+    versions_of,
+)
+from letheon.ledger._worker import BatchPlan, Step, plan_all, retrain, run_once
+from letheon.verifier import open_envelope
+
+__all__ = ["Ledger"]
+
+
+class Ledger(Desk):
+    """Models, the requests to be erased from them, and the certificates that they were.
+
+    A request is acknowledged when it is on the disk. From then on it is applied exactly once,
+    whatever process dies at whatever moment: `run_once` (or the command ``letheon worker``) seals
+    requests into a batch, computes the model without these people, publishes it with one
+    compare-and-set, signs a certificate, destroys what is left of them and attests that too. What
+    was done stands in an append-only log whose checkpoints are signed.
+
+    Make one with `Ledger.create`, open it with `Ledger.open`; several processes may work on one.
+
+    Parameters
+    ----------
+    core : Core
+        What `create` and `open` make.
+
+    Attributes
+    ----------
+    folder : Path
+        Home of the ledger.
+    name : str
+        As certificates carry it.
+    public_key : str
+        The first public key, in hexadecimal digits: what a stranger pins to verify everything.
+
+    Notes
+    -----
+    The folder holds rows, models and keys: personal data and secrets. What may be shown to a
+    stranger is what `export` writes.
+
+    Examples
+    --------
+    >>> import tempfile
+    >>> from sklearn.datasets import load_iris
+    >>> from sklearn.naive_bayes import GaussianNB
+    >>> from letheon import NaiveUnlearner
+    >>> from letheon.ledger import Ledger
+    >>> X, y = load_iris(return_X_y=True)
+    >>> model = NaiveUnlearner(GaussianNB(), random_state=0).fit(X, y)
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     with Ledger.create(folder, name="demo") as ledger:
+    ...         _ = ledger.register(model, X, y, name="iris")
+    ...         request = ledger.request([3, 17], model="iris", verified=True)
+    ...         steps = ledger.run_once(force=True)
+    ...         ledger.request_of(request.id).state, ledger.load("iris").n_rows_
+    ('purged', 148)
+    """
+
+    def __init__(self, core: Core) -> None:
+        super().__init__(core)
+        self._owner = owner_name()
+
+    @classmethod
+    def create(
+        cls,
+        folder: str | os.PathLike[str],
+        *,
+        name: str,
+        database: str | None = None,
+        policy: Policy | None = None,
+        calendar: Calendar | None = None,
+        image: str | None = None,
+        clock: Callable[[], int] | None = None,
+    ) -> Self:
+        """Make a ledger in a folder.
+
+        Parameters
+        ----------
+        folder : path
+            Its home: settings, keys, blobs, certificates. Made readable by its owner only.
+        name : str
+            As certificates carry it; lower case letters, digits and ``._:@/+-``.
+        database : str, optional
+            URL of a PostgreSQL database, ``postgresql://user@host/name``. Default: a SQLite file
+            in the folder.
+        policy : Policy, optional
+            Batching, retries, leases.
+        calendar : Calendar, optional
+            Time zone and holidays of the controller's seat.
+        image : str, optional
+            SHA-256 of the image that workers run in.
+        clock : callable, optional
+            Seconds since 1970, UTC; for tests.
+        """
+        settings = Settings(
+            name=name,
+            database=database,
+            policy=policy or Policy(),
+            calendar=calendar or Calendar(),
+            image=image,
+        )
+        return cls(create_home(Path(folder), settings, clock or (lambda: int(time.time()))))
+
+    @classmethod
+    def open(
+        cls, folder: str | os.PathLike[str], *, clock: Callable[[], int] | None = None
+    ) -> Self:
+        """Open the ledger in a folder.
+
+        Raises
+        ------
+        LedgerMissingError
+            There is none.
+        NewerLedgerError
+            A later letheon wrote it; nothing is changed.
+        KeyFileError
+            Its keys are missing, damaged, or open to others.
+        """
+        return cls(open_home(Path(folder), clock))
+
+    @staticmethod
+    def upgrade(folder: str | os.PathLike[str]) -> None:
+        """Bring the database of an older letheon to this one's form."""
+        settings = Settings.read(Path(folder))
+        url = database_url(Path(folder), settings)
+        database = Database.open_to_upgrade(url, journal=settings.journal)
+        try:
+            database.upgrade()
+        finally:
+            database.dispose()
+
+    def close(self) -> None:
+        """Close the database; what was acknowledged is on the disk already."""
+        self._core.database.dispose()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    @property
+    def folder(self) -> Path:
+        """Home of the ledger."""
+        return self._core.folder
+
+    @property
+    def name(self) -> str:
+        """As certificates carry it."""
+        return self._core.settings.name
+
+    @property
+    def public_key(self) -> str:
+        """The first public key, in hexadecimal digits."""
+        return self._core.keys.root
+
+    @property
+    def settings(self) -> Settings:
+        """What ``letheon.toml`` says."""
+        return self._core.settings
+
+    def register(
+        self,
+        model: Any,
+        X: Any,
+        y: Any,
+        *,
+        ids: Any = None,
+        name: str,
+        tenant: str = "default",
+        dataset: str | None = None,
+        test: tuple[Any, ...] | None = None,
+        monitor: Any = None,
+        preprocessing: str | None = None,
+        releases: Literal["labels-only", "latest-only", "every-version"] | None = None,
+        row_params: dict[str, Any] | None = None,
+        trusted: Any = (),
+    ) -> ModelInfo:
+        """Register a fitted model with the rows that it was fitted on.
+
+        An exact model is trained once more on the rows and compared, because certificates of a
+        model that the rows do not give could never be verified.
+
+        Parameters
+        ----------
+        model : fitted estimator of letheon
+            It is copied into the ledger; this object is not changed and not watched.
+        X, y, ids
+            As they were given to `fit`.
+        name : str
+            Name of the model.
+        tenant : str, default="default"
+            Whose model it is. Requests of other tenants never reach it.
+        dataset : str, optional
+            Name of the data; default: that of the model.
+        test : (X, y) or (X, y, ids), optional
+            Rows by which effectiveness is estimated. People who leave leave these too.
+        monitor : Monitor, optional
+            Watches the model: its decisions and proxies become part of the certificates.
+        preprocessing : str, optional
+            SHA-256 of what was done to the data before; it is quoted in certificates.
+        releases : {"labels-only", "latest-only", "every-version"}, optional
+            What of the model leaves the house; default: what its guarantee covers.
+        row_params : dict, optional
+            Further arguments of `fit` with one value per row, such as ``risk``.
+        trusted : iterable of class, function or str, optional
+            Classes of yours that the model uses; see `letheon.load`.
+
+        Returns
+        -------
+        ModelInfo
+        """
+        rows = held_rows(X, y, ids, row_params)
+        judged = judged_by(model, test, monitor)
+        model_id = register_fitted(
+            self._core,
+            model,
+            rows,
+            name=name,
+            tenant=tenant,
+            dataset=dataset,
+            preprocessing=preprocessing,
+            releases=releases,
+            judged=judged,
+            trusted=trusted,
+        )
+        return self._info(model_id)
+
+    def train(
+        self,
+        estimator: Any,
+        X: Any,
+        y: Any,
+        *,
+        ids: Any = None,
+        name: str,
+        tenant: str = "default",
+        dataset: str | None = None,
+        test: tuple[Any, ...] | None = None,
+        preprocessing: str | None = None,
+        releases: Literal["labels-only", "latest-only", "every-version"] | None = None,
+        row_params: dict[str, Any] | None = None,
+        trusted: Any = (),
+    ) -> ModelInfo:
+        """Train a model with a seed that nobody could choose, and register it.
+
+        A random key is committed to in the log, a checkpoint of the log is signed, and the seed is
+        derived from both. So the operator cannot try seeds until a model suits; with a witness
+        who co-signs checkpoints that is proved, without one the certificates say that it is not.
+
+        Parameters
+        ----------
+        estimator : estimator of letheon
+            Unfitted; its `random_state` is replaced.
+        X, y, ids, name, tenant, dataset, test, preprocessing, releases, row_params, trusted
+            See `register`.
+        """
+        rows = held_rows(X, y, ids, row_params)
+        model_id = register_trained(
+            self._core,
+            estimator,
+            rows,
+            name=name,
+            tenant=tenant,
+            dataset=dataset,
+            preprocessing=preprocessing,
+            releases=releases,
+            test=test,
+            trusted=trusted,
+        )
+        return self._info(model_id)
+
+    def without_blocked(
+        self, X: Any, y: Any, ids: Any, *, tenant: str = "default"
+    ) -> tuple[Any, Any, NDArray[Any]]:
+        """Return X, y and ids without the rows of people who asked this tenant to be erased."""
+        rows = held_rows(X, y, ids)
+        with self._core.database.reading() as conn:
+            asked = set(conn.scalars(select(blocked.c.tag).where(blocked.c.tenant == tenant)))
+        tags = person_tags(self._core, tenant, rows.ids)
+        kept = rows.take(np.flatnonzero([tag not in asked for tag in tags]))
+        return (*kept.part(0, len(kept)), kept.ids.to_array())
+
+    def plan(self, model: str | None = None, *, tenant: str = "default") -> tuple[BatchPlan, ...]:
+        """Say what the next batch of each model would be, and when it will be sealed."""
+        return plan_all(self._core, None if model is None else self._row(model, tenant).id)
+
+    def run_once(
+        self,
+        *,
+        force: bool = False,
+        model: str | None = None,
+        tenant: str = "default",
+        apart: bool = False,
+    ) -> tuple[Step, ...]:
+        """Do everything that is due: resume, seal, apply, certify, purge.
+
+        Parameters
+        ----------
+        force : bool, default=False
+            Seal what is queued now, however little it is.
+        model, tenant : str, optional
+            One model only.
+        apart : bool, default=False
+            Compute in a process of its own, which can reach neither keys nor database.
+        """
+        wanted = None if model is None else self._row(model, tenant).id
+        work = compute_apart if apart else compute
+        return tuple(run_once(self._core, self._owner, work, forced=force, wanted=wanted))
+
+    def retrain(
+        self, model: str, *, tenant: str = "default", apart: bool = False
+    ) -> tuple[Step, ...]:
+        """Train a model afresh, with everything queued for it; a certified batch of its own."""
+        work = compute_apart if apart else compute
+        return tuple(retrain(self._core, self._owner, work, self._row(model, tenant)))
+
+    def load(self, model: str, *, tenant: str = "default") -> Any:
+        """Return a copy of the model that is served."""
+        row = self._row(model, tenant)
+        with self._core.database.reading() as conn:
+            head = head_of(conn, row.id)
+        return read_model(self._core, row, head)
+
+    def reader(self, model: str, *, tenant: str = "default") -> Reader:
+        """Return a reader that follows the model that is served."""
+        return Reader(self._core, self._row(model, tenant), self._owner)
+
+    def models(self, *, tenant: str | None = None) -> tuple[ModelInfo, ...]:
+        """Return the registered models."""
+        with self._core.database.reading() as conn:
+            return tuple(model_info(conn, row) for row in all_models(conn, tenant))
+
+    def versions(self, model: str, *, tenant: str = "default") -> tuple[VersionInfo, ...]:
+        """Return the versions of a model, oldest first."""
+        with self._core.database.reading() as conn:
+            row = find_model(conn, model, tenant)
+            return tuple(version_info(version) for version in versions_of(conn, row.id))
+
+    def certificates(self) -> tuple[int, ...]:
+        """Return the numbers of all certificates."""
+        with self._core.database.reading() as conn:
+            query = select(certificates.c.sequence).order_by(certificates.c.sequence)
+            return tuple(conn.scalars(query))
+
+    def certificate(self, sequence: int) -> bytes:
+        """Return a certificate: a DSSE envelope in canonical JSON."""
+        return self._envelope(certificates, sequence, "certificate")
+
+    def purge_attestation(self, sequence: int) -> bytes:
+        """Return the attestation that what certificate `sequence` erased was purged too."""
+        return self._envelope(purges, sequence, "purge attestation of certificate")
+
+    def checkpoint(self) -> Checkpoint:
+        """Sign a checkpoint of the log."""
+        return take_checkpoint(self._core)
+
+    def export(
+        self,
+        folder: str | os.PathLike[str],
+        *,
+        tier: Literal["public", "auditor"] = "public",
+        model: str | None = None,
+        tenant: str | None = None,
+    ) -> Path:
+        """Write what others may verify into a new folder.
+
+        Parameters
+        ----------
+        folder : path
+            It must not exist, or be empty.
+        tier : {"public", "auditor"}, default="public"
+            The public one holds certificates, attestations, checkpoints and public keys. The
+            auditor's also holds the remaining rows, salts, models and training keys: personal
+            data, handed over in custody and recorded in the log.
+        model, tenant : str, optional
+            Models of one name or tenant only, in the auditor's part.
+        """
+        from letheon.ledger._bundle import export
+
+        return export(self._core, Path(folder), tier=tier, model=model, tenant=tenant)
+
+    def add_store(
+        self,
+        name: str,
+        path: str | os.PathLike[str],
+        *,
+        owner: str = "operator",
+        scope: str = "copies",
+        days: int | None = None,
+    ) -> None:
+        """Register a folder outside the ledger that may hold people; every purge scans it.
+
+        Parameters
+        ----------
+        name : str
+            A code, for attestations.
+        path : path
+            The folder. A purge is not done while it holds anything of an erased person.
+        owner, scope : str
+            Who keeps it clean, and what lies in it: codes.
+        days : int, optional
+            It is a backup that expires by itself after so many days, and may hold people till then.
+        """
+        add_store(self._core, Store(name, Path(path), owner=owner, scope=scope, days=days))
+
+    def remove_store(self, name: str) -> None:
+        """Take a folder off the registry: later purges do not speak of it."""
+        remove_store(self._core, name)
+
+    def stores(self) -> tuple[Store, ...]:
+        """Return the registered folders."""
+        return stores(self._core)
+
+    def rotate_key(self) -> str:
+        """Sign with a new key from now on; return its id. The statement is signed by both."""
+        with self._core.database.transaction() as conn:
+            # Numbers that are given out already are signed by the old key, whenever that is done.
+            last = last_sequence(conn)
+            statement = self._core.keys.rotate(self.name, last)
+            self._note_statement(conn, "key-rotation", statement)
+        return self._core.keys.signer.keyid
+
+    def revoke_key(self, keyid: str, *, after: int) -> None:
+        """State that signatures of a key are not to be trusted after certificate `after`."""
+        with self._core.database.transaction() as conn:
+            statement = self._core.keys.revoke(self.name, keyid, after)
+            self._note_statement(conn, "key-revocation", statement)
+
+    def doctor(self) -> tuple[Finding, ...]:
+        """Look whether everything is sound: files, chain, log, keys, clocks, leftovers."""
+        return tuple(examine(self._core))
+
+    def __repr__(self) -> str:
+        """Name and folder."""
+        return f"Ledger({self.name!r}, folder={os.fspath(self.folder)!r})"
+
+    def _info(self, model_id: int) -> ModelInfo:
+        with self._core.database.reading() as conn:
+            return model_info(conn, model_of(conn, model_id))
+
+    def _envelope(self, table: Any, sequence: int, what: str) -> bytes:
+        with self._core.database.reading() as conn:
+            query = select(table.c.envelope).where(table.c.sequence == sequence)
+            found = conn.scalar(query)
+        if found is None:
+            raise LedgerMissingError(f"there is no {what} {sequence} in this ledger yet")
+        return bytes(found)
+
+    def _note_statement(self, conn: Connection, kind: str, statement: bytes) -> None:
+        body = {"statement": open_envelope(statement, self._core.keys.trust()).id}
+        record(conn, kind, body, at=self._core.clock())

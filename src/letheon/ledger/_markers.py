@@ -1,0 +1,261 @@
+"""What erased people would leave behind: their ids, salts and rows, in every usual form.
+
+A marker is looked for as raw bytes, in hexadecimal, in base64 (both alphabets, at each of the three
+places in a group) and, if it is text, JSON-escaped, percent-escaped and in UTF-16.
+"""
+
+import base64
+import json
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from functools import cached_property, lru_cache
+from typing import Any, NamedTuple, Self
+from urllib.parse import quote
+
+import numpy as np
+from numpy.typing import NDArray
+
+from letheon.ledger._search import SHORTEST, Searcher
+from letheon.rows import Rows
+
+__all__ = ["Found", "Markers", "markers_of"]
+
+# Below it a text counts only as a word of its own: it may stand in a digest by chance.
+_SHORT_TEXT = 12
+# A row of few different bytes (zeros, small integers) is no sign of one person.
+_FEWEST_VALUES = 8
+_LONGEST_ROW = 64
+_SHORTEST_ROW = 16
+_SHORTEST_NUMBER = 9
+_SHORTEST_ENCODED = 8
+_MOST_PEOPLE = 5_000
+_WORD = frozenset(b"0123456789abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ+/_-")
+
+
+class Found(NamedTuple):
+    """Where a marker begins, and what kind of marker it is; never the marker itself."""
+
+    offset: int
+    kind: str
+
+
+class _Pattern(NamedTuple):
+    """One form of one marker."""
+
+    content: bytes
+    kind: str
+    text: str | None
+
+
+def _nobody() -> Sequence[str]:
+    return ()
+
+
+@dataclass(frozen=True)
+class Markers:
+    """Texts and bytes that must be nowhere.
+
+    Attributes
+    ----------
+    texts : tuple of str
+        Ids of at least 6 bytes; numbers of at least 9 digits.
+    salts, rows : tuple of bytes
+        Salts of the commitment; pieces of the values of a row.
+    neighbours : callable
+        Returns the ids that may stay. An id that is part of a longer one that stays is excused
+        where the longer one stands: ``ann@example.org`` in ``joann@example.org``.
+    """
+
+    texts: tuple[str, ...] = ()
+    salts: tuple[bytes, ...] = ()
+    rows: tuple[bytes, ...] = ()
+    neighbours: Callable[[], Sequence[str]] = field(default=_nobody, repr=False, compare=False)
+
+    @classmethod
+    def of(
+        cls,
+        *,
+        ids: Iterable[int | str] = (),
+        salts: Iterable[bytes] = (),
+        rows: Iterable[bytes] = (),
+    ) -> Self:
+        """Return the markers that are long enough to mean something."""
+        return cls(
+            texts=tuple(dict.fromkeys(_distinctive_ids(ids))),
+            salts=tuple(dict.fromkeys(salt for salt in salts if len(salt) >= _SHORTEST_ROW)),
+            rows=tuple(dict.fromkeys(row for row in rows if _is_distinctive(row))),
+        )
+
+    def __len__(self) -> int:
+        return len(self.texts) + len(self.salts) + len(self.rows)
+
+    def beside(self, neighbours: Callable[[], Sequence[str]]) -> "Markers":
+        """Return the same markers, with other people whose longer ids may stay."""
+        return replace(self, neighbours=neighbours)
+
+    def to_bytes(self) -> bytes:
+        """Return the markers as bytes; they are as secret as what they mark."""
+        parts = {
+            "texts": list(self.texts),
+            "salts": [salt.hex() for salt in self.salts],
+            "rows": [row.hex() for row in self.rows],
+        }
+        return json.dumps(parts).encode()
+
+    @classmethod
+    def from_bytes(cls, data: bytes) -> Self:
+        """Return what `to_bytes` wrote."""
+        parts = json.loads(data)
+        return cls(
+            tuple(parts["texts"]),
+            tuple(map(bytes.fromhex, parts["salts"])),
+            tuple(map(bytes.fromhex, parts["rows"])),
+        )
+
+    @property
+    def margin(self) -> int:
+        """How many bytes on each side of a piece of data decide about what lies in it."""
+        return self._searcher.longest + 256
+
+    def find(self, data: bytes | bytearray | memoryview) -> list[Found]:
+        """Return every place at which a marker stands."""
+        view = memoryview(data)
+        return [
+            Found(start, self._patterns[number].kind)
+            for start, number in self._searcher.find(view)
+            if self._counts(view, start, self._patterns[number])
+        ]
+
+    def _counts(self, data: memoryview, start: int, pattern: _Pattern) -> bool:
+        if pattern.text is None:
+            return True
+        if len(pattern.content) < _SHORT_TEXT and not _is_word(data, start, len(pattern.content)):
+            return False
+        return not any(
+            _stands(data, start, pattern.content, longer)
+            for neighbour in self._longer_ids(pattern.text)
+            for longer in _text_forms(neighbour)
+        )
+
+    def _longer_ids(self, text: str) -> list[str]:
+        if text not in self._longer:
+            self._longer[text] = [name for name in self.neighbours() if text in name]
+        return self._longer[text]
+
+    @cached_property
+    def _longer(self) -> dict[str, list[str]]:
+        return {}
+
+    @cached_property
+    def _patterns(self) -> tuple[_Pattern, ...]:
+        texts = [_Pattern(form, "id", text) for text in self.texts for form in _text_forms(text)]
+        salts = [_Pattern(form, "salt", None) for salt in self.salts for form in _forms(salt)]
+        rows = [_Pattern(form, "row", None) for row in self.rows for form in _forms(row)]
+        return tuple({pattern.content: pattern for pattern in texts + salts + rows}.values())
+
+    @cached_property
+    def _searcher(self) -> Searcher:
+        return Searcher(pattern.content for pattern in self._patterns)
+
+
+def markers_of(erased: Rows, salts: NDArray[np.uint8], left: Rows) -> Markers:
+    """Return the markers of erased rows: what nobody who is left has as well.
+
+    Of more than 5,000 rows every so-many-th is taken, so that the search stays quick.
+    """
+    step = -(-len(erased) // _MOST_PEOPLE) or 1
+    chosen = erased.take(np.arange(0, len(erased), step))
+    return Markers.of(
+        ids=chosen.ids.to_list(),
+        salts=[bytes(salt) for salt in salts[::step]],
+        rows=_row_pieces(chosen.X, left.X),
+    )
+
+
+def _row_pieces(erased: Any, left: Any) -> Iterator[bytes]:
+    """The most telling piece of every row; frames and sparse rows are known by id and salt."""
+    if not isinstance(erased, np.ndarray):
+        return
+    if erased.ndim == 1 or erased.dtype.kind in "OU":
+        kept = {str(value) for value in np.ravel(left)}
+        cells = (str(value) for value in np.ravel(erased))
+        yield from (cell.encode()[:_LONGEST_ROW] for cell in cells if cell not in kept)
+        return
+    kept_rows = set(_as_bytes(left, erased)) if len(erased) else set()
+    for row in _as_bytes(erased, erased):
+        if row not in kept_rows:
+            yield _most_telling(row)
+
+
+def _as_bytes(X: NDArray[Any], like: NDArray[Any]) -> Iterator[bytes]:
+    """Bytes of the rows of X that share their first value with one of `like`."""
+    candidates = X[np.isin(X[:, 0], like[:, 0])] if X is not like else X
+    return (row.tobytes() for row in np.ascontiguousarray(candidates))
+
+
+def _most_telling(row: bytes) -> bytes:
+    places = range(0, max(1, len(row) - _LONGEST_ROW + 1), 8)
+    return max((row[place : place + _LONGEST_ROW] for place in places), key=_values)
+
+
+def _values(data: bytes) -> int:
+    return len(set(data))
+
+
+def _is_distinctive(row: bytes) -> bool:
+    return len(row) >= _SHORTEST_ROW and _values(row) >= _FEWEST_VALUES
+
+
+def _distinctive_ids(ids: Iterable[int | str]) -> Iterator[str]:
+    for value in ids:
+        shortest = SHORTEST if isinstance(value, str) else _SHORTEST_NUMBER
+        if len(str(value).encode()) >= shortest:
+            yield str(value)
+
+
+def _is_word(data: memoryview, start: int, length: int) -> bool:
+    before = data[start - 1 : start] if start else b""
+    return not _WORD.intersection(bytes(before) + bytes(data[start + length : start + length + 1]))
+
+
+def _stands(data: memoryview, start: int, part: bytes, whole: bytes) -> bool:
+    """Return whether `part`, found at `start`, stands there as a part of `whole`."""
+    place = whole.find(part)
+    while place >= 0:
+        begin = start - place
+        if begin >= 0 and len(whole) > len(part) and data[begin : begin + len(whole)] == whole:
+            return True
+        place = whole.find(part, place + 1)
+    return False
+
+
+@lru_cache(maxsize=1024)
+def _text_forms(text: str) -> tuple[bytes, ...]:
+    utf8 = text.encode()
+    written = (
+        utf8,
+        json.dumps(text)[1:-1].encode(),
+        json.dumps(text, ensure_ascii=False)[1:-1].encode(),
+        quote(text, safe="").encode(),
+        text.encode("utf-16-le"),
+        text.encode("utf-16-be"),
+    )
+    return tuple(dict.fromkeys((*written, *_encoded(utf8))))
+
+
+def _forms(data: bytes) -> tuple[bytes, ...]:
+    return (data, *_encoded(data))
+
+
+def _encoded(data: bytes) -> tuple[bytes, ...]:
+    """Hexadecimal and base64 forms of some bytes, whatever stands before and after them."""
+    forms = [data.hex().encode(), data.hex().upper().encode()]
+    for before in range(3):
+        first = -(-8 * before // 6)
+        last = 8 * (before + len(data)) // 6
+        padded = bytes(before) + data
+        forms += [
+            base64.b64encode(padded)[first:last],
+            base64.urlsafe_b64encode(padded)[first:last],
+        ]
+    return tuple(form for form in dict.fromkeys(forms) if len(form) >= _SHORTEST_ENCODED)

@@ -1,0 +1,113 @@
+"""Who erases whom: every person of a model is owned by one request at most.
+
+A verified request claims everybody whom it names. The first one owns the person; the database
+allows one owner only, so racing requests have one effect. A request that owns nobody is a
+duplicate: it waits behind the owners, with its own clock. When an owner is withdrawn, its people
+pass on to the next request that claims them.
+"""
+
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+from sqlalchemy import Connection, delete, select, tuple_, update
+from sqlalchemy.dialects import postgresql, sqlite
+
+from letheon.ledger._moves import move
+from letheon.ledger._tables import blocked, models, requests
+
+__all__ = ["Claimant", "claim", "hold_model", "known_tags", "pass_on"]
+
+_CHUNK = 400
+
+
+class Claimant(NamedTuple):
+    """A verified request, and the tags of the people whom it names."""
+
+    request_id: str
+    tenant: str
+    model_id: int
+    tags: Sequence[str]
+
+
+def hold_model(connection: Connection, model_id: int, *, alone: bool) -> None:
+    """Keep claims on a model from changing owners: `alone` to pass on, shared to claim."""
+    query = select(models.c.id).where(models.c.id == model_id)
+    connection.execute(query.with_for_update(read=not alone, key_share=not alone))
+
+
+def claim(connection: Connection, claimants: Sequence[Claimant]) -> dict[str, str]:
+    """Claim everybody whom these requests name, in their order.
+
+    Returns
+    -------
+    dict
+        For each request that owns nobody, a request that owns somebody whom it names.
+    """
+    wanted = [
+        {"tenant": one.tenant, "model_id": one.model_id, "tag": tag, "request_id": one.request_id}
+        for one in claimants
+        for tag in one.tags
+    ]
+    # In one order for everybody, so that two transactions never wait for each other.
+    wanted.sort(key=lambda row: (row["model_id"], row["tag"]))
+    owned = _insert(connection, [row | {"owner": True} for row in wanted])
+    rest = [row for row in wanted if (row["request_id"], row["tag"]) not in owned]
+    _insert(connection, [row | {"owner": False} for row in rest])
+    owners = {request_id for request_id, _ in owned}
+    idle = [one for one in claimants if one.request_id not in owners]
+    return {one.request_id: _owner(connection, one.model_id, one.tags[0]) for one in idle}
+
+
+def known_tags(connection: Connection, pairs: Sequence[tuple[int, str]]) -> set[tuple[int, str]]:
+    """Return those of the pairs (model, tag) whose person was asked for before."""
+    found: set[tuple[int, str]] = set()
+    for start in range(0, len(pairs), _CHUNK):
+        part = tuple_(blocked.c.model_id, blocked.c.tag).in_(pairs[start : start + _CHUNK])
+        rows = connection.execute(select(blocked.c.model_id, blocked.c.tag).where(part))
+        found.update((row.model_id, row.tag) for row in rows)
+    return found
+
+
+def pass_on(connection: Connection, request_id: str, model_id: int, *, at: int) -> list[str]:
+    """Give up all claims of a withdrawn request; return who was queued for its people instead."""
+    hold_model(connection, model_id, alone=True)
+    mine = blocked.c.request_id == request_id
+    tags = list(connection.scalars(select(blocked.c.tag).where(mine, blocked.c.owner)))
+    connection.execute(delete(blocked).where(mine))
+    heirs = [_promote(connection, model_id, tag) for tag in tags]
+    named = list(dict.fromkeys(heir for heir in heirs if heir is not None))
+    waiting = [heir for heir in named if _state(connection, heir) == "duplicate"]
+    move(connection, waiting, "queued", at=at, duplicate_of=None)
+    return waiting
+
+
+def _promote(connection: Connection, model_id: int, tag: str) -> str | None:
+    """Make the oldest claim on a person the owner."""
+    here = (blocked.c.model_id == model_id) & (blocked.c.tag == tag)
+    query = select(blocked.c.request_id).join(requests).where(here)
+    heir = connection.scalar(query.order_by(requests.c.received_at, requests.c.id).limit(1))
+    if heir is not None:
+        change = update(blocked).where(here, blocked.c.request_id == heir)
+        connection.execute(change.values(owner=True))
+    return heir
+
+
+def _insert(connection: Connection, rows: list[dict[str, Any]]) -> set[tuple[str, str]]:
+    """Insert what conflicts with nothing; return the request and tag of each row that went in."""
+    if not rows:
+        return set()
+    dialect: Any = sqlite if connection.dialect.name == "sqlite" else postgresql
+    statement = dialect.insert(blocked).on_conflict_do_nothing()
+    returned = statement.returning(blocked.c.request_id, blocked.c.tag)
+    return {(row.request_id, row.tag) for row in connection.execute(returned, rows)}
+
+
+def _owner(connection: Connection, model_id: int, tag: str) -> str:
+    here = (blocked.c.model_id == model_id) & (blocked.c.tag == tag) & blocked.c.owner
+    return str(connection.scalars(select(blocked.c.request_id).where(here)).one())
+
+
+def _state(connection: Connection, request_id: str) -> str:
+    return str(
+        connection.scalars(select(requests.c.state).where(requests.c.id == request_id)).one()
+    )

@@ -1,0 +1,234 @@
+"""When queued requests become a batch, and how failures are tried again."""
+
+import math
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from datetime import UTC, date, datetime, time, timedelta
+from typing import Literal, Protocol, TypeVar
+
+__all__ = ["Decision", "Policy", "Queued", "Waiting", "backoff", "earliest_first", "should_seal"]
+
+_WHOLE = ("k_min", "k_min_released", "max_tries", "lease_seconds", "pin_seconds")
+_SPANS = ("oldest_wait", "reserve", "backoff_first", "backoff_longest")
+
+Reason = Literal[
+    "nothing-queued",
+    "waiting",
+    "operator",
+    "monitor",
+    "budget-runs-out",
+    "due-soon",
+    "waited-long",
+    "enough-rows",
+]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Policy:
+    """How a ledger batches, retries and keeps; part of ``letheon.toml``.
+
+    Parameters
+    ----------
+    k_min : int, default=20
+        Rows that are enough for a batch where only labels are released. Someone who sees the model
+        before and after can tell the more of a person, the smaller the batch was. Batching
+        mitigates that, only noise bounds it.
+    k_min_released : int, default=50
+        The same where parameters are released.
+    oldest_wait : timedelta, default=72 h
+        A request waits no longer than this for company.
+    reserve : timedelta, default=7 d
+        A batch is sealed so long before its earliest due day, and three times what an
+        application takes before that.
+    backoff_first, backoff_longest : timedelta, default=1 s, 1 h
+        Bounds of the pause after a failure: first, and longest.
+    max_tries : int, default=8
+        Failures after which a person must look.
+    lease_seconds : int, default=60
+        After so long without a sign a worker counts as dead.
+    pin_seconds : int, default=30
+        After so long without a sign a reader of an old version counts as gone.
+    keep_keys_months : int, default=24
+        How long tags that recognise a repeated request are kept after it was closed.
+    """
+
+    k_min: int = 20
+    k_min_released: int = 50
+    oldest_wait: timedelta = timedelta(hours=72)
+    reserve: timedelta = timedelta(days=7)
+    backoff_first: timedelta = timedelta(seconds=1)
+    backoff_longest: timedelta = timedelta(hours=1)
+    max_tries: int = 8
+    lease_seconds: int = 60
+    pin_seconds: int = 30
+    keep_keys_months: int = 24
+
+    def __post_init__(self) -> None:
+        """Refuse numbers that make no policy."""
+        for name in (*_WHOLE, "keep_keys_months"):
+            value, least = getattr(self, name), int(name != "keep_keys_months")
+            if type(value) is not int or value < least:
+                raise ValueError(f"{name}={value!r} must be a whole number of at least {least}")
+        for name in _SPANS:
+            if not _is_span(getattr(self, name)):
+                raise ValueError(
+                    f"{name}={getattr(self, name)!r} must be a timedelta of whole seconds, "
+                    "not negative"
+                )
+        if self.backoff_longest < self.backoff_first:
+            raise ValueError(
+                f"backoff_longest={self.backoff_longest} is below backoff_first, "
+                f"{self.backoff_first}"
+            )
+
+    def enough_rows(self, releases: str | None) -> int:
+        """Return how many rows make a batch, by what of the model is released."""
+        return self.k_min if releases == "labels-only" else self.k_min_released
+
+
+def _is_span(value: object) -> bool:
+    return isinstance(value, timedelta) and value >= timedelta(0) and not value.microseconds
+
+
+class Waiting(Protocol):
+    """What stands in a queue: a request."""
+
+    @property
+    def received_at(self) -> datetime:
+        """Time of receipt."""
+
+    @property
+    def due_on(self) -> date:
+        """Last day."""
+
+    @property
+    def n_rows(self) -> int:
+        """Rows to erase."""
+
+
+@dataclass(frozen=True)
+class Queued:
+    """A request, as far as the policy looks at it."""
+
+    received_at: datetime
+    due_on: date
+    n_rows: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class Decision:
+    """Whether a batch is sealed now.
+
+    Attributes
+    ----------
+    seal : bool
+        Whether to apply what is queued now.
+    kind : {"erase", "retrain"}
+        What the batch is, or would be.
+    reason : str
+        Code of the reason.
+    when_next : datetime or None
+        When time alone will seal it; None when nothing waits or it is sealed now.
+    """
+
+    seal: bool
+    kind: Literal["erase", "retrain"]
+    reason: Reason
+    when_next: datetime | None = None
+
+
+_W = TypeVar("_W", bound=Waiting)
+
+
+def earliest_first(queue: Iterable[_W]) -> list[_W]:
+    """Return requests in the order of their due days, then of their receipt."""
+    return sorted(queue, key=lambda request: (request.due_on, request.received_at))
+
+
+def should_seal(
+    queue: Sequence[Waiting],
+    now: datetime,
+    policy: Policy,
+    *,
+    apply_seconds: float,
+    releases: str | None = None,
+    budget_runs_out: bool = False,
+    retrain_due: bool = False,
+    forced: bool = False,
+) -> Decision:
+    """Say whether queued requests of one model become a batch now, and of which kind.
+
+    Sealed when an operator says so; when the model is past its monitor's tolerances, even with an
+    empty queue; when the earliest due day is nearer than ``reserve + 3 * apply_seconds``; when the
+    oldest request has waited `oldest_wait`; or when there are enough rows. A spent budget makes
+    the batch a retrain but does not hurry it: who makes rows that spend a budget at once shall
+    cost one retrain per batch, not one per row.
+
+    Parameters
+    ----------
+    queue : sequence of requests
+        With `received_at`, `due_on` and `n_rows`, in any order.
+    now : datetime
+        With a time zone.
+    policy : Policy
+        The numbers.
+    apply_seconds : float
+        99th percentile of an application, or of a retrain where one is planned.
+    releases : str or None
+        What of the model is released; anything but "labels-only" counts as parameters.
+    budget_runs_out : bool, default=False
+        Whether the guarantee does not cover the removal of all queued rows.
+    retrain_due : bool, default=False
+        Whether the monitor's last decision was to retrain.
+    forced : bool, default=False
+        Whether an operator asks for it.
+    """
+    kind: Literal["erase", "retrain"] = "retrain" if budget_runs_out or retrain_due else "erase"
+    if retrain_due:
+        return Decision(seal=True, kind=kind, reason="monitor")
+    if not queue:
+        return Decision(seal=False, kind=kind, reason="nothing-queued")
+    when_due = _latest_start(queue, policy, apply_seconds)
+    when_old = min(request.received_at for request in queue) + policy.oldest_wait
+    rows = sum(request.n_rows for request in queue)
+    reasons: list[tuple[bool, Reason]] = [
+        (forced, "operator"),
+        (now >= when_due, "due-soon"),
+        (now >= when_old, "waited-long"),
+        (rows >= policy.enough_rows(releases), "enough-rows"),
+    ]
+    found = next((reason for holds, reason in reasons if holds), None)
+    if found is None:
+        when = min(when_due, when_old)
+        return Decision(seal=False, kind=kind, reason="waiting", when_next=when)
+    return Decision(seal=True, kind=kind, reason="budget-runs-out" if budget_runs_out else found)
+
+
+def _latest_start(queue: Sequence[Waiting], policy: Policy, apply_seconds: float) -> datetime:
+    """Return when the earliest due day is as near as the reserve allows.
+
+    A due day counts from its first moment in UTC: that is before its end in every time zone.
+    """
+    earliest = datetime.combine(min(request.due_on for request in queue), time(), UTC)
+    return earliest - policy.reserve - timedelta(seconds=3 * apply_seconds)
+
+
+def backoff(tries: int, policy: Policy, draw: float) -> int:
+    """Return the seconds to wait after failure number `tries`: exponential with full jitter.
+
+    ``draw * min(longest, first * 2 ** (tries - 1))``, rounded up, at least one second.
+
+    Parameters
+    ----------
+    tries : int
+        Failures so far, from 1.
+    policy : Policy
+        The bounds.
+    draw : float
+        A random number in [0, 1).
+    """
+    if tries < 1:
+        raise ValueError(f"tries={tries} must be at least 1")
+    first, longest = policy.backoff_first.total_seconds(), policy.backoff_longest.total_seconds()
+    # Beyond 2 ** 63 every pause is the longest; a float power would overflow later.
+    return max(1, math.ceil(draw * min(longest, first * 2.0 ** min(tries - 1, 63))))

@@ -1,0 +1,457 @@
+"""Purge: destroy what still remembers erased people, look for residue, and attest to it.
+
+After a certificate the old version is still there: its file, its rows and salts, the bodies of the
+requests. They go in steps. Each step can be done twice, and has a row that says that it was done,
+so that whoever takes over after a kill goes on where it stopped. What is sealed dies with its key;
+the search that follows is for what should not exist: copies, forgotten files, a step left out.
+"""
+
+import fcntl
+import json
+import os
+import random
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+from sqlalchemy import Connection, delete, insert, select, update
+
+from letheon.exceptions import LedgerBusyError
+from letheon.ledger._attest import attestation
+from letheon.ledger._blobs import destroy_file
+from letheon.ledger._bodies import reseal
+from letheon.ledger._core import Core
+from letheon.ledger._events import record
+from letheon.ledger._faults import point
+from letheon.ledger._lease import owner_name, release, take
+from letheon.ledger._markers import Markers, markers_of
+from letheon.ledger._moves import move
+from letheon.ledger._pins import DRAINED, count_pins
+from letheon.ledger._policy import backoff
+from letheon.ledger._recover import sweep_model
+from letheon.ledger._residue import look_at_home
+from letheon.ledger._scan import ScanResult
+from letheon.ledger._signing import sign
+from letheon.ledger._stores import expires_on, look_through, stores
+from letheon.ledger._tables import batches, purge_steps, purges, requests, versions
+from letheon.ledger._versions import (
+    ModelRow,
+    VersionRow,
+    head_of,
+    model_of,
+    read_ids,
+    read_rows,
+    read_vault,
+    version_of,
+    versions_of,
+)
+from letheon.state._atomic import write_atomically
+from letheon.verifier import canonical, certificate_id
+
+__all__ = ["STEPS", "Problem", "problems", "purge_next", "purge_path"]
+
+_DONE, _FAILED = "done", "failed"
+_RESIDUE = "residue-found"
+
+
+class Problem(NamedTuple):
+    """Why a purge does not go on: what was found, or could not be looked into, and where."""
+
+    batch: str
+    store: str
+    file: str
+    reason: str
+
+    def __str__(self) -> str:
+        return (
+            f"batch {self.batch[:12]}: {self.reason} in store {self.store!r}, file {self.file!r}; "
+            "remove it, and the purge goes on"
+        )
+
+
+@dataclass(frozen=True)
+class Purge:
+    """One purge: the batch, the version that it made, and the one before, which is to go."""
+
+    core: Core
+    batch: str
+    model: ModelRow
+    before: VersionRow
+    after: VersionRow
+    started_at: int
+
+    @property
+    def label(self) -> str:
+        """What the key of this purge's markers is found by."""
+        return self.batch[:16]
+
+    @property
+    def markers_file(self) -> Path:
+        """Sealed markers, for whoever takes over."""
+        return self.core.place("purges") / f".{self.batch}.markers"
+
+    @property
+    def problems_file(self) -> Path:
+        """What the last search found; names of files are no business of the database."""
+        return self.core.place("purges") / f".{self.batch}.problems"
+
+
+Evidence = dict[str, Any]
+Work = Callable[[Purge], Evidence | None]
+
+
+def purge_path(core: Core, sequence: int) -> Path:
+    """Return where the attestation of the purge after this certificate lies."""
+    return core.place("purges") / f"{sequence:06d}.json"
+
+
+def purge_next(core: Core, batch_id: str) -> bool:
+    """Do what is left of the purge of a certified batch; return whether it is finished by that.
+
+    It is not while a reader holds the version before, while another worker purges, or while
+    something is left in a store: `problems` says what and where, and the purge is tried again
+    later. After ``policy.max_tries`` the requests are stuck, and a person must look.
+
+    Guarantee
+    ---------
+    A request is purged only after a search for its people's ids, salts and rows in every file of
+    the ledger's folder and in every registered store found nothing. A kill at any moment leaves a
+    purge that goes on.
+    """
+    with _alone(core) as is_alone:
+        if not is_alone:
+            return False
+        purge = _begin(core, batch_id)
+        if purge is None:
+            return False
+        for name, work in STEPS:
+            if not _is_done(purge, name) and not _do(purge, name, work):
+                return False
+        _finish(purge)
+    return True
+
+
+@contextmanager
+def _alone(core: Core) -> Iterator[bool]:
+    """Whether no other process purges in this home; the lock of a dead one is free."""
+    descriptor = os.open(core.place("purges") / ".lock", os.O_RDWR | os.O_CREAT, 0o600)
+    try:
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            yield False
+        else:
+            yield True
+    finally:
+        os.close(descriptor)
+
+
+def _begin(core: Core, batch_id: str) -> Purge | None:
+    """Return the purge if there is something to do for it now."""
+    with core.database.reading() as conn:
+        batch = conn.execute(select(batches).where(batches.c.id == batch_id)).mappings().one()
+        if batch["state"] != "certified" or _must_wait(core, conn, batch_id):
+            return None
+        found = select(versions.c.id).where(versions.c.batch_id == batch_id)
+        after = version_of(conn, int(conn.execute(found).scalar_one()))
+        before = version_of(conn, batch["parent_id"])
+        if before.batch_id is not None and _step_row(conn, before.batch_id, "started") is None:
+            # The earlier purge must see the version that this one would destroy.
+            return None
+        model = model_of(conn, batch["model_id"])
+        row = _step_row(conn, batch_id, "started")
+    now = core.clock() if row is None else int(row["at"])
+    return Purge(core, batch_id, model, before, after, now)
+
+
+def _must_wait(core: Core, conn: Connection, batch_id: str) -> bool:
+    """Whether a person must look first, or the pause after a failure is not over."""
+    states = set(conn.scalars(select(requests.c.state).where(requests.c.batch_id == batch_id)))
+    if states == {"stuck"}:
+        return True
+    failed = (purge_steps.c.batch_id == batch_id) & (purge_steps.c.state == _FAILED)
+    evidence = [
+        json.loads(text) for text in conn.scalars(select(purge_steps.c.evidence).where(failed))
+    ]
+    return any(found["not_before"] > core.clock() for found in evidence)
+
+
+def _step_row(conn: Connection, batch_id: str, name: str) -> Any:
+    key = (purge_steps.c.batch_id == batch_id) & (purge_steps.c.step == name)
+    return conn.execute(select(purge_steps).where(key)).mappings().one_or_none()
+
+
+def _is_done(purge: Purge, name: str) -> bool:
+    with purge.core.database.reading() as conn:
+        row = _step_row(conn, purge.batch, name)
+    return row is not None and row["state"] == _DONE
+
+
+def _do(purge: Purge, name: str, work: Work) -> bool:
+    """Do one step and write down that it was done; False if it has to wait."""
+    evidence = work(purge)
+    if evidence is None:
+        return False
+    with purge.core.database.transaction() as conn:
+        _note(conn, purge, name, _DONE, evidence)
+        if name == "key":
+            now = purge.core.clock()
+            gone = update(versions).where(versions.c.id == purge.before.id)
+            conn.execute(gone.values(purged_at=now))
+    if name in _POINTS:
+        point(_POINTS[name])
+    return True
+
+
+def _note(conn: Connection, purge: Purge, name: str, state: str, evidence: Evidence) -> None:
+    key = (purge_steps.c.batch_id == purge.batch) & (purge_steps.c.step == name)
+    conn.execute(delete(purge_steps).where(key))
+    values = {"batch_id": purge.batch, "step": name, "state": state, "at": purge.core.clock()}
+    conn.execute(insert(purge_steps).values(values | {"evidence": canonical(evidence).decode()}))
+
+
+def _start(purge: Purge) -> Evidence:
+    """Keep the markers of the erased, sealed, before the version that has them is destroyed."""
+    core = purge.core
+    for key in core.keys.ids("purge", label=purge.label):
+        core.keys.destroy(key)
+    markers, n_salts = _gather(purge)
+    key = core.keys.new_key("purge", label=purge.label)
+    sealed = core.keys.seal(key, markers.to_bytes(), _context(purge))
+    write_atomically(purge.markers_file, [sealed])
+    with core.database.transaction() as conn:
+        certified = (requests.c.batch_id == purge.batch) & (requests.c.state == "certified")
+        movers = list(conn.scalars(select(requests.c.id).where(certified)))
+        move(conn, movers, "purging", at=core.clock())
+    return {"key": key, "markers": len(markers), "salts": n_salts}
+
+
+def _context(purge: Purge) -> bytes:
+    return f"letheon/purge-markers/v1/{purge.batch}".encode()
+
+
+def _gather(purge: Purge) -> tuple[Markers, int]:
+    """Return the markers of the rows that this batch erased, and how many salts die."""
+    core, model = purge.core, purge.model
+    rows, vault = read_rows(core, model, purge.before), read_vault(core, model, purge.before)
+    left, kept = read_rows(core, model, purge.after), read_vault(core, model, purge.after)
+    erased = np.flatnonzero(~np.isin(vault.slots, kept.slots))
+    return markers_of(rows.take(erased), vault.salts[erased], left), len(erased)
+
+
+def _drain(purge: Purge) -> Evidence | None:
+    """Wait until no reader uses the version before; from now on nobody can pin it."""
+    with purge.core.database.transaction() as conn:
+        if count_pins(conn, purge.before.id, purge.core.clock()):
+            return None
+        # In this very transaction: between a count and a later note somebody could pin it.
+        _note(conn, purge, DRAINED, _DONE, {"pins": 0})
+    return {"pins": 0}
+
+
+def _destroy_blobs(purge: Purge) -> Evidence:
+    blobs = purge.core.blobs(purge.model.folder)
+    for number, address in enumerate(purge.before.blobs):
+        blobs.destroy(address)
+        if number == 0:
+            point("purge.blobs-half")
+    return {"blobs": list(purge.before.blobs)}
+
+
+def _destroy_key(purge: Purge) -> Evidence:
+    purge.core.keys.destroy(purge.before.epoch_key)
+    return {"key": purge.before.epoch_key}
+
+
+def _reseal(purge: Purge) -> Evidence:
+    """Drop the bodies of this batch's requests and destroy the key that they were sealed under."""
+    reseal(purge.core, purge.batch)
+    return {"requests": "dropped"}
+
+
+def _destroy_training_key(purge: Purge) -> Evidence:
+    """Destroy the training key of the version before, unless a later version still rests on it."""
+    with purge.core.database.reading() as conn:
+        others = [
+            version.run["training"]["key"]
+            for version in versions_of(conn, purge.model.id)
+            if version.id != purge.before.id and version.purged_at is None
+        ]
+    key = purge.before.run["training"]["key"]
+    doomed = [key] if key and key not in others else []
+    for name in doomed:
+        purge.core.keys.destroy(name)
+    return {"keys": doomed}
+
+
+def _look_through_stores(purge: Purge) -> Evidence | None:
+    """Look through the stores that are registered now."""
+    core = purge.core
+    registered, markers, now = stores(core), _read_markers(purge), core.clock()
+    results = {store.name: look_through(store, markers, now) for store in registered}
+    if not all(result.clean for result in results.values()):
+        _report(purge, "stores", results)
+        return None
+    return {
+        store.name: {
+            "scope": store.scope,
+            "by": expires_on(store, now) if store.days is not None else "",
+            "files": results[store.name].files,
+            "bytes": results[store.name].bytes,
+        }
+        for store in registered
+    }
+
+
+def _read_markers(purge: Purge) -> Markers:
+    """Return the markers, beside the people who are left."""
+    core = purge.core
+    (key,) = core.keys.ids("purge", label=purge.label)
+    sealed = purge.markers_file.read_bytes()
+    markers = Markers.from_bytes(core.keys.unseal(key, sealed, _context(purge)))
+
+    def left() -> list[str]:
+        with core.database.reading() as conn:
+            head = head_of(conn, purge.model.id)
+        return [str(value) for value in read_ids(core, purge.model, head).to_list()]
+
+    return markers.beside(left)
+
+
+def _shrink(purge: Purge) -> Evidence | None:
+    try:
+        purge.core.database.shrink()
+    except LedgerBusyError:
+        return None
+    return {"journal": purge.core.database.journal_mode or "server"}
+
+
+def _sweep(purge: Purge) -> Evidence:
+    """Destroy what no version names, half-written files among it."""
+    lease = take(purge.core, purge.model.id, owner_name())
+    if lease is None:
+        return {"files": 0, "by": "lease-holder"}
+    try:
+        return {"files": sweep_model(purge.core, purge.model), "by": "purge"}
+    finally:
+        release(purge.core, lease)
+
+
+def _scan_home(purge: Purge) -> Evidence | None:
+    result = look_at_home(purge.core, purge.model.folder, _read_markers(purge))
+    if not result.clean:
+        _report(purge, "scan", {"ledger": result})
+        return None
+    return {"files": result.files, "bytes": result.bytes}
+
+
+def _drop_markers(purge: Purge) -> Evidence:
+    """Destroy the markers: they are the last thing that knows who was erased."""
+    for key in purge.core.keys.ids("purge", label=purge.label):
+        purge.core.keys.destroy(key)
+    destroy_file(purge.markers_file)
+    destroy_file(purge.problems_file)
+    return {"markers": "destroyed"}
+
+
+def _claim(purge: Purge) -> Evidence:
+    """Fix the time of the attestation, so that it is signed with the same bytes ever after."""
+    return {"sequence": purge.after.sequence}
+
+
+# The points of fault injection that come after a step.
+_POINTS = {
+    "started": "purge.started",
+    DRAINED: "purge.pins-drained",
+    "blobs": "purge.blobs-destroyed",
+    "key": "purge.key-destroyed",
+    "intake": "purge.intake-resealed",
+    "stores": "purge.stores-done",
+    "database": "purge.database-shrunk",
+    "scan": "purge.scanned",
+}
+
+STEPS: tuple[tuple[str, Work], ...] = (
+    ("started", _start),
+    (DRAINED, _drain),
+    ("blobs", _destroy_blobs),
+    ("key", _destroy_key),
+    ("intake", _reseal),
+    ("training", _destroy_training_key),
+    ("stores", _look_through_stores),
+    ("temporary", _sweep),
+    ("database", _shrink),
+    ("scan", _scan_home),
+    ("markers", _drop_markers),
+    ("claim", _claim),
+)
+
+
+def _report(purge: Purge, name: str, results: dict[str, ScanResult]) -> None:
+    """Write down what was found, and when to look again; give up after so many tries."""
+    core, policy = purge.core, purge.core.settings.policy
+    found = [problem for result in results.values() for problem in _problems_of(purge, result)]
+    write_atomically(purge.problems_file, [json.dumps(found).encode()])
+    with core.database.transaction() as conn:
+        row = _step_row(conn, purge.batch, name)
+        tries = 1 + (json.loads(row["evidence"])["tries"] if row is not None else 0)
+        if tries > policy.max_tries:
+            # A person looked and let it go on: it starts anew.
+            tries = 1
+        now = core.clock()
+        pause = backoff(tries, policy, random.SystemRandom().random())
+        evidence = {"tries": tries, "not_before": now + pause, "problems": len(found)}
+        _note(conn, purge, name, _FAILED, evidence)
+        _tell_requests(conn, purge, now, give_up=tries == policy.max_tries)
+
+
+def _tell_requests(conn: Connection, purge: Purge, now: int, *, give_up: bool) -> None:
+    purging = (requests.c.batch_id == purge.batch) & (requests.c.state == "purging")
+    waiting = list(conn.scalars(select(requests.c.id).where(purging)))
+    if give_up:
+        move(conn, waiting, "stuck", at=now, reason=_RESIDUE)
+    else:
+        conn.execute(update(requests).where(purging).values(reason=_RESIDUE))
+
+
+def _problems_of(purge: Purge, result: ScanResult) -> Iterator[Problem]:
+    for hit in result.hits:
+        reason = f"{hit.kind} of an erased person at byte {hit.offset}"
+        yield Problem(purge.batch, hit.store, hit.file, reason)
+    for unread in result.unread:
+        yield Problem(purge.batch, unread.store, unread.file, unread.reason)
+
+
+def problems(core: Core) -> tuple[Problem, ...]:
+    """Return what holds purges up, by store and file."""
+    files = sorted(core.place("purges").glob(".*.problems"))
+    return tuple(Problem(*found) for file in files for found in json.loads(file.read_bytes()))
+
+
+def _finish(purge: Purge) -> None:
+    """Sign the attestation, and close the purge in one transaction."""
+    core, sequence = purge.core, purge.after.sequence
+    assert sequence is not None
+    with core.database.reading() as conn:
+        statement = attestation(core, conn, purge.batch)
+    envelope = sign(statement, core.keys.signer_at(sequence))
+    purge_id = certificate_id(envelope)
+    write_atomically(purge_path(core, sequence), [envelope])
+    point("purge.signed")
+    with core.database.transaction() as conn:
+        now = core.clock()
+        closing = (batches.c.id == purge.batch) & (batches.c.state == "certified")
+        if conn.execute(update(batches).where(closing).values(state="purged")).rowcount == 0:
+            return
+        values = {"sequence": sequence, "id": purge_id, "batch_id": purge.batch, "at": now}
+        conn.execute(insert(purges).values(values | {"envelope": envelope}))
+        purging = (requests.c.batch_id == purge.batch) & (requests.c.state == "purging")
+        movers = list(conn.scalars(select(requests.c.id).where(purging)))
+        move(conn, movers, "purged", at=now, reason=None)
+        body = {"batch": purge.batch, "sequence": sequence, "purge": purge_id}
+        record(conn, "purge", body, at=now)
+        point("purge.before-commit")
+    point("purge.after-commit")

@@ -1,0 +1,229 @@
+"""Storing requests: one transaction for all that wait, each with exactly one effect."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import UTC, date, datetime
+from functools import cache
+from typing import Any, NamedTuple
+
+from sqlalchemy import Connection, bindparam, select, update
+from sqlalchemy.dialects import postgresql, sqlite
+
+from letheon.exceptions import IdempotencyError, UnknownIdError
+from letheon.ledger import _calendar, _events
+from letheon.ledger._bodies import hold_current_key, is_covered, seal_body
+from letheon.ledger._core import Core
+from letheon.ledger._events import Event
+from letheon.ledger._faults import point
+from letheon.ledger._owners import Claimant, claim, known_tags
+from letheon.ledger._requests import Request, found_all
+from letheon.ledger._tables import requests
+from letheon.ledger._versions import ModelRow
+from letheon.rows import Ids
+
+__all__ = ["Prepared", "record_all"]
+
+
+@dataclass(frozen=True)
+class Prepared:
+    """A request that was checked and waits to be stored.
+
+    Attributes
+    ----------
+    core, model : Core, ModelRow
+        Where it goes.
+    ids : Ids
+        Whom it names.
+    tags, missing : tuple of str
+        Tags of all of them, and of those whom the model does not hold.
+    is_verified : bool
+        Whether it is queued at once.
+    row : dict
+        Columns of the request.
+    """
+
+    core: Core
+    model: ModelRow
+    ids: Ids
+    tags: tuple[str, ...]
+    missing: tuple[str, ...]
+    is_verified: bool
+    row: dict[str, Any]
+
+    @property
+    def id(self) -> str:
+        """Id that the request gets if it is the first with its key."""
+        return str(self.row["id"])
+
+    @property
+    def key(self) -> str:
+        """Tag of tenant and idempotency key."""
+        return str(self.row["key_tag"])
+
+
+class _Stored(NamedTuple):
+    id: str
+    body_tag: str
+
+
+def record_all(items: Sequence[Prepared]) -> list[Request | Exception]:
+    """Store requests durably; what is wrong with one of them does not touch the others."""
+    core = items[0].core
+
+    def work(connection: Connection) -> list[Request | Exception]:
+        results = _record_in(core, connection, items)
+        point("submit.before-commit")
+        return results
+
+    results = core.database.run(work)
+    point("submit.after-commit")
+    return results
+
+
+def _record_in(
+    core: Core, connection: Connection, items: Sequence[Prepared]
+) -> list[Request | Exception]:
+    _events.require_clock(connection, min(item.row["received_at"] for item in items))
+    intake_key = hold_current_key(core, connection)
+    stored = _stored(connection, items)
+    new = [item for item in items if item.key not in stored]
+    refused = _refused(connection, new)
+    firsts: dict[str, Prepared] = {}
+    for item in new:
+        if item.id not in refused:
+            firsts.setdefault(item.key, item)
+    mine, lost = _insert(connection, firsts, intake_key)
+    stored |= {item.key: _Stored(item.id, item.row["body_tag"]) for item in mine}
+    stored |= _stored(connection, lost)
+    duplicates = _claim(connection, [item for item in mine if item.is_verified])
+    _events.record_all(connection, [event for item in mine for event in _story(item, duplicates)])
+    fresh = {item.id: _request(item, duplicates) for item in mine}
+    old = {one.id for one in stored.values()} - fresh.keys()
+    known = fresh | found_all(connection, old)
+    return [refused.get(item.id) or _answer(item, stored[item.key], known) for item in items]
+
+
+def _stored(connection: Connection, items: Sequence[Prepared]) -> dict[str, _Stored]:
+    """Return the requests that have one of these keys already."""
+    if not items:
+        return {}
+    columns = select(requests.c.key_tag, requests.c.id, requests.c.body_tag)
+    keys = {item.key for item in items}
+    rows = connection.execute(columns.where(requests.c.key_tag.in_(keys)))
+    return {row.key_tag: _Stored(row.id, row.body_tag) for row in rows}
+
+
+def _refused(connection: Connection, items: Sequence[Prepared]) -> dict[str, Exception]:
+    """Return an error for each request that names somebody unknown.
+
+    Somebody whom an earlier request had erased is not held, and not unknown either.
+    """
+    pairs = {(item.model.id, tag) for item in items for tag in item.missing}
+    known = known_tags(connection, sorted(pairs))
+    refused: dict[str, Exception] = {}
+    for item in items:
+        count = sum((item.model.id, tag) not in known for tag in item.missing)
+        if count:
+            refused[item.id] = UnknownIdError(
+                f"{count} of {len(item.tags)} ids are not in model {item.model.name!r}; "
+                "give the ids that it was trained with, as int or as str. Nothing was recorded"
+            )
+    return refused
+
+
+def _insert(
+    connection: Connection, firsts: dict[str, Prepared], intake_key: str
+) -> tuple[list[Prepared], list[Prepared]]:
+    """Insert requests; return those that went in, and those whose key somebody was quicker with."""
+    if not firsts:
+        return [], []
+    dialect: Any = sqlite if connection.dialect.name == "sqlite" else postgresql
+    statement = dialect.insert(requests).on_conflict_do_nothing().returning(requests.c.id)
+    # In one order for everybody, so that two transactions never wait for each other.
+    rows = [_row(firsts[key], intake_key) for key in sorted(firsts)]
+    inserted = set(connection.scalars(statement, rows))
+    mine = [item for item in firsts.values() if item.id in inserted]
+    return mine, [item for item in firsts.values() if item.id not in inserted]
+
+
+def _row(item: Prepared, intake_key: str) -> dict[str, Any]:
+    """Return the columns; sealed again if a purge has exchanged the key since."""
+    if item.row["intake_key"] == intake_key:
+        return item.row
+    sealed = seal_body(item.core, intake_key, item.id, item.ids)
+    return item.row | {"sealed": sealed, "intake_key": intake_key}
+
+
+def _claim(connection: Connection, items: Sequence[Prepared]) -> dict[str, str]:
+    """Claim the people of verified requests; return whom the duplicates wait for."""
+    claimants = [Claimant(item.id, item.row["tenant"], item.model.id, item.tags) for item in items]
+    duplicates = claim(connection, claimants) if claimants else {}
+    if duplicates:
+        change = update(requests).where(requests.c.id == bindparam("request"))
+        change = change.values(state="duplicate", duplicate_of=bindparam("owner"))
+        rows = [{"request": one, "owner": owner} for one, owner in duplicates.items()]
+        connection.execute(change, rows)
+    for request_id in duplicates:
+        if is_covered(connection, request_id):
+            change = update(requests).where(requests.c.id == request_id)
+            connection.execute(change.values(sealed=None, intake_key=None))
+    return duplicates
+
+
+def _story(item: Prepared, duplicates: dict[str, str]) -> list[Event]:
+    at = item.row["received_at"]
+    received = {
+        "request": item.id,
+        "model": item.model.id,
+        "regime": item.row["regime"],
+        "ground": item.row["ground"],
+        "due": item.row["due_on"],
+        "people": item.row["n_ids"],
+        "tz": _tz_version(),
+    }
+    story = [Event("received", received, at)]
+    if item.is_verified:
+        story.append(Event("verified", {"request": item.id, "from": "received"}, at))
+        last: dict[str, Any] = {"request": item.id, "from": "verified"}
+        owner = duplicates.get(item.id)
+        story.append(
+            Event("queued", last, at)
+            if owner is None
+            else Event("duplicate", last | {"of": owner}, at)
+        )
+    return story
+
+
+@cache
+def _tz_version() -> str:
+    return _calendar.tz_version()
+
+
+def _request(item: Prepared, duplicates: dict[str, str]) -> Request:
+    row = item.row
+    return Request(
+        id=item.id,
+        model=item.model.name,
+        tenant=row["tenant"],
+        state="duplicate" if item.id in duplicates else row["state"],
+        regime=row["regime"],
+        ground=row["ground"],
+        received_at=datetime.fromtimestamp(row["received_at"], UTC),
+        due_on=date.fromisoformat(row["due_on"]),
+        n_ids=row["n_ids"],
+        n_rows=row["n_rows"],
+        batch=None,
+        certificate=None,
+        tries=0,
+        reason=None,
+        duplicate_of=duplicates.get(item.id),
+    )
+
+
+def _answer(item: Prepared, stored: _Stored, known: dict[str, Request]) -> Request | Exception:
+    if stored.body_tag != item.row["body_tag"]:
+        return IdempotencyError(
+            "this idempotency key was used for a request with another content; "
+            "take another key, or repeat the request as it was"
+        )
+    return known[stored.id]

@@ -1,0 +1,322 @@
+"""Registering a model: its rows are committed to, its files are written, the log says so."""
+
+import fcntl
+import os
+import re
+import secrets
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from sqlalchemy import insert, select
+from sqlalchemy.exc import IntegrityError
+
+from letheon import state
+from letheon.exceptions import BlockedIdsError, CannotForgetError, LedgerError, NotFittedError
+from letheon.guarantee import RELEASES, MethodFacts
+from letheon.ledger._blobs import destroy_file
+from letheon.ledger._bodies import person_tags
+from letheon.ledger._claims import weaker_releases
+from letheon.ledger._commitment import new_vault, tree_of
+from letheon.ledger._core import Core
+from letheon.ledger._events import record
+from letheon.ledger._faults import point
+from letheon.ledger._slot_tree import slots_for
+from letheon.ledger._tables import blocked, heads, models, versions
+from letheon.ledger._training import fresh_fit
+from letheon.ledger._versions import Judged, ModelRow, Vault, new_key_of, sealed_context
+from letheon.rows import Ids, Rows
+from letheon.verifier import canonical
+
+__all__ = [
+    "Written",
+    "new_folder",
+    "register",
+    "require_code",
+    "sweep_registrations",
+    "write_blobs",
+]
+
+_CODE = re.compile("[a-z0-9][a-z0-9._:+-]{0,62}")
+_LOCK = ".lock"
+
+
+@dataclass(frozen=True)
+class Written:
+    """Addresses of the blobs of one version, and the key that three of them are sealed with."""
+
+    model_blob: str
+    rows_blob: str
+    ids_blob: str
+    vault_blob: str
+    monitor_blob: str | None
+    epoch_key: str
+
+
+def require_code(what: str, text: Any) -> str:
+    """Return a name that may stand in a certificate, or raise."""
+    if not isinstance(text, str) or not _CODE.fullmatch(text):
+        raise ValueError(
+            f"{what}={text!r} cannot stand in a certificate: use up to 63 of a-z 0-9 . _ : + -, "
+            "and begin with a letter or a digit"
+        )
+    return text
+
+
+def register(
+    core: Core,
+    model: Any,
+    rows: Rows,
+    *,
+    name: str,
+    tenant: str,
+    dataset: str,
+    preprocessing: str,
+    releases: str | None,
+    judged: Judged | None,
+    training: dict[str, str],
+    trusted: tuple[str, ...],
+    folder: str,
+) -> int:
+    """Register a fitted model with the rows it was fitted on; return its key in the database.
+
+    Raises
+    ------
+    CannotForgetError
+        The model has no `forget`, or keeps states in a folder that the ledger does not know.
+    BlockedIdsError
+        Some of the rows belong to people who asked to be erased.
+    LedgerError
+        The name is taken, or an exact model is not the one that these rows give.
+    """
+    for what, text in (("name", name), ("tenant", tenant), ("dataset", dataset)):
+        require_code(what, text)
+    facts = _require_model(model)
+    _require_rows(model, rows)
+    retrain_seconds = _require_fit(model, rows) if facts.exact else None
+    row = ModelRow(
+        id=0,
+        tenant=tenant,
+        name=name,
+        folder=folder,
+        dataset=dataset,
+        method=facts.method,
+        slots=slots_for(len(rows)),
+        preprocessing=preprocessing,
+        releases=_releases(releases, model),
+        created_at=core.clock(),
+        trusted=trusted,
+    )
+    vault = new_vault(len(rows), row.slots)
+    root = tree_of(rows, vault, row.slots).root.hex()
+    written = write_blobs(core, row, state.encode(model), rows, vault, judged)
+    point("register.blobs-written")
+    running = {
+        "last_retrain_sequence": 0,
+        "retrain_seconds": "" if retrain_seconds is None else f"{retrain_seconds:.6g}",
+        "retrain_rows": len(rows),
+        "rows_since_retrain": 0,
+        "seconds": "0",
+        "training": training,
+    }
+    return _insert(core, row, written, root, rows, running)
+
+
+def _require_model(model: Any) -> MethodFacts:
+    facts = getattr(model, "facts", None)
+    if isinstance(model, type) or not isinstance(facts, MethodFacts):
+        raise CannotForgetError(
+            f"{type(model).__name__} is no forgetting estimator of letheon; wrap it: "
+            "NaiveUnlearner(estimator).fit(X, y, ids=ids)"
+        )
+    if not getattr(model, "__sklearn_is_fitted__", lambda: True)():
+        raise NotFittedError(f"this {type(model).__name__} is not fitted; call fit first")
+    params = model.get_params(deep=True).items()
+    kept = [key for key, value in params if key.endswith("checkpoint_dir") and value is not None]
+    if kept:
+        raise CannotForgetError(
+            f"this model keeps states in a folder of its own ({', '.join(kept)}), which a purge "
+            "of the ledger would not reach; fit it with checkpoint_dir=None"
+        )
+    return facts
+
+
+def _require_rows(model: Any, rows: Rows) -> None:
+    """Raise unless the rows belong to the people whom the model holds."""
+    held: Ids = model._held_ids()
+    if held.kind != rows.ids.kind or len(held) != len(rows):
+        raise LedgerError(
+            f"the model holds {len(held)} rows with {held.kind} ids, and {len(rows)} rows with "
+            f"{rows.ids.kind} ids were given; give X, y and ids as they were given to fit"
+        )
+    if not np.array_equal(np.sort(held.to_array()), np.sort(rows.ids.to_array())):
+        raise LedgerError("the ids given are not those that the model holds; see model.ids_")
+
+
+def _require_fit(model: Any, rows: Rows) -> float:
+    """Train an exact model once more on the rows and compare; return the seconds it took."""
+    fresh = fresh_fit(model, rows)
+    if fresh.model.digest() != model.digest():
+        raise LedgerError(
+            "a fresh fit on these rows gives another model than this one, so its certificates "
+            "could never be verified; give X, y and ids as they were given to fit, in that order, "
+            "and register with the library versions that it was trained with"
+        )
+    return fresh.seconds
+
+
+def _releases(wanted: str | None, model: Any) -> str:
+    """Return what is released of the model: a weaker claim than the method's, or the same."""
+    permitted = model.guarantee_.releases
+    if wanted is None:
+        return str(permitted)
+    if wanted not in RELEASES:
+        raise ValueError(f"releases={wanted!r} is not one of {RELEASES}")
+    return weaker_releases(permitted, wanted)
+
+
+def write_blobs(
+    core: Core,
+    model: ModelRow,
+    content: bytes,
+    rows: Rows,
+    vault: Vault,
+    judged: Judged | None,
+) -> Written:
+    """Write the blobs of a version: all are on the disk when this returns."""
+    blobs = core.blobs(model.folder)
+    key = core.keys.new_key("epoch", label=model.folder)
+    point("compute.key-written")
+
+    def put(what: str, value: Any) -> str:
+        sealed = core.keys.seal(key, state.encode(value), sealed_context(model, what))
+        return blobs.put(sealed)
+
+    return Written(
+        model_blob=blobs.put(content),
+        rows_blob=put("rows", rows),
+        ids_blob=put("ids", rows.ids.distinct().to_array()),
+        vault_blob=put("vault", vault._asdict()),
+        monitor_blob=None if judged is None else put("monitor", judged._asdict()),
+        epoch_key=key,
+    )
+
+
+def _insert(
+    core: Core, row: ModelRow, written: Written, root: str, rows: Rows, running: dict[str, Any]
+) -> int:
+    facts = canonical({"certificate": None, "run": running}).decode()
+    try:
+        with core.database.transaction() as conn:
+            _refuse_blocked(core, conn, row.tenant, rows.ids)
+            values = {name: value for name, value in vars(row).items() if name != "id"}
+            values["trusted"] = ",".join(row.trusted)
+            model_id = new_key_of(conn.execute(insert(models).values(**values)))
+            version = insert(versions).values(
+                model_id=model_id,
+                number=0,
+                root=root,
+                live=len(rows),
+                facts=facts,
+                published_at=row.created_at,
+                **vars(written),
+            )
+            version_id = new_key_of(conn.execute(version))
+            conn.execute(
+                insert(heads).values(
+                    model_id=model_id, version_id=version_id, fence=0, owner=None, lease_until=0
+                )
+            )
+            body = {
+                "model": row.folder,
+                "subject": written.model_blob,
+                "root": root,
+                "slots": row.slots,
+                "live": len(rows),
+                "training": running["training"]["keyCommitment"],
+            }
+            record(conn, "registered", body, at=row.created_at)
+            point("register.before-commit")
+    except IntegrityError as error:
+        raise LedgerError(
+            f"a model {row.name!r} is registered for tenant {row.tenant!r} already; choose another "
+            "name"
+        ) from error
+    point("register.after-commit")
+    return model_id
+
+
+def _refuse_blocked(core: Core, conn: Any, tenant: str, ids: Ids) -> None:
+    """Raise if rows belong to people who asked this tenant to be erased."""
+    asked = {
+        str(tag) for tag in conn.scalars(select(blocked.c.tag).where(blocked.c.tenant == tenant))
+    }
+    if not asked:
+        return
+    n_blocked = sum(tag in asked for tag in person_tags(core, tenant, ids.distinct()))
+    if n_blocked:
+        raise BlockedIdsError(
+            f"{n_blocked} of these people asked to be erased; their rows are not trained on again. "
+            "`ledger.without_blocked(X, y, ids)` leaves them out."
+        )
+
+
+@contextmanager
+def new_folder(core: Core) -> Iterator[str]:
+    """Make the folder of a model, locked until its registration is over; give its key.
+
+    A folder that no model names and nobody locks is what a failed registration left; it is
+    destroyed with its keys, here after an error and by the next worker after a kill.
+    """
+    key = secrets.token_hex(16)
+    folder = core.blobs(key).folder
+    folder.mkdir(mode=0o700, parents=True)
+    descriptor = os.open(folder / _LOCK, os.O_RDWR | os.O_CREAT, 0o600)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX)
+        yield key
+    finally:
+        os.close(descriptor)
+        _sweep_if_orphan(core, folder)
+
+
+def sweep_registrations(core: Core) -> int:
+    """Destroy what killed or failed registrations left; return how many there were."""
+    home = core.place("blobs")
+    swept = 0
+    for folder in sorted(home.iterdir()) if home.is_dir() else ():
+        swept += _sweep_if_orphan(core, folder)
+    return swept
+
+
+def _sweep_if_orphan(core: Core, folder: Path) -> bool:
+    if _is_registered(core, folder.name):
+        return False
+    try:
+        descriptor = os.open(folder / _LOCK, os.O_RDWR | os.O_CREAT, 0o600)
+    except FileNotFoundError:
+        return False
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        # It may have been registered between the two looks.
+        if _is_registered(core, folder.name):
+            return False
+        for path in sorted(folder.iterdir()):
+            destroy_file(path)
+        folder.rmdir()
+        for kind in ("epoch", "training"):
+            for key in core.keys.ids(kind, label=folder.name):
+                core.keys.destroy(key)
+    except BlockingIOError:
+        return False
+    finally:
+        os.close(descriptor)
+    return True
+
+
+def _is_registered(core: Core, folder: str) -> bool:
+    with core.database.reading() as conn:
+        return conn.scalar(select(models.c.id).where(models.c.folder == folder)) is not None

@@ -1,0 +1,74 @@
+"""The search for residue in the ledger's own files, and in its database."""
+
+from collections.abc import Iterator
+from pathlib import Path
+
+from sqlalchemy import Connection, select
+
+from letheon.ledger._core import Core
+from letheon.ledger._markers import Markers
+from letheon.ledger._scan import Hit, Place, ScanResult, scan
+from letheon.ledger._tables import metadata
+
+__all__ = ["look_at_home"]
+
+_ROWS = 500
+
+
+def look_at_home(core: Core, model_folder: str, markers: Markers) -> ScanResult:
+    """Look for the markers in every file of the home, and in the rows of a database server.
+
+    Blobs of other models are left out: a person who asked to be erased from one model may be in
+    another one.
+
+    Parameters
+    ----------
+    core : Core
+        The ledger.
+    model_folder : str
+        Key of the folder of the model's blobs.
+    markers : Markers
+        What must be nowhere.
+    """
+    result = scan(_places(core, model_folder), markers)
+    if core.database.path is not None:
+        return result
+    with core.database.reading() as conn:
+        hits, n_bytes = _look_at_rows(conn, markers)
+    return ScanResult(result.files, result.bytes + n_bytes, (*result.hits, *hits), result.unread)
+
+
+def _places(core: Core, model_folder: str) -> Iterator[Place]:
+    database = core.database.files()
+    for path in database:
+        yield Place("database", path, archives=False, apart=True)
+    yield Place("blobs", core.blobs(model_folder).folder, archives=False)
+    blobs = core.place("blobs")
+    known = {path.resolve() for path in database}
+    for path in sorted(core.folder.iterdir()):
+        if path != blobs and path.resolve() not in known and not _is_log_of(path, known):
+            yield Place(path.name if path.is_dir() else "home", path)
+
+
+def _is_log_of(path: Path, database: set[Path]) -> bool:
+    """Whether a file belongs to the database, even if it came into being a moment ago."""
+    return any(path.name.startswith(f"{file.name}-") for file in database)
+
+
+def _look_at_rows(conn: Connection, markers: Markers) -> tuple[list[Hit], int]:
+    """Look into every value of every table: a server's files are out of reach."""
+    hits: list[Hit] = []
+    n_bytes = 0
+    for table in metadata.sorted_tables:
+        for rows in conn.execute(select(table)).partitions(_ROWS):
+            data = b"\n".join(_as_bytes(value) for row in rows for value in row)
+            n_bytes += len(data)
+            hits += [
+                Hit("database", table.name, found.offset, found.kind)
+                for found in markers.find(data)
+            ]
+    return hits, n_bytes
+
+
+def _as_bytes(value: object) -> bytes:
+    return bytes(value) if isinstance(value, bytes | memoryview) else str(value).encode()

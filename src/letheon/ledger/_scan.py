@@ -1,0 +1,286 @@
+"""Look for what erased people would have left behind, in files, archives and names of files.
+
+Nothing is skipped in silence: a file that cannot be read is a finding of its own.
+"""
+
+import bz2
+import gzip
+import lzma
+import os
+import stat
+import subprocess
+import zipfile
+import zlib
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import IO, Any, NamedTuple
+
+from letheon.ledger._markers import Markers
+
+__all__ = ["SCANNER", "Hit", "Markers", "Place", "ScanResult", "Unread", "scan"]
+
+SCANNER = "letheon-scan:1"
+_CHUNK = 1 << 20
+_MOST_HITS = 1_000
+_DEEPEST = 3
+_LARGEST_MEMBER = 1 << 34
+_PACKED: dict[bytes, Callable[[IO[bytes]], Any]] = {
+    b"\x1f\x8b\x08": gzip.open,
+    b"BZh": bz2.open,
+    b"\xfd7zXZ\x00": lzma.open,
+}
+_ZIP = b"PK\x03\x04"
+_BROKEN = (
+    OSError,
+    EOFError,
+    zlib.error,
+    lzma.LZMAError,
+    zipfile.BadZipFile,
+    # An encrypted member, and a method of packing that zipfile does not know.
+    RuntimeError,
+    ValueError,
+)
+
+
+class Place(NamedTuple):
+    """A file or a folder to look through.
+
+    Attributes
+    ----------
+    store : str
+        Name under which findings are reported.
+    path : Path
+        The file, or the folder with everything below it.
+    besides : tuple of Path
+        Folders below it that are left out.
+    archives : bool
+        Whether to look into gzip, bzip2, xz and zip files.
+    apart : bool
+        Whether another process reads it. A process that closes a SQLite file loses every lock that
+        its own connections hold on that file.
+    required : bool
+        Whether it is a finding if nothing is there.
+    """
+
+    store: str
+    path: Path
+    besides: tuple[Path, ...] = ()
+    archives: bool = True
+    apart: bool = False
+    required: bool = False
+
+
+class Hit(NamedTuple):
+    """A marker was found: where, and of what kind (id, salt, row)."""
+
+    store: str
+    file: str
+    offset: int
+    kind: str
+
+
+class Unread(NamedTuple):
+    """A file that nobody looked into, and why."""
+
+    store: str
+    file: str
+    reason: str
+
+
+@dataclass(frozen=True)
+class ScanResult:
+    """What a search found.
+
+    Attributes
+    ----------
+    files, bytes : int
+        How much was looked through; the content of archives counts as well.
+    hits : tuple of Hit
+        At most the first 1,000.
+    unread : tuple of Unread
+        What could not be looked into.
+    """
+
+    files: int
+    bytes: int
+    hits: tuple[Hit, ...]
+    unread: tuple[Unread, ...]
+
+    @property
+    def clean(self) -> bool:
+        """Whether everything was read and nothing was found."""
+        return not self.hits and not self.unread
+
+
+def scan(places: Iterable[Place | tuple[str, Path]], markers: Markers) -> ScanResult:
+    """Look for the markers in every file of these places, and in the names of the files.
+
+    Links are not followed: a link to a place inside leads to what is looked through anyway, one to
+    a place outside is reported as unread.
+
+    Parameters
+    ----------
+    places : iterable of Place, or of store and path
+        Where to look.
+    markers : Markers
+        What to look for.
+
+    Returns
+    -------
+    ScanResult
+        Findings name the store, the file and the place in it, never what was found.
+    """
+    search = _Search(markers)
+    for place in places:
+        search.look_through(Place(*place))
+    return ScanResult(search.n_files, search.n_bytes, tuple(search.hits), tuple(search.unread))
+
+
+@dataclass
+class _Search:
+    markers: Markers
+    n_files: int = 0
+    n_bytes: int = 0
+    hits: list[Hit] = field(default_factory=list)
+    unread: list[Unread] = field(default_factory=list)
+
+    def look_through(self, place: Place) -> None:
+        root = place.path.resolve()
+        besides = {path.resolve() for path in place.besides}
+        if not root.exists():
+            if place.required:
+                self.unread.append(Unread(place.store, str(place.path), "missing"))
+        elif root.is_dir():
+            for path in self._files_below(place, root, besides):
+                self._look_at(place, root, path)
+        else:
+            self._look_at(place, root.parent, root)
+
+    def _files_below(self, place: Place, root: Path, besides: set[Path]) -> Iterator[Path]:
+        def report(error: OSError) -> None:
+            if not isinstance(error, FileNotFoundError):
+                shown = self._shown(root, Path(error.filename))
+                self.unread.append(Unread(place.store, shown, "unreadable"))
+
+        for folder, folders, names in os.walk(root, onerror=report):
+            here = Path(folder)
+            self._look_at_names(place, root, here, [*folders, *names])
+            folders[:] = [name for name in sorted(folders) if here / name not in besides]
+            links = [name for name in folders if (here / name).is_symlink()]
+            yield from (here / name for name in [*sorted(names), *links])
+
+    def _look_at_names(self, place: Place, root: Path, folder: Path, names: list[str]) -> None:
+        for name in names:
+            for found in self.markers.find(os.fsencode(name)):
+                self._hit(place.store, self._shown(root, folder / name), found.offset, found.kind)
+
+    def _look_at(self, place: Place, root: Path, path: Path) -> None:
+        shown = self._shown(root, path)
+        try:
+            if path.is_symlink():
+                self._look_at_link(place, root, path)
+            elif place.apart:
+                with _read_apart(path) as stream:
+                    self._read(place.store, shown, stream)
+                self.n_files += 1
+            elif stat.S_ISREG(path.stat().st_mode):
+                with path.open("rb") as file:
+                    self._read(place.store, shown, file)
+                    if place.archives:
+                        self._unpack(place.store, shown, file, 1)
+                self.n_files += 1
+        except FileNotFoundError:
+            return
+        except OSError:
+            self.unread.append(Unread(place.store, shown, "unreadable"))
+
+    def _look_at_link(self, place: Place, root: Path, path: Path) -> None:
+        target = path.resolve()
+        if target.exists() and not target.is_relative_to(root):
+            self.unread.append(Unread(place.store, self._shown(root, path), "link-outside"))
+
+    def _read(self, store: str, shown: str, stream: IO[bytes]) -> None:
+        """Look through a stream in pieces; what lies across two pieces is in the next one whole."""
+        margin = self.markers.margin
+        buffer, base, done = b"", 0, False
+        while not done:
+            piece = stream.read(_CHUNK)
+            self.n_bytes += len(piece)
+            done = not piece
+            if base + len(buffer) + len(piece) > _LARGEST_MEMBER:
+                raise OSError("too large to be looked through")
+            buffer += piece
+            low = margin if base else 0
+            high = len(buffer) if done else len(buffer) - margin
+            for found in self.markers.find(buffer):
+                if low <= found.offset < high:
+                    self._hit(store, shown, base + found.offset, found.kind)
+            cut = max(0, high - margin)
+            buffer, base = buffer[cut:], base + cut
+
+    def _unpack(self, store: str, shown: str, file: IO[bytes], depth: int) -> None:
+        file.seek(0)
+        head = file.read(8)
+        file.seek(0)
+        try:
+            if head.startswith(_ZIP):
+                self._unzip(store, shown, file, depth)
+                return
+            for magic, opener in _PACKED.items():
+                if head.startswith(magic):
+                    self._unpack_stream(store, shown, opener(file), depth)
+        except _BROKEN:
+            self.unread.append(Unread(store, shown, "damaged-archive"))
+
+    def _unpack_stream(self, store: str, shown: str, stream: Any, depth: int) -> None:
+        try:
+            stream.read(1)
+        except _BROKEN:
+            # Not one byte comes out: it only looks like an archive, as random bytes may.
+            return
+        stream.seek(0)
+        self._look_inside(store, f"{shown}!", stream, depth)
+
+    def _unzip(self, store: str, shown: str, file: IO[bytes], depth: int) -> None:
+        with zipfile.ZipFile(file) as archive:
+            for number, member in enumerate(archive.infolist()):
+                inside = f"{shown}!{number}"
+                for found in self.markers.find(member.filename.encode()):
+                    self._hit(store, inside, found.offset, found.kind)
+                with archive.open(member) as stream:
+                    self._look_inside(store, inside, stream, depth)
+
+    def _look_inside(self, store: str, shown: str, stream: IO[bytes], depth: int) -> None:
+        self._read(store, shown, stream)
+        self.n_files += 1
+        if depth < _DEEPEST:
+            self._unpack(store, shown, stream, depth + 1)
+
+    def _hit(self, store: str, file: str, offset: int, kind: str) -> None:
+        if len(self.hits) < _MOST_HITS:
+            self.hits.append(Hit(store, file, offset, kind))
+
+    def _shown(self, root: Path, path: Path) -> str:
+        """Return the name of a file below the root; a part that holds a marker is left out."""
+        parts = path.relative_to(root).parts if path.is_relative_to(root) else path.parts
+        return "/".join("…" if self.markers.find(os.fsencode(part)) else part for part in parts)
+
+
+@contextmanager
+def _read_apart(path: Path) -> Iterator[IO[bytes]]:
+    """Read a file through another process, so that none of this one's locks is touched."""
+    if not path.exists():
+        raise FileNotFoundError(path)
+    reader = subprocess.Popen(
+        ["cat", "--", str(path)], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL
+    )
+    assert reader.stdout is not None
+    try:
+        yield reader.stdout
+        if reader.wait() != 0 and path.exists():
+            raise OSError(f"cannot read {path}")
+    finally:
+        reader.stdout.close()
+        reader.wait()

@@ -1,0 +1,84 @@
+"""Signing: keys of Ed25519, and statements in strict DSSE envelopes."""
+
+import base64
+import os
+from dataclasses import dataclass, field
+from typing import Any, Self
+
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+
+from letheon.verifier import PAYLOAD_TYPE, canonical, check_schema, keyid_of, pae
+
+__all__ = ["Signer", "new_seed", "sign"]
+
+SEED_BYTES = 32
+
+
+@dataclass(frozen=True)
+class Signer:
+    """A private key that can sign, and never shows itself.
+
+    Attributes
+    ----------
+    keyid : str
+        SHA-256 of the public key.
+    public : bytes
+        The public key, 32 bytes.
+    """
+
+    keyid: str
+    public: bytes
+    _key: Ed25519PrivateKey = field(repr=False, compare=False)
+
+    @classmethod
+    def from_seed(cls, seed: bytes) -> Self:
+        """Return the signer of a seed of 32 bytes."""
+        key = Ed25519PrivateKey.from_private_bytes(seed)
+        public = key.public_key().public_bytes_raw()
+        return cls(keyid_of(public), public, key)
+
+    def sign(self, data: bytes) -> bytes:
+        """Return the signature, 64 bytes; the same data always give the same one (RFC 8032)."""
+        return self._key.sign(data)
+
+
+def new_seed() -> bytes:
+    """Return a seed from the operating system."""
+    return os.urandom(SEED_BYTES)
+
+
+def sign(statement: dict[str, Any], *signers: Signer) -> bytes:
+    """Return the statement in a DSSE envelope, in the one form that the verifier accepts.
+
+    Parameters
+    ----------
+    statement : dict
+        An in-toto Statement of a predicate type that the verifier knows.
+    *signers : Signer
+        One or more, each once; the order does not matter.
+
+    Raises
+    ------
+    letheon.verifier.Refused
+        If the statement breaks its schema: nothing is signed that no verifier accepts.
+    """
+    check_schema(statement)
+    by_keyid = {signer.keyid: signer for signer in signers}
+    if not signers or len(by_keyid) != len(signers):
+        raise ValueError("give one or more signers, each of them once")
+    payload = canonical(statement)
+    signed = pae(PAYLOAD_TYPE, payload)
+    return canonical(
+        {
+            "payload": _base64(payload),
+            "payloadType": PAYLOAD_TYPE,
+            "signatures": [
+                {"keyid": keyid, "sig": _base64(by_keyid[keyid].sign(signed))}
+                for keyid in sorted(by_keyid)
+            ],
+        }
+    )
+
+
+def _base64(data: bytes) -> str:
+    return base64.b64encode(data).decode()

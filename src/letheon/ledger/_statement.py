@@ -1,0 +1,220 @@
+"""The statement of a certificate, made from rows of the database and nothing else.
+
+So whoever writes it, and however often, gives the same bytes: times are those of the rows, facts
+were computed once and stored. Receipts have the precision of a day, and people are counted, so
+that a certificate does not point at one of them.
+"""
+
+import hashlib
+from collections.abc import Sequence
+from datetime import UTC, datetime
+from typing import Any, NamedTuple
+
+from sqlalchemy import Connection, select
+
+from letheon.exceptions import CertificateError
+from letheon.ledger._log_tree import root_of
+from letheon.ledger._tables import batches, certificates, meta, requests
+from letheon.ledger._versions import ModelRow, VersionRow, model_of, versions_of
+from letheon.state._environment import FORMAT
+from letheon.verifier import STATEMENT_TYPE, UNLEARNING, leaf_hash
+
+__all__ = ["Covered", "covered_by", "ledger_id", "model_id", "unlearning"]
+
+_FACTS = ("method", "execution", "measurements")
+_DEFAULT_TENANT = "default"
+
+
+class Covered(NamedTuple):
+    """What a certificate covers: from which version on, which batches and rows.
+
+    A removal starts from the version before. A retrain starts from the last retrain, or from the
+    registration: all that was erased since then leaves the model with it.
+    """
+
+    model: ModelRow
+    kind: str
+    parent: VersionRow
+    base: VersionRow
+    last_retrain: VersionRow
+    batch_ids: tuple[str, ...]
+
+
+def covered_by(conn: Connection, version: VersionRow) -> Covered:
+    """Return what the certificate of this version covers."""
+    history = versions_of(conn, version.model_id)[: version.number + 1]
+    kinds = _kinds(conn, version.model_id)
+    retrains = [each for each in history[1:-1] if kinds[str(each.batch_id)] == "retrain"]
+    last = retrains[-1] if retrains else history[0]
+    kind = kinds[str(version.batch_id)]
+    base = last if kind == "retrain" else history[-2]
+    since = tuple(str(each.batch_id) for each in history[base.number + 1 :])
+    return Covered(model_of(conn, version.model_id), kind, history[-2], base, last, since)
+
+
+def _kinds(conn: Connection, model: int) -> dict[str, str]:
+    query = select(batches.c.id, batches.c.kind).where(batches.c.model_id == model)
+    return {row.id: row.kind for row in conn.execute(query)}
+
+
+def unlearning(conn: Connection, version: VersionRow) -> dict[str, Any]:
+    """Return the statement about a version whose certification was claimed.
+
+    Raises
+    ------
+    CertificateError
+        The rows of the database contradict each other, or nothing was erased.
+    """
+    covered = covered_by(conn, version)
+    facts = version.facts["certificate"]
+    asked = _requests(conn, covered.batch_ids)
+    _require_agreement(version, covered, facts)
+    name = model_id(covered.model)
+    return {
+        "_type": STATEMENT_TYPE,
+        "subject": [{"name": f"{name}@{version.sequence}", "digest": _digest(version.model_blob)}],
+        "predicateType": UNLEARNING,
+        "predicate": {
+            "ledger": _ledger(conn, version),
+            "model": {
+                "id": name,
+                "format": FORMAT,
+                "before": _digest(covered.parent.model_blob),
+                "blinded": True,
+            },
+            "dataset": _dataset(version, covered),
+            "erasure": _erasure(version, covered, asked),
+            **{part: facts[part] for part in _FACTS},
+            "guarantee": facts["guarantee"] | {"releases": _releases(covered, facts)},
+            "monitor": facts["monitor"]
+            | {"lastRetrainSequence": covered.last_retrain.sequence or 0},
+            "notClaimed": [*facts["notClaimed"], *_one_person(version, covered, asked)],
+            "times": _times(version, asked),
+        },
+    }
+
+
+def model_id(model: ModelRow) -> str:
+    """Return the name of a model in certificates; with its tenant where that is not the default."""
+    return model.name if model.tenant == _DEFAULT_TENANT else f"{model.tenant}/{model.name}"
+
+
+def ledger_id(conn: Connection) -> str:
+    """Return the name of the ledger in certificates and checkpoints."""
+    return str(conn.execute(select(meta.c.value).where(meta.c.key == "ledger_id")).scalar_one())
+
+
+def _require_agreement(version: VersionRow, covered: Covered, facts: dict[str, Any]) -> None:
+    """Compare what was computed beside the model with what the database counted."""
+    since = 0 if covered.kind == "retrain" else covered.last_retrain.live - version.live
+    pairs = {
+        "rows left": (facts["live"], version.live),
+        "rows erased by the batch": (facts["rows"], covered.parent.live - version.live),
+        "rows erased since the retrain": (
+            facts["guarantee"]["accounting"]["deletionsSinceRetrain"],
+            since,
+        ),
+    }
+    for what, (said, counted) in pairs.items():
+        if said != counted:
+            raise CertificateError(f"{what}: the facts say {said}, the versions {counted}")
+    if covered.base.live <= version.live:
+        raise CertificateError("no row was erased, so there is nothing to certify")
+
+
+def _ledger(conn: Connection, version: VersionRow) -> dict[str, Any]:
+    if version.sequence is None or version.checkpoint_before is None:
+        raise CertificateError("this version was not claimed for certification")
+    return {
+        "id": ledger_id(conn),
+        "sequence": version.sequence,
+        "previousCertificate": _previous(conn, version.sequence),
+        "checkpointBefore": _digest(version.checkpoint_before),
+    }
+
+
+def _previous(conn: Connection, sequence: int) -> Any:
+    if sequence == 1:
+        return "genesis"
+    query = select(certificates.c.id).where(certificates.c.sequence == sequence - 1)
+    found = conn.scalar(query)
+    if found is None:
+        raise CertificateError(f"certificate {sequence - 1} must be there before {sequence}")
+    return _digest(found)
+
+
+def _dataset(version: VersionRow, covered: Covered) -> dict[str, Any]:
+    return {
+        "id": covered.model.dataset,
+        "scheme": "salted-slot-merkle-v1",
+        "rootBefore": covered.base.root,
+        "rootAfter": version.root,
+        "slots": covered.model.slots,
+        "liveAfter": version.live,
+        "transitionProof": _digest(version.run["proof"]),
+        "preprocessing": _digest(covered.model.preprocessing),
+    }
+
+
+def _requests(conn: Connection, batch_ids: Sequence[str]) -> list[Any]:
+    query = select(requests).where(requests.c.batch_id.in_(batch_ids)).order_by(requests.c.id)
+    return list(conn.execute(query))
+
+
+def _erasure(version: VersionRow, covered: Covered, asked: Sequence[Any]) -> dict[str, Any]:
+    return {
+        "batch": version.batch_id,
+        "rows": covered.base.live - version.live,
+        "requestsRoot": requests_root((row.nonce, row.id) for row in asked),
+        "grounds": sorted({row.ground for row in asked}),
+    }
+
+
+def requests_root(asked: Any) -> str:
+    """Return the RFC 6962 root over ``SHA-256(nonce | request id)``, sorted.
+
+    Without its nonce nobody can tell from the root whether a request is under it.
+    """
+    hidden = sorted(
+        hashlib.sha256(bytes.fromhex(nonce) + request.encode()).digest() for nonce, request in asked
+    )
+    return root_of([leaf_hash(each) for each in hidden]).hex()
+
+
+def _releases(covered: Covered, facts: dict[str, Any]) -> str:
+    """Return the operator's claim; a retrain keeps its own, which the method's may exceed."""
+    said: str = facts["guarantee"]["releases"]
+    wanted = covered.model.releases
+    return said if covered.kind == "retrain" and wanted == "every-version" else wanted
+
+
+def _one_person(version: VersionRow, covered: Covered, asked: Sequence[Any]) -> list[str]:
+    people = sum(row.n_ids for row in asked)
+    is_one = people == 1 or covered.base.live - version.live == 1
+    return ["batch-of-one"] if is_one else []
+
+
+def _times(version: VersionRow, asked: Sequence[Any]) -> dict[str, str]:
+    if version.certified_at is None:
+        raise CertificateError("this version was not claimed for certification")
+    # A retrain without requests of its own has those that it covers; one without any, its day.
+    received = min((row.received_at for row in asked), default=version.published_at)
+    due = min((row.extended_to or row.due_on for row in asked), default=_day(received))
+    return {
+        "oldestReceivedOn": _day(received),
+        "earliestDueOn": due,
+        "appliedAt": _time(version.published_at),
+        "certifiedAt": _time(version.certified_at),
+    }
+
+
+def _day(seconds: int) -> str:
+    return datetime.fromtimestamp(seconds, UTC).strftime("%Y-%m-%d")
+
+
+def _time(seconds: int) -> str:
+    return datetime.fromtimestamp(seconds, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+
+
+def _digest(hexadecimal: str) -> dict[str, str]:
+    return {"sha256": hexadecimal}

@@ -1,0 +1,151 @@
+"""Where else people may be: the registry of stores outside the ledger's own folder.
+
+A store is a folder that its owner keeps clean: copies of models, feature files, exports. A purge
+looks through it and is not done before it is clean. A store with `days` is a backup: what lies in
+it may stay that long, and the attestation of the purge says until when.
+"""
+
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass, fields
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+from sqlalchemy import delete, insert, select
+from sqlalchemy.exc import IntegrityError
+
+from letheon.exceptions import LedgerError
+from letheon.ledger._core import Core
+from letheon.ledger._events import record
+from letheon.ledger._markers import Markers
+from letheon.ledger._scan import Place, ScanResult, Unread, scan
+from letheon.ledger._tables import stores as table
+
+__all__ = ["Store", "add_store", "expires_on", "look_through", "remove_store", "stores"]
+
+_CODE = re.compile(r"[a-z0-9][a-z0-9._:+-]{0,62}")
+_SECONDS_OF_DAY = 86_400
+
+
+@dataclass(frozen=True)
+class Store:
+    """A folder outside the ledger that may hold people.
+
+    Parameters
+    ----------
+    name : str
+        A code.
+    path : str or Path
+        The folder.
+    owner : str, default="operator"
+        Who keeps it clean: a code.
+    scope : str, default="copies"
+        What lies in it: a code.
+    days : int or None, default=None
+        How long a backup is kept. None: no backup, it must be clean after a purge.
+    """
+
+    name: str
+    path: str | Path
+    owner: str = "operator"
+    scope: str = "copies"
+    days: int | None = None
+
+    @property
+    def kind(self) -> str:
+        """``folder``, which must be clean, or ``backup``, which forgets by itself."""
+        return "folder" if self.days is None else "backup"
+
+    @property
+    def folder(self) -> Path:
+        """The folder, without links."""
+        return Path(self.path).resolve()
+
+
+def add_store(core: Core, store: Store) -> None:
+    """Register a store; every purge from now on looks through it.
+
+    Raises
+    ------
+    ValueError
+        A name that is no code, a folder that is not there, or one that holds the ledger's own.
+    LedgerError
+        There is a store of that name.
+    """
+    _require_usable(core, store)
+    values = vars(store) | {"path": str(store.folder), "kind": store.kind}
+    body = {"store": store.name, "type": store.kind, "scope": store.scope, "owner": store.owner}
+    try:
+        with core.database.transaction() as conn:
+            conn.execute(insert(table).values(values))
+            record(conn, "store-added", body, at=core.clock())
+    except IntegrityError as error:
+        text = f"there is a store {store.name!r} already; choose another name"
+        raise LedgerError(text) from error
+
+
+def remove_store(core: Core, name: str) -> None:
+    """Take a store off the registry: later purges do not speak of it.
+
+    Raises
+    ------
+    LedgerError
+        There is none of that name.
+    """
+    with core.database.transaction() as conn:
+        if conn.execute(delete(table).where(table.c.name == name)).rowcount == 0:
+            raise LedgerError(f"there is no store {name!r}")
+        record(conn, "store-removed", {"store": name}, at=core.clock())
+
+
+def stores(core: Core) -> tuple[Store, ...]:
+    """Return all registered stores, by name."""
+    columns = [table.c[entry.name] for entry in fields(Store)]
+    with core.database.reading() as conn:
+        rows = conn.execute(select(*columns).order_by(table.c.name)).mappings()
+        return tuple(Store(**row) for row in rows)
+
+
+def expires_on(store: Store, now: int) -> str:
+    """Return the day on which a backup made now is gone: ``YYYY-MM-DD``."""
+    moment = datetime.fromtimestamp(now, UTC) + timedelta(days=store.days or 0)
+    return moment.date().isoformat()
+
+
+def look_through(store: Store, markers: Markers, now: int) -> ScanResult:
+    """Return what of erased people is in a store; in a backup, which files outlived their days."""
+    if store.days is None:
+        return scan([Place(store.name, store.folder, required=True)], markers)
+    if not store.folder.is_dir():
+        return ScanResult(0, 0, (), (Unread(store.name, str(store.folder), "missing"),))
+    oldest = now - store.days * _SECONDS_OF_DAY
+    files = list(_files_of(store.folder))
+    overdue = [path for path in files if path.lstat().st_mtime < oldest]
+    unread = [
+        Unread(store.name, str(path.relative_to(store.folder)), f"older-than-{store.days}-days")
+        for path in overdue
+    ]
+    return ScanResult(len(files), 0, (), tuple(unread))
+
+
+def _files_of(folder: Path) -> Iterator[Path]:
+    return (path for path in sorted(folder.rglob("*")) if not path.is_dir())
+
+
+def _require_usable(core: Core, store: Store) -> None:
+    for name in ("name", "owner", "scope"):
+        if not _CODE.fullmatch(getattr(store, name)):
+            raise ValueError(
+                f"{name}={getattr(store, name)!r} must be 1 to 63 of a-z, 0-9 and ._:+-, and begin "
+                "with a letter or digit: it stands in attestations"
+            )
+    if store.days is not None and (type(store.days) is not int or store.days < 1):
+        raise ValueError(f"days={store.days!r} must be a whole number of at least 1")
+    if not store.folder.is_dir():
+        raise ValueError(f"{store.folder} is no folder")
+    home = core.folder.resolve()
+    if home.is_relative_to(store.folder) or store.folder.is_relative_to(home):
+        raise ValueError(
+            f"{store.folder} and the ledger's own folder lie in each other; that one is looked "
+            "through anyway"
+        )

@@ -1,0 +1,302 @@
+"""The tables of a ledger, as SQLAlchemy sees them.
+
+Times are whole seconds since 1970 (UTC), days are text ``YYYY-MM-DD``, digests and random ids are
+lower-case hex. Nothing here holds a person's id in the clear: bodies are sealed, tags are keyed.
+What creates the tables is a migration; a test compares the two.
+"""
+
+from sqlalchemy import (
+    BigInteger,
+    Boolean,
+    CheckConstraint,
+    Column,
+    ForeignKey,
+    Index,
+    Integer,
+    LargeBinary,
+    MetaData,
+    Table,
+    Text,
+    UniqueConstraint,
+    text,
+)
+from sqlalchemy.types import TypeEngine
+
+REVISION = "0001"
+KNOWN_REVISIONS = (REVISION,)
+
+metadata = MetaData(
+    naming_convention={
+        "ix": "ix_%(table_name)s_%(column_0_N_name)s",
+        "uq": "uq_%(table_name)s_%(column_0_N_name)s",
+        "ck": "ck_%(table_name)s_%(constraint_name)s",
+        "fk": "fk_%(table_name)s_%(column_0_N_name)s_%(referred_table_name)s",
+        "pk": "pk_%(table_name)s",
+    }
+)
+
+
+def _number() -> "Column[int]":
+    # SQLite counts upwards in a column of exactly the type INTEGER.
+    kind: TypeEngine[int] = BigInteger().with_variant(Integer, "sqlite")
+    return Column("id", kind, primary_key=True, autoincrement=True)
+
+
+def _whole(name: str, *, null: bool = False, default: int | None = None) -> "Column[int]":
+    start = None if default is None else text(str(default))
+    return Column(name, BigInteger, nullable=null, server_default=start)
+
+
+def _words(name: str, *, null: bool = False) -> "Column[str]":
+    return Column(name, Text, nullable=null)
+
+
+def _of(name: str, target: str, *, null: bool = False, primary: bool = False) -> "Column[int]":
+    return Column(name, BigInteger, ForeignKey(target), nullable=null, primary_key=primary)
+
+
+meta = Table(
+    "meta",
+    metadata,
+    Column("key", Text, primary_key=True),
+    _words("value"),
+)
+
+models = Table(
+    "models",
+    metadata,
+    _number(),
+    _words("tenant"),
+    _words("name"),
+    Column("folder", Text, nullable=False, unique=True),
+    _words("dataset"),
+    _words("method"),
+    _whole("slots"),
+    _words("preprocessing"),
+    _words("releases"),
+    _whole("created_at"),
+    _words("trusted"),
+    UniqueConstraint("tenant", "name"),
+)
+
+batches = Table(
+    "batches",
+    metadata,
+    Column("id", Text, primary_key=True),
+    _of("model_id", "models.id"),
+    _words("kind"),
+    _whole("parent_id"),
+    _words("state"),
+    _whole("created_at"),
+    _words("reason"),
+    _whole("fence"),
+    _words("training_key", null=True),
+    _words("beacon", null=True),
+    CheckConstraint("kind IN ('erase', 'retrain')", name="kind"),
+    CheckConstraint(
+        "state IN ('open', 'published', 'certified', 'purged', 'abandoned')", name="state"
+    ),
+)
+Index(
+    "one_open_batch_per_model",
+    batches.c.model_id,
+    unique=True,
+    sqlite_where=text("state = 'open'"),
+    postgresql_where=text("state = 'open'"),
+)
+
+versions = Table(
+    "versions",
+    metadata,
+    _number(),
+    _of("model_id", "models.id"),
+    _whole("number"),
+    Column("parent_id", BigInteger, ForeignKey("versions.id"), unique=True),
+    Column("batch_id", Text, ForeignKey("batches.id"), unique=True),
+    Column("sequence", BigInteger, unique=True),
+    _words("model_blob"),
+    _words("rows_blob"),
+    _words("ids_blob"),
+    _words("vault_blob"),
+    _words("monitor_blob", null=True),
+    _words("epoch_key"),
+    _words("root"),
+    _whole("live"),
+    _words("facts"),
+    _whole("published_at"),
+    _whole("certified_at", null=True),
+    _words("checkpoint_before", null=True),
+    _whole("purged_at", null=True),
+    UniqueConstraint("model_id", "number"),
+)
+
+heads = Table(
+    "heads",
+    metadata,
+    _of("model_id", "models.id", primary=True),
+    _of("version_id", "versions.id"),
+    _whole("fence", default=0),
+    _words("owner", null=True),
+    _whole("lease_until", default=0),
+)
+
+requests = Table(
+    "requests",
+    metadata,
+    Column("id", Text, primary_key=True),
+    _words("tenant"),
+    _of("model_id", "models.id"),
+    _words("state"),
+    _words("regime"),
+    _words("ground"),
+    _whole("received_at"),
+    _words("due_on"),
+    _words("extended_to", null=True),
+    _words("key_tag"),
+    _words("body_tag"),
+    Column("sealed", LargeBinary, nullable=True),
+    _words("intake_key", null=True),
+    _words("nonce"),
+    _whole("n_ids"),
+    _whole("n_rows"),
+    Column("batch_id", Text, ForeignKey("batches.id")),
+    Column("duplicate_of", Text, ForeignKey("requests.id")),
+    _words("hold_ground", null=True),
+    _whole("hold_until", null=True),
+    _whole("tries", default=0),
+    _whole("not_before", default=0),
+    _whole("paused_at", null=True),
+    _whole("paused_seconds", default=0),
+    _words("reason", null=True),
+    _whole("recipients", null=True),
+    _whole("closed_at", null=True),
+    UniqueConstraint("tenant", "key_tag"),
+    Index(None, "model_id", "state"),
+    Index(None, "batch_id"),
+    Index(None, "duplicate_of"),
+    Index(None, "intake_key"),
+)
+
+allowed_moves = Table(
+    "allowed_moves",
+    metadata,
+    Column("before", Text, primary_key=True),
+    Column("after", Text, primary_key=True),
+)
+
+# One row for each person and each request that names them. `owner` marks the request that erases
+# that person: there is one at most, so that one person is erased by one request, whoever races.
+blocked = Table(
+    "blocked",
+    metadata,
+    _words("tenant"),
+    _of("model_id", "models.id", primary=True),
+    Column("tag", Text, primary_key=True),
+    Column("request_id", Text, ForeignKey("requests.id"), primary_key=True),
+    Column("owner", Boolean, nullable=False),
+    Index(None, "request_id"),
+)
+Index(
+    "one_owner_per_person",
+    blocked.c.model_id,
+    blocked.c.tag,
+    unique=True,
+    sqlite_where=text("owner"),
+    postgresql_where=text("owner"),
+)
+
+# `about` is the opaque id of the request or batch that an event belongs to, for timelines.
+events = Table(
+    "events",
+    metadata,
+    _number(),
+    _whole("at"),
+    _words("kind"),
+    _words("about", null=True),
+    _words("body"),
+    _words("leaf"),
+    Column("log_index", BigInteger, unique=True),
+    Index(None, "about"),
+)
+Index(
+    "events_to_integrate",
+    events.c.id,
+    sqlite_where=text("log_index IS NULL"),
+    postgresql_where=text("log_index IS NULL"),
+)
+
+log = Table(
+    "log",
+    metadata,
+    Column("id", Integer, CheckConstraint("id = 1", name="one"), primary_key=True),
+    _whole("size"),
+    _words("frontier"),
+)
+
+checkpoints = Table(
+    "checkpoints",
+    metadata,
+    Column("size", BigInteger, primary_key=True, autoincrement=False),
+    _words("root"),
+    _words("note"),
+    _whole("at"),
+)
+
+certificates = Table(
+    "certificates",
+    metadata,
+    Column("sequence", BigInteger, primary_key=True, autoincrement=False),
+    Column("id", Text, nullable=False, unique=True),
+    Column("version_id", BigInteger, ForeignKey("versions.id"), nullable=False, unique=True),
+    Column("envelope", LargeBinary, nullable=False),
+    _whole("at"),
+)
+
+purges = Table(
+    "purges",
+    metadata,
+    Column("sequence", BigInteger, primary_key=True, autoincrement=False),
+    Column("id", Text, nullable=False, unique=True),
+    Column("batch_id", Text, ForeignKey("batches.id"), nullable=False, unique=True),
+    Column("envelope", LargeBinary, nullable=False),
+    _whole("at"),
+)
+
+purge_steps = Table(
+    "purge_steps",
+    metadata,
+    Column("batch_id", Text, ForeignKey("batches.id"), primary_key=True),
+    Column("step", Text, primary_key=True),
+    _words("state"),
+    _words("evidence", null=True),
+    _whole("at"),
+)
+
+intake_keys = Table(
+    "intake_keys",
+    metadata,
+    Column("id", Text, primary_key=True),
+    _whole("created_at"),
+    _whole("destroyed_at", null=True),
+)
+
+pins = Table(
+    "pins",
+    metadata,
+    Column("id", Text, primary_key=True),
+    _of("version_id", "versions.id"),
+    _words("owner"),
+    _whole("until"),
+    Index(None, "version_id"),
+)
+
+stores = Table(
+    "stores",
+    metadata,
+    Column("name", Text, primary_key=True),
+    _words("kind"),
+    _words("path"),
+    _words("owner"),
+    _words("scope"),
+    _whole("days", null=True),
+)

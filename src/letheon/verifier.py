@@ -1,0 +1,1169 @@
+"""Check certificates of unlearning with this one file, the bundle and the ledger's public key.
+
+Run it as ``python verifier.py BUNDLE --key PUBLIC_KEY``; it needs Python and `cryptography`, and
+nothing else of letheon. The file is ordered as an auditor reads it: bytes, envelopes and keys,
+then the levels. Everything raises `Refused` with the place and the reason, or returns.
+
+====== ======================================= ===========================================
+level  shows                                   does not show
+====== ======================================= ===========================================
+V0     no certificate was edited, swapped or   that the work was done; that no certificate
+       dropped from the middle                 is missing at the end (V1 with events does)
+V1     one append-only log, no roll-back       private copies; a fork shown to others only,
+       behind a checkpoint you have seen       unless witnesses are pinned
+V2     exactly the stated number of slots of   what the rows were, and that the model
+       the data set became empty, no other     was trained on them (re-derivation does)
+V3     the ledger signed for each purge and    stores that are not listed; the scan itself
+       for a scan without a hit                is done by `letheon audit residue`
+====== ======================================= ===========================================
+"""
+
+import argparse
+import base64
+import hashlib
+import hmac
+import json
+import re
+import sys
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass, field, replace
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+SMALL = 1 << 20  # bytes of a certificate, statement, note or event
+LARGE = 1 << 28  # bytes of a proof or of the log's proofs
+DEEPEST = 32
+MAX_INT = 2**53 - 1
+
+STATEMENT_TYPE = "https://in-toto.io/Statement/v1"
+PAYLOAD_TYPE = "application/vnd.in-toto+json"
+UNLEARNING = "urn:letheon:attestation:unlearning:v1"
+PURGE = "urn:letheon:attestation:purge:v1"
+ROTATION = "urn:letheon:attestation:key-rotation:v1"
+REVOCATION = "urn:letheon:attestation:key-revocation:v1"
+
+
+class Refused(ValueError):  # noqa: N818 - what the verifier says
+    """Something is not what it claims to be; the text says where and why."""
+
+
+def _match(pattern: str, text: str, reason: str) -> re.Match[str]:
+    found = re.fullmatch(pattern, text)
+    if found is None:
+        raise Refused(reason)
+    return found
+
+
+def require(condition: bool, reason: str) -> None:
+    """Raise `Refused` with the reason unless the condition holds."""
+    if not condition:
+        raise Refused(reason)
+
+
+def _sha256(data: bytes) -> bytes:
+    return hashlib.sha256(data).digest()
+
+
+# Bytes: one text per value, so that nothing can be changed without changing a signed byte.
+
+
+def canonical(value: Any) -> bytes:
+    """Return the only accepted JSON text of a value (RFC 8785, without floats)."""
+    try:
+        text = json.dumps(_sorted(value, 0), ensure_ascii=False, separators=(",", ":"))
+        return text.encode()
+    except UnicodeEncodeError:
+        raise Refused("a text is not valid Unicode") from None
+
+
+def _sorted(value: Any, depth: int) -> Any:
+    """Order keys by UTF-16 code units, as RFC 8785 asks, and refuse what has no one form."""
+    require(depth <= DEEPEST, f"nested deeper than {DEEPEST} levels")
+    if isinstance(value, dict):
+        require(all(isinstance(key, str) for key in value), "a key is not a text")
+        keys = sorted(value, key=lambda key: key.encode("utf-16-be"))
+        return {key: _sorted(value[key], depth + 1) for key in keys}
+    if isinstance(value, list | tuple):
+        return [_sorted(item, depth + 1) for item in value]
+    if isinstance(value, int) and not isinstance(value, bool):
+        require(abs(value) <= MAX_INT, "an integer is beyond 2**53 - 1")
+    elif not (value is None or isinstance(value, bool | str)):
+        raise Refused(f"a {type(value).__name__} has no canonical form; write decimals as texts")
+    return value
+
+
+def parse_strict(data: bytes, limit: int = LARGE) -> Any:
+    """Parse JSON that is its own canonical form: no float, no repeated key, no spare byte."""
+    require(len(data) <= limit, f"larger than {limit} bytes")
+    try:
+        value = json.loads(
+            data.decode(),
+            object_pairs_hook=_unique,
+            parse_float=_no_float,
+            parse_int=_small_int,
+            parse_constant=_no_float,
+        )
+    except RecursionError:
+        raise Refused(f"nested deeper than {DEEPEST} levels") from None
+    except (json.JSONDecodeError, UnicodeDecodeError) as error:
+        raise Refused(f"not JSON in UTF-8: {error}") from None
+    require(canonical(value) == data, "not in canonical form (RFC 8785)")
+    return value
+
+
+def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    found = dict(pairs)
+    require(len(found) == len(pairs), "a key is repeated")
+    return found
+
+
+def _no_float(text: str) -> Any:
+    raise Refused(f"the number {text[:24]} is no integer; decimals are texts")
+
+
+def _small_int(text: str) -> int:
+    require(len(text) <= 17, "an integer is beyond 2**53 - 1")
+    return int(text)
+
+
+def from_base64(text: str) -> bytes:
+    """Decode standard base64 that encodes back to the same text."""
+    try:
+        data = base64.b64decode(text, validate=True)
+    except ValueError:
+        raise Refused("not standard base64") from None
+    require(base64.b64encode(data).decode() == text, "base64 with spare bits")
+    return data
+
+
+def from_hex(text: str) -> bytes:
+    """Decode the 64 lower-case hexadecimal digits of 32 bytes."""
+    _match("[0-9a-f]{64}", text, "not 64 lower-case hex digits")
+    return bytes.fromhex(text)
+
+
+# Schemas: what a statement may say. Codes, digests and counts only: free text could name a person.
+
+
+def _text(pattern: str, **bounds: int) -> dict[str, Any]:
+    return {"type": "string", "pattern": f"^{pattern}$", **bounds}
+
+
+def _list(items: dict[str, Any], **bounds: int) -> dict[str, Any]:
+    return {"type": "array", **bounds, "items": items}
+
+
+_WORDS: dict[str, dict[str, Any]] = {
+    **{
+        name: {"$ref": f"#/$defs/{name}"}
+        for name in ("hex32", "digest", "dec", "time", "day", "code", "measure")
+    },
+    "count": {"type": "integer", "minimum": 0},
+    "positive": {"type": "integer", "minimum": 1},
+    "object": {"type": "object"},
+    "text": {"type": "string"},
+    "yes": {"const": True},
+    "zero": {"const": 0},
+    "scheme": {"const": "salted-slot-merkle-v1"},
+}
+_WORDS["codes"] = _list(_WORDS["code"])
+_WORDS["some-codes"] = _list(_WORDS["code"], minItems=1)
+_WORDS["path"] = _list(_WORDS["hex32"])
+_WORDS["link"] = {"anyOf": [_WORDS["digest"], {"const": "genesis"}]}
+
+
+def _fields(required: str, optional: str = "", **special: dict[str, Any]) -> dict[str, Any]:
+    """Schema of an object; "name:word" takes the word's schema, a bare name that of `special`."""
+    pairs = [[word.partition(":") for word in names.split()] for names in (required, optional)]
+    return {
+        "type": "object",
+        "additionalProperties": False,
+        "required": [name for name, _, _ in pairs[0]],
+        "properties": {n: _WORDS[w] if w else special[n] for n, _, w in pairs[0] + pairs[1]},
+    }
+
+
+def _mapping(values: dict[str, Any]) -> dict[str, Any]:
+    return {"type": "object", "additionalProperties": values}
+
+
+def _when(name: str, value: str, *required: str) -> dict[str, Any]:
+    return {"if": {"properties": {name: {"const": value}}}, "then": {"required": list(required)}}
+
+
+_DATE = "[0-9]{4}-[0-9]{2}-[0-9]{2}"
+_BASIS = {"enum": ["measured-vs-retrain", "proxy-estimate", "by-proof"]}
+_DEFS: dict[str, Any] = {
+    "hex32": _text("[0-9a-f]{64}"),
+    "digest": _fields("sha256:hex32"),
+    "dec": _text(r"-?[0-9]+(\.[0-9]+)?(e-?[0-9]+)?", maxLength=24),
+    "time": _text(_DATE + "T[0-9]{2}:[0-9]{2}:[0-9]{2}Z"),
+    "day": _text(_DATE),
+    "code": _text("[a-z0-9][a-z0-9._:@/+-]{0,127}"),
+    "measure": _fields(
+        "metric:code value:dec n:count basis", "low:dec high:dec evalSet:digest", basis=_BASIS
+    ),
+}
+_NOISE = _fields("mechanism:code scale:dec seedCommitment:hex32")
+_PARAMETER = {"anyOf": [_WORDS["dec"], _WORDS["code"], {"type": "boolean"}]}
+_UNLEARNING = _fields(
+    "ledger model dataset erasure method execution guarantee measurements monitor"
+    " notClaimed:some-codes times",
+    ledger=_fields("id:code sequence:positive previousCertificate:link checkpointBefore:digest"),
+    model=_fields("id:code format:code before:digest blinded:yes"),
+    dataset=_fields(
+        "id:code scheme:scheme rootBefore:hex32 rootAfter:hex32 slots:positive liveAfter:count"
+        " transitionProof:digest preprocessing:digest"
+    ),
+    erasure=_fields("batch:hex32 rows:positive requestsRoot:hex32 grounds:codes"),
+    method=_fields(
+        "name:code version:code definition:digest parameters trainingRandomness noise",
+        parameters=_mapping(_PARAMETER),
+        trainingRandomness=_fields("rule:code beacon:code keyCommitment:hex32"),
+        noise={"anyOf": [{"const": "none"}, _NOISE]},
+    ),
+    execution=_fields(
+        "code:digest lockfile:digest image:digest python:code kernel:code threads:positive replay",
+        "tolerance:dec",
+        replay={"enum": ["bitwise", "bitwise-same-kernel", "tolerance"]},
+    ),
+    guarantee={
+        **_fields(
+            "kind requests releases accounting",
+            "epsilon:dec delta:dec assumptions:codes",
+            kind={"enum": ["exact", "certified", "empirical"]},
+            requests={"enum": ["oblivious", "adaptive"]},
+            releases={"enum": ["latest-only", "every-version", "labels-only"]},
+            accounting=_fields(
+                "rule:code deletionsSinceRetrain:count",
+                "spent:dec budget:dec inputs",
+                inputs=_mapping(_WORDS["dec"]),
+            ),
+        ),
+        "allOf": [_when("kind", "certified", "epsilon", "delta", "assumptions")],
+    },
+    measurements=_fields(
+        "efficiency:measure effectiveness:measure consistency:measure certifiability:measure"
+    ),
+    monitor=_fields(
+        "decision policy:digest lastRetrainSequence:count",
+        decision={"enum": ["keep", "retrain-due", "retrained"]},
+    ),
+    times=_fields("oldestReceivedOn:day earliestDueOn:day appliedAt:time certifiedAt:time"),
+)
+_STORE = {
+    **_fields(
+        "store:code scope:code state evidence:digest",
+        "at:time by:day",
+        state={"enum": ["purged", "expires"]},
+    ),
+    "allOf": [_when("state", "purged", "at"), _when("state", "expires", "by")],
+}
+_PURGE = _fields(
+    "ledger certificate:digest stores salts scanner recipientsTold:count notClaimed:some-codes"
+    " times",
+    ledger=_fields("id:code sequence:positive"),
+    stores=_list(_STORE, minItems=1),
+    salts=_fields("destroyed:count key:code"),
+    scanner=_fields("version:code markers:count files:count bytes:count hits:zero"),
+    times=_fields("startedAt:time purgedAt:time"),
+)
+_KEY_CHAIN = _fields("id:code number:positive previousStatement:link")
+_ROTATION = _fields(
+    "ledger oldKey:hex32 newKey lastSequence:count",
+    ledger=_KEY_CHAIN,
+    newKey=_fields("keyid:hex32 public:hex32"),
+)
+_REVOCATION = _fields("ledger revokedKey:hex32 lastSequence:count", ledger=_KEY_CHAIN)
+_LOG = _fields(
+    "size:count root:hex32 certificates consistency",
+    certificates=_list(_fields("sequence:positive index:count event:object proof:path")),
+    consistency=_list(_fields("from:count to:count proof:path")),
+)
+_TRANSITION = _fields(
+    "scheme:scheme slots:positive erased siblings:path",
+    erased=_list(_fields("slot:count leaf:hex32"), minItems=1),
+)
+_ENVELOPE = _fields(
+    "payload:text payloadType signatures",
+    payloadType={"const": PAYLOAD_TYPE},
+    signatures=_list(_fields("keyid:hex32 sig:text"), minItems=1, maxItems=2),
+)
+_RECEIPT = _fields("certificate:hex32 slot:count salt:hex32 before:path after:path")
+
+
+def _statement_schema(kind: str, title: str, predicate: dict[str, Any]) -> dict[str, Any]:
+    subject = _list(_fields("name:code digest:digest"), minItems=1, maxItems=1)
+    return {
+        "$schema": "https://json-schema.org/draft/2020-12/schema",
+        "$id": f"urn:letheon:schema:{kind.split(':')[3]}-statement:v1",
+        "title": f"in-toto Statement v1 carrying a {title}, predicate v1",
+        "$defs": _DEFS,
+        **_fields(
+            "_type subject predicateType predicate",
+            _type={"const": STATEMENT_TYPE},
+            subject=subject,
+            predicateType={"const": kind},
+            predicate=predicate,
+        ),
+    }
+
+
+SCHEMAS: dict[str, dict[str, Any]] = {
+    UNLEARNING: _statement_schema(UNLEARNING, "certificate of unlearning", _UNLEARNING),
+    PURGE: _statement_schema(PURGE, "purge attestation", _PURGE),
+    ROTATION: _statement_schema(ROTATION, "key rotation", _ROTATION),
+    REVOCATION: _statement_schema(REVOCATION, "key revocation", _REVOCATION),
+}
+_TYPES = {"object": dict, "array": list, "string": str, "integer": int, "boolean": bool}
+_RULES: dict[str, Callable[[Any, Any], bool]] = {
+    "type": lambda value, name: (
+        isinstance(value, _TYPES[name]) and isinstance(value, bool) == (name == "boolean")
+    ),
+    "const": lambda value, wanted: type(value) is type(wanted) and value == wanted,
+    "enum": lambda value, texts: isinstance(value, str) and value in texts,
+    # fullmatch: `$` alone would let a line break through at the end.
+    "pattern": lambda value, pattern: (
+        not isinstance(value, str) or re.fullmatch(pattern[1:-1], value) is not None
+    ),
+    "maxLength": lambda value, most: not isinstance(value, str) or len(value) <= most,
+    "minimum": lambda value, least: not isinstance(value, int) or value >= least,
+    "minItems": lambda value, least: not isinstance(value, list) or len(value) >= least,
+    "maxItems": lambda value, most: not isinstance(value, list) or len(value) <= most,
+    "required": lambda value, names: not isinstance(value, dict) or value.keys() >= set(names),
+    "anyOf": lambda value, forms: any(_fits(value, form) for form in forms),
+}
+
+
+def check_schema(statement: Any) -> None:
+    """Raise unless a statement has exactly the fields and forms of its predicate type."""
+    kind = statement.get("predicateType") if isinstance(statement, dict) else None
+    require(isinstance(kind, str) and kind in SCHEMAS, "no predicate type that is known here")
+    _conform(statement, SCHEMAS[str(kind)], "statement")
+
+
+def _conform(value: Any, schema: Mapping[str, Any], place: str) -> None:
+    """Apply the JSON Schema keywords that the schemas above use; there are no others."""
+    if "$ref" in schema:
+        schema = _DEFS[schema["$ref"].removeprefix("#/$defs/")]
+    for keyword in schema.keys() & _RULES.keys():
+        wanted = schema[keyword]
+        require(_RULES[keyword](value, wanted), f"{place}: not as {keyword} asks: {wanted}"[:300])
+    if isinstance(value, dict):
+        others = schema.get("additionalProperties", {})
+        for name, item in value.items():
+            rules = schema.get("properties", {}).get(name, others)
+            require(rules is not False, f"{place}: unknown key {name[:40]!r}")
+            _conform(item, rules, f"{place}.{name[:40]}")
+    elif isinstance(value, list):
+        for index, item in enumerate(value):
+            _conform(item, schema.get("items", {}), f"{place}[{index}]")
+    for rules in schema.get("allOf", ()):
+        if _fits(value, rules["if"]):
+            _conform(value, rules["then"], place)
+
+
+def _fits(value: Any, schema: Mapping[str, Any]) -> bool:
+    try:
+        _conform(value, schema, "")
+    except Refused:
+        return False
+    return True
+
+
+# Envelopes and keys.
+
+
+def pae(payload_type: str, payload: bytes) -> bytes:
+    """Return the bytes that a DSSE v1 signature covers."""
+    kind = payload_type.encode()
+    return b"DSSEv1 %d %b %d %b" % (len(kind), kind, len(payload), payload)
+
+
+def keyid_of(public: bytes) -> str:
+    """Return the name of a public key: the SHA-256 of its 32 bytes."""
+    return _sha256(public).hex()
+
+
+def check_signature(public: bytes, signature: bytes, message: bytes) -> None:
+    """Raise unless Ed25519 accepts the signature."""
+    from cryptography.exceptions import InvalidSignature
+    from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
+
+    try:
+        Ed25519PublicKey.from_public_bytes(public).verify(signature, message)
+    except (InvalidSignature, ValueError):
+        raise Refused(f"the signature by key {keyid_of(public)[:16]} is wrong") from None
+
+
+@dataclass(frozen=True)
+class Opened:
+    """A statement whose signatures and schema hold; `id` is the SHA-256 of what was signed."""
+
+    statement: dict[str, Any]
+    keyids: tuple[str, ...]
+    id: str
+
+    @property
+    def predicate(self) -> dict[str, Any]:
+        """The claims."""
+        return dict(self.statement["predicate"])
+
+    @property
+    def sequence(self) -> int:
+        """Number of the certificate that this is, or that this belongs to."""
+        return int(self.predicate["ledger"]["sequence"])
+
+
+@dataclass(frozen=True)
+class _Envelope:
+    """A DSSE envelope in its only accepted form; nothing in it is believed yet."""
+
+    payload: bytes
+    message: bytes
+    signatures: dict[str, bytes]
+
+    @classmethod
+    def read(cls, data: bytes) -> "_Envelope":
+        found = parse_strict(data, SMALL)
+        _conform(found, _ENVELOPE, "envelope")
+        keyids = [signature["keyid"] for signature in found["signatures"]]
+        require(keyids == sorted(set(keyids)), "signatures repeated or not in order of keyid")
+        payload = from_base64(found["payload"])
+        signatures = {one["keyid"]: from_base64(one["sig"]) for one in found["signatures"]}
+        return cls(payload, pae(PAYLOAD_TYPE, payload), signatures)
+
+    def check(self, keyid: str, public: bytes) -> None:
+        require(keyid in self.signatures, f"not signed by key {keyid[:16]}")
+        check_signature(public, self.signatures[keyid], self.message)
+
+    def open(self) -> Opened:
+        """Parse the payload; call it when a trusted signature was checked."""
+        statement = parse_strict(self.payload, SMALL)
+        check_schema(statement)
+        signers = 2 if statement["predicateType"] == ROTATION else 1
+        require(
+            len(self.signatures) == signers, f"{len(self.signatures)} signatures, not {signers}"
+        )
+        return Opened(statement, tuple(self.signatures), _sha256(self.message).hex())
+
+
+@dataclass(frozen=True)
+class TrustedKey:
+    """A public key and the certificates, by sequence, that it may sign."""
+
+    public: bytes
+    first: int = 1
+    last: int = MAX_INT
+    revoked: bool = False
+
+
+@dataclass
+class Trust:
+    """Keys that follow from the pinned one by statements that the keys before them signed.
+
+    It does not show that no later revocation exists: take the statements from the ledger itself.
+    """
+
+    keys: dict[str, TrustedKey]
+    current: str
+    ledger: str | None = None
+    statements: list[str] = field(default_factory=list)
+
+    @classmethod
+    def from_pinned(cls, public_key_hex: str, statements: Iterable[bytes] = ()) -> "Trust":
+        """Start at the first public key of the ledger and follow rotations and revocations."""
+        public = from_hex(public_key_hex.strip())
+        trust = cls({keyid_of(public): TrustedKey(public)}, keyid_of(public))
+        for number, data in enumerate(statements, 1):
+            with _at(f"key statement {number}"):
+                trust._follow(_Envelope.read(data), number)
+        return trust
+
+    def public(self, keyid: str) -> bytes:
+        """Return a known key, whatever it may sign."""
+        require(keyid in self.keys, f"key {keyid[:16]} is not known here")
+        return self.keys[keyid].public
+
+    def key(self, keyid: str, sequence: int, *, later: bool = False) -> bytes:
+        """Return a key that may sign the certificate `sequence` (or, `later`, speak of it)."""
+        public, known = self.public(keyid), self.keys[keyid]
+        state = "revoked" if known.revoked else "replaced"
+        require(sequence <= known.last, f"key {keyid[:16]} was {state} after {known.last}")
+        require(later or sequence >= known.first, f"key {keyid[:16]} signs only from {known.first}")
+        return public
+
+    def _follow(self, envelope: _Envelope, number: int) -> None:
+        envelope.check(self.current, self.public(self.current))
+        opened = envelope.open()
+        kind, claims = opened.statement["predicateType"], opened.predicate
+        require(kind in (ROTATION, REVOCATION), "neither a rotation nor a revocation")
+        require(claims["ledger"]["number"] == number, f"has number {claims['ledger']['number']}")
+        before = {"sha256": self.statements[-1]} if self.statements else "genesis"
+        require(claims["ledger"]["previousStatement"] == before, "does not follow the one before")
+        require(self.ledger in (None, claims["ledger"]["id"]), "belongs to another ledger")
+        key = self._rotated(envelope, claims) if kind == ROTATION else self._revoked(claims)
+        subject = {"name": claims["ledger"]["id"], "digest": {"sha256": key}}
+        require(opened.statement["subject"] == [subject], "the subject is not the key")
+        self.ledger = claims["ledger"]["id"]
+        self.statements.append(opened.id)
+
+    def _rotated(self, envelope: _Envelope, claims: dict[str, Any]) -> str:
+        keyid, public = str(claims["newKey"]["keyid"]), from_hex(claims["newKey"]["public"])
+        require(claims["oldKey"] == self.current, "the old key is not the current one")
+        require(keyid == keyid_of(public) and keyid not in self.keys, "the new key is not new")
+        envelope.check(keyid, public)
+        old, last = self.keys[self.current], int(claims["lastSequence"])
+        require(last >= old.first - 1, "ends before the old key began")
+        self.keys[self.current] = replace(old, last=last)
+        self.keys[keyid] = TrustedKey(public, first=last + 1)
+        self.current = keyid
+        return keyid
+
+    def _revoked(self, claims: dict[str, Any]) -> str:
+        keyid = str(claims["revokedKey"])
+        require(keyid != self.current, "the current key cannot revoke itself")
+        self.public(keyid)
+        last = min(self.keys[keyid].last, claims["lastSequence"])
+        self.keys[keyid] = replace(self.keys[keyid], last=last, revoked=True)
+        return keyid
+
+
+def open_envelope(data: bytes, trust: Trust) -> Opened:
+    """Return the statement of an envelope whose signatures, schema and keys hold.
+
+    It shows who signed what; not that it is true, nor its place in the chain (`check_chain`).
+    """
+    envelope = _Envelope.read(data)
+    for keyid in envelope.signatures:
+        envelope.check(keyid, trust.public(keyid))
+    opened = envelope.open()
+    kind = opened.statement["predicateType"]
+    if kind in (UNLEARNING, PURGE):
+        trust.key(opened.keyids[0], opened.sequence, later=kind == PURGE)
+    return opened
+
+
+def certificate_id(envelope: bytes) -> str:
+    """Return the SHA-256 of what an envelope's signatures cover, without checking them."""
+    return _sha256(_Envelope.read(envelope).message).hex()
+
+
+@contextmanager
+def _at(place: str) -> Iterator[None]:
+    """Name the place in every refusal from within."""
+    try:
+        yield
+    except (Refused, OSError) as error:
+        raise Refused(f"{place}: {error}") from None
+
+
+# V0: the chain of certificates.
+
+
+@dataclass(frozen=True)
+class _Line:
+    """Where the next certificate of one model must start."""
+
+    model: str
+    data: tuple[Any, ...]
+    now: tuple[str, int]
+    retrained: tuple[str, int]
+    last_retrain: int
+
+
+def check_chain(envelopes: Iterable[bytes], trust: Trust) -> list[Opened]:
+    """Open certificates 1..n and check that each starts where those before it ended.
+
+    A certificate left out at the end does not show here.
+    """
+    chain: list[Opened] = []
+    lines: dict[str, _Line] = {}
+    batches: set[str] = set()
+    for sequence, data in enumerate(envelopes, 1):
+        with _at(f"certificate {sequence}"):
+            certificate = open_envelope(data, trust)
+            _check_link(certificate, sequence, chain, trust)
+            claims = certificate.predicate
+            require(claims["erasure"]["batch"] not in batches, "the batch has a certificate")
+            batches.add(claims["erasure"]["batch"])
+            lines[claims["model"]["id"]] = _check_line(
+                certificate, lines.get(claims["model"]["id"])
+            )
+            chain.append(certificate)
+    return chain
+
+
+def _check_link(certificate: Opened, sequence: int, chain: list[Opened], trust: Trust) -> None:
+    require(certificate.statement["predicateType"] == UNLEARNING, "no certificate of unlearning")
+    claims = certificate.predicate["ledger"]
+    require(claims["sequence"] == sequence, f"has sequence {claims['sequence']}")
+    before = {"sha256": chain[-1].id} if chain else "genesis"
+    require(claims["previousCertificate"] == before, "previousCertificate is not the one before")
+    ledger = chain[0].predicate["ledger"]["id"] if chain else trust.ledger
+    require(ledger in (None, claims["id"]), f"ledger {claims['id']} is not {ledger}")
+
+
+def _check_line(certificate: Opened, line: _Line | None) -> _Line:
+    claims, subject = certificate.predicate, certificate.statement["subject"][0]
+    model, data, rows = claims["model"], claims["dataset"], claims["erasure"]["rows"]
+    name = f"{model['id']}@{certificate.sequence}"
+    require(subject["name"] == name, f"the subject is not named {name}")
+    constant, after = (data["id"], data["slots"]), (data["rootAfter"], data["liveAfter"])
+    if line is None:
+        start = (data["rootBefore"], data["liveAfter"] + rows)
+        line = _Line(model["before"]["sha256"], constant, start, start, 0)
+    is_retrain = claims["method"]["name"] == "retrain"
+    root, live = line.retrained if is_retrain else line.now
+    last = claims["monitor"]["lastRetrainSequence"]
+    require(model["before"]["sha256"] == line.model, "before is not the model's version before")
+    require(constant == line.data, "the data set or its slots changed")
+    require(last == line.last_retrain, f"lastRetrainSequence is not {line.last_retrain}")
+    require(data["rootBefore"] == root, "rootBefore is not the root that the model's line had")
+    require(data["liveAfter"] == live - rows, f"liveAfter is not {live} - {rows}")
+    require(data["liveAfter"] <= line.now[1], "rows came back")
+    line = replace(line, model=subject["digest"]["sha256"], now=after)
+    return replace(line, retrained=after, last_retrain=certificate.sequence) if is_retrain else line
+
+
+# V1: the log, an RFC 6962 tree whose signed roots are C2SP checkpoints.
+
+
+def leaf_hash(data: bytes) -> bytes:
+    """Return the hash of an event in the log."""
+    return _sha256(b"\0" + data)
+
+
+def node_hash(left: bytes, right: bytes) -> bytes:
+    """Return the hash of two subtrees."""
+    return _sha256(b"\1" + left + right)
+
+
+def log_root(leaves: Iterable[bytes]) -> bytes:
+    """Return the root over leaf hashes (RFC 6962, section 2.1)."""
+    peaks: list[tuple[int, bytes]] = []
+    for leaf in leaves:
+        height, node = 0, leaf
+        while peaks and peaks[-1][0] == height:
+            height, node = height + 1, node_hash(peaks.pop()[1], node)
+        peaks.append((height, node))
+    if not peaks:
+        return _sha256(b"")
+    root = peaks.pop()[1]
+    while peaks:
+        root = node_hash(peaks.pop()[1], root)
+    return root
+
+
+def check_inclusion(
+    leaf: bytes, index: int, size: int, proof: Sequence[bytes], root: bytes
+) -> None:
+    """Raise unless the leaf hash stands at `index` of the tree (RFC 9162, 2.1.3.2)."""
+    require(0 <= index < size, f"no index {index} in a log of {size}")
+    node, last = leaf, size - 1
+    for sibling in proof:
+        require(last > 0, "the inclusion proof is too long")
+        if index & 1 or index == last:
+            node = node_hash(sibling, node)
+            while index and not index & 1:
+                index, last = index >> 1, last >> 1
+        else:
+            node = node_hash(node, sibling)
+        index, last = index >> 1, last >> 1
+    require(last == 0 and node == root, "the inclusion proof does not lead to the root")
+
+
+def check_consistency(
+    size1: int, root1: bytes, size2: int, root2: bytes, proof: Sequence[bytes]
+) -> None:
+    """Raise unless the first tree is a beginning of the second (RFC 9162, 2.1.4.2)."""
+    require(0 <= size1 <= size2, f"a log of {size2} does not continue one of {size1}")
+    if size1 in (0, size2):
+        require(not proof, "a consistency proof where none is needed")
+        wanted = root2 if size1 else _sha256(b"")
+        require(root1 == wanted, f"two roots of size {size1}: a fork")
+        return
+    path = [root1, *proof] if size1 & (size1 - 1) == 0 else list(proof)
+    require(bool(path), "the consistency proof is empty")
+    index, last = size1 - 1, size2 - 1
+    while index & 1:
+        index, last = index >> 1, last >> 1
+    old = new = path[0]
+    for sibling in path[1:]:
+        require(last > 0, "the consistency proof is too long")
+        if index & 1 or index == last:
+            old, new = node_hash(sibling, old), node_hash(sibling, new)
+            while index and not index & 1:
+                index, last = index >> 1, last >> 1
+        else:
+            new = node_hash(new, sibling)
+        index, last = index >> 1, last >> 1
+    require(last == 0 and (old, new) == (root1, root2), "the log was rewritten: roots do not fit")
+
+
+@dataclass(frozen=True)
+class Note:
+    """A checkpoint of the log; signatures are (name, key hash, signature), not checked yet."""
+
+    origin: str
+    size: int
+    root: bytes
+    signatures: tuple[tuple[str, bytes, bytes], ...]
+
+    @property
+    def body(self) -> bytes:
+        """The signed text."""
+        return note_body(self.origin, self.size, self.root)
+
+
+def note_body(origin: str, size: int, root: bytes) -> bytes:
+    """Return the text that a checkpoint's signatures cover."""
+    require(re.fullmatch("[a-z0-9][a-z0-9._:@/-]{0,127}", origin) is not None, "not an origin")
+    return f"{origin}\n{size}\n{base64.b64encode(root).decode()}\n".encode()
+
+
+def note_key_hash(name: str, algorithm: int, public: bytes) -> bytes:
+    """Return the four bytes by which a signature line names its key (1 Ed25519, 4 witness)."""
+    return _sha256(name.encode() + b"\n" + bytes([algorithm]) + public)[:4]
+
+
+def note_digest(text: str) -> str:
+    """Return the SHA-256 of a checkpoint's signed text, without its signatures."""
+    return _sha256(read_note(text).body).hex()
+
+
+def read_note(text: str) -> Note:
+    """Parse a C2SP checkpoint without extension lines; it must be its own canonical form."""
+    body, _, signed = text.partition("\n\n")
+    parts, lines = body.split("\n"), signed.split("\n")
+    require(len(parts) == 3 and lines.pop() == "" and 0 < len(lines) <= 64, "not a checkpoint")
+    require(re.fullmatch("0|[1-9][0-9]{0,15}", parts[1]) is not None, "not a checkpoint's size")
+    note = Note(parts[0], int(parts[1]), from_base64(parts[2]), tuple(map(_signed_by, lines)))
+    require(len(note.root) == 32, "not a checkpoint's root")
+    require(note.body == f"{body}\n".encode(), "not a checkpoint in canonical form")
+    return note
+
+
+def _signed_by(line: str) -> tuple[str, bytes, bytes]:
+    pattern = "\u2014 ([^\\s+]{1,255}) ([A-Za-z0-9+/=]{1,512})"
+    name, text = _match(pattern, line, "not a signature line").groups()
+    data = from_base64(text)
+    return name, data[:4], data[4:]
+
+
+def check_note(
+    note: Note, trust: Trust, witnesses: Iterable[str] = (), *, revoked_too: bool = False
+) -> None:
+    """Raise unless the ledger and every pinned witness signed; other lines are not looked at.
+
+    A witness is given as a C2SP verifier key, ``name+hash+base64``, of a cosignature/v1 key.
+    """
+    require(trust.ledger in (None, note.origin), f"the origin {note.origin} is another ledger")
+    keys = {
+        note_key_hash(note.origin, 1, key.public): key
+        for key in trust.keys.values()
+        if revoked_too or not key.revoked
+    }
+    own = [(key_hash, sig) for name, key_hash, sig in note.signatures if name == note.origin]
+    require(len(own) == 1 and own[0][0] in keys, "not signed by one trusted key of the ledger")
+    check_signature(keys[own[0][0]].public, own[0][1], note.body)
+    for witness in witnesses:
+        with _at(f"witness {witness.partition('+')[0]}"):
+            _check_witness(note, witness)
+
+
+def _check_witness(note: Note, verifier_key: str) -> None:
+    name, _, rest = verifier_key.partition("+")
+    key = from_base64(rest.partition("+")[2])
+    require(len(key) == 33 and key[0] == 4, "not the key of a cosignature/v1 witness")
+    key_hash = note_key_hash(name, 4, key[1:])
+    require(rest.partition("+")[0] == key_hash.hex(), "the key does not have the hash beside it")
+    found = [sig for who, named, sig in note.signatures if (who, named) == (name, key_hash)]
+    require(len(found) == 1, "did not co-sign")
+    seconds = int.from_bytes(found[0][:8], "big")
+    check_signature(key[1:], found[0][8:], b"cosignature/v1\ntime %d\n" % seconds + note.body)
+
+
+# V2: the salted slots of the data set. Erasing a row puts TOMBSTONE in the place of its leaf.
+
+TOMBSTONE = _sha256(b"letheon/tombstone/v1")
+
+
+def slot_leaf(salt: bytes, row_bytes: bytes) -> bytes:
+    """Return the leaf of a row: without the salt, nobody can test a guess of the row."""
+    return _sha256(b"\0" + hmac.digest(salt, row_bytes, "sha256"))
+
+
+def transition_roots(proof: bytes) -> tuple[bytes, bytes, int]:
+    """Return the root before, the root after and the number of slots that became empty.
+
+    Both roots come from the same siblings, so no other slot differs between them. What the
+    erased leaves stood for, the proof does not show.
+    """
+    before, after, erased, _ = _transition(proof)
+    return before, after, len(erased)
+
+
+def _transition(proof: bytes) -> tuple[bytes, bytes, dict[int, str], int]:
+    found = parse_strict(proof)
+    _conform(found, _TRANSITION, "transition proof")
+    slots, erased = found["slots"], {one["slot"]: one["leaf"] for one in found["erased"]}
+    require(slots & (slots - 1) == 0, "slots is not a power of two")
+    require([one["slot"] for one in found["erased"]] == sorted(erased), "erased not in order")
+    require(max(erased) < slots and TOMBSTONE.hex() not in erased.values(), "not erased slots")
+    nodes = {slot: (from_hex(leaf), TOMBSTONE) for slot, leaf in erased.items()}
+    siblings = iter(found["siblings"])
+    while slots > 1:
+        nodes, slots = _level_above(nodes, siblings), slots // 2
+    require(next(siblings, None) is None, "the transition proof is too long")
+    return *nodes[0], erased, found["slots"]
+
+
+_Pair = tuple[bytes, bytes]
+
+
+def _level_above(nodes: dict[int, _Pair], siblings: Iterator[str]) -> dict[int, _Pair]:
+    above: dict[int, _Pair] = {}
+    for index, node in nodes.items():
+        if index // 2 in above:
+            continue
+        other = nodes.get(index ^ 1)
+        if other is None:
+            text = next(siblings, "")
+            require(text != "", "the transition proof is too short")
+            other = (from_hex(text),) * 2
+        left, right = (other, node) if index & 1 else (node, other)
+        above[index // 2] = (node_hash(left[0], right[0]), node_hash(left[1], right[1]))
+    return above
+
+
+def check_receipt(receipt: bytes, row_bytes: bytes, certificate: Opened) -> None:
+    """Raise unless a person's row was in the data set before and its slot is empty after (W1).
+
+    It says nothing of what the model has learnt.
+    """
+    found = parse_strict(receipt, SMALL)
+    _conform(found, _RECEIPT, "receipt")
+    data, slot = certificate.predicate["dataset"], found["slot"]
+    require(found["certificate"] == certificate.id, "the receipt is for another certificate")
+    leaf = slot_leaf(from_hex(found["salt"]), row_bytes)
+    for when, start, root in (("before", leaf, "rootBefore"), ("after", TOMBSTONE, "rootAfter")):
+        require(1 << len(found[when]) == data["slots"] > slot, "the path has another length")
+        node = start
+        for level, sibling in enumerate(map(from_hex, found[when])):
+            node = node_hash(sibling, node) if slot >> level & 1 else node_hash(node, sibling)
+        require(node.hex() == data[root], f"the row's slot does not lead to {root}")
+
+
+# The bundle: a folder with all of this. Nothing in bundle.json is believed.
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """The outcome of one level; `passed` is None where the bundle has nothing to look at."""
+
+    level: str
+    passed: bool | None
+    reason: str
+
+
+class _Skipped(Exception):  # noqa: N818
+    """The bundle does not have what a level needs."""
+
+
+@dataclass(frozen=True)
+class _Bundle:
+    folder: Path
+    trust: Trust
+    chain: list[Opened]
+    seen: str | None
+    witnesses: tuple[str, ...]
+
+
+def verify_bundle(
+    folder: str | Path,
+    pinned_hex: str,
+    *,
+    seen_checkpoint: str | None = None,
+    witnesses: Iterable[str] = (),
+) -> list[Verdict]:
+    """Check V0 to V2 and the signed part of V3 of an exported folder.
+
+    Parameters
+    ----------
+    folder : path
+        The bundle.
+    pinned_hex : str
+        First public key of the ledger, from a source other than the bundle.
+    seen_checkpoint : str, optional
+        Text of a checkpoint kept from an earlier look; the log must continue it.
+    witnesses : iterable of str
+        Verifier keys of witnesses that must have co-signed the newest checkpoint.
+    """
+    folder = Path(folder)
+    try:
+        trust, chain = _read_chain(folder, pinned_hex)
+    except Refused as error:
+        later = [Verdict(f"V{level}", None, "not looked at: V0 failed") for level in (1, 2, 3)]
+        return [Verdict("V0", False, str(error)), *later]
+    bundle = _Bundle(folder, trust, chain, seen_checkpoint, tuple(witnesses))
+    levels = (_check_v0, _check_v1, _check_v2, _check_v3)
+    return [_judge(f"V{level}", check, bundle) for level, check in enumerate(levels)]
+
+
+def _judge(level: str, check: Callable[[_Bundle], str], bundle: _Bundle) -> Verdict:
+    try:
+        return Verdict(level, True, check(bundle))
+    except _Skipped as reason:
+        return Verdict(level, None, str(reason))
+    except Refused as reason:
+        return Verdict(level, False, str(reason))
+
+
+def read_capped(path: Path, limit: int) -> bytes:
+    """Read a plain file that is not larger than `limit`."""
+    with _at(f"{path.parent.name}/{path.name}"):
+        require(path.is_file(), "is missing, or no plain file")
+        with path.open("rb") as file:
+            data = file.read(limit + 1)
+        require(len(data) <= limit, f"larger than {limit} bytes")
+    return data
+
+
+def _numbered(folder: Path, digits: int, suffix: str, beside: str = "") -> dict[int, Path]:
+    """Return the files of a folder by number; a name of another form is refused."""
+    found = {}
+    with _at(f"{folder.name}/"):
+        names = [path.name for path in folder.iterdir()] if folder.is_dir() else []
+        for name in names:
+            number = name.removesuffix(suffix)
+            known = number.isdecimal() and name == f"{int(number):0{digits}d}{suffix}"
+            require(known or name == beside, f"{name} does not belong there")
+            if known:
+                found[int(number)] = folder / name
+    return dict(sorted(found.items()))
+
+
+def _read_chain(folder: Path, pinned_hex: str) -> tuple[Trust, list[Opened]]:
+    """V0: follow the keys from the pinned one, then the certificates from the first."""
+    statements = _numbered(folder / "keys", 4, ".json", beside="root.pub")
+    certificates = _numbered(folder / "certificates", 6, ".json")
+    for name, found in (("keys", statements), ("certificates", certificates)):
+        require(list(found) == list(range(1, len(found) + 1)), f"{name}/: a number is missing")
+    trust = Trust.from_pinned(
+        pinned_hex, (read_capped(path, SMALL) for path in statements.values())
+    )
+    return trust, check_chain((read_capped(p, SMALL) for p in certificates.values()), trust)
+
+
+def _check_v0(bundle: _Bundle) -> str:
+    if not bundle.chain:
+        raise _Skipped("the bundle has no certificate")
+    return f"{len(bundle.chain)} certificates, each signed and following the one before"
+
+
+def _check_v1(bundle: _Bundle) -> str:
+    notes = _read_notes(bundle)
+    if bundle.seen is not None:
+        with _at("the checkpoint that you have seen"):
+            _check_seen(read_note(bundle.seen), notes, bundle.trust)
+    check_log(read_capped(bundle.folder / "log.json", LARGE), notes, bundle.chain)
+    events, size = bundle.folder / "events.jsonl", max(notes)
+    if events.exists():
+        _check_events(events, bundle, notes[size].root)
+        return f"log of {size} events, all of them read"
+    return f"log of {size} events; certificates left off its end show only with events"
+
+
+def _read_notes(bundle: _Bundle) -> dict[int, Note]:
+    """Return the checkpoints by size, each signed, the newest by every witness too."""
+    notes: dict[int, Note] = {}
+    paths = _numbered(bundle.folder / "checkpoints", 12, ".txt")
+    for size, path in paths.items():
+        newest = size == max(paths)
+        with _at(f"checkpoints/{path.name}"):
+            note = read_note(read_capped(path, SMALL).decode("utf-8", "replace"))
+            require(note.size == size, f"is of size {note.size}")
+            witnesses = bundle.witnesses if newest else ()
+            check_note(note, bundle.trust, witnesses, revoked_too=not newest)
+        notes[size] = note
+    require(bool(notes), "checkpoints/: there is none")
+    ledgers = {one.predicate["ledger"]["id"] for one in bundle.chain}
+    require(
+        len(ledgers | {note.origin for note in notes.values()}) == 1,
+        "checkpoints/: not all are of this ledger",
+    )
+    return notes
+
+
+def _check_seen(seen: Note, notes: dict[int, Note], trust: Trust) -> None:
+    check_note(seen, trust, revoked_too=True)
+    require(seen.size <= max(notes), f"the log was rolled back from {seen.size} to {max(notes)}")
+    require(seen.size in notes, f"the bundle has no checkpoint of size {seen.size}; ask for it")
+    require(seen.body == notes[seen.size].body, f"the log was forked before {seen.size}")
+
+
+def check_log(data: bytes, notes: Mapping[int, Note], chain: Sequence[Opened]) -> None:
+    """Check a log.json against signed checkpoints (by size, rising) and the chain.
+
+    Each checkpoint continues the one before, and each certificate is in the log, in order,
+    after the checkpoint that it names.
+    """
+    with _at("log.json"):
+        log = parse_strict(data)
+        _conform(log, _LOG, "log")
+        newest = notes[max(notes)]
+        same = (log["size"], log["root"]) == (newest.size, newest.root.hex())
+        require(same, "is not the log of the newest checkpoint")
+        steps = [(step["from"], step["to"]) for step in log["consistency"]]
+        require(steps == list(pairwise(notes)), "consistency is not step by step")
+        for step in log["consistency"]:
+            first, second = notes[step["from"]], notes[step["to"]]
+            with _at(f"checkpoints {first.size} and {second.size}"):
+                proof = [from_hex(text) for text in step["proof"]]
+                check_consistency(first.size, first.root, second.size, second.root, proof)
+        require(len(log["certificates"]) == len(chain), "not one entry per certificate")
+        _check_entries(log["certificates"], chain, notes)
+
+
+def _check_entries(
+    entries: list[dict[str, Any]], chain: Sequence[Opened], notes: Mapping[int, Note]
+) -> None:
+    sizes = {_sha256(note.body).hex(): size for size, note in notes.items()}
+    least, newest = 0, notes[max(notes)]
+    for entry, certificate in zip(entries, chain, strict=True):
+        with _at(f"certificate {certificate.sequence}"):
+            named = (entry["sequence"], *_certificate_event(entry["event"]))
+            expected = (certificate.sequence, certificate.sequence, certificate.id)
+            require(named == expected, "the event is not that of the certificate")
+            leaf, proof = leaf_hash(canonical(entry["event"])), map(from_hex, entry["proof"])
+            check_inclusion(leaf, entry["index"], newest.size, list(proof), newest.root)
+            before = certificate.predicate["ledger"]["checkpointBefore"]["sha256"]
+            require(before in sizes, "checkpointBefore is not among the checkpoints")
+            least = max(least, sizes[before])
+            require(least <= entry["index"], "the event is too early in the log")
+            least = entry["index"] + 1
+
+
+def _certificate_event(event: dict[str, Any]) -> tuple[Any, Any]:
+    require(event.get("kind") == "certificate", "the event is of another kind")
+    return event.get("sequence"), event.get("certificate")
+
+
+def _check_events(path: Path, bundle: _Bundle, root: bytes) -> None:
+    """With all events: the root is theirs, and no certificate or key statement was left out."""
+    certificates: list[tuple[Any, Any]] = []
+    statements: list[Any] = []
+
+    def leaves() -> Iterator[bytes]:
+        for line in _lines(path):
+            event = parse_strict(line, SMALL)
+            require(isinstance(event, dict), "an event is no object")
+            if event.get("kind") == "certificate":
+                certificates.append(_certificate_event(event))
+            elif event.get("kind") in ("key-rotation", "key-revocation"):
+                statements.append(event.get("statement"))
+            yield leaf_hash(line)
+
+    with _at("events.jsonl"):
+        require(log_root(leaves()) == root, "the events do not lead to the log's root")
+        chain = [(certificate.sequence, certificate.id) for certificate in bundle.chain]
+        require(certificates == chain, "the certificates are not those that the events name")
+        require(set(statements) <= set(bundle.trust.statements), "a key statement was left out")
+
+
+def _lines(path: Path) -> Iterator[bytes]:
+    require(path.is_file(), "no plain file")
+    with path.open("rb") as file:
+        while line := file.readline(SMALL + 1):
+            require(line.endswith(b"\n") and len(line) <= SMALL, "a line is cut or too long")
+            yield line[:-1]
+
+
+def _check_v2(bundle: _Bundle) -> str:
+    folder = bundle.folder / "proofs"
+    if not folder.is_dir():
+        raise _Skipped("the bundle has no proofs; ask for the auditor's bundle")
+    since: dict[str, dict[int, str]] = {}
+    for certificate in bundle.chain:
+        with _at(f"certificate {certificate.sequence}"):
+            erased = _check_transition(folder, certificate.predicate["dataset"], certificate)
+            model = certificate.predicate["model"]["id"]
+            earlier = since.get(model, {})
+            if certificate.predicate["method"]["name"] == "retrain":
+                require(earlier.items() <= erased.items(), "a row erased before came back")
+                since[model] = {}
+            else:
+                since[model] = earlier | erased
+    return f"{len(bundle.chain)} transitions: only erased slots changed, as many as stated"
+
+
+def _check_transition(folder: Path, data: dict[str, Any], certificate: Opened) -> dict[int, str]:
+    digest = data["transitionProof"]["sha256"]
+    proof = read_capped(folder / f"{digest}.json", LARGE)
+    require(_sha256(proof).hex() == digest, "the transition proof is not the one certified")
+    before, after, erased, slots = _transition(proof)
+    require(slots == data["slots"], f"the transition proof is of {slots} slots")
+    require(before.hex() == data["rootBefore"], "the transition does not start at rootBefore")
+    require(after.hex() == data["rootAfter"], "the transition does not end at rootAfter")
+    rows = certificate.predicate["erasure"]["rows"]
+    require(len(erased) == rows, f"{len(erased)} slots were erased, not {rows}")
+    return erased
+
+
+def _check_v3(bundle: _Bundle) -> str:
+    purges = _numbered(bundle.folder / "purges", 6, ".json")
+    for sequence, path in purges.items():
+        with _at(f"purges/{path.name}"):
+            require(1 <= sequence <= len(bundle.chain), "belongs to no certificate here")
+            check_purge(read_capped(path, SMALL), bundle.chain[sequence - 1], bundle.trust)
+    missing = [one.sequence for one in bundle.chain if one.sequence not in purges]
+    if missing or not purges:
+        raise _Skipped(f"{len(purges)} purges attested; none yet for certificates {missing[:8]}")
+    return f"{len(purges)} purges attested, each with a scan without a hit"
+
+
+def check_purge(data: bytes, certificate: Opened, trust: Trust) -> None:
+    """Raise unless the ledger attested the purge that belongs to a certificate."""
+    purge = open_envelope(data, trust)
+    require(purge.statement["predicateType"] == PURGE, "no purge attestation")
+    claims, ledger = purge.predicate, certificate.predicate["ledger"]
+    same = claims["ledger"] == {"id": ledger["id"], "sequence": ledger["sequence"]}
+    same = same and purge.statement["subject"] == certificate.statement["subject"]
+    require(same and claims["certificate"]["sha256"] == certificate.id, "of another certificate")
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Check a bundle: 0 nothing failed, 1 a level failed, 2 it could not be looked at."""
+    parser = argparse.ArgumentParser(description="Check certificates of unlearning.")
+    parser.add_argument("bundle", type=Path, help="folder that the ledger exported")
+    parser.add_argument("--key", required=True, help="public key (hex), or a file with it")
+    parser.add_argument("--seen", type=Path, help="checkpoint file kept from an earlier look")
+    parser.add_argument("--witness", action="append", default=[], help="verifier key; repeatable")
+    parser.add_argument("--json", action="store_true", help="print JSON")
+    options = parser.parse_args(argv)
+    try:
+        require(options.bundle.is_dir(), f"{options.bundle} is no folder")
+        key = options.key
+        if re.fullmatch("[0-9a-f]{64}", key) is None:
+            key = read_capped(Path(key), SMALL).decode("ascii", "replace").strip()
+        from_hex(key)
+        seen = read_capped(options.seen, SMALL).decode("utf-8", "replace") if options.seen else None
+        verdicts = verify_bundle(
+            options.bundle, key, seen_checkpoint=seen, witnesses=options.witness
+        )
+    except (Refused, ImportError) as error:
+        sys.stderr.write(f"cannot check: {error}\n")
+        return 2
+    failed = any(verdict.passed is False for verdict in verdicts)
+    words = {True: "pass", False: "FAIL", None: "skipped"}
+    lines = [f"{one.level}  {words[one.passed]:8}{one.reason}" for one in verdicts]
+    report = json.dumps({"passed": not failed, "levels": [asdict(one) for one in verdicts]})
+    sys.stdout.write((report if options.json else "\n".join(lines)) + "\n")
+    return int(failed)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

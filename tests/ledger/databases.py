@@ -1,0 +1,159 @@
+"""Databases of each kind for the ledger's tests, and a ledger of which only the desk is real."""
+
+import itertools
+import os
+import signal
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from sqlalchemy import Connection, insert, select
+
+from letheon.ledger._calendar import Calendar
+from letheon.ledger._core import Core
+from letheon.ledger._database import Database
+from letheon.ledger._intake import submit
+from letheon.ledger._keys import KeyRing
+from letheon.ledger._policy import Policy
+from letheon.ledger._requests import Request, found
+from letheon.ledger._settings import Settings
+from letheon.ledger._tables import blocked, events, models, requests
+from letheon.ledger._versions import ModelRow, find_model
+from letheon.rows import Ids, as_ids
+
+KINDS = ("sqlite", "sqlite-delete", "postgresql")
+NOON = 1_800_000_000
+PEOPLE = as_ids([f"person-{number}" for number in range(1000)])
+
+
+class Clock:
+    """A clock that stands still unless a test moves it."""
+
+    def __init__(self, now: int = NOON) -> None:
+        self.now = now
+
+    def __call__(self) -> int:
+        return self.now
+
+
+def open_kind(kind: str, place: str | Path, *, create: bool = False) -> Database:
+    """Open a database: a file in a folder, or the address of a server's."""
+    if kind == "postgresql":
+        return Database.open(str(place), create=create)
+    journal = "delete" if kind == "sqlite-delete" else None
+    return Database.open(Path(place) / "ledger.db", create=create, journal=journal)
+
+
+class Desk:
+    """A ledger with two models and no worker."""
+
+    def __init__(self, folder: Path, kind: str, place: str | Path) -> None:
+        self.kind, self.place = kind, place
+        database = open_kind(kind, place, create=True)
+        self.clock = Clock()
+        settings = Settings(name="test", policy=Policy(), calendar=Calendar())
+        self.core = Core(folder, settings, database, KeyRing.create(folder), self.clock)
+        with database.transaction() as connection:
+            self.model = add_model(connection, "risk")
+            self.other = add_model(connection, "churn")
+        self._numbers = itertools.count()
+
+    @property
+    def database(self) -> Database:
+        return self.core.database
+
+    def reopened(self) -> Core:
+        """The same ledger for another process or thread, with connections of its own."""
+        database = open_kind(self.kind, self.place)
+        keys = KeyRing(self.core.folder)
+        return Core(self.core.folder, self.core.settings, database, keys, self.clock)
+
+    def submit(self, *people: Any, held: Ids = PEOPLE, **given: Any) -> Request:
+        """Submit for people by their numbers, with a key of its own unless one is given."""
+        given = {"key": f"key-{next(self._numbers)}", "model": self.model} | given
+        ids = [f"person-{one}" if isinstance(one, int) else one for one in people]
+        model = given.pop("model")
+        return submit(given.pop("core", self.core), model, ids, held=held, **given)
+
+    def found(self, request: Request | str) -> Request:
+        with self.database.reading() as connection:
+            return found(connection, request if isinstance(request, str) else request.id)
+
+    def state(self, request: Request | str) -> str:
+        return self.found(request).state
+
+    def rows(self, *columns: Any) -> list[Any]:
+        with self.database.reading() as connection:
+            return list(connection.execute(select(*columns)))
+
+    def snapshot(self) -> tuple[Any, ...]:
+        """Everything that a refused call must leave alone."""
+        return (
+            sorted(map(tuple, self.rows(requests)), key=str),
+            sorted(map(tuple, self.rows(blocked))),
+            sorted(map(tuple, self.rows(events)), key=str),
+        )
+
+
+def add_model(connection: Connection, name: str, tenant: str = "default") -> ModelRow:
+    values = {
+        "tenant": tenant,
+        "name": name,
+        "folder": f"{tenant}-{name}",
+        "dataset": "people",
+        "method": "naive",
+        "slots": 8,
+        "preprocessing": "0" * 64,
+        "releases": "latest-only",
+        "created_at": NOON,
+        "trusted": "",
+    }
+    connection.execute(insert(models).values(values))
+    return find_model(connection, name, tenant)
+
+
+@pytest.fixture(params=KINDS)
+def kind(request: pytest.FixtureRequest) -> str:
+    return str(request.param)
+
+
+@pytest.fixture
+def place(kind: str, tmp_path: Path, request: pytest.FixtureRequest) -> str | Path:
+    """Where a database of the kind is, or comes to be."""
+    return str(request.getfixturevalue("postgres_url")) if kind == "postgresql" else tmp_path
+
+
+@pytest.fixture
+def database(kind: str, place: str | Path) -> Iterator[Database]:
+    opened = open_kind(kind, place, create=True)
+    yield opened
+    opened.dispose()
+
+
+@pytest.fixture
+def desk(kind: str, place: str | Path, tmp_path: Path) -> Iterator[Desk]:
+    made = Desk(tmp_path, kind, place)
+    yield made
+    made.database.dispose()
+
+
+def in_processes(works: list[Callable[[], None]]) -> list[int]:
+    """Run each in a process of its own, all at once; return their exit codes."""
+    children = []
+    for work in works:
+        child = os.fork()
+        if child == 0:
+            code = 1
+            try:
+                work()
+                code = 0
+            finally:
+                os._exit(code)
+        children.append(child)
+    return [os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) for child in children]
+
+
+def die() -> None:
+    """End this process as a power cut does."""
+    os.kill(os.getpid(), signal.SIGKILL)

@@ -1,0 +1,195 @@
+"""The signer refuses every claim that is stronger than the model's, and passes weaker ones."""
+
+from copy import deepcopy
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from letheon import NaiveUnlearner
+from letheon.exceptions import SignerRefusedError
+from letheon.guarantee import Guarantee, MethodFacts
+from letheon.ledger._claims import (
+    claim_of,
+    guarantee_section,
+    refuse_stronger,
+    weaker_releases,
+)
+from tests.ledger.forgetters import EVERY, MAKERS, Maker, erased
+
+KINDS = ("empirical", "certified", "exact")
+RELEASES = ("labels-only", "latest-only", "every-version")
+STRONGER: dict[str, tuple[str, ...]] = {
+    "kind": KINDS,
+    "requests": ("oblivious", "adaptive"),
+    "releases": RELEASES,
+}
+
+
+def check(model: Any, facts: dict[str, Any], kind: str = "erase") -> None:
+    refuse_stronger(claim_of(model, kind), facts["method"], facts["guarantee"])
+
+
+def refused(model: Any, facts: dict[str, Any], kind: str, match: str) -> None:
+    with pytest.raises(SignerRefusedError, match=match):
+        check(model, facts, kind)
+
+
+@pytest.mark.parametrize("kind", ["erase", "retrain"])
+@pytest.mark.parametrize("maker", EVERY)
+def test_every_stronger_word_is_refused_and_every_weaker_one_passes(
+    maker: Maker, kind: str
+) -> None:
+    model, _, facts = erased(maker, kind)
+    check(model, facts, kind)
+    for field, order in STRONGER.items():
+        own = order.index(facts["guarantee"][field])
+        for place, word in enumerate(order):
+            changed = deepcopy(facts)
+            changed["guarantee"][field] = word
+            if place > own:
+                refused(model, changed, kind, f"{field}=.*stronger")
+            else:
+                check(model, changed, kind)
+
+
+@pytest.mark.parametrize("maker", EVERY)
+def test_leaving_out_any_assumption_is_refused(maker: Maker) -> None:
+    model, _, facts = erased(maker)
+    for code in facts["guarantee"]["assumptions"]:
+        changed = deepcopy(facts)
+        changed["guarantee"]["assumptions"].remove(code)
+        refused(model, changed, "erase", code)
+
+
+@pytest.mark.parametrize("maker", EVERY)
+def test_another_method_definition_or_rule_is_refused(maker: Maker) -> None:
+    model, _, facts = erased(maker)
+    for part, name, value in (
+        ("method", "name", "retrain"),
+        ("method", "definition", {"sha256": "00" * 32}),
+        ("guarantee", "accounting", facts["guarantee"]["accounting"] | {"rule": "other"}),
+    ):
+        changed = deepcopy(facts)
+        changed[part][name] = value
+        refused(model, changed, "erase", "the model is of")
+
+
+CERTIFIED = [
+    "influence",
+    "influence pure",
+    "fisher",
+    "descent",
+    "descent 3.5",
+    "pipeline certified",
+]
+
+
+@pytest.mark.parametrize("name", CERTIFIED)
+def test_smaller_numbers_are_refused(name: str) -> None:
+    model, _, facts = erased(MAKERS[name])
+    own = model.guarantee_
+    for field in ("epsilon", "delta"):
+        value = getattr(own, field)
+        for said in ([f"{value / 2:.3e}"] if value else []) + [None]:
+            changed = deepcopy(facts)
+            changed["guarantee"][field] = said
+            refused(model, changed, "erase", f"{field}=.*stronger")
+    changed = deepcopy(facts)
+    changed["guarantee"] |= {"epsilon": "99", "delta": "0.5"}
+    check(model, changed)
+
+
+@pytest.mark.parametrize("name", CERTIFIED)
+def test_a_prettier_account_is_refused(name: str) -> None:
+    model, _, facts = erased(MAKERS[name])
+    accounting = facts["guarantee"]["accounting"]
+    for field, said in (
+        ("spent", "0"),
+        ("spent", None),
+        ("budget", str(float(accounting["budget"]) * 1.5)),
+    ):
+        changed = deepcopy(facts)
+        changed["guarantee"]["accounting"][field] = said
+        refused(model, changed, "erase", f"{field}=")
+    changed = deepcopy(facts)
+    del changed["guarantee"]["accounting"]["budget"]
+    refused(model, changed, "erase", "budget=")
+
+
+@pytest.mark.parametrize("name", CERTIFIED)
+def test_what_is_spent_is_rounded_up_and_within_the_budget(name: str) -> None:
+    model, _, facts = erased(MAKERS[name])
+    accounting = facts["guarantee"]["accounting"]
+    own = model.guarantee_
+    assert float(accounting["spent"]) >= own.spent
+    assert own.budget <= float(accounting["budget"]) <= own.budget * 1.11
+    assert float(accounting["spent"]) <= float(accounting["budget"])
+
+
+class _Odd:
+    """A method of somebody else's, with facts and a guarantee as the test says."""
+
+    def __init__(self, guarantee: Guarantee, **facts: Any) -> None:
+        self.guarantee_ = guarantee
+        self.facts: MethodFacts = replace(NaiveUnlearner.facts, **facts)
+
+
+EXACT = Guarantee(kind="exact", reference="none")
+COUNTED = replace(EXACT, kind="certified", epsilon=1.0, delta=1e-5, spent=0.1, budget=1.0)
+
+
+@pytest.mark.parametrize(
+    ("own", "certificate", "kind"),
+    [
+        (EXACT, "exact", "exact"),
+        (EXACT, "certified", "empirical"),
+        (EXACT, "empirical", "empirical"),
+        (COUNTED, "exact", "certified"),
+        (COUNTED, "certified", "certified"),
+        (COUNTED, "empirical", "empirical"),
+    ],
+)
+def test_a_claim_is_no_stronger_than_the_method(
+    own: Guarantee, certificate: str, kind: str
+) -> None:
+    odd = _Odd(own, exact=certificate == "exact", certificate=certificate)
+    found = claim_of(odd, "erase").guarantee
+    assert found.kind == kind
+    assert (found.epsilon is None) == (kind != "certified")
+
+
+def test_requests_and_releases_are_no_stronger_than_the_method() -> None:
+    own = replace(EXACT, requests="adaptive", releases="every-version")
+    found = claim_of(_Odd(own), "erase").guarantee
+    assert (found.requests, found.releases) == ("oblivious", "latest-only")
+
+
+def test_methods_of_others_are_certified_by_their_own_rule_and_name() -> None:
+    odd = _Odd(COUNTED, method="Their Method", exact=False, certificate="certified")
+    claim = claim_of(odd, "erase")
+    assert claim.rule == "declared-by-method"
+    assert claim.method.endswith("_odd")
+    assert guarantee_section(claim, since_retrain=3)["accounting"]["deletionsSinceRetrain"] == 3
+
+
+def test_a_retrain_mends_no_backbone() -> None:
+    own = replace(EXACT, assumptions=("backbone-never-saw-the-rows", "noise-secret"))
+    found = claim_of(_Odd(own), "retrain").guarantee.assumptions
+    assert "backbone-never-saw-the-rows" in found
+    assert "noise-secret" not in found
+
+
+@pytest.mark.parametrize("permitted", RELEASES)
+@pytest.mark.parametrize("wanted", [*RELEASES, None])
+def test_operators_may_publish_weaker_releases_only(permitted: str, wanted: str | None) -> None:
+    if wanted is not None and RELEASES.index(wanted) > RELEASES.index(permitted):
+        with pytest.raises(SignerRefusedError, match="stronger"):
+            weaker_releases(permitted, wanted)
+    else:
+        assert weaker_releases(permitted, wanted) == (wanted or permitted)
+
+
+def test_an_unknown_word_for_releases_is_refused() -> None:
+    with pytest.raises(SignerRefusedError, match="not one of"):
+        weaker_releases("latest-only", "nobody")
