@@ -348,9 +348,9 @@ def _conform(value: Any, schema: Mapping[str, Any], place: str) -> None:
     """Apply the JSON Schema keywords that the schemas above use; there are no others."""
     if "$ref" in schema:
         schema = _DEFS[schema["$ref"].removeprefix("#/$defs/")]
-    for keyword in schema.keys() & _RULES.keys():
-        wanted = schema[keyword]
-        require(_RULES[keyword](value, wanted), f"{place}: not as {keyword} asks: {wanted}"[:300])
+    for keyword, wanted in schema.items():
+        if keyword in _RULES and not _RULES[keyword](value, wanted):
+            raise Refused(f"{place}: not as {keyword} asks: {str(wanted)[:200]}")
     if isinstance(value, dict):
         others = schema.get("additionalProperties", {})
         for name, item in value.items():
@@ -682,7 +682,7 @@ def check_consistency(
     require(0 <= size1 <= size2, f"a log of {size2} does not continue one of {size1}")
     if size1 in (0, size2):
         require(not proof, "a consistency proof where none is needed")
-        wanted = root2 if size1 else _sha256(b"")
+        wanted = root2 if size1 == size2 else _sha256(b"")
         require(root1 == wanted, f"two roots of size {size1}: a fork")
         return
     path = [root1, *proof] if size1 & (size1 - 1) == 0 else list(proof)
@@ -720,7 +720,7 @@ class Note:
 
 def note_body(origin: str, size: int, root: bytes) -> bytes:
     """Return the text that a checkpoint's signatures cover."""
-    require(re.fullmatch("[a-z0-9][a-z0-9._:@/-]{0,127}", origin) is not None, "not an origin")
+    _match("[a-z0-9][a-z0-9._:@/-]{0,127}", origin, "not an origin of a checkpoint")
     return f"{origin}\n{size}\n{base64.b64encode(root).decode()}\n".encode()
 
 
@@ -739,7 +739,7 @@ def read_note(text: str) -> Note:
     body, _, signed = text.partition("\n\n")
     parts, lines = body.split("\n"), signed.split("\n")
     require(len(parts) == 3 and lines.pop() == "" and 0 < len(lines) <= 64, "not a checkpoint")
-    require(re.fullmatch("0|[1-9][0-9]{0,15}", parts[1]) is not None, "not a checkpoint's size")
+    _match("0|[1-9][0-9]{0,15}", parts[1], "not a checkpoint's size")
     note = Note(parts[0], int(parts[1]), from_base64(parts[2]), tuple(map(_signed_by, lines)))
     require(len(note.root) == 32, "not a checkpoint's root")
     require(note.body == f"{body}\n".encode(), "not a checkpoint in canonical form")
@@ -758,7 +758,8 @@ def check_note(
 ) -> None:
     """Raise unless the ledger and every pinned witness signed; other lines are not looked at.
 
-    A witness is given as a C2SP verifier key, ``name+hash+base64``, of a cosignature/v1 key.
+    A witness is given as a C2SP verifier key, ``name+hash+base64``, of a cosignature/v1 key. A
+    checkpoint has no sequence, so any key of the ledger may sign it, a revoked one only if asked.
     """
     require(trust.ledger in (None, note.origin), f"the origin {note.origin} is another ledger")
     keys = {

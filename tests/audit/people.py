@@ -24,7 +24,7 @@ IDS = np.arange(N_PEOPLE) + 1000
 EXACT: dict[str, Callable[[], Any]] = {
     "naive": lambda: NaiveUnlearner(LogisticRegression()),
     "sisa": lambda: SISAClassifier(SGDClassifier(), n_shards=3, n_slices=2, random_state=5),
-    "sisa-regressor": lambda: SISARegressor(Ridge(), n_shards=3, n_jobs=2),
+    "sisa-regressor": lambda: SISARegressor(Ridge(), n_shards=3, n_jobs=1),
     "forest": lambda: DaREForestClassifier(n_estimators=4, n_jobs=2),
     "forest-regressor": lambda: DaREForestRegressor(n_estimators=4, rebuild="eager"),
     "pipeline": lambda: ForgetPipeline(

@@ -1,8 +1,10 @@
 """Databases of each kind for the ledger's tests, and a ledger of which only the desk is real."""
 
+import functools
 import itertools
 import os
 import signal
+import tempfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -37,12 +39,23 @@ class Clock:
         return self.now
 
 
+@functools.cache
+def _empty_file(journal: str | None) -> bytes:
+    """A file with the ledger's tables: cheaper than all migrations again."""
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "ledger.db"
+        Database.open(path, create=True, journal=journal).dispose()
+        return path.read_bytes()
+
+
 def open_kind(kind: str, place: str | Path, *, create: bool = False) -> Database:
     """Open a database: a file in a folder, or the address of a server's."""
     if kind == "postgresql":
         return Database.open(str(place), create=create)
-    journal = "delete" if kind == "sqlite-delete" else None
-    return Database.open(Path(place) / "ledger.db", create=create, journal=journal)
+    journal, path = "delete" if kind == "sqlite-delete" else None, Path(place) / "ledger.db"
+    if create:
+        path.write_bytes(_empty_file(journal))
+    return Database.open(path, journal=journal)
 
 
 class Desk:
@@ -71,10 +84,10 @@ class Desk:
 
     def submit(self, *people: Any, held: Ids = PEOPLE, **given: Any) -> Request:
         """Submit for people by their numbers, with a key of its own unless one is given."""
-        given = {"key": f"key-{next(self._numbers)}", "model": self.model} | given
+        given.setdefault("key", f"key-{next(self._numbers)}")
         ids = [f"person-{one}" if isinstance(one, int) else one for one in people]
-        model = given.pop("model")
-        return submit(given.pop("core", self.core), model, ids, held=held, **given)
+        core, model = given.pop("core", self.core), given.pop("model", self.model)
+        return submit(core, model, ids, held=held, **given)
 
     def found(self, request: Request | str) -> Request:
         with self.database.reading() as connection:
@@ -133,7 +146,25 @@ def database(kind: str, place: str | Path) -> Iterator[Database]:
 
 @pytest.fixture
 def desk(kind: str, place: str | Path, tmp_path: Path) -> Iterator[Desk]:
+    """A ledger on each kind of database, for what depends on it."""
     made = Desk(tmp_path, kind, place)
+    yield made
+    made.database.dispose()
+
+
+@pytest.fixture(scope="module")
+def still_desk(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Desk]:
+    """A ledger that no test changes, for calls that are refused."""
+    folder = tmp_path_factory.mktemp("still")
+    made = Desk(folder, "sqlite", folder)
+    yield made
+    made.database.dispose()
+
+
+@pytest.fixture
+def sqlite_desk(tmp_path: Path) -> Iterator[Desk]:
+    """A ledger on one database, for what does not depend on its kind."""
+    made = Desk(tmp_path, "sqlite", tmp_path)
     yield made
     made.database.dispose()
 

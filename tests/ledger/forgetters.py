@@ -1,6 +1,8 @@
 """One small model of every family of letheon, and the facts of a removal from it."""
 
+import atexit
 from collections.abc import Callable
+from functools import cache
 from importlib.util import find_spec
 from typing import Any, NamedTuple
 
@@ -25,8 +27,10 @@ from letheon import (
     SISAClassifier,
     SISARegressor,
 )
+from letheon.guarantee import Guarantee
 from letheon.ledger._facts import facts_of
 from letheon.ledger._training import held_rows
+from letheon.receipt import Receipt
 from letheon.rows import Rows
 
 SEED = 20_261_115
@@ -157,13 +161,12 @@ EVERY = [
 
 
 def erased(maker: Maker, kind: str = "erase", **more: Any) -> Erased:
-    """Return a model that forgot two people, and the facts of it."""
+    """Return a model that forgot two people, and the facts of it.
+
+    Models are made once for all tests, which only read them.
+    """
+    model, before, receipt = _removed(maker, kind)
     X, y, ids = table()
-    model = maker().fit(X, y, ids=ids)
-    before = model.guarantee_
-    receipt = model.forget(ids[:2]) if kind == "erase" else None
-    if kind == "retrain":
-        model = maker().fit(X[2:], y[2:], ids=ids[2:])
     rows = held_rows(X[2:], y[2:], ids[2:])
     given: dict[str, Any] = {
         "seconds": 0.012345,
@@ -181,6 +184,20 @@ def erased(maker: Maker, kind: str = "erase", **more: Any) -> Erased:
         **given | more,
     )
     return Erased(model, rows, facts)
+
+
+@cache
+def _removed(maker: Maker, kind: str) -> tuple[Any, Guarantee, Receipt | None]:
+    X, y, ids = table()
+    model = maker().fit(X, y, ids=ids)
+    before = model.guarantee_
+    if kind == "retrain":
+        return maker().fit(X[2:], y[2:], ids=ids[2:]), before, None
+    return model, before, model.forget(ids[:2])
+
+
+# The compiled core reports forests that outlive the interpreter.
+atexit.register(_removed.cache_clear)
 
 
 def statement_of(facts: dict[str, Any]) -> dict[str, Any]:

@@ -1,7 +1,8 @@
-"""Kill a process at every step of an operation on keys: ``key_kills.py ACTION SOURCE OUT``.
+"""Kill a process at every step of the operations on keys: ``key_kills.py SOURCES OUT``.
 
-For each step one copy of SOURCE, in OUT, and one forked child that acts in it and dies of SIGKILL
-at that system call, until one child lives to the end. The parent has a single thread.
+SOURCES holds one folder per action. For each of its steps there is one copy of that folder, in
+OUT, and one forked child that acts in it and dies of SIGKILL at that system call, until one child
+lives to the end. The parent has a single thread.
 """
 
 import os
@@ -94,15 +95,18 @@ def act(action: str, folder: Path, step: int) -> int:
     return os.waitstatus_to_exitcode(status)
 
 
-def main(action: str, source: Path, out: Path) -> None:
+def kill_at_every_step(action: str, source: Path, out: Path) -> None:
     """Kill one child at each step, until one is through."""
     for step in range(1, 200):
         folder = out / f"{step:03d}"
         shutil.copytree(source, folder)
         end = act(action, folder, step)
         if end != -signal.SIGKILL:
-            sys.exit(end)
+            break
+    if end != 0:
+        sys.exit(f"{action} failed at step {step}: {end}")
 
 
 if __name__ == "__main__":
-    main(sys.argv[1], Path(sys.argv[2]), Path(sys.argv[3]))
+    for place in sorted(Path(sys.argv[1]).iterdir()):
+        kill_at_every_step(place.name, place, Path(sys.argv[2]) / place.name)

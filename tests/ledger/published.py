@@ -29,9 +29,11 @@ def forest() -> Any:
     return DaREForestClassifier(n_estimators=2, random_state=SEED)
 
 
-def new_ledger(folder: Path, model: Any = None, **settings: Any) -> Ledger:
+def new_ledger(
+    folder: Path, model: Any = None, clock: Callable[[], int] = lambda: NOW, **settings: Any
+) -> Ledger:
     """Make a ledger with one registered model."""
-    ledger = Ledger.create(folder, name="test-ledger", clock=lambda: NOW)
+    ledger = Ledger.create(folder, name="test-ledger", clock=clock)
     X, y, ids = table()
     fitted = (forest() if model is None else model).fit(X, y, ids=ids)
     ledger.register(fitted, X, y, ids=ids, name=NAME, **settings)

@@ -44,9 +44,13 @@ def test_what_was_committed_is_there_after_a_kill(
 
 
 def test_an_error_leaves_nothing(database: Database) -> None:
-    with pytest.raises(KeyError), database.transaction() as connection:
-        connection.execute(insert(meta).values(key="half", value="x"))
-        raise KeyError
+    def fail() -> None:
+        with database.transaction() as connection:
+            connection.execute(insert(meta).values(key="half", value="x"))
+            raise KeyError
+
+    with pytest.raises(KeyError):
+        fail()
     assert notes(database) == set()
 
 
@@ -71,6 +75,7 @@ def test_threads_write_one_after_the_other(database: Database) -> None:
 
 def test_a_forked_process_has_connections_of_its_own(database: Database) -> None:
     note(database, "parent")
+    assert database.engine.pool.checkedin() == 1  # type: ignore[attr-defined]
     codes = in_processes([lambda: note(database, "child-1"), lambda: note(database, "child-2")])
     note(database, "parent-again")
     assert codes == [0, 0]
@@ -103,7 +108,7 @@ def test_run_gives_up_after_many_deadlocks(
     database: Database, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(_database, "_sqlstate", lambda _: "40001")
-    monkeypatch.setattr(_database.time, "sleep", lambda _: None)
+    monkeypatch.setattr("time.sleep", lambda _: None)
 
     def work(connection: object) -> None:
         raise DBAPIError("", {}, Exception("serialisation"))
@@ -185,7 +190,7 @@ def test_without_safe_wal_the_journal_is_deleted_and_synced(
 
 def test_wal_on_an_old_library_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(_sqlite, "library", lambda: sqlite3)
-    with pytest.raises(LedgerError, match="needs SQLite 3.51.3"):
+    with pytest.raises(LedgerError, match="needs SQLite"):
         Database.open(tmp_path / "ledger.db", create=True, journal="wal")
 
 
@@ -242,7 +247,7 @@ def test_a_long_wait_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
 def test_two_journal_modes_at_once_are_refused(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(_sqlite.time, "sleep", lambda _: None)
+    monkeypatch.setattr("time.sleep", lambda _: None)
     monkeypatch.setattr(_sqlite, "_WAIT_SECONDS", 0)
     first = Database.open(tmp_path / "ledger.db", create=True)
     with first.reading() as connection:
@@ -273,15 +278,17 @@ def test_a_password_is_not_repeated() -> None:
 
 
 def test_a_missing_file_is_named_and_not_made(tmp_path: Path) -> None:
-    with pytest.raises(LedgerMissingError, match="ledger.db"):
+    with pytest.raises(LedgerMissingError, match="no ledger database"):
         Database.open(tmp_path / "ledger.db")
     assert list(tmp_path.iterdir()) == []
 
 
 def test_postgresql_that_may_forget_commits_is_refused(postgres_url: str) -> None:
-    with Database.open(postgres_url).transaction() as connection:
+    database = Database.open(postgres_url)
+    with database.transaction() as connection:
         name = connection.exec_driver_sql("SELECT current_database()").scalar()
         connection.execute(text(f'ALTER DATABASE "{name}" SET synchronous_commit = off'))
+    database.dispose()
     with pytest.raises(LedgerError, match="synchronous_commit"):
         Database.open(postgres_url)
 

@@ -6,8 +6,9 @@ import stat
 import subprocess
 import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -15,7 +16,7 @@ from letheon.exceptions import CorruptFileError, KeyFileError
 from letheon.ledger import _key_files, _seal
 from letheon.ledger._keys import KINDS, KeyRing
 from letheon.verifier import Refused, Trust
-from tests.ledger.key_kills import LEDGER
+from tests.ledger.key_kills import ACTIONS, LEDGER
 
 
 @pytest.fixture(scope="module")
@@ -232,6 +233,36 @@ def test_nothing_of_a_destroyed_key_is_in_the_home(ring: KeyRing, home: Path) ->
         ring.secret(key)
 
 
+def disk_calls(monkeypatch: pytest.MonkeyPatch, action: Callable[[], object]) -> list[str]:
+    """Return the calls that change the disk, in order; those on folders are marked."""
+    calls: list[str] = []
+
+    def noted(name: str, call: Callable[..., Any]) -> Callable[..., Any]:
+        def wrapped(*args: Any, **options: Any) -> Any:
+            folder = name == "fsync" and stat.S_ISDIR(os.fstat(args[0]).st_mode)
+            calls.append(f"{name} folder" if folder else name)
+            return call(*args, **options)
+
+        return wrapped
+
+    with monkeypatch.context() as patch:
+        for name in ("write", "fsync", "replace", "unlink"):
+            patch.setattr(os, name, noted(name, getattr(os, name)))
+        action()
+    return calls
+
+
+def test_everything_reaches_the_disk_in_order(
+    ring: KeyRing, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    kept = ["write", "fsync", "replace", "fsync folder"]
+    assert disk_calls(monkeypatch, lambda: ring.new_key("epoch")) == kept
+    gone = ["write", "fsync", "unlink", "fsync folder"]
+    assert disk_calls(monkeypatch, lambda: ring.destroy(ring.ids("epoch")[0])) == gone
+    # The private key, the statement, the name of the current key.
+    assert disk_calls(monkeypatch, lambda: ring.rotate(LEDGER, 1)) == 3 * kept
+
+
 def test_a_key_that_cannot_be_overwritten_stays_and_says_so(
     ring: KeyRing, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -269,6 +300,15 @@ def test_the_key_for_a_sequence_is_the_one_that_the_verifier_trusts(ring: KeyRin
     for sequence in range(1, 10):
         signer = ring.signer_at(sequence)
         assert trust.key(signer.keyid, sequence) == signer.public
+
+
+def test_for_a_sequence_whose_key_was_revoked_the_current_key_speaks(ring: KeyRing) -> None:
+    first = ring.signer
+    ring.rotate(LEDGER, 5)
+    ring.revoke(LEDGER, first.keyid, 3)
+    assert [ring.signer_at(sequence) == first for sequence in (3, 4, 5, 6)] == [True] + [False] * 3
+    current = ring.signer_at(4)
+    assert ring.trust().key(current.keyid, 4, later=True) == current.public
 
 
 def test_a_statement_that_no_verifier_accepts_is_not_published(ring: KeyRing) -> None:
@@ -332,30 +372,38 @@ def test_sealed_under_another_key_is_refused(ring: KeyRing) -> None:
         ring.unseal(two, ring.seal(one, b"rows", b""), b"")
 
 
-def killed(action: str, source: Path, out: Path) -> list[Path]:
-    """Return the folders that kills at every step of an action left, and that of a whole run."""
-    out.mkdir()
-    call = [sys.executable, "-m", "tests.ledger.key_kills", action, str(source), str(out)]
-    subprocess.run(call, check=True, cwd=Path(__file__).parents[2], timeout=120)
-    return sorted(out.iterdir())
+Kills = dict[str, list[Path]]
 
 
-def test_a_kill_anywhere_in_the_making_of_a_ring(tmp_path: Path) -> None:
-    (tmp_path / "source").mkdir()
-    homes = killed("create", tmp_path / "source", tmp_path / "out")
-    assert len(homes) > 15
-    for home in homes:
+@pytest.fixture(scope="module")
+def kills(pristine: Path, tmp_path_factory: pytest.TempPathFactory) -> Kills:
+    """Return, by action, the homes that kills at every step left, and that of a whole run."""
+    base = tmp_path_factory.mktemp("kills")
+    sources, out = base / "sources", base / "out"
+    for action in set(ACTIONS) - {"create"}:
+        shutil.copytree(pristine, sources / action)
+    (sources / "create").mkdir()
+    KeyRing(sources / "destroy").new_key("epoch")
+    KeyRing(sources / "revoke").rotate(LEDGER, 3)
+    call = [sys.executable, "-m", "tests.ledger.key_kills", str(sources), str(out)]
+    subprocess.run(call, check=True, cwd=Path(__file__).parents[2], timeout=300)
+    return {action.name: sorted(action.iterdir()) for action in out.iterdir()}
+
+
+def test_a_kill_anywhere_in_the_making_of_a_ring(kills: Kills) -> None:
+    assert len(kills["create"]) > 15
+    for home in kills["create"]:
         root = home / "public" / "keys" / "root.pub"
         published = root.read_text() if root.exists() else None
-        if not (home / "keys" / "current").exists():
+        if not KeyRing.is_complete(home):
             KeyRing.create(home)
         ring = check_ring(home)
         assert published in (None, f"{ring.root}\n")
         assert len(ring._files.names("sign-")) == 1
 
 
-def test_a_kill_anywhere_in_the_making_of_a_key(pristine: Path, tmp_path: Path) -> None:
-    homes = killed("new_key", pristine, tmp_path / "out")
+def test_a_kill_anywhere_in_the_making_of_a_key(kills: Kills) -> None:
+    homes = kills["new_key"]
     assert len(homes) > 5
     for home in homes:
         ring = check_ring(home)
@@ -365,14 +413,14 @@ def test_a_kill_anywhere_in_the_making_of_a_key(pristine: Path, tmp_path: Path) 
     assert {len(KeyRing(home).ids("epoch")) for home in homes} == {1, 2}
 
 
-def test_a_kill_anywhere_in_a_destruction(home: Path, tmp_path: Path) -> None:
-    key = KeyRing(home).new_key("epoch")
-    secret = KeyRing(home).secret(key).hex().encode()
-    homes = killed("destroy", home, tmp_path / "out")
+def test_a_kill_anywhere_in_a_destruction(kills: Kills) -> None:
+    homes = kills["destroy"]
     assert len(homes) > 5
-    for one in homes:
-        check_ring(one).destroy(key)
-        held = b"".join(path.read_bytes() for path in one.rglob("*") if path.is_file())
+    (key,) = KeyRing(homes[0]).ids("epoch")
+    secret = KeyRing(homes[0]).secret(key).hex().encode()
+    for home in homes:
+        check_ring(home).destroy(key)
+        held = b"".join(path.read_bytes() for path in home.rglob("*") if path.is_file())
         assert secret not in held
 
 
@@ -386,24 +434,19 @@ def rotated_to(home: Path) -> int:
     return done
 
 
-def test_a_kill_anywhere_in_a_rotation(pristine: Path, tmp_path: Path) -> None:
-    homes = killed("rotate", pristine, tmp_path / "out")
-    assert len(homes) > 15
-    assert {rotated_to(home) for home in homes} == {0, 1}
+def test_a_kill_anywhere_in_a_rotation(kills: Kills) -> None:
+    assert len(kills["rotate"]) > 15
+    assert {rotated_to(home) for home in kills["rotate"]} == {0, 1}
 
 
-def test_a_kill_anywhere_in_a_revocation(home: Path, tmp_path: Path) -> None:
-    KeyRing(home).rotate(LEDGER, 3)
-    homes = killed("revoke", home, tmp_path / "out")
-    assert {len(check_ring(one).statements()) for one in homes} == {1, 2}
+def test_a_kill_anywhere_in_a_revocation(kills: Kills) -> None:
+    assert {len(check_ring(home).statements()) for home in kills["revoke"]} == {1, 2}
 
 
 @pytest.mark.parametrize("bug", ["rotate_carelessly", "rotate_in_place"])
-def test_the_kills_catch_a_rotation_in_a_wrong_order(
-    pristine: Path, tmp_path: Path, bug: str
-) -> None:
+def test_the_kills_catch_a_rotation_in_a_wrong_order(kills: Kills, bug: str) -> None:
     caught = 0
-    for home in killed(bug, pristine, tmp_path / "out"):
+    for home in kills[bug]:
         try:
             check_ring(home)
         except KeyFileError:

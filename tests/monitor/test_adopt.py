@@ -53,7 +53,9 @@ def test_it_is_the_same_as_a_retrain_of_its_own() -> None:
     for monitor in (ours, theirs):
         monitor.forget([1, 2])
     ours.retrain()
-    assert theirs.adopt(train(theirs.model, theirs._rows).model, seconds=1.0) == theirs.history[-1]  # type: ignore[arg-type]
+    assert theirs._rows is not None
+    retrained = train(theirs.model, theirs._rows).model
+    assert theirs.adopt(retrained, seconds=1.0) == theirs.history[-1]
     assert without_times(ours) == without_times(theirs)
     assert ours.model.digest() == theirs.model.digest()
     assert theirs.history[-1].retrain_seconds == 1.0
@@ -123,7 +125,9 @@ def test_an_exact_model_needs_no_rows_here() -> None:
     reading = monitor.adopt(fresh([4], exact(PEOPLE)), [4])
     assert reading is not None
     assert reading.n_rows == int((PEOPLE.ids == 4).sum())
-    assert monitor.adopt(fresh([4], exact(PEOPLE))) == replace(reading, retrain_seconds=None)
+    assert monitor.adopt(fresh([4], exact(PEOPLE))) == replace(
+        reading, truth={"effectiveness": 0.0}
+    )
 
 
 def test_before_any_request_there_is_no_reading() -> None:
@@ -156,10 +160,11 @@ def test_what_a_lazy_model_leaves_for_later_is_part_of_its_time(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monitor = watched()
-    done = []
-    monkeypatch.setattr(type(monitor.model), "_finish", lambda model: done.append(model))
+    done: list[Any] = []
+    monkeypatch.setattr(monitor.model, "_finish", lambda: done.append(monitor.model))
     reading = monitor.forget([3])
     assert done[-1] is monitor.model
+    assert monitor.receipt is not None
     assert reading.seconds > monitor.receipt.seconds
 
 
@@ -167,4 +172,5 @@ def test_the_receipt_of_the_model_is_at_hand() -> None:
     monitor = watched()
     assert monitor.receipt is None
     reading = monitor.forget([3])
+    assert monitor.receipt is not None
     assert (monitor.receipt.n_rows, monitor.receipt.method) == (reading.n_rows, "keeper")

@@ -12,6 +12,7 @@ import json
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -69,8 +70,12 @@ def envelope(statement: Any, *signers: Signer) -> bytes:
     )
 
 
+def payload_of(data: bytes) -> bytes:
+    return base64.b64decode(json.loads(data)["payload"])
+
+
 def id_of(data: bytes) -> str:
-    return sha(dsse(base64.b64decode(json.loads(data)["payload"]))).hex()
+    return sha(dsse(payload_of(data))).hex()
 
 
 @cache
@@ -176,7 +181,7 @@ def slot_path(leaves: Sequence[bytes], slot: int) -> list[str]:
 
 def transition(leaves: Sequence[bytes], erased: Iterable[int]) -> bytes:
     touched, siblings = sorted(erased), []
-    listed = [{"slot": slot, "leaf": leaves[slot].hex()} for slot in touched]
+    listed: list[Any] = [{"slot": slot, "leaf": leaves[slot].hex()} for slot in touched]
     for level in levels_of(leaves)[:-1]:
         siblings += [level[i ^ 1].hex() for i in touched if i ^ 1 not in touched]
         touched = sorted({i // 2 for i in touched})
@@ -334,7 +339,7 @@ class Ledger:
 
 
 def log_of(events: list[bytes], entries: list[dict[str, Any]], sizes: list[int]) -> bytes:
-    proofs = [
+    proofs: list[Any] = [
         {
             **entry,
             "event": json.loads(events[entry["index"]]),
@@ -342,9 +347,9 @@ def log_of(events: list[bytes], entries: list[dict[str, Any]], sizes: list[int])
         }
         for entry in entries
     ]
-    steps = [
+    steps: list[Any] = [
         {"from": a, "to": b, "proof": [node.hex() for node in consistency(a, events[:b])]}
-        for a, b in zip(sizes, sizes[1:], strict=False)
+        for a, b in pairwise(sizes)
     ]
     root = tree_root(events).hex()
     return rfc8785.dumps(
@@ -353,11 +358,16 @@ def log_of(events: list[bytes], entries: list[dict[str, Any]], sizes: list[int])
 
 
 def purge_of(certificate: bytes) -> Statement:
-    found = json.loads(base64.b64decode(json.loads(certificate)["payload"]))
+    found = json.loads(payload_of(certificate))
     subject, ledger = found["subject"][0], found["predicate"]["ledger"]
-    store = {"store": "database", "scope": "ledger", "state": "purged"}
+    store: dict[str, Any] = {"store": "database", "scope": "ledger", "state": "purged"}
     store |= {"at": "2026-11-09T04:00:00Z", "evidence": {"sha256": sha(b"evidence").hex()}}
-    backup = {"store": "backups", "scope": "ledger", "state": "expires", "by": "2026-12-09"}
+    backup: dict[str, Any] = {
+        "store": "backups",
+        "scope": "ledger",
+        "state": "expires",
+        "by": "2026-12-09",
+    }
     backup |= {"evidence": {"sha256": sha(b"policy").hex()}}
     predicate = {
         "ledger": {"id": ledger["id"], "sequence": ledger["sequence"]},

@@ -75,7 +75,7 @@ FORGED = {"sha256": "00" * 32}
         (putting(3, "model", "before", FORGED), "certificate 3: before is not"),
         (putting(3, "dataset", "rootBefore", "00" * 32), "certificate 3: rootBefore"),
         (putting(4, "dataset", "rootBefore", "00" * 32), "certificate 4: rootBefore"),
-        (putting(3, "dataset", "rootAfter", "00" * 32), "certificate 6|certificate 4|rootBefore"),
+        (putting(4, "dataset", "rootAfter", "00" * 32), "certificate 6: rootBefore"),
         (putting(3, "dataset", "liveAfter", 6), "certificate 3: liveAfter is not 6 - 1"),
         (putting(4, "erasure", "rows", 1), "certificate 4: liveAfter is not 8 - 1"),
         (putting(3, "dataset", "slots", 16), "certificate 3: the data set or its slots"),

@@ -36,7 +36,7 @@ def test_envelope_opens() -> None:
     assert opened.keyids == (ROOT.keyid,)
     assert opened.sequence == 1
     assert opened.id == maker.id_of(FIRST) == certificate_id(FIRST)
-    assert opened.statement == json.loads(base64.b64decode(json.loads(FIRST)["payload"]))
+    assert opened.statement == json.loads(maker.payload_of(FIRST))
 
 
 @given(st.text(max_size=9).filter(str.isascii), st.binary(max_size=40))
@@ -63,7 +63,7 @@ def test_signature_by_another_key_under_the_ledgers_name_is_refused() -> None:
 
 
 def test_signature_of_another_payload_type_is_refused() -> None:
-    data = resigned(base64.b64decode(json.loads(FIRST)["payload"]), "application/json")
+    data = resigned(maker.payload_of(FIRST), "application/json")
     with pytest.raises(Refused, match="payloadType"):
         open_envelope(data, TRUST)
 

@@ -46,7 +46,9 @@ def test_known_roots() -> None:
 def test_every_leaf_of_every_size_is_included() -> None:
     for size in SIZES:
         for index in range(size):
-            check_inclusion(HASHES[index], index, size, inclusion(index, LEAVES[:size]), ROOTS[size])
+            check_inclusion(
+                HASHES[index], index, size, inclusion(index, LEAVES[:size]), ROOTS[size]
+            )
     assert not holds(check_inclusion, HASHES[0], 0, 0, [], ROOTS[0])
 
 
@@ -61,7 +63,11 @@ def test_inclusion_holds_for_no_other_place_leaf_or_length() -> None:
                 (leaf, index, size, [*proof, leaf], root),
                 (leaf, index, size, proof[:-1], root),
                 (leaf, index, size, proof, ROOTS[size + 1]),
-                *((leaf, index, other, proof, ROOTS[other]) for other in range(20) if other != size),
+                *(
+                    (leaf, index, other, proof, ROOTS[other])
+                    for other in range(20)
+                    if other != size
+                ),
             ]
             good = [one for one in others if holds(check_inclusion, *one)]
             # A tree of one leaf needs no proof, so nothing can be cut off it.

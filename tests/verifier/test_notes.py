@@ -1,5 +1,7 @@
 """Checkpoints: C2SP signed notes, and the co-signatures of witnesses."""
 
+import base64
+
 import pytest
 
 from letheon.verifier import (
@@ -33,7 +35,7 @@ def test_digest_leaves_the_signatures_out() -> None:
 
 def test_key_hash_is_that_of_the_go_implementation() -> None:
     # PeterNeumann+c74f20a3+ARpc2QcUPDhMQegwxbzhKqiBfsVkmqq/LDE4izWy10TW, from its documentation.
-    public = maker.base64.b64decode("ARpc2QcUPDhMQegwxbzhKqiBfsVkmqq/LDE4izWy10TW")
+    public = base64.b64decode("ARpc2QcUPDhMQegwxbzhKqiBfsVkmqq/LDE4izWy10TW")
     assert note_key_hash("PeterNeumann", public[0], public[1:]).hex() == "c74f20a3"
 
 
@@ -113,7 +115,7 @@ def test_pinned_witness_must_have_signed(key: str, reason: str) -> None:
 
 def test_time_of_a_co_signature_is_signed() -> None:
     line = TEXT.splitlines()[5]
-    data = bytearray(maker.base64.b64decode(line.split(" ")[2]))
+    data = bytearray(base64.b64decode(line.split(" ")[2]))
     data[11] ^= 1
     later = TEXT.replace(line, f"— w.example/1 {maker.text64(bytes(data))}")
     with pytest.raises(Refused, match=r"w\.example/1: the signature .* is wrong"):

@@ -78,7 +78,7 @@ def receipt_for(place: int, **changes: Any) -> bytes:
     certificate = maker.certificates(maker.honest_bundle())[0]
     model = maker.Model.registered("credit-risk")
     after = maker.without(model.slots, maker.STEPS[0].erased)
-    found = {
+    found: dict[str, Any] = {
         "certificate": maker.id_of(certificate),
         "slot": place,
         "salt": maker.sha(b"credit-risk").hex(),

@@ -84,9 +84,7 @@ FIRST = maker.rotation(ROOT, SECOND, 3)
         (envelope(maker.changed(FIRST, "predicate.ledger.number", 2), ROOT, SECOND), "number 2"),
         (
             envelope(
-                maker.changed(
-                    FIRST, "predicate.ledger.previousStatement", {"sha256": ROOT.keyid}
-                ),
+                maker.changed(FIRST, "predicate.ledger.previousStatement", {"sha256": ROOT.keyid}),
                 ROOT,
                 SECOND,
             ),
@@ -160,7 +158,7 @@ def test_certificate_by_a_revoked_key_is_refused() -> None:
     chain = maker.rotated(3)
     chain.append(envelope(maker.revocation(ROOT, 2, chain), SECOND))
     files = maker.build(signer_of=signer_of)
-    with pytest.raises(Refused, match="certificate 3: key .* was revoked after 2"):
+    with pytest.raises(Refused, match=r"certificate 3: key .* was revoked after 2"):
         check_chain(maker.certificates(files), Trust.from_pinned(PINNED, chain))
 
 

@@ -1,14 +1,37 @@
-"""Audit of a ledger by a stranger: with the files and the public key only."""
+"""Audit of an erasure ledger by a stranger, with the files and the public key only.
 
+====== ================================= ========================================
+level  shows                             needs
+====== ================================= ========================================
+V0     signatures, schemas, the chain    any bundle
+V1     one append-only log               any bundle
+V2     only erased rows left the data    an auditor's bundle
+V3     no residue                        attestations; stores and markers
+V4     the model is a fresh fit on the   an auditor's bundle; exact methods
+       remaining rows, byte for byte
+V5     (epsilon, delta) follows          an auditor's bundle; certified methods
+V6     erased canaries look unseen       people whom the auditor planted
+====== ================================= ========================================
+"""
+
+from letheon.audit._audit import audit
+from letheon.audit._bound import bound
+from letheon.audit._canaries import Canaries, check_canaries
 from letheon.audit._rederive import CannotRederiveError, check_rederivation, compare, rederive
+from letheon.audit._residue import check_residue
 from letheon.audit._result import LEVELS, AuditReport, LevelResult
 
 __all__ = [
     "LEVELS",
     "AuditReport",
+    "Canaries",
     "CannotRederiveError",
     "LevelResult",
+    "audit",
+    "bound",
+    "check_canaries",
     "check_rederivation",
+    "check_residue",
     "compare",
     "rederive",
 ]

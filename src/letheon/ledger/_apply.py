@@ -23,7 +23,7 @@ from letheon.ledger._compute import Job, Product
 from letheon.ledger._core import Core
 from letheon.ledger._events import record
 from letheon.ledger._faults import point
-from letheon.ledger._lease import Lease, keep_renewed
+from letheon.ledger._lease import Lease, keep_renewed, require_fence
 from letheon.ledger._moves import move
 from letheon.ledger._register import Written, write_blobs
 from letheon.ledger._slot_tree import SlotTree, transition_between
@@ -45,7 +45,14 @@ from letheon.rows import Rows
 from letheon.state._atomic import write_atomically
 from letheon.verifier import canonical, parse_strict
 
-__all__ = ["Batch", "Compute", "apply", "last_sequence", "open_batch", "require_fence", "seal"]
+__all__ = [
+    "Batch",
+    "Compute",
+    "apply",
+    "last_sequence",
+    "open_batch",
+    "seal",
+]
 
 Compute = Callable[[Job], Product]
 
@@ -76,15 +83,6 @@ def open_batch(conn: Connection, model_id: int) -> Batch | None:
     return None if row is None else _batch(row)
 
 
-def require_fence(conn: Connection, lease: Lease) -> None:
-    """Raise `StaleWorkerError` unless the lease is the newest; holds the head till the commit."""
-    query = select(heads.c.fence).where(heads.c.model_id == lease.model_id).with_for_update()
-    if conn.scalar(query) != lease.fence:
-        raise StaleWorkerError(
-            "another worker took this model over; what this one computed was not published"
-        )
-
-
 def seal(
     core: Core,
     lease: Lease,
@@ -112,7 +110,15 @@ def seal(
 
 
 def apply(core: Core, lease: Lease, model: ModelRow, batch: Batch, compute: Compute) -> VersionRow:
-    """Compute a sealed batch and publish it; raises whatever the method raises."""
+    """Compute a sealed batch and publish it.
+
+    Raises
+    ------
+    ComputationFailed
+        The method could not do it.
+    StaleWorkerError
+        Another worker took over; nothing was published.
+    """
     batch = _with_beacon(core, batch)
     with core.database.reading() as conn:
         parent = version_of(conn, batch.parent_id)
@@ -201,12 +207,13 @@ def _prove(
     An erasure starts from the version before. A retrain starts from the last one: everything that
     was erased since then leaves the model now.
     """
-    proof, after = tree.transition(erased)
-    if batch.kind == "retrain":
-        old = _leaves_erased(core, model, parent)
-        old.update({int(slot): tree.leaf(int(slot)) for slot in erased})
-        proof = transition_between(after, old)
-    return proof, after.root.hex()
+    if batch.kind == "erase":
+        proof, after = tree.transition(erased)
+        return proof, after.root.hex()
+    after = tree.without(erased)
+    old = _leaves_erased(core, model, parent)
+    old.update({int(slot): tree.leaf(int(slot)) for slot in erased})
+    return transition_between(after, old), after.root.hex()
 
 
 def _leaves_erased(core: Core, model: ModelRow, parent: VersionRow) -> dict[int, bytes]:

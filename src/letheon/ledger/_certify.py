@@ -177,7 +177,10 @@ def _signed(core: Core, version: VersionRow, statement: dict[str, Any]) -> bytes
     path = certificate_path(core, _sequence(version))
     if path.exists():
         _require_same(path, statement)
-    return sign(statement, core.keys.signer_at(_sequence(version)))
+    try:
+        return sign(statement, core.keys.signer_at(_sequence(version)))
+    except Refused as error:
+        raise SignerRefusedError(f"the statement breaks its schema: {error}") from error
 
 
 def _require_same(path: Path, statement: dict[str, Any]) -> None:

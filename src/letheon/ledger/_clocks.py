@@ -5,7 +5,7 @@ the day on which somebody asks.
 """
 
 import calendar as months
-from datetime import date, datetime, timedelta
+from datetime import UTC, date, datetime, timedelta
 from typing import Literal, Protocol
 
 from letheon.exceptions import RequestStateError
@@ -129,10 +129,9 @@ def alarm(request: Clocked, now: datetime, calendar: Calendar) -> int:
     100 means that it is overdue. Time is counted in real seconds: a day at the change of the clocks
     has 23 or 25 hours.
     """
-    # Two times of one zone are subtracted as wall clocks, so both must be in UTC.
-    end = calendar.end_of(request.due_on)
-    start = request.received_at.astimezone(end.tzinfo)
-    used = (now.astimezone(end.tzinfo) - start) / (end - start)
+    # Two times of one zone are subtracted as wall clocks; of two zones, or in UTC, they are not.
+    start, end = request.received_at.astimezone(UTC), calendar.end_of(request.due_on)
+    used = (now - start) / (end - start)
     return next((level for level in _ALARMS if used * 100 >= level), 0)
 
 

@@ -18,7 +18,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from letheon import state
-from letheon.exceptions import LedgerError, LetheonWarning, UnknownIdError
+from letheon.exceptions import (
+    BudgetSpentError,
+    EmptyModelError,
+    LetheonWarning,
+    UnknownIdError,
+)
 from letheon.ledger._facts import TestFigures, facts_of, test_metric
 from letheon.ledger._faults import point
 from letheon.ledger._training import fresh_fit
@@ -27,7 +32,23 @@ from letheon.parallel import one_thread
 from letheon.receipt import Receipt
 from letheon.rows import Ids, Rows, as_ids
 
-__all__ = ["Job", "Product", "compute", "compute_apart"]
+__all__ = [
+    "BUDGET_SPENT",
+    "NO_MODEL",
+    "ComputationFailed",
+    "Job",
+    "Product",
+    "compute",
+    "compute_apart",
+]
+
+
+BUDGET_SPENT = "budget-spent"
+NO_MODEL = "no-model-on-the-rest"
+
+
+class ComputationFailed(Exception):  # noqa: N818  (never leaves the ledger)
+    """The method could not do it; disk and database are sound. Its text is a code."""
 
 
 @dataclass(frozen=True)
@@ -74,7 +95,32 @@ class _Work:
 
 
 def compute(job: Job) -> Product:
-    """Erase the people of a job from model, rows and test rows, here and now."""
+    """Erase the people of a job from model, rows and test rows, here and now.
+
+    Raises
+    ------
+    ComputationFailed
+        The method could not do it.
+    """
+    try:
+        return _compute(job)
+    except Exception as error:
+        raise ComputationFailed(_code_of(error)) from error
+
+
+def _code_of(error: BaseException) -> str:
+    """Return why a computation failed as a code: a text may hold ids, or values of rows."""
+    if isinstance(error, BudgetSpentError):
+        return BUDGET_SPENT
+    if isinstance(error, EmptyModelError):
+        # What an estimator raised on the remaining rows may be over at the next try.
+        return NO_MODEL if error.__cause__ is None else _code_of(error.__cause__)
+    name = type(error).__name__
+    spaced = "".join(f"-{letter.lower()}" if letter.isupper() else letter for letter in name)
+    return spaced.strip("-_").replace("_", "-")[:60] or "error"
+
+
+def _compute(job: Job) -> Product:
     model = state.decode(job.model, trusted=job.trusted)
     rows: Rows = state.decode(job.rows)
     point("compute.loaded")
@@ -91,7 +137,7 @@ def compute(job: Job) -> Product:
         if job.kind == "retrain":
             _retrain(job, work)
         else:
-            _erase(job, work, wanted.to_array())
+            _erase(job, work, wanted.to_array(), _brought(model, rows, leaving))
     point("compute.forgotten")
     per_row = job.retrain_seconds_per_row
     facts = facts_of(
@@ -138,12 +184,21 @@ def _without(judged: Judged | None, wanted: Any) -> Judged | None:
     return judged._replace(test=judged.test.without(judged.test.find(wanted).positions))
 
 
-def _erase(job: Job, work: _Work, ids: NDArray[Any]) -> None:
+def _brought(model: Any, rows: Rows, leaving: NDArray[np.int64]) -> dict[str, Any]:
+    """Return the rows of those who leave, for a model that does not hold its rows."""
+    if not model.get_params(deep=False).get("data_free", False):
+        return {}
+    gone = rows.take(leaving)
+    X, y = gone.part(0, len(gone))
+    return {"X": X, "y": y}
+
+
+def _erase(job: Job, work: _Work, ids: NDArray[Any], brought: dict[str, Any]) -> None:
     judged = work.judged
     start = time.perf_counter()
     if judged is None or judged.monitor is None:
         with one_thread():
-            work.receipt = work.model.forget(ids)
+            work.receipt = work.model.forget(ids, **brought)
             work.model._finish()
         work.seconds = time.perf_counter() - start
         return
@@ -165,7 +220,7 @@ def _retrain(job: Job, work: _Work) -> None:
         from letheon.ledger._monitoring import after_retrain, pack, policy_digest, unpack
 
         monitor = unpack(judged.monitor, old, trusted=job.trusted)
-        work.reading = after_retrain(monitor, work.model, work.rows)
+        work.reading = after_retrain(monitor, work.model, work.rows, seconds=work.seconds)
         work.policy = policy_digest(monitor)
         work.judged = judged._replace(monitor=pack(monitor))
     elif judged is not None and judged.test is not None and len(judged.test) > 0:
@@ -183,7 +238,7 @@ def _figures(work: _Work) -> TestFigures | None:
 
 
 def compute_apart(job: Job) -> Product:
-    """Compute in a process of its own; what it raises is raised here."""
+    """Compute in a process of its own; a failure there is raised here."""
     context = multiprocessing.get_context("spawn")
     ours, theirs = context.Pipe(duplex=False)
     child = context.Process(target=_child, args=(theirs, job), name="letheon-compute")
@@ -192,16 +247,13 @@ def compute_apart(job: Job) -> Product:
     try:
         outcome = ours.recv()
     except EOFError:
-        child.join()
-        raise LedgerError(
-            f"the process that computed the batch ended with status {child.exitcode}; it may have "
-            "been killed for want of memory. Nothing was changed; the batch is tried again."
-        ) from None
+        # Killed, perhaps for want of memory.
+        raise ComputationFailed("process-ended") from None
     finally:
         ours.close()
         child.join()
-    if isinstance(outcome, BaseException):
-        raise outcome
+    if isinstance(outcome, str):
+        raise ComputationFailed(outcome)
     product: Product = outcome
     return product
 
@@ -211,9 +263,9 @@ def _child(answer: Connection, job: Job) -> None:
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     _die_with_parent()
     try:
-        outcome: Product | BaseException = compute(job)
-    except Exception as error:  # noqa: BLE001  (handed over, whatever it is)
-        outcome = error
+        outcome: Product | str = compute(job)
+    except ComputationFailed as failure:
+        outcome = str(failure)
     with contextlib.suppress(BrokenPipeError):
         answer.send(outcome)
     answer.close()

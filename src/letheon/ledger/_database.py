@@ -9,6 +9,7 @@ import os
 import random
 import threading
 import time
+import weakref
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, Self, TypeVar
@@ -35,6 +36,18 @@ _TRIES = 8
 _SERIALISATION, _DEADLOCK, _LOCK_WAIT = "40001", "40P01", "55P03"
 
 
+_in_use: "weakref.WeakSet[Database]" = weakref.WeakSet()
+
+
+def _close_before_fork() -> None:
+    """Close idle connections: SQLite's locks and a server's sessions must not reach a child."""
+    for database in list(_in_use):
+        database.dispose()
+
+
+os.register_at_fork(before=_close_before_fork)
+
+
 class Database:
     """An open database.
 
@@ -56,6 +69,7 @@ class Database:
         self.remembered: dict[str, str] = {}
         self._one_writer = threading.Lock()
         self._process = os.getpid()
+        _in_use.add(self)
 
     @classmethod
     def open(cls, url: str | Path, *, create: bool = False, journal: str | None = None) -> Self:
@@ -206,7 +220,7 @@ class Database:
             self._one_writer.release()
 
     def _after_fork(self) -> None:
-        """Drop connections that belong to the parent process; sharing them corrupts both."""
+        """Drop what belongs to the parent process, such as connections of its other threads."""
         if self._process != os.getpid():
             self.engine.dispose(close=False)
             self._one_writer = threading.Lock()

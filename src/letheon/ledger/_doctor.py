@@ -16,6 +16,7 @@ from letheon.ledger._clocks import alarm
 from letheon.ledger._core import Core
 from letheon.ledger._events import head, leaves
 from letheon.ledger._info import all_models
+from letheon.ledger._purge import problems
 from letheon.ledger._tables import certificates, checkpoints, events
 from letheon.ledger._versions import head_of
 from letheon.verifier import Refused, check_chain, check_note, log_root, read_note
@@ -54,6 +55,7 @@ def examine(core: Core) -> Iterator[Finding]:
         ("certificates", _chain),
         ("log", _log),
         ("requests", _due),
+        ("purge", _purge),
         ("clock", _clock),
     )
     for name, look in looks:
@@ -88,10 +90,8 @@ def _database(core: Core) -> Iterator[Finding]:
 
 
 def _keys(core: Core) -> Iterator[Finding]:
-    current = core.keys.signer.keyid
-    yield Finding(
-        "keys", "ok", f"signs with {current[:16]}…; {len(core.keys.statements())} changes"
-    )
+    current, changes = core.keys.signer.keyid, len(core.keys.statements())
+    yield Finding("keys", "ok", f"signs with {current[:16]}…; {changes} rotations and revocations")
 
 
 def _models(core: Core) -> Iterator[Finding]:
@@ -152,6 +152,11 @@ def _due(core: Core) -> Iterator[Finding]:
                 f"request {request.id} is due on {request.due_on} ({share} % of its time is over)"
             )
             yield Finding("requests", "error" if share >= 100 else "warning", text)
+
+
+def _purge(core: Core) -> Iterator[Finding]:
+    for problem in problems(core):
+        yield Finding("purge", "error", str(problem))
 
 
 def _clock(core: Core) -> Iterator[Finding]:

@@ -5,7 +5,7 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-from sqlalchemy import insert, select
+from sqlalchemy import Connection, insert, select
 
 from letheon.exceptions import LedgerError
 from letheon.ledger._core import Core
@@ -13,10 +13,12 @@ from letheon.ledger._database import Database
 from letheon.ledger._events import record
 from letheon.ledger._keys import KeyRing
 from letheon.ledger._settings import FILE, Settings
-from letheon.ledger._tables import meta
+from letheon.ledger._tables import events, meta
+from letheon.verifier import REVOCATION, ROTATION, certificate_id, from_base64, parse_strict
 
-__all__ = ["create_home", "database_url", "open_home"]
+__all__ = ["create_home", "database_url", "open_home", "record_statements"]
 
+_STATEMENTS = {ROTATION: "key-rotation", REVOCATION: "key-revocation"}
 _PLACES = ("blobs", "proofs", "certificates", "purges", "checkpoints")
 
 
@@ -47,8 +49,7 @@ def create_home(folder: Path, settings: Settings, clock: Callable[[], int]) -> C
 
 
 def _keys_for(folder: Path) -> KeyRing:
-    is_finished = (folder / "public" / "keys" / "root.pub").exists()
-    return KeyRing(folder) if is_finished else KeyRing.create(folder)
+    return KeyRing(folder) if KeyRing.is_complete(folder) else KeyRing.create(folder)
 
 
 def _begin(core: Core) -> None:
@@ -85,7 +86,30 @@ def open_home(folder: Path, clock: Callable[[], int] | None = None) -> Core:
             f"the keys in {os.fspath(folder)} are not those that its database was made with; "
             "restore the folder keys/ that belongs to it"
         )
+    if keys.statements():
+        with database.transaction() as conn:
+            record_statements(core, conn)
     return core
+
+
+def record_statements(core: Core, conn: Connection) -> None:
+    """Record rotations and revocations that the log does not know yet.
+
+    The file of a statement is what makes it valid. A kill before its event is recorded leaves it
+    to whoever opens the ledger next.
+    """
+    known = {
+        parse_strict(body.encode())["statement"]
+        for body in conn.scalars(
+            select(events.c.body).where(events.c.kind.in_(_STATEMENTS.values()))
+        )
+    }
+    for envelope in core.keys.statements():
+        identity = certificate_id(envelope)
+        if identity not in known:
+            statement = parse_strict(from_base64(parse_strict(envelope)["payload"]))
+            kind = _STATEMENTS[statement["predicateType"]]
+            record(conn, kind, {"statement": identity}, at=core.clock())
 
 
 def _require_same(core: Core, known: str | None) -> None:

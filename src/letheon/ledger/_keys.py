@@ -41,9 +41,10 @@ class _Chain(NamedTuple):
     trust: Trust
 
     def keyid_at(self, sequence: int) -> str:
-        """Return the newest key that may sign the certificate of this sequence."""
-        begun = [keyid for keyid, key in self.trust.keys.items() if key.first <= sequence]
-        return begun[-1] if begun else next(iter(self.trust.keys))
+        """Return the key whose signature counts for this sequence; the current one if none does."""
+        keys = self.trust.keys.items()
+        counts = [keyid for keyid, key in keys if key.first <= sequence <= key.last]
+        return counts[-1] if counts else self.trust.current
 
 
 class KeyRing:
@@ -71,7 +72,7 @@ class KeyRing:
         self._signers: dict[str, Signer] = {}
         self._known: _Chain | None = None
         self._guard = threading.Lock()
-        if not self._current_file.exists():
+        if not self.is_complete(home):
             raise KeyFileError(f"the key ring in {home} was never completed; make the ledger again")
         self._tag_key = self._files.read(_TAG)
         self._settle()
@@ -92,13 +93,18 @@ class KeyRing:
         sync_directory(public.parent)
         sync_directory(home)
         with files.locked():
-            if (files.folder / "current").exists():
+            if cls.is_complete(home):
                 raise KeyFileError(f"there is a key ring in {home} already")
             keyid = _first_key(files, public)
             if not files.has(_TAG):
                 files.write(_TAG, os.urandom(_seal.KEY_BYTES))
             _write_line(files.folder / "current", keyid)
         return cls(home)
+
+    @staticmethod
+    def is_complete(home: Path) -> bool:
+        """Return whether `create` went through in this folder; if not, it can be repeated."""
+        return (home / "keys" / "current").exists()
 
     @property
     def root(self) -> str:
@@ -111,7 +117,11 @@ class KeyRing:
         return self.signer_for(self._chain().trust.current)
 
     def signer_at(self, sequence: int) -> Signer:
-        """Return the key for the certificate of this sequence, whatever was rotated since."""
+        """Return the key for the certificate of this sequence, whatever was rotated since.
+
+        If that key was revoked before the sequence, no key can sign the certificate any more, and
+        the current one is returned: it can still speak of the certificate, as a purge does.
+        """
         return self.signer_for(self._chain().keyid_at(sequence))
 
     def signer_for(self, keyid: str) -> Signer:

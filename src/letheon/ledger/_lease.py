@@ -14,14 +14,14 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from sqlalchemy import select, update
+from sqlalchemy import Connection, select, update
 
 from letheon.exceptions import StaleWorkerError
 from letheon.ledger._core import Core
 from letheon.ledger._faults import point
 from letheon.ledger._tables import heads
 
-__all__ = ["Lease", "keep_renewed", "owner_name", "release", "take"]
+__all__ = ["Lease", "keep_renewed", "owner_name", "release", "require_fence", "take"]
 
 
 @dataclass(frozen=True)
@@ -73,6 +73,15 @@ def take(core: Core, model_id: int, owner: str) -> Lease | None:
         )
     point("lease.taken")
     return Lease(model_id, fence, owner)
+
+
+def require_fence(conn: Connection, lease: Lease) -> None:
+    """Raise `StaleWorkerError` unless the lease is the newest; holds the head till the commit."""
+    query = select(heads.c.fence).where(heads.c.model_id == lease.model_id).with_for_update()
+    if conn.scalar(query) != lease.fence:
+        raise StaleWorkerError(
+            "another worker took this model over; what this one computed was not published"
+        )
 
 
 def renew(core: Core, lease: Lease) -> None:

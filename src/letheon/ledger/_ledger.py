@@ -9,7 +9,7 @@ from typing import Any, Literal, Self
 
 import numpy as np
 from numpy.typing import NDArray
-from sqlalchemy import Connection, select
+from sqlalchemy import select
 
 from letheon.exceptions import LedgerMissingError
 from letheon.ledger._apply import last_sequence
@@ -21,8 +21,7 @@ from letheon.ledger._core import Core
 from letheon.ledger._database import Database
 from letheon.ledger._desk import Desk
 from letheon.ledger._doctor import Finding, examine
-from letheon.ledger._events import record
-from letheon.ledger._home import create_home, database_url, open_home
+from letheon.ledger._home import create_home, database_url, open_home, record_statements
 from letheon.ledger._info import ModelInfo, VersionInfo, all_models, model_info, version_info
 from letheon.ledger._lease import owner_name
 from letheon.ledger._newcomers import judged_by, register_fitted, register_trained
@@ -40,7 +39,6 @@ from letheon.ledger._versions import (
     versions_of,
 )
 from letheon.ledger._worker import BatchPlan, Step, plan_all, retrain, run_once
-from letheon.verifier import open_envelope
 
 __all__ = ["Ledger"]
 
@@ -458,16 +456,15 @@ class Ledger(Desk):
         """Sign with a new key from now on; return its id. The statement is signed by both."""
         with self._core.database.transaction() as conn:
             # Numbers that are given out already are signed by the old key, whenever that is done.
-            last = last_sequence(conn)
-            statement = self._core.keys.rotate(self.name, last)
-            self._note_statement(conn, "key-rotation", statement)
+            self._core.keys.rotate(self.name, last_sequence(conn))
+            record_statements(self._core, conn)
         return self._core.keys.signer.keyid
 
     def revoke_key(self, keyid: str, *, after: int) -> None:
         """State that signatures of a key are not to be trusted after certificate `after`."""
         with self._core.database.transaction() as conn:
-            statement = self._core.keys.revoke(self.name, keyid, after)
-            self._note_statement(conn, "key-revocation", statement)
+            self._core.keys.revoke(self.name, keyid, after)
+            record_statements(self._core, conn)
 
     def doctor(self) -> tuple[Finding, ...]:
         """Look whether everything is sound: files, chain, log, keys, clocks, leftovers."""
@@ -488,7 +485,3 @@ class Ledger(Desk):
         if found is None:
             raise LedgerMissingError(f"there is no {what} {sequence} in this ledger yet")
         return bytes(found)
-
-    def _note_statement(self, conn: Connection, kind: str, statement: bytes) -> None:
-        body = {"statement": open_envelope(statement, self._core.keys.trust()).id}
-        record(conn, kind, body, at=self._core.clock())

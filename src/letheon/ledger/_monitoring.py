@@ -94,8 +94,10 @@ def unpack(data: bytes, model: Any, *, trusted: Iterable[Any] = ()) -> Monitor:
     return monitor
 
 
-def forget_watched(monitor: Monitor, ids: Any) -> tuple[Receipt, Reading]:
+def forget_watched(monitor: Monitor, ids: Any) -> tuple[Receipt | None, Reading]:
     """Forget these people and look at the model; return what was done and what was seen.
+
+    The receipt is the model's own, None if these people had test rows only.
 
     An erasure does not wait for a metric: if it raises, the people are forgotten all the same, and
     the reading says that a retrain is due.
@@ -107,8 +109,7 @@ def forget_watched(monitor: Monitor, ids: Any) -> tuple[Receipt, Reading]:
         # Without a new reading nobody was forgotten.
         if len(monitor.history) == n_readings:
             raise
-    receipt: Receipt = monitor.receipt
-    return receipt, monitor.history[-1]
+    return monitor.receipt, monitor.history[-1]
 
 
 def after_retrain(

@@ -33,6 +33,14 @@ def engine_for(url: URL) -> Engine:
 
 
 def _prepare(connection: Any) -> None:
+    try:
+        _set_up(connection)
+    except BaseException:
+        connection.close()
+        raise
+
+
+def _set_up(connection: Any) -> None:
     with connection.cursor() as cursor:
         durable = cursor.execute("SHOW synchronous_commit").fetchone()[0]
         if durable == "off":

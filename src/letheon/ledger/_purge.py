@@ -17,9 +17,9 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
-from sqlalchemy import Connection, delete, insert, select, update
+from sqlalchemy import Connection, delete, exists, insert, select, update
 
-from letheon.exceptions import LedgerBusyError
+from letheon.exceptions import KeyFileError, LedgerBusyError
 from letheon.ledger._attest import attestation
 from letheon.ledger._blobs import destroy_file
 from letheon.ledger._bodies import reseal
@@ -158,13 +158,18 @@ def _begin(core: Core, batch_id: str) -> Purge | None:
         found = select(versions.c.id).where(versions.c.batch_id == batch_id)
         after = version_of(conn, int(conn.execute(found).scalar_one()))
         before = version_of(conn, batch["parent_id"])
-        if before.batch_id is not None and _step_row(conn, before.batch_id, "started") is None:
-            # The earlier purge must see the version that this one would destroy.
+        if _is_older_one_left(conn, before):
+            # It knows the people of this batch too; its own purge comes first.
             return None
         model = model_of(conn, batch["model_id"])
         row = _step_row(conn, batch_id, "started")
     now = core.clock() if row is None else int(row["at"])
     return Purge(core, batch_id, model, before, after, now)
+
+
+def _is_older_one_left(conn: Connection, version: VersionRow) -> bool:
+    older = (versions.c.model_id == version.model_id) & (versions.c.number < version.number)
+    return bool(conn.scalar(select(exists().where(older & versions.c.purged_at.is_(None)))))
 
 
 def _must_wait(core: Core, conn: Connection, batch_id: str) -> bool:
@@ -196,11 +201,9 @@ def _do(purge: Purge, name: str, work: Work) -> bool:
     if evidence is None:
         return False
     with purge.core.database.transaction() as conn:
+        if name in _ALONG and not _ALONG[name](conn, purge):
+            return False
         _note(conn, purge, name, _DONE, evidence)
-        if name == "key":
-            now = purge.core.clock()
-            gone = update(versions).where(versions.c.id == purge.before.id)
-            conn.execute(gone.values(purged_at=now))
     if name in _POINTS:
         point(_POINTS[name])
     return True
@@ -222,11 +225,14 @@ def _start(purge: Purge) -> Evidence:
     key = core.keys.new_key("purge", label=purge.label)
     sealed = core.keys.seal(key, markers.to_bytes(), _context(purge))
     write_atomically(purge.markers_file, [sealed])
-    with core.database.transaction() as conn:
-        certified = (requests.c.batch_id == purge.batch) & (requests.c.state == "certified")
-        movers = list(conn.scalars(select(requests.c.id).where(certified)))
-        move(conn, movers, "purging", at=core.clock())
     return {"key": key, "markers": len(markers), "salts": n_salts}
+
+
+def _move_requests(conn: Connection, purge: Purge) -> bool:
+    certified = (requests.c.batch_id == purge.batch) & (requests.c.state == "certified")
+    movers = list(conn.scalars(select(requests.c.id).where(certified)))
+    move(conn, movers, "purging", at=purge.core.clock())
+    return True
 
 
 def _context(purge: Purge) -> bytes:
@@ -242,14 +248,14 @@ def _gather(purge: Purge) -> tuple[Markers, int]:
     return markers_of(rows.take(erased), vault.salts[erased], left), len(erased)
 
 
-def _drain(purge: Purge) -> Evidence | None:
-    """Wait until no reader uses the version before; from now on nobody can pin it."""
-    with purge.core.database.transaction() as conn:
-        if count_pins(conn, purge.before.id, purge.core.clock()):
-            return None
-        # In this very transaction: between a count and a later note somebody could pin it.
-        _note(conn, purge, DRAINED, _DONE, {"pins": 0})
-    return {"pins": 0}
+def _drain(purge: Purge) -> Evidence:
+    """Wait until no reader uses the version before; see `_is_drained`."""
+    return {"version": purge.before.number}
+
+
+def _is_drained(conn: Connection, purge: Purge) -> bool:
+    """Whether nobody has pinned it, in the very transaction from which on nobody can."""
+    return count_pins(conn, purge.before.id, purge.core.clock()) == 0
 
 
 def _destroy_blobs(purge: Purge) -> Evidence:
@@ -264,6 +270,12 @@ def _destroy_blobs(purge: Purge) -> Evidence:
 def _destroy_key(purge: Purge) -> Evidence:
     purge.core.keys.destroy(purge.before.epoch_key)
     return {"key": purge.before.epoch_key}
+
+
+def _mark_purged(conn: Connection, purge: Purge) -> bool:
+    gone = update(versions).where(versions.c.id == purge.before.id)
+    conn.execute(gone.values(purged_at=purge.core.clock()))
+    return True
 
 
 def _reseal(purge: Purge) -> Evidence:
@@ -309,9 +321,14 @@ def _look_through_stores(purge: Purge) -> Evidence | None:
 def _read_markers(purge: Purge) -> Markers:
     """Return the markers, beside the people who are left."""
     core = purge.core
-    (key,) = core.keys.ids("purge", label=purge.label)
+    keys = core.keys.ids("purge", label=purge.label)
+    if len(keys) != 1 or not purge.markers_file.exists():
+        raise KeyFileError(
+            f"what the purge of batch {purge.batch[:12]} looks for cannot be read any more; "
+            f"restore keys/purge-{purge.label}-….key and {purge.markers_file}"
+        )
     sealed = purge.markers_file.read_bytes()
-    markers = Markers.from_bytes(core.keys.unseal(key, sealed, _context(purge)))
+    markers = Markers.from_bytes(core.keys.unseal(keys[0], sealed, _context(purge)))
 
     def left() -> list[str]:
         with core.database.reading() as conn:
@@ -330,12 +347,14 @@ def _shrink(purge: Purge) -> Evidence | None:
 
 
 def _sweep(purge: Purge) -> Evidence:
-    """Destroy what no version names, half-written files among it."""
+    """Destroy half-written files, and whatever else no version names."""
+    if not any(purge.core.blobs(purge.model.folder).folder.glob(".*.partial")):
+        return {"files": 0, "by": "purge"}
     lease = take(purge.core, purge.model.id, owner_name())
     if lease is None:
         return {"files": 0, "by": "lease-holder"}
     try:
-        return {"files": sweep_model(purge.core, purge.model), "by": "purge"}
+        return {"files": sweep_model(purge.core, lease, purge.model), "by": "purge"}
     finally:
         release(purge.core, lease)
 
@@ -361,6 +380,13 @@ def _claim(purge: Purge) -> Evidence:
     """Fix the time of the attestation, so that it is signed with the same bytes ever after."""
     return {"sequence": purge.after.sequence}
 
+
+# What is written in the same transaction as the row of a step; False: it has to wait.
+_ALONG: dict[str, Callable[[Connection, Purge], bool]] = {
+    "started": _move_requests,
+    DRAINED: _is_drained,
+    "key": _mark_purged,
+}
 
 # The points of fault injection that come after a step.
 _POINTS = {

@@ -2,37 +2,42 @@
 
 from typing import Literal
 
-from sqlalchemy import select
+from sqlalchemy import Connection, select
 
 from letheon.exceptions import CorruptFileError
 from letheon.ledger._blobs import destroy_file
 from letheon.ledger._core import Core
 from letheon.ledger._faults import point
+from letheon.ledger._lease import Lease, require_fence
 from letheon.ledger._tables import batches
-from letheon.ledger._versions import ModelRow, VersionRow, head_of, versions_of
+from letheon.ledger._versions import ModelRow, VersionRow, versions_of
 
 __all__ = ["sweep_model"]
 
 
-def sweep_model(core: Core, model: ModelRow) -> int:
+def sweep_model(core: Core, lease: Lease, model: ModelRow) -> int:
     """Destroy blobs, keys and proofs of a model that no version names; return how many.
 
-    Only for the holder of the lease: nobody else can publish what is being swept.
+    The head stays locked meanwhile: a worker that woke up late, after another one had taken over,
+    must not sweep what that one has published or is about to.
 
     Raises
     ------
+    StaleWorkerError
+        Another worker took the model over; nothing was swept.
     CorruptFileError
         The file of the model that is served was altered, or is gone.
     """
-    with core.database.reading() as conn:
+    with core.database.transaction() as conn:
+        require_fence(conn, lease)
         known = versions_of(conn, model.id)
-        head = head_of(conn, model.id)
-    _require_sound(core, model, head)
-    alive = [version for version in known if version.purged_at is None]
-    swept = core.blobs(model.folder).sweep({name for version in alive for name in version.blobs})
-    swept += _sweep_keys(core, model, "epoch", {version.epoch_key for version in alive})
-    swept += _sweep_keys(core, model, "training", _training_keys(core, model, known))
-    swept += _sweep_proofs(core, model, {str(version.run.get("proof")) for version in known})
+        _require_sound(core, model, known[-1])
+        alive = [version for version in known if version.purged_at is None]
+        keep = {name for version in alive for name in version.blobs}
+        swept = core.blobs(model.folder).sweep(keep)
+        swept += _sweep_keys(core, model, "epoch", {version.epoch_key for version in alive})
+        swept += _sweep_keys(core, model, "training", _training_keys(conn, model, known))
+        swept += _sweep_proofs(core, model, {str(version.run.get("proof")) for version in known})
     point("recover.swept")
     return swept
 
@@ -45,11 +50,10 @@ def _require_sound(core: Core, model: ModelRow, head: VersionRow) -> None:
         )
 
 
-def _training_keys(core: Core, model: ModelRow, known: list[VersionRow]) -> set[str]:
+def _training_keys(conn: Connection, model: ModelRow, known: list[VersionRow]) -> set[str]:
     """Return the keys of the last training, and of one that is intended."""
-    with core.database.reading() as conn:
-        mine = (batches.c.model_id == model.id) & (batches.c.state == "open")
-        intended = set(conn.scalars(select(batches.c.training_key).where(mine)))
+    mine = (batches.c.model_id == model.id) & (batches.c.state == "open")
+    intended = set(conn.scalars(select(batches.c.training_key).where(mine)))
     return intended | {str(version.run["training"]["key"]) for version in known}
 
 

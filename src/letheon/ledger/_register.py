@@ -1,5 +1,6 @@
 """Registering a model: its rows are committed to, its files are written, the log says so."""
 
+import copy
 import fcntl
 import os
 import re
@@ -112,7 +113,7 @@ def register(
     )
     vault = new_vault(len(rows), row.slots)
     root = tree_of(rows, vault, row.slots).root.hex()
-    written = write_blobs(core, row, state.encode(model), rows, vault, judged)
+    written = write_blobs(core, row, state.encode(_plain(model)), rows, vault, judged)
     point("register.blobs-written")
     running = {
         "last_retrain_sequence": 0,
@@ -142,6 +143,20 @@ def _require_model(model: Any) -> MethodFacts:
             "of the ledger would not reach; fit it with checkpoint_dir=None"
         )
     return facts
+
+
+def _plain(model: Any) -> Any:
+    """Return a copy without what no re-derivation can vouch for: free text, and generators.
+
+    A note on tuning is a text, and the state of a generator may carry anything; whoever re-derives
+    the model would find bytes there that the rows do not give.
+    """
+    twin = copy.copy(model)
+    vars(twin).pop("tuning_", None)
+    chosen = vars(twin).get("random_state")
+    if chosen is not None and not isinstance(chosen, int):
+        twin.random_state = model.seed_
+    return twin
 
 
 def _require_rows(model: Any, rows: Rows) -> None:
@@ -271,16 +286,26 @@ def new_folder(core: Core) -> Iterator[str]:
     A folder that no model names and nobody locks is what a failed registration left; it is
     destroyed with its keys, here after an error and by the next worker after a kill.
     """
-    key = secrets.token_hex(16)
-    folder = core.blobs(key).folder
-    folder.mkdir(mode=0o700, parents=True)
-    descriptor = os.open(folder / _LOCK, os.O_RDWR | os.O_CREAT, 0o600)
+    folder, descriptor = _locked_folder(core)
     try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX)
-        yield key
+        yield folder.name
     finally:
         os.close(descriptor)
         _sweep_if_orphan(core, folder)
+
+
+def _locked_folder(core: Core) -> tuple[Path, int]:
+    while True:
+        folder = core.blobs(secrets.token_hex(16)).folder
+        folder.mkdir(mode=0o700, parents=True)
+        try:
+            descriptor = os.open(folder / _LOCK, os.O_RDWR | os.O_CREAT, 0o600)
+        except FileNotFoundError:
+            continue  # swept before it had a lock
+        fcntl.flock(descriptor, fcntl.LOCK_EX)
+        if (folder / _LOCK).exists():
+            return folder, descriptor
+        os.close(descriptor)  # swept before it was locked
 
 
 def sweep_registrations(core: Core) -> int:

@@ -63,6 +63,14 @@ def engine_for(url: URL, journal: str | None) -> tuple[Engine, str]:
 
 
 def _prepare(connection: Any, mode: str) -> None:
+    try:
+        _set_up(connection, mode)
+    except BaseException:
+        connection.close()
+        raise
+
+
+def _set_up(connection: Any, mode: str) -> None:
     connection.isolation_level = None  # transactions are begun by `_begin` alone
     for pragma in (
         f"busy_timeout={_WAIT_SECONDS * 1000}",

@@ -228,9 +228,10 @@ Index(
 log = Table(
     "log",
     metadata,
-    Column("id", Integer, CheckConstraint("id = 1", name="one"), primary_key=True),
+    Column("id", Integer, primary_key=True),
     _whole("size"),
     _words("frontier"),
+    CheckConstraint("id = 1", name="one"),
 )
 
 checkpoints = Table(

@@ -6,26 +6,21 @@ from dataclasses import dataclass
 from datetime import UTC, date, datetime
 from typing import Literal
 
-from sqlalchemy import Connection, func, select, update
+from sqlalchemy import Connection, select, update
 
-from letheon.exceptions import (
-    BudgetSpentError,
-    EmptyModelError,
-    LedgerError,
-    RequestStateError,
-    StaleWorkerError,
-)
-from letheon.ledger._apply import Batch, Compute, apply, open_batch, require_fence, seal
+from letheon.exceptions import LedgerError, RequestStateError, StaleWorkerError
+from letheon.ledger._apply import Batch, Compute, apply, open_batch, seal
 from letheon.ledger._certify import certify_next
+from letheon.ledger._compute import BUDGET_SPENT, NO_MODEL, ComputationFailed
 from letheon.ledger._core import Core
 from letheon.ledger._events import record
-from letheon.ledger._lease import Lease, release, take
+from letheon.ledger._lease import Lease, release, require_fence, take
 from letheon.ledger._moves import move
 from letheon.ledger._policy import Decision, Queued, backoff, earliest_first, should_seal
-from letheon.ledger._purge import purge_next
+from letheon.ledger._purge import problems, purge_next
 from letheon.ledger._recover import sweep_model
 from letheon.ledger._register import sweep_registrations
-from letheon.ledger._tables import batches, models, requests
+from letheon.ledger._tables import batches, models, requests, versions
 from letheon.ledger._versions import ModelRow, VersionRow, head_of, model_of, versions_of
 
 __all__ = ["BatchPlan", "Step", "plan", "plan_all", "retrain", "run_once"]
@@ -154,7 +149,7 @@ def _budget_runs_out(head: VersionRow, n_rows: int) -> bool:
     if not removed or "spent" not in accounting or "budget" not in accounting:
         return False
     spent, budget = float(accounting["spent"]), float(accounting["budget"])
-    return spent + spent / removed * n_rows > budget
+    return bool(spent + spent / removed * n_rows > budget)
 
 
 def _is_retrain_due(head: VersionRow) -> bool:
@@ -196,6 +191,8 @@ def run_once(
             continue
         try:
             yield from _serve(core, lease, model, compute, forced=forced)
+        except StaleWorkerError:
+            yield Step("waits", model.name, None, "another-worker-took-over")
         finally:
             release(core, lease)
     yield from _certify_all(core)
@@ -208,7 +205,7 @@ def retrain(core: Core, owner: str, compute: Compute, model: ModelRow) -> Iterat
     if lease is None:
         raise LedgerError(f"another worker is at model {model.name!r}; try again")
     try:
-        sweep_model(core, model)
+        sweep_model(core, lease, model)
         yield from _resume(core, lease, model, compute)
         with core.database.reading() as conn:
             found, head = plan(core, conn, model, forced=True), head_of(conn, model.id)
@@ -229,7 +226,7 @@ def _serve(
     core: Core, lease: Lease, model: ModelRow, compute: Compute, *, forced: bool
 ) -> Iterator[Step]:
     """Resume what is open, then seal and apply what is due."""
-    sweep_model(core, model)
+    sweep_model(core, lease, model)
     yield from _resume(core, lease, model, compute)
     _wake(core, model)
     with core.database.reading() as conn:
@@ -271,21 +268,10 @@ def _apply(
 ) -> Iterator[Step]:
     try:
         version = apply(core, lease, model, batch, compute)
-    except StaleWorkerError:
-        yield Step("waits", model.name, None, "another-worker-took-over")
-        return
-    except BudgetSpentError:
-        yield _give_up(core, lease, model, batch, _BUDGET_SPENT)
-        yield from _retrain_instead(core, lease, model, compute)
-        return
-    except EmptyModelError:
-        yield _give_up(core, lease, model, batch, "nothing-would-be-left")
-        return
-    except OSError:
-        # The disk: no state is written to it now. The intent is open, the next worker resumes.
-        raise
-    except Exception as error:  # noqa: BLE001  (whatever an estimator raises is tried again)
-        yield _give_up(core, lease, model, batch, _code_of(error))
+    except ComputationFailed as failure:
+        yield _give_up(core, lease, model, batch, str(failure))
+        if str(failure) == BUDGET_SPENT:
+            yield from _retrain_instead(core, lease, model, compute)
         return
     what: Literal["applied", "retrained"] = "retrained" if batch.kind == "retrain" else "applied"
     yield Step(what, model.name, version.sequence, f"{version.live} rows left")
@@ -296,20 +282,12 @@ def _retrain_instead(core: Core, lease: Lease, model: ModelRow, compute: Compute
     _wake(core, model)
     with core.database.reading() as conn:
         found = plan(core, conn, model, forced=True)
-    batch = seal(core, lease, model, "retrain", list(found.request_ids), _BUDGET_SPENT)
+    batch = seal(core, lease, model, "retrain", list(found.request_ids), BUDGET_SPENT)
     yield from _apply(core, lease, model, batch, compute)
 
 
-def _code_of(error: BaseException) -> str:
-    """Return the kind of an error as a code; its text may hold ids or values of rows."""
-    name = type(error).__name__
-    spaced = "".join(f"-{letter.lower()}" if letter.isupper() else letter for letter in name)
-    return spaced.strip("-_").replace("_", "-")[:60] or "error"
-
-
 # What trying again cannot change.
-_FINAL = frozenset({"nothing-would-be-left", "unknown-id-error"})
-_BUDGET_SPENT = "budget-spent"
+_FINAL = frozenset({NO_MODEL, "unknown-id-error"})
 
 
 def _give_up(core: Core, lease: Lease, model: ModelRow, batch: Batch, reason: str) -> Step:
@@ -332,7 +310,7 @@ def _send_back(
     if reason in _FINAL or tries >= policy.max_tries:
         move(conn, [request_id], "stuck", at=now, tries=tries, reason=reason, batch_id=None)
         return
-    is_over = reason == _BUDGET_SPENT
+    is_over = reason == BUDGET_SPENT
     pause = 0 if is_over else backoff(tries, policy, random.SystemRandom().random())
     move(
         conn,
@@ -352,15 +330,15 @@ def _certify_all(core: Core) -> Iterator[Step]:
 
 
 def _purge_all(core: Core) -> Iterator[Step]:
+    """Purge what is certified, oldest first: a model's purges go in the order of its versions."""
     with core.database.reading() as conn:
-        certified = select(batches.c.id).where(batches.c.state == "certified")
-        todo = list(conn.scalars(certified.order_by(batches.c.created_at)))
-    for batch_id in todo:
+        join = batches.join(versions, versions.c.batch_id == batches.c.id)
+        wanted = select(batches.c.id, versions.c.sequence, models.c.name)
+        wanted = wanted.select_from(join.join(models, models.c.id == batches.c.model_id))
+        wanted = wanted.where(batches.c.state == "certified").order_by(versions.c.sequence)
+        todo = conn.execute(wanted).all()
+    for batch_id, sequence, name in todo:
         if purge_next(core, batch_id):
-            yield Step("purged", "", None, f"batch {batch_id[:12]}")
-
-
-def count_requests(conn: Connection) -> dict[str, int]:
-    """Return how many requests are in each state."""
-    query = select(requests.c.state, func.count()).group_by(requests.c.state)
-    return {state: int(number) for state, number in conn.execute(query)}
+            yield Step("purged", name, sequence, f"batch {batch_id[:12]}")
+    for problem in problems(core):
+        yield Step("failed", "", None, str(problem))

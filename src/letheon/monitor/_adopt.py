@@ -33,7 +33,7 @@ def adopt(monitor: Any, model: Any, ids: Any, seconds: float | None) -> Reading 
     monitor._stretch = monitor._new_stretch(seconds)
     monitor.n_retrains += 1
     if len(people):
-        _note_leaving(monitor, len(people), Asked(n_rows - monitor._n_rows(), seconds or 0.0))
+        _note_leaving(monitor, len(people), n_rows - monitor._n_rows(), seconds)
     elif len(monitor.history):
         last = replace(monitor.history[-1], retrained=True, retrain_seconds=seconds, truth=truth)
         monitor.history = monitor.history[:-1].with_(last)
@@ -71,12 +71,12 @@ def _truth(monitor: Any, model: Any) -> dict[str, float]:
     return {}
 
 
-def _note_leaving(monitor: Any, n_people: int, left: Asked) -> None:
+def _note_leaving(monitor: Any, n_people: int, n_rows: int, seconds: float | None) -> None:
     """Add the reading of people who left by the retrain: nothing of them is in the model."""
     metrics: Sequence[float] = (math.nan, math.nan)
     with contextlib.suppress(Exception):
         metrics = monitor._panel.look(monitor.model)[:2]
-    reading = monitor._reading(n_people, left, metrics)
+    reading = monitor._reading(n_people, Asked(n_rows, seconds or 0.0), metrics)
     monitor.history = monitor.history.with_(
         replace(
             reading,
@@ -84,7 +84,7 @@ def _note_leaving(monitor: Any, n_people: int, left: Asked) -> None:
             decision="retrain",
             reasons=("retrained without them",),
             retrained=True,
-            retrain_seconds=left.seconds,
+            retrain_seconds=seconds,
         )
     )
 

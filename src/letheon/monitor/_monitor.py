@@ -41,6 +41,7 @@ from letheon.monitor._reading import History, Reading, Tolerances
 from letheon.monitor._saved import record_of, restore
 from letheon.monitor._store import Folder, destroyed, warn_about
 from letheon.monitor._stretch import Stretch
+from letheon.receipt import Receipt
 from letheon.rows import Ids, Rows, as_ids
 from letheon.seeds import library_seed, seed_from
 
@@ -158,7 +159,7 @@ class Monitor:
     model: Any
     history: History
     limits: dict[str, Limit]
-    receipt: Any = None
+    receipt: Receipt | None = None
 
     def __init__(
         self,
@@ -229,13 +230,12 @@ class Monitor:
         panel = self._panel.without(people)
         leaving = in_training(people, self._panel, self._rows, self.model)
         wrongness = self._wrongness(leaving)
-        receipt = self.model.forget(leaving.to_array()) if len(leaving) else NOTHING
-        self.receipt = receipt if len(leaving) else None
+        self.receipt = self.model.forget(leaving.to_array()) if len(leaving) else None
         self._panel = panel
         self._stretch.n_people += len(leaving)
         self._stretch.tally.add(wrongness)
         self._drop(leaving)
-        self._take_reading(len(people), receipt)
+        self._take_reading(len(people), self.receipt or NOTHING)
         if self.history[-1].decision == "retrain" and self.on_breach == "retrain":
             self._retrain_and_note()
         else:

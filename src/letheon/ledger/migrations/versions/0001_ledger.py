@@ -192,6 +192,7 @@ def _tables() -> None:
         sa.Column("id", sa.Integer(), nullable=False),
         sa.Column("size", sa.BigInteger(), nullable=False),
         sa.Column("frontier", sa.Text(), nullable=False),
+        sa.CheckConstraint("id = 1", name=op.f("ck_log_one")),
         sa.PrimaryKeyConstraint("id", name=op.f("pk_log")),
     )
     op.create_table(

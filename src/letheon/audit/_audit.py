@@ -1,0 +1,199 @@
+"""`audit`: every level that the files at hand permit."""
+
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from letheon.audit._bound import check_bound
+from letheon.audit._canaries import Canaries, check_canaries
+from letheon.audit._levels import check_data, check_model, rebuilt
+from letheon.audit._own import Measures, run_measures
+from letheon.audit._reading import AuditedModel, Bundle, key_text, summary_of
+from letheon.audit._residue import Stores, check_residue
+from letheon.audit._result import LEVELS, AuditReport, LevelResult
+from letheon.verifier import SMALL, Refused, read_capped, verify_bundle
+
+__all__ = ["audit"]
+
+_PAPER = ("V0", "V1", "V2", "V3")
+# Which of the two looks at a model, unless the auditor names levels.
+_LEVEL_OF = {"exact": "V4", "certified": "V5"}
+_MODEL = ("V2", "V4", "V5", "V6", "own")
+
+
+@dataclass(frozen=True)
+class _Order:
+    """What the auditor wants looked at, and what they brought."""
+
+    levels: frozenset[str]
+    trusted: tuple[Any, ...]
+    canaries: Mapping[str, Canaries]
+    measures: Measures
+    only: str | None
+    is_complete: bool
+
+    def wants(self, *levels: str) -> bool:
+        return not self.levels.isdisjoint(levels)
+
+    def asks_for(self, level: str, model: Any) -> bool:
+        """Whether a level belongs to the kind of guarantee; asked for by name it always does."""
+        return not self.is_complete or level == _LEVEL_OF.get(model.guarantee_.kind, level)
+
+
+def audit(
+    bundle: str | Path,
+    *,
+    key: str | bytes | Path,
+    levels: Iterable[str] | None = None,
+    seen: str | Path | None = None,
+    witnesses: Iterable[str] = (),
+    stores: Stores = (),
+    markers: Any = None,
+    canaries: Mapping[str, Canaries] | None = None,
+    measures: Measures | None = None,
+    model: str | None = None,
+    trusted: Iterable[Any] = (),
+) -> AuditReport:
+    """Audit an exported bundle with its files and the ledger's public key alone.
+
+    Parameters
+    ----------
+    bundle : path
+        The folder that `Ledger.export` wrote.
+    key : str, bytes or path
+        First public key of the ledger, from a source other than the bundle: 64 hexadecimal digits,
+        the 32 bytes, or a file of the digits.
+    levels : iterable of str, optional
+        Levels to look at, ``"V0"`` to ``"V6"`` and ``"own"``; all by default.
+    seen : str or path, optional
+        A checkpoint kept from an earlier audit, as text or file: the log must continue it.
+    witnesses : iterable of str
+        Verifier keys of witnesses that must have signed the newest checkpoint.
+    stores : mapping or pairs of name and path
+        Places that the auditor may read, to be searched for `markers` (V3).
+    markers : Markers, or iterable of bytes or str
+        What must not be found: ids, rows or planted texts of erased people.
+    canaries : mapping of model name to Canaries
+        People that the auditor planted, for V6.
+    measures : mapping of str to callable
+        The auditor's own measures, ``measure(model, rederived, rows)``: a number, a `Measure`, a
+        bool that says pass or fail, or a `LevelResult`.
+    model : str, optional
+        One model only, as its certificates name it.
+    trusted : iterable of class or str
+        Classes besides letheon's and scikit-learn's that a model may name.
+
+    Returns
+    -------
+    AuditReport
+        A verdict per level and model, each with its reason.
+
+    Notes
+    -----
+    What each level shows, and what it cannot show, stands in `LEVELS`. Nothing of the bundle is
+    executed: models are built from plain values of allowed classes. Re-derivation trains a model,
+    so it takes as long as training did.
+    """
+    order = _Order(
+        _known(levels), tuple(trusted), canaries or {}, measures or {}, model, levels is None
+    )
+    read = Bundle(Path(bundle), key_text(key))
+    found = list(_paper(read, order, _text(seen), witnesses))
+    if order.wants("V3") and (stores or markers is not None):
+        found.append(check_residue(stores, markers))
+    if any(result.level == "V0" and result.verdict == "fail" for result in found):
+        return AuditReport(tuple(found), key=read.key)
+    try:
+        found += _about_models(read, order)
+        subjects = tuple(summary_of(one) for one in _newest(read, order))
+    except Refused as error:
+        found.append(LevelResult("V0", "", "fail", str(error)))
+        return AuditReport(tuple(found), key=read.key)
+    ranked = sorted(found, key=lambda result: tuple(LEVELS).index(result.level))
+    return AuditReport(tuple(ranked), read.ledger, read.key, subjects)
+
+
+def _known(levels: Iterable[str] | None) -> frozenset[str]:
+    wanted = frozenset(LEVELS if levels is None else levels)
+    if not wanted <= LEVELS.keys():
+        raise ValueError(f"levels {sorted(wanted - LEVELS.keys())}; expected some of {[*LEVELS]}")
+    return wanted
+
+
+def _text(seen: str | Path | None) -> str | None:
+    if seen is None or (isinstance(seen, str) and "\n" in seen):
+        return seen
+    return read_capped(Path(seen), SMALL).decode("utf-8", "replace")
+
+
+def _paper(
+    bundle: Bundle, order: _Order, seen: str | None, witnesses: Iterable[str]
+) -> Iterator[LevelResult]:
+    """V0 to V3 on what is signed; V0 is always looked at, since all others rest on it."""
+    verdicts = verify_bundle(
+        bundle.folder, bundle.key, seen_checkpoint=seen, witnesses=tuple(witnesses)
+    )
+    words = {True: "pass", False: "fail", None: "skipped"}
+    for verdict in verdicts:
+        failed_first = verdict.level == "V0" and not verdict.passed
+        if verdict.level in order.levels or failed_first:
+            word: Any = words[verdict.passed]
+            yield LevelResult(verdict.level, "", word, verdict.reason)
+
+
+def _newest(bundle: Bundle, order: _Order) -> list[Any]:
+    newest = {one.predicate["model"]["id"]: one for one in bundle.chain}
+    return [one for name, one in newest.items() if order.only in (None, name)]
+
+
+def _about_models(bundle: Bundle, order: _Order) -> Iterator[LevelResult]:
+    if not order.wants(*_MODEL):
+        return
+    models = {one.name: one for one in bundle.models if order.only in (None, one.name)}
+    for certificate in _newest(bundle, order):
+        name = str(certificate.predicate["model"]["id"])
+        audited = models.get(name)
+        if audited is not None:
+            yield from _about_model(bundle, audited, order)
+        elif order.wants("V4", "V5"):
+            reason = "the bundle has no files of the model; ask for the auditor's bundle"
+            yield LevelResult("V4", name, "skipped", reason)
+
+
+def _about_model(bundle: Bundle, audited: AuditedModel, order: _Order) -> Iterator[LevelResult]:
+    if order.wants("V2"):
+        yield check_data(audited)
+    if not order.wants("V4", "V5", "V6", "own"):
+        return
+    built = rebuilt(audited, "V4", order.trusted)
+    if built.refusal is not None:
+        yield built.refusal
+        return
+    rederived = None
+    if order.wants("V4", "own"):
+        try:
+            verdict, rederived = check_model(bundle, audited, built.model)
+        except Refused as error:
+            verdict = LevelResult("V4", audited.name, "fail", str(error))
+        if order.wants("V4") and order.asks_for("V4", built.model):
+            yield verdict
+    if order.wants("V5") and order.asks_for("V5", built.model):
+        yield _guarded("V5", audited, lambda: check_bound(audited, built.model))
+    if order.wants("V6") and audited.name in order.canaries:
+        planted = order.canaries[audited.name]
+        yield _guarded("V6", audited, lambda: check_canaries(built.model, planted, audited.name))
+    if order.wants("own"):
+        yield from run_measures(order.measures, built.model, rederived, audited)
+
+
+def _guarded(level: str, audited: AuditedModel, look: Callable[[], LevelResult]) -> LevelResult:
+    """Return a verdict; a model that cannot even be looked at has failed."""
+    try:
+        return look()
+    except ImportError as error:
+        reason = f"a library that the level needs is not here: {error.name or 'unknown'}"
+        return LevelResult(level, audited.name, "skipped", reason)
+    except Exception as error:  # noqa: BLE001 (an untrusted model may raise anything)
+        reason = f"it could not be looked at: {type(error).__name__}: {error}"
+        return LevelResult(level, audited.name, "fail", reason[:300])

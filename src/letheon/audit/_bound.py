@@ -1,0 +1,314 @@
+r"""V5: (epsilon, delta), what is spent and of how much, computed again from rows and settings.
+
+No history is needed: whatever the path of requests was, the certificate follows from the newest
+model alone. For the residual methods, if the model stands where the gradient of the problem with
+its noise is r, the noise hides it as long as r <= sigma mu(epsilon, delta). Whoever does this sees
+the noise, and towards them the guarantee lapses: it is done in custody.
+"""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import numpy as np
+
+from letheon.audit._gaussian import hidden_shift, length, mismatch_delta, noise_bounds
+from letheon.audit._objective import Floats, Objective, is_bounded, objective_of, optimum
+from letheon.audit._reading import AuditedModel
+from letheon.audit._result import LevelResult
+from letheon.rows import Rows
+
+__all__ = ["bound", "check_bound"]
+
+# Certificates round what is spent and the budget up to two digits; formulas differ by rounding.
+_CLOSE = 1e-6
+_TWO_DIGITS = 0.11
+# The grids on which the least delta is looked for are not those of the library.
+_GRID = 0.02
+_LEAST_SPREAD = 0.05
+# The last bits of features depend on the batch that they were computed in.
+_FEATURES = 1e-3
+_LARGEST_HESSIAN = 2048
+
+
+@dataclass
+class _Checks:
+    """Conditions of a bound, each with what was found and what it may be at most."""
+
+    found: dict[str, dict[str, Any]] = field(default_factory=dict)
+
+    def at_most(self, name: str, value: float, limit: float, *, slack: float = _CLOSE) -> None:
+        holds = bool(value <= limit * (1 + slack))  # NaN does not hold
+        self.found[name] = {"found": f"{value:.4g}", "limit": f"{limit:.4g}", "holds": holds}
+
+    def holds(self, name: str, condition: bool) -> None:
+        self.found[name] = {"holds": bool(condition)}
+
+    @property
+    def broken(self) -> list[str]:
+        return [name for name, check in self.found.items() if not check["holds"]]
+
+
+@dataclass(frozen=True)
+class _Case:
+    """A certified model, its problem on the auditor's rows, and what is said about it."""
+
+    model: Any
+    objective: Objective
+    said: Mapping[str, Any]
+    checks: _Checks
+
+    def stated(self, name: str) -> float:
+        """Return what the certificate says about `spent` or `budget`."""
+        value = self.said.get("accounting", {}).get(name)
+        return float("nan") if value is None else float(value)
+
+
+def check_bound(audited: AuditedModel, model: Any) -> LevelResult:
+    """V5 for a model of a bundle, against what its newest certificate says."""
+    claim = audited.newest.predicate["guarantee"]
+    return bound(model, audited.rows, claim=claim, name=audited.name)
+
+
+def bound(
+    model: Any, rows: Rows, *, claim: Mapping[str, Any] | None = None, name: str = ""
+) -> LevelResult:
+    """Compute the bound of a certified model again, from its parameters and the remaining rows.
+
+    Parameters
+    ----------
+    model : fitted estimator
+        Of `letheon.convex`, or a certified head on a frozen backbone.
+    rows : Rows
+        The remaining rows, of the auditor's own.
+    claim : mapping, optional
+        `guarantee` of the certificate; by default the model's own guarantee.
+    name : str
+        Of the model, for the result.
+
+    Returns
+    -------
+    LevelResult
+        "pass": every condition holds; `details` list them. "fail": one does not. "skipped": the
+        model claims no (epsilon, delta), or its method is not known here.
+    """
+    said = _claim_of(model) if claim is None else dict(claim)
+    if said.get("kind") == "certified" or model.guarantee_.kind == "certified":
+        return _judged(model, rows, said, name)
+    kind = model.guarantee_.kind
+    return LevelResult("V5", name, "skipped", f"the model is {kind} and claims no epsilon")
+
+
+def _claim_of(model: Any) -> dict[str, Any]:
+    own = model.guarantee_
+    accounting = {"spent": own.spent, "budget": own.budget}
+    return {
+        "kind": own.kind,
+        "epsilon": own.epsilon,
+        "delta": own.delta,
+        "accounting": accounting,
+    }
+
+
+def _judged(model: Any, rows: Rows, said: dict[str, Any], name: str) -> LevelResult:
+    checks = _Checks()
+    inner, seen = _unwrapped(model, rows)
+    check = _METHODS.get(inner.facts.method)
+    if check is None or getattr(inner, "variant", "basic") == "distributed":
+        reason = f"no second computation is known for {inner.facts.method}"
+        return LevelResult("V5", name, "skipped", reason)
+    objective = objective_of(inner, seen)
+    if inner is not model and hasattr(model, "head_"):
+        objective = _with_held_features(objective, inner, checks)
+    case = _Case(inner, objective, said, checks)
+    _check_claim(case)
+    _check_problem(case, seen)
+    if not checks.broken:
+        check(case)
+    if checks.broken:
+        reason = f"the bound does not follow: {', '.join(checks.broken)}"
+        return LevelResult("V5", name, "fail", reason, checks.found)
+    reason = f"epsilon and delta follow from the remaining {len(rows)} rows and the settings"
+    return LevelResult("V5", name, "pass", reason, checks.found)
+
+
+def _unwrapped(model: Any, rows: Rows) -> tuple[Any, Rows]:
+    """Return the convex part of a model, and what it sees of the rows."""
+    if hasattr(model, "head_"):
+        return model.head_, Rows(np.asarray(model.features(rows.X)), rows.y, rows.ids)
+    if hasattr(model, "steps_"):
+        table = model.fitted_.transform(rows.X)
+        return _unwrapped(model.steps_[-1][1], Rows(table, rows.y, rows.ids))
+    return model, rows
+
+
+def _with_held_features(objective: Objective, head: Any, checks: _Checks) -> Objective:
+    """Return the problem of the features that a head holds, once they are those of the rows.
+
+    Features depend in their last bits on the batch that a row went through the backbone in.
+    """
+    held = np.asarray(head.rows_.compacted().X, np.float64)
+    size = max(float(np.abs(held).max(initial=0.0)), 1e-30)
+    same = held.shape == objective.X.shape
+    gap = float(np.abs(held - objective.X).max(initial=0.0)) / size if same else np.inf
+    checks.at_most("features-are-those-of-the-rows", gap, _FEATURES)
+    return replace(objective, X=held)
+
+
+def _check_claim(case: _Case) -> None:
+    """What the certificate says is not stronger than what the settings give."""
+    model, said, checks = case.model, case.said, case.checks
+    checks.holds("kind-is-the-models", said.get("kind") == model.guarantee_.kind == "certified")
+    for name in ("epsilon", "delta"):
+        stated = said.get(name)
+        least = float(getattr(model, name)) * (1 - _CLOSE)
+        checks.holds(f"{name}-is-not-understated", stated is not None and float(stated) >= least)
+    checks.holds("noise-is-secret", model.noise_seed is None)
+    checks.holds("nothing-was-downgraded", vars(model).get("downgraded_") is None)
+
+
+def _check_problem(case: _Case, rows: Rows) -> None:
+    """The rows are the remaining ones, bounded as declared, and the problem strongly convex."""
+    model, objective, checks = case.model, case.objective, case.checks
+    checks.holds("strongly-convex", objective.ridge > 0)
+    checks.holds("rows-are-bounded", is_bounded(objective, model.row_norm))
+    if objective.classes is not None:
+        same = np.array_equal(objective.classes, model.classes_)
+        checks.holds("classes-are-those-of-the-rows", same)
+    if getattr(model, "data_free", False):
+        return
+    held = model.rows_.compacted()
+    same_people = np.array_equal(held.ids.to_array(), rows.ids.to_array())
+    checks.holds("people-are-those-of-the-bundle", same_people)
+    own, theirs = _dense(objective.X), _dense(held.X)
+    same_rows = own.shape == theirs.shape and np.allclose(own, theirs, rtol=1e-6, atol=1e-9)
+    checks.holds("rows-are-those-of-the-bundle", same_rows)
+
+
+def _dense(X: Any) -> Floats:
+    return np.asarray(X.toarray() if hasattr(X, "toarray") else X, np.float64)
+
+
+def _check_account(case: _Case, left: float, hides: float) -> None:
+    """What is left is not more than stated, and not more than the noise hides."""
+    spent, budget = case.stated("spent"), case.stated("budget")
+    case.checks.at_most("spent-is-not-understated", left, spent)
+    case.checks.at_most("budget-is-what-noise-hides", budget, hides, slack=_TWO_DIGITS)
+    case.checks.at_most("what-is-left-is-hidden", left, hides)
+    case.checks.at_most("spent-is-within-budget", spent, budget)
+
+
+def _check_noise(noise: Floats, sigma: float, checks: _Checks, *, ball: bool) -> None:
+    """The noise has the length that noise of this scale has: nobody chose it."""
+    low, high = noise_bounds(noise.size, ball=ball)
+    size = length(noise) / sigma
+    checks.at_most("noise-is-not-too-long", size, high)
+    checks.at_most("noise-is-not-too-short", low, size)
+
+
+def _hides(sigma: float, epsilon: float, delta: float) -> float:
+    return sigma * (hidden_shift(epsilon, delta) if delta > 0 else epsilon)
+
+
+def _check_influence(case: _Case) -> None:
+    """Guo et al. 2020, Theorem 3: |grad S(W) + b| <= sigma mu(epsilon, delta)."""
+    model, objective = case.model, case.objective
+    W, noise = np.asarray(model.model_.weights), np.asarray(model.noise_.open())
+    sigma, epsilon, delta = float(model.sigma), float(model.epsilon), float(model.delta)
+    _check_noise(noise, sigma, case.checks, ball=delta == 0)
+    left = length(objective.gradient(W) + noise) - objective.noise_floor(W)
+    _check_account(case, left, _hides(sigma, epsilon, delta))
+    case.checks.at_most("account-is-not-understated", left, model.account_.spent)
+
+
+def _check_descent(case: _Case) -> None:
+    """Neel et al. 2021: both worlds are within s of one optimum, and noise hides 2s."""
+    model, objective = case.model, case.objective
+    sigma, delta = float(model.sigma_), float(model.delta)
+    half = model.stop == "theorem" and model.state == "published"
+    hides = _hides(sigma, float(model.epsilon), delta / 2 if half else delta) / 2
+    theta = np.asarray(model.model_.weights)
+    if model.unperturbed_ is None:
+        _check_around(case, theta, sigma, hides)
+        case.checks.at_most("distance-is-hidden", float(model.distance_), hides)
+        budget = case.stated("budget")
+        case.checks.at_most("budget-is-what-noise-hides", budget, hides, slack=_TWO_DIGITS)
+        return
+    W = np.asarray(model.unperturbed_.open())
+    _check_noise(theta - W, sigma, case.checks, ball=delta == 0)
+    if model.stop == "residual":
+        left = (length(objective.gradient(W)) - objective.noise_floor(W)) / objective.ridge
+    else:
+        left = length(W - optimum(objective, W)) - 1e-9 * (1 + length(W))
+        case.checks.at_most("distance-is-hidden", float(model.plan_.distance), hides)
+    _check_account(case, left, hides)
+
+
+def _check_around(case: _Case, theta: Floats, sigma: float, distance: float) -> None:
+    """What is published lies around the optimum of the remaining rows, as noise would put it."""
+    low, high = noise_bounds(theta.size, ball=float(case.model.delta) == 0)
+    away = length(theta - optimum(case.objective, theta))
+    case.checks.at_most("published-is-near-the-optimum", away, sigma * high + distance)
+    case.checks.at_most("published-is-not-without-noise", sigma * low - distance, away)
+
+
+def _check_fisher(case: _Case) -> None:
+    """Golatkar et al. 2020, with covariances: shift and spread are hidden with (epsilon, delta)."""
+    model, checks = case.model, case.checks
+    epsilon, delta, sigma = float(model.epsilon), float(model.delta), float(model.sigma)
+    close = model.account_.closeness
+    found = mismatch_delta(epsilon, close.shift, close.spread, max(close.dimension, 1))
+    checks.at_most("closeness-is-hidden", found, delta, slack=_GRID)
+    checks.at_most("budget-is-what-noise-hides", case.stated("budget"), 1.0)
+    checks.at_most("spent-is-within-budget", case.stated("spent"), 1.0)
+    checks.at_most("spent-is-not-understated", float(model.account_.used), case.stated("spent"))
+    theta, furthest = np.asarray(model.model_.weights), hidden_shift(epsilon, delta)
+    if model.covariance == "isotropic":
+        _check_around(case, theta, sigma, sigma * furthest)
+    else:
+        _check_shaped(case, theta, furthest, close.spread)
+    if model.optimum_ is not None:
+        _check_sealed(case)
+
+
+def _check_shaped(case: _Case, theta: Floats, furthest: float, spread: float) -> None:
+    """As `_check_around`, in the metric of noise of covariance sigma^2 F^(-1/2)."""
+    objective = case.objective
+    low, high = noise_bounds(theta.size, ball=False)
+    best = optimum(objective, theta)
+    values, vectors = np.linalg.eigh(_fisher(objective, best))
+    gap = vectors.T @ (theta - best).ravel()
+    away = length(np.maximum(values, 0.0) ** 0.25 * gap) / float(case.model.sigma)
+    # Another Fisher matrix within e^(±2 spread) stretches lengths by e^(spread/2) at most.
+    stretch = float(np.exp(0.5 * max(spread, _LEAST_SPREAD)))
+    case.checks.at_most("published-is-near-the-optimum", away, high * stretch + furthest)
+    case.checks.at_most("published-is-not-without-noise", low / stretch - furthest, away)
+
+
+def _check_sealed(case: _Case) -> None:
+    """The parameters before noise are as close to the optimum as the account says."""
+    model, objective = case.model, case.objective
+    W, stop = np.asarray(model.optimum_.open())[0], float(model.tol) * objective.n_rows
+    residual = length(objective.gradient(W)) - objective.noise_floor(W)
+    if not model.account_.used:
+        case.checks.at_most("training-arrived", residual, stop)
+        return
+    scale = 1.0
+    if model.covariance != "isotropic":
+        scale = float(np.linalg.eigvalsh(_fisher(objective, W))[-1]) ** 0.25
+    true = scale * (residual + stop) / objective.ridge / float(model.sigma)
+    shift = float(model.account_.closeness.shift)
+    case.checks.at_most("shift-is-not-understated", true, shift, slack=1e-3)
+
+
+def _fisher(objective: Objective, W: Floats) -> Floats:
+    if W.size > _LARGEST_HESSIAN:
+        raise ValueError(f"{W.size} parameters are too many for a second computation")
+    return objective.hessian(W) / objective.n_rows
+
+
+_METHODS: dict[str, Callable[[_Case], None]] = {
+    "influence": _check_influence,
+    "descent-to-delete": _check_descent,
+    "fisher": _check_fisher,
+}

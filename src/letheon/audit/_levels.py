@@ -1,0 +1,101 @@
+"""The levels that look at one model of a bundle: V2 on its data, V4 on its bytes."""
+
+from collections.abc import Iterable
+from typing import Any
+
+from letheon.audit._reading import AuditedModel, Bundle
+from letheon.audit._rederive import check_rederivation
+from letheon.audit._result import LevelResult
+from letheon.audit._seeds import wrong_seed
+from letheon.exceptions import StateError, UntrustedClassError
+from letheon.ledger._commitment import tree_of
+from letheon.ledger._execution import describe
+from letheon.ledger._facts import method_parameters
+from letheon.verifier import Refused
+
+__all__ = ["Rebuilt", "check_data", "check_model", "rebuilt"]
+
+_RETRAIN = "retrain"
+# What decides whether bytes must agree here.
+_PLACE = ("lockfile", "python", "kernel")
+
+
+class Rebuilt:
+    """A model of a bundle that was built, or the verdict on why it was not."""
+
+    def __init__(self, model: Any, refusal: LevelResult | None) -> None:
+        self.model = model
+        self.refusal = refusal
+
+
+def rebuilt(audited: AuditedModel, level: str, trusted: Iterable[Any] = ()) -> Rebuilt:
+    """Build a model from its file, after its hash was compared with the newest certificate."""
+    if not audited.is_subject:
+        reason = f"the file is not the one that certificate {audited.newest.sequence} is about"
+        return Rebuilt(None, LevelResult(level, audited.name, "fail", reason))
+    try:
+        return Rebuilt(audited.build(trusted), None)
+    except UntrustedClassError as error:
+        reason = f"the model needs classes that you have not trusted: {error}"
+        return Rebuilt(None, LevelResult(level, audited.name, "skipped", reason))
+    except StateError as error:
+        reason = f"the file holds no model that can be read: {type(error).__name__}"
+        return Rebuilt(None, LevelResult(level, audited.name, "fail", reason))
+
+
+def check_data(audited: AuditedModel) -> LevelResult:
+    """V2 on the rows: rows and salts in the bundle give the root that was certified."""
+    data = audited.newest.predicate["dataset"]
+    try:
+        root = tree_of(audited.rows, audited.vault, data["slots"]).root.hex()
+    except (Refused, ValueError, TypeError, AttributeError) as error:
+        reason = f"rows and salts make no commitment: {error}"
+        return LevelResult("V2", audited.name, "fail", reason)
+    if root != data["rootAfter"]:
+        reason = "the rows in the bundle are not those that the certificate commits to"
+        return LevelResult("V2", audited.name, "fail", reason)
+    found = len(audited.rows)
+    if found != data["liveAfter"]:
+        reason = f"{found} rows, and the certificate says {data['liveAfter']}"
+        return LevelResult("V2", audited.name, "fail", reason)
+    reason = f"the {found} rows in the bundle are those that the certificate commits to"
+    return LevelResult("V2", audited.name, "pass", reason, {"rows": found})
+
+
+def check_model(bundle: Bundle, audited: AuditedModel, model: Any) -> tuple[LevelResult, Any]:
+    """V4: settings and seed as certified, and the bytes of a fresh fit on the remaining rows.
+
+    Returns the verdict and the re-derived model, None where there is none.
+    """
+    name = audited.name
+    wrong = _wrong_settings(audited, model) or wrong_seed(bundle, audited, model)
+    if wrong:
+        return LevelResult("V4", name, "fail", wrong), None
+    if model.guarantee_.kind != "exact":
+        reason = "the method draws secret noise or is approximate, so no two fits are equal"
+        return LevelResult("V4", name, "skipped", reason), None
+    here, there = describe(), audited.newest.predicate["execution"]
+    same_place = all(here[key] == there[key] for key in _PLACE)
+    return check_rederivation(
+        model, audited.rows, content=audited.content, name=name, same_place=same_place
+    )
+
+
+def _wrong_settings(audited: AuditedModel, model: Any) -> str | None:
+    """Return what is wrong with the settings: they must be those of every certificate.
+
+    They were fixed before anybody asked to leave, so nothing of an erased row can be in them.
+    """
+    for certificate in audited.certificates:
+        method = certificate.predicate["method"]
+        try:
+            expected = method_parameters(model, method["name"])
+        except Exception as error:  # noqa: BLE001 (an untrusted model may raise anything)
+            return f"the settings of the model cannot be read: {type(error).__name__}"
+        if method["parameters"] != expected:
+            return f"settings are not those of certificate {certificate.sequence}"
+    definition = audited.newest.predicate["method"]["definition"]["sha256"]
+    is_retrain = audited.newest.predicate["method"]["name"] == _RETRAIN
+    if not is_retrain and definition != model.facts.definition_digest:
+        return "the definition text of the method is not the one that the certificate names"
+    return None

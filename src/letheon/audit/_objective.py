@@ -1,0 +1,174 @@
+r"""The regularised problem of a convex method, written a second time and on its own.
+
+.. math:: S(W) = \sum_i l(x_i W, y_i) + \tfrac{ridge}{2} |W|^2
+
+with the intercept as a column of ones, and rows scaled as the settings say. Everything is taken
+from the rows in the bundle and the settings; nothing from the model's own state.
+"""
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import scipy.sparse as sp
+from numpy.typing import NDArray
+from scipy.special import expit, softmax
+
+from letheon.audit._gaussian import length
+from letheon.rows import Rows
+
+__all__ = ["Objective", "objective_of", "optimum"]
+
+Floats = NDArray[np.float64]
+_NORM_ROUNDING = 1e-6
+_MOST_STEPS = 60
+# Relative residual at which a Newton step counts as solved.
+_PRECISION = 1e-8
+
+
+@dataclass(frozen=True, eq=False)
+class Objective:
+    """Rows, targets, the loss by name, and the weight of the regulariser."""
+
+    X: Any
+    Y: Floats
+    loss: str
+    scale: float
+    ridge: float
+    classes: NDArray[Any] | None
+
+    @property
+    def n_rows(self) -> int:
+        """Number of rows."""
+        return int(self.X.shape[0])
+
+    def slopes(self, W: Floats) -> Floats:
+        """Derivative of every row's loss in its scores."""
+        Z = np.asarray(self.X @ W)
+        if self.loss == "logistic":
+            return np.asarray(expit(Z) - self.Y)
+        if self.loss == "softmax":
+            return np.asarray(softmax(Z, axis=1) - self.Y)
+        gaps = Z - self.Y
+        return gaps if self.loss == "squared" else gaps / np.sqrt(1.0 + (gaps / self.scale) ** 2)
+
+    def gradient(self, W: Floats) -> Floats:
+        """Gradient of S, without any noise."""
+        return np.asarray(self.X.T @ self.slopes(W)) + self.ridge * W
+
+    def noise_floor(self, W: Floats) -> float:
+        """What rounding may do to the length of a gradient."""
+        sizes = abs(self.X).T @ np.abs(self.slopes(W))
+        return 1e-11 * (length(np.asarray(sizes)) + self.ridge * length(W))
+
+    def product(self, W: Floats, V: Floats) -> Floats:
+        """Hessian at W times V."""
+        Z, change = np.asarray(self.X @ W), np.asarray(self.X @ V)
+        if self.loss == "softmax":
+            shares = softmax(Z, axis=1)
+            change = shares * (change - (shares * change).sum(axis=1, keepdims=True))
+        elif self.loss == "logistic":
+            change = expit(Z) * expit(-Z) * change
+        elif self.loss == "huber":
+            change = (1.0 + ((Z - self.Y) / self.scale) ** 2) ** -1.5 * change
+        return np.asarray(self.X.T @ change) + self.ridge * V
+
+    def hessian(self, W: Floats) -> Floats:
+        """Hessian at W as one matrix over all entries of W, row by row."""
+        size = W.size
+        columns = [self.product(W, unit.reshape(W.shape)).ravel() for unit in np.eye(size)]
+        matrix = np.array(columns).T
+        return (matrix + matrix.T) / 2
+
+
+def objective_of(model: Any, rows: Rows) -> Objective:
+    """Return the problem that a convex model says it solves, on rows of the auditor's."""
+    X = design(rows.X, bool(model.fit_intercept), model.rows, model.row_norm)
+    y = np.asarray(rows.y)
+    plan = vars(model).get("plan_")
+    l2 = float(model.l2) if plan is None else float(plan.geometry.strong)
+    ridge = l2 * X.shape[0] if model.reg == "per_sample" else l2
+    if not hasattr(model, "multi_class"):
+        is_huber = getattr(model, "loss", "squared") == "pseudo_huber"
+        scale = float(getattr(model, "huber_scale", 1.0))
+        target = y.astype(np.float64)[:, None]
+        return Objective(X, target, "huber" if is_huber else "squared", scale, ridge, None)
+    classes = np.unique(y)
+    if len(classes) == 2:
+        target, loss = (y == classes[1]).astype(np.float64)[:, None], "logistic"
+    else:
+        target = (y[:, None] == classes[None, :]).astype(np.float64)
+        loss = "softmax" if model.multi_class == "softmax" else "logistic"
+    return Objective(X, target, loss, 1.0, ridge, classes)
+
+
+def design(X: Any, intercept: bool, rule: str, row_norm: float | None) -> Any:
+    """Return rows with the intercept's column, scaled to the declared norm where asked."""
+    if sp.issparse(X):
+        ones = [sp.csr_array(np.ones((X.shape[0], 1)))] if intercept else []
+        rows: Any = sp.csr_array(sp.hstack([sp.csr_array(X), *ones]), dtype=np.float64)
+    else:
+        table = np.asarray(X)
+        dtype = np.float32 if table.dtype == np.float32 else np.float64
+        table = table.astype(dtype)
+        rows = np.hstack([table, np.ones((len(table), 1), dtype)]) if intercept else table
+    if rule in ("clip", "normalize") and row_norm is not None:
+        norms = norms_of(rows)
+        far = norms > row_norm if rule == "clip" else norms > 0
+        factors = np.ones(len(norms))
+        factors[far] = row_norm / norms[far]
+        if sp.issparse(rows):
+            rows = sp.csr_array(sp.diags_array(factors) @ rows)
+        else:
+            rows = rows * factors[:, None].astype(rows.dtype)
+    return rows.astype(np.float64)
+
+
+def norms_of(rows: Any) -> Floats:
+    """Norm of every row."""
+    squares = rows.power(2) if sp.issparse(rows) else np.square(rows.astype(np.float64))
+    return np.sqrt(np.asarray(squares.sum(axis=1), np.float64)).ravel()
+
+
+def is_bounded(objective: Objective, row_norm: float | None) -> bool:
+    """Whether no row is longer than declared."""
+    if row_norm is None:
+        return True
+    return bool(norms_of(objective.X).max(initial=0.0) <= row_norm * (1 + 2 * _NORM_ROUNDING))
+
+
+def optimum(objective: Objective, start: Floats) -> Floats:
+    """Return the minimum of S, by damped Newton steps with conjugate gradients."""
+    W = np.zeros_like(start)
+    wanted = 1e-10 * max(objective.n_rows, 1)
+    for _ in range(_MOST_STEPS):
+        gradient = objective.gradient(W)
+        if length(gradient) <= wanted:
+            break
+        step = _newton_step(objective, W, gradient)
+        W = W + _damping(objective, W, step, gradient) * step
+    return W
+
+
+def _newton_step(objective: Objective, W: Floats, gradient: Floats) -> Floats:
+    """Solve H step = -gradient by conjugate gradients (Hestenes and Stiefel 1952)."""
+    step, rest = np.zeros_like(W), -gradient
+    direction, size = rest.copy(), float(np.sum(rest * rest))
+    wanted = _PRECISION**2 * size
+    for _ in range(20 * W.size):
+        if size <= wanted:
+            break
+        image = objective.product(W, direction)
+        share = size / float(np.sum(direction * image))
+        step, rest = step + share * direction, rest - share * image
+        before, size = size, float(np.sum(rest * rest))
+        direction = rest + size / before * direction
+    return step
+
+
+def _damping(objective: Objective, W: Floats, step: Floats, gradient: Floats) -> float:
+    """Return the first of 1, 1/2, 1/4, ... after which the gradient is shorter."""
+    share, before = 1.0, length(gradient)
+    while share > 1e-6 and length(objective.gradient(W + share * step)) >= before:
+        share /= 2
+    return share

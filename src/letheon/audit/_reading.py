@@ -1,0 +1,211 @@
+"""Read a bundle: files of limited size, decoded without running anything in them.
+
+Nothing here opens the home of a ledger. What a file says about itself is believed only where a
+signed certificate says the same.
+"""
+
+import hashlib
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+from letheon import state
+from letheon.exceptions import StateError
+from letheon.ledger._versions import Vault
+from letheon.rows import Rows
+from letheon.verifier import (
+    SMALL,
+    Opened,
+    Refused,
+    Trust,
+    canonical,
+    check_chain,
+    parse_strict,
+    read_capped,
+    read_note,
+)
+
+__all__ = ["AuditedModel", "Bundle", "key_text"]
+
+_NONCE_BYTES = 32
+# A model or its rows may be large; a file beyond this is not read into memory.
+_LARGEST = 1 << 34
+_MOST_FILES = 1_000_000
+
+
+def key_text(key: str | bytes | Path) -> str:
+    """Return a public key as 64 hexadecimal digits, from the text itself or from a file of it."""
+    if isinstance(key, bytes):
+        return key.hex()
+    if isinstance(key, Path) or len(str(key)) != 64:
+        text = read_capped(Path(key), SMALL).decode("ascii", "replace").strip()
+    else:
+        text = str(key)
+    if len(text) != 64 or set(text) - set("0123456789abcdef"):
+        raise ValueError("the key is not 64 hexadecimal digits, and no file of them either")
+    return text
+
+
+@dataclass(frozen=True)
+class AuditedModel:
+    """One model of a bundle: its files, and its certificates, oldest first."""
+
+    name: str
+    folder: Path
+    certificates: tuple[Opened, ...]
+
+    @property
+    def newest(self) -> Opened:
+        """The certificate that the files belong to."""
+        return self.certificates[-1]
+
+    @cached_property
+    def raw(self) -> bytes:
+        """The model's file."""
+        return read_capped(self.folder / "model.blob", _LARGEST)
+
+    @property
+    def content(self) -> bytes:
+        """The model's file without the nonce that blinds its hash."""
+        return self.raw[_NONCE_BYTES:]
+
+    @property
+    def is_subject(self) -> bool:
+        """Whether the file is the one that the newest certificate is about."""
+        wanted = self.newest.statement["subject"][0]["digest"]["sha256"]
+        return bool(hashlib.sha256(self.raw).hexdigest() == wanted)
+
+    def build(self, trusted: Iterable[Any] = ()) -> Any:
+        """Build the model; classes that nobody trusts are refused before they are imported."""
+        return state.decode(self.content, trusted=tuple(trusted))
+
+    @cached_property
+    def rows(self) -> Rows:
+        """The remaining rows, in held order."""
+        rows = self._decoded("rows.blob")
+        if type(rows) is not Rows:
+            raise Refused("rows.blob: holds no rows")
+        return rows
+
+    @cached_property
+    def vault(self) -> Vault:
+        """Slot and salt of every row."""
+        found = self._decoded("vault.blob")
+        if type(found) is not dict or found.keys() != {"slots", "salts"}:
+            raise Refused("vault.blob: holds no slots and salts")
+        return Vault(**found)
+
+    @cached_property
+    def training(self) -> dict[str, Any]:
+        """How the seed was made, and the key that it was made from."""
+        found = parse_strict(read_capped(self.folder / "training.json", SMALL), SMALL)
+        if type(found) is not dict:
+            raise Refused("training.json: no object")
+        return found
+
+    def _decoded(self, name: str) -> Any:
+        data = read_capped(self.folder / name, _LARGEST)
+        try:
+            return state.decode(data[_NONCE_BYTES:])
+        except StateError as error:
+            raise Refused(f"{name}: {error}") from None
+
+
+@dataclass(frozen=True)
+class Bundle:
+    """A folder that `Ledger.export` wrote, or that somebody says it wrote."""
+
+    folder: Path
+    key: str
+
+    @cached_property
+    def trust(self) -> Trust:
+        """Keys that follow from the pinned one."""
+        return Trust.from_pinned(self.key, (self._read(path) for path in self._files("keys")))
+
+    @cached_property
+    def chain(self) -> list[Opened]:
+        """All certificates, opened and checked."""
+        return check_chain((self._read(path) for path in self._files("certificates")), self.trust)
+
+    @property
+    def ledger(self) -> str:
+        """Name of the ledger, as signed."""
+        return str(self.chain[0].predicate["ledger"]["id"]) if self.chain else ""
+
+    @cached_property
+    def models(self) -> tuple[AuditedModel, ...]:
+        """Models whose files are in the bundle and that have a certificate."""
+        certificates: dict[str, list[Opened]] = {}
+        for one in self.chain:
+            certificates.setdefault(str(one.predicate["model"]["id"]), []).append(one)
+        return tuple(
+            AuditedModel(name, place, tuple(found))
+            for name, found in certificates.items()
+            if (place := self._place_of(name)).is_dir()
+        )
+
+    @cached_property
+    def has_models(self) -> bool:
+        """Whether it is an auditor's bundle."""
+        return (self.folder / "models").is_dir()
+
+    @cached_property
+    def checkpoint_sizes(self) -> dict[str, int]:
+        """Sizes of the checkpoints by the digest of their signed text."""
+        notes = (
+            read_note(self._read(path).decode("utf-8", "replace"))
+            for path in sorted((self.folder / "checkpoints").glob("*.txt"))
+        )
+        return {hashlib.sha256(note.body).hexdigest(): note.size for note in notes}
+
+    def events(self) -> Iterator[dict[str, Any]]:
+        """Yield the events of the log, in order; V1 has checked them against its root."""
+        path = self.folder / "events.jsonl"
+        if not path.is_file():
+            return
+        with path.open("rb") as file:
+            while line := file.readline(SMALL + 1):
+                event = parse_strict(line.rstrip(b"\n"), SMALL)
+                yield event if isinstance(event, dict) else {}
+
+    def definition(self, digest: str) -> str | None:
+        """Return the definition text with this hash, if the bundle has it."""
+        path = self.folder / "definitions" / f"{digest}.md"
+        if not path.is_file():
+            return None
+        data = read_capped(path, SMALL)
+        return data.decode() if hashlib.sha256(data).hexdigest() == digest else None
+
+    def _place_of(self, name: str) -> Path:
+        tenant, _, bare = name.rpartition("/")
+        return self.folder / "models" / (tenant or "default") / bare
+
+    def _files(self, kind: str) -> list[Path]:
+        found = sorted((self.folder / kind).glob("*.json"))
+        if len(found) > _MOST_FILES:
+            raise Refused(f"{kind}/: more than {_MOST_FILES} files")
+        return found
+
+    def _read(self, path: Path) -> bytes:
+        return read_capped(path, SMALL)
+
+
+def summary_of(certificate: Opened) -> dict[str, Any]:
+    """Return what a certificate claims, for a report."""
+    claims = certificate.predicate
+    return {
+        "model": claims["model"]["id"],
+        "sequence": certificate.sequence,
+        "certificate": certificate.id,
+        "subject": certificate.statement["subject"][0]["digest"]["sha256"],
+        "method": claims["method"]["name"],
+        "guarantee": parse_strict(canonical(claims["guarantee"])),
+        "rows": claims["erasure"]["rows"],
+        "liveAfter": claims["dataset"]["liveAfter"],
+        "certifiedAt": claims["times"]["certifiedAt"],
+        "replay": claims["execution"]["replay"],
+        "notClaimed": list(claims["notClaimed"]),
+    }

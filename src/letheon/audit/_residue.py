@@ -1,0 +1,66 @@
+"""V3: places that the auditor may read, searched for what must not be there any more."""
+
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+from letheon.audit._result import LevelResult
+from letheon.ledger._scan import Markers, scan
+
+__all__ = ["Stores", "check_residue"]
+
+Stores = Mapping[str, str | Path] | Iterable[tuple[str, str | Path]]
+_SHOWN = 3
+
+
+def check_residue(stores: Stores, markers: Any) -> LevelResult:
+    """Search places for markers.
+
+    Parameters
+    ----------
+    stores : mapping or pairs of name and path
+        Where to look; folders are searched whole, archives are opened.
+    markers : Markers, or iterable of bytes or str
+        What must not be found, raw or in any of the usual encodings.
+
+    Returns
+    -------
+    LevelResult
+        "fail" where something was found, with the store, the file and the place, never with what
+        was found; "skipped" where a file could not be read.
+    """
+    pairs = stores.items() if isinstance(stores, Mapping) else stores
+    places = [(name, Path(path)) for name, path in pairs]
+    if not places or markers is None:
+        return LevelResult("V3", "", "skipped", "stores and markers are both needed to search")
+    wanted = _as_markers(markers)
+    if len(wanted) == 0:
+        reason = "no marker is long enough to mean something where it is found"
+        return LevelResult("V3", "", "skipped", reason)
+    result = scan(places, wanted)
+    details = {
+        "files": result.files,
+        "bytes": result.bytes,
+        "hits": [[hit.store, hit.file, hit.offset] for hit in result.hits],
+        "unread": [list(map(str, one)) for one in result.unread],
+    }
+    if result.hits:
+        shown = ", ".join(f"{hit.store}: {hit.file}" for hit in result.hits[:_SHOWN])
+        reason = f"{len(result.hits)} finding(s) of what should be gone: {shown}"
+        return LevelResult("V3", "", "fail", reason, details)
+    missing = [name for name, path in places if not path.exists()]
+    if result.unread or missing:
+        reason = f"{len(result.unread) + len(missing)} place(s) or file(s) could not be read"
+        return LevelResult("V3", "", "skipped", reason, details)
+    reason = f"nothing found in {result.files} files ({result.bytes} bytes) of {len(places)} places"
+    return LevelResult("V3", "", "pass", reason, details)
+
+
+def _as_markers(markers: Any) -> Markers:
+    if isinstance(markers, Markers):
+        return markers
+    given = [markers] if isinstance(markers, str | bytes) else list(markers)
+    return Markers.of(
+        ids=[one for one in given if isinstance(one, str)],
+        rows=[one for one in given if isinstance(one, bytes)],
+    )

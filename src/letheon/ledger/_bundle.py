@@ -1,0 +1,313 @@
+"""What a ledger shows to strangers: a folder that is verified with the public key alone.
+
+The public tier holds certificates, attestations, checkpoints, keys and proofs of the log. The
+auditor's tier also holds what re-derivation needs: transition proofs, all events, and of every
+model its newest certified version with its rows, salts and training key. That part is personal
+data. Handing it out is an event of the log, and the bundle says until when it may be kept.
+"""
+
+import hashlib
+import os
+import secrets
+import shutil
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from importlib import resources
+from itertools import pairwise
+from pathlib import Path
+from typing import Any, Literal
+
+from sqlalchemy import Connection, select
+
+from letheon import state
+from letheon.exceptions import LedgerError, LedgerMissingError
+from letheon.ledger._blobs import NONCE_BYTES
+from letheon.ledger._certify import Checkpoint, take_checkpoint
+from letheon.ledger._core import Core
+from letheon.ledger._events import bodies, leaves, record
+from letheon.ledger._info import all_models
+from letheon.ledger._lease import owner_name
+from letheon.ledger._log_tree import LogTree
+from letheon.ledger._pins import Pins
+from letheon.ledger._tables import certificates, checkpoints, events, purges, versions
+from letheon.ledger._versions import (
+    ModelRow,
+    VersionRow,
+    model_of,
+    proof_path,
+    read_model,
+    read_rows,
+    read_vault,
+    version_of,
+    versions_of,
+)
+from letheon.state._atomic import sync_directory
+from letheon.verifier import canonical, parse_strict
+
+__all__ = ["BUNDLE", "KEPT_DAYS", "Tier", "export"]
+
+Tier = Literal["public", "auditor"]
+
+BUNDLE = "letheon-bundle-v1"
+# An auditor promises to destroy the personal part after so many days.
+KEPT_DAYS = 30
+_DAY = 86_400
+_PIN_SECONDS = 600
+
+
+@dataclass(frozen=True)
+class _Custody:
+    """A model that goes to an auditor, in the version of its newest certificate in the bundle."""
+
+    model: ModelRow
+    version: VersionRow
+
+
+def export(
+    core: Core,
+    folder: Path,
+    *,
+    tier: Tier = "public",
+    model: str | None = None,
+    tenant: str | None = None,
+) -> Path:
+    """Write a bundle into a new folder, whole or not at all.
+
+    Parameters
+    ----------
+    core : Core
+        The ledger.
+    folder : Path
+        It must not exist, or be empty.
+    tier : {"public", "auditor"}, default="public"
+        Whether models, rows and salts go along.
+    model, tenant : str, optional
+        Of the auditor's part, models of this name or tenant only.
+
+    Returns
+    -------
+    Path
+        The folder.
+
+    Raises
+    ------
+    FileExistsError
+        Something is in the folder already.
+    LedgerError
+        No certified model has that name, or the newest version was replaced meanwhile.
+    """
+    if tier not in ("public", "auditor"):
+        raise ValueError(f"tier={tier!r}; expected 'public' or 'auditor'")
+    if folder.is_dir() and any(folder.iterdir()):
+        raise FileExistsError(f"{folder} is not empty; name a new folder for the bundle")
+    wanted = _wanted(core, model, tenant) if tier == "auditor" else []
+    if tier == "auditor":
+        _note_export(core, wanted)
+    checkpoint = take_checkpoint(core)
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    partial = folder.with_name(f".{folder.name}.{secrets.token_hex(8)}.partial")
+    try:
+        _fill(core, partial, tier, wanted, checkpoint)
+        if folder.is_dir():
+            folder.rmdir()
+        partial.rename(folder)
+    except BaseException:
+        shutil.rmtree(partial, ignore_errors=True)
+        raise
+    sync_directory(folder.parent)
+    return folder
+
+
+def _wanted(core: Core, name: str | None, tenant: str | None) -> list[ModelRow]:
+    with core.database.reading() as conn:
+        found = [row for row in all_models(conn, tenant) if name in (None, row.name)]
+    if name is not None and not found:
+        raise LedgerError(f"no model {name!r} is registered; `letheon model list` shows all")
+    return found
+
+
+def _note_export(core: Core, wanted: list[ModelRow]) -> None:
+    """Record that rows leave the house, before they do."""
+    now = core.clock()
+    body = {"tier": "auditor", "models": [row.folder for row in wanted]}
+    with core.database.transaction() as conn:
+        record(conn, "export", {**body, "until": now + KEPT_DAYS * _DAY}, at=now)
+
+
+def _fill(
+    core: Core, folder: Path, tier: Tier, wanted: list[ModelRow], checkpoint: Checkpoint
+) -> None:
+    folder.mkdir(mode=0o700)
+    for name in ("keys", "certificates", "purges", "checkpoints"):
+        (folder / name).mkdir(mode=0o700)
+    with core.database.reading() as conn:
+        entries = _certificate_events(conn, checkpoint.size)
+        _write_envelopes(conn, folder, len(entries))
+        _write_checkpoints(conn, folder, checkpoint.size)
+        _write_log(conn, folder, checkpoint, entries)
+        held = [found for row in wanted if (found := _newest(conn, row, len(entries)))]
+        if tier == "auditor":
+            _write_events(conn, folder, checkpoint.size)
+    _write(folder / "keys" / "root.pub", [f"{core.keys.root}\n".encode()])
+    for number, statement in enumerate(core.keys.statements(), 1):
+        _write(folder / "keys" / f"{number:04d}.json", [statement])
+    if tier == "auditor":
+        _write_proofs(core, folder)
+        _write_definitions(folder, [_write_model(core, folder, one) for one in held])
+    _write(folder / "bundle.json", [canonical(_description(core, tier, held, checkpoint))])
+
+
+def _description(
+    core: Core, tier: Tier, held: list[_Custody], checkpoint: Checkpoint
+) -> dict[str, Any]:
+    now = core.clock()
+    models = [
+        {"tenant": one.model.tenant, "name": one.model.name, "sequence": one.version.sequence}
+        for one in held
+    ]
+    kept = {"destroyBy": now + KEPT_DAYS * _DAY} if tier == "auditor" else {}
+    return {
+        "format": BUNDLE,
+        "tier": tier,
+        "ledger": core.settings.name,
+        "exportedAt": now,
+        "size": checkpoint.size,
+        "models": models,
+        **kept,
+    }
+
+
+def _certificate_events(conn: Connection, size: int) -> list[dict[str, Any]]:
+    """Return place and body of the events of all certificates up to the checkpoint, in order."""
+    query = select(events.c.log_index, events.c.body).where(
+        (events.c.kind == "certificate") & (events.c.log_index < size)
+    )
+    found = conn.execute(query.order_by(events.c.log_index)).all()
+    return [{"index": row.log_index, "event": parse_strict(row.body.encode())} for row in found]
+
+
+def _write_envelopes(conn: Connection, folder: Path, last: int) -> None:
+    for table, name in ((certificates, "certificates"), (purges, "purges")):
+        query = select(table.c.sequence, table.c.envelope).where(table.c.sequence <= last)
+        for sequence, envelope in conn.execute(query):
+            _write(folder / name / f"{sequence:06d}.json", [bytes(envelope)])
+
+
+def _write_checkpoints(conn: Connection, folder: Path, size: int) -> None:
+    query = select(checkpoints.c.size, checkpoints.c.note).where(checkpoints.c.size <= size)
+    for one, note in conn.execute(query):
+        _write(folder / "checkpoints" / f"{one:012d}.txt", [note.encode()])
+
+
+def _write_log(
+    conn: Connection, folder: Path, checkpoint: Checkpoint, entries: list[dict[str, Any]]
+) -> None:
+    tree = LogTree(leaves(conn)[: checkpoint.size])
+    query = select(checkpoints.c.size).where(checkpoints.c.size <= checkpoint.size)
+    sizes = list(conn.scalars(query.order_by(checkpoints.c.size)))
+    log = {
+        "size": checkpoint.size,
+        "root": checkpoint.root.hex(),
+        "certificates": [
+            {
+                "sequence": entry["event"]["sequence"],
+                "index": entry["index"],
+                "event": entry["event"],
+                "proof": _hex(tree.inclusion(entry["index"], checkpoint.size)),
+            }
+            for entry in entries
+        ],
+        "consistency": [
+            {"from": first, "to": second, "proof": _hex(tree.consistency(first, second))}
+            for first, second in pairwise(sizes)
+        ],
+    }
+    _write(folder / "log.json", [canonical(log)])
+
+
+def _hex(hashes: Iterable[bytes]) -> list[str]:
+    return [one.hex() for one in hashes]
+
+
+def _write_events(conn: Connection, folder: Path, size: int) -> None:
+    lines = (body + b"\n" for _, body in zip(range(size), bodies(conn), strict=False))
+    _write(folder / "events.jsonl", lines)
+
+
+def _write_proofs(core: Core, folder: Path) -> None:
+    (folder / "proofs").mkdir(mode=0o700)
+    for path in sorted((folder / "certificates").iterdir()):
+        sequence = int(path.stem)
+        with core.database.reading() as conn:
+            found = conn.scalar(select(versions.c.id).where(versions.c.sequence == sequence))
+            version = version_of(conn, found) if found is not None else None
+            if version is None:
+                raise LedgerMissingError(f"the database has no version of certificate {sequence}")
+            model = model_of(conn, version.model_id)
+        digest = version.run["proof"]
+        _write(folder / "proofs" / f"{digest}.json", [proof_path(core, model, digest).read_bytes()])
+
+
+def _newest(conn: Connection, model: ModelRow, last: int) -> _Custody | None:
+    """Return the newest version of a model whose certificate is in the bundle, if there is one."""
+    found = [v for v in versions_of(conn, model.id) if v.sequence is not None]
+    certified = [version for version in found if (version.sequence or 0) <= last]
+    return _Custody(model, certified[-1]) if certified else None
+
+
+def _write_model(core: Core, folder: Path, one: _Custody) -> Any:
+    """Write the files of one model; return the model, for its definition."""
+    place = folder / "models" / one.model.tenant / one.model.name
+    place.mkdir(mode=0o700, parents=True)
+    pins = Pins(core, owner_name())
+    pin = pins.pin(one.version.id, _PIN_SECONDS)
+    try:
+        blob = core.blobs(one.model.folder).raw(one.version.model_blob)
+        rows = read_rows(core, one.model, one.version)
+        vault = read_vault(core, one.model, one.version)
+        model = read_model(core, one.model, one.version)
+        key = _training_key(core, one.version)
+    finally:
+        pins.release(pin)
+    _write(place / "model.blob", [blob])
+    _write(place / "rows.blob", [secrets.token_bytes(NONCE_BYTES), state.encode(rows)])
+    _write(place / "vault.blob", [secrets.token_bytes(NONCE_BYTES), state.encode(vault._asdict())])
+    _write(place / "training.json", [canonical(key)])
+    return model
+
+
+def _training_key(core: Core, version: VersionRow) -> dict[str, str]:
+    """Return how the seed was made; with the key, where there is one, it can be made again."""
+    training = dict(version.run["training"])
+    key = training.pop("key")
+    return training | {"key": core.keys.secret(key).hex() if key else ""}
+
+
+def _write_definitions(folder: Path, models: Iterable[Any]) -> None:
+    """Write the texts whose hashes certificates quote."""
+    (folder / "definitions").mkdir(mode=0o700)
+    texts = {*_definition_texts(), *(model.facts.definition for model in models)}
+    for text in texts:
+        data = text.encode()
+        name = _sha256(data)
+        _write(folder / "definitions" / f"{name}.md", [data])
+
+
+def _definition_texts() -> Iterator[str]:
+    for file in resources.files("letheon.definitions").iterdir():
+        if file.name.endswith(".md"):
+            yield file.read_text(encoding="utf-8")
+
+
+def _sha256(data: bytes) -> str:
+    return hashlib.sha256(data).hexdigest()
+
+
+def _write(path: Path, pieces: Iterable[bytes]) -> None:
+    """Write a file that only its owner can read; the folder is renamed when all are there."""
+    with open(path, "xb", opener=_for_owner) as file:
+        file.writelines(pieces)
+
+
+def _for_owner(path: str, flags: int) -> int:
+    return os.open(path, flags, 0o600)

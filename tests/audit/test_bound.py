@@ -1,0 +1,199 @@
+"""V5: bounds are recomputed on their own, and every planted lie is found."""
+
+import copy
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from letheon import (
+    DescentToDeleteClassifier,
+    FisherClassifier,
+    ForgetPipeline,
+    InfluenceClassifier,
+    InfluenceRegressor,
+    NaiveUnlearner,
+)
+from letheon.audit import bound
+from letheon.audit._gaussian import hidden_shift, mismatch_delta, shift_delta
+from letheon.audit._objective import objective_of, optimum
+from letheon.convex import _calibrate
+from letheon.convex._noise import Sealed
+from letheon.rows import Rows
+from tests.audit.people import held, without
+
+CLIPPED = {"rows": "clip", "row_norm": 1.5}
+MODELS: dict[str, Any] = {
+    "influence": lambda: InfluenceClassifier(l2=0.01),
+    "influence-pure": lambda: InfluenceClassifier(l2=0.01, delta=0.0),
+    "influence-softmax": lambda: InfluenceClassifier(l2=0.01, multi_class="softmax", **CLIPPED),
+    "influence-huber": lambda: InfluenceRegressor(l2=0.01, loss="pseudo_huber"),
+    "fisher": lambda: FisherClassifier(l2=0.01),
+    "fisher-secret": lambda: FisherClassifier(l2=0.01, state="secret"),
+    "fisher-isotropic": lambda: FisherClassifier(l2=0.01, covariance="isotropic"),
+    "descent": lambda: DescentToDeleteClassifier(l2=0.01),
+    "descent-published": lambda: DescentToDeleteClassifier(l2=0.01, state="published"),
+    "descent-theorem": lambda: DescentToDeleteClassifier(l2=0.1, stop="theorem", **CLIPPED),
+}
+GONE = [1007, 1014, 1021]
+
+
+def target_of(kind: str, X: Any) -> Any:
+    if kind.endswith("huber"):
+        return X @ np.array([1.0, -1.0, 0.5, 0.0])
+    return np.digitize(X[:, 0], [-0.5, 0.5]) if "softmax" in kind else (X[:, 0] > 0).astype(int)
+
+
+def forgotten(kind: str) -> tuple[Any, Rows]:
+    rng = np.random.default_rng(3)
+    X = rng.normal(size=(200, 4))
+    y, ids = target_of(kind, X + 0.3 * rng.normal(size=X.shape)), np.arange(200) + 1000
+    model = MODELS[kind]().fit(X, y, ids=ids)
+    for person in GONE:
+        model.forget([person])
+    return model, without(held(X, y, ids), GONE)
+
+
+def claim_of(model: Any, **changes: Any) -> dict[str, Any]:
+    own = model.guarantee_
+    numbers = {"spent": str(own.spent), "budget": str(own.budget)}
+    numbers |= {name: changes.pop(name) for name in ("spent", "budget") if name in changes}
+    said = {"kind": "certified", "epsilon": str(own.epsilon), "delta": str(own.delta)}
+    return {**said, **changes, "accounting": numbers}
+
+
+@pytest.mark.parametrize("kind", MODELS)
+def test_honest_models_pass(kind: str) -> None:
+    model, rows = forgotten(kind)
+    assert bound(model, rows).verdict == "pass"
+
+
+@pytest.mark.parametrize("kind", MODELS)
+def test_an_understated_epsilon_fails(kind: str) -> None:
+    model, rows = forgotten(kind)
+    found = bound(model, rows, claim=claim_of(model, epsilon="0.01"))
+    assert (found.verdict, "epsilon-is-not-understated" in found.reason) == ("fail", True)
+
+
+@pytest.mark.parametrize("kind", ["influence", "influence-softmax", "descent", "fisher"])
+def test_an_understated_account_fails(kind: str) -> None:
+    model, rows = forgotten(kind)
+    found = bound(model, rows, claim=claim_of(model, spent="0"))
+    assert (found.verdict, "spent-is-not-understated" in found.reason) == ("fail", True)
+
+
+@pytest.mark.parametrize("kind", ["influence", "influence-pure", "descent", "descent-published"])
+def test_an_overstated_budget_fails(kind: str) -> None:
+    model, rows = forgotten(kind)
+    wrong = str(2 * model.guarantee_.budget)
+    found = bound(model, rows, claim=claim_of(model, budget=wrong))
+    assert (found.verdict, "budget-is-what-noise-hides" in found.reason) == ("fail", True)
+
+
+def moved(model: Any, size: float) -> Any:
+    twin = copy.deepcopy(model)
+    step = np.zeros_like(twin.model_.weights)
+    step[0, 0] = size
+    twin.model_ = replace(twin.model_, weights=twin.model_.weights + step)
+    return twin
+
+
+@pytest.mark.parametrize("kind", MODELS)
+def test_moved_parameters_fail(kind: str) -> None:
+    model, rows = forgotten(kind)
+    assert bound(moved(model, 5.0), rows).verdict == "fail"
+
+
+def test_noise_chosen_to_hide_a_move_fails() -> None:
+    model, rows = forgotten("influence")
+    twin = moved(model, 5.0)
+    gradient = objective_of(twin, rows).gradient(twin.model_.weights)
+    twin.noise_ = Sealed(-gradient)
+    found = bound(twin, rows)
+    assert (found.verdict, "noise-is-not-too-long" in found.reason) == ("fail", True)
+
+
+def test_no_noise_at_all_fails() -> None:
+    model, rows = forgotten("influence-softmax")
+    model.noise_ = Sealed(np.zeros_like(model.noise_.open()))
+    found = bound(model, rows)
+    assert (found.verdict, "noise-is-not-too-short" in found.reason) == ("fail", True)
+
+
+def test_an_account_that_was_lowered_fails() -> None:
+    model, rows = forgotten("influence")
+    model.account_ = replace(model.account_, spent=0.0)
+    found = bound(model, rows, claim=claim_of(model, spent="1"))
+    assert (found.verdict, "account-is-not-understated" in found.reason) == ("fail", True)
+
+
+@pytest.mark.parametrize("kind", ["influence", "fisher", "descent"])
+def test_a_row_that_was_kept_fails(kind: str) -> None:
+    model, rows = forgotten(kind)
+    fewer = rows.take(np.arange(len(rows) - 1))
+    found = bound(model, fewer)
+    assert (found.verdict, "people-are-those-of-the-bundle" in found.reason) == ("fail", True)
+
+
+def test_rows_longer_than_declared_fail() -> None:
+    model, rows = forgotten("influence-softmax")
+    model.rows, model.parameters_ = "refuse", ""
+    model.parameters_ = model._parameters()
+    found = bound(model, rows)
+    assert (found.verdict, "rows-are-bounded" in found.reason) == ("fail", True)
+
+
+def test_exact_models_have_no_bound_to_look_at() -> None:
+    from sklearn.linear_model import LogisticRegression
+
+    X = np.random.default_rng(0).normal(size=(40, 2))
+    model = NaiveUnlearner(LogisticRegression()).fit(X, X[:, 0] > 0)
+    assert bound(model, held(X, X[:, 0] > 0, None)).verdict == "skipped"
+
+
+def test_the_last_step_of_a_pipeline_is_looked_at() -> None:
+    X = np.random.default_rng(0).normal(size=(60, 2))
+    y = (X[:, 0] > 0).astype(int)
+    model = ForgetPipeline([("model", InfluenceClassifier(l2=0.05))]).fit(X, y)
+    model.forget([5])
+    assert bound(model, without(held(X, y, None), [5])).verdict == "pass"
+
+
+@given(st.floats(0.01, 10.0), st.floats(1e-12, 0.4))
+def test_both_ways_to_compute_a_hidden_shift_agree(epsilon: float, delta: float) -> None:
+    assert hidden_shift(epsilon, delta) == pytest.approx(
+        _calibrate.gaussian_mu(epsilon, delta), rel=1e-6
+    )
+
+
+@given(st.floats(0.05, 4.0), st.floats(0.05, 2.0))
+def test_the_curve_of_a_shift_is_an_integral(epsilon: float, mu: float) -> None:
+    """Delta is the mass that one law has beyond e^epsilon times the other."""
+    x = np.linspace(-12.0, 14.0, 200_001)
+    near, far = np.exp(-(x**2) / 2), np.exp(-((x - mu) ** 2) / 2)
+    area = np.maximum(far - np.exp(epsilon) * near, 0.0).sum() * (x[1] - x[0]) / np.sqrt(2 * np.pi)
+    assert shift_delta(epsilon, mu) == pytest.approx(area, rel=1e-3, abs=1e-9)
+
+
+@given(st.floats(0.3, 2.0), st.floats(0.0, 0.5), st.floats(0.001, 0.1), st.integers(1, 30))
+def test_unequal_covariances_are_bounded_from_above(
+    epsilon: float, shift: float, spread: float, dimension: int
+) -> None:
+    second = mismatch_delta(epsilon, shift, spread, dimension)
+    first = _calibrate.mismatch_delta(epsilon, shift, spread, dimension)
+    assert second >= 0.98 * shift_delta(epsilon, shift)
+    assert second <= 1.02 * first + 1e-12
+
+
+def test_the_optimum_is_that_of_scikit_learn() -> None:
+    from sklearn.linear_model import LogisticRegression
+
+    model, rows = forgotten("influence")
+    objective = objective_of(model, rows)
+    W = optimum(objective, model.model_.weights)
+    plain = LogisticRegression(C=1 / objective.ridge, fit_intercept=False, tol=1e-12, max_iter=1000)
+    plain.fit(objective.X, objective.Y[:, 0])
+    np.testing.assert_allclose(W[:, 0], plain.coef_[0], atol=1e-6)

@@ -1,0 +1,69 @@
+"""V6: erased canaries look like unseen ones, unless the model kept them."""
+
+from typing import Any
+
+import numpy as np
+import pytest
+from sklearn.linear_model import LogisticRegression
+from sklearn.tree import DecisionTreeClassifier, DecisionTreeRegressor
+
+from letheon import NaiveUnlearner
+from letheon.audit import Canaries, check_canaries
+from letheon.audit._canaries import rank_p_value
+from letheon.measures.attacks import KeepsEverything
+
+N_CANARIES = 20
+
+
+def planted(model: Any, seed: int, *, numbers: bool = False) -> Canaries:
+    """Fit a model with canaries of random labels, and let it forget them."""
+    rng = np.random.default_rng(seed)
+    X, pool = rng.normal(size=(100, 4)), rng.normal(size=(2 * N_CANARIES, 4))
+    y, labels = (X[:, 0] > 0).astype(int), rng.integers(0, 2, 2 * N_CANARIES)
+    if numbers:
+        y, labels = X[:, 0], rng.normal(size=2 * N_CANARIES)
+    half = N_CANARIES
+    ids = np.arange(100 + half)
+    model.fit(np.vstack([X, pool[:half]]), np.concatenate([y, labels[:half]]), ids=ids)
+    model.forget(ids[100:])
+    return Canaries(pool[:half], labels[:half], pool[half:], labels[half:])
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_a_model_that_forgot_passes(seed: int) -> None:
+    model = NaiveUnlearner(DecisionTreeClassifier(), random_state=seed)
+    assert check_canaries(model, planted(model, seed)).verdict == "pass"
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_a_model_that_kept_them_fails(seed: int) -> None:
+    model = KeepsEverything(DecisionTreeClassifier(), random_state=seed)
+    assert check_canaries(model, planted(model, seed)).verdict == "fail"
+
+
+def test_numbers_are_judged_by_their_errors() -> None:
+    model = KeepsEverything(DecisionTreeRegressor(), random_state=0)
+    assert check_canaries(model, planted(model, 0, numbers=True)).verdict == "fail"
+
+
+def test_too_few_canaries_show_nothing() -> None:
+    model = NaiveUnlearner(LogisticRegression())
+    some = planted(model, 0)
+    few = Canaries(some.X_erased[:3], some.y_erased[:3], some.X_unseen, some.y_unseen)
+    assert check_canaries(model, few).verdict == "skipped"
+
+
+def test_labels_that_left_with_their_people_count_as_forgotten() -> None:
+    model = NaiveUnlearner(DecisionTreeClassifier(), random_state=0)
+    some = planted(model, 1)
+    strange = Canaries(some.X_erased, np.full(N_CANARIES, 9), some.X_unseen, some.y_unseen)
+    assert check_canaries(model, strange).verdict == "pass"
+
+
+def test_the_level_of_the_test_is_kept() -> None:
+    """Of scores that are exchangeable, ties included, few get a small p-value."""
+    rng = np.random.default_rng(0)
+    draws = rng.integers(0, 4, size=(60, 16)).astype(float)
+    found = np.array([rank_p_value(one[:8], one[8:]) for one in draws])
+    assert (found < 0.1).mean() < 0.25
+    assert found.min() > 0.0

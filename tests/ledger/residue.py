@@ -1,0 +1,208 @@
+"""A ledger whose people are marked, and a witness who keeps everything and looks for them later.
+
+Each person has an id, a row and a salt of 32 bytes that nobody else has. Before a purge the witness
+copies all that is sealed, as an old backup would have it. Afterwards it looks for the people in
+every file, and tries every key that is left on everything that it copied.
+"""
+
+import os
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from sklearn.naive_bayes import GaussianNB
+from sqlalchemy import select
+
+from letheon import NaiveUnlearner
+from letheon.exceptions import CorruptFileError
+from letheon.ledger import Ledger, _bodies, _purge
+from letheon.ledger._core import Core
+from letheon.ledger._home import create_home
+from letheon.ledger._keys import KINDS
+from letheon.ledger._markers import Markers
+from letheon.ledger._scan import Place, scan
+from letheon.ledger._settings import Settings
+from letheon.ledger._tables import requests
+from letheon.ledger._versions import (
+    ModelRow,
+    find_model,
+    head_of,
+    read_vault,
+    sealed_context,
+    versions_of,
+)
+
+NAME = "risk"
+
+
+class Clock:
+    """A clock that goes when it is told to."""
+
+    def __init__(self) -> None:
+        self.now = 1_790_000_000
+
+    def __call__(self) -> int:
+        return self.now
+
+
+@contextmanager
+def quick_folder() -> Iterator[Path]:
+    """Give a folder in memory where there is one: these tests are not about the disk."""
+    memory = Path("/dev/shm")
+    with tempfile.TemporaryDirectory(dir=memory if os.access(memory, os.W_OK) else None) as name:
+        yield Path(name)
+
+
+@dataclass
+class Marked:
+    """A ledger with one model that keeps its rows in the clear, as the naive method does."""
+
+    ledger: Ledger
+    clock: Clock
+    X: Any
+    ids: list[str]
+    salts: dict[str, bytes]
+    home: Path
+    erased: list[str] = field(default_factory=list)
+
+    @property
+    def core(self) -> Core:
+        return self.ledger._core
+
+    @property
+    def model(self) -> ModelRow:
+        with self.core.database.reading() as conn:
+            return find_model(conn, NAME, "default")
+
+    def erase(self, *people: str) -> None:
+        """Ask for people and do what is due."""
+        self.ask(*people)
+        self.run()
+
+    def ask(self, *people: str) -> None:
+        for person in people:
+            self.ledger.request([person], model=NAME, verified=True)
+            self.erased.append(person)
+
+    def close(self) -> None:
+        self.ledger.close()
+
+    def run(self) -> None:
+        self.ledger.run_once(force=True)
+
+    def states(self) -> set[str]:
+        return {request.state for request in self.ledger.requests()}
+
+    def markers(self) -> Markers:
+        """Markers of all who were erased, made without the ledger's own code for that."""
+        rows = [self.X[self.ids.index(person)].tobytes() for person in self.erased]
+        salts = [self.salts[person] for person in self.erased]
+        return Markers.of(ids=self.erased, salts=salts, rows=rows)
+
+
+def make_marked(
+    home: Path, n_people: int = 12, *, journal: str | None = None, database: str | None = None
+) -> Marked:
+    rng = np.random.default_rng(int.from_bytes(os.urandom(8), "big"))
+    X, y = rng.normal(size=(n_people, 4)), np.arange(n_people) % 2
+    ids = [os.urandom(16).hex() for _ in range(n_people)]
+    model = NaiveUnlearner(GaussianNB(), random_state=0).fit(X, y, ids=ids)
+    clock = Clock()
+    settings = Settings(name="marked", journal=journal, database=database)
+    ledger = Ledger(create_home(home, settings, clock))
+    ledger.register(model, X, y, ids=ids, name=NAME)
+    core = ledger._core
+    with core.database.reading() as conn:
+        row = find_model(conn, NAME, "default")
+        head = head_of(conn, row.id)
+    salts = [bytes(salt) for salt in read_vault(core, row, head).salts]
+    return Marked(ledger, clock, X, ids, dict(zip(ids, salts, strict=True)), home)
+
+
+@dataclass
+class Witness:
+    """Someone who copied everything that was sealed, and never had a key."""
+
+    sealed: dict[str, tuple[bytes, bytes]] = field(default_factory=dict)
+    bodies: list[bytes] = field(default_factory=list)
+
+    def copy(self, marked: Marked) -> None:
+        """Copy what is sealed now: blobs, bodies of requests, markers of a purge."""
+        core, model = marked.core, marked.model
+        with core.database.reading() as conn:
+            head = head_of(conn, model.id)
+            rows = conn.execute(select(requests.c.id, requests.c.sealed)).all()
+        for what, address in zip(("rows", "ids", "vault"), head.blobs[1:4], strict=True):
+            content = core.blobs(model.folder).read(address)
+            self.sealed[f"{what}@{head.number}"] = (content, sealed_context(model, what))
+        for request, body in rows:
+            if body is not None:
+                self.bodies.append(bytes(body))
+                self.sealed[f"body@{request}"] = (bytes(body), _bodies._context(request))
+        for file in (marked.home / "purges").glob(".*.markers"):
+            batch = file.name[1:].removesuffix(".markers")
+            context = f"letheon/purge-markers/v1/{batch}".encode()
+            self.sealed[f"markers@{batch}"] = (file.read_bytes(), context)
+
+    def leaks(self, marked: Marked, *elsewhere: Path) -> set[str]:
+        """Return how something of the erased can still be had; nothing, if all is well."""
+        return self._in_the_clear(marked, *elsewhere) | self._by_keys(marked)
+
+    def _in_the_clear(self, marked: Marked, *elsewhere: Path) -> set[str]:
+        places = [Place(path.name, path) for path in elsewhere]
+        files = marked.core.database.files()
+        apart = [Place("database", file, archives=False, apart=True) for file in files]
+        # The folder of the home is copied file by file: closing SQLite's own would unlock them.
+        home = [Place("home", path) for path in marked.home.iterdir() if path not in files]
+        found = scan([*places, *apart, *home], marked.markers())
+        assert not found.unread
+        leaks = {f"{hit.kind} in {hit.store}" for hit in found.hits}
+        bodies = Markers.of(salts=self.bodies)
+        return leaks | {f"body in {hit.file}" for hit in scan(apart, bodies).hits}
+
+    def _by_keys(self, marked: Marked) -> set[str]:
+        core = marked.core
+        with core.database.reading() as conn:
+            history = versions_of(conn, marked.model.id)
+            head = head_of(conn, marked.model.id)
+        keys = {kind: core.keys.ids(kind) for kind in KINDS}
+        opened = {
+            f"{what.partition('@')[0]} by a key"
+            for what, (content, context) in self.sealed.items()
+            if not what.endswith(f"@{head.number}")
+            for key in (key for group in keys.values() for key in group)
+            if _opens(core, key, content, context)
+        }
+        named = {"epoch": {head.epoch_key}, "training": {head.run["training"]["key"]}}
+        too_many = {
+            f"key of kind {kind}"
+            for kind, wanted in named.items()
+            if not set(keys[kind]) <= wanted and all(v.purged_at or v == head for v in history)
+        }
+        return opened | too_many
+
+
+def _opens(core: Core, key: str, content: bytes, context: bytes) -> bool:
+    try:
+        core.keys.unseal(key, content, context)
+    except CorruptFileError:
+        return False
+    return True
+
+
+def without_step(name: str) -> tuple[tuple[str, Any], ...]:
+    """Return the steps of a purge, one of which only says that it was done."""
+
+    def pretend(purge: _purge.Purge) -> dict[str, Any]:
+        said: dict[str, dict[str, Any]] = {
+            "started": {"key": "none", "markers": 0, "salts": 0},
+            "key": {"key": purge.before.epoch_key},
+            "scan": {"files": 0, "bytes": 0},
+        }
+        return said.get(name, {})
+
+    return tuple((step, pretend if step == name else work) for step, work in _purge.STEPS)

@@ -1,0 +1,129 @@
+"""Blobs: addresses that are hashes, nonces that blind, files that are whole or absent."""
+
+import errno
+import hashlib
+import os
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from letheon.exceptions import CorruptFileError, LedgerMissingError
+from letheon.ledger._blobs import Blobs, destroy_file
+from tests.sharded.people import examples
+
+
+@pytest.fixture
+def blobs(tmp_path: Path) -> Blobs:
+    made = Blobs(tmp_path / "blobs")
+    made.create()
+    return made
+
+
+@examples(30)
+@given(content=st.binary(max_size=300))
+def test_a_blob_is_named_by_its_own_hash(
+    tmp_path_factory: pytest.TempPathFactory, content: bytes
+) -> None:
+    blobs = Blobs(tmp_path_factory.mktemp("blobs"))
+    address = blobs.put(content)
+    assert hashlib.sha256(blobs.path(address).read_bytes()).hexdigest() == address
+    assert blobs.read(address) == content
+    assert blobs.addresses() == {address}
+
+
+def test_the_same_content_never_has_the_same_address(blobs: Blobs) -> None:
+    assert len({blobs.put(b"a model") for _ in range(20)}) == 20
+    assert hashlib.sha256(b"a model").hexdigest() not in blobs.addresses()
+
+
+def test_every_altered_byte_is_noticed(blobs: Blobs) -> None:
+    address = blobs.put(b"seventeen bytes..")
+    path = blobs.path(address)
+    sound = path.read_bytes()
+    mutants = [
+        bytes([*sound[:i], sound[i] ^ 1 << bit, *sound[i + 1 :]])
+        for i in range(len(sound))
+        for bit in range(8)
+    ]
+    mutants += [sound[:i] + sound[i + 1 :] for i in range(len(sound))]
+    mutants += [sound[:i] + b"\0" + sound[i:] for i in range(len(sound) + 1)]
+    for mutant in mutants:
+        path.write_bytes(mutant)
+        with pytest.raises(CorruptFileError, match="altered"):
+            blobs.read(address)
+        assert not blobs.is_sound(address)
+    path.write_bytes(sound)
+    assert blobs.is_sound(address)
+
+
+def test_only_the_owner_can_read_a_blob(blobs: Blobs) -> None:
+    old = os.umask(0)
+    try:
+        address = blobs.put(b"content")
+    finally:
+        os.umask(old)
+    assert blobs.path(address).stat().st_mode & 0o777 == 0o600
+    assert blobs.folder.stat().st_mode & 0o777 == 0o700
+
+
+def test_a_missing_blob_and_a_bad_address_are_told_apart(blobs: Blobs) -> None:
+    with pytest.raises(LedgerMissingError, match="no blob"):
+        blobs.read("0" * 64)
+    assert not blobs.is_sound("0" * 64)
+    with pytest.raises(ValueError, match="no address"):
+        blobs.path("../secret")
+
+
+def test_sweep_keeps_what_is_wanted_only(blobs: Blobs) -> None:
+    kept, orphan = blobs.put(b"kept"), blobs.put(b"orphan")
+    (blobs.folder / ".half.partial").write_bytes(b"rows")
+    (blobs.folder / ".lock").touch()
+    assert blobs.sweep({kept}) == 2
+    assert sorted(path.name for path in blobs.folder.iterdir()) == [".lock", kept]
+    assert orphan not in blobs.addresses()
+
+
+@pytest.mark.parametrize("call", ["write", "fsync"])
+@pytest.mark.parametrize("nth", [1, 2])
+def test_an_error_of_the_disk_leaves_nothing(
+    blobs: Blobs, monkeypatch: pytest.MonkeyPatch, call: str, nth: int
+) -> None:
+    real, calls = getattr(os, call), []
+
+    def failing(*arguments: object) -> object:
+        calls.append(call)
+        if len(calls) == nth:
+            raise OSError(errno.ENOSPC, "no space left")
+        return real(*arguments)
+
+    monkeypatch.setattr(os, call, failing)
+    if (call, nth) == ("fsync", 2):
+        # The directory's: the blob is there, but its writer is told that it may not be.
+        with pytest.raises(OSError, match="no space"):
+            blobs.put(b"content")
+        return
+    with pytest.raises(OSError, match="no space"):
+        blobs.put(b"content")
+    assert list(blobs.folder.iterdir()) == []
+
+
+def test_destroy_overwrites_before_it_removes(
+    blobs: Blobs, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    address = blobs.put(b"person " * 100)
+    path = blobs.path(address)
+    os.link(path, tmp_path / "second-name")
+    blobs.destroy(address)
+    blobs.destroy(address)
+    assert not path.exists()
+    assert set((tmp_path / "second-name").read_bytes()) == {0}
+
+
+def test_destroy_follows_no_link(tmp_path: Path) -> None:
+    (tmp_path / "other").write_bytes(b"somebody else's")
+    (tmp_path / "link").symlink_to(tmp_path / "other")
+    destroy_file(tmp_path / "link")
+    assert (tmp_path / "other").read_bytes() == b"somebody else's"
+    assert not (tmp_path / "link").is_symlink()

@@ -1,0 +1,748 @@
+"""Taking in requests: nothing lost, nothing twice, nothing said, nobody locked out."""
+
+import threading
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from datetime import UTC, date, datetime, timedelta
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from sqlalchemy import event, select, update
+
+from letheon.exceptions import (
+    ClockError,
+    IdempotencyError,
+    IdsLengthError,
+    IdsTypeError,
+    KeyFileError,
+    RequestStateError,
+    UnknownIdError,
+    UnknownModelError,
+    UnknownRequestError,
+)
+from letheon.ledger import _bodies, _faults, _intake, _recording
+from letheon.ledger._group import GroupCommit
+from letheon.ledger._intake import intake_group
+from letheon.ledger._moves import move
+from letheon.ledger._tables import batches, blocked, events, intake_keys, meta, requests
+from letheon.rows import as_ids
+from tests.ledger.databases import (
+    NOON,
+    PEOPLE,
+    Desk,
+    add_model,
+    desk,
+    die,
+    in_processes,
+    kind,
+    place,
+    sqlite_desk,
+    still_desk,
+)
+
+__all__ = ["desk", "kind", "place", "sqlite_desk", "still_desk"]
+
+
+NO_BATCH = "f" * 64
+
+
+def erase(desk: Desk, *ids: str, upto: str = "purged") -> str:
+    """Do to queued requests what workers do; return the batch."""
+    batch = f"{len(desk.rows(batches)):064x}"
+    steps = ("applying", "applied", "certified", "purging", "purged")
+    with desk.database.transaction() as connection:
+        values = {"id": batch, "model_id": desk.model.id, "kind": "erase", "parent_id": 1}
+        rest = {"state": "certified", "created_at": NOON, "reason": "operator", "fence": 1}
+        connection.execute(batches.insert().values(**values, **rest))
+        for step in steps[: steps.index(upto) + 1]:
+            move(connection, ids, step, at=desk.clock(), batch_id=batch)
+    return batch
+
+
+def bodies(desk: Desk) -> dict[str, Any]:
+    with desk.database.reading() as connection:
+        rows = connection.execute(select(requests.c.id, requests.c.intake_key, requests.c.sealed))
+        return {
+            row.id: _bodies.read_body(desk.core, row.intake_key, row.id, row.sealed).to_list()
+            for row in rows
+            if row.sealed is not None
+        }
+
+
+def test_a_request_is_stored_and_says_what_it_is(desk: Desk) -> None:
+    request = desk.submit(1, 2)
+    assert request == desk.found(request)
+    assert (request.state, request.model, request.n_ids, request.n_rows) == (
+        "received",
+        "risk",
+        2,
+        2,
+    )
+    assert request.received_at == datetime.fromtimestamp(NOON, UTC)
+    assert request.due_on == date(2027, 2, 15)
+
+
+def test_a_verified_one_is_queued_with_every_event(sqlite_desk: Desk) -> None:
+    request = sqlite_desk.submit(1, verified=True)
+    kinds = [row.kind for row in sqlite_desk.rows(events)]
+    assert (request.state, kinds) == ("queued", ["received", "verified", "queued"])
+
+
+def test_verify_queues_and_blocks(desk: Desk) -> None:
+    request = desk.submit(1, 2)
+    assert desk.rows(blocked) == []
+    assert _intake.verify(desk.core, request.id).state == "queued"
+    tags = _intake.person_tags(desk.core, "default", as_ids(["person-1", "person-2"]))
+    assert sorted(row.tag for row in desk.rows(blocked)) == sorted(tags)
+
+
+def test_a_repeat_returns_the_stored_request(desk: Desk) -> None:
+    first = desk.submit(1, 2, key="k", verified=True)
+    desk.clock.now += 1000
+    before = desk.snapshot()
+    assert desk.submit(2, 1, 1, key="k", verified=True) == first
+    assert desk.snapshot() == before
+
+
+def test_a_repeat_after_the_purge_returns_the_stored_request(sqlite_desk: Desk) -> None:
+    first = sqlite_desk.submit(1, key="k", verified=True)
+    erase(sqlite_desk, first.id)
+    nobody = as_ids(["person-2"])
+    again = sqlite_desk.submit(1, key="k", verified=True, held=nobody)
+    assert (again.id, again.state) == (first.id, "purged")
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        {"people": (2,)},
+        {"people": (1, 2)},
+        {"ground": "gdpr.art17.1.c"},
+        {"regime": "ccpa", "ground": "ccpa.1798.105"},
+        {"verified": True},
+        {"other_model": True},
+    ],
+)
+def test_another_content_under_the_same_key_is_refused(
+    sqlite_desk: Desk, other: dict[str, Any]
+) -> None:
+    sqlite_desk.submit(1, key="k")
+    given = dict(other)
+    if given.pop("other_model", False):
+        given["model"] = sqlite_desk.other
+    before = sqlite_desk.snapshot()
+    with pytest.raises(IdempotencyError):
+        sqlite_desk.submit(*given.pop("people", (1,)), key="k", **given)
+    assert sqlite_desk.snapshot() == before
+
+
+def test_two_tenants_may_use_one_key(sqlite_desk: Desk) -> None:
+    with sqlite_desk.database.transaction() as connection:
+        theirs = add_model(connection, "risk", "acme")
+    mine = sqlite_desk.submit(1, key="k")
+    other = sqlite_desk.submit(1, key="k", model=theirs, tenant="acme")
+    assert mine.id != other.id
+
+
+def test_another_tenants_model_is_as_unknown_as_none(sqlite_desk: Desk) -> None:
+    with sqlite_desk.database.transaction() as connection:
+        theirs = add_model(connection, "secret", "acme")
+    before = sqlite_desk.snapshot()
+    with pytest.raises(UnknownModelError) as caught:
+        sqlite_desk.submit(1, model=theirs)
+    assert "acme" not in str(caught.value)
+    assert sqlite_desk.snapshot() == before
+
+
+@pytest.mark.parametrize("call", ["found", "verify", "cancel"])
+def test_another_tenants_request_is_as_unknown_as_none(sqlite_desk: Desk, call: str) -> None:
+    request = sqlite_desk.submit(1)
+    calls: dict[str, Callable[[str], object]] = {
+        "found": lambda one: desk_found(sqlite_desk, one),
+        "verify": lambda one: _intake.verify(sqlite_desk.core, one, tenant="acme"),
+        "cancel": lambda one: _intake.cancel(sqlite_desk.core, one, tenant="acme"),
+    }
+    texts = set()
+    for one in (request.id, "0" * 32, "x", "", "\x00", "é" * 32):
+        with pytest.raises(UnknownRequestError) as caught:
+            calls[call](one)
+        texts.add(str(caught.value))
+    assert len(texts) == 1
+    assert sqlite_desk.state(request) == "received"
+
+
+def desk_found(desk: Desk, request_id: str) -> None:
+    from letheon.ledger._requests import found
+
+    with desk.database.reading() as connection:
+        found(connection, request_id, tenant="acme")
+
+
+def test_unknown_people_are_refused_without_naming_them(still_desk: Desk) -> None:
+    before = still_desk.snapshot()
+    with pytest.raises(UnknownIdError, match="1 of 2 ids") as caught:
+        still_desk.submit(1, "somebody-else")
+    assert "somebody" not in str(caught.value)
+    assert still_desk.snapshot() == before
+
+
+def test_ids_of_the_other_kind_are_unknown(sqlite_desk: Desk) -> None:
+    with pytest.raises(UnknownIdError):
+        _intake.submit(sqlite_desk.core, sqlite_desk.model, [1], held=PEOPLE)
+    numbers = as_ids([1, 2, 3])
+    assert _intake.submit(sqlite_desk.core, sqlite_desk.model, [1], held=numbers).n_rows == 1
+
+
+@pytest.mark.parametrize(
+    "ids",
+    [
+        [],
+        "person-1",
+        7,
+        None,
+        [True],
+        [1.0],
+        [float("nan")],
+        [None],
+        [b"person-1"],
+        [1, "1"],
+        ["person-1", None],
+        [2**63],
+        [-(2**63) - 1],
+        ["\ud800"],
+        ["x" * 10_001],
+        {"person-1": 1},
+        np.array([[1]]),
+        np.array([1.5]),
+        [["person-1"]],
+    ],
+    ids=lambda value: repr(value)[:20],
+)
+def test_malformed_ids_are_refused(still_desk: Desk, ids: Any) -> None:
+    before = still_desk.snapshot()
+    with pytest.raises((IdsTypeError, IdsLengthError)):
+        _intake.submit(still_desk.core, still_desk.model, ids, held=PEOPLE)
+    assert still_desk.snapshot() == before
+
+
+def test_a_request_for_too_many_is_refused(still_desk: Desk) -> None:
+    with pytest.raises(IdsLengthError, match="split"):
+        _intake.submit(
+            still_desk.core, still_desk.model, np.arange(_intake.MOST_IDS + 1), held=PEOPLE
+        )
+
+
+@given(
+    people=st.one_of(
+        st.lists(st.text(st.characters(exclude_categories=["Cs"])), min_size=1, unique=True),
+        st.lists(st.integers(-(2**63), 2**63 - 1), min_size=1, unique=True),
+    )
+)
+def test_a_body_comes_back_as_it_was_given(people: list[Any]) -> None:
+    core = _Sealer()
+    ids = as_ids(people)
+    sealed = _bodies.seal_body(core, "key", "0" * 32, ids)  # type: ignore[arg-type]
+    back = _bodies.read_body(core, "key", "0" * 32, sealed)  # type: ignore[arg-type]
+    assert back.to_list() == people
+    assert back.kind == ids.kind
+
+
+class _Sealer:
+    """A core whose keys do not seal, so that only the form is tested."""
+
+    @property
+    def keys(self) -> Any:
+        return self
+
+    def seal(self, key: str, data: bytes, context: bytes) -> bytes:
+        return data
+
+    unseal = seal
+
+
+@pytest.mark.parametrize(
+    ("regime", "ground"),
+    [
+        ("gdpr", "alice@example.org"),
+        ("gdpr", "gdpr.art17.1.g"),
+        ("gdpr", "gdpr.art17.1.b "),
+        ("gdpr", "ccpa.1798.105"),
+        ("ccpa", "gdpr.art17.1.b"),
+        ("ccpa", ""),
+        ("gdpr", None),
+        ("alice", "gdpr.art17.1.b"),
+        ("GDPR", "gdpr.art17.1.b"),
+        (None, "internal"),
+    ],
+)
+def test_free_text_is_refused_and_not_repeated(still_desk: Desk, regime: Any, ground: Any) -> None:
+    before = still_desk.snapshot()
+    with pytest.raises(ValueError, match="registered code") as caught:
+        still_desk.submit(1, regime=regime, ground=ground)
+    assert "alice" not in str(caught.value)
+    assert still_desk.snapshot() == before
+
+
+@pytest.mark.parametrize("key", ["", "k" * 256, 7, b"k", "\ud800"])
+def test_a_bad_key_is_refused(still_desk: Desk, key: Any) -> None:
+    with pytest.raises(ValueError, match="idempotency key"):
+        still_desk.submit(1, key=key)
+
+
+@pytest.mark.parametrize("key", ["k" * 255, "é\x00☃", " "])
+def test_a_strange_key_is_a_key(desk: Desk, key: str) -> None:
+    assert desk.submit(1, key=key) == desk.submit(1, key=key)
+
+
+def test_without_a_key_every_request_is_its_own(sqlite_desk: Desk) -> None:
+    assert sqlite_desk.submit(1, key=None).id != sqlite_desk.submit(1, key=None).id
+
+
+def test_no_id_and_no_key_is_in_the_database(sqlite_desk: Desk) -> None:
+    desk = sqlite_desk
+    desk.submit(1, key="a-very-telling-key")
+    desk.submit(2, key="another-telling-key", verified=True)
+    desk.database.shrink()
+    desk.database.dispose()
+    data = b"".join(path.read_bytes() for path in desk.database.files())
+    assert b"risk" in data
+    assert b"person-" not in data
+    assert b"telling" not in data
+
+
+def test_a_clock_that_is_behind_records_nothing(desk: Desk) -> None:
+    request = desk.submit(1)
+    before = desk.snapshot()
+    desk.clock.now = NOON - 301
+    with pytest.raises(ClockError, match="301 seconds"):
+        desk.submit(2)
+    with pytest.raises(ClockError):
+        _intake.verify(desk.core, request.id)
+    assert desk.snapshot() == before
+    desk.clock.now = NOON - 300
+    assert desk.submit(2).state == "received"
+
+
+def test_people_asked_for_before_make_a_duplicate_with_its_own_clock(sqlite_desk: Desk) -> None:
+    first = sqlite_desk.submit(1, 2, verified=True)
+    sqlite_desk.clock.now += 20 * 86_400
+    second = sqlite_desk.submit(2, verified=True)
+    assert (second.state, second.duplicate_of) == ("duplicate", first.id)
+    assert second.due_on > first.due_on
+    assert second == sqlite_desk.found(second)
+
+
+def test_one_new_person_makes_it_no_duplicate(sqlite_desk: Desk) -> None:
+    sqlite_desk.submit(1, verified=True)
+    assert sqlite_desk.submit(1, 2, verified=True).state == "queued"
+
+
+def test_an_unverified_request_blocks_nobody(sqlite_desk: Desk) -> None:
+    sqlite_desk.submit(1)
+    assert sqlite_desk.submit(1, verified=True).state == "queued"
+
+
+def test_verifying_the_second_makes_it_the_duplicate(sqlite_desk: Desk) -> None:
+    first, second = sqlite_desk.submit(1), sqlite_desk.submit(1)
+    _intake.verify(sqlite_desk.core, second.id)
+    verified = _intake.verify(sqlite_desk.core, first.id)
+    assert (verified.state, verified.duplicate_of) == ("duplicate", second.id)
+
+
+def test_the_same_person_in_another_model_is_no_duplicate(sqlite_desk: Desk) -> None:
+    sqlite_desk.submit(1, verified=True)
+    assert sqlite_desk.submit(1, verified=True, model=sqlite_desk.other).state == "queued"
+
+
+def test_asking_again_after_the_erasure_is_a_duplicate_without_a_body(desk: Desk) -> None:
+    first = desk.submit(1, verified=True)
+    erase(desk, first.id)
+    again = desk.submit(1, verified=True, held=as_ids(["person-2"]))
+    assert (again.state, again.duplicate_of) == ("duplicate", first.id)
+    assert again.id not in bodies(desk)
+    assert _intake.close(desk.core, again.id, recipients=2).state == "closed"
+
+
+def test_a_duplicate_cannot_be_closed_before_its_people_are_erased(sqlite_desk: Desk) -> None:
+    first, second = sqlite_desk.submit(1, verified=True), sqlite_desk.submit(1, verified=True)
+    with pytest.raises(RequestStateError, match="not purged yet"):
+        _intake.close(sqlite_desk.core, second.id)
+    erase(sqlite_desk, first.id)
+    assert _intake.close(sqlite_desk.core, second.id).state == "closed"
+
+
+@pytest.mark.parametrize("how", ["cancel", "reject"])
+def test_who_waited_behind_a_withdrawn_request_comes_first(desk: Desk, how: str) -> None:
+    first = desk.submit(1, 2, verified=True)
+    desk.clock.now += 1
+    second = desk.submit(1, verified=True)
+    desk.clock.now += 1
+    third = desk.submit(1, 2, verified=True)
+    if how == "cancel":
+        _intake.cancel(desk.core, first.id)
+    else:
+        _intake.reject(desk.core, first.id, "gdpr.art17.3.e")
+    assert [desk.state(one) for one in (second, third)] == ["queued", "queued"]
+    owners = {row.request_id for row in desk.rows(blocked) if row.owner}
+    assert owners == {second.id, third.id}
+
+
+def test_a_withdrawn_request_has_no_body_and_blocks_nobody(sqlite_desk: Desk) -> None:
+    request = sqlite_desk.submit(1, verified=True)
+    _intake.cancel(sqlite_desk.core, request.id)
+    assert bodies(sqlite_desk) == {}
+    assert sqlite_desk.rows(blocked) == []
+
+
+def test_a_cancel_waits_for_a_submission_that_counts_on_it(desk: Desk) -> None:
+    """A duplicate whose owner goes in the same moment must not be left behind."""
+    first = desk.submit(1, verified=True)
+    other = desk.reopened()
+    cancelled = threading.Thread(target=lambda: _intake.cancel(other, first.id))
+
+    def hook(name: str) -> None:
+        if name == "submit.before-commit":
+            cancelled.start()
+            cancelled.join(0.3)
+
+    _faults.hook = hook
+    try:
+        second = desk.submit(1, verified=True)
+    finally:
+        _faults.hook = None
+    cancelled.join()
+    other.database.dispose()
+    assert second.state == "duplicate"
+    assert desk.state(second) == "queued"
+
+
+def test_threads_that_repeat_each_other_have_one_effect(desk: Desk) -> None:
+    group = intake_group()
+
+    def send(number: int) -> str:
+        return desk.submit(number % 10, key=f"k{number % 10}", verified=True, group=group).id
+
+    with ThreadPoolExecutor(8) as pool:
+        ids = list(pool.map(send, range(60)))
+    assert len(set(ids)) == 10
+    assert len(desk.rows(requests)) == 10
+    assert len(desk.rows(events)) == 30
+    assert {row.state for row in desk.rows(requests)} == {"queued"}
+
+
+def test_processes_that_race_for_people_have_one_effect(desk: Desk) -> None:
+    """Equal keys, and other keys for the same people, from several processes."""
+    desk.submit(999)
+
+    def work(process: int) -> None:
+        core = desk.reopened()
+        for number in range(12):
+            desk.submit(number, key=f"same-{number}", verified=True, core=core)
+            desk.submit(number, key=f"{process}-{number}", verified=True, core=core)
+
+    codes = in_processes([lambda process=process: work(process) for process in range(3)])  # type: ignore[misc]
+    assert codes == [0, 0, 0]
+    states = [row.state for row in desk.rows(requests)]
+    assert len(states) == 1 + 12 + 36
+    assert (states.count("queued"), states.count("duplicate")) == (12, 36)
+    assert sum(row.owner for row in desk.rows(blocked)) == 12
+
+
+def test_concurrent_submissions_share_a_transaction(sqlite_desk: Desk) -> None:
+    group, barrier = intake_group(), threading.Barrier(8)
+    commits: list[Any] = []
+    event.listen(sqlite_desk.database.engine, "commit", commits.append)
+    sqlite_desk.submit(999)
+    before = len(commits)
+
+    def send(number: int) -> str:
+        barrier.wait()
+        return sqlite_desk.submit(number, group=group).id
+
+    with ThreadPoolExecutor(8) as pool:
+        ids = list(pool.map(send, range(64)))
+    assert len(set(ids)) == 64
+    assert len(commits) - before < 40
+
+
+def test_one_bad_submission_of_a_group_does_not_touch_the_others(desk: Desk) -> None:
+    prepared = [
+        _intake.prepare(
+            desk.core,
+            desk.model,
+            [name],
+            key=key,
+            tenant="default",
+            regime="gdpr",
+            ground="internal",
+            verified=True,
+            held=PEOPLE,
+        )
+        for name, key in [
+            ("person-1", "a"),
+            ("nobody", "b"),
+            ("person-2", "a"),
+            ("person-1", "a"),
+            ("person-1", "c"),
+            ("person-3", "b"),
+        ]
+    ]
+    results = _recording.record_all(prepared)
+    kinds = [getattr(one, "state", type(one).__name__) for one in results]
+    assert kinds == [
+        "queued",
+        "UnknownIdError",
+        "IdempotencyError",
+        "queued",
+        "duplicate",
+        "queued",
+    ]
+    assert len(desk.rows(requests)) == 3
+
+
+def test_an_error_of_the_whole_group_is_found_out_one_by_one() -> None:
+    def write(items: Any) -> list[int]:
+        if 3 in items:
+            raise OSError("disk")
+        return [item * 2 for item in items]
+
+    group = GroupCommit[int, int](write)
+    barrier = threading.Barrier(5)
+
+    def send(item: int) -> int | str:
+        barrier.wait()
+        try:
+            return group.submit(item)
+        except OSError as error:
+            return str(error)
+
+    with ThreadPoolExecutor(5) as pool:
+        assert list(pool.map(send, range(5))) == [0, 2, 4, "disk", 8]
+
+
+@settings(max_examples=20)
+@given(largest=st.integers(1, 5), threads=st.integers(1, 6))
+def test_a_group_answers_everybody_once(largest: int, threads: int) -> None:
+    written: list[int] = []
+    running = []
+
+    def write(items: Any) -> list[int]:
+        running.append(1)
+        assert len(running) == 1
+        assert len(items) <= largest
+        written.extend(items)
+        running.pop()
+        return list(items)
+
+    group = GroupCommit[int, int](write, largest=largest)
+    with ThreadPoolExecutor(threads) as pool:
+        assert list(pool.map(group.submit, range(40))) == list(range(40))
+    assert sorted(written) == list(range(40))
+
+
+@pytest.mark.parametrize("point", ["submit.before-commit", "submit.after-commit"])
+def test_a_kill_leaves_all_or_nothing(desk: Desk, point: str) -> None:
+    desk.submit(999)
+
+    def work() -> None:
+        core = desk.reopened()
+        _faults.hook = lambda name: die() if name == point else None
+        desk.submit(1, key="k", verified=True, core=core)
+
+    assert in_processes([work]) == [-9]
+    expected = 1 if point == "submit.after-commit" else 0
+    assert len(desk.rows(blocked)) == expected
+    assert len(desk.rows(requests)) == 1 + expected
+    assert desk.submit(1, key="k", verified=True).state == "queued"
+    assert len(desk.rows(requests)) == 2
+
+
+def test_resealing_removes_the_batch_and_keeps_the_rest(desk: Desk) -> None:
+    first, second = desk.submit(1, verified=True), desk.submit(2, 3)
+    waiting = desk.submit(1, verified=True)
+    old = desk.rows(intake_keys)[0].id
+    batch = erase(desk, first.id, upto="purging")
+    assert set(bodies(desk)) == {first.id, second.id, waiting.id}
+    _intake.reseal(desk.core, batch)
+    assert bodies(desk) == {second.id: ["person-2", "person-3"]}
+    assert not desk.core.keys.has(old)
+    assert sorted(row.destroyed_at is None for row in desk.rows(intake_keys)) == [False, True]
+    assert _intake.verify(desk.core, second.id).state == "queued"
+
+
+def test_a_duplicate_keeps_its_body_while_somebody_is_still_waited_for(desk: Desk) -> None:
+    first, second = desk.submit(1, verified=True), desk.submit(2, verified=True)
+    both = desk.submit(1, 2, verified=True)
+    _intake.reseal(desk.core, erase(desk, first.id))
+    assert bodies(desk) == {second.id: ["person-2"], both.id: ["person-1", "person-2"]}
+    _intake.reseal(desk.core, erase(desk, second.id))
+    assert bodies(desk) == {}
+
+
+def test_resealing_may_be_repeated(sqlite_desk: Desk) -> None:
+    request = sqlite_desk.submit(1)
+    for _ in range(3):
+        _intake.reseal(sqlite_desk.core, NO_BATCH)
+    assert bodies(sqlite_desk) == {request.id: ["person-1"]}
+    assert len(sqlite_desk.core.keys.ids("intake")) == 1
+
+
+def test_keys_of_processes_that_died_are_destroyed(sqlite_desk: Desk) -> None:
+    sqlite_desk.submit(1)
+    orphan = sqlite_desk.core.keys.new_key("intake")
+    _intake.reseal(sqlite_desk.core, NO_BATCH)
+    assert not sqlite_desk.core.keys.has(orphan)
+
+
+def test_submissions_during_resealing_are_never_under_a_destroyed_key(desk: Desk) -> None:
+    desk.submit(999)
+    other = desk.reopened()
+    stop = threading.Event()
+
+    def rotate() -> None:
+        while not stop.is_set():
+            _intake.reseal(other, NO_BATCH)
+
+    thread = threading.Thread(target=rotate)
+    thread.start()
+    try:
+        sent = {desk.submit(number).id: [f"person-{number}"] for number in range(30)}
+    finally:
+        stop.set()
+        thread.join()
+    rotated = len(desk.rows(intake_keys))
+    other.database.dispose()
+    assert rotated >= 2
+    assert {one: people for one, people in bodies(desk).items() if one in sent} == sent
+
+
+def test_the_net_above_catches_a_submitter_that_trusts_its_memory(
+    sqlite_desk: Desk, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sqlite_desk.submit(999)
+    remembered = _bodies.remembered_key(sqlite_desk.core)
+    monkeypatch.setattr(_recording, "hold_current_key", lambda *_: remembered)
+    other = sqlite_desk.reopened()
+    _intake.reseal(other, NO_BATCH)
+    other.database.dispose()
+    with pytest.raises(KeyFileError):
+        sqlite_desk.submit(1)
+
+
+def test_reading_a_batch_goes_on_when_the_key_is_exchanged(desk: Desk) -> None:
+    one, two = desk.submit(1, 2, verified=True), desk.submit(2, 3, verified=True)
+    batch = erase(desk, one.id, two.id, upto="applying")
+    with desk.database.reading() as connection:
+        connection.execute(select(meta)).all()  # a snapshot from before
+        other = desk.reopened()
+        if desk.kind == "sqlite-delete":
+            ids = _intake.unsealed_ids(desk.core, connection, batch)
+        else:
+            _intake.reseal(other, NO_BATCH)
+            ids = _intake.unsealed_ids(desk.core, connection, batch)
+    other.database.dispose()
+    assert ids is not None
+    assert sorted(ids.to_list()) == ["person-1", "person-2", "person-3"]
+
+
+def test_an_empty_batch_has_no_ids(still_desk: Desk) -> None:
+    with still_desk.database.reading() as connection:
+        assert _intake.unsealed_ids(still_desk.core, connection, NO_BATCH) is None
+
+
+def test_a_request_during_a_retrain_is_taken_in(sqlite_desk: Desk) -> None:
+    first = sqlite_desk.submit(1, verified=True)
+    erase(sqlite_desk, first.id, upto="applying")
+    with sqlite_desk.database.transaction() as connection:
+        connection.execute(update(batches).values(kind="retrain", state="open"))
+    assert sqlite_desk.submit(2, verified=True).state == "queued"
+
+
+def test_a_pause_puts_the_day_off_and_ends_with_verification(sqlite_desk: Desk) -> None:
+    request = sqlite_desk.submit(1)
+    _intake.await_identity(sqlite_desk.core, request.id)
+    sqlite_desk.clock.now += 5 * 86_400
+    _intake.await_identity(sqlite_desk.core, request.id)
+    sqlite_desk.clock.now += 5 * 86_400
+    verified = _intake.verify(sqlite_desk.core, request.id)
+    assert verified.due_on - request.due_on >= timedelta(days=9)
+    row = sqlite_desk.rows(requests)[0]
+    assert (row.paused_at, row.paused_seconds) == (None, 10 * 86_400)
+
+
+def test_nothing_stops_the_clock_of_ccpa(sqlite_desk: Desk) -> None:
+    request = sqlite_desk.submit(1, regime="ccpa", ground="ccpa.1798.105")
+    with pytest.raises(RequestStateError, match="ccpa"):
+        _intake.await_identity(sqlite_desk.core, request.id)
+
+
+def test_an_extension_is_given_once_and_in_time(sqlite_desk: Desk) -> None:
+    request = sqlite_desk.submit(1, verified=True)
+    extended = _intake.extend(sqlite_desk.core, request.id)
+    assert extended.due_on == date(2027, 4, 15)
+    with pytest.raises(RequestStateError, match="once"):
+        _intake.extend(sqlite_desk.core, request.id)
+    late = sqlite_desk.submit(2)
+    sqlite_desk.clock.now += 60 * 86_400
+    with pytest.raises(RequestStateError):
+        _intake.extend(sqlite_desk.core, late.id)
+
+
+def test_a_hold_has_a_ground_and_an_end(sqlite_desk: Desk) -> None:
+    request = sqlite_desk.submit(1, verified=True)
+    day = date(2027, 3, 1)
+    with pytest.raises(ValueError, match="registered code"):
+        _intake.hold(sqlite_desk.core, request.id, "because", day)
+    with pytest.raises(ValueError, match="passed"):
+        _intake.hold(sqlite_desk.core, request.id, "litigation-hold", date(2020, 1, 1))
+    with pytest.raises(ValueError, match="time zone"):
+        _intake.hold(sqlite_desk.core, request.id, "litigation-hold", datetime(2027, 3, 1))
+    held = _intake.hold(sqlite_desk.core, request.id, "litigation-hold", day)
+    assert (held.state, held.reason) == ("on_hold", "litigation-hold")
+    assert _intake.release(sqlite_desk.core, request.id).state == "queued"
+
+
+def test_a_stuck_purge_is_retried_as_a_purge(sqlite_desk: Desk) -> None:
+    request = sqlite_desk.submit(1, verified=True)
+    erase(sqlite_desk, request.id, upto="purging")
+    with sqlite_desk.database.transaction() as connection:
+        move(connection, request.id, "stuck", at=NOON, reason="residue-found", tries=8)
+    with pytest.raises(RequestStateError, match="was applied"):
+        _intake.reject(sqlite_desk.core, request.id, "internal")
+    retried = _intake.retry(sqlite_desk.core, request.id)
+    assert (retried.state, retried.tries, retried.reason) == ("purging", 0, None)
+
+
+def test_a_stuck_request_that_was_not_applied_is_queued_again(sqlite_desk: Desk) -> None:
+    request = sqlite_desk.submit(1, verified=True)
+    erase(sqlite_desk, request.id, upto="applying")
+    with sqlite_desk.database.transaction() as connection:
+        connection.execute(update(batches).values(state="abandoned"))
+        move(connection, request.id, "stuck", at=NOON)
+    assert _intake.retry(sqlite_desk.core, request.id).state == "queued"
+
+
+@pytest.mark.parametrize("recipients", [-1, True, 1.5, "2"])
+def test_recipients_are_a_number(still_desk: Desk, recipients: Any) -> None:
+    with pytest.raises(ValueError, match="whole number"):
+        _intake.close(still_desk.core, "0" * 32, recipients=recipients)
+
+
+def test_a_full_disk_is_no_acknowledgement(
+    sqlite_desk: Desk, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sqlite_desk.submit(999)
+    before = sqlite_desk.snapshot()
+
+    def fail(*_: Any) -> None:
+        raise OSError("no space left on device")
+
+    monkeypatch.setattr(_recording, "_claim", fail)
+    with pytest.raises(OSError, match="no space"):
+        sqlite_desk.submit(1, key="k", verified=True)
+    assert sqlite_desk.snapshot() == before
+    monkeypatch.undo()
+    assert sqlite_desk.submit(1, key="k", verified=True).state == "queued"

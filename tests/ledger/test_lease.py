@@ -1,0 +1,123 @@
+"""Leases end by themselves; the fence decides."""
+
+import multiprocessing
+from pathlib import Path
+
+import pytest
+
+from letheon.exceptions import StaleWorkerError
+from letheon.ledger import Ledger, _lease
+from letheon.ledger._apply import apply, open_batch, seal
+from letheon.ledger._compute import Job, Product, compute
+from letheon.ledger._lease import release, renew, take
+from letheon.ledger._recover import sweep_model
+from letheon.ledger._versions import find_model, head_of
+from tests.ledger.databases import NOON, Clock
+from tests.ledger.homes import make, person
+
+
+@pytest.fixture
+def clock() -> Clock:
+    return Clock(NOON)
+
+
+@pytest.fixture
+def ledger(tmp_path: Path, clock: Clock) -> Ledger:
+    return make(tmp_path, clock=clock)
+
+
+def _alive(number: int) -> str:
+    """Name of another worker of this very process, which is alive."""
+    return _lease.owner_name().rpartition("/")[0] + f"/{number}"
+
+
+def test_one_holder_at_a_time(ledger: Ledger, clock: Clock) -> None:
+    core = ledger._core
+    first = take(core, 1, _alive(1))
+    assert first is not None
+    assert take(core, 1, _alive(2)) is None
+    again = take(core, 1, _alive(1))
+    assert again is not None
+    assert again.fence == first.fence + 1
+    release(core, again)
+    assert take(core, 1, _alive(2)) is not None
+
+
+def test_a_lease_runs_out(ledger: Ledger, clock: Clock) -> None:
+    core = ledger._core
+    first = take(core, 1, _alive(1))
+    assert first is not None
+    clock.now += core.settings.policy.lease_seconds
+    second = take(core, 1, _alive(2))
+    assert second is not None
+    assert second.fence == first.fence + 1
+    with pytest.raises(StaleWorkerError):
+        renew(core, first)
+    release(core, first)
+    assert take(core, 1, _alive(3)) is None, "an old holder cannot release a newer lease"
+
+
+def test_renewing_puts_the_end_off(ledger: Ledger, clock: Clock) -> None:
+    core, seconds = ledger._core, ledger.settings.policy.lease_seconds
+    first = take(core, 1, _alive(1))
+    assert first is not None
+    clock.now += seconds - 1
+    renew(core, first)
+    clock.now += seconds - 1
+    assert take(core, 1, _alive(2)) is None
+
+
+def _name_of_process(answer: "multiprocessing.Queue[str]") -> None:
+    answer.put(_lease.owner_name())
+
+
+def test_a_dead_process_holds_nothing(ledger: Ledger) -> None:
+    context = multiprocessing.get_context("fork")
+    answer: multiprocessing.Queue[str] = context.Queue()
+    child = context.Process(target=_name_of_process, args=(answer,))
+    child.start()
+    owner = answer.get(timeout=30)
+    child.join()
+    assert take(ledger._core, 1, owner) is not None
+    assert take(ledger._core, 1, _alive(1)) is not None
+    elsewhere = f"another-machine/{owner.partition('/')[2]}"
+    assert take(ledger._core, 1, elsewhere) is None
+    release_all = take(ledger._core, 1, _alive(1))
+    assert release_all is not None
+    release(ledger._core, release_all)
+    assert take(ledger._core, 1, elsewhere) is not None
+    assert take(ledger._core, 1, _alive(1)) is None, "whether others live cannot be told from here"
+
+
+def test_a_worker_that_was_overtaken_publishes_nothing(ledger: Ledger, clock: Clock) -> None:
+    core = ledger._core
+    request = ledger.request([person(3)], model="risk", verified=True)
+    first = take(core, 1, _alive(1))
+    assert first is not None
+    with core.database.reading() as conn:
+        model = find_model(conn, "risk", "default")
+        before = head_of(conn, model.id)
+    batch = seal(core, first, model, "erase", [request.id], "operator")
+
+    def overtaken(job: Job) -> Product:
+        clock.now += core.settings.policy.lease_seconds
+        second = take(core, 1, _alive(2))
+        assert second is not None
+        with core.database.reading() as conn:
+            found = open_batch(conn, model.id)
+        assert found == batch
+        apply(core, second, model, batch, compute)
+        return compute(job)
+
+    with pytest.raises(StaleWorkerError):
+        apply(core, first, model, batch, overtaken)
+    versions = ledger.versions("risk")
+    assert [version.number for version in versions] == [0, 1]
+    assert ledger.request_of(request.id).state == "applied"
+    with pytest.raises(StaleWorkerError):
+        sweep_model(core, first, model)
+    with core.database.reading() as conn:
+        head = head_of(conn, model.id)
+    assert head.parent_id == before.id
+    assert core.blobs(model.folder).is_sound(head.model_blob)
+    assert ledger.load("risk").n_rows_ == 58

@@ -1,0 +1,151 @@
+"""Migrations: they make what the code expects, in one transaction, and never go back."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from alembic.autogenerate import compare_metadata
+from alembic.migration import MigrationContext
+from alembic.script import ScriptDirectory
+from sqlalchemy import event, inspect, text
+
+from letheon.exceptions import LedgerError, LedgerMissingError, NewerLedgerError
+from letheon.ledger import _database
+from letheon.ledger._database import Database
+from letheon.ledger._moves import ALLOWED
+from letheon.ledger._tables import KNOWN_REVISIONS, REVISION, allowed_moves, metadata
+from letheon.ledger.migrations import config_for
+from tests.ledger.databases import database, die, in_processes, kind, open_kind, place
+from tests.postgres import Server
+
+__all__ = ["database", "kind", "place"]
+
+
+def test_the_migrations_make_the_tables_that_the_code_uses(database: Database) -> None:
+    with database.reading() as connection:
+        context = MigrationContext.configure(connection, opts={"compare_type": True})
+        differences = compare_metadata(context, metadata)
+        names = set(inspect(connection).get_table_names())
+    assert differences == []
+    assert names == {*metadata.tables, "alembic_version"}
+
+
+def test_checks_and_partial_indices_are_there(database: Database) -> None:
+    with database.reading() as connection:
+        found = inspect(connection)
+        checks = {
+            one["name"] for table in metadata.tables for one in found.get_check_constraints(table)
+        }
+        indices = {
+            one["name"]
+            for table in ("batches", "blocked", "events")
+            for one in found.get_indexes(table)
+        }
+    assert checks == {"ck_batches_kind", "ck_batches_state", "ck_log_one"}
+    assert indices >= {"one_open_batch_per_model", "one_owner_per_person", "events_to_integrate"}
+
+
+def test_the_moves_in_the_database_are_those_of_the_code(database: Database) -> None:
+    with database.reading() as connection:
+        pairs = {(row.before, row.after) for row in connection.execute(allowed_moves.select())}
+    assert pairs == ALLOWED
+
+
+def test_the_newest_migration_is_the_one_that_the_code_names() -> None:
+    scripts = ScriptDirectory.from_config(config_for())
+    assert scripts.get_current_head() == REVISION
+    assert {one.revision for one in scripts.walk_revisions()} == set(KNOWN_REVISIONS)
+
+
+def test_creating_twice_changes_nothing(database: Database, kind: str, place: Any) -> None:
+    again = Database.open(place if kind == "postgresql" else Path(place) / "ledger.db", create=True)
+    assert again.revision == REVISION
+    again.dispose()
+
+
+def revise(database: Database, revision: str) -> None:
+    with database.transaction() as connection:
+        connection.execute(text("UPDATE alembic_version SET version_num = :it"), {"it": revision})
+
+
+@pytest.mark.parametrize("how", ["open", "create", "upgrade"])
+def test_a_newer_ledger_is_refused_and_left_alone(
+    database: Database, kind: str, place: Any, how: str
+) -> None:
+    revise(database, "9999")
+    database.dispose()
+    where = place if kind == "postgresql" else Path(place) / "ledger.db"
+    before = None if kind == "postgresql" else where.read_bytes()
+    journal = "delete" if kind == "sqlite-delete" else None
+    calls = {
+        "open": lambda: Database.open(where, journal=journal),
+        "create": lambda: Database.open(where, create=True, journal=journal),
+        "upgrade": lambda: Database.open_to_upgrade(where, journal=journal),
+    }
+    with pytest.raises(NewerLedgerError, match="9999"):
+        calls[how]()
+    assert before is None or where.read_bytes() == before
+
+
+def test_an_older_ledger_names_the_upgrade(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    open_kind("sqlite", tmp_path, create=True).dispose()
+    monkeypatch.setattr(_database, "REVISION", "0002")
+    monkeypatch.setattr(_database, "KNOWN_REVISIONS", ("0001", "0002"))
+    with pytest.raises(LedgerError, match="letheon ledger upgrade"):
+        Database.open(tmp_path / "ledger.db")
+    older = Database.open_to_upgrade(tmp_path / "ledger.db")
+    older.upgrade()
+    older.dispose()
+    assert older.revision == "0001"
+    older.dispose()
+
+
+def test_a_database_of_somebody_else_is_no_ledger(tmp_path: Path) -> None:
+    (tmp_path / "ledger.db").touch()
+    for call in (Database.open, Database.open_to_upgrade):
+        with pytest.raises(LedgerMissingError):
+            call(tmp_path / "ledger.db")
+
+
+def test_downgrade_is_refused() -> None:
+    script = ScriptDirectory.from_config(config_for()).get_revision(REVISION)
+    with pytest.raises(NotImplementedError):
+        script.module.downgrade()
+
+
+STATEMENTS = (1, 10, 25, 40)
+
+
+@pytest.mark.parametrize("server", [False, True], ids=["sqlite", "postgresql"])
+def test_a_kill_at_any_statement_leaves_all_or_nothing(
+    server: bool, tmp_path: Path, request: pytest.FixtureRequest
+) -> None:
+    for stop in STATEMENTS:
+        where: Any = tmp_path / f"{stop}.db"
+        if server:
+            postgres: Server = request.getfixturevalue("postgres_server")
+            where = postgres.create()
+
+        def work(where: Any = where, stop: int = stop) -> None:
+            made = Database._connect(where, create=True, journal=None)
+            count = []
+
+            def tick(*_: Any) -> None:
+                count.append(1)
+                if len(count) == stop:
+                    die()
+
+            event.listen(made.engine, "after_cursor_execute", tick)
+            made.upgrade()
+
+        assert in_processes([work]) == [-9]
+        with pytest.raises(LedgerMissingError):
+            Database.open(where)
+        finished = Database.open(where, create=True)
+        assert finished.revision == REVISION
+        finished.dispose()
+
+
+def test_the_migrations_are_shipped_beside_the_package() -> None:
+    folder = Path(_database.__file__).parent / "migrations"
+    assert (folder / "versions" / "0001_ledger.py").is_file()

@@ -1,0 +1,90 @@
+"""A pinned version is not purged, a pin runs out, and nobody pins what is being destroyed."""
+
+from collections.abc import Iterator
+from contextlib import closing
+
+import pytest
+
+from letheon.exceptions import LedgerMissingError
+from letheon.ledger import _faults
+from letheon.ledger._pins import Pins, count_pins
+from letheon.ledger._versions import head_of
+from tests.ledger.residue import Marked, make_marked, quick_folder
+
+
+@pytest.fixture
+def marked() -> Iterator[Marked]:
+    with quick_folder() as folder, closing(make_marked(folder / "home", 6)) as found:
+        yield found
+
+
+def head_id(marked: Marked) -> int:
+    with marked.core.database.reading() as conn:
+        return head_of(conn, marked.model.id).id
+
+
+def n_pins(marked: Marked, version_id: int) -> int:
+    with marked.core.database.transaction() as conn:
+        return count_pins(conn, version_id, marked.clock())
+
+
+def test_pin_counts_until_it_is_released(marked: Marked) -> None:
+    pins, version = Pins(marked.core, "reader"), head_id(marked)
+    first, second = pins.pin(version, 30), pins.pin(version, 30)
+    assert first != second
+    assert n_pins(marked, version) == 2
+    pins.release(first)
+    pins.release(first)
+    assert n_pins(marked, version) == 1
+
+
+def test_pin_runs_out_unless_it_is_renewed(marked: Marked) -> None:
+    pins, version = Pins(marked.core, "reader"), head_id(marked)
+    pin = pins.pin(version, 30)
+    marked.clock.now += 20
+    pins.renew(pin, 30)
+    marked.clock.now += 20
+    assert n_pins(marked, version) == 1
+    marked.clock.now += 10
+    assert n_pins(marked, version) == 0
+    with pytest.raises(LedgerMissingError, match="load the head"):
+        pins.renew(pin, 30)
+
+
+def test_purge_waits_for_a_pin_and_goes_on_when_it_ran_out(marked: Marked) -> None:
+    old = head_id(marked)
+    Pins(marked.core, "reader").pin(old, 30)
+    marked.erase(marked.ids[0])
+    assert marked.states() == {"purging"}
+    marked.clock.now += 31
+    marked.run()
+    assert marked.states() == {"purged"}
+
+
+@pytest.mark.parametrize("at", ["purge.pins-drained", "purge.blobs-half", "purge.after-commit"])
+def test_version_that_is_being_purged_cannot_be_pinned(
+    at: str, marked: Marked, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    old, refused = head_id(marked), []
+
+    def try_to_pin(name: str) -> None:
+        if name == at:
+            with pytest.raises(LedgerMissingError, match="being purged"):
+                Pins(marked.core, "late").pin(old, 30)
+            refused.append(name)
+
+    monkeypatch.setattr(_faults, "hook", try_to_pin)
+    marked.erase(marked.ids[0])
+    assert refused == [at]
+
+
+def test_later_purge_waits_for_the_version_that_knows_its_people_too(marked: Marked) -> None:
+    pins = Pins(marked.core, "reader")
+    pin = pins.pin(head_id(marked), 1000)
+    marked.erase(marked.ids[0])
+    marked.erase(marked.ids[1])
+    found = {request.state: request.reason for request in marked.ledger.requests()}
+    assert found == {"purging": None, "certified": None}
+    pins.release(pin)
+    marked.run()
+    assert marked.states() == {"purged"}

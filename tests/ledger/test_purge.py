@@ -1,0 +1,170 @@
+"""The purge as a whole: what it attests, when it waits, and what happens twice at once."""
+
+import json
+import threading
+from collections.abc import Iterator
+from contextlib import closing
+
+import pytest
+from sqlalchemy import select
+
+from letheon.ledger import _faults, _purge
+from letheon.ledger._stores import Store, add_store
+from letheon.ledger._tables import batches, purge_steps, purges, versions
+from letheon.verifier import PURGE, open_envelope
+from tests.ledger.residue import NAME, Marked, make_marked, quick_folder
+
+
+@pytest.fixture
+def marked() -> Iterator[Marked]:
+    with quick_folder() as folder, closing(make_marked(folder / "home", 8)) as found:
+        yield found
+
+
+def only_batch(marked: Marked) -> str:
+    with marked.core.database.reading() as conn:
+        return str(conn.execute(select(batches.c.id)).scalar_one())
+
+
+def leave_a_copy(marked: Marked) -> None:
+    """Leave a copy of the first person where a purge finds it."""
+    (marked.home / "notes.txt").write_text(f"seen: {marked.ids[0]}")
+
+
+def test_attestation_says_what_was_done(marked: Marked) -> None:
+    marked.erase(*marked.ids[:3])
+    data = marked.ledger.purge_attestation(1)
+    assert (marked.home / "purges" / "000001.json").read_bytes() == data
+    statement = open_envelope(data, marked.core.keys.trust()).statement
+    certificate = open_envelope(marked.ledger.certificate(1), marked.core.keys.trust())
+    predicate = statement["predicate"]
+    assert statement["predicateType"] == PURGE
+    assert statement["subject"] == certificate.statement["subject"]
+    assert predicate["certificate"] == {"sha256": certificate.id}
+    assert predicate["ledger"] == {"id": "marked", "sequence": 1}
+    assert predicate["salts"]["destroyed"] == 3
+    assert not marked.core.keys.has(predicate["salts"]["key"])
+    scanner = predicate["scanner"]
+    assert (scanner["markers"], scanner["hits"]) == (9, 0)
+    assert scanner["files"] > 10
+    assert {store["store"] for store in predicate["stores"]} == {
+        "blobs",
+        "key",
+        "intake",
+        "training",
+        "temporary",
+        "database",
+    }
+    assert "no-copy-kept-outside-inventory" in predicate["notClaimed"]
+
+
+def test_version_before_is_marked_as_purged(marked: Marked) -> None:
+    marked.erase(marked.ids[0])
+    with marked.core.database.reading() as conn:
+        purged = list(conn.scalars(select(versions.c.purged_at).order_by(versions.c.number)))
+        rows = conn.execute(select(purges.c.sequence, purges.c.batch_id)).all()
+    assert purged == [marked.clock.now, None]
+    assert rows == [(1, only_batch(marked))]
+
+
+def test_finished_purge_is_not_done_again(marked: Marked) -> None:
+    marked.erase(marked.ids[0])
+    data = marked.ledger.purge_attestation(1)
+    assert not _purge.purge_next(marked.core, only_batch(marked))
+    assert marked.ledger.purge_attestation(1) == data
+
+
+def test_attestation_has_the_same_bytes_after_a_kill(
+    marked: Marked, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class KilledError(BaseException):
+        pass
+
+    def kill(name: str) -> None:
+        if name == "purge.before-commit":
+            raise KilledError
+
+    monkeypatch.setattr(_faults, "hook", kill)
+    with pytest.raises(KilledError):
+        marked.erase(marked.ids[0])
+    monkeypatch.setattr(_faults, "hook", None)
+    first = (marked.home / "purges" / "000001.json").read_bytes()
+    marked.clock.now += 1000
+    marked.run()
+    assert marked.ledger.purge_attestation(1) == first
+
+
+def test_two_workers_purge_once(marked: Marked, monkeypatch: pytest.MonkeyPatch) -> None:
+    second: list[bool] = []
+
+    def race(name: str) -> None:
+        if name == "purge.blobs-half":
+            batch = only_batch(marked)
+            work = lambda: second.append(_purge.purge_next(marked.core, batch))  # noqa: E731
+            thread = threading.Thread(target=work)
+            thread.start()
+            thread.join()
+
+    monkeypatch.setattr(_faults, "hook", race)
+    marked.erase(marked.ids[0])
+    assert second == [False]
+    assert marked.states() == {"purged"}
+
+
+def test_retrain_without_new_requests_is_purged_too(marked: Marked) -> None:
+    marked.erase(marked.ids[0])
+    marked.ledger.retrain(NAME)
+    statement = open_envelope(
+        marked.ledger.purge_attestation(2), marked.core.keys.trust()
+    ).statement
+    assert statement["predicate"]["salts"]["destroyed"] == 0
+    assert statement["predicate"]["scanner"]["markers"] == 0
+
+
+def test_residue_is_tried_again_then_stuck_then_goes_on(marked: Marked) -> None:
+    leave_a_copy(marked)
+    marked.ask(marked.ids[0])
+    max_tries = marked.core.settings.policy.max_tries
+    for number in range(1, max_tries + 1):
+        marked.run()
+        state = "purging" if number < max_tries else "stuck"
+        assert marked.states() == {state}
+        marked.clock.now += 4000
+    marked.run()
+    assert marked.states() == {"stuck"}
+    (marked.home / "notes.txt").unlink()
+    marked.ledger.retry(marked.ledger.requests()[0].id)
+    marked.run()
+    assert marked.states() == {"purged"}
+
+
+def test_residue_is_not_looked_for_during_the_pause(marked: Marked) -> None:
+    leave_a_copy(marked)
+    marked.erase(marked.ids[0])
+    (marked.home / "notes.txt").unlink()
+    marked.run()
+    assert marked.states() == {"purging"}
+    marked.clock.now += 4000
+    marked.run()
+    assert marked.states() == {"purged"}
+
+
+def test_database_holds_no_name_of_a_file(marked: Marked) -> None:
+    exports = marked.home.parent / "exports"
+    exports.mkdir()
+    add_store(marked.core, Store("exports", exports))
+    (exports / "another-person.csv").write_text(marked.ids[0])
+    marked.erase(marked.ids[0])
+    with marked.core.database.reading() as conn:
+        evidence = list(conn.scalars(select(purge_steps.c.evidence)))
+    assert "another-person" not in json.dumps(evidence)
+    assert [problem.file for problem in _purge.problems(marked.core)] == ["another-person.csv"]
+
+
+def test_person_of_another_model_may_stay_there(marked: Marked) -> None:
+    model = marked.ledger.load(NAME)
+    y = [number % 2 for number in range(len(marked.ids))]
+    marked.ledger.register(model, marked.X, y, ids=marked.ids, name="other")
+    marked.erase(marked.ids[0])
+    assert marked.states() == {"purged"}
+    assert marked.ledger.load("other").n_rows_ == len(marked.ids)

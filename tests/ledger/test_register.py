@@ -1,0 +1,179 @@
+"""Registering: what is accepted, what is refused, and that nothing is left after a refusal."""
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from sklearn.linear_model import LogisticRegression
+from sklearn.naive_bayes import GaussianNB
+
+from letheon import NaiveUnlearner, SISAClassifier
+from letheon.exceptions import (
+    BlockedIdsError,
+    CannotForgetError,
+    LedgerError,
+    LedgerMissingError,
+    NotFittedError,
+    SignerRefusedError,
+    UnknownModelError,
+)
+from letheon.ledger import Ledger
+from letheon.ledger._seal import training_seed
+from letheon.verifier import note_digest
+from tests.ledger.databases import NOON, Clock
+from tests.ledger.homes import EXACT, IDS, X, Y, fitted, make, person
+
+
+@pytest.fixture
+def ledger(tmp_path: Path) -> Ledger:
+    return make(tmp_path, clock=Clock(NOON))
+
+
+def _files(ledger: Ledger) -> set[str]:
+    parts = ("blobs", "keys", "proofs")
+    return {
+        str(path.relative_to(ledger.folder))
+        for part in parts
+        for path in (ledger.folder / part).rglob("*")
+    }
+
+
+REFUSED: dict[str, tuple[dict[str, Any], type[Exception], str]] = {
+    "taken name": ({"name": "risk"}, LedgerError, "registered for tenant"),
+    "name with a blank": ({"name": "my model"}, ValueError, "cannot stand in a certificate"),
+    "tenant in capitals": ({"tenant": "ACME"}, ValueError, "tenant='ACME'"),
+    "no estimator of ours": ({"model": GaussianNB().fit(X, Y)}, CannotForgetError, "wrap it"),
+    "class": ({"model": NaiveUnlearner}, CannotForgetError, "wrap it"),
+    "not fitted": ({"model": EXACT["naive"]()}, NotFittedError, "call fit first"),
+    "other rows": ({"X": X + 1}, LedgerError, "a fresh fit on these rows gives another model"),
+    "other order": ({"X": X[::-1], "y": Y[::-1], "ids": IDS[::-1]}, LedgerError, "a fresh fit"),
+    "too few rows": ({"X": X[:9], "y": Y[:9], "ids": IDS[:9]}, LedgerError, "holds 60 rows"),
+    "other people": ({"ids": np.roll(IDS, 1)[::-1] + "x"}, LedgerError, "not those that the"),
+    "other kind of ids": ({"ids": None}, LedgerError, "int ids"),
+    "lengths": ({"y": Y[:-1]}, ValueError, "one target per row"),
+    "stronger releases": ({"releases": "every-version"}, SignerRefusedError, "every-version"),
+    "no such releases": ({"releases": "secret"}, ValueError, "is not one of"),
+    "test": ({"test": X}, ValueError, "test must be"),
+}
+
+
+@pytest.mark.parametrize("what", REFUSED)
+def test_refusals_leave_nothing(ledger: Ledger, what: str) -> None:
+    given, error, words = REFUSED[what]
+    arguments = {"model": fitted(), "X": X, "y": Y, "ids": IDS, "name": "new"} | given
+    before = _files(ledger)
+    model, table, target = (arguments.pop(name) for name in ("model", "X", "y"))
+    with pytest.raises(error, match=words):
+        ledger.register(model, table, target, **arguments)
+    assert _files(ledger) == before
+    assert [info.name for info in ledger.models()] == ["risk"]
+
+
+def test_a_model_with_a_folder_of_its_own_is_refused(ledger: Ledger, tmp_path: Path) -> None:
+    inner = SISAClassifier(
+        LogisticRegression(), n_shards=2, random_state=0, checkpoint_dir=tmp_path / "states"
+    )
+    with pytest.raises(CannotForgetError, match="checkpoint_dir=None"):
+        ledger.register(inner.fit(X, Y, ids=IDS), X, Y, ids=IDS, name="new")
+
+
+def test_rows_with_risk_are_given_to_fit_again(ledger: Ledger) -> None:
+    risk = np.repeat(np.linspace(0.1, 0.9, 30), 2)
+    model = SISAClassifier(LogisticRegression(), n_shards=4, risk_edges=[0.3, 0.6], random_state=0)
+    model.fit(X, Y, ids=IDS, risk=risk)
+    with pytest.raises(ValueError, match="give risk="):
+        ledger.register(model, X, Y, ids=IDS, name="new")
+    ledger.register(model, X, Y, ids=IDS, name="new", row_params={"risk": risk})
+    ledger.request([person(4)], model="new", verified=True)
+    ledger.run_once(force=True)
+    model.forget([person(4)])
+    assert ledger.load("new").digest() == model.digest()
+
+
+def test_people_who_asked_are_not_trained_on_again(ledger: Ledger) -> None:
+    ledger.request([person(3)], model="risk", verified=True)
+    with pytest.raises(BlockedIdsError, match="1 of these people"):
+        ledger.register(fitted(), X, Y, ids=IDS, name="new")
+    rest = ledger.without_blocked(X, Y, IDS)
+    assert [len(part) for part in rest] == [58, 58, 58]
+    model = EXACT["naive"]().fit(rest[0], rest[1], ids=rest[2])
+    ledger.register(model, rest[0], rest[1], ids=rest[2], name="new")
+    # Tenants do not learn who asked another one.
+    ledger.register(fitted(), X, Y, ids=IDS, name="new", tenant="other")
+    ledger.run_once(force=True)
+    with pytest.raises(BlockedIdsError):
+        ledger.register(fitted(), X, Y, ids=IDS, name="third")
+
+
+def test_a_trained_model_has_the_seed_of_key_and_beacon(ledger: Ledger) -> None:
+    info = ledger.train(EXACT["sisa"](), X, Y, ids=IDS, name="new", test=(X[:9], Y[:9]))
+    core = ledger._core
+    with core.database.reading() as conn:
+        from letheon.ledger._versions import find_model, head_of
+
+        training = head_of(conn, find_model(conn, "new", "default").id).run["training"]
+    beacon = training["beacon"].removeprefix("checkpoint:")
+    notes = [path.read_text() for path in (ledger.folder / "checkpoints").iterdir()]
+    assert beacon in {note_digest(note) for note in notes}
+    seed = training_seed(core.keys.secret(training["key"]), bytes.fromhex(beacon))
+    assert ledger.load("new").seed_ == seed
+    assert info.n_rows == 60
+    again = ledger.train(EXACT["sisa"](), X, Y, ids=IDS, name="again")
+    assert again.name == "again"
+    assert ledger.load("again").seed_ != seed
+
+
+def test_an_estimator_that_cannot_be_trained_leaves_nothing(ledger: Ledger) -> None:
+    before = _files(ledger)
+    with pytest.raises(ValueError, match="NaN"):
+        ledger.train(EXACT["sisa"](), X, np.zeros(60, int) + np.nan, ids=IDS, name="new")
+    assert _files(ledger) == before
+
+
+def test_making_and_opening(tmp_path: Path) -> None:
+    ledger = make(tmp_path)
+    with pytest.raises(LedgerError, match="already"):
+        Ledger.create(ledger.folder, name="other")
+    with pytest.raises(LedgerMissingError, match="letheon init"):
+        Ledger.open(tmp_path / "nowhere")
+    with Ledger.open(ledger.folder) as again:
+        assert again.public_key == ledger.public_key
+        assert repr(again).startswith("Ledger('test'")
+        with pytest.raises(UnknownModelError, match="letheon model list"):
+            again.load("churn")
+    assert ledger.folder.stat().st_mode & 0o777 == 0o700
+
+
+def test_keys_of_another_ledger_are_refused(tmp_path: Path) -> None:
+    first, second = make(tmp_path / "a"), make(tmp_path / "b")
+    for ledger in (first, second):
+        ledger.close()
+    for part in ("keys", "public"):
+        (first.folder / part).rename(first.folder / f"old-{part}")
+        (second.folder / part).rename(first.folder / part)
+    with pytest.raises(LedgerError, match="not those that its database"):
+        Ledger.open(first.folder)
+
+
+def test_one_database_serves_one_ledger(tmp_path: Path) -> None:
+    first = make(tmp_path / "a")
+    url = f"sqlite:///{first.folder / 'ledger.db'}"
+    with pytest.raises(LedgerError, match="one database serves one ledger"):
+        Ledger.create(tmp_path / "b", name="second", database=url)
+    assert not (tmp_path / "b" / "letheon.toml").exists()
+
+
+def test_rotations_are_logged_even_after_a_kill(ledger: Ledger) -> None:
+    from sqlalchemy import select
+
+    from letheon.ledger._tables import events
+
+    ledger._core.keys.rotate("test", 0)  # and a kill before its event
+    with Ledger.open(ledger.folder, clock=Clock(NOON)) as again:
+        old = again._core.keys.public_keys()
+        again.rotate_key()
+        again.revoke_key(next(iter(old)), after=0)
+        with again._core.database.reading() as conn:
+            kinds = list(conn.scalars(select(events.c.kind).order_by(events.c.id)))
+    assert kinds[-3:] == ["key-rotation", "key-rotation", "key-revocation"]

@@ -1,0 +1,114 @@
+"""Requests as people see them: lists, timelines, days left."""
+
+import json
+from datetime import UTC, date, datetime, timedelta
+
+import pytest
+from sqlalchemy import insert, text
+
+from letheon.exceptions import UnknownRequestError
+from letheon.ledger import _events, _intake
+from letheon.ledger._moves import move
+from letheon.ledger._requests import found, found_all, listed, timeline
+from letheon.ledger._tables import batches, certificates
+from tests.ledger.databases import NOON, Desk, add_model, desk, kind, place, sqlite_desk
+from tests.ledger.test_events import _VERSION
+
+__all__ = ["desk", "kind", "place", "sqlite_desk"]
+
+BATCH = "b" * 64
+
+
+def certify(desk: Desk, request: str) -> None:
+    """Apply one request in a batch, with certificate 7."""
+    with desk.database.transaction() as connection:
+        values = {"id": BATCH, "model_id": desk.model.id, "kind": "erase", "parent_id": 1}
+        rest = {"state": "open", "created_at": NOON, "reason": "operator", "fence": 1}
+        connection.execute(insert(batches).values(**values, **rest))
+        _events.record(connection, "sealed", {"batch": BATCH, "requests": 1}, NOON)
+        move(connection, request, "applying", at=NOON, batch_id=BATCH)
+        connection.execute(text(_VERSION), {"model": desk.model.id})
+        connection.execute(text(f"UPDATE versions SET batch_id = '{BATCH}', sequence = 7"))
+        move(connection, request, "applied", at=NOON)
+        values = {"sequence": 7, "id": "a" * 64, "version_id": 1, "envelope": b"{}", "at": NOON}
+        connection.execute(insert(certificates).values(values))
+        move(connection, request, "certified", at=NOON)
+
+
+def test_a_list_is_filtered_and_oldest_first(desk: Desk) -> None:
+    with desk.database.transaction() as connection:
+        theirs = add_model(connection, "risk", "acme")
+    made = []
+    for options in ({}, {"verified": True}, {"model": desk.other}):
+        desk.clock.now += 10
+        made.append(desk.submit(1, **options))
+    other = desk.submit(1, model=theirs, tenant="acme")
+    with desk.database.reading() as connection:
+        assert [one.id for one in listed(connection, tenant="default")] == [one.id for one in made]
+        assert listed(connection, state="queued", tenant="default") == [made[1]]
+        assert listed(connection, model="churn") == [made[2]]
+        assert listed(connection, tenant="acme") == [other]
+        assert listed(connection, state="no such state") == []
+        assert found_all(connection, [made[0].id, "0" * 32]) == {made[0].id: made[0]}
+        assert found_all(connection, []) == {}
+
+
+def test_certificates_are_shown_to_who_asked_and_to_who_waited(desk: Desk) -> None:
+    first = desk.submit(1, verified=True)
+    second = desk.submit(1, verified=True)
+    other = desk.submit(2, verified=True)
+    assert desk.found(first).certificate is None
+    certify(desk, first.id)
+    shown = [desk.found(one).certificate for one in (first, second, other)]
+    assert shown == [7, 7, None]
+    assert desk.found(first).batch == BATCH
+
+
+def test_a_timeline_tells_everything_in_order_and_no_name(desk: Desk) -> None:
+    request = desk.submit(1)
+    other = desk.submit(2, verified=True)
+    desk.clock.now += 60
+    _intake.verify(desk.core, request.id)
+    certify(desk, request.id)
+    with desk.database.reading() as connection:
+        entries = timeline(connection, request.id)
+    assert [entry.kind for entry in entries] == [
+        "received",
+        "verified",
+        "queued",
+        "sealed",
+        "applying",
+        "applied",
+        "certified",
+    ]
+    assert entries[1].at - entries[0].at == timedelta(seconds=60)
+    assert entries[0].details["ground"] == "gdpr.art17.1.b"
+    assert entries[0].details["tz"].startswith("iana:")
+    text_ = json.dumps([entry.details for entry in entries])
+    assert "person" not in text_
+    assert other.id not in text_
+
+
+def test_another_tenant_sees_no_timeline(sqlite_desk: Desk) -> None:
+    request = sqlite_desk.submit(1)
+    with sqlite_desk.database.reading() as connection:
+        assert found(connection, request.id, tenant="default") == request
+        with pytest.raises(UnknownRequestError):
+            timeline(connection, request.id, tenant="acme")
+
+
+def test_days_left_are_counted_to_the_last_day(sqlite_desk: Desk) -> None:
+    request = sqlite_desk.submit(1)
+    assert request.due_on == date(2027, 2, 15)
+    days = [request.days_left(datetime(2027, 2, day, 12, tzinfo=UTC)) for day in (14, 15, 16)]
+    assert days == [1, 0, -1]
+
+
+def test_open_means_that_somebody_waits(sqlite_desk: Desk) -> None:
+    request = sqlite_desk.submit(1)
+    assert request.is_open
+    assert not _intake.cancel(sqlite_desk.core, request.id).is_open
+
+
+def test_a_request_shows_no_person(sqlite_desk: Desk) -> None:
+    assert "person" not in repr(sqlite_desk.submit(1, verified=True))

@@ -1,0 +1,256 @@
+"""After a purge nothing of the erased is left, and every single step of it is needed for that."""
+
+import logging
+import shutil
+import subprocess
+from collections.abc import Iterator
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+
+from letheon.exceptions import KeyFileError
+from letheon.ledger import Ledger, _faults, _purge
+from letheon.ledger._stores import Store, add_store
+from tests.ledger.residue import NAME, Marked, Witness, make_marked, quick_folder, without_step
+from tests.postgres import Server
+
+POINTS = [name for name in _faults.POINTS if name.startswith("purge.")]
+
+
+class KilledError(BaseException):
+    """Stands for SIGKILL: nothing in the library catches it."""
+
+
+@pytest.fixture
+def folder() -> Iterator[Path]:
+    with quick_folder() as found:
+        yield found
+
+
+@pytest.fixture
+def marked(folder: Path) -> Iterator[Marked]:
+    with closing(make_marked(folder / "home")) as found:
+        yield found
+
+
+def erase_history(marked: Marked, witness: Witness, per_batch: int) -> None:
+    for start in range(0, len(marked.ids) - 10, per_batch):
+        marked.ask(*marked.ids[start : start + per_batch])
+        witness.copy(marked)
+        marked.run()
+        assert not _purge.problems(marked.core)
+
+
+def grep(marked: Marked, *folders: Path) -> list[str]:
+    """Ids and rows in hexadecimal digits, by a program that is not ours."""
+    words = [*marked.erased, *(marked.salts[person].hex() for person in marked.erased)]
+    found = subprocess.run(
+        ["grep", "-rlaF", "-f", "-", *map(str, folders)],
+        input="\n".join(words),
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert found.returncode in (0, 1), found.stderr
+    return found.stdout.splitlines()
+
+
+def check_history(
+    marked: Marked, per_batch: int, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.DEBUG)
+    witness = Witness()
+    erase_history(marked, witness, per_batch)
+    assert marked.states() == {"purged"}
+    assert not marked.markers().find(caplog.text.encode())
+    assert not witness.leaks(marked, tmp_path)
+    copy = tmp_path / "copy"
+    shutil.copytree(marked.home, copy)
+    assert not grep(marked, copy)
+
+
+@pytest.mark.parametrize("journal", ["wal", "delete"])
+def test_nothing_is_left_after_many_erasures(
+    journal: str, folder: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    with closing(make_marked(folder / "home", 90, journal=journal)) as marked:
+        check_history(marked, 10, tmp_path, caplog)
+
+
+def test_nothing_is_left_on_a_server(
+    folder: Path,
+    tmp_path: Path,
+    caplog: pytest.LogCaptureFixture,
+    postgres_url: str,
+    postgres_server: Server,
+) -> None:
+    with closing(make_marked(folder / "home", 60, database=postgres_url)) as marked:
+        check_history(marked, 10, tmp_path, caplog)
+        with postgres_server.connect(postgres_url.rpartition("/")[2]) as connection:
+            connection.execute("CHECKPOINT")
+        assert not Witness().leaks(marked, postgres_server.folder)
+        assert not grep(marked, postgres_server.folder)
+
+
+@pytest.mark.soak
+@pytest.mark.parametrize("journal", ["wal", "delete"])
+def test_nothing_is_left_after_ten_thousand_erasures(
+    journal: str, folder: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    with closing(make_marked(folder / "home", 5_010, journal=journal)) as marked:
+        check_history(marked, 50, tmp_path, caplog)
+
+
+def test_witness_sees_what_is_there_before_the_purge(marked: Marked) -> None:
+    witness = Witness()
+    marked.ask(*marked.ids[:2])
+    witness.copy(marked)
+    found = witness.leaks(marked)
+    assert {"id in home", "row in home", "body in ledger.db-wal", "body by a key"} <= found
+
+
+def planted_for(marked: Marked, store: Path, step: str) -> None:
+    """Put something where only this step would find it."""
+    person = marked.ids[0]
+    if step == "stores":
+        store.mkdir()
+        add_store(marked.core, Store("exports", store))
+        (store / "old.csv").write_text(f"id\n{person}\n")
+    if step == "scan":
+        (marked.home / "debug.log").write_text(f"learnt {person}\n")
+    if step == "temporary":
+        _faults.hook = lambda name: leave_half_a_file(marked) if name == "purge.started" else None
+
+
+def leave_half_a_file(marked: Marked) -> None:
+    """Do what a worker does that is killed while it writes, after the last sweep."""
+    blobs = marked.core.blobs(marked.model.folder)
+    (blobs.folder / ".0123456789abcdef.partial").write_bytes(marked.X[0].tobytes())
+
+
+# How a purge without the step is caught: by its own search, or by the witness.
+NEEDED = {
+    "blobs": "",
+    "key": "vault by a key",
+    "intake": "body by a key",
+    "stores": "id in exports",
+    "temporary": "",
+    "database": "body in ledger.db-wal",
+    "scan": "id in home",
+    "markers": "markers by a key",
+}
+
+
+@pytest.mark.parametrize("step", NEEDED)
+def test_every_step_is_needed(
+    step: str, marked: Marked, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    witness, store = Witness(), folder / "exports"
+    monkeypatch.setattr(_faults, "hook", None)
+    planted_for(marked, store, step)
+    marked.ask(marked.ids[0])
+    witness.copy(marked)
+    monkeypatch.setattr(_purge, "STEPS", without_step(step))
+    with pytest.MonkeyPatch.context() as patch:
+        # The sealed markers are there only for a moment.
+        drop = dict(_purge.STEPS)["markers"]
+
+        def copy_and_drop(purge: _purge.Purge) -> dict[str, object] | None:
+            witness.copy(marked)
+            return drop(purge)
+
+        steps = [(name, copy_and_drop if name == "markers" else do) for name, do in _purge.STEPS]
+        patch.setattr(_purge, "STEPS", tuple(steps))
+        marked.run()
+    if NEEDED[step]:
+        assert marked.states() == {"purged"}
+        assert NEEDED[step] in witness.leaks(marked, *([store] if store.exists() else []))
+    else:
+        assert marked.states() == {"purging"}
+        assert {problem.store for problem in _purge.problems(marked.core)} == {"blobs"}
+
+
+def test_half_written_file_is_swept(marked: Marked, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(_faults, "hook", None)
+    planted_for(marked, marked.home, "temporary")
+    marked.erase(marked.ids[0])
+    assert marked.states() == {"purged"}
+    assert not Witness().leaks(marked)
+
+
+def test_training_key_goes_with_the_model_that_it_made(
+    marked: Marked, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    witness = Witness()
+    for person in marked.ids[:2]:
+        marked.ask(person)
+        marked.ledger.retrain(NAME)
+        assert len(marked.core.keys.ids("training")) == 1
+    marked.erase(marked.ids[2])
+    assert len(marked.core.keys.ids("training")) == 1
+    assert not witness.leaks(marked)
+    monkeypatch.setattr(_purge, "STEPS", without_step("training"))
+    marked.ask(marked.ids[3])
+    marked.ledger.retrain(NAME)
+    assert "key of kind training" in witness.leaks(marked)
+
+
+def test_pinned_version_is_not_destroyed_under_its_reader(
+    marked: Marked, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    reader = marked.ledger.reader(NAME)
+    assert reader.model.n_rows_ == len(marked.ids)
+    file = marked.core.blobs(marked.model.folder).path(reader.address)
+    marked.erase(marked.ids[0])
+    assert marked.states() == {"purging"}
+    assert file.exists()
+    monkeypatch.setattr(_purge, "_is_drained", lambda conn, purge: True)
+    monkeypatch.setitem(_purge._ALONG, "pins", lambda conn, purge: True)
+    marked.run()
+    assert not file.exists()
+
+
+def test_reader_follows_the_head_and_lets_the_old_version_go(marked: Marked) -> None:
+    reader = marked.ledger.reader(NAME)
+    assert reader.model.n_rows_ == len(marked.ids)
+    marked.erase(marked.ids[0])
+    assert reader.model.n_rows_ == len(marked.ids) - 1
+    marked.run()
+    assert marked.states() == {"purged"}
+
+
+def test_purge_without_markers_goes_nowhere(
+    marked: Marked, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(_purge, "STEPS", without_step("started"))
+    marked.ask(marked.ids[0])
+    with pytest.raises(KeyFileError, match="restore"):
+        marked.run()
+    assert marked.states() == {"purging"}
+
+
+@pytest.mark.parametrize("at", POINTS)
+def test_purge_goes_on_after_a_kill(
+    at: str, marked: Marked, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    witness = Witness()
+    marked.ask(*marked.ids[:3])
+    witness.copy(marked)
+
+    def kill(name: str) -> None:
+        if name == at:
+            raise KilledError
+
+    monkeypatch.setattr(_faults, "hook", kill)
+    with pytest.raises(KilledError):
+        marked.run()
+    monkeypatch.setattr(_faults, "hook", None)
+    witness.copy(marked)
+    marked.close()
+    marked.ledger = Ledger.open(marked.home, clock=marked.clock)
+    marked.run()
+    assert marked.states() == {"purged"}
+    assert not witness.leaks(marked)
+    left = sorted(path.name for path in (marked.home / "purges").iterdir())
+    assert left == [".lock", "000001.json"]

@@ -1,0 +1,124 @@
+"""Stores of the operator: registered, looked through, and named when something is left."""
+
+import os
+from collections.abc import Iterator
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+
+from letheon.exceptions import LedgerError
+from letheon.ledger import _purge
+from letheon.ledger._stores import Store, add_store, remove_store, stores
+from letheon.verifier import open_envelope
+from tests.ledger.residue import Marked, make_marked, quick_folder
+
+
+@pytest.fixture
+def marked() -> Iterator[Marked]:
+    with quick_folder() as folder, closing(make_marked(folder / "home", 6)) as found:
+        yield found
+
+
+@pytest.fixture
+def exports(marked: Marked) -> Path:
+    folder = marked.home.parent / "exports"
+    folder.mkdir()
+    return folder
+
+
+def attested(marked: Marked, sequence: int = 1) -> dict[str, dict[str, str]]:
+    envelope = marked.ledger.purge_attestation(sequence)
+    predicate = open_envelope(envelope, marked.core.keys.trust()).statement["predicate"]
+    return {store["store"]: store for store in predicate["stores"]}
+
+
+def test_stores_are_listed_by_name(marked: Marked, exports: Path) -> None:
+    backup = Store("backup", exports, owner="it", scope="nightly", days=30)
+    add_store(marked.core, Store("z-copies", str(exports)))
+    add_store(marked.core, backup)
+    assert [store.name for store in stores(marked.core)] == ["backup", "z-copies"]
+    assert stores(marked.core)[0] == Store("backup", str(exports), "it", "nightly", 30)
+    assert [store.kind for store in stores(marked.core)] == ["backup", "folder"]
+    remove_store(marked.core, "backup")
+    assert [store.name for store in stores(marked.core)] == ["z-copies"]
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"name": "Ann Smith"}, "name="),
+        ({"owner": "ann@example.org"}, "owner="),
+        ({"scope": ""}, "scope="),
+        ({"days": 0}, "days="),
+        ({"path": "/no/such/folder"}, "no folder"),
+    ],
+)
+def test_bad_stores_are_refused(
+    change: dict[str, object], message: str, marked: Marked, exports: Path
+) -> None:
+    given = {"name": "copies", "path": exports} | change
+    with pytest.raises(ValueError, match=message):
+        add_store(marked.core, Store(**given))  # type: ignore[arg-type]
+    assert stores(marked.core) == ()
+
+
+def test_the_home_itself_is_no_store(marked: Marked) -> None:
+    for path in (marked.home, marked.home.parent, marked.home / "blobs"):
+        with pytest.raises(ValueError, match="lie in each other"):
+            add_store(marked.core, Store("home", path))
+
+
+def test_a_name_is_used_once(marked: Marked, exports: Path) -> None:
+    add_store(marked.core, Store("copies", exports))
+    with pytest.raises(LedgerError, match="already"):
+        add_store(marked.core, Store("copies", exports))
+    with pytest.raises(LedgerError, match="no store"):
+        remove_store(marked.core, "other")
+
+
+def test_leftover_holds_the_purge_up_and_is_named(marked: Marked, exports: Path) -> None:
+    add_store(marked.core, Store("feature-files", exports, scope="features"))
+    (exports / "march.csv").write_text(f"id,age\n{marked.ids[0]},44\n")
+    marked.erase(marked.ids[0])
+    (request,) = marked.ledger.requests()
+    assert (request.state, request.reason) == ("purging", "residue-found")
+    (problem,) = _purge.problems(marked.core)
+    assert (problem.store, problem.file) == ("feature-files", "march.csv")
+    assert "'feature-files', file 'march.csv'" in str(problem)
+    assert marked.ids[0] not in str(problem)
+    (exports / "march.csv").unlink()
+    marked.clock.now += 7200
+    marked.run()
+    assert marked.states() == {"purged"}
+    assert not _purge.problems(marked.core)
+    assert attested(marked)["store:feature-files"]["state"] == "purged"
+
+
+def test_store_that_is_gone_holds_the_purge_up(marked: Marked, exports: Path) -> None:
+    add_store(marked.core, Store("copies", exports))
+    exports.rmdir()
+    marked.erase(marked.ids[0])
+    assert [problem.reason for problem in _purge.problems(marked.core)] == ["missing"]
+    assert marked.states() == {"purging"}
+
+
+def test_backup_expires_and_says_when(marked: Marked, exports: Path) -> None:
+    add_store(marked.core, Store("tapes", exports, scope="backups", days=30))
+    file = exports / "monday"
+    file.write_text(marked.ids[0])
+    os.utime(file, (marked.clock.now, marked.clock.now))
+    marked.erase(marked.ids[0])
+    assert marked.states() == {"purged"}
+    found = attested(marked)["store:tapes"]
+    assert (found["state"], found["by"], found["scope"]) == ("expires", "2026-10-21", "backups")
+    assert "at" not in found
+
+
+def test_backup_that_outlived_its_days_is_found(marked: Marked, exports: Path) -> None:
+    add_store(marked.core, Store("tapes", exports, days=30))
+    file = exports / "forgotten"
+    file.write_text("an old backup")
+    os.utime(file, (marked.clock.now - 31 * 86_400,) * 2)
+    marked.erase(marked.ids[0])
+    assert [problem.reason for problem in _purge.problems(marked.core)] == ["older-than-30-days"]

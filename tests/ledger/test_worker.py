@@ -1,0 +1,267 @@
+"""What a worker does with requests: exactly what a fresh fit would, once, in time."""
+
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from sklearn.naive_bayes import GaussianNB
+
+from letheon import InfluenceClassifier, NaiveUnlearner
+from letheon.exceptions import LedgerError, UnknownIdError, UnknownModelError
+from letheon.ledger import Ledger, Policy
+from letheon.verifier import check_chain
+from tests.ledger.databases import NOON, Clock
+from tests.ledger.homes import EXACT, IDS, X, Y, fitted, make, person
+
+
+class Fragile(GaussianNB):  # type: ignore[misc]
+    """Raises in `fit` when told to, by the number of rows."""
+
+    fails_below = 0
+
+    def fit(self, X: Any, y: Any, sample_weight: Any = None) -> Any:
+        if len(X) < type(self).fails_below:
+            raise RuntimeError(f"secret row {X[0]}")
+        return super().fit(X, y, sample_weight)
+
+
+@pytest.fixture
+def clock() -> Clock:
+    return Clock(NOON)
+
+
+def _statements(ledger: Ledger) -> list[dict[str, Any]]:
+    envelopes = [ledger.certificate(number) for number in ledger.certificates()]
+    return [opened.predicate for opened in check_chain(envelopes, ledger._core.keys.trust())]
+
+
+@pytest.mark.parametrize("kind", EXACT)
+def test_the_model_is_that_of_a_fresh_fit(tmp_path: Path, kind: str) -> None:
+    ledger = make(tmp_path, model=fitted(kind))
+    gone = [person(number) for number in (2, 3, 11)]
+    ledger.request(gone[:2], model="risk", verified=True)
+    ledger.request(gone[2:], model="risk", verified=True)
+    steps = ledger.run_once(force=True)
+    assert [step.what for step in steps] == ["applied", "certified", "purged"]
+    keep = ~np.isin(IDS, gone)
+    fresh = EXACT[kind]().fit(X[keep], Y[keep], ids=IDS[keep])
+    assert ledger.load("risk").digest() == fresh.digest()
+    (statement,) = _statements(ledger)
+    assert statement["erasure"]["rows"] == 6
+    assert statement["dataset"]["liveAfter"] == 54
+    assert statement["guarantee"]["kind"] == "exact"
+    assert {request.state for request in ledger.requests()} == {"purged"}
+
+
+def test_requests_wait_for_company_and_for_their_day(tmp_path: Path, clock: Clock) -> None:
+    ledger = make(tmp_path, clock=clock, policy=Policy(k_min_released=3))
+    ledger.request([person(1)], model="risk", verified=True)
+    assert ledger.run_once() == ()
+    (plan,) = ledger.plan()
+    assert (plan.decision.seal, plan.decision.reason, plan.n_requests) == (False, "waiting", 1)
+    ledger.request([person(2)], model="risk")
+    assert ledger.run_once() == (), "a request that nobody verified waits"
+    clock.now += int(timedelta(hours=72).total_seconds())
+    assert [step.what for step in ledger.run_once()] == ["applied", "certified", "purged"]
+    ledger.request([person(number) for number in (4, 5, 6)], model="risk", verified=True)
+    assert ledger.run_once()[0].what == "applied", "three people are enough"
+
+
+def test_a_method_that_fails_is_tried_again_and_then_stuck(
+    tmp_path: Path, clock: Clock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    policy = Policy(max_tries=3, backoff_first=timedelta(seconds=2))
+    ledger = Ledger.create(tmp_path / "home", name="test", policy=policy, clock=clock)
+    model = NaiveUnlearner(Fragile(), random_state=0).fit(X, Y, ids=IDS)
+    ledger.register(model, X, Y, ids=IDS, name="risk", trusted=[Fragile])
+    monkeypatch.setattr(Fragile, "fails_below", 60)
+    request = ledger.request([person(1)], model="risk", verified=True)
+    for tries in (1, 2, 3):
+        (step,) = ledger.run_once(force=True)
+        assert (step.what, step.detail) == ("failed", "runtime-error")
+        now = ledger.request_of(request.id)
+        assert now.tries == tries
+        assert now.state == ("stuck" if tries == 3 else "retry_wait")
+        clock.now += 10
+    assert ledger.run_once(force=True) == ()
+    texts = b"".join(path.read_bytes() for path in ledger.folder.glob("ledger.db*"))
+    assert b"secret row" not in texts
+    monkeypatch.setattr(Fragile, "fails_below", 0)
+    ledger.retry(request.id)
+    assert [step.what for step in ledger.run_once(force=True)] == ["applied", "certified", "purged"]
+    assert ledger.load("risk").n_rows_ == 58
+
+
+def test_nobody_left_is_for_a_person_to_decide(tmp_path: Path) -> None:
+    ledger = make(tmp_path)
+    request = ledger.request(list(np.unique(IDS)), model="risk", verified=True)
+    (step,) = ledger.run_once(force=True)
+    assert (step.what, step.detail) == ("failed", "no-model-on-the-rest")
+    assert ledger.request_of(request.id).state == "stuck"
+    assert ledger.load("risk").n_rows_ == 60
+
+
+def test_a_retrain_is_a_certified_batch_of_its_own(tmp_path: Path) -> None:
+    ledger = make(tmp_path, model=fitted("sisa"))
+    with pytest.raises(LedgerError, match="nothing was erased"):
+        ledger.retrain("risk")
+    old_seed = ledger.load("risk").seed_
+    for number in (1, 2):
+        ledger.request([person(number)], model="risk", verified=True)
+        ledger.run_once(force=True)
+    ledger.request([person(3)], model="risk", verified=True)
+    steps = ledger.retrain("risk")
+    assert [step.what for step in steps] == ["retrained", "certified", "purged"]
+    first, _, last = _statements(ledger)
+    assert last["method"]["name"] == "retrain"
+    assert last["erasure"]["rows"] == 6, "everything since the last training"
+    assert last["dataset"]["rootBefore"] == first["dataset"]["rootBefore"]
+    assert last["monitor"] | {"policy": 0} == {
+        "decision": "retrained",
+        "policy": 0,
+        "lastRetrainSequence": 0,
+    }
+    model = ledger.load("risk")
+    assert model.seed_ != old_seed
+    keep = ~np.isin(IDS, [person(number) for number in (1, 2, 3)])
+    fresh = EXACT["sisa"]().set_params(random_state=model.seed_)
+    assert model.digest() == fresh.fit(X[keep], Y[keep], ids=IDS[keep]).digest()
+    ledger.request([person(4)], model="risk", verified=True)
+    ledger.run_once(force=True)
+    assert _statements(ledger)[-1]["monitor"]["lastRetrainSequence"] == 3
+    assert _statements(ledger)[-1]["guarantee"]["accounting"]["deletionsSinceRetrain"] == 2
+    ledger.retrain("risk")
+    assert _statements(ledger)[-1]["erasure"]["rows"] == 2, "a retrain with nothing queued"
+
+
+def test_a_spent_budget_becomes_a_retrain(tmp_path: Path) -> None:
+    tables = np.random.default_rng(0).normal(size=(300, 3))
+    labels = (tables[:, 0] > 0).astype(int)
+    model = InfluenceClassifier(
+        epsilon=1.0,
+        delta=1e-4,
+        sigma=0.3,
+        l2=0.05,
+        data_free=True,
+        rows="clip",
+        row_norm=1.0,
+        random_state=0,
+    )
+    ledger = Ledger.create(tmp_path / "home", name="test", clock=Clock(NOON))
+    ledger.register(model.fit(tables, labels), tables, labels, name="risk")
+    seen = []
+    for start in range(0, 120, 20):
+        ledger.request(list(range(start, start + 20)), model="risk", verified=True)
+        seen += [step.what for step in ledger.run_once(force=True)]
+    assert "retrained" in seen
+    assert ledger.load("risk").n_rows_ == 180
+    kinds = [statement["guarantee"]["kind"] for statement in _statements(ledger)]
+    assert "exact" in kinds
+    assert {request.state for request in ledger.requests()} == {"purged"}
+
+
+def test_computing_apart_gives_the_same(tmp_path: Path) -> None:
+    ledger = make(tmp_path, model=fitted("forest"))
+    ledger.request([person(7)], model="risk", verified=True)
+    assert ledger.run_once(force=True, apart=True)[0].what == "applied"
+    expected = fitted("forest")
+    expected.forget([person(7)])
+    assert ledger.load("risk").digest() == expected.digest()
+
+
+def test_what_fails_apart_is_raised_here(tmp_path: Path) -> None:
+    ledger = make(tmp_path)
+    ledger.request(list(np.unique(IDS)), model="risk", verified=True)
+    (step,) = ledger.run_once(force=True, apart=True)
+    assert step.detail == "no-model-on-the-rest"
+
+
+def test_requests_during_a_retrain_wait_for_the_next_batch(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from letheon.ledger import _faults
+
+    ledger = make(tmp_path)
+    ledger.request([person(1)], model="risk", verified=True)
+    late: list[str] = []
+
+    def ask(name: str) -> None:
+        if name == "retrain.beacon" and not late:
+            late.append(ledger.request([person(2)], model="risk", verified=True).id)
+
+    monkeypatch.setattr(_faults, "hook", ask)
+    ledger.retrain("risk")
+    assert ledger.request_of(late[0]).state == "queued"
+    assert ledger.load("risk").n_rows_ == 58
+    ledger.run_once(force=True)
+    assert ledger.request_of(late[0]).state == "purged"
+    assert ledger.load("risk").n_rows_ == 56
+
+
+def test_tenants_and_models_are_apart(tmp_path: Path) -> None:
+    ledger = make(tmp_path)
+    ledger.register(fitted(), X, Y, ids=IDS, name="risk", tenant="acme")
+    ledger.request([person(1)], model="risk", tenant="acme", verified=True)
+    with pytest.raises(UnknownModelError):
+        ledger.request([person(1)], model="risk", tenant="other")
+    with pytest.raises(UnknownIdError):
+        ledger.request(["person-999"], model="risk")
+    ledger.run_once(force=True)
+    assert ledger.load("risk").n_rows_ == 60
+    assert ledger.load("risk", tenant="acme").n_rows_ == 58
+    assert ledger.requests(tenant="default") == ()
+
+
+def test_a_reader_follows_the_head_and_pins_it(tmp_path: Path, clock: Clock) -> None:
+    ledger = make(tmp_path, clock=clock, policy=Policy(pin_seconds=30))
+    with ledger.reader("risk") as reader:
+        assert reader.address == ""
+        before = reader.model
+        first = reader.address
+        assert reader.model is before
+        ledger.request([person(1)], model="risk", verified=True)
+        assert [step.what for step in ledger.run_once(force=True)] == ["applied", "certified"]
+        assert ledger.requests()[0].state == "purging", "somebody still uses the old version"
+        assert (ledger.folder / "blobs").joinpath(*_folders(ledger), first).exists()
+        assert reader.model.n_rows_ == 58
+        assert len(reader.predict(X[:4])) == 4
+        assert reader.predict_proba(X[:4]).shape == (4, 2)
+        assert [step.what for step in ledger.run_once()] == ["purged"]
+        assert not (ledger.folder / "blobs").joinpath(*_folders(ledger), first).exists()
+
+
+def _folders(ledger: Ledger) -> list[str]:
+    return [path.name for path in (ledger.folder / "blobs").iterdir()]
+
+
+def test_a_reader_that_gave_no_sign_is_not_waited_for(tmp_path: Path, clock: Clock) -> None:
+    ledger = make(tmp_path, clock=clock, policy=Policy(pin_seconds=30))
+    reader = ledger.reader("risk")
+    assert reader.model.n_rows_ == 60
+    ledger.request([person(1)], model="risk", verified=True)
+    ledger.run_once(force=True)
+    clock.now += 31
+    assert [step.what for step in ledger.run_once()] == ["purged"]
+    assert reader.model.n_rows_ == 58
+
+
+def test_an_altered_model_is_neither_served_nor_changed(tmp_path: Path) -> None:
+    from letheon.exceptions import CorruptFileError
+
+    ledger = make(tmp_path)
+    (folder,) = (ledger.folder / "blobs").iterdir()
+    blob = folder / ledger.models()[0].head.address
+    content = bytearray(blob.read_bytes())
+    content[40] ^= 1
+    blob.write_bytes(content)
+    request = ledger.request([person(1)], model="risk", verified=True)
+    with pytest.raises(CorruptFileError):
+        ledger.load("risk")
+    with pytest.raises(CorruptFileError, match="Restore the file"):
+        ledger.run_once(force=True)
+    assert ledger.request_of(request.id).state == "queued"
+    content[40] ^= 1
+    blob.write_bytes(content)
+    assert ledger.run_once(force=True)[0].what == "applied"

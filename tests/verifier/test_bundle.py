@@ -1,0 +1,480 @@
+"""Whole bundles: what each level sees, and what it says."""
+
+import json
+import os
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import rfc8785
+
+from letheon.verifier import SMALL, Verdict, main, verify_bundle
+from tests.verifier import maker
+from tests.verifier.maker import ROOT, SECOND, STRANGER, WITNESS, Files, Statement
+
+PINNED = ROOT.public.hex()
+PUBLIC = ("certificates/", "purges/", "checkpoints/", "keys/", "log.json", "bundle.json")
+
+
+def judged(files: Files, folder: Path, **options: Any) -> dict[str, Verdict]:
+    verdicts = verify_bundle(maker.write(files, folder), PINNED, **options)
+    return {verdict.level: verdict for verdict in verdicts}
+
+
+def passed(verdicts: dict[str, Verdict]) -> list[bool | None]:
+    return [verdicts[level].passed for level in ("V0", "V1", "V2", "V3")]
+
+
+def lying(number: int, change: Callable[[dict[str, Any]], Any]) -> Files:
+    def edit(sequence: int, found: Statement) -> None:
+        if sequence == number:
+            change(found["predicate"])
+
+    return maker.build(edit=edit)
+
+
+def relogged(files: Files, change: Callable[[dict[str, Any]], Any]) -> Files:
+    log = json.loads(files["log.json"])
+    change(log)
+    return {**files, "log.json": rfc8785.dumps(log)}
+
+
+def test_honest_bundle_passes(tmp_path: Path) -> None:
+    assert passed(judged(maker.honest_bundle(), tmp_path)) == [True] * 4
+
+
+def test_public_bundle_passes_what_it_can_show(tmp_path: Path) -> None:
+    files = {k: v for k, v in maker.honest_bundle().items() if k.startswith(PUBLIC)}
+    verdicts = judged(files, tmp_path)
+    assert passed(verdicts) == [True, True, None, True]
+    assert "left off its end show only with events" in verdicts["V1"].reason
+
+
+def test_rotated_bundle_passes(tmp_path: Path) -> None:
+    files = maker.build(
+        statements=maker.rotated(3), signer_of=lambda sequence: ROOT if sequence <= 3 else SECOND
+    )
+    assert passed(judged(files, tmp_path)) == [True] * 4
+
+
+def test_empty_bundle_passes_nothing(tmp_path: Path) -> None:
+    verdicts = judged({}, tmp_path)
+    assert passed(verdicts) == [None, False, None, None]
+    assert verdicts["V0"].reason == "the bundle has no certificate"
+
+
+def test_failed_chain_stops_the_rest(tmp_path: Path) -> None:
+    files = maker.honest_bundle()
+    files["certificates/000002.json"] = files["certificates/000003.json"]
+    verdicts = judged(files, tmp_path)
+    assert passed(verdicts) == [False, None, None, None]
+    assert verdicts["V0"].reason == "certificate 2: has sequence 3"
+    assert verdicts["V3"].reason == "not looked at: V0 failed"
+
+
+def test_wrong_pinned_key_fails(tmp_path: Path) -> None:
+    folder = maker.write(maker.honest_bundle(), tmp_path)
+    verdict = verify_bundle(folder, STRANGER.public.hex())[0]
+    assert verdict.passed is False
+    assert "certificate 1: key" in verdict.reason
+
+
+@pytest.mark.parametrize(
+    ("name", "reason"),
+    [
+        ("certificates/000003.json", "certificates/: a number is missing"),
+        ("keys/0001.json", f"certificate 4: key {SECOND.keyid[:16]} is not known here"),
+    ],
+)
+def test_missing_file_is_named(name: str, reason: str, tmp_path: Path) -> None:
+    files = maker.build(
+        statements=maker.rotated(3), signer_of=lambda sequence: ROOT if sequence <= 3 else SECOND
+    )
+    del files[name]
+    verdict = judged(files, tmp_path)["V0"]
+    assert verdict.passed is False
+    assert reason in verdict.reason
+
+
+@pytest.mark.parametrize(
+    "name", ["certificates/7.json", "certificates/000007.json.bak", "certificates/x", "keys/a.pub"]
+)
+def test_file_that_does_not_belong_there_is_refused(name: str, tmp_path: Path) -> None:
+    verdict = judged({**maker.honest_bundle(), name: b""}, tmp_path)["V0"]
+    assert verdict.passed is False
+    assert f"{Path(name).name} does not belong there" in verdict.reason
+
+
+# V1.
+
+
+def without_tail(files: Files) -> Files:
+    """The operator hides the last certificate and its log entry."""
+    found = relogged(files, lambda log: log["certificates"].pop())
+    return {k: v for k, v in found.items() if not k.endswith("/000006.json")}
+
+
+def test_dropped_last_certificate_is_seen_with_the_events(tmp_path: Path) -> None:
+    verdict = judged(without_tail(maker.honest_bundle()), tmp_path)["V1"]
+    assert verdict.passed is False
+    assert "events.jsonl: the certificates are not those that the events name" in verdict.reason
+
+
+def test_dropped_key_statement_is_seen_with_the_events(tmp_path: Path) -> None:
+    ledger = maker.Ledger()
+    ledger.certify(1, maker.STEPS[0])
+    ledger.record("key-revocation", statement="00" * 32)
+    verdict = judged(ledger.finish(), tmp_path)["V1"]
+    assert verdict.passed is False
+    assert "a key statement was left out" in verdict.reason
+
+
+@pytest.mark.parametrize(
+    ("change", "reason"),
+    [
+        (lambda log: log.update(size=14), "log.json: is not the log of the newest checkpoint"),
+        (lambda log: log.update(root="00" * 32), "is not the log of the newest checkpoint"),
+        (lambda log: log["certificates"].pop(), "not one entry per certificate"),
+        (lambda log: log["certificates"].reverse(), "certificate 1: the event is not that"),
+        (lambda log: log["certificates"][2].update(index=3), "certificate 3: the inclusion proof"),
+        (lambda log: log["certificates"][1]["proof"].pop(), "certificate 2: the inclusion proof"),
+        (lambda log: log["certificates"][1]["event"].update(kind="x"), "of another kind"),
+        (lambda log: log["certificates"][1]["event"].update(at=1), "the inclusion proof"),
+        (lambda log: log["consistency"].pop(), "consistency is not step by step"),
+        (lambda log: log["consistency"].append(log["consistency"][0]), "step by step"),
+        (lambda log: log["consistency"][1]["proof"].pop(), "checkpoints 4 and 6: "),
+        (lambda log: log.update(extra=1), "unknown key 'extra'"),
+        (lambda log: log["certificates"][0].update(index=-1), "minimum"),
+    ],
+)
+def test_changed_log_is_refused(
+    change: Callable[[dict[str, Any]], Any], reason: str, tmp_path: Path
+) -> None:
+    verdict = judged(relogged(maker.honest_bundle(), change), tmp_path)["V1"]
+    assert verdict.passed is False
+    assert reason in verdict.reason
+
+
+@pytest.mark.parametrize(
+    ("name", "data", "reason"),
+    [
+        ("000000000006.txt", None, "consistency is not step by step"),
+        ("000000000015.txt", None, "is not the log of the newest"),
+        ("000000000007.txt", maker.note(6, bytes(32)), "000000000007.txt: is of size 6"),
+        ("000000000006.txt", maker.note(6, bytes(32)), "log was rewritten"),
+        ("000000000006.txt", maker.note(6, bytes(32), STRANGER), "not signed by one trusted"),
+        ("000000000006.txt", maker.note(6, bytes(32), origin="o"), "not all are of this ledger"),
+        ("000000000006.txt", "\udcff", "000000000006.txt: not a checkpoint"),
+    ],
+)
+def test_changed_checkpoint_is_refused(
+    name: str, data: str | None, reason: str, tmp_path: Path
+) -> None:
+    files = maker.honest_bundle()
+    if data is None:
+        del files[f"checkpoints/{name}"]
+    else:
+        files[f"checkpoints/{name}"] = data.encode(errors="surrogateescape")
+    verdict = judged(files, tmp_path)["V1"]
+    assert verdict.passed is False
+    assert reason in verdict.reason
+
+
+def test_certificate_must_name_a_known_checkpoint(tmp_path: Path) -> None:
+    unknown = {"checkpointBefore": {"sha256": "0" * 64}}
+    files = lying(2, lambda claims: claims["ledger"].update(unknown))
+    verdict = judged(files, tmp_path)["V1"]
+    assert verdict.reason.endswith("certificate 2: checkpointBefore is not among the checkpoints")
+
+
+def test_certificates_must_be_logged_in_order(tmp_path: Path) -> None:
+    first = maker.Ledger()
+    first.record("registered")
+    digest = first.checkpoint()
+    ledger = maker.Ledger(
+        edit=lambda _, s: s["predicate"]["ledger"].update(checkpointBefore={"sha256": digest})
+    )
+    ledger.certify(1, maker.Step("m", (1,)))
+    ledger.certify(2, maker.Step("m", (2,)))
+    ledger.notes = first.notes
+    (one, two), events = ledger.entries, ledger.events
+    events[one["index"]], events[two["index"]] = events[two["index"]], events[one["index"]]
+    one["index"], two["index"] = two["index"], one["index"]
+    verdict = judged(ledger.finish(), tmp_path)["V1"]
+    assert verdict.reason == "log.json: certificate 2: the event is too early in the log"
+
+
+SEEN = maker.honest_bundle()["checkpoints/000000000012.txt"].decode()
+
+
+def test_seen_checkpoint_is_continued(tmp_path: Path) -> None:
+    assert judged(maker.honest_bundle(), tmp_path, seen_checkpoint=SEEN)["V1"].passed is True
+
+
+@pytest.mark.parametrize(
+    ("seen", "reason"),
+    [
+        (maker.note(99, bytes(32)), "the log was rolled back from 99 to 15"),
+        (maker.note(12, bytes(32)), "the log was forked before 12"),
+        (maker.note(11, bytes(32)), "no checkpoint of size 11; ask for it"),
+        (maker.note(12, bytes(32), STRANGER), "you have seen: not signed"),
+        ("x", "you have seen: not a checkpoint"),
+    ],
+)
+def test_log_that_does_not_continue_what_was_seen_is_refused(
+    seen: str, reason: str, tmp_path: Path
+) -> None:
+    verdict = judged(maker.honest_bundle(), tmp_path, seen_checkpoint=seen)["V1"]
+    assert verdict.passed is False
+    assert reason in verdict.reason
+
+
+def test_rollback_to_an_older_bundle_is_refused(tmp_path: Path) -> None:
+    older = maker.build(maker.STEPS[:3])
+    assert judged(older, tmp_path)["V1"].passed is True
+    verdict = judged(older, tmp_path, seen_checkpoint=SEEN)["V1"]
+    assert "the log was rolled back from 12 to 9" in verdict.reason
+
+
+def test_pinned_witness_must_have_co_signed(tmp_path: Path) -> None:
+    pinned = [maker.verifier_key(WITNESS)]
+    witnessed = judged(maker.build(witness=WITNESS), tmp_path / "a", witnesses=pinned)["V1"]
+    alone = judged(maker.honest_bundle(), tmp_path / "b", witnesses=pinned)["V1"]
+    assert witnessed.passed is True
+    assert alone.passed is False
+    assert "checkpoints/000000000015.txt: witness w.example/1: did not co-sign" in alone.reason
+
+
+@pytest.mark.parametrize(
+    ("change", "reason"),
+    [
+        (lambda data: data[:-1], "cut or too long"),
+        (lambda data: data + b"{}\n", "do not lead to the log's root"),
+        (lambda data: b"[]\n" + data, "no object"),
+        (lambda data: data.replace(b"applied", b"skipped", 1), "do not lead"),
+        (lambda data: b"x" * (SMALL + 1), "cut or too long"),
+    ],
+)
+def test_changed_events_are_refused(
+    change: Callable[[bytes], bytes], reason: str, tmp_path: Path
+) -> None:
+    files = maker.honest_bundle()
+    files["events.jsonl"] = change(files["events.jsonl"])
+    verdict = judged(files, tmp_path)["V1"]
+    assert verdict.passed is False
+    assert reason in verdict.reason
+
+
+# V2.
+
+
+def proof_name(files: Files, number: int) -> str:
+    claims = json.loads(maker.payload_of(files[f"certificates/{number:06d}.json"]))["predicate"]
+    return f"proofs/{claims['dataset']['transitionProof']['sha256']}.json"
+
+
+def with_proof(number: int, proof: bytes, **dataset: Any) -> Files:
+    """The operator certifies another transition than the one that he made."""
+    digest = maker.sha(proof).hex()
+    change = {"transitionProof": {"sha256": digest}, **dataset}
+    files = lying(number, lambda claims: claims["dataset"].update(change))
+    return {**files, f"proofs/{digest}.json": proof}
+
+
+MODEL = maker.Model.registered("credit-risk")
+
+
+@pytest.mark.parametrize(
+    ("files", "reason"),
+    [
+        (with_proof(1, maker.transition(MODEL.slots, [1])), "does not end at rootAfter"),
+        (with_proof(1, maker.transition(MODEL.slots[::-1], [1, 4])), "start at rootBefore"),
+        (with_proof(1, maker.transition(MODEL.slots * 2, [1, 4])), "is of 16 slots"),
+        (with_proof(1, b"{}"), "transition proof: not as required asks"),
+        (
+            lying(3, lambda claims: claims["dataset"].update(rootAfter="00" * 32)),
+            "certificate 3: the transition does not end at rootAfter",
+        ),
+    ],
+)
+def test_other_transition_is_refused(files: Files, reason: str, tmp_path: Path) -> None:
+    verdict = judged(files, tmp_path)["V2"]
+    assert verdict.passed is False
+    assert reason in verdict.reason
+
+
+def test_number_of_rows_must_be_that_of_the_proof(tmp_path: Path) -> None:
+    def fewer(claims: dict[str, Any]) -> None:
+        claims["erasure"]["rows"] = 1
+
+    verdict = judged(
+        maker.build(maker.STEPS[:1], edit=lambda _, s: fewer(s["predicate"])), tmp_path
+    )
+    assert verdict["V2"].reason == "certificate 1: 2 slots were erased, not 1"
+
+
+def test_missing_and_swapped_proofs_are_refused(tmp_path: Path) -> None:
+    files = maker.honest_bundle()
+    name = proof_name(files, 2)
+    swapped = {**files, name: files[proof_name(files, 1)]}
+    verdict = judged(swapped, tmp_path / "swapped")["V2"]
+    assert verdict.reason == "certificate 2: the transition proof is not the one certified"
+    del files[name]
+    verdict = judged(files, tmp_path / "missing")["V2"]
+    assert verdict.passed is False
+    assert "is missing" in verdict.reason
+
+
+def test_retrain_that_swaps_an_erased_row_for_another_is_refused(tmp_path: Path) -> None:
+    """Slots 1, 4, 6 were erased and 3 is due; the operator brings 1 back and erases 2."""
+    kept = [2, 3, 4, 6]
+    proof = maker.transition(MODEL.slots, kept)
+    root = maker.slot_root(maker.without(MODEL.slots, kept))
+    files = with_proof(4, proof, rootAfter=root)
+    short = {k: v for k, v in files.items() if not k.endswith(("/000005.json", "/000006.json"))}
+    verdicts = judged(short, tmp_path)
+    assert verdicts["V0"].passed is True
+    assert verdicts["V2"].reason == "certificate 4: a row erased before came back"
+
+
+# V3.
+
+
+def with_purge(number: int, change: Callable[[Statement], Any], signer: Any = ROOT) -> Files:
+    files = maker.honest_bundle()
+    found = maker.purge_of(files[f"certificates/{number:06d}.json"])
+    change(found)
+    return {**files, f"purges/{number:06d}.json": maker.envelope(found, signer)}
+
+
+@pytest.mark.parametrize(
+    ("change", "reason"),
+    [
+        (lambda s: s["subject"][0].update(name="churn@9"), "of another certificate"),
+        (lambda s: s["predicate"]["certificate"].update(sha256="0" * 64), "of another certif"),
+        (lambda s: s["predicate"]["ledger"].update(sequence=3), "of another certificate"),
+        (lambda s: s["predicate"]["ledger"].update(id="other"), "of another certificate"),
+        (lambda s: s["predicate"]["scanner"].update(hits=1), "scanner.hits: not as const"),
+        (lambda s: s["predicate"]["stores"][0].pop("at"), "stores[0]: not as required"),
+        (lambda s: s["predicate"]["stores"][1].pop("by"), "stores[1]: not as required"),
+    ],
+)
+def test_other_purge_is_refused(
+    change: Callable[[Statement], Any], reason: str, tmp_path: Path
+) -> None:
+    verdict = judged(with_purge(2, change), tmp_path)["V3"]
+    assert verdict.passed is False
+    assert verdict.reason.startswith("purges/000002.json: ")
+    assert reason in verdict.reason
+
+
+def test_purge_by_a_stranger_or_of_another_kind_is_refused(tmp_path: Path) -> None:
+    stranger = with_purge(2, lambda _: None, STRANGER)
+    assert "is not known here" in judged(stranger, tmp_path / "a")["V3"].reason
+    files = maker.honest_bundle()
+    files["purges/000002.json"] = files["certificates/000002.json"]
+    assert "no purge attestation" in judged(files, tmp_path / "b")["V3"].reason
+
+
+def test_missing_purges_are_no_pass(tmp_path: Path) -> None:
+    files = maker.honest_bundle()
+    del files["purges/000002.json"]
+    verdict = judged(files, tmp_path)["V3"]
+    assert verdict.passed is None
+    assert verdict.reason == "5 purges attested; none yet for certificates [2]"
+
+
+def test_purge_without_certificate_is_refused(tmp_path: Path) -> None:
+    files = maker.honest_bundle()
+    files["purges/000007.json"] = files["purges/000006.json"]
+    assert "belongs to no certificate" in judged(files, tmp_path)["V3"].reason
+
+
+# Hostile files.
+
+
+@pytest.mark.parametrize(
+    "name", ["certificates/000001.json", "log.json", "events.jsonl", "purges/000001.json"]
+)
+@pytest.mark.parametrize("kind", ["folder", "pipe", "endless", "dangling"])
+def test_what_is_no_plain_file_is_refused(name: str, kind: str, tmp_path: Path) -> None:
+    path = maker.write(maker.honest_bundle(), tmp_path) / name
+    path.unlink()
+    if kind == "folder":
+        path.mkdir()
+    elif kind == "pipe":
+        os.mkfifo(path)
+    else:
+        path.symlink_to("/dev/zero" if kind == "endless" else "nowhere")
+    found = [verdict.passed for verdict in verify_bundle(tmp_path, PINNED)]
+    # A link to nowhere is as good as no events: the level passes without them.
+    assert (False in found) != (name == "events.jsonl" and kind == "dangling")
+
+
+@pytest.mark.parametrize(
+    ("name", "data"),
+    [
+        ("certificates/000001.json", b" " * (SMALL + 1)),
+        ("certificates/000001.json", b"[" * SMALL),
+        ("checkpoints/000000000001.txt", b"\n" * (SMALL + 1)),
+        ("log.json", b'{"a":' * 200_000),
+        ("purges/000001.json", b"[" * 500_000 + b"]" * 500_000),
+        ("keys/0001.json", b"[" * 5000),
+    ],
+)
+def test_large_and_deep_files_are_refused(name: str, data: bytes, tmp_path: Path) -> None:
+    verdicts = judged({**maker.honest_bundle(), name: data}, tmp_path)
+    reasons = [verdict.reason for verdict in verdicts.values() if verdict.passed is False]
+    assert len(reasons) == 1
+    assert "larger than" in reasons[0] or "nested" in reasons[0] or "checkpoint" in reasons[0]
+
+
+# The command.
+
+
+def test_command_prints_levels(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    folder = maker.write(maker.honest_bundle(), tmp_path)
+    assert main([str(folder), "--key", PINNED]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert [line.split()[:2] for line in lines] == [[f"V{i}", "pass"] for i in range(4)]
+
+
+def test_command_gives_json_and_fails(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    folder = maker.write(maker.honest_bundle(), tmp_path)
+    (folder / "certificates/000006.json").write_bytes(b"")
+    assert main([str(folder), "--key", str(folder / "keys/root.pub"), "--json"]) == 1
+    report = json.loads(capsys.readouterr().out)
+    assert report["passed"] is False
+    assert report["levels"][0] == {
+        "level": "V0",
+        "passed": False,
+        "reason": "certificate 6: not JSON in UTF-8: Expecting value: line 1 column 1 (char 0)",
+    }
+
+
+def test_command_takes_what_was_seen_and_witnesses(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder = maker.write(maker.build(witness=WITNESS), tmp_path)
+    seen = str(folder / "checkpoints/000000000012.txt")
+    arguments = [str(folder), "--key", PINNED, "--seen", seen]
+    assert main([*arguments, "--witness", maker.verifier_key(WITNESS)]) == 0
+    assert main([*arguments, "--witness", maker.verifier_key(STRANGER)]) == 1
+    assert "did not co-sign" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ["nowhere", "--key", PINNED],
+        [".", "--key", "nowhere"],
+        [".", "--key", "."],
+        [".", "--key", PINNED, "--seen", "nowhere"],
+    ],
+)
+def test_command_says_what_it_cannot_read(
+    arguments: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(arguments) == 2
+    assert capsys.readouterr().err.startswith("cannot check: ")

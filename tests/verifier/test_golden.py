@@ -1,0 +1,53 @@
+"""Bundles of earlier releases: what was certified once must verify for ever.
+
+``python -m tests.verifier.test_golden NAME`` writes one; existing ones are never changed.
+"""
+
+import sys
+from pathlib import Path
+
+import pytest
+
+from letheon.verifier import certificate_id, verify_bundle
+from tests.verifier import maker
+
+GOLDEN_IDS = [
+    "d803f3603ff7f7b2",
+    "38a2eb674901d0af",
+    "3ff162fd3e98492b",
+    "d26f783ded4a77c6",
+    "9cb3eaeb182d1bed",
+    "7a3a20ef44c4023f",
+]
+BUNDLES = sorted(path for path in maker.DATA.iterdir() if path.is_dir())
+
+
+def make() -> maker.Files:
+    """A ledger with a retrain, a rotation, a revocation and a witness."""
+    statements = maker.rotated(3)
+    revoked = maker.revocation(maker.ROOT, 3, statements)
+    statements.append(maker.envelope(revoked, maker.SECOND))
+    return maker.build(
+        statements=statements,
+        signer_of=lambda sequence: maker.ROOT if sequence <= 3 else maker.SECOND,
+        witness=maker.WITNESS,
+    )
+
+
+@pytest.mark.parametrize("folder", BUNDLES, ids=lambda folder: str(folder.name))
+def test_golden_bundle_still_verifies(folder: Path) -> None:
+    pinned = (folder / "keys/root.pub").read_text()
+    verdicts = verify_bundle(folder, pinned, witnesses=[maker.verifier_key(maker.WITNESS)])
+    assert [verdict.passed for verdict in verdicts] == [True] * 4, verdicts
+
+
+def test_ids_of_the_first_bundle_are_as_they_were() -> None:
+    paths = sorted((maker.DATA / "v1" / "certificates").iterdir())
+    ids = [certificate_id(path.read_bytes())[:16] for path in paths]
+    assert ids == GOLDEN_IDS
+
+
+if __name__ == "__main__":
+    target = maker.DATA / sys.argv[1]
+    target.mkdir()
+    maker.write(make(), target)
