@@ -104,7 +104,7 @@ NOT_CLAIMED = {
     "backups-expired": "That backups have expired; the purge attestation lists them.",
     "downstream-copies": "Anything about what others made of earlier versions.",
     "purge-of-earlier-versions": "The purge: it comes later, with an attestation of its own.",
-    "tuning-without-erased-rows": (
+    "hyper-parameters-chosen-without-erased-rows": (
         "That hyper-parameters were chosen without looking at the erased rows."
     ),
     "adaptive-requests": "Anything about people who choose to leave after looking at the model.",
@@ -155,7 +155,7 @@ BASES = {
 SECTIONS: tuple[tuple[str, str, Mapping[str, str]], ...] = (
     (
         "Rules of accounting",
-        "`guarantee.accounting.rule`. `spent` and `budget` are rounded up.",
+        "`guarantee.accounting.rule`. `budget` is rounded up, `spent` to the next tenth of it.",
         RULES,
     ),
     ("Noise", "`method.noise.mechanism`. The commitment's nonce is kept by nobody.", MECHANISMS),
@@ -163,7 +163,7 @@ SECTIONS: tuple[tuple[str, str, Mapping[str, str]], ...] = (
     ("Replay", "`execution.replay`.", REPLAYS),
     (
         "Measures",
-        "`measurements.*.metric`. Figures have two digits: more would tell of single rows.",
+        "`measurements.*.metric`. Figures have few digits: more would tell of single rows.",
         METRICS,
     ),
     ("What a measure rests on", "`measurements.*.basis`.", BASES),

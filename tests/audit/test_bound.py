@@ -25,7 +25,7 @@ from letheon.convex._noise import Sealed
 from letheon.rows import Rows
 from tests.audit.people import held, without
 
-CLIPPED = {"rows": "clip", "row_norm": 1.5}
+CLIPPED: dict[str, Any] = {"rows": "clip", "row_norm": 1.5}
 MODELS: dict[str, Any] = {
     "influence": lambda: InfluenceClassifier(l2=0.01),
     "influence-pure": lambda: InfluenceClassifier(l2=0.01, delta=0.0),
@@ -144,6 +144,14 @@ def test_rows_longer_than_declared_fail() -> None:
     model.parameters_ = model._parameters()
     found = bound(model, rows)
     assert (found.verdict, "rows-are-bounded" in found.reason) == ("fail", True)
+
+
+@pytest.mark.parametrize("kind", ["influence", "fisher"])
+def test_a_fresh_fit_is_told_from_a_removal(kind: str) -> None:
+    model, rows = forgotten(kind)
+    assert bound(model, rows, fresh=True).verdict == "fail"
+    model.fit(rows.X, rows.y, ids=rows.ids.to_array())
+    assert bound(model, rows, fresh=True).verdict == "pass"
 
 
 def test_exact_models_have_no_bound_to_look_at() -> None:

@@ -19,7 +19,8 @@ def planted(model: Any, seed: int, *, numbers: bool = False) -> Canaries:
     """Fit a model with canaries of random labels, and let it forget them."""
     rng = np.random.default_rng(seed)
     X, pool = rng.normal(size=(100, 4)), rng.normal(size=(2 * N_CANARIES, 4))
-    y, labels = (X[:, 0] > 0).astype(int), rng.integers(0, 2, 2 * N_CANARIES)
+    y: Any = (X[:, 0] > 0).astype(int)
+    labels: Any = rng.integers(0, 2, 2 * N_CANARIES)
     if numbers:
         y, labels = X[:, 0], rng.normal(size=2 * N_CANARIES)
     half = N_CANARIES

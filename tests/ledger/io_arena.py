@@ -12,7 +12,7 @@ import shutil
 import sys
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -153,7 +153,7 @@ def main(file: Path) -> None:
             outcome.faults[way] += 1
         if len(outcome.violations) > 5:
             break
-    file.with_name("report.json").write_text(json.dumps(asdict(outcome)), encoding="utf-8")
+    file.with_name("report.json").write_text(json.dumps(vars(outcome)), encoding="utf-8")
 
 
 if __name__ == "__main__":

@@ -1,11 +1,133 @@
 """Bugs that the arena must find: planted in the forked processes of the ledger, by name."""
 
 from collections.abc import Callable
+from dataclasses import replace
+from typing import Any, NamedTuple
 
-BUGS: dict[str, Callable[[], None]] = {}
+from sqlalchemy import select, text
+
+from letheon.ledger import _apply, _worker
+from letheon.ledger._certify import certificate_path
+from letheon.ledger._database import Database
+from letheon.ledger._keys import KeyRing
+from letheon.ledger._tables import heads
+from letheon.ledger._versions import head_of
+from letheon.verifier import canonical
+
+applying: Any = _apply
+
+
+def swap(owner: Any, **values: Any) -> None:
+    """Put other functions in the place of a module's or a class's."""
+    for name, value in values.items():
+        setattr(owner, name, value)
 
 
 def plant(name: str | None) -> None:
     """Put a bug into this process; None for none."""
     if name is not None:
-        BUGS[name]()
+        BUGS[name].plant()
+
+
+def _without_fence() -> None:
+    """Whoever has computed publishes, even if another worker took over and swept its files."""
+    publish = applying._publish
+
+    def publish_anyway(core: Any, lease: Any, *rest: Any) -> Any:
+        with core.database.reading() as conn:
+            query = select(heads.c.fence).where(heads.c.model_id == lease.model_id)
+            newest = conn.execute(query).scalar_one()
+        return publish(core, replace(lease, fence=newest), *rest)
+
+    swap(applying, require_fence=lambda *_: None, _publish=publish_anyway)
+
+
+def _status_apart() -> None:
+    """The requests move on in a transaction of their own, after the head has moved."""
+    publish, move = applying._publish, applying.move
+    waiting: list[Any] = []
+
+    def move_later(conn: Any, ids: Any, after: str, **columns: Any) -> None:
+        if after == "applied":
+            waiting.append((ids, columns))
+        else:
+            move(conn, ids, after, **columns)
+
+    def publish_first(core: Any, *rest: Any) -> Any:
+        version = publish(core, *rest)
+        with core.database.transaction() as conn:
+            for ids, columns in waiting:
+                move(conn, ids, "applied", **columns)
+        return version
+
+    swap(applying, move=move_later, _publish=publish_first)
+
+
+def _in_place() -> None:
+    """The new model is written over the file of the one that is served."""
+    write = applying.write_blobs
+
+    def overwrite(core: Any, model: Any, content: bytes, *rest: Any) -> Any:
+        with core.database.reading() as conn:
+            served = core.blobs(model.folder).path(head_of(conn, model.id).model_blob)
+        served.write_bytes(served.read_bytes()[:32] + content)
+        return write(core, model, content, *rest)
+
+    swap(applying, write_blobs=overwrite)
+
+
+def _certificate_first() -> None:
+    """The certificate is signed before the version is published."""
+    publish = applying._publish
+
+    def publish_late(core: Any, *rest: Any) -> Any:
+        written = rest[5]
+        with core.database.reading() as conn:
+            row = conn.execute(text("SELECT value FROM meta WHERE key = 'sequence'"))
+            path = certificate_path(core, int(row.scalar_one()) + 1)
+        path.write_bytes(canonical({"subject": written.model_blob}))
+        return publish(core, *rest)
+
+    swap(applying, _publish=publish_late)
+
+
+def _never_swept() -> None:
+    """What a killed worker left stays."""
+    swap(_worker, sweep_model=lambda *_: 0)
+
+
+def _acknowledged_early() -> None:
+    """A request is acknowledged although its transaction is not committed."""
+
+    def run(self: Database, work: Callable[[Any], Any]) -> Any:
+        with self.engine.connect() as connection:
+            return work(connection)
+
+    swap(Database, run=run)
+
+
+def _keys_kept() -> None:
+    """Keys are said to be destroyed, and are not."""
+    swap(KeyRing, destroy=lambda self, key_id: None)
+
+
+class Bug(NamedTuple):
+    """A bug, the round that shows it, and what the check says then."""
+
+    plant: Callable[[], None]
+    kind: str
+    point: str
+    says: str
+
+
+BUGS = {
+    "no fence": Bug(_without_fence, "stop", "compute.written", "there is no blob"),
+    "status apart": Bug(_status_apart, "kill", "publish.after-commit", "stays applying"),
+    "in place": Bug(_in_place, "kill", "compute.written", "is gone or was altered"),
+    "certificate first": Bug(
+        _certificate_first, "kill", "publish.before-commit", "holds another content"
+    ),
+    "never swept": Bug(_never_swept, "kill", "blob.after-rename", "should be gone"),
+    "acknowledged early": Bug(_acknowledged_early, "kill", "submit.before-commit", "is lost"),
+    "keys kept": Bug(_keys_kept, "kill", "certify.signed", "epoch keys"),
+}

@@ -30,10 +30,14 @@ def forest() -> Any:
 
 
 def new_ledger(
-    folder: Path, model: Any = None, clock: Callable[[], int] = lambda: NOW, **settings: Any
+    folder: Path,
+    model: Any = None,
+    clock: Callable[[], int] = lambda: NOW,
+    database: str | None = None,
+    **settings: Any,
 ) -> Ledger:
     """Make a ledger with one registered model."""
-    ledger = Ledger.create(folder, name="test-ledger", clock=clock)
+    ledger = Ledger.create(folder, name="test-ledger", clock=clock, database=database)
     X, y, ids = table()
     fitted = (forest() if model is None else model).fit(X, y, ids=ids)
     ledger.register(fitted, X, y, ids=ids, name=NAME, **settings)

@@ -157,28 +157,50 @@ def test_after_a_kill_any_worker_writes_the_same_bytes(
 def test_two_workers_at_once_give_one_certificate(
     ledger: Ledger, hook: Callable[[Any], None], point: str
 ) -> None:
+    hook(met_at(point))
+    done = certified_by_two(ledger)
+    hook(None)
+    assert set(done) <= {1, 2}
+    require_sound(ledger, len(envelopes(ledger)))
+
+
+def test_two_workers_at_once_on_postgresql(
+    postgres_url: str, tmp_path: Path, hook: Callable[[Any], None]
+) -> None:
+    with published(tmp_path / "home", [[0, 1], [2]], database=postgres_url) as ledger:
+        hook(met_at("certify.file-written"))
+        assert certified_by_two(ledger) == [1, 1]
+        hook(None)
+        assert certify_next(core_of(ledger)) == 2
+        require_sound(ledger, 2)
+
+
+def met_at(point: str) -> Callable[[str], None]:
+    """Return a hook at which two workers wait for each other."""
     meeting = threading.Barrier(2)
-    done: list[int | None] = []
 
     def wait(name: str) -> None:
         # A transaction lets one in at a time: there is nobody to meet inside.
         if name == point and not name.endswith("before-commit"):
             meeting.wait(timeout=20)
 
+    return wait
+
+
+def certified_by_two(ledger: Ledger) -> list[int | None]:
+    """Certify in two threads, each with the ledger opened for itself."""
+    done: list[int | None] = []
+
     def work() -> None:
         with Ledger.open(ledger.folder, clock=lambda: NOW) as own:
             done.append(certify_next(core_of(own)))
 
-    hook(wait)
     workers = [threading.Thread(target=work) for _ in range(2)]
     for worker in workers:
         worker.start()
     for worker in workers:
         worker.join()
-    hook(None)
-    n = len(envelopes(ledger))
-    assert set(done) <= {1, 2}
-    require_sound(ledger, n)
+    return done
 
 
 @pytest.mark.parametrize("how", ["flipped", "cut", "longer", "gone", "another"])

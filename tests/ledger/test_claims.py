@@ -5,6 +5,8 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from letheon import NaiveUnlearner
 from letheon.exceptions import SignerRefusedError
@@ -125,6 +127,17 @@ def test_what_is_spent_is_rounded_up_and_within_the_budget(name: str) -> None:
     assert float(accounting["spent"]) >= own.spent
     assert own.budget <= float(accounting["budget"]) <= own.budget * 1.11
     assert float(accounting["spent"]) <= float(accounting["budget"])
+
+
+@given(st.floats(0, 1), st.floats(1e-12, 1e12))
+def test_what_is_spent_is_told_in_tenths_of_the_budget(share: float, budget: float) -> None:
+    spent = min(share * budget, budget)
+    own = replace(COUNTED, spent=spent, budget=budget)
+    odd = _Odd(own, exact=False, certificate="certified")
+    said = guarantee_section(claim_of(odd, "erase"), since_retrain=1)["accounting"]
+    told, limit = float(said["spent"]), float(said["budget"])
+    assert spent <= told <= limit
+    assert told <= 1.11 * (spent + budget / 10)
 
 
 class _Odd:

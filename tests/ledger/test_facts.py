@@ -1,5 +1,6 @@
 """What is computed beside a model for its certificate: valid for every family, and no leak."""
 
+import copy
 import json
 import re
 from dataclasses import replace
@@ -19,6 +20,7 @@ from letheon.ledger._decimals import decimal, figure
 from letheon.ledger._facts import NO_MONITOR, facts_of
 from letheon.ledger._measures import TestFigures, test_metric
 from letheon.ledger._parameters import code_of, parameters_of
+from letheon.ledger._training import held_rows
 from letheon.monitor import Reading
 from letheon.verifier import SCHEMAS, UNLEARNING, canonical, check_schema, parse_strict
 from tests.ledger.forgetters import (
@@ -229,10 +231,43 @@ def test_effectiveness_on_a_test_set_is_a_proxy_rounded_up() -> None:
     found = erased(MAKERS["influence"], test=test).facts["measurements"]["effectiveness"]
     assert found == {
         "metric": "accuracy-diff",
-        "value": "0.014",
+        "value": "0.02",
         "n": 500,
         "basis": "proxy-estimate",
     }
+
+
+@pytest.mark.parametrize("name", ["influence", "fisher", "descent", "descent published"])
+def test_figures_do_not_tell_who_of_many_was_erased(name: str) -> None:
+    X, y, ids = table()
+    fitted = MAKERS[name]().fit(X, y, ids=ids)
+    published = set()
+    for person in range(12):
+        model = copy.copy(fitted)
+        receipt = model.forget([ids[person]])
+        left = [each for each in range(len(ids)) if each != person]
+        facts = facts_of(
+            guarantee_before=receipt.guarantee,
+            after=model,
+            receipt=receipt,
+            rows=held_rows(X[left], y[left], [ids[each] for each in left]),
+            kind="erase",
+            seconds=1.0,
+            retrain_seconds=None,
+            training=CALLER,
+            removed=1,
+            since_retrain=1,
+        )
+        facts["method"]["noise"].pop("seedCommitment")
+        published.add(json.dumps({part: facts[part] for part in facts if part != "account"}))
+    assert len(published) == 1
+
+
+def test_the_account_for_planning_is_finer_than_the_published_one() -> None:
+    model, _, facts = erased(MAKERS["influence"])
+    own, said = model.guarantee_, facts["guarantee"]["accounting"]
+    assert own.spent <= float(facts["account"]["spent"]) < float(said["spent"])
+    assert facts["account"]["budget"] == said["budget"]
 
 
 def test_certified_models_certify_epsilon() -> None:
@@ -250,8 +285,8 @@ def test_the_monitors_decision_and_proxies_are_published(decision: Any, said: st
     assert facts["monitor"] == {"decision": said, "policy": {"sha256": "77" * 32}}
     measures = facts["measurements"]
     assert (measures["effectiveness"]["value"], measures["certifiability"]["value"]) == (
-        "0.013",
-        "1.3",
+        "0.02",
+        "2",
     )
     assert measures["certifiability"]["basis"] == "proxy-estimate"
 

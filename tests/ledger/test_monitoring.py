@@ -97,7 +97,7 @@ def test_everything_comes_back() -> None:
     assert pack(again) == pack(monitor)
 
 
-@examples(15)
+@examples(8)
 @given(
     requests=st.lists(st.integers(0, 29), min_size=1, max_size=6, unique=True),
     tolerances=st.sampled_from([LOOSE, STRICT]),
@@ -111,10 +111,8 @@ def test_a_monitor_that_travels_sees_what_one_sees_that_stays(
         reading = stays.forget([NAMES[person]])
         moves = travelled(moves)
         _, seen = forget_watched(moves, [NAMES[person]])
-        proxies = {name: seen.proxies[name] for name in ("effectiveness", "certifiability")}
         assert reading.proxies == seen.proxies | {"efficiency": reading.proxies["efficiency"]}
         assert (reading.decision, reading.reasons) == (seen.decision, seen.reasons)
-        assert set(proxies) < set(seen.proxies)
     assert moves.model.digest() == stays.model.digest()
 
 

@@ -1,5 +1,6 @@
 """States of a request: every allowed pair works, every other is refused, by code and by SQL."""
 
+import itertools
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -47,8 +48,9 @@ def test_every_state_can_be_reached_and_left() -> None:
 
 def test_the_design_is_kept() -> None:
     """The way of a request, and that it can be cancelled before the intent only."""
-    way = ["received", "verified", "queued", "applying", "applied", "certified", "purging", "purged", "closed"]
-    assert all(is_allowed(*pair) for pair in zip(way, way[1:], strict=False))
+    way = ["received", "verified", "queued", "applying", "applied", "certified"]
+    way += ["purging", "purged", "closed"]
+    assert all(is_allowed(*pair) for pair in itertools.pairwise(way))
     cancelled_from = {before for before, after in ALLOWED if after == "cancelled"}
     assert cancelled_from == {"received", "queued", "on_hold", "duplicate"}
     assert {after for before, after in ALLOWED if before == "received"} == {
@@ -96,21 +98,21 @@ def allows_sql(desk: Desk, request: str, after: str) -> bool:
     except Undo:
         return True
     except DBAPIError as error:
-        assert "this state cannot follow" in str(error.orig)
+        if "this state cannot follow" not in str(error.orig):
+            raise
         return False
 
 
-@pytest.mark.parametrize("state", ["nonsense", "", "applied", "closed", "verified", "RECEIVED"])
-def test_a_request_cannot_begin_in_the_middle(desk: Desk, state: str) -> None:
+def test_a_request_cannot_begin_in_the_middle(desk: Desk) -> None:
     desk.submit(1)
     columns = ", ".join(column.name for column in requests.c)
     copied = columns.replace("id,", "'x',", 1).replace("key_tag", "'k'")
-    copied = copied.replace("state", f"'{state}'")
-    with (
-        pytest.raises(DBAPIError, match="no first state"),
-        desk.database.transaction() as connection,
-    ):
-        connection.execute(text(f"INSERT INTO requests ({columns}) SELECT {copied} FROM requests"))
+    for state in {"nonsense", "", "RECEIVED", *STATES} - {"received", "queued"}:
+        values = copied.replace("state", f"'{state}'")
+        copy = text(f"INSERT INTO requests ({columns}) SELECT {values} FROM requests")
+        with pytest.raises(DBAPIError, match="first state"), desk.database.transaction() as conn:
+            conn.execute(copy)
+    assert len(desk.rows(requests)) == 1
 
 
 @pytest.mark.parametrize(

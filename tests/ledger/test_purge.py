@@ -8,7 +8,9 @@ from contextlib import closing
 import pytest
 from sqlalchemy import select
 
+from letheon.exceptions import LedgerBusyError
 from letheon.ledger import _faults, _purge
+from letheon.ledger._lease import Lease, owner_name, take
 from letheon.ledger._stores import Store, add_store
 from letheon.ledger._tables import batches, purge_steps, purges, versions
 from letheon.verifier import PURGE, open_envelope
@@ -168,3 +170,35 @@ def test_person_of_another_model_may_stay_there(marked: Marked) -> None:
     marked.erase(marked.ids[0])
     assert marked.states() == {"purged"}
     assert marked.ledger.load("other").n_rows_ == len(marked.ids)
+
+
+def test_purge_waits_while_readers_keep_the_journal_in_use(
+    marked: Marked, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def busy() -> None:
+        raise LedgerBusyError("readers keep the write-ahead log in use; try again")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(marked.core.database, "shrink", busy)
+        marked.erase(marked.ids[0])
+        assert marked.states() == {"purging"}
+    marked.run()
+    assert marked.states() == {"purged"}
+
+
+def test_half_written_file_of_a_living_worker_is_left_to_it(
+    marked: Marked, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file = marked.core.blobs(marked.model.folder).folder / ".0123456789abcdef.partial"
+    other: list[Lease | None] = []
+
+    def work_elsewhere(name: str) -> None:
+        if name == "purge.started":
+            file.write_bytes(b"half of a model")
+            other.append(take(marked.core, marked.model.id, owner_name()))
+
+    monkeypatch.setattr(_faults, "hook", work_elsewhere)
+    marked.erase(marked.ids[0])
+    assert other != [None]
+    assert file.exists()
+    assert marked.states() == {"purged"}

@@ -8,6 +8,7 @@ from sqlalchemy import insert, text
 
 from letheon.exceptions import UnknownRequestError
 from letheon.ledger import _events, _intake
+from letheon.ledger._calendar import Calendar
 from letheon.ledger._moves import move
 from letheon.ledger._requests import found, found_all, listed, timeline
 from letheon.ledger._tables import batches, certificates
@@ -102,6 +103,8 @@ def test_days_left_are_counted_to_the_last_day(sqlite_desk: Desk) -> None:
     assert request.due_on == date(2027, 2, 15)
     days = [request.days_left(datetime(2027, 2, day, 12, tzinfo=UTC)) for day in (14, 15, 16)]
     assert days == [1, 0, -1]
+    late = datetime(2027, 2, 14, 23, 30, tzinfo=UTC)  # in Brussels the next day has begun
+    assert (request.days_left(late), request.days_left(late, Calendar())) == (1, 0)
 
 
 def test_open_means_that_somebody_waits(sqlite_desk: Desk) -> None:

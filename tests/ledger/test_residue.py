@@ -3,6 +3,7 @@
 import logging
 import shutil
 import subprocess
+import tempfile
 from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
@@ -26,6 +27,14 @@ class KilledError(BaseException):
 def folder() -> Iterator[Path]:
     with quick_folder() as found:
         yield found
+
+
+@pytest.fixture
+def temporary(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The folder for temporary files of this process and its children, empty at the beginning."""
+    monkeypatch.setenv("TMPDIR", str(tmp_path))
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    return tmp_path
 
 
 @pytest.fixture
@@ -57,36 +66,36 @@ def grep(marked: Marked, *folders: Path) -> list[str]:
 
 
 def check_history(
-    marked: Marked, per_batch: int, tmp_path: Path, caplog: pytest.LogCaptureFixture
+    marked: Marked, per_batch: int, temporary: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.DEBUG)
     witness = Witness()
     erase_history(marked, witness, per_batch)
     assert marked.states() == {"purged"}
     assert not marked.markers().find(caplog.text.encode())
-    assert not witness.leaks(marked, tmp_path)
-    copy = tmp_path / "copy"
+    assert not witness.leaks(marked, temporary)
+    copy = temporary / "copy"
     shutil.copytree(marked.home, copy)
     assert not grep(marked, copy)
 
 
 @pytest.mark.parametrize("journal", ["wal", "delete"])
 def test_nothing_is_left_after_many_erasures(
-    journal: str, folder: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
+    journal: str, folder: Path, temporary: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     with closing(make_marked(folder / "home", 90, journal=journal)) as marked:
-        check_history(marked, 10, tmp_path, caplog)
+        check_history(marked, 10, temporary, caplog)
 
 
 def test_nothing_is_left_on_a_server(
     folder: Path,
-    tmp_path: Path,
+    temporary: Path,
     caplog: pytest.LogCaptureFixture,
     postgres_url: str,
     postgres_server: Server,
 ) -> None:
     with closing(make_marked(folder / "home", 60, database=postgres_url)) as marked:
-        check_history(marked, 10, tmp_path, caplog)
+        check_history(marked, 10, temporary, caplog)
         with postgres_server.connect(postgres_url.rpartition("/")[2]) as connection:
             connection.execute("CHECKPOINT")
         assert not Witness().leaks(marked, postgres_server.folder)
@@ -96,10 +105,10 @@ def test_nothing_is_left_on_a_server(
 @pytest.mark.soak
 @pytest.mark.parametrize("journal", ["wal", "delete"])
 def test_nothing_is_left_after_ten_thousand_erasures(
-    journal: str, folder: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
+    journal: str, folder: Path, temporary: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     with closing(make_marked(folder / "home", 5_010, journal=journal)) as marked:
-        check_history(marked, 50, tmp_path, caplog)
+        check_history(marked, 50, temporary, caplog)
 
 
 def test_witness_sees_what_is_there_before_the_purge(marked: Marked) -> None:

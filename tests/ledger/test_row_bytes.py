@@ -156,6 +156,20 @@ def test_how_a_sparse_matrix_lies_in_memory_does_not_show(again: Callable[[Any],
     assert texts(Rows(again(rows.X), rows.y, rows.ids)) == texts(rows)
 
 
+def test_the_order_of_bytes_in_a_frame_does_not_show() -> None:
+    little, big = (pd.DataFrame({"a": np.array([1.5], order)}) for order in ("<f8", ">f8"))
+    assert one_row(little) == one_row(big)
+
+
+def test_a_sparse_row_says_where_it_ends() -> None:
+    # Its one entry and a True after it spell the text, if nothing says how many entries there are.
+    text = "7 bytes" + "T"
+    entry, empty = sp.lil_array((1, 4096)), sp.csr_array((1, 4096))
+    entry[0, ord("s") + 256 * len(text)] = struct.unpack("<d", b"\0" + text[:7].encode())[0]
+    spelling = one_row(entry.tocsr(), risk=np.array([True]))
+    assert spelling != one_row(empty, risk=np.array([text]))
+
+
 def test_a_true_that_is_not_one_is_true() -> None:
     odd = np.array([[2, 0]], np.uint8).view(bool)
     assert one_row(odd) == one_row(np.array([[True, False]]))
@@ -276,7 +290,19 @@ ZERO = np.zeros((1, 1))
             one_row(pd.DataFrame({"a": [1]})), one_row(pd.DataFrame({"b": [1]})), id="column"
         ),
         pytest.param(
-            one_row(pd.DataFrame({"a": [1]})), one_row(pl.DataFrame({"a": [1]})), id="library"
+            one_row(pd.DataFrame({"a": pd.array([1], "Int64")})),
+            one_row(pl.DataFrame({"a": pl.Series([1], dtype=pl.Int64)})),
+            id="library",
+        ),
+        pytest.param(
+            one_row(pd.DataFrame({"a": pd.Categorical(["x"])})),
+            one_row(pd.DataFrame({"a": pd.Categorical(["x"], ordered=True)})),
+            id="order of categories",
+        ),
+        pytest.param(
+            one_row(pd.DataFrame({"a": pd.Categorical(DAYS[:1].tz_localize("UTC"))})),
+            one_row(pd.DataFrame({"a": pd.Categorical(DAYS[:1].tz_localize("Iceland"))})),
+            id="time zone of categories",
         ),
         pytest.param(
             one_row(pd.DataFrame({"a": [1]})), one_row(pd.DataFrame({"a": [1.0]})), id="dtype"

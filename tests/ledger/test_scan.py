@@ -182,6 +182,15 @@ def test_damaged_archives_are_reported_and_random_bytes_are_not(tmp_path: Path) 
     assert not result.clean
 
 
+def test_archive_that_unpacks_without_end_is_given_up(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "bomb.gz").write_bytes(gzip.compress(bytes(1 << 22)))
+    monkeypatch.setattr(_scan, "_LARGEST_MEMBER", 1 << 21)
+    result = scan([("store", tmp_path)], Markers.of(salts=[SALT]))
+    assert [unread.file for unread in result.unread] == ["bomb.gz"]
+
+
 def test_name_that_holds_an_id_is_found_and_not_repeated(tmp_path: Path) -> None:
     (tmp_path / "person-000017").mkdir()
     (tmp_path / "person-000017" / "picture.png").write_bytes(b"")
@@ -262,10 +271,19 @@ def test_markers_of_rows_leave_out_what_others_have_too() -> None:
     assert len(markers.rows[0]) == 64
 
 
+def test_piece_that_stands_in_other_rows_elsewhere_is_no_marker() -> None:
+    series = np.random.default_rng(0).normal(size=500)
+    lagged = np.lib.stride_tricks.sliding_window_view(series, 12)
+    erased, left = rows_of(lagged[100:101], ["aaaaaa"]), lagged[np.r_[0:100, 101:400]]
+    others = rows_of(left, ["bbbbbb"] * len(left))
+    assert markers_of(erased, np.zeros((1, 32), np.uint8), others).rows == ()
+
+
 def test_texts_of_rows_are_markers() -> None:
-    erased = rows_of(np.array(["a letter by somebody", "ok"], object), ["aaaaaa", "bbbbbb"])
-    left = rows_of(np.array(["a letter by another"], object), ["cccccc"])
-    markers = markers_of(erased, np.zeros((2, 32), np.uint8), left)
+    texts = ["a letter by somebody", "ok", "with kind regards"]
+    erased = rows_of(np.array(texts, object), ["aaaaaa", "bbbbbb", "dddddd"])
+    left = rows_of(np.array(["another letter, with kind regards"], object), ["cccccc"])
+    markers = markers_of(erased, np.zeros((3, 32), np.uint8), left)
     assert markers.rows == (b"a letter by somebody",)
 
 

@@ -88,8 +88,12 @@ def test_a_missing_file_is_a_missing_ledger(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("text", "words"),
     [
-        ('name = "a"\n[policy]\nk_mim = 20\n', "line 3: k_mim is no setting; .* k_min"),
-        ('name = "a"\nport = 1\n', "line 2: port is no setting"),
+        (
+            'name = "a"\n[policy]\nk_mim = 20\n',
+            "line 3: k_mim is no setting; meant is perhaps k_min$",
+        ),
+        ('name = "a"\nport = 1\n', "line 2: port is no setting; .* name, database, policy"),
+        ('name = "a"\n[policy]\nk_min = 2\n[calendar]\nk_min = 3\n', "line 5: k_min is no setting"),
         ('name = "a"\n\n[polizy]\nk_min = 1\n', "line 3: polizy is no setting; .* policy"),
         ('name = "a"\n[policy]\nk_min = "20"\n', "line 3: k_min='20' must be a whole number"),
         ('name = "a"\n[policy]\nk_min = true\n', "line 3: k_min=True"),
@@ -108,6 +112,7 @@ def test_a_missing_file_is_a_missing_ledger(tmp_path: Path) -> None:
         ('\nname = "Prod"\n', "line 2: name='Prod' must be"),
         ('name = "a\\n"\n', "line 1: name='a"),
         ('name = "a"\nimage = "abc"\n', "line 2: image='abc' must be a SHA-256"),
+        (f'name = "a"\nimage = "{"a" * 65}"\n', "line 2: image='a*' must be a SHA-256"),
         ('name = "a"\nimage = 5\n', "line 2: image=5 must be a text"),
         ('name = "a"\njournal = "off"\n', "line 2: journal='off' must be"),
         ('name = "a"\ndatabase = "s3cret"\n', "line 2: database must be a URL"),

@@ -213,6 +213,16 @@ def test_a_retrain_covers_what_was_erased_since_the_last_one(tmp_path: Path) -> 
         assert after["dataset"]["rootBefore"] == retrain["dataset"]["rootAfter"]
 
 
+def test_a_retrain_without_requests_of_its_own_covers_those_before(tmp_path: Path) -> None:
+    with published(tmp_path / "home", [[0, 1]]) as ledger:
+        ledger.retrain(NAME)
+        one, two = (json.loads(_payload(ledger.certificate(each)))["predicate"] for each in (1, 2))
+        assert two["erasure"]["requestsRoot"] == one["erasure"]["requestsRoot"]
+        assert (two["erasure"]["rows"], two["dataset"]["liveAfter"]) == (2, 58)
+        assert two["dataset"]["rootAfter"] == one["dataset"]["rootAfter"]
+        assert two["times"]["oldestReceivedOn"] == one["times"]["oldestReceivedOn"]
+
+
 def _payload(envelope: bytes) -> bytes:
     return base64.b64decode(json.loads(envelope)["payload"])
 
@@ -224,7 +234,13 @@ def test_what_an_erasure_covers_starts_at_the_version_before(ledger: Ledger) -> 
         covered = covered_by(conn, version)
     assert (covered.kind, covered.base.number, covered.last_retrain.number) == ("erase", 1, 0)
     assert covered.base == covered.parent
-    assert covered.batch_ids == (version.batch_id,)
+
+
+def test_a_registration_has_no_certificate(ledger: Ledger) -> None:
+    with core_of(ledger).database.reading() as conn:
+        registered = version_of(conn, conn.scalars(select(func.min(versions.c.id))).one())
+        with pytest.raises(CertificateError, match="registration"):
+            covered_by(conn, registered)
 
 
 def slow_root(leaves: list[bytes]) -> bytes:

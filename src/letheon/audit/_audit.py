@@ -106,7 +106,7 @@ def audit(
         return AuditReport(tuple(found), key=read.key)
     try:
         found += _about_models(read, order)
-        subjects = tuple(summary_of(one) for one in _newest(read, order))
+        subjects = tuple(summary_of(read, one) for one in _newest(read, order))
     except Refused as error:
         found.append(LevelResult("V0", "", "fail", str(error)))
         return AuditReport(tuple(found), key=read.key)

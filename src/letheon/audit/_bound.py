@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 
 from letheon.audit._gaussian import hidden_shift, length, mismatch_delta, noise_bounds
+from letheon.audit._levels import unlike_certified
 from letheon.audit._objective import Floats, Objective, is_bounded, objective_of, optimum
 from letheon.audit._reading import AuditedModel
 from letheon.audit._result import LevelResult
@@ -29,6 +30,7 @@ _LEAST_SPREAD = 0.05
 # The last bits of features depend on the batch that they were computed in.
 _FEATURES = 1e-3
 _LARGEST_HESSIAN = 2048
+_RETRAIN = "retrain"
 
 
 @dataclass
@@ -57,6 +59,7 @@ class _Case:
     objective: Objective
     said: Mapping[str, Any]
     checks: _Checks
+    is_fresh: bool = False
 
     def stated(self, name: str) -> float:
         """Return what the certificate says about `spent` or `budget`."""
@@ -66,12 +69,22 @@ class _Case:
 
 def check_bound(audited: AuditedModel, model: Any) -> LevelResult:
     """V5 for a model of a bundle, against what its newest certificate says."""
-    claim = audited.newest.predicate["guarantee"]
-    return bound(model, audited.rows, claim=claim, name=audited.name)
+    claims, wrong = audited.newest.predicate, unlike_certified(audited, model)
+    if wrong:
+        return LevelResult("V5", audited.name, "fail", wrong)
+    if claims["method"]["name"] == _RETRAIN:
+        # It claims a fresh fit; that its noise hides what later removals leave is the model's word.
+        return bound(model, audited.rows, name=audited.name, fresh=True)
+    return bound(model, audited.rows, claim=claims["guarantee"], name=audited.name)
 
 
 def bound(
-    model: Any, rows: Rows, *, claim: Mapping[str, Any] | None = None, name: str = ""
+    model: Any,
+    rows: Rows,
+    *,
+    claim: Mapping[str, Any] | None = None,
+    name: str = "",
+    fresh: bool = False,
 ) -> LevelResult:
     """Compute the bound of a certified model again, from its parameters and the remaining rows.
 
@@ -85,6 +98,8 @@ def bound(
         `guarantee` of the certificate; by default the model's own guarantee.
     name : str
         Of the model, for the result.
+    fresh : bool, default=False
+        The model is said to be a fresh fit, so that nothing of removals may be left in it.
 
     Returns
     -------
@@ -94,7 +109,7 @@ def bound(
     """
     said = _claim_of(model) if claim is None else dict(claim)
     if said.get("kind") == "certified" or model.guarantee_.kind == "certified":
-        return _judged(model, rows, said, name)
+        return _judged(model, rows, said, name, fresh=fresh)
     kind = model.guarantee_.kind
     return LevelResult("V5", name, "skipped", f"the model is {kind} and claims no epsilon")
 
@@ -110,7 +125,7 @@ def _claim_of(model: Any) -> dict[str, Any]:
     }
 
 
-def _judged(model: Any, rows: Rows, said: dict[str, Any], name: str) -> LevelResult:
+def _judged(model: Any, rows: Rows, said: dict[str, Any], name: str, *, fresh: bool) -> LevelResult:
     checks = _Checks()
     inner, seen = _unwrapped(model, rows)
     check = _METHODS.get(inner.facts.method)
@@ -120,7 +135,7 @@ def _judged(model: Any, rows: Rows, said: dict[str, Any], name: str) -> LevelRes
     objective = objective_of(inner, seen)
     if inner is not model and hasattr(model, "head_"):
         objective = _with_held_features(objective, inner, checks)
-    case = _Case(inner, objective, said, checks)
+    case = _Case(inner, objective, said, checks, fresh)
     _check_claim(case)
     _check_problem(case, seen)
     if not checks.broken:
@@ -219,6 +234,9 @@ def _check_influence(case: _Case) -> None:
     left = length(objective.gradient(W) + noise) - objective.noise_floor(W)
     _check_account(case, left, _hides(sigma, epsilon, delta))
     case.checks.at_most("account-is-not-understated", left, model.account_.spent)
+    if case.is_fresh:
+        stop = float(model.tol) * objective.n_rows
+        case.checks.at_most("training-arrived", left, max(stop, 1e3 * objective.noise_floor(W)))
 
 
 def _check_descent(case: _Case) -> None:
@@ -269,6 +287,8 @@ def _check_fisher(case: _Case) -> None:
         _check_shaped(case, theta, furthest, close.spread)
     if model.optimum_ is not None:
         _check_sealed(case)
+    if case.is_fresh:
+        checks.holds("nothing-was-removed-since", model.account_.used == 0)
 
 
 def _check_shaped(case: _Case, theta: Floats, furthest: float, spread: float) -> None:

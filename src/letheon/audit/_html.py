@@ -58,7 +58,7 @@ details { margin: .2rem 0; } summary { cursor: pointer; color: var(--soft); }
 @media print { :root { --paper: #fff; --ink: #000; --soft: #444; --line: #999; --band: #f2f2f2;
   --good: #0b5c28; --bad: #8f1410; --open: #6b4a00; }
   body { max-width: none; padding: 0; font-size: 11pt; } tr, h2, h3 { break-inside: avoid; }
-  h2 { break-after: avoid; } }
+  h2 { break-after: avoid; } details::details-content { content-visibility: visible; } }
 </style>
 </head>
 <body>
@@ -160,7 +160,8 @@ def _claims(subject: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
     yield "Newest certificate", f"{subject['sequence']} of {subject['certifiedAt']}"
     yield "Certificate id", str(subject["certificate"])
     yield "SHA-256 of the model's file", str(subject["subject"])
-    yield "Method", f"{subject['method']}, replay {subject['replay']}"
+    text = "in the bundle" if subject["definitionInBundle"] else "not in the bundle"
+    yield "Method", f"{subject['method']}, replay {subject['replay']}; its definition is {text}"
     bound = ""
     if "epsilon" in guarantee:
         bound = f", epsilon {guarantee['epsilon']}, delta {guarantee['delta']}"

@@ -13,7 +13,7 @@ from letheon.ledger._execution import describe
 from letheon.ledger._facts import method_parameters
 from letheon.verifier import Refused
 
-__all__ = ["Rebuilt", "check_data", "check_model", "rebuilt"]
+__all__ = ["Rebuilt", "check_data", "check_model", "rebuilt", "unlike_certified"]
 
 _RETRAIN = "retrain"
 # What decides whether bytes must agree here.
@@ -68,7 +68,7 @@ def check_model(bundle: Bundle, audited: AuditedModel, model: Any) -> tuple[Leve
     Returns the verdict and the re-derived model, None where there is none.
     """
     name = audited.name
-    wrong = _wrong_settings(audited, model) or wrong_seed(bundle, audited, model)
+    wrong = unlike_certified(audited, model) or wrong_seed(bundle, audited, model)
     if wrong:
         return LevelResult("V4", name, "fail", wrong), None
     if model.guarantee_.kind != "exact":
@@ -81,7 +81,7 @@ def check_model(bundle: Bundle, audited: AuditedModel, model: Any) -> tuple[Leve
     )
 
 
-def _wrong_settings(audited: AuditedModel, model: Any) -> str | None:
+def unlike_certified(audited: AuditedModel, model: Any) -> str | None:
     """Return what is wrong with the settings: they must be those of every certificate.
 
     They were fixed before anybody asked to leave, so nothing of an erased row can be in them.

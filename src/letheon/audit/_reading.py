@@ -33,6 +33,7 @@ _NONCE_BYTES = 32
 # A model or its rows may be large; a file beyond this is not read into memory.
 _LARGEST = 1 << 34
 _MOST_FILES = 1_000_000
+_TRAINING = {"rule", "beacon", "keyCommitment", "key"}
 
 
 def key_text(key: str | bytes | Path) -> str:
@@ -101,12 +102,14 @@ class AuditedModel:
     def training(self) -> dict[str, Any]:
         """How the seed was made, and the key that it was made from."""
         found = parse_strict(read_capped(self.folder / "training.json", SMALL), SMALL)
-        if type(found) is not dict:
-            raise Refused("training.json: no object")
+        if type(found) is not dict or found.keys() != _TRAINING:
+            raise Refused("training.json: not an object of rule, beacon, keyCommitment and key")
         return found
 
     def _decoded(self, name: str) -> Any:
         data = read_capped(self.folder / name, _LARGEST)
+        if data[:_NONCE_BYTES] != bytes(_NONCE_BYTES):
+            raise Refused(f"{name}: does not begin with {_NONCE_BYTES} zeros")
         try:
             return state.decode(data[_NONCE_BYTES:])
         except StateError as error:
@@ -181,6 +184,8 @@ class Bundle:
 
     def _place_of(self, name: str) -> Path:
         tenant, _, bare = name.rpartition("/")
+        if ".." in (tenant, bare) or "/" in tenant:
+            raise Refused(f"{name} is no name of a model")
         return self.folder / "models" / (tenant or "default") / bare
 
     def _files(self, kind: str) -> list[Path]:
@@ -193,15 +198,18 @@ class Bundle:
         return read_capped(path, SMALL)
 
 
-def summary_of(certificate: Opened) -> dict[str, Any]:
+def summary_of(bundle: Bundle, certificate: Opened) -> dict[str, Any]:
     """Return what a certificate claims, for a report."""
     claims = certificate.predicate
+    definition = claims["method"]["definition"]["sha256"]
     return {
         "model": claims["model"]["id"],
         "sequence": certificate.sequence,
         "certificate": certificate.id,
         "subject": certificate.statement["subject"][0]["digest"]["sha256"],
         "method": claims["method"]["name"],
+        "definition": definition,
+        "definitionInBundle": bundle.definition(definition) is not None,
         "guarantee": parse_strict(canonical(claims["guarantee"])),
         "rows": claims["erasure"]["rows"],
         "liveAfter": claims["dataset"]["liveAfter"],

@@ -30,8 +30,6 @@ __all__ = ["CannotRederiveError", "check_rederivation", "compare", "rederive"]
 # An estimator fitted by another kernel of the same libraries stays below this; a row changes more.
 _ROUNDING = 1e-6
 _SHOWN = 3
-# How a fresh fit works, whatever the model says: these settings change no result.
-_QUIET = {"n_jobs": None, "verbose": 0}
 
 
 class CannotRederiveError(LetheonError, ValueError):
@@ -71,11 +69,19 @@ def rederive(model: Any, rows: Rows) -> Any:
         raise CannotRederiveError("config_ is not a set of scikit-learn's settings")
     fresh = unfitted_twin(model)
     for part in list(parts_of(fresh)):
-        part.estimator.set_params(**{name: _QUIET[name] for name in _QUIET.keys() & part.params})
+        part.estimator.set_params(**_quiet(part.params))
     X, y = rows.part(0, len(rows))
     with config_context(**config), one_thread():
         fresh.fit(X, y, ids=rows.ids.to_array(), **rows.extra)
     return fresh
+
+
+def _quiet(params: dict[str, Any]) -> dict[str, Any]:
+    """Return how a fresh fit works, whatever the model says: settings that change no result."""
+    settings: dict[str, Any] = {"n_jobs": None} if "n_jobs" in params else {}
+    if "verbose" in params:
+        settings["verbose"] = False if isinstance(params["verbose"], bool) else 0
+    return settings
 
 
 @dataclass(frozen=True)

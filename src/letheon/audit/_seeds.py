@@ -25,10 +25,12 @@ def wrong_seed(bundle: Bundle, audited: AuditedModel, model: Any) -> str | None:
         return "training.json says something else about the seed than the certificate"
     if claimed["rule"] == _CALLER:
         chosen = "operator-chose-the-seed" in audited.newest.predicate["notClaimed"]
+        if said["key"]:
+            return "the caller chose the seed, and yet there is a training key"
         return None if chosen else "the caller chose the seed, and the certificate hides it"
     if claimed["rule"] != _DERIVED:
         return f"the rule {claimed['rule']} for the seed is not known here"
-    return _wrong_derivation(bundle, claimed, str(said.get("key", "")), model)
+    return _wrong_derivation(bundle, claimed, str(said["key"]), model)
 
 
 def _wrong_derivation(bundle: Bundle, claimed: dict[str, str], key: str, model: Any) -> str | None:

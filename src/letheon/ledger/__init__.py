@@ -8,7 +8,7 @@ a stranger verifies with files and a public key alone, by `letheon.audit` or by 
 
 from letheon.ledger._calendar import Calendar
 from letheon.ledger._doctor import Finding
-from letheon.ledger._info import ModelInfo, VersionInfo
+from letheon.ledger._info import KeyInfo, ModelInfo, VersionInfo
 from letheon.ledger._ledger import Ledger
 from letheon.ledger._policy import Decision, Policy
 from letheon.ledger._reader import Reader
@@ -23,6 +23,7 @@ __all__ = [
     "Decision",
     "Entry",
     "Finding",
+    "KeyInfo",
     "Ledger",
     "ModelInfo",
     "Policy",

@@ -32,6 +32,8 @@ __all__ = [
 _CURRENT = "intake_key"
 _INT64 = struct.Struct(">q")
 _TRIES = 5
+_CURRENT_KEY = select(meta.c.value).where(meta.c.key == _CURRENT)
+_HELD = _CURRENT_KEY.with_for_update(read=True)
 
 
 def id_bytes(ids: Ids) -> list[bytes]:
@@ -90,14 +92,14 @@ def remembered_key(core: Core) -> str:
     remembered = core.database.remembered
     if _CURRENT not in remembered:
         with core.database.reading() as connection:
-            found = connection.scalar(_current())
+            found = connection.scalar(_CURRENT_KEY)
         remembered[_CURRENT] = found or _change_key(core, None)
     return remembered[_CURRENT]
 
 
 def hold_current_key(core: Core, connection: Connection) -> str:
     """Return the current intake key; it stays current until the transaction ends."""
-    found = connection.scalar(_current().with_for_update(read=True))
+    found = connection.scalar(_HELD)
     if not found:
         raise LedgerBusyError("the ledger has no intake key yet; try again")
     core.database.remembered[_CURRENT] = found
@@ -118,7 +120,7 @@ def destroy_old_keys(core: Core) -> None:
     """Destroy every intake key but the current one."""
     with core.database.reading() as connection:
         query = select(intake_keys.c.id).where(
-            intake_keys.c.destroyed_at.is_(None), intake_keys.c.id != _current().scalar_subquery()
+            intake_keys.c.destroyed_at.is_(None), intake_keys.c.id != _CURRENT_KEY.scalar_subquery()
         )
         old = list(connection.scalars(query))
     for key in old:
@@ -132,7 +134,7 @@ def destroy_old_keys(core: Core) -> None:
 def _change_key(core: Core, batch_id: str | None) -> str:
     """Make a new key current, unless it is only needed and somebody else has made one."""
     with core.database.transaction() as connection:
-        old = connection.scalar(_current().with_for_update())
+        old = connection.scalar(_CURRENT_KEY.with_for_update())
         if old and batch_id is None:
             return str(old)
         _destroy_unrecorded(core, connection)
@@ -196,10 +198,6 @@ def _seal_again(core: Core, connection: Connection, key: str) -> None:
         still = (requests.c.id == bindparam("request")) & requests.c.sealed.is_not(None)
         change = update(requests).where(still)
         connection.execute(change.values(sealed=bindparam("body"), intake_key=key), bodies)
-
-
-def _current() -> Any:
-    return select(meta.c.value).where(meta.c.key == _CURRENT)
 
 
 def _context(request_id: str) -> bytes:

@@ -53,6 +53,8 @@ BUNDLE = "letheon-bundle-v1"
 KEPT_DAYS = 30
 _DAY = 86_400
 _PIN_SECONDS = 600
+# No hash of rows and salts is published, so nothing blinds them.
+_UNBLINDED = bytes(NONCE_BYTES)
 
 
 @dataclass(frozen=True)
@@ -236,8 +238,8 @@ def _write_events(conn: Connection, folder: Path, size: int) -> None:
 
 def _write_proofs(core: Core, folder: Path) -> None:
     (folder / "proofs").mkdir(mode=0o700)
-    for path in sorted((folder / "certificates").iterdir()):
-        sequence = int(path.stem)
+    for certificate in sorted((folder / "certificates").iterdir()):
+        sequence = int(certificate.stem)
         with core.database.reading() as conn:
             found = conn.scalar(select(versions.c.id).where(versions.c.sequence == sequence))
             version = version_of(conn, found) if found is not None else None
@@ -245,7 +247,10 @@ def _write_proofs(core: Core, folder: Path) -> None:
                 raise LedgerMissingError(f"the database has no version of certificate {sequence}")
             model = model_of(conn, version.model_id)
         digest = version.run["proof"]
-        _write(folder / "proofs" / f"{digest}.json", [proof_path(core, model, digest).read_bytes()])
+        path = folder / "proofs" / f"{digest}.json"
+        # A retrain that erases nobody new proves what the erasure before it proved.
+        if not path.exists():
+            _write(path, [proof_path(core, model, digest).read_bytes()])
 
 
 def _newest(conn: Connection, model: ModelRow, last: int) -> _Custody | None:
@@ -270,8 +275,8 @@ def _write_model(core: Core, folder: Path, one: _Custody) -> Any:
     finally:
         pins.release(pin)
     _write(place / "model.blob", [blob])
-    _write(place / "rows.blob", [secrets.token_bytes(NONCE_BYTES), state.encode(rows)])
-    _write(place / "vault.blob", [secrets.token_bytes(NONCE_BYTES), state.encode(vault._asdict())])
+    _write(place / "rows.blob", [_UNBLINDED, state.encode(rows)])
+    _write(place / "vault.blob", [_UNBLINDED, state.encode(vault._asdict())])
     _write(place / "training.json", [canonical(key)])
     return model
 

@@ -57,8 +57,8 @@ class Calendar:
     Parameters
     ----------
     seat : str, default="EU"
-        Whose public holidays are computed: a Member State ("BE", "DE", ...), "EU" for the days that
-        are on every yearly list of the Union's institutions, "none" for weekends only. Name the
+        Whose public holidays are computed: a Member State ("BE", "DE", ...), "EU" for days that
+        recur on the yearly lists of the Union's institutions, "none" for weekends only. Name the
         Member State where it is known: Good Friday, for one, is no holiday in Belgium.
     timezone : str, default="Europe/Brussels"
         Name in the IANA database. A request belongs to the day that it is there.

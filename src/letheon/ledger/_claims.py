@@ -7,6 +7,7 @@ releases, never a stronger one.
 
 from collections.abc import Mapping
 from dataclasses import replace
+from math import ceil
 from typing import Any, NamedTuple
 
 from letheon.exceptions import SignerRefusedError
@@ -131,7 +132,7 @@ def counted_part(model: Any) -> Any:
 
 
 def guarantee_section(claim: Claim, *, since_retrain: int) -> dict[str, Any]:
-    """Return the `guarantee` of a certificate. What is spent, and of how much, is rounded up."""
+    """Return the `guarantee` of a certificate."""
     guarantee = claim.guarantee
     section: dict[str, Any] = {
         "kind": guarantee.kind,
@@ -142,11 +143,22 @@ def guarantee_section(claim: Claim, *, since_retrain: int) -> dict[str, Any]:
     }
     if guarantee.epsilon is not None and guarantee.delta is not None:
         section |= {"epsilon": decimal(guarantee.epsilon), "delta": decimal(guarantee.delta)}
-    for name in ("spent", "budget"):
-        value = getattr(guarantee, name)
-        if value is not None:
-            section["accounting"][name] = figure(value, "up")
+    if guarantee.spent is not None and guarantee.budget is not None:
+        spent = _in_tenths(guarantee.spent, guarantee.budget)
+        section["accounting"]["spent"] = figure(spent, "up")
+        section["accounting"]["budget"] = figure(guarantee.budget, "up")
     return section
+
+
+def _in_tenths(spent: float, budget: float) -> float:
+    """Return what is spent, rounded up to a tenth of the budget.
+
+    A finer figure, after a removal of one row, tells candidates for that row apart.
+    """
+    if budget <= 0.0:
+        return spent
+    tenths = min(max(ceil(10 * spent / budget), 1), 10)
+    return max(spent, budget * tenths / 10)
 
 
 def weaker_releases(permitted: str, wanted: str | None) -> str:

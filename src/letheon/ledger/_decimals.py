@@ -1,7 +1,7 @@
-"""Numbers as certificates write them: decimal texts, and figures of two digits.
+"""Numbers as certificates write them: decimal texts, and figures of few digits.
 
 Certificates hold no JSON floats: two readers may print one float in two ways. Figures that were
-measured have two significant digits only, because a precise one tells of single rows.
+measured have one or two significant digits, because a precise one tells of single rows.
 """
 
 import math
@@ -41,8 +41,8 @@ def _shortest(number: float) -> str:
     return f"{mantissa}e{int(exponent)}" if exponent else mantissa
 
 
-def figure(number: float, direction: Direction) -> str:
-    """Return a number of two significant digits, rounded in this direction.
+def figure(number: float, direction: Direction, *, digits: int = 2) -> str:
+    """Return a number of two significant digits, or of fewer, rounded in this direction.
 
     An upper bound is rounded up and a lower bound down, so that the figure claims no more.
 
@@ -53,7 +53,7 @@ def figure(number: float, direction: Direction) -> str:
     """
     if not math.isfinite(number):
         raise ValueError(f"{number} has no figure")
-    context = Context(prec=2, rounding=_ROUNDINGS[direction], Emin=-400, Emax=400)
+    context = Context(prec=digits, rounding=_ROUNDINGS[direction], Emin=-400, Emax=400)
     return decimal(float(context.create_decimal(Decimal(repr(float(number))))))
 
 

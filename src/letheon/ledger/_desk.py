@@ -76,6 +76,10 @@ class Desk:
         """Record that the identity was verified: the rows are blocked, the request is queued."""
         return _intake.verify(self._core, request_id, tenant=tenant)
 
+    def await_identity(self, request_id: str, *, tenant: str | None = None) -> Request:
+        """Record that the person was asked for a proof of identity: the GDPR's clock pauses."""
+        return _intake.await_identity(self._core, request_id, tenant=tenant)
+
     def cancel(self, request_id: str, *, tenant: str | None = None) -> Request:
         """Withdraw a request that no batch has taken up yet."""
         return _intake.cancel(self._core, request_id, tenant=tenant)
@@ -123,6 +127,10 @@ class Desk:
         with self._core.database.reading() as conn:
             _requests.found(conn, request_id, tenant=tenant)
             return tuple(_requests.timeline(conn, request_id))
+
+    def holds_numbers(self, model: str, *, tenant: str = "default") -> bool:
+        """Return whether the ids of a model are numbers, and not texts."""
+        return self._held(self._row(model, tenant)).kind == "int"
 
     def _row(self, model: str, tenant: str) -> ModelRow:
         """Return what never changes about a model; asked once."""

@@ -6,10 +6,20 @@ from typing import Any
 
 from sqlalchemy import Connection, select
 
+from letheon.ledger._core import Core
 from letheon.ledger._tables import models
 from letheon.ledger._versions import ModelRow, VersionRow, head_of, model_of
+from letheon.verifier import MAX_INT
 
-__all__ = ["ModelInfo", "VersionInfo", "all_models", "model_info", "version_info"]
+__all__ = [
+    "KeyInfo",
+    "ModelInfo",
+    "VersionInfo",
+    "all_models",
+    "key_infos",
+    "model_info",
+    "version_info",
+]
 
 
 @dataclass(frozen=True)
@@ -82,6 +92,50 @@ class ModelInfo:
             "head": self.head.to_dict(),
             "registered_at": self.registered_at.isoformat(),
         }
+
+
+@dataclass(frozen=True)
+class KeyInfo:
+    """A key that certificates are, or were, signed with.
+
+    Attributes
+    ----------
+    keyid : str
+        SHA-256 of the public key.
+    public : str
+        The public key, in hexadecimal digits.
+    state : {"current", "retired", "revoked"}
+        What became of it.
+    first, last : int or None
+        The certificates, by number, that it may sign; `last` is None for the current key.
+    """
+
+    keyid: str
+    public: str
+    state: str
+    first: int
+    last: int | None
+
+
+def key_infos(core: Core) -> tuple[KeyInfo, ...]:
+    """Return what is told about the signing keys, the first one first."""
+    trust = core.keys.trust()
+
+    def state_of(keyid: str) -> str:
+        if trust.keys[keyid].revoked:
+            return "revoked"
+        return "current" if keyid == trust.current else "retired"
+
+    return tuple(
+        KeyInfo(
+            keyid,
+            key.public.hex(),
+            state_of(keyid),
+            key.first,
+            None if key.last == MAX_INT else key.last,
+        )
+        for keyid, key in trust.keys.items()
+    )
 
 
 def _when(seconds: int | None) -> datetime | None:

@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 from sqlalchemy import select
 
-from letheon.exceptions import LedgerMissingError
+from letheon.exceptions import LedgerError, LedgerMissingError
 from letheon.ledger._apply import last_sequence
 from letheon.ledger._bodies import person_tags
 from letheon.ledger._calendar import Calendar
@@ -22,7 +22,15 @@ from letheon.ledger._database import Database
 from letheon.ledger._desk import Desk
 from letheon.ledger._doctor import Finding, examine
 from letheon.ledger._home import create_home, database_url, open_home, record_statements
-from letheon.ledger._info import ModelInfo, VersionInfo, all_models, model_info, version_info
+from letheon.ledger._info import (
+    KeyInfo,
+    ModelInfo,
+    VersionInfo,
+    all_models,
+    key_infos,
+    model_info,
+    version_info,
+)
 from letheon.ledger._lease import owner_name
 from letheon.ledger._newcomers import judged_by, register_fitted, register_trained
 from letheon.ledger._policy import Policy
@@ -452,6 +460,10 @@ class Ledger(Desk):
         """Return the registered folders."""
         return stores(self._core)
 
+    def keys(self) -> tuple[KeyInfo, ...]:
+        """Return the signing keys, the one that strangers pin first."""
+        return key_infos(self._core)
+
     def rotate_key(self) -> str:
         """Sign with a new key from now on; return its id. The statement is signed by both."""
         with self._core.database.transaction() as conn:
@@ -461,8 +473,19 @@ class Ledger(Desk):
         return self._core.keys.signer.keyid
 
     def revoke_key(self, keyid: str, *, after: int) -> None:
-        """State that signatures of a key are not to be trusted after certificate `after`."""
+        """State that signatures of a key are not to be trusted after certificate `after`.
+
+        Raises
+        ------
+        LedgerError
+            Certificates that this key has to sign are not made yet; let a worker make them first.
+        """
         with self._core.database.transaction() as conn:
+            if last_sequence(conn) > len(self.certificates()):
+                raise LedgerError(
+                    "a batch that was applied has no certificate yet, and its number belongs to an "
+                    "older key; run `letheon batch apply` first. Nothing was revoked."
+                )
             self._core.keys.revoke(self.name, keyid, after)
             record_statements(self._core, conn)
 

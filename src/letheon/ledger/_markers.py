@@ -29,6 +29,7 @@ _SHORTEST_ROW = 16
 _SHORTEST_NUMBER = 9
 _SHORTEST_ENCODED = 8
 _MOST_PEOPLE = 5_000
+_BLOCK = 1 << 20
 _WORD = frozenset(b"0123456789abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ+/_-")
 
 
@@ -172,25 +173,29 @@ def markers_of(erased: Rows, salts: NDArray[np.uint8], left: Rows) -> Markers:
     )
 
 
-def _row_pieces(erased: Any, left: Any) -> Iterator[bytes]:
+def _row_pieces(erased: Any, left: Any) -> list[bytes]:
     """The most telling piece of every row; frames and sparse rows are known by id and salt."""
-    if not isinstance(erased, np.ndarray):
-        return
-    if erased.ndim == 1 or erased.dtype.kind in "OU":
-        kept = {str(value) for value in np.ravel(left)}
-        cells = (str(value) for value in np.ravel(erased))
-        yield from (cell.encode()[:_LONGEST_ROW] for cell in cells if cell not in kept)
-        return
-    kept_rows = set(_as_bytes(left, erased)) if len(erased) else set()
-    for row in _as_bytes(erased, erased):
-        if row not in kept_rows:
-            yield _most_telling(row)
+    if not isinstance(erased, np.ndarray) or not len(erased):
+        return []
+    if erased.dtype.kind in "OU":
+        pieces = [str(value).encode()[:_LONGEST_ROW] for value in np.ravel(erased)]
+        stays = memoryview("\n".join(str(value) for value in np.ravel(left)).encode())
+    else:
+        pieces = [_most_telling(row.tobytes()) for row in erased]
+        stays = np.ascontiguousarray(left).view(np.uint8).data.cast("B")
+    telling = list(dict.fromkeys(piece for piece in pieces if _is_distinctive(piece)))
+    shared = _found_in(stays, telling)
+    return [piece for piece in telling if piece not in shared]
 
 
-def _as_bytes(X: NDArray[Any], like: NDArray[Any]) -> Iterator[bytes]:
-    """Bytes of the rows of X that share their first value with one of `like`."""
-    candidates = X[np.isin(X[:, 0], like[:, 0])] if X is not like else X
-    return (row.tobytes() for row in np.ascontiguousarray(candidates))
+def _found_in(data: memoryview, pieces: Sequence[bytes]) -> set[bytes]:
+    """Which of the pieces stand in the data: whatever stays is no sign of the erased."""
+    searcher = Searcher(pieces)
+    return {
+        pieces[number]
+        for start in range(0, len(data), _BLOCK)
+        for _, number in searcher.find(data[start : start + _BLOCK + searcher.longest])
+    }
 
 
 def _most_telling(row: bytes) -> bytes:

@@ -9,7 +9,7 @@ from typing import Any, Literal, NamedTuple
 import numpy as np
 
 from letheon.guarantee import Guarantee
-from letheon.ledger._decimals import Direction, decimal, figure
+from letheon.ledger._decimals import decimal, figure
 from letheon.monitor import Reading
 from letheon.monitor._judge import judge_for, spread_of
 from letheon.rows import Rows, hold_table, hold_target, row_ids, table_length
@@ -29,7 +29,8 @@ _METRICS = {
 }
 # Of an exact removal nothing is left to measure: it has the bytes of a retrain.
 _BY_PROOF = {"effectiveness": "acc-diff", "consistency": "param-l2", "certifiability": "sape"}
-_MONITORED = {"effectiveness": "acc-diff", "certifiability": "sape"}
+# Which performance a monitor looks at is part of its policy, whose digest stands beside.
+_MONITORED = {"effectiveness": "metric-diff", "certifiability": "sape"}
 
 
 class TestFigures(NamedTuple):
@@ -80,8 +81,8 @@ def measurements(
         epsilon = _measure("epsilon", decimal(claim.epsilon), 0, "by-proof")
         found["certifiability"] = epsilon
     if test is not None:
-        gap = _estimate(f"{test.metric}-diff", abs(test.now - test.then), test.n, "up")
-        found["effectiveness"] = gap
+        gap = abs(test.now - test.then)
+        found["effectiveness"] = _estimate(f"{test.metric}-diff", gap, test.n)
     if reading is not None:
         found.update(_monitored(reading))
     if claim.kind == "exact":
@@ -100,7 +101,7 @@ def unmeasured(measures: dict[str, dict[str, Any]]) -> list[str]:
 
 def _monitored(reading: Reading) -> dict[str, dict[str, Any]]:
     return {
-        name: _estimate(code, reading.proxies[name], reading.n_test, "up")
+        name: _estimate(code, reading.proxies[name], reading.n_test)
         for name, code in _MONITORED.items()
         if name in reading.proxies and np.isfinite(reading.proxies[name])
     }
@@ -111,11 +112,13 @@ def _efficiency(timing: Timing, *, is_retrain: bool) -> dict[str, Any]:
         return _measure("speedup", "1", 0, "by-proof")
     if timing.retrain is None or timing.seconds <= 0:
         return _measure(NOT_MEASURED, "0", 0, "proxy-estimate")
-    return _estimate("speedup", timing.retrain / timing.seconds, 1, "down")
+    ratio = figure(timing.retrain / timing.seconds, "down")
+    return _measure("speedup", ratio, 1, "proxy-estimate")
 
 
-def _estimate(metric: str, value: float, n: int, direction: Direction) -> dict[str, Any]:
-    return _measure(metric, figure(value, direction), n, "proxy-estimate")
+def _estimate(metric: str, value: float, n: int) -> dict[str, Any]:
+    """Return an upper estimate with one digit: two tell candidates for the erased row apart."""
+    return _measure(metric, figure(value, "up", digits=1), n, "proxy-estimate")
 
 
 def _measure(metric: str, value: str, n: int, basis: Basis) -> dict[str, Any]:

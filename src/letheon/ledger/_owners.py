@@ -18,6 +18,11 @@ from letheon.ledger._tables import blocked, models, requests
 __all__ = ["Claimant", "claim", "hold_model", "known_tags", "pass_on"]
 
 _CHUNK = 400
+_RETURNED = (blocked.c.request_id, blocked.c.tag)
+_INSERT = {
+    "sqlite": sqlite.insert(blocked).on_conflict_do_nothing().returning(*_RETURNED),
+    "postgresql": postgresql.insert(blocked).on_conflict_do_nothing().returning(*_RETURNED),
+}
 
 
 class Claimant(NamedTuple):
@@ -96,10 +101,8 @@ def _insert(connection: Connection, rows: list[dict[str, Any]]) -> set[tuple[str
     """Insert what conflicts with nothing; return the request and tag of each row that went in."""
     if not rows:
         return set()
-    dialect: Any = sqlite if connection.dialect.name == "sqlite" else postgresql
-    statement = dialect.insert(blocked).on_conflict_do_nothing()
-    returned = statement.returning(blocked.c.request_id, blocked.c.tag)
-    return {(row.request_id, row.tag) for row in connection.execute(returned, rows)}
+    inserted = connection.execute(_INSERT[connection.dialect.name], rows)
+    return {(row.request_id, row.tag) for row in inserted}
 
 
 def _owner(connection: Connection, model_id: int, tag: str) -> str:

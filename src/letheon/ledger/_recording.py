@@ -6,8 +6,8 @@ from datetime import UTC, date, datetime
 from functools import cache
 from typing import Any, NamedTuple
 
-from sqlalchemy import Connection, bindparam, select, update
-from sqlalchemy.dialects import postgresql, sqlite
+from sqlalchemy import Connection, bindparam, insert, select, update
+from sqlalchemy.dialects import postgresql
 
 from letheon.exceptions import IdempotencyError, UnknownIdError
 from letheon.ledger import _calendar, _events
@@ -22,6 +22,13 @@ from letheon.ledger._versions import ModelRow
 from letheon.rows import Ids
 
 __all__ = ["Prepared", "record_all"]
+
+# Statements of every request are built once: building one takes as long as running it.
+_BY_KEY = select(requests.c.key_tag, requests.c.id, requests.c.body_tag).where(
+    requests.c.key_tag.in_(bindparam("keys", expanding=True))
+)
+_INSERT = insert(requests)
+_INSERT_IF_FIRST = postgresql.insert(requests).on_conflict_do_nothing().returning(requests.c.id)
 
 
 @dataclass(frozen=True)
@@ -83,7 +90,6 @@ def record_all(items: Sequence[Prepared]) -> list[Request | Exception]:
 def _record_in(
     core: Core, connection: Connection, items: Sequence[Prepared]
 ) -> list[Request | Exception]:
-    _events.require_clock(connection, min(item.row["received_at"] for item in items))
     intake_key = hold_current_key(core, connection)
     stored = _stored(connection, items)
     new = [item for item in items if item.key not in stored]
@@ -107,9 +113,7 @@ def _stored(connection: Connection, items: Sequence[Prepared]) -> dict[str, _Sto
     """Return the requests that have one of these keys already."""
     if not items:
         return {}
-    columns = select(requests.c.key_tag, requests.c.id, requests.c.body_tag)
-    keys = {item.key for item in items}
-    rows = connection.execute(columns.where(requests.c.key_tag.in_(keys)))
+    rows = connection.execute(_BY_KEY, {"keys": list({item.key for item in items})})
     return {row.key_tag: _Stored(row.id, row.body_tag) for row in rows}
 
 
@@ -137,11 +141,12 @@ def _insert(
     """Insert requests; return those that went in, and those whose key somebody was quicker with."""
     if not firsts:
         return [], []
-    dialect: Any = sqlite if connection.dialect.name == "sqlite" else postgresql
-    statement = dialect.insert(requests).on_conflict_do_nothing().returning(requests.c.id)
     # In one order for everybody, so that two transactions never wait for each other.
     rows = [_row(firsts[key], intake_key) for key in sorted(firsts)]
-    inserted = set(connection.scalars(statement, rows))
+    if connection.dialect.name == "sqlite":  # nobody else writes since the keys were looked up
+        connection.execute(_INSERT, rows)
+        return list(firsts.values()), []
+    inserted = set(connection.scalars(_INSERT_IF_FIRST, rows))
     mine = [item for item in firsts.values() if item.id in inserted]
     return mine, [item for item in firsts.values() if item.id not in inserted]
 

@@ -9,6 +9,7 @@ from typing import Any
 from sqlalchemy import Connection, Row, Select, or_, select
 
 from letheon.exceptions import UnknownRequestError
+from letheon.ledger._calendar import Calendar
 from letheon.ledger._moves import FINAL
 from letheon.ledger._tables import certificates, events, models, requests, versions
 
@@ -70,9 +71,13 @@ class Request:
         """Whether the person still waits for an answer."""
         return self.state not in FINAL
 
-    def days_left(self, now: datetime) -> int:
-        """Return the whole days until the last one; negative when it has passed."""
-        return (self.due_on - now.date()).days
+    def days_left(self, now: datetime, calendar: Calendar | None = None) -> int:
+        """Return the days until the last one; negative when it has passed.
+
+        The day of `now` is that of the controller's seat, if a calendar is given.
+        """
+        today = now.date() if calendar is None else calendar.day_of(now)
+        return (self.due_on - today).days
 
 
 @dataclass(frozen=True)

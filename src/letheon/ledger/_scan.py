@@ -201,7 +201,7 @@ class _Search:
         if target.exists() and not target.is_relative_to(root):
             self.unread.append(Unread(place.store, self._shown(root, path), "link-outside"))
 
-    def _read(self, store: str, shown: str, stream: IO[bytes]) -> None:
+    def _read(self, store: str, shown: str, stream: IO[bytes], most: int | None = None) -> None:
         """Look through a stream in pieces; what lies across two pieces is in the next one whole."""
         margin = self.markers.margin
         buffer, base, done = b"", 0, False
@@ -209,9 +209,9 @@ class _Search:
             piece = stream.read(_CHUNK)
             self.n_bytes += len(piece)
             done = not piece
-            if base + len(buffer) + len(piece) > _LARGEST_MEMBER:
-                raise OSError("too large to be looked through")
             buffer += piece
+            if most is not None and base + len(buffer) > most:
+                raise ValueError(f"unpacks to more than {most} bytes")
             low = margin if base else 0
             high = len(buffer) if done else len(buffer) - margin
             for found in self.markers.find(buffer):
@@ -253,7 +253,7 @@ class _Search:
                     self._look_inside(store, inside, stream, depth)
 
     def _look_inside(self, store: str, shown: str, stream: IO[bytes], depth: int) -> None:
-        self._read(store, shown, stream)
+        self._read(store, shown, stream, _LARGEST_MEMBER)
         self.n_files += 1
         if depth < _DEEPEST:
             self._unpack(store, shown, stream, depth + 1)

@@ -93,7 +93,7 @@ def _read_header(text: memoryview) -> tuple[bytes, int, int]:
     _, _, chunk, length = _HEADER.unpack(header)
     if not 0 < chunk <= _MOST_CHUNK or length > len(text):
         raise CorruptFileError("the header of a sealed text was altered")
-    n_chunks = sum(1 for _ in _spans(length, chunk))
+    n_chunks = max(1, -(-length // chunk))
     if len(text) != _HEADER.size + length + n_chunks * (_NONCE + _TAG):
         raise CorruptFileError("a sealed text is truncated, or something was added to it")
     return header, chunk, length

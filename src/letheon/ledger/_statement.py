@@ -14,8 +14,8 @@ from sqlalchemy import Connection, select
 
 from letheon.exceptions import CertificateError
 from letheon.ledger._log_tree import root_of
-from letheon.ledger._tables import batches, certificates, meta, requests
-from letheon.ledger._versions import ModelRow, VersionRow, model_of, versions_of
+from letheon.ledger._tables import batches, certificates, meta, requests, versions
+from letheon.ledger._versions import ModelRow, VersionRow, model_of, version_of
 from letheon.state._environment import FORMAT
 from letheon.verifier import STATEMENT_TYPE, UNLEARNING, leaf_hash
 
@@ -26,7 +26,7 @@ _DEFAULT_TENANT = "default"
 
 
 class Covered(NamedTuple):
-    """What a certificate covers: from which version on, which batches and rows.
+    """What a certificate covers: all that was erased after the version `base`.
 
     A removal starts from the version before. A retrain starts from the last retrain, or from the
     registration: all that was erased since then leaves the model with it.
@@ -37,24 +37,25 @@ class Covered(NamedTuple):
     parent: VersionRow
     base: VersionRow
     last_retrain: VersionRow
-    batch_ids: tuple[str, ...]
 
 
 def covered_by(conn: Connection, version: VersionRow) -> Covered:
     """Return what the certificate of this version covers."""
-    history = versions_of(conn, version.model_id)[: version.number + 1]
-    kinds = _kinds(conn, version.model_id)
-    retrains = [each for each in history[1:-1] if kinds[str(each.batch_id)] == "retrain"]
-    last = retrains[-1] if retrains else history[0]
-    kind = kinds[str(version.batch_id)]
-    base = last if kind == "retrain" else history[-2]
-    since = tuple(str(each.batch_id) for each in history[base.number + 1 :])
-    return Covered(model_of(conn, version.model_id), kind, history[-2], base, last, since)
+    if version.parent_id is None:
+        raise CertificateError("a registration has no certificate: nothing was erased")
+    kind = conn.scalars(select(batches.c.kind).where(batches.c.id == version.batch_id)).one()
+    parent, last = version_of(conn, version.parent_id), _last_retrain(conn, version)
+    base = last if kind == "retrain" else parent
+    return Covered(model_of(conn, version.model_id), kind, parent, base, last)
 
 
-def _kinds(conn: Connection, model: int) -> dict[str, str]:
-    query = select(batches.c.id, batches.c.kind).where(batches.c.model_id == model)
-    return {row.id: row.kind for row in conn.execute(query)}
+def _last_retrain(conn: Connection, version: VersionRow) -> VersionRow:
+    """Return the newest retrain before a version, or the registration."""
+    trained = select(versions.c.id).outerjoin(batches, batches.c.id == versions.c.batch_id)
+    earlier = (versions.c.model_id == version.model_id) & (versions.c.number < version.number)
+    is_fresh = (batches.c.kind == "retrain") | (versions.c.number == 0)
+    newest = trained.where(earlier & is_fresh).order_by(versions.c.number.desc()).limit(1)
+    return version_of(conn, conn.scalars(newest).one())
 
 
 def unlearning(conn: Connection, version: VersionRow) -> dict[str, Any]:
@@ -67,7 +68,7 @@ def unlearning(conn: Connection, version: VersionRow) -> dict[str, Any]:
     """
     covered = covered_by(conn, version)
     facts = version.facts["certificate"]
-    asked = _requests(conn, covered.batch_ids)
+    asked = _requests(conn, version, covered.base)
     _require_agreement(version, covered, facts)
     name = model_id(covered.model)
     return {
@@ -156,8 +157,11 @@ def _dataset(version: VersionRow, covered: Covered) -> dict[str, Any]:
     }
 
 
-def _requests(conn: Connection, batch_ids: Sequence[str]) -> list[Any]:
-    query = select(requests).where(requests.c.batch_id.in_(batch_ids)).order_by(requests.c.id)
+def _requests(conn: Connection, version: VersionRow, base: VersionRow) -> list[Any]:
+    """Return the requests of all batches after the base, up to this version."""
+    mine = (versions.c.model_id == version.model_id) & (versions.c.number > base.number)
+    applied = select(versions.c.batch_id).where(mine & (versions.c.number <= version.number))
+    query = select(requests).where(requests.c.batch_id.in_(applied)).order_by(requests.c.id)
     return list(conn.execute(query))
 
 

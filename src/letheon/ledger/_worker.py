@@ -273,6 +273,11 @@ def _apply(
         if str(failure) == BUDGET_SPENT:
             yield from _retrain_instead(core, lease, model, compute)
         return
+    except OSError:
+        # Whoever took the model over may have purged what this worker was reading.
+        with core.database.transaction() as conn:
+            require_fence(conn, lease)
+        raise
     what: Literal["applied", "retrained"] = "retrained" if batch.kind == "retrain" else "applied"
     yield Step(what, model.name, version.sequence, f"{version.live} rows left")
 

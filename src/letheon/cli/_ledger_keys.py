@@ -1,0 +1,122 @@
+"""`letheon key`, `letheon store`: signing keys, and places that a purge looks through."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from letheon.cli._help import PlainCommand
+from letheon.cli._ledger_common import (
+    AsJson,
+    Home,
+    group,
+    open_ledger,
+    reported,
+    say,
+    say_table,
+)
+
+__all__ = ["keys", "stores"]
+
+keys = group("key", "Keys that certificates are signed with.")
+stores = group("store", "Folders outside the ledger that may hold people.")
+
+
+@keys.command("list", cls=PlainCommand)
+def show_keys(ledger: Home = None, as_json: AsJson = False) -> None:
+    """List the public keys; strangers pin the first.
+
+    Example: letheon key list
+    """
+    with reported(as_json), open_ledger(ledger) as opened:
+        found = opened.keys()
+    lines = [(one.keyid[:16] + "…", one.public, one.state) for one in found]
+    say_table(as_json, found, ("key", "public", "is"), lines, empty="no key")
+
+
+@keys.command("rotate", cls=PlainCommand)
+def rotate(ledger: Home = None, as_json: AsJson = False) -> None:
+    """Sign with a new key from now on; old certificates stay valid.
+
+    Example: letheon key rotate
+    """
+    with reported(as_json), open_ledger(ledger) as opened:
+        keyid = opened.rotate_key()
+        say(as_json, {"keyid": keyid}, f"signs with {keyid} from now on")
+
+
+@keys.command("revoke", cls=PlainCommand)
+def revoke(
+    keyid: Annotated[str, typer.Argument(metavar="KEY", help="Id of the key, in full.")],
+    after: Annotated[
+        int,
+        typer.Option(metavar="N", min=0, help="Certificates up to this number stay trusted."),
+    ],
+    ledger: Home = None,
+    as_json: AsJson = False,
+) -> None:
+    """State that a key is not to be trusted after a certificate; rotate first.
+
+    Example: letheon key revoke 3f2a… --after 41
+    """
+    with reported(as_json), open_ledger(ledger) as opened:
+        opened.revoke_key(keyid, after=after)
+        document = {"keyid": keyid, "after": after}
+        say(as_json, document, f"{keyid} is not trusted after certificate {after}")
+
+
+@stores.command("add", cls=PlainCommand)
+def add(
+    name: Annotated[str, typer.Argument(metavar="NAME", help="A code, for attestations.")],
+    folder: Annotated[Path, typer.Argument(metavar="DIR", help="The folder.")],
+    owner: Annotated[
+        str, typer.Option(metavar="CODE", help="Who keeps it clean.")
+    ] = "operator",
+    scope: Annotated[str, typer.Option(metavar="CODE", help="What lies in it.")] = "copies",
+    days: Annotated[
+        int | None,
+        typer.Option(
+            metavar="N", min=1, help="A backup that expires by itself after so many days."
+        ),
+    ] = None,
+    ledger: Home = None,
+    as_json: AsJson = False,
+) -> None:
+    """Register a folder that every purge looks through.
+
+    Example: letheon store add features /srv/features --owner data-team
+    """
+    with reported(as_json), open_ledger(ledger) as opened:
+        opened.add_store(name, folder, owner=owner, scope=scope, days=days)
+        say(as_json, {"store": name}, f"every purge looks through {folder} from now on")
+
+
+@stores.command("list", cls=PlainCommand)
+def show_stores(ledger: Home = None, as_json: AsJson = False) -> None:
+    """List the registered folders.
+
+    Example: letheon store list
+    """
+    with reported(as_json), open_ledger(ledger) as opened:
+        found = opened.stores()
+    lines = [
+        (one.name, str(one.path), one.owner, one.scope, "" if one.days is None else str(one.days))
+        for one in found
+    ]
+    columns = ("store", "folder", "owner", "scope", "days")
+    say_table(as_json, found, columns, lines, empty="no folder is registered")
+
+
+@stores.command("remove", cls=PlainCommand)
+def remove(
+    name: Annotated[str, typer.Argument(metavar="NAME", help="Name of the store.")],
+    ledger: Home = None,
+    as_json: AsJson = False,
+) -> None:
+    """Take a folder off the registry; later purges do not speak of it.
+
+    Example: letheon store remove features
+    """
+    with reported(as_json), open_ledger(ledger) as opened:
+        opened.remove_store(name)
+        say(as_json, {"store": name}, f"{name} is not looked through any more")

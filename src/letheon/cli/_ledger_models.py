@@ -1,0 +1,140 @@
+"""`letheon model`: register models and see which there are."""
+
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from letheon.cli._help import PlainCommand
+from letheon.cli._ledger_common import (
+    AsJson,
+    Home,
+    Tenant,
+    group,
+    open_ledger,
+    reported,
+    say,
+    say_table,
+)
+
+__all__ = ["models"]
+
+models = group("model", "Models that people can be erased from.")
+
+
+@models.command("add", cls=PlainCommand)
+def add(
+    file: Annotated[Path, typer.Argument(metavar="FILE", help="A model that letheon.save wrote.")],
+    rows: Annotated[
+        Path,
+        typer.Option(
+            metavar="FILE", help="Its training rows: .npz with X, y and ids, .csv or .parquet."
+        ),
+    ],
+    name: Annotated[str, typer.Option(metavar="NAME", help="Name of the model in the ledger.")],
+    target: Annotated[
+        str | None, typer.Option(metavar="COLUMN", help="Column of the target, in a table.")
+    ] = None,
+    ids: Annotated[
+        str | None, typer.Option(metavar="COLUMN", help="Column of the ids, in a table.")
+    ] = None,
+    tenant: Tenant = "default",
+    dataset: Annotated[
+        str | None, typer.Option(metavar="NAME", help="Name of the data.", show_default="NAME")
+    ] = None,
+    trusted: Annotated[
+        list[str] | None,
+        typer.Option("--trust", metavar="CLASS", help="A class of yours that the file may use."),
+    ] = None,
+    ledger: Home = None,
+    as_json: AsJson = False,
+) -> None:
+    """Register a saved model with the rows that it was fitted on.
+
+    An exact model is trained once more and compared. Example:
+    letheon model add churn.letheon --rows train.csv --target churned --ids customer --name churn
+    """
+    with reported(as_json), open_ledger(ledger) as opened:
+        import letheon
+        from letheon.cli._ledger_rows import read_rows
+
+        model = letheon.load(file, trusted=trusted or ())
+        named = hasattr(model, "feature_names_in_")
+        X, y, people = read_rows(rows, target=target, ids=ids, as_array=not named)
+        info = opened.register(
+            model,
+            X,
+            y,
+            ids=people,
+            name=name,
+            tenant=tenant,
+            dataset=dataset,
+            trusted=trusted or (),
+        )
+        text = f"registered {info.name}: {info.method}, {info.n_rows:,} rows"
+        say(as_json, info.to_dict(), text)
+
+
+@models.command("list", cls=PlainCommand)
+def show_all(
+    tenant: Annotated[str | None, typer.Option(metavar="NAME", help="Of this tenant only.")] = None,
+    ledger: Home = None,
+    as_json: AsJson = False,
+) -> None:
+    """List the registered models.
+
+    Example: letheon model list --json
+    """
+    with reported(as_json), open_ledger(ledger) as opened:
+        found = opened.models(tenant=tenant)
+    lines = [
+        (
+            one.name,
+            one.tenant,
+            one.method,
+            f"{one.n_rows:,}",
+            str(one.head.number),
+            "" if one.head.sequence is None else str(one.head.sequence),
+        )
+        for one in found
+    ]
+    columns = ("model", "tenant", "method", "rows", "version", "certificate")
+    documents = [one.to_dict() for one in found]
+    say_table(as_json, documents, columns, lines, empty="no model is registered yet")
+
+
+@models.command("show", cls=PlainCommand)
+def show(
+    name: Annotated[str, typer.Argument(metavar="NAME", help="Name of the model.")],
+    tenant: Tenant = "default",
+    ledger: Home = None,
+    as_json: AsJson = False,
+) -> None:
+    """Show the versions of a model, and what became of each.
+
+    Example: letheon model show churn
+    """
+    with reported(as_json), open_ledger(ledger) as opened:
+        found = opened.versions(name, tenant=tenant)
+    lines = [
+        (
+            str(one.number),
+            "" if one.sequence is None else str(one.sequence),
+            f"{one.live:,}",
+            f"{one.published_at:%Y-%m-%d %H:%M}",
+            _fate(one),
+            f"{one.address[:16]}…",
+        )
+        for one in found
+    ]
+    columns = ("version", "certificate", "rows", "published", "is", "SHA-256")
+    documents = [one.to_dict() for one in found]
+    say_table(as_json, documents, columns, lines, empty="no version")
+
+
+def _fate(version: Any) -> str:
+    if version.purged_at is not None:
+        return "purged"
+    if version.sequence is None:
+        return "registered"
+    return "published" if version.certified_at is None else "certified"

@@ -1,0 +1,306 @@
+"""`letheon request`: take requests in and look after them."""
+
+import sys
+from collections.abc import Callable
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from letheon.cli._help import PlainCommand
+from letheon.cli._ledger_common import (
+    AsJson,
+    Home,
+    Tenant,
+    group,
+    open_ledger,
+    plain,
+    reported,
+    say,
+    say_table,
+)
+
+if TYPE_CHECKING:
+    from letheon.ledger import Ledger, Request
+
+__all__ = ["requests"]
+
+requests = group("request", "Requests of people to be erased.")
+
+RequestId = Annotated[str, typer.Argument(metavar="REQUEST", help="Id of the request.")]
+OfTenant = Annotated[str | None, typer.Option(metavar="NAME", help="Of this tenant only.")]
+
+
+@requests.command("add", cls=PlainCommand)
+def add(
+    model: Annotated[str, typer.Option(metavar="NAME", help="Name of the model.")],
+    people: Annotated[
+        list[str] | None, typer.Argument(metavar="[ID]...", help="Ids of the people.")
+    ] = None,
+    ids_file: Annotated[
+        str | None,
+        typer.Option(metavar="FILE", help="File with one id per line; - for standard input."),
+    ] = None,
+    key: Annotated[
+        str | None,
+        typer.Option(
+            metavar="KEY", help="Idempotency key: the same key gives the same request again."
+        ),
+    ] = None,
+    verified: Annotated[
+        bool, typer.Option("--verified", metavar="", help="You vouch for the identity.")
+    ] = False,
+    regime: Annotated[str, typer.Option(metavar="CODE", help="gdpr or ccpa.")] = "gdpr",
+    ground: Annotated[
+        str | None,
+        typer.Option(
+            metavar="CODE", help="Legal ground.", show_default="gdpr.art17.1.b or ccpa.1798.105"
+        ),
+    ] = None,
+    tenant: Tenant = "default",
+    ledger: Home = None,
+    as_json: AsJson = False,
+) -> None:
+    """Record that people are to be erased; it is on the disk when the command returns.
+
+    Ids on a command line stay in the shell's history: --ids-file - is better. Where the model holds
+    numbers as ids, they are read as numbers. Example:
+    letheon request add --model churn --verified --key case-4711 --ids-file - < ids.txt
+    """
+    with reported(as_json), open_ledger(ledger) as opened:
+        wanted = _ids(people, ids_file)
+        held = opened.holds_numbers(model, tenant=tenant)
+        request = opened.request(
+            _numbers(wanted) if held else wanted,
+            model=model,
+            key=key,
+            tenant=tenant,
+            regime=regime,
+            ground=ground or ("ccpa.1798.105" if regime == "ccpa" else "gdpr.art17.1.b"),
+            verified=verified,
+        )
+        text = f"{request.id} is {request.state}; due on {request.due_on}"
+        if request.state == "received":
+            text += f"\nverify the identity, then: letheon request verify {request.id}"
+        say(as_json, request, text)
+
+
+def _ids(people: list[str] | None, ids_file: str | None) -> list[str]:
+    if bool(people) == (ids_file is not None):
+        raise ValueError("give ids, or --ids-file FILE, and not both")
+    if people:
+        return people
+    content = sys.stdin.read() if ids_file == "-" else Path(str(ids_file)).read_text("utf-8")
+    return [line.strip() for line in content.splitlines() if line.strip()]
+
+
+def _numbers(words: list[str]) -> list[int]:
+    for place, word in enumerate(words, start=1):
+        if not word.removeprefix("-").isdecimal():
+            raise ValueError(f"this model holds numbers as ids; id {place} of the list is none")
+    return [int(word) for word in words]
+
+
+@requests.command("list", cls=PlainCommand)
+def show_all(
+    model: Annotated[
+        str | None, typer.Option(metavar="NAME", help="For this model only.")
+    ] = None,
+    state: Annotated[
+        str | None, typer.Option(metavar="STATE", help="In this state only.")
+    ] = None,
+    tenant: OfTenant = None,
+    ledger: Home = None,
+    as_json: AsJson = False,
+) -> None:
+    """List requests, earliest due first.
+
+    Example: letheon request list --state queued
+    """
+    with reported(as_json), open_ledger(ledger) as opened:
+        found = opened.requests(model=model, state=state, tenant=tenant)
+    today = datetime.now(UTC)
+    lines = [
+        (
+            one.id,
+            one.model,
+            one.state,
+            str(one.due_on),
+            str(one.days_left(today)) if one.is_open else "",
+            "" if one.certificate is None else str(one.certificate),
+        )
+        for one in found
+    ]
+    columns = ("request", "model", "state", "due on", "days", "certificate")
+    say_table(as_json, found, columns, lines, empty="no request")
+
+
+@requests.command("show", cls=PlainCommand)
+def show(
+    request_id: RequestId, tenant: OfTenant = None, ledger: Home = None, as_json: AsJson = False
+) -> None:
+    """Show a request and what happened to it.
+
+    Example: letheon request show 73fdb37cede78c1bdc82ac08614adaef
+    """
+    with reported(as_json), open_ledger(ledger) as opened:
+        request = opened.request_of(request_id, tenant=tenant)
+        entries = opened.timeline(request_id, tenant=tenant)
+    if as_json:
+        say(True, plain(request) | {"timeline": plain(entries)}, "")
+        return
+    about = [
+        f"{request.id}: {request.state}",
+        f"model {request.model}, {request.n_ids} id(s), {request.ground}",
+        f"received {request.received_at:%Y-%m-%d %H:%M} UTC, due on {request.due_on}",
+    ]
+    if request.certificate is not None:
+        about.append(f"certificate {request.certificate}")
+    if request.reason:
+        about.append(f"reason {request.reason}, tries {request.tries}")
+    typer.echo("\n".join(about))
+    lines = [(f"{one.at:%Y-%m-%d %H:%M:%S}", one.kind, _listed(one.details)) for one in entries]
+    say_table(False, (), ("when (UTC)", "what", "details"), lines, empty="")
+
+
+def _listed(details: dict[str, Any]) -> str:
+    shown = {name: value for name, value in details.items() if name != "request"}
+    return ", ".join(f"{name} {str(value)[:24]}" for name, value in shown.items())
+
+
+def _changed(
+    request_id: str,
+    folder: Path | None,
+    as_json: bool,
+    change: "Callable[[Ledger], Request]",
+) -> None:
+    with reported(as_json), open_ledger(folder) as opened:
+        request = change(opened)
+        say(as_json, request, f"{request_id} is {request.state}; due on {request.due_on}")
+
+
+@requests.command("verify", cls=PlainCommand)
+def verify(
+    request_id: RequestId, tenant: OfTenant = None, ledger: Home = None, as_json: AsJson = False
+) -> None:
+    """Record that the identity was verified; the request is queued.
+
+    Example: letheon request verify 73fdb37cede78c1bdc82ac08614adaef
+    """
+    _changed(request_id, ledger, as_json, lambda it: it.verify(request_id, tenant=tenant))
+
+
+@requests.command("await", cls=PlainCommand)
+def await_identity(
+    request_id: RequestId, tenant: OfTenant = None, ledger: Home = None, as_json: AsJson = False
+) -> None:
+    """Record that the person was asked for a proof of identity: the GDPR's clock pauses.
+
+    Example: letheon request await 73fdb37cede78c1bdc82ac08614adaef
+    """
+    _changed(request_id, ledger, as_json, lambda it: it.await_identity(request_id, tenant=tenant))
+
+
+@requests.command("cancel", cls=PlainCommand)
+def cancel(
+    request_id: RequestId, tenant: OfTenant = None, ledger: Home = None, as_json: AsJson = False
+) -> None:
+    """Withdraw a request that no batch has taken up yet.
+
+    Example: letheon request cancel 73fdb37cede78c1bdc82ac08614adaef
+    """
+    _changed(request_id, ledger, as_json, lambda it: it.cancel(request_id, tenant=tenant))
+
+
+@requests.command("retry", cls=PlainCommand)
+def retry(
+    request_id: RequestId, tenant: OfTenant = None, ledger: Home = None, as_json: AsJson = False
+) -> None:
+    """Queue a request again that is stuck or waits after a failure.
+
+    Example: letheon request retry 73fdb37cede78c1bdc82ac08614adaef
+    """
+    _changed(request_id, ledger, as_json, lambda it: it.retry(request_id, tenant=tenant))
+
+
+@requests.command("hold", cls=PlainCommand)
+def hold(
+    request_id: RequestId,
+    ground: Annotated[str, typer.Option(metavar="CODE", help="Legal ground.")],
+    until: Annotated[
+        datetime, typer.Option(metavar="DAY", formats=["%Y-%m-%d"], help="Until this day.")
+    ],
+    tenant: OfTenant = None,
+    ledger: Home = None,
+    as_json: AsJson = False,
+) -> None:
+    """Put a request off on a legal ground; its clock goes on.
+
+    Example: letheon request hold 73fd… --ground litigation-hold --until 2027-03-01
+    """
+    day = until.replace(tzinfo=UTC)
+    _changed(
+        request_id, ledger, as_json, lambda it: it.hold(request_id, ground, day, tenant=tenant)
+    )
+
+
+@requests.command("release", cls=PlainCommand)
+def release(
+    request_id: RequestId, tenant: OfTenant = None, ledger: Home = None, as_json: AsJson = False
+) -> None:
+    """End a hold.
+
+    Example: letheon request release 73fdb37cede78c1bdc82ac08614adaef
+    """
+    _changed(request_id, ledger, as_json, lambda it: it.release(request_id, tenant=tenant))
+
+
+@requests.command("reject", cls=PlainCommand)
+def reject(
+    request_id: RequestId,
+    ground: Annotated[str, typer.Option(metavar="CODE", help="Legal ground.")],
+    tenant: OfTenant = None,
+    ledger: Home = None,
+    as_json: AsJson = False,
+) -> None:
+    """Refuse a request on a legal ground.
+
+    Example: letheon request reject 73fd… --ground gdpr.art17.3.e
+    """
+    _changed(
+        request_id, ledger, as_json, lambda it: it.reject(request_id, ground, tenant=tenant)
+    )
+
+
+@requests.command("extend", cls=PlainCommand)
+def extend(
+    request_id: RequestId, tenant: OfTenant = None, ledger: Home = None, as_json: AsJson = False
+) -> None:
+    """Put the due day off as far as the law permits; the person was told why.
+
+    Example: letheon request extend 73fdb37cede78c1bdc82ac08614adaef
+    """
+    _changed(request_id, ledger, as_json, lambda it: it.extend(request_id, tenant=tenant))
+
+
+@requests.command("close", cls=PlainCommand)
+def close(
+    request_id: RequestId,
+    recipients: Annotated[
+        int, typer.Option(metavar="N", min=0, help="Recipients of the data who were told.")
+    ] = 0,
+    tenant: OfTenant = None,
+    ledger: Home = None,
+    as_json: AsJson = False,
+) -> None:
+    """Close a purged request: the person was answered.
+
+    Example: letheon request close 73fd… --recipients 2
+    """
+    _changed(
+        request_id,
+        ledger,
+        as_json,
+        lambda it: it.answer(request_id, recipients=recipients, tenant=tenant),
+    )

@@ -1,0 +1,336 @@
+"""A cheating operator, who has every key: each cheat is caught at the level that claims it.
+
+What no level can catch is listed in `notClaimed` of every certificate: copies kept elsewhere.
+"""
+
+import copy
+import dataclasses
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from sklearn.naive_bayes import GaussianNB
+
+from letheon import (
+    DaREForestClassifier,
+    FisherClassifier,
+    InfluenceClassifier,
+    NaiveUnlearner,
+    state,
+)
+from letheon.audit import audit
+from letheon.ledger import Ledger, _compute
+from letheon.ledger._keys import KeyRing
+from letheon.ledger._versions import Vault
+from letheon.rows import Rows
+from letheon.sharded._shards import Ensemble
+from tests.audit.bundles import copied, erase, judged, ledger_of, resign, verdicts
+from tests.audit.people import table
+
+Erase = Callable[..., None]
+
+
+@dataclasses.dataclass
+class Scene:
+    """An honest ledger of two erasures, its bundle, and an earlier checkpoint of it."""
+
+    ledger: Ledger
+    bundle: Path
+    seen: str
+    older: Path
+
+
+@pytest.fixture(scope="module")
+def scene(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Scene]:
+    folder = tmp_path_factory.mktemp("cheats")
+    with ledger_of(folder / "home", "naive") as ledger:
+        erase(ledger, "naive", 3)
+        older = ledger.export(folder / "older", tier="auditor")
+        erase(ledger, "naive", 5, 7)
+        seen = ledger.checkpoint().note
+        yield Scene(ledger, ledger.export(folder / "bundle", tier="auditor"), seen, older)
+
+
+def said(scene: Scene, bundle: Path, **options: Any) -> dict[str, str]:
+    return verdicts(audit(bundle, key=scene.ledger.public_key, **options))
+
+
+def model_folder(bundle: Path) -> Path:
+    return bundle / "models" / "default" / "naive"
+
+
+def test_an_honest_bundle_passes(scene: Scene) -> None:
+    found = said(scene, scene.bundle, seen=scene.seen)
+    assert set(found.values()) == {"pass"}
+    assert set(found) == {"V0", "V1", "V2", "V3", "V4"}
+
+
+def cheating(patch: pytest.MonkeyPatch, spoil: Callable[[Any, Any], None]) -> None:
+    """Let the ledger compute honestly, and then spoil the model before it is published."""
+    honest: Erase = _compute._erase
+
+    def erase_and_spoil(job: Any, work: Any, *rest: Any) -> None:
+        before = copy.deepcopy(work.model)
+        honest(job, work, *rest)
+        spoil(work.model, before)
+
+    patch.setattr(_compute, "_erase", erase_and_spoil)
+
+
+def skip_the_forgetting(model: Any, before: Any) -> None:
+    model.estimator_ = before.estimator_
+
+
+def hide_the_row(model: Any, before: Any) -> None:
+    gone = np.setdiff1d(before.ids_, model.ids_)
+    model.note_ = before.rows_.X[before.rows_.find(before.rows_.ids.take(gone)).positions]
+
+
+def keep_a_shard(model: Any, before: Any) -> None:
+    shards = [
+        dataclasses.replace(now, model=then.model)
+        for now, then in zip(model.ensemble_.shards, before.ensemble_.shards, strict=True)
+    ]
+    old = model.ensemble_
+    model.ensemble_ = Ensemble(old.assignment, tuple(shards), old.classes)
+
+
+@pytest.mark.parametrize(
+    ("kind", "spoil"),
+    [("naive", skip_the_forgetting), ("naive", hide_the_row), ("sisa", keep_a_shard)],
+)
+def test_a_model_that_did_not_forget_fails_v4(
+    kind: str, spoil: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cheating(monkeypatch, spoil)
+    with ledger_of(tmp_path / "home", kind) as ledger:
+        erase(ledger, kind, 3)
+        found = verdicts(judged(ledger, tmp_path / "bundle", "V0", "V1", "V2", "V4"))
+    assert found == {"V0": "pass", "V1": "pass", "V2": "pass", "V4": "fail"}
+
+
+def test_a_swapped_model_fails_v4(scene: Scene) -> None:
+    bundle = copied(scene.bundle, "swapped")
+    X, y = table(60)
+    other = NaiveUnlearner(GaussianNB(), random_state=1).fit(X, y)
+    (model_folder(bundle) / "model.blob").write_bytes(bytes(32) + state.encode(other))
+    assert said(scene, bundle)["V4"] == "fail"
+
+
+def test_an_older_model_in_a_newer_bundle_fails_v4(scene: Scene) -> None:
+    bundle = copied(scene.bundle, "restored")
+    older = (model_folder(scene.older) / "model.blob").read_bytes()
+    (model_folder(bundle) / "model.blob").write_bytes(older)
+    assert said(scene, bundle)["V4"] == "fail"
+
+
+def test_an_edited_metric_fails_v0(scene: Scene) -> None:
+    bundle = copied(scene.bundle, "edited")
+    path = bundle / "certificates" / "000002.json"
+    path.write_bytes(path.read_bytes().replace(b"A", b"B", 1))
+    assert said(scene, bundle)["V0"] == "fail"
+
+
+def with_a_row_again(bundle: Path) -> None:
+    """Put a row with a salt into an empty slot of the data that the auditor gets."""
+    place = model_folder(bundle)
+    rows: Rows = state.decode((place / "rows.blob").read_bytes()[32:])
+    vault = Vault(**state.decode((place / "vault.blob").read_bytes()[32:]))
+    empty = np.setdiff1d(np.arange(64), vault.slots)[:1]
+    more = rows.joined(rows.take(np.array([0])))
+    salts = np.vstack([vault.salts, np.zeros((1, 32), np.uint8)])
+    slots = np.concatenate([vault.slots, empty])
+    (place / "rows.blob").write_bytes(bytes(32) + state.encode(more))
+    (place / "vault.blob").write_bytes(bytes(32) + state.encode({"slots": slots, "salts": salts}))
+
+
+def test_a_row_that_came_back_fails_v2(scene: Scene) -> None:
+    bundle = copied(scene.bundle, "again")
+    with_a_row_again(bundle)
+    assert said(scene, bundle)["V2"] == "fail"
+
+
+def test_a_salt_that_was_changed_fails_v2(scene: Scene) -> None:
+    bundle = copied(scene.bundle, "salted")
+    place = model_folder(bundle) / "vault.blob"
+    vault = state.decode(place.read_bytes()[32:])
+    vault["salts"] = np.roll(vault["salts"], 1, axis=0)
+    place.write_bytes(bytes(32) + state.encode(vault))
+    assert said(scene, bundle)["V2"] == "fail"
+
+
+@pytest.mark.parametrize("name", ["model.blob", "rows.blob", "vault.blob", "training.json"])
+def test_no_changed_byte_of_a_models_files_is_accepted(scene: Scene, name: str) -> None:
+    bundle = copied(scene.bundle, f"changed-{name}")
+    path = model_folder(bundle) / name
+    honest = path.read_bytes()
+    places = np.linspace(0, len(honest) - 1, 24).astype(int).tolist()
+    changed = [flipped(honest, place) for place in places]
+    changed += [honest[:-1], honest + b"\0", honest[:32] + b"\0" + honest[32:]]
+    for data in changed:
+        path.write_bytes(data)
+        assert "fail" in said(scene, bundle, levels=["V2", "V4"]).values()
+
+
+def flipped(data: bytes, place: int) -> bytes:
+    return data[:place] + bytes([data[place] ^ 1]) + data[place + 1 :]
+
+
+def test_a_hidden_request_fails_v1(scene: Scene) -> None:
+    bundle = copied(scene.bundle, "hidden")
+    for kind in ("certificates", "purges"):
+        (bundle / kind / "000002.json").unlink()
+    assert said(scene, bundle)["V1"] == "fail"
+
+
+def test_two_certificates_of_one_number_fail_v1(scene: Scene) -> None:
+    bundle = copied(scene.bundle, "twice")
+    path = bundle / "certificates" / "000002.json"
+
+    def flatter(statement: dict[str, Any]) -> None:
+        statement["predicate"]["measurements"]["efficiency"]["value"] = "9999"
+
+    resign(scene.ledger, path, flatter)
+    found = said(scene, bundle)
+    assert (found["V0"], found["V1"]) == ("pass", "fail")
+
+
+def test_a_stronger_claim_signed_anew_fails_v1(scene: Scene) -> None:
+    bundle = copied(scene.bundle, "stronger")
+
+    def boast(statement: dict[str, Any]) -> None:
+        statement["predicate"]["guarantee"]["requests"] = "adaptive"
+
+    resign(scene.ledger, bundle / "certificates" / "000002.json", boast)
+    assert said(scene, bundle)["V1"] == "fail"
+
+
+def test_a_rolled_back_ledger_fails_v1_for_who_saw_more(scene: Scene) -> None:
+    assert said(scene, scene.older)["V1"] == "pass"
+    assert said(scene, scene.older, seen=scene.seen)["V1"] == "fail"
+
+
+def test_a_fork_fails_v1_for_who_saw_the_other_branch(scene: Scene, tmp_path: Path) -> None:
+    with ledger_of(tmp_path / "home", "naive") as other:
+        erase(other, "naive", 3)
+        forked = other.checkpoint().note
+    assert said(scene, scene.bundle, seen=forked)["V1"] == "fail"
+
+
+def test_another_key_fails_v0(scene: Scene) -> None:
+    report = audit(scene.bundle, key="11" * 32)
+    assert verdicts(report) == {"V0": "fail", "V1": "skipped", "V2": "skipped", "V3": "skipped"}
+    assert not report.passed
+
+
+def trained(ledger: Ledger) -> None:
+    X, y = table(60)
+    ledger.train(DaREForestClassifier(n_estimators=3), X, y, ids=np.arange(60), name="forest")
+    erase(ledger, "forest", 3)
+
+
+def test_a_seed_that_follows_from_key_and_beacon_passes(tmp_path: Path) -> None:
+    with Ledger.create(tmp_path / "home", name="audited") as ledger:
+        trained(ledger)
+        ledger.retrain("forest")
+        report = judged(ledger, tmp_path / "bundle")
+    assert (report.passed, report.skipped) == (True, ())
+
+
+def test_a_seed_that_was_chosen_fails_v4(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(KeyRing, "derive_seed", lambda *_: 12345)
+    with Ledger.create(tmp_path / "home", name="audited") as ledger:
+        trained(ledger)
+        found = judged(ledger, tmp_path / "bundle", "V0", "V1", "V4")
+    assert verdicts(found) == {"V0": "pass", "V1": "pass", "V4": "fail"}
+    assert "seed" in found.failures[0].reason
+
+
+def test_a_training_key_of_another_commitment_fails_v4(scene: Scene) -> None:
+    bundle = copied(scene.bundle, "key")
+    path = model_folder(bundle) / "training.json"
+    path.write_bytes(path.read_bytes().replace(b"caller-seed-v1", b"caller-seed-v2"))
+    assert said(scene, bundle)["V4"] == "fail"
+
+
+def test_settings_that_changed_between_certificates_fail_v4(scene: Scene) -> None:
+    from letheon.audit._levels import unlike_certified
+    from letheon.audit._reading import Bundle
+
+    audited = Bundle(scene.bundle, scene.ledger.public_key).models[0]
+    model = audited.build()
+    assert unlike_certified(audited, model) is None
+    model.estimator.var_smoothing = 0.5
+    assert unlike_certified(audited, model) == "settings are not those of certificate 1"
+
+
+def test_certified_models_are_recomputed_from_a_bundle(tmp_path: Path) -> None:
+    X, y = table(120)
+    ids = np.arange(120)
+    with Ledger.create(tmp_path / "home", name="audited") as ledger:
+        for name, kind in (("newton", InfluenceClassifier), ("fisher", FisherClassifier)):
+            ledger.register(kind(l2=0.05).fit(X, y, ids=ids), X, y, ids=ids, name=name)
+        erase(ledger, "newton", 3, 5)
+        erase(ledger, "fisher", 3, 5)
+        ledger.retrain("newton")
+        report = judged(ledger, tmp_path / "bundle")
+    assert {result.model for result in report.of("V5")} == {"newton", "fisher"}
+    assert (report.passed, report.skipped) == (True, ())
+
+
+def test_a_certified_model_that_was_moved_fails_v5(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    X, y = table(120)
+    ids = np.arange(120)
+
+    def go_back(model: Any, before: Any) -> None:
+        model.model_ = before.model_.moved_to(before.model_.weights + 1.0)
+
+    cheating(monkeypatch, go_back)
+    with Ledger.create(tmp_path / "home", name="audited") as ledger:
+        model = InfluenceClassifier(l2=0.05).fit(X, y, ids=ids)
+        ledger.register(model, X, y, ids=ids, name="newton")
+        erase(ledger, "newton", 3)
+        found = verdicts(judged(ledger, tmp_path / "bundle", "V0", "V2", "V5"))
+    assert found == {"V0": "pass", "V2": "pass", "V5": "fail"}
+
+
+def test_residue_in_a_store_fails_v3(scene: Scene, tmp_path: Path) -> None:
+    (tmp_path / "backup").mkdir()
+    (tmp_path / "backup" / "people.txt").write_text("somebody: planted-canary-0042\n")
+    options: dict[str, Any] = {"stores": {"backup": tmp_path / "backup"}}
+    assert said(scene, scene.bundle, markers=["planted-canary-0042"], **options)["V3"] == "fail"
+    assert said(scene, scene.bundle, markers=["planted-canary-0043"], **options)["V3"] == "pass"
+
+
+def test_a_public_bundle_says_what_it_cannot_show(scene: Scene, tmp_path: Path) -> None:
+    bundle = scene.ledger.export(tmp_path / "public")
+    found = said(scene, bundle)
+    assert (found["V0"], found["V2"], found["V4"]) == ("pass", "skipped", "skipped")
+
+
+def test_measures_of_the_auditor_run_on_the_rederived_model(scene: Scene) -> None:
+    def disagreement(model: Any, rederived: Any, rows: Rows) -> float:
+        return float(np.mean(model.predict(rows.X) != rederived.predict(rows.X)))
+
+    measures: dict[str, Any] = {
+        "disagreement": disagreement,
+        "is-a-copy": lambda model, rederived, _: model.digest() == rederived.digest(),
+        "fails": lambda *_: False,
+    }
+    report = audit(scene.bundle, key=scene.ledger.public_key, measures=measures)
+    found = {result.reason.split(":")[0]: result.verdict for result in report.of("own")}
+    assert found == {"disagreement = 0": "pass", "is-a-copy": "pass", "fails": "fail"}
+
+
+def test_an_export_to_an_auditor_is_an_event(scene: Scene) -> None:
+    lines = (scene.bundle / "events.jsonl").read_text().splitlines()
+    assert sum('"kind":"export"' in line for line in lines) == 2
+
+
+def test_a_bundle_is_not_written_over_something(scene: Scene) -> None:
+    with pytest.raises(FileExistsError, match="not empty"):
+        scene.ledger.export(scene.bundle)

@@ -1,0 +1,84 @@
+"""Reports: what they say, as values, JSON, a table and a page."""
+
+import io
+import json
+import re
+from pathlib import Path
+
+import pytest
+from rich.console import Console
+
+from letheon.audit import LEVELS, AuditReport, LevelResult
+from letheon.audit._html import report_page
+from letheon.audit._reading import key_text
+
+NASTY = '<script>alert("x")</script> [bold]not markup[/bold]'
+
+
+def result(verdict: str = "pass", level: str = "V4", reason: str = "fine") -> LevelResult:
+    return LevelResult(level, "model", verdict, reason, {"number": 1})  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("verdicts", "passed"),
+    [
+        (["pass"], True),
+        (["pass", "skipped"], True),
+        (["pass", "fail"], False),
+        (["skipped"], False),
+        ([], False),
+    ],
+)
+def test_nothing_looked_at_is_no_pass(verdicts: list[str], passed: bool) -> None:
+    assert AuditReport(tuple(map(result, verdicts))).passed is passed
+
+
+def test_unknown_words_are_refused() -> None:
+    with pytest.raises(ValueError, match="verdict"):
+        result("maybe")
+    with pytest.raises(ValueError, match="level"):
+        result(level="V9")
+
+
+def test_json_holds_every_result() -> None:
+    report = AuditReport((result(), result("fail", reason=NASTY)), ledger="demo", key="ab" * 32)
+    found = json.loads(report.to_json())
+    assert (found["passed"], len(found["results"])) == (False, 2)
+    assert found["results"][1]["reason"] == NASTY
+
+
+def test_the_table_shows_reasons_as_text() -> None:
+    console = Console(width=200, record=True, file=io.StringIO())
+    console.print(AuditReport((result("fail", reason=NASTY),), ledger=NASTY))
+    assert NASTY in console.export_text()
+
+
+def test_the_page_escapes_everything_and_loads_nothing() -> None:
+    report = AuditReport((result("fail", reason=NASTY),), ledger=NASTY, key=NASTY)
+    page = report_page(report)
+    assert "<script" not in page
+    assert re.search(r"(src|href)=", page) is None
+    assert "default-src 'none'" in page
+    assert "Failed." in page
+
+
+def test_the_page_names_what_levels_cannot_show(tmp_path: Path) -> None:
+    report = AuditReport(tuple(result(level=level) for level in LEVELS))
+    page = report.to_html(tmp_path / "deep" / "report.html").read_text()
+    assert all(blind in page for _, blind in LEVELS.values())
+
+
+def test_keys_come_as_text_bytes_or_file(tmp_path: Path) -> None:
+    digits = "0f" * 32
+    (tmp_path / "root.pub").write_text(f"{digits}\n")
+    assert {
+        key_text(digits),
+        key_text(bytes.fromhex(digits)),
+        key_text(tmp_path / "root.pub"),
+        key_text(str(tmp_path / "root.pub")),
+    } == {digits}
+
+
+def test_what_is_no_key_is_refused() -> None:
+    with pytest.raises(ValueError, match="hexadecimal"):
+        key_text("Z" * 64)

@@ -1,0 +1,549 @@
+"""Any history of a model's requests, against a reference in memory.
+
+The rules do what people and workers do; the invariants compare the database with the reference
+after each of them. Every example has a model of its own in one database.
+"""
+
+import inspect
+import itertools
+import random
+from dataclasses import dataclass, field
+from datetime import date
+from typing import Any, ClassVar
+
+import pytest
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import (
+    RuleBasedStateMachine,
+    invariant,
+    precondition,
+    rule,
+    run_state_machine_as_test,
+)
+from sqlalchemy import insert, select, text, update
+from sqlalchemy.exc import DBAPIError
+
+from letheon.exceptions import IdempotencyError, RequestStateError, UnknownIdError
+from letheon.ledger import _bodies, _events, _handling, _intake, _owners, _recording
+from letheon.ledger._log_tree import root_of
+from letheon.ledger._moves import ALLOWED, NEW, STATES, is_allowed, move
+from letheon.ledger._tables import batches, blocked, events, intake_keys, requests
+from letheon.rows import as_ids
+from tests.ledger.databases import Desk, add_model, desk, kind, place, sqlite_desk
+
+__all__ = ["desk", "kind", "place", "sqlite_desk"]
+
+PEOPLE = [f"p{number}" for number in range(12)]
+WITHDRAWN = ("cancelled", "rejected")
+DONE = ("purged", "closed")
+
+people = st.sets(st.sampled_from(PEOPLE), min_size=1, max_size=3)
+picks = st.integers(0, 10**6)
+
+
+@dataclass
+class Known:
+    """What the reference knows of one request."""
+
+    id: str
+    key: str
+    people: frozenset[str]
+    verified: bool
+    received: int
+    states: list[str]
+    batch: str | None = None
+    has_body: bool = True
+    extended: bool = False
+
+    @property
+    def state(self) -> str:
+        return self.states[-1]
+
+
+@dataclass
+class Reference:
+    """Requests, and who owns whom: as plain as it can be."""
+
+    all: dict[str, Known] = field(default_factory=dict)
+    owners: dict[str, str] = field(default_factory=dict)
+    claims: dict[str, list[str]] = field(default_factory=dict)
+    erased: set[str] = field(default_factory=set)
+
+    def claim(self, one: Known) -> None:
+        one.states.append("verified")
+        for person in one.people:
+            self.owners.setdefault(person, one.id)
+            self.claims.setdefault(person, []).append(one.id)
+        owns = any(self.owners[person] == one.id for person in one.people)
+        one.states.append("queued" if owns else "duplicate")
+        if not owns and self.is_covered(one):
+            one.has_body = False
+
+    def withdraw(self, one: Known, state: str) -> None:
+        one.states.append(state)
+        one.has_body = False
+        for person in one.people:
+            rest = [other for other in self.claims.get(person, []) if other != one.id]
+            self.claims[person] = rest
+            if self.owners.get(person) == one.id:
+                del self.owners[person]
+                if rest:
+                    heir = min(rest, key=lambda other: self.all[other].received)
+                    self.owners[person] = heir
+        for person in one.people:
+            heir = self.owners.get(person, "")
+            if heir in self.all and self.all[heir].state == "duplicate":
+                self.all[heir].states.append("queued")
+
+    def is_covered(self, one: Known, batch: str | None = None) -> bool:
+        def over(other: Known) -> bool:
+            return other.state in DONE or (batch is not None and other.batch == batch)
+
+        return all(
+            any(over(self.all[other]) for other in self.claims[person]) for person in one.people
+        )
+
+
+class History(RuleBasedStateMachine):
+    """One model's requests."""
+
+    place: ClassVar[Desk]
+    visited: ClassVar[set[tuple[str, str]]]
+    numbers: ClassVar["itertools.count[int]"]
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.desk = self.place
+        self.name = f"m{next(self.numbers)}"
+        with self.desk.database.transaction() as connection:
+            self.model = add_model(connection, self.name)
+        self.known = Reference()
+        self.keys = (f"{self.name}-{number}" for number in itertools.count())
+
+    @property
+    def core(self) -> Any:
+        return self.desk.core
+
+    def in_state(self, *states: str) -> list[Known]:
+        return [one for one in self.known.all.values() if one.state in states]
+
+    def pick(self, number: int, *states: str) -> Known | None:
+        found = self.in_state(*states)
+        return found[number % len(found)] if found else None
+
+    def submit(self, whom: Any, key: str, verified: bool) -> Any:
+        held = as_ids([one for one in PEOPLE if one not in self.known.erased] or ["nobody"])
+        core, model, ids = self.core, self.model, sorted(whom)
+        return _intake.submit(
+            core, model, ids, key=key, verified=verified, held=held, ground="internal"
+        )
+
+    @rule(whom=people, verified=st.booleans())
+    def asks(self, whom: set[str], verified: bool) -> None:
+        self.desk.clock.now += 1
+        key = next(self.keys)
+        unknown = {one for one in whom & self.known.erased if not self.known.claims.get(one)}
+        assert not unknown
+        request = self.submit(whom, key, verified)
+        one = Known(request.id, key, frozenset(whom), verified, self.desk.clock.now, ["received"])
+        self.known.all[one.id] = one
+        if verified:
+            self.known.claim(one)
+        assert request.state == one.state
+
+    @rule(number=picks)
+    def repeats(self, number: int) -> None:
+        one = self.pick(number, *STATES)
+        if one is not None:
+            assert self.submit(one.people, one.key, one.verified).id == one.id
+
+    @rule(number=picks, whom=people)
+    def asks_something_else_under_an_old_key(self, number: int, whom: set[str]) -> None:
+        one = self.pick(number, *STATES)
+        if one is not None and whom != one.people and not whom & self.known.erased:
+            with pytest.raises(IdempotencyError):
+                self.submit(whom, one.key, one.verified)
+
+    @rule(whom=people)
+    def names_somebody_unknown(self, whom: set[str]) -> None:
+        with pytest.raises(UnknownIdError):
+            self.submit({*whom, "stranger"}, next(self.keys), True)
+
+    @rule(number=picks)
+    def is_verified(self, number: int) -> None:
+        one = self.pick(number, "received")
+        if one is not None:
+            self.known.claim(one)
+            assert _intake.verify(self.core, one.id).state == one.state
+
+    @rule(number=picks)
+    def is_asked_who_it_is(self, number: int) -> None:
+        one = self.pick(number, "received")
+        if one is not None:
+            assert _intake.await_identity(self.core, one.id).state == "received"
+
+    @rule(number=picks)
+    def is_cancelled(self, number: int) -> None:
+        one = self.pick(number, "received", "queued", "duplicate", "on_hold")
+        if one is not None:
+            _intake.cancel(self.core, one.id)
+            self.known.withdraw(one, "cancelled")
+
+    @rule(number=picks)
+    def is_rejected(self, number: int) -> None:
+        one = self.pick(number, "received", "queued", "duplicate", "on_hold", "stuck")
+        if one is None:
+            return
+        if one.state == "stuck" and one.batch is not None:
+            with pytest.raises(RequestStateError):
+                _intake.reject(self.core, one.id, "internal")
+            return
+        _intake.reject(self.core, one.id, "internal")
+        self.known.withdraw(one, "rejected")
+
+    @rule(number=picks)
+    def is_held(self, number: int) -> None:
+        one = self.pick(number, "queued")
+        if one is not None:
+            _intake.hold(self.core, one.id, "litigation-hold", date(2099, 1, 1))
+            one.states.append("on_hold")
+
+    @rule(number=picks)
+    def is_released(self, number: int) -> None:
+        one = self.pick(number, "on_hold")
+        if one is not None:
+            _intake.release(self.core, one.id)
+            one.states.append("queued")
+
+    @rule(number=picks)
+    def is_extended(self, number: int) -> None:
+        one = self.pick(number, *(set(STATES) - {"rejected", *WITHDRAWN, *DONE}))
+        if one is None:
+            return
+        if one.extended:
+            with pytest.raises(RequestStateError):
+                _intake.extend(self.core, one.id)
+        else:
+            _intake.extend(self.core, one.id)
+            one.extended = True
+
+    @rule(number=picks)
+    def is_retried(self, number: int) -> None:
+        one = self.pick(number, "stuck", "retry_wait")
+        if one is not None:
+            _intake.retry(self.core, one.id)
+            one.states.append("purging" if one.batch else "queued")
+
+    @rule(number=picks)
+    def is_closed(self, number: int) -> None:
+        one = self.pick(number, "purged", "duplicate")
+        if one is None:
+            return
+        if one.state == "duplicate" and not self.known.is_covered(one):
+            with pytest.raises(RequestStateError):
+                _intake.close(self.core, one.id)
+            return
+        _intake.close(self.core, one.id, recipients=1)
+        one.states.append("closed")
+        one.has_body = False
+
+    @precondition(lambda self: self.in_state("queued") and not self.in_state("applying"))
+    @rule(number=picks)
+    def batch_is_sealed(self, number: int) -> None:
+        chosen = self.in_state("queued")[: 1 + number % 3]
+        batch = f"{len(self.desk.rows(batches)):064x}"
+        values = {"id": batch, "model_id": self.model.id, "kind": "erase", "parent_id": 1}
+        rest = {"state": "open", "created_at": 0, "reason": "operator", "fence": 1}
+        with self.desk.database.transaction() as connection:
+            connection.execute(insert(batches).values(**values, **rest))
+            ids = [one.id for one in chosen]
+            move(connection, ids, "applying", at=self.desk.clock(), batch_id=batch)
+        with self.desk.database.reading() as connection:
+            whom = _intake.unsealed_ids(self.core, connection, batch)
+        for one in chosen:
+            one.states.append("applying")
+            one.batch = batch
+        assert whom is not None
+        assert set(whom.to_list()) == set().union(*(one.people for one in chosen))
+
+    def step(self, before: str, after: str, batch_state: str, **columns: Any) -> list[Known]:
+        """Move all requests of the oldest batch that has any in a state."""
+        found = self.in_state(before)
+        together = [one for one in found if one.batch == found[0].batch]
+        with self.desk.database.transaction() as connection:
+            ids = [one.id for one in together]
+            move(connection, ids, after, at=self.desk.clock(), **columns)
+            change = update(batches).where(batches.c.id == together[0].batch)
+            connection.execute(change.values(state=batch_state))
+        for one in together:
+            one.states.append(after)
+        return together
+
+    @precondition(lambda self: self.in_state("applying"))
+    @rule(how=st.sampled_from(["applied", "applied", "applied", "queued", "retry_wait", "stuck"]))
+    def batch_is_computed(self, how: str) -> None:
+        if how == "applied":
+            for one in self.step("applying", "applied", "published"):
+                self.known.erased |= one.people
+        else:
+            for one in self.step("applying", how, "abandoned", batch_id=None):
+                one.batch = None
+
+    @precondition(lambda self: self.in_state("queued"))
+    @rule(number=picks)
+    def worker_finds_nobody_left(self, number: int) -> None:
+        """Everybody whom a queued request names was erased with somebody else's."""
+        one = self.pick(number, "queued")
+        assert one is not None
+        if one.people <= self.known.erased:
+            others = [o for p in one.people for o in self.known.claims[p] if o != one.id]
+            with self.desk.database.transaction() as connection:
+                at = self.desk.clock()
+                move(connection, one.id, "duplicate", at=at, duplicate_of=others[0])
+            one.states.append("duplicate")
+
+    @precondition(lambda self: self.in_state("retry_wait"))
+    @rule(after=st.sampled_from(["queued", "stuck"]), number=picks)
+    def pause_is_over(self, after: str, number: int) -> None:
+        one = self.pick(number, "retry_wait")
+        assert one is not None
+        with self.desk.database.transaction() as connection:
+            move(connection, one.id, after, at=self.desk.clock())
+        one.states.append(after)
+
+    @precondition(lambda self: self.in_state("applied"))
+    @rule()
+    def batch_is_certified(self) -> None:
+        self.step("applied", "certified", "certified")
+
+    @precondition(lambda self: self.in_state("certified"))
+    @rule()
+    def purge_begins(self) -> None:
+        self.step("certified", "purging", "certified")
+
+    @precondition(lambda self: self.in_state("purging"))
+    @rule(fails=st.sampled_from([False, False, True]))
+    def purge_goes_on(self, fails: bool) -> None:
+        if fails:
+            self.step("purging", "stuck", "certified")
+            return
+        batch = str(self.in_state("purging")[0].batch)
+        _intake.reseal(self.core, batch)
+        for one in self.known.all.values():
+            waits = one.state == "duplicate" and self.known.is_covered(one, batch)
+            one.has_body &= not (waits or one.batch == batch)
+        self.step("purging", "purged", "purged")
+
+    @rule(number=picks, after=st.sampled_from(STATES))
+    def illegal_move_is_tried(self, number: int, after: str) -> None:
+        one = self.pick(number, *STATES)
+        if one is None or one.state == after or is_allowed(one.state, after):
+            return
+        with pytest.raises(RequestStateError), self.desk.database.transaction() as connection:
+            move(connection, one.id, after, at=self.desk.clock())
+        change = text("UPDATE requests SET state = :after WHERE id = :id")
+        with pytest.raises(DBAPIError), self.desk.database.transaction() as connection:
+            connection.execute(change, {"after": after, "id": one.id})
+
+    @rule()
+    def checkpoint_is_taken(self) -> None:
+        with self.desk.database.transaction() as connection:
+            head = _events.integrate(connection)
+            assert head.root == root_of(_events.leaves(connection))
+
+    @rule()
+    def process_starts_again(self) -> None:
+        self.desk.database.dispose()
+        self.desk.database.remembered.clear()
+
+    @invariant()
+    def states_are_those_of_the_reference(self) -> None:
+        rows = self.mine(requests)
+        assert {row.id: row.state for row in rows} == {
+            one.id: one.state for one in self.known.all.values()
+        }
+
+    @invariant()
+    def owners_are_those_of_the_reference(self) -> None:
+        tags = dict(
+            zip(_intake.person_tags(self.core, "default", as_ids(PEOPLE)), PEOPLE, strict=True)
+        )
+        rows = self.mine(blocked)
+        assert {tags[row.tag]: row.request_id for row in rows if row.owner} == self.known.owners
+        claims = {(tags[row.tag], row.request_id) for row in rows}
+        assert claims == {(p, one) for p, asked in self.known.claims.items() for one in asked}
+
+    @invariant()
+    def nobody_waits_for_nothing(self) -> None:
+        """A person who asked, verified, is erased or has an owner that will do it."""
+        for one in self.in_state("duplicate"):
+            for person in one.people - self.known.erased:
+                assert self.known.all[self.known.owners[person]].state not in WITHDRAWN
+
+    @invariant()
+    def bodies_are_readable_while_they_are_needed(self) -> None:
+        for row in self.mine(requests):
+            one = self.known.all[row.id]
+            assert (row.sealed is not None) == one.has_body
+            if one.has_body:
+                read = _bodies.read_body(self.core, row.intake_key, row.id, row.sealed)
+                assert set(read.to_list()) == one.people
+
+    @invariant()
+    def one_intake_key_is_left(self) -> None:
+        left = [row.id for row in self.desk.rows(intake_keys) if row.destroyed_at is None]
+        assert self.core.keys.ids("intake") == left
+        assert len(left) <= 1
+
+    @invariant()
+    def every_move_is_an_event(self) -> None:
+        with self.desk.database.reading() as connection:
+            ids = list(self.known.all)
+            query = select(events.c.about, events.c.kind).where(events.c.about.in_(ids))
+            rows = connection.execute(query.order_by(events.c.id)).all()
+        for one in self.known.all.values():
+            told = [row.kind for row in rows if row.about == one.id and row.kind in STATES]
+            assert told == one.states
+
+    def mine(self, table: Any) -> list[Any]:
+        with self.desk.database.reading() as connection:
+            return list(connection.execute(table.select().where(table.c.model_id == self.model.id)))
+
+    def teardown(self) -> None:
+        for one in self.known.all.values():
+            self.visited.update(itertools.pairwise([NEW, *one.states]))
+
+
+def here(desk: Desk) -> type[History]:
+    """The machine of one database."""
+
+    class Here(History):
+        place, visited, numbers = desk, set(), itertools.count()
+
+    return Here
+
+
+def play(desk: Desk, examples: int, steps: int) -> None:
+    """Let Hypothesis look for a history that goes wrong, and shrink it."""
+    chosen = settings(max_examples=examples, stateful_step_count=steps)
+    run_state_machine_as_test(here(desk), settings=chosen)
+
+
+# Which states a rule needs to find; those without any can always be played.
+RULES: dict[str, tuple[str, ...]] = {
+    "asks": (),
+    "repeats": STATES,
+    "asks_something_else_under_an_old_key": STATES,
+    "names_somebody_unknown": (),
+    "is_verified": ("received",),
+    "is_asked_who_it_is": ("received",),
+    "is_cancelled": ("received", "queued", "duplicate", "on_hold"),
+    "is_rejected": ("received", "queued", "duplicate", "on_hold", "stuck"),
+    "is_held": ("queued",),
+    "is_released": ("on_hold",),
+    "is_extended": STATES,
+    "is_retried": ("stuck", "retry_wait"),
+    "is_closed": ("purged", "duplicate"),
+    "batch_is_sealed": ("queued",),
+    "batch_is_computed": ("applying",),
+    "worker_finds_nobody_left": ("queued",),
+    "pause_is_over": ("retry_wait",),
+    "batch_is_certified": ("applied",),
+    "purge_begins": ("certified",),
+    "purge_goes_on": ("purging",),
+    "illegal_move_is_tried": STATES,
+    "checkpoint_is_taken": (),
+    "process_starts_again": (),
+}
+OFTEN = ("asks", "batch_is_sealed", "batch_is_computed", "purge_goes_on")
+COMPUTED = ["applied", "applied", "applied", "queued", "retry_wait", "stuck"]
+HISTORY = 100
+
+
+def walk(desk: Desk, seed: int, steps: int) -> set[tuple[str, str]]:
+    """Walk at random, with a new model now and then; return the pairs visited."""
+    draw, machines = random.Random(seed), here(desk)
+    for start in range(0, steps, HISTORY):
+        machine = machines()
+        for _ in range(min(HISTORY, steps - start)):
+            step(machine, draw)
+        machine.teardown()
+    return machines.visited
+
+
+def step(machine: History, draw: random.Random) -> None:
+    name = draw.choice([*playable(machine), *(one for one in OFTEN if one in playable(machine))])
+    given = {
+        "whom": set(draw.sample(PEOPLE, draw.randint(1, 2))),
+        "verified": draw.random() < 0.6,
+        "number": draw.randrange(1000),
+        "how": draw.choice(COMPUTED),
+        "fails": draw.random() < 0.3,
+        "after": draw.choice(STATES if name.startswith("illegal") else ["queued", "stuck"]),
+    }
+    call = getattr(machine, name)
+    wanted = inspect.signature(call).parameters
+    call(**{key: value for key, value in given.items() if key in wanted})
+    for check in CHECKS:
+        getattr(machine, check)()
+
+
+def playable(machine: History) -> list[str]:
+    names = [name for name, states in RULES.items() if not states or machine.in_state(*states)]
+    if machine.in_state("applying") and "batch_is_sealed" in names:
+        names.remove("batch_is_sealed")
+    return names
+
+
+CHECKS = (
+    "states_are_those_of_the_reference",
+    "owners_are_those_of_the_reference",
+    "nobody_waits_for_nothing",
+    "bodies_are_readable_while_they_are_needed",
+    "one_intake_key_is_left",
+    "every_move_is_an_event",
+)
+STEPS = {"sqlite": 600, "sqlite-delete": 100, "postgresql": 300}
+PASSED_THROUGH = {(NEW, "queued")}  # the events tell the states in between
+
+
+def test_a_long_history_is_as_the_reference_says(desk: Desk) -> None:
+    visited = walk(desk, 1, STEPS[desk.kind])
+    assert visited <= ALLOWED
+    assert len(visited) >= {"sqlite": 28, "sqlite-delete": 8, "postgresql": 20}[desk.kind]
+
+
+def test_no_short_history_goes_wrong(sqlite_desk: Desk) -> None:
+    play(sqlite_desk, 10, 25)
+    assert sqlite_desk.rows(requests)
+
+
+@pytest.mark.soak
+def test_long_histories_visit_every_pair(desk: Desk) -> None:
+    visited = walk(desk, 1, 30 * STEPS[desk.kind])
+    play(desk, 300, 100)
+    assert visited == ALLOWED - PASSED_THROUGH
+
+
+def test_the_rules_of_the_walk_are_all_of_them() -> None:
+    marks = {name: vars(method) for name, method in vars(History).items() if callable(method)}
+    rules = {name for name, mark in marks.items() if "hypothesis_stateful_rule" in mark}
+    checks = {name for name, mark in marks.items() if "hypothesis_stateful_invariant" in mark}
+    assert rules == set(RULES)
+    assert checks == set(CHECKS)
+
+
+@pytest.mark.parametrize("bug", ["no heir", "no event", "body kept", "second owner"])
+def test_the_net_catches_a_planted_bug(
+    bug: str, sqlite_desk: Desk, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    patches: dict[str, tuple[Any, str, Any]] = {
+        "no heir": (_handling, "pass_on", lambda *_, **__: []),
+        "no event": (_recording, "_story", lambda *_: []),
+        "body kept": (_bodies, "_drop_bodies", lambda *_: None),
+        "second owner": (_owners, "_promote", lambda *_: None),
+    }
+    monkeypatch.setattr(*patches[bug])
+    with pytest.raises(AssertionError):
+        walk(sqlite_desk, 7, 1000)
