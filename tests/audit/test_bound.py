@@ -18,7 +18,7 @@ from letheon import (
     NaiveUnlearner,
 )
 from letheon.audit import bound
-from letheon.audit._gaussian import hidden_shift, mismatch_delta, shift_delta
+from letheon.audit._gaussian import hidden_shift, mismatch_delta, noise_bounds, shift_delta
 from letheon.audit._objective import objective_of, optimum
 from letheon.convex import _calibrate
 from letheon.convex._noise import Sealed
@@ -175,6 +175,15 @@ def test_both_ways_to_compute_a_hidden_shift_agree(epsilon: float, delta: float)
     assert hidden_shift(epsilon, delta) == pytest.approx(
         _calibrate.gaussian_mu(epsilon, delta), rel=1e-6
     )
+
+
+def test_lengths_of_noise_are_quantiles() -> None:
+    from scipy.stats import chi, gamma
+
+    low, high = noise_bounds(12, ball=False)
+    assert (chi.cdf(low, 12), chi.sf(high, 12)) == pytest.approx((1e-9, 1e-9), rel=1e-6)
+    low, high = noise_bounds(12, ball=True)
+    assert (gamma.cdf(low, 12), gamma.sf(high, 12)) == pytest.approx((1e-9, 1e-9), rel=1e-6)
 
 
 @given(st.floats(0.05, 4.0), st.floats(0.05, 2.0))

@@ -9,7 +9,7 @@ from sklearn.tree import DecisionTreeClassifier, DecisionTreeRegressor
 
 from letheon import NaiveUnlearner
 from letheon.audit import Canaries, check_canaries
-from letheon.audit._canaries import rank_p_value
+from letheon.audit._canaries import average_ranks, rank_p_value
 from letheon.measures.attacks import KeepsEverything
 
 N_CANARIES = 20
@@ -68,3 +68,10 @@ def test_the_level_of_the_test_is_kept() -> None:
     found = np.array([rank_p_value(one[:8], one[8:]) for one in draws])
     assert (found < 0.1).mean() < 0.25
     assert found.min() > 0.0
+
+
+def test_ranks_are_those_of_scipy() -> None:
+    from scipy.stats import rankdata
+
+    values = np.random.default_rng(0).integers(0, 9, 40).astype(float)
+    np.testing.assert_array_equal(average_ranks(values), rankdata(values))

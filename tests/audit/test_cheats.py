@@ -21,7 +21,7 @@ from letheon import (
     state,
 )
 from letheon.audit import audit
-from letheon.ledger import Ledger, _compute
+from letheon.ledger import Ledger, _certify, _compute
 from letheon.ledger._keys import KeyRing
 from letheon.ledger._versions import Vault
 from letheon.rows import Rows
@@ -304,6 +304,25 @@ def test_residue_in_a_store_fails_v3(scene: Scene, tmp_path: Path) -> None:
     options: dict[str, Any] = {"stores": {"backup": tmp_path / "backup"}}
     assert said(scene, scene.bundle, markers=["planted-canary-0042"], **options)["V3"] == "fail"
     assert said(scene, scene.bundle, markers=["planted-canary-0043"], **options)["V3"] == "pass"
+
+
+def test_a_model_that_is_nonsense_fails_v4(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    cheating(monkeypatch, lambda model, _: vars(model).update(rows_=None))
+    monkeypatch.setattr(_certify, "_inspect", lambda *_: None)
+    with ledger_of(tmp_path / "home", "naive") as ledger:
+        erase(ledger, "naive", 3)
+        found = verdicts(judged(ledger, tmp_path / "bundle"))
+    assert (found["V0"], found["V2"], found["V4"]) == ("pass", "pass", "fail")
+
+
+def test_a_folder_that_is_not_there_is_an_error(tmp_path: Path) -> None:
+    with pytest.raises(FileNotFoundError, match="no folder"):
+        audit(tmp_path / "nothing", key="11" * 32)
+
+
+def test_unknown_levels_are_refused(scene: Scene) -> None:
+    with pytest.raises(ValueError, match="V9"):
+        said(scene, scene.bundle, levels=["V9"])
 
 
 def test_a_public_bundle_says_what_it_cannot_show(scene: Scene, tmp_path: Path) -> None:

@@ -106,6 +106,21 @@ def test_a_large_number_in_a_nested_neutral_setting_fails(name: str) -> None:
     assert verdict(honest, held(X, y, IDS)) == "fail"
 
 
+@pytest.mark.parametrize(("name", "value"), [("verbose", 3), ("n_jobs", 2), ("random_state", None)])
+def test_small_numbers_in_many_copies_carry_nothing(name: str, value: Any) -> None:
+    X, y = table()
+    model = SISAClassifier(SGDClassifier(), n_shards=3, random_state=1).fit(X, y, ids=IDS)
+    assert verdict(model, held(X, y, IDS)) == "pass"
+    setattr(model.estimators_[1], name, value)
+    assert verdict(model, held(X, y, IDS)) == "fail"
+
+
+def test_declared_settings_of_copies_pass() -> None:
+    X, y = table()
+    model = SISAClassifier(SGDClassifier(n_jobs=2), n_shards=3, n_jobs=1, random_state=1)
+    assert verdict(model.fit(X, y, ids=IDS), held(X, y, IDS)) == "pass"
+
+
 def test_plain_values_of_neutral_settings_pass() -> None:
     X, y = table()
     model = NaiveUnlearner(SGDClassifier(verbose=0, n_jobs=1), random_state=np.int64(9))

@@ -145,6 +145,14 @@ def database(kind: str, place: str | Path) -> Iterator[Database]:
 
 
 @pytest.fixture
+def sqlite_database(tmp_path: Path) -> Iterator[Database]:
+    """One database, for what does not depend on its kind."""
+    opened = open_kind("sqlite", tmp_path, create=True)
+    yield opened
+    opened.dispose()
+
+
+@pytest.fixture
 def desk(kind: str, place: str | Path, tmp_path: Path) -> Iterator[Desk]:
     """A ledger on each kind of database, for what depends on it."""
     made = Desk(tmp_path, kind, place)

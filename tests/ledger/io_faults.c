@@ -12,6 +12,7 @@
 #define _GNU_SOURCE
 #include <dlfcn.h>
 #include <errno.h>
+#include <fcntl.h>
 #include <limits.h>
 #include <stdatomic.h>
 #include <stdio.h>
@@ -26,6 +27,7 @@ enum verdict { PASS, FAIL, HALF };
 static atomic_long calls;
 static atomic_long target;
 static atomic_int way;
+static int notes = -1;
 
 void io_faults_arm(long at, int how) {
   atomic_store(&way, OFF);
@@ -37,24 +39,21 @@ void io_faults_arm(long at, int how) {
 /* The number of changes since the last call of io_faults_arm. */
 long io_faults_count(void) { return atomic_load(&calls); }
 
+/* Write name and path of every change to a file, from now on. */
+void io_faults_note(const char *path) {
+  notes = open(path, O_WRONLY | O_CREAT | O_APPEND, 0600);
+}
+
 static int is_below_home(const char *path) {
   static const char *home;
   if (home == NULL) home = getenv("IO_FAULTS_HOME");
   return home != NULL && *home != 0 && strncmp(path, home, strlen(home)) == 0;
 }
 
-static int is_watched(int descriptor) {
-  char link[64], path[PATH_MAX];
-  snprintf(link, sizeof link, "/proc/self/fd/%d", descriptor);
-  ssize_t length = readlink(link, path, sizeof path - 1);
-  if (length < 0) return 0;
-  path[length] = 0;
-  return is_below_home(path);
-}
-
-static enum verdict judge(int watched, int writes, int needs_room) {
-  if (!watched) return PASS;
+static enum verdict judge(const char *call, const char *path, int writes, int needs_room) {
+  if (!is_below_home(path)) return PASS;
   long number = atomic_fetch_add(&calls, 1) + 1;
+  if (notes >= 0) dprintf(notes, "%s %s\n", call, path);
   long at = atomic_load(&target);
   enum way how = atomic_load(&way);
   if (how == OFF || number < at) return PASS;
@@ -67,48 +66,57 @@ static enum verdict judge(int watched, int writes, int needs_room) {
   return (how == FULL || how == SHORT_THEN_FULL) && needs_room ? FAIL : PASS;
 }
 
-/* Python and SQLite call one or the other name; both are the same call on 64 bits. */
+static enum verdict judge_open(const char *call, int descriptor, int writes, int needs_room) {
+  char link[64], path[PATH_MAX];
+  snprintf(link, sizeof link, "/proc/self/fd/%d", descriptor);
+  ssize_t length = readlink(link, path, sizeof path - 1);
+  if (length < 0) return PASS;
+  path[length] = 0;
+  return judge(call, path, writes, needs_room);
+}
+
 #define REAL(name) ((__typeof__(&name))dlsym(RTLD_NEXT, #name))
 
 static size_t half(size_t count) { return count > 1 ? count / 2 : count; }
 
 ssize_t write(int descriptor, const void *data, size_t count) {
-  enum verdict verdict = judge(is_watched(descriptor), 1, 1);
+  enum verdict verdict = judge_open("write", descriptor, 1, 1);
   if (verdict == FAIL) return -1;
   return REAL(write)(descriptor, data, verdict == HALF ? half(count) : count);
 }
 
+/* Python and SQLite call one or the other name; both are the same call on 64 bits. */
 #define POSITIONED(name, offset_t)                                                      \
   ssize_t name(int descriptor, const void *data, size_t count, offset_t offset) {       \
-    enum verdict verdict = judge(is_watched(descriptor), 1, 1);                         \
+    enum verdict verdict = judge_open("pwrite", descriptor, 1, 1);                      \
     if (verdict == FAIL) return -1;                                                     \
     return REAL(name)(descriptor, data, verdict == HALF ? half(count) : count, offset); \
   }
 POSITIONED(pwrite, off_t)
 POSITIONED(pwrite64, off64_t)
 
-#define SYNCED(name)                                              \
-  int name(int descriptor) {                                      \
-    if (judge(is_watched(descriptor), 0, 1) == FAIL) return -1;   \
-    return REAL(name)(descriptor);                                \
+#define SYNCED(name)                                            \
+  int name(int descriptor) {                                    \
+    if (judge_open(#name, descriptor, 0, 1) == FAIL) return -1; \
+    return REAL(name)(descriptor);                              \
   }
 SYNCED(fsync)
 SYNCED(fdatasync)
 
-#define TRUNCATED(name, offset_t)                                 \
-  int name(int descriptor, offset_t length) {                     \
-    if (judge(is_watched(descriptor), 0, 0) == FAIL) return -1;   \
-    return REAL(name)(descriptor, length);                        \
+#define TRUNCATED(name, offset_t)                                     \
+  int name(int descriptor, offset_t length) {                         \
+    if (judge_open("ftruncate", descriptor, 0, 0) == FAIL) return -1; \
+    return REAL(name)(descriptor, length);                            \
   }
 TRUNCATED(ftruncate, off_t)
 TRUNCATED(ftruncate64, off64_t)
 
 int rename(const char *from, const char *to) {
-  if (judge(is_below_home(to), 0, 1) == FAIL) return -1;
+  if (judge("rename", to, 0, 1) == FAIL) return -1;
   return REAL(rename)(from, to);
 }
 
 int unlink(const char *path) {
-  if (judge(is_below_home(path), 0, 0) == FAIL) return -1;
+  if (judge("unlink", path, 0, 0) == FAIL) return -1;
   return REAL(unlink)(path);
 }

@@ -14,6 +14,7 @@ from letheon import verifier
 from letheon.exceptions import CertificateError, SignerRefusedError
 from letheon.ledger import Ledger, _faults
 from letheon.ledger._certify import certificate_path, certify_next, take_checkpoint
+from letheon.ledger._claims import published_account
 from letheon.ledger._tables import (
     batches,
     certificates,
@@ -271,7 +272,9 @@ def test_certified_models_and_their_cheats(tmp_path: Path, name: str) -> None:
         refused(ledger, "kind='exact' is stronger")
         edited(ledger, lambda facts: facts["guarantee"].update(kind="certified"))
         assert certify_next(core_of(ledger)) == 1
-        require_sound(ledger, 1)
+        [opened] = require_sound(ledger, 1)
+        stored = first(ledger).facts["certificate"]["guarantee"]["accounting"]
+        assert opened.predicate["guarantee"]["accounting"] == published_account(stored) != stored
 
 
 @pytest.mark.parametrize("how", ["altered", "gone", "of another transition"])

@@ -14,6 +14,7 @@ from letheon.guarantee import Guarantee, MethodFacts
 from letheon.ledger._claims import (
     claim_of,
     guarantee_section,
+    published_account,
     refuse_stronger,
     weaker_releases,
 )
@@ -131,13 +132,28 @@ def test_what_is_spent_is_rounded_up_and_within_the_budget(name: str) -> None:
 
 @given(st.floats(0, 1), st.floats(1e-12, 1e12))
 def test_what_is_spent_is_told_in_tenths_of_the_budget(share: float, budget: float) -> None:
-    spent = min(share * budget, budget)
-    own = replace(COUNTED, spent=spent, budget=budget)
+    paid = min(share * budget, budget)
+    own = replace(COUNTED, spent=paid, budget=budget)
     odd = _Odd(own, exact=False, certificate="certified")
     said = guarantee_section(claim_of(odd, "erase"), since_retrain=1)["accounting"]
-    told, limit = float(said["spent"]), float(said["budget"])
-    assert spent <= told <= limit
-    assert told <= 1.11 * (spent + budget / 10)
+    told = published_account(said)
+    spent, limit = float(told["spent"]), float(told["budget"])
+    assert paid <= float(said["spent"]) <= spent <= limit
+    assert spent <= 1.11 * (float(said["spent"]) + limit / 10)
+    assert told["budget"] == said["budget"]
+
+
+@pytest.mark.parametrize("name", ["fisher", "descent", "descent 3.1"])
+def test_where_nothing_adds_up_only_the_budget_is_told(name: str) -> None:
+    model, _, facts = erased(MAKERS[name])
+    facts["guarantee"]["accounting"] = published_account(facts["guarantee"]["accounting"])
+    assert facts["guarantee"]["accounting"]["spent"] == facts["guarantee"]["accounting"]["budget"]
+    check(model, facts)
+
+
+def test_without_a_budget_nothing_is_told() -> None:
+    accounting = erased(MAKERS["forest"]).facts["guarantee"]["accounting"]
+    assert published_account(accounting) == accounting
 
 
 class _Odd:

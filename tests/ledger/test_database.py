@@ -14,9 +14,18 @@ from letheon.exceptions import LedgerBusyError, LedgerError, LedgerMissingError
 from letheon.ledger import _database, _postgresql, _sqlite
 from letheon.ledger._database import Database
 from letheon.ledger._tables import meta
-from tests.ledger.databases import KINDS, database, die, in_processes, kind, open_kind, place
+from tests.ledger.databases import (
+    KINDS,
+    database,
+    die,
+    in_processes,
+    kind,
+    open_kind,
+    place,
+    sqlite_database,
+)
 
-__all__ = ["database", "kind", "place"]
+__all__ = ["database", "kind", "place", "sqlite_database"]
 
 
 def note(database: Database, key: str) -> None:
@@ -43,15 +52,15 @@ def test_what_was_committed_is_there_after_a_kill(
     assert notes(database) == {"kept"}
 
 
-def test_an_error_leaves_nothing(database: Database) -> None:
+def test_an_error_leaves_nothing(sqlite_database: Database) -> None:
     def fail() -> None:
-        with database.transaction() as connection:
+        with sqlite_database.transaction() as connection:
             connection.execute(insert(meta).values(key="half", value="x"))
             raise KeyError
 
     with pytest.raises(KeyError):
         fail()
-    assert notes(database) == set()
+    assert notes(sqlite_database) == set()
 
 
 def test_threads_write_one_after_the_other(database: Database) -> None:
@@ -90,7 +99,7 @@ def test_texts_of_errors_hold_no_values(database: Database) -> None:
 
 
 def test_run_does_it_again_after_a_deadlock(
-    database: Database, monkeypatch: pytest.MonkeyPatch
+    sqlite_database: Database, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(_database, "_sqlstate", lambda _: "40P01")
     calls = []
@@ -101,11 +110,11 @@ def test_run_does_it_again_after_a_deadlock(
             raise DBAPIError("", {}, Exception("deadlock"))
         return "done"
 
-    assert (database.run(work), len(calls)) == ("done", 3)
+    assert (sqlite_database.run(work), len(calls)) == ("done", 3)
 
 
 def test_run_gives_up_after_many_deadlocks(
-    database: Database, monkeypatch: pytest.MonkeyPatch
+    sqlite_database: Database, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(_database, "_sqlstate", lambda _: "40001")
     monkeypatch.setattr("time.sleep", lambda _: None)
@@ -114,10 +123,10 @@ def test_run_gives_up_after_many_deadlocks(
         raise DBAPIError("", {}, Exception("serialisation"))
 
     with pytest.raises(LedgerBusyError, match="try again"):
-        database.run(work)
+        sqlite_database.run(work)
 
 
-def test_run_does_not_repeat_another_error(database: Database) -> None:
+def test_run_does_not_repeat_another_error(sqlite_database: Database) -> None:
     calls = []
 
     def work(connection: object) -> None:
@@ -125,7 +134,7 @@ def test_run_does_not_repeat_another_error(database: Database) -> None:
         raise DBAPIError("", {}, Exception("disk full"))
 
     with pytest.raises(DBAPIError):
-        database.run(work)
+        sqlite_database.run(work)
     assert len(calls) == 1
 
 

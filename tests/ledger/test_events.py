@@ -16,10 +16,20 @@ from letheon.ledger._database import Database
 from letheon.ledger._log_tree import root_of
 from letheon.ledger._tables import certificates, checkpoints, events, log
 from letheon.verifier import parse_strict
-from tests.ledger.databases import NOON, Desk, database, desk, in_processes, kind, open_kind, place
+from tests.ledger.databases import (
+    NOON,
+    Desk,
+    database,
+    desk,
+    in_processes,
+    kind,
+    open_kind,
+    place,
+    sqlite_database,
+)
 from tests.sharded.people import examples
 
-__all__ = ["database", "desk", "kind", "place"]
+__all__ = ["database", "desk", "kind", "place", "sqlite_database"]
 
 
 def write(database: Database, count: int = 1, at: int = NOON) -> None:
@@ -59,22 +69,22 @@ def test_places_are_given_in_order_and_once(database: Database) -> None:
     assert sizes == [0, 3, 4, 4, 9]
 
 
-def test_an_event_that_was_rolled_back_has_no_place(database: Database) -> None:
+def test_an_event_that_was_rolled_back_has_no_place(sqlite_database: Database) -> None:
     def fail() -> None:
-        with database.transaction() as connection:
+        with sqlite_database.transaction() as connection:
             _events.record(connection, "test", {}, NOON)
             raise KeyError
 
     with pytest.raises(KeyError):
         fail()
-    assert integrate(database).size == 0
+    assert integrate(sqlite_database).size == 0
 
 
-def test_bodies_are_canonical_and_hold_kind_and_time(database: Database) -> None:
-    with database.transaction() as connection:
+def test_bodies_are_canonical_and_hold_kind_and_time(sqlite_database: Database) -> None:
+    with sqlite_database.transaction() as connection:
         _events.record(connection, "test", {"z": [1, True], "a": {"b": "c"}}, NOON)
-    integrate(database)
-    with database.reading() as connection:
+    integrate(sqlite_database)
+    with sqlite_database.reading() as connection:
         body = next(iter(_events.bodies(connection)))
     assert body == b'{"a":{"b":"c"},"at":1800000000,"kind":"test","z":[1,true]}'
     assert parse_strict(body)["kind"] == "test"
@@ -155,13 +165,13 @@ def test_different_events_have_different_leaves(bodies: list[dict[str, Any]]) ->
     assert len({row["body"] for row in rows}) == len({repr(sorted(b.items())) for b in bodies})
 
 
-def test_the_clock_may_be_a_little_behind(database: Database) -> None:
-    write(database)
-    write(database, at=NOON - 300)
-    write(database, at=NOON + 10**6)
+def test_the_clock_may_be_a_little_behind(sqlite_database: Database) -> None:
+    write(sqlite_database)
+    write(sqlite_database, at=NOON - 300)
+    write(sqlite_database, at=NOON + 10**6)
     with pytest.raises(ClockError, match="1000301 seconds"):
-        write(database, at=NOON - 301)
-    assert integrate(database).size == 3
+        write(sqlite_database, at=NOON - 301)
+    assert integrate(sqlite_database).size == 3
 
 
 def refused(database: Database, *statements: str) -> list[bool]:
@@ -237,8 +247,8 @@ VALUES (1, :model, 0, 'a', 'b', 'c', 'd', 'e', 'f', 1, '{}', 0)
 """
 
 
-def test_the_log_has_one_row(database: Database) -> None:
-    with pytest.raises(DBAPIError), database.transaction() as connection:
+def test_the_log_has_one_row(sqlite_database: Database) -> None:
+    with pytest.raises(DBAPIError), sqlite_database.transaction() as connection:
         connection.execute(log.insert().values(id=2, size=0, frontier="0"))
 
 

@@ -390,6 +390,21 @@ def test_who_waited_behind_a_withdrawn_request_comes_first(desk: Desk, how: str)
     assert owners == {second.id, third.id}
 
 
+def test_people_who_are_erased_pass_on_to_who_erased_them(sqlite_desk: Desk) -> None:
+    """Else a duplicate without a body would be queued, and wait for ever."""
+    desk = sqlite_desk
+    owner = desk.submit(1, verified=True)
+    desk.clock.now += 1
+    waits = desk.submit(1, verified=True)
+    desk.clock.now += 1
+    quicker = desk.submit(1, 2, verified=True)
+    _intake.reseal(desk.core, erase(desk, quicker.id, upto="purging"))
+    assert waits.id not in bodies(desk)
+    _intake.cancel(desk.core, owner.id)
+    assert desk.state(waits) == "duplicate"
+    assert {row.request_id for row in desk.rows(blocked) if row.owner} == {quicker.id}
+
+
 def test_a_withdrawn_request_has_no_body_and_blocks_nobody(sqlite_desk: Desk) -> None:
     request = sqlite_desk.submit(1, verified=True)
     _intake.cancel(sqlite_desk.core, request.id)

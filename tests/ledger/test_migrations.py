@@ -1,5 +1,6 @@
 """Migrations: they make what the code expects, in one transaction, and never go back."""
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -68,22 +69,22 @@ def revise(database: Database, revision: str) -> None:
         connection.execute(text("UPDATE alembic_version SET version_num = :it"), {"it": revision})
 
 
-@pytest.mark.parametrize("how", ["open", "create", "upgrade"])
 def test_a_newer_ledger_is_refused_and_left_alone(
-    database: Database, kind: str, place: Any, how: str
+    database: Database, kind: str, place: Any
 ) -> None:
     revise(database, "9999")
     database.dispose()
     where = place if kind == "postgresql" else Path(place) / "ledger.db"
     before = None if kind == "postgresql" else where.read_bytes()
     journal = "delete" if kind == "sqlite-delete" else None
-    calls = {
-        "open": lambda: Database.open(where, journal=journal),
-        "create": lambda: Database.open(where, create=True, journal=journal),
-        "upgrade": lambda: Database.open_to_upgrade(where, journal=journal),
-    }
-    with pytest.raises(NewerLedgerError, match="9999"):
-        calls[how]()
+    calls: list[Callable[[], object]] = [
+        lambda: Database.open(where, journal=journal),
+        lambda: Database.open(where, create=True, journal=journal),
+        lambda: Database.open_to_upgrade(where, journal=journal),
+    ]
+    for call in calls:
+        with pytest.raises(NewerLedgerError, match="9999"):
+            call()
     assert before is None or where.read_bytes() == before
 
 
@@ -113,7 +114,7 @@ def test_downgrade_is_refused() -> None:
         script.module.downgrade()
 
 
-STATEMENTS = (1, 10, 25, 40)
+STATEMENTS = (1, 20, 40)
 
 
 @pytest.mark.parametrize("server", [False, True], ids=["sqlite", "postgresql"])

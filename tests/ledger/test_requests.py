@@ -36,7 +36,7 @@ def certify(desk: Desk, request: str) -> None:
         move(connection, request, "certified", at=NOON)
 
 
-def test_a_list_is_filtered_and_oldest_first(desk: Desk) -> None:
+def test_a_list_is_filtered_and_the_earliest_due_comes_first(desk: Desk) -> None:
     with desk.database.transaction() as connection:
         theirs = add_model(connection, "risk", "acme")
     made = []
@@ -52,6 +52,9 @@ def test_a_list_is_filtered_and_oldest_first(desk: Desk) -> None:
         assert listed(connection, state="no such state") == []
         assert found_all(connection, [made[0].id, "0" * 32]) == {made[0].id: made[0]}
         assert found_all(connection, []) == {}
+    extended = _intake.extend(desk.core, made[0].id)
+    with desk.database.reading() as connection:
+        assert listed(connection, tenant="default") == [made[1], made[2], extended]
 
 
 def test_certificates_are_shown_to_who_asked_and_to_who_waited(desk: Desk) -> None:

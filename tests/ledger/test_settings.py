@@ -15,7 +15,7 @@ from letheon.ledger._policy import Policy
 from letheon.ledger._settings import FILE, Settings
 
 # `code` in the schema of certificates.
-CODE = "^[a-z0-9][a-z0-9._:@/+-]{0,127}$"
+CODE = "^[a-z0-9][a-z0-9._:@/-]{0,127}$"
 
 spans = st.integers(0, 10**6).map(lambda seconds: timedelta(seconds=seconds))
 counts = st.integers(1, 10**6)

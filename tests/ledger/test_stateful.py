@@ -27,7 +27,7 @@ from sqlalchemy.exc import DBAPIError
 from letheon.exceptions import IdempotencyError, RequestStateError, UnknownIdError
 from letheon.ledger import _bodies, _events, _handling, _intake, _owners, _recording
 from letheon.ledger._log_tree import root_of
-from letheon.ledger._moves import ALLOWED, NEW, STATES, is_allowed, move
+from letheon.ledger._moves import ALLOWED, NEW, PUBLISHED, STATES, is_allowed, move
 from letheon.ledger._tables import batches, blocked, events, intake_keys, requests
 from letheon.rows import as_ids
 from tests.ledger.databases import Desk, add_model, desk, kind, place, sqlite_desk
@@ -89,12 +89,16 @@ class Reference:
             if self.owners.get(person) == one.id:
                 del self.owners[person]
                 if rest:
-                    heir = min(rest, key=lambda other: self.all[other].received)
-                    self.owners[person] = heir
+                    self.owners[person] = min(rest, key=self.rank)
         for person in one.people:
             heir = self.owners.get(person, "")
             if heir in self.all and self.all[heir].state == "duplicate":
                 self.all[heir].states.append("queued")
+
+    def rank(self, other: str) -> tuple[bool, int]:
+        one = self.all[other]
+        has_erased = one.state in PUBLISHED or (one.state == "stuck" and one.batch is not None)
+        return (not has_erased, one.received)
 
     def is_covered(self, one: Known, batch: str | None = None) -> bool:
         def over(other: Known) -> bool:
@@ -251,7 +255,9 @@ class History(RuleBasedStateMachine):
     @precondition(lambda self: self.in_state("queued") and not self.in_state("applying"))
     @rule(number=picks)
     def batch_is_sealed(self, number: int) -> None:
-        chosen = self.in_state("queued")[: 1 + number % 3]
+        found = self.in_state("queued")
+        start = number % len(found)
+        chosen = found[start : start + 1 + number % 3]
         batch = f"{len(self.desk.rows(batches)):064x}"
         values = {"id": batch, "model_id": self.model.id, "kind": "erase", "parent_id": 1}
         rest = {"state": "open", "created_at": 0, "reason": "operator", "fence": 1}
@@ -386,6 +392,7 @@ class History(RuleBasedStateMachine):
         for row in self.mine(requests):
             one = self.known.all[row.id]
             assert (row.sealed is not None) == one.has_body
+            assert one.has_body or one.batch or one.state in ("duplicate", *WITHDRAWN, "closed")
             if one.has_body:
                 read = _bodies.read_body(self.core, row.intake_key, row.id, row.sealed)
                 assert set(read.to_list()) == one.people
@@ -504,14 +511,14 @@ CHECKS = (
     "one_intake_key_is_left",
     "every_move_is_an_event",
 )
-STEPS = {"sqlite": 600, "sqlite-delete": 100, "postgresql": 300}
+STEPS = {"sqlite": 500, "sqlite-delete": 60, "postgresql": 150}
 PASSED_THROUGH = {(NEW, "queued")}  # the events tell the states in between
 
 
 def test_a_long_history_is_as_the_reference_says(desk: Desk) -> None:
     visited = walk(desk, 1, STEPS[desk.kind])
     assert visited <= ALLOWED
-    assert len(visited) >= {"sqlite": 28, "sqlite-delete": 8, "postgresql": 20}[desk.kind]
+    assert len(visited) >= {"sqlite": 26, "sqlite-delete": 8, "postgresql": 15}[desk.kind]
 
 
 def test_no_short_history_goes_wrong(sqlite_desk: Desk) -> None:
@@ -521,7 +528,7 @@ def test_no_short_history_goes_wrong(sqlite_desk: Desk) -> None:
 
 @pytest.mark.soak
 def test_long_histories_visit_every_pair(desk: Desk) -> None:
-    visited = walk(desk, 1, 30 * STEPS[desk.kind])
+    visited = walk(desk, 1, 40 * STEPS[desk.kind])
     play(desk, 300, 100)
     assert visited == ALLOWED - PASSED_THROUGH
 

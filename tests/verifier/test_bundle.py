@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import rfc8785
 
-from letheon.verifier import SMALL, Verdict, main, verify_bundle
+from letheon.verifier import SMALL, Refused, Verdict, main, read_capped, verify_bundle
 from tests.verifier import maker
 from tests.verifier.maker import ROOT, SECOND, STRANGER, WITNESS, Files, Statement
 
@@ -62,6 +62,7 @@ def test_empty_bundle_passes_nothing(tmp_path: Path) -> None:
     verdicts = judged({}, tmp_path)
     assert passed(verdicts) == [None, False, None, None]
     assert verdicts["V0"].reason == "the bundle has no certificate"
+    assert verdicts["V1"].reason == "checkpoints/: there is none"
 
 
 def test_failed_chain_stops_the_rest(tmp_path: Path) -> None:
@@ -428,6 +429,14 @@ def test_large_and_deep_files_are_refused(name: str, data: bytes, tmp_path: Path
     reasons = [verdict.reason for verdict in verdicts.values() if verdict.passed is False]
     assert len(reasons) == 1
     assert "larger than" in reasons[0] or "nested" in reasons[0] or "checkpoint" in reasons[0]
+
+
+def test_reading_stops_at_the_limit(tmp_path: Path) -> None:
+    path = tmp_path / "file"
+    path.write_bytes(b"1234")
+    assert read_capped(path, 4) == b"1234"
+    with pytest.raises(Refused, match="file: larger than 3 bytes"):
+        read_capped(path, 3)
 
 
 # The command.

@@ -85,7 +85,11 @@ def test_every_size_continues_every_smaller_one() -> None:
                 assert not holds(
                     check_consistency, small, ROOTS[small], large, ROOTS[large], changed
                 )
-    assert not holds(check_consistency, 3, ROOTS[3], 2, ROOTS[2], [])
+
+
+def test_smaller_log_does_not_continue_a_larger_one() -> None:
+    with pytest.raises(Refused, match="a log of 2 does not continue one of 3"):
+        check_consistency(3, ROOTS[3], 2, ROOTS[2], [])
 
 
 def test_consistency_holds_for_no_other_root_or_length() -> None:

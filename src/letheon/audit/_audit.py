@@ -36,9 +36,9 @@ class _Order:
     def wants(self, *levels: str) -> bool:
         return not self.levels.isdisjoint(levels)
 
-    def asks_for(self, level: str, model: Any) -> bool:
+    def asks_for(self, level: str, kind: str) -> bool:
         """Whether a level belongs to the kind of guarantee; asked for by name it always does."""
-        return not self.is_complete or level == _LEVEL_OF.get(model.guarantee_.kind, level)
+        return not self.is_complete or level == _LEVEL_OF.get(kind, level)
 
 
 def audit(
@@ -98,6 +98,8 @@ def audit(
     order = _Order(
         _known(levels), tuple(trusted), canaries or {}, measures or {}, model, levels is None
     )
+    if not Path(bundle).is_dir():
+        raise FileNotFoundError(f"{bundle} is no folder; give the one that `Ledger.export` wrote")
     read = Bundle(Path(bundle), key_text(key))
     found = list(_paper(read, order, _text(seen), witnesses))
     if order.wants("V3") and (stores or markers is not None):
@@ -170,21 +172,36 @@ def _about_model(bundle: Bundle, audited: AuditedModel, order: _Order) -> Iterat
     if built.refusal is not None:
         yield built.refusal
         return
-    rederived = None
+    kind, rederived = _kind_of(built.model), None
     if order.wants("V4", "own"):
-        try:
-            verdict, rederived = check_model(bundle, audited, built.model)
-        except Refused as error:
-            verdict = LevelResult("V4", audited.name, "fail", str(error))
-        if order.wants("V4") and order.asks_for("V4", built.model):
+        verdict, rederived = _rederived(bundle, audited, built.model)
+        if order.wants("V4") and order.asks_for("V4", kind):
             yield verdict
-    if order.wants("V5") and order.asks_for("V5", built.model):
+    if order.wants("V5") and order.asks_for("V5", kind):
         yield _guarded("V5", audited, lambda: check_bound(audited, built.model))
     if order.wants("V6") and audited.name in order.canaries:
         planted = order.canaries[audited.name]
         yield _guarded("V6", audited, lambda: check_canaries(built.model, planted, audited.name))
     if order.wants("own"):
         yield from run_measures(order.measures, built.model, rederived, audited)
+
+
+def _kind_of(model: Any) -> str:
+    """Return the kind of guarantee; a model that cannot say is looked at as an exact one."""
+    try:
+        return str(model.guarantee_.kind)
+    except Exception:  # noqa: BLE001 (an untrusted model may raise anything)
+        return "exact"
+
+
+def _rederived(bundle: Bundle, audited: AuditedModel, model: Any) -> tuple[LevelResult, Any]:
+    found: list[Any] = [None]
+
+    def look() -> LevelResult:
+        verdict, found[0] = check_model(bundle, audited, model)
+        return verdict
+
+    return _guarded("V4", audited, look), found[0]
 
 
 def _guarded(level: str, audited: AuditedModel, look: Callable[[], LevelResult]) -> LevelResult:

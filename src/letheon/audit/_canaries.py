@@ -11,7 +11,6 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.stats import rankdata
 
 from letheon.audit._result import LevelResult
 
@@ -101,7 +100,7 @@ def own_label_scores(model: Any, X: Any, y: Any) -> NDArray[np.float64]:
 
 def rank_p_value(high: NDArray[np.float64], low: NDArray[np.float64]) -> float:
     """Return the probability of a rank sum as large as that of `high` if the split is by lot."""
-    ranks = rankdata(np.concatenate([high, low]))
+    ranks = average_ranks(np.concatenate([high, low]))
     observed = ranks[: len(high)].sum()
     rng, reached = np.random.default_rng(0), 0
     block = np.tile(ranks, (_PERMUTATIONS // _BLOCKS, 1))
@@ -109,3 +108,10 @@ def rank_p_value(high: NDArray[np.float64], low: NDArray[np.float64]) -> float:
         sums = rng.permuted(block, axis=1)[:, : len(high)].sum(axis=1)
         reached += int((sums >= observed - 1e-9).sum())
     return (1 + reached) / (1 + _PERMUTATIONS)
+
+
+def average_ranks(values: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Return the ranks 1..n; equal values share the mean of theirs."""
+    _, place, counts = np.unique(values, return_inverse=True, return_counts=True)
+    means: NDArray[np.float64] = np.cumsum(counts) - (counts - 1) / 2
+    return means[place]

@@ -1,13 +1,13 @@
 """Where two trees of nodes differ: names of places, never values."""
 
 from collections.abc import Iterator
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from letheon.state._canonical import to_bytes
-from letheon.state._nodes import Array, Coded, Fields, Instance, Items, Objects, Pairs, Record
+from letheon.state._nodes import Array, Coded, Instance, Items, Objects, Pairs, Record
 from letheon.state._nodes import Scalar as ScalarNode
 
 __all__ = ["Difference", "differences", "floats_of"]
@@ -15,20 +15,14 @@ __all__ = ["Difference", "differences", "floats_of"]
 _MOST = 64
 
 
-class Difference(tuple[str, float | None]):
-    """A place, and how far its numbers are apart; None where it is no matter of rounding."""
+class Difference(NamedTuple):
+    """A place, and how far its numbers are apart as a share of the largest of them.
 
-    __slots__ = ()
+    The gap is None where it is no matter of rounding.
+    """
 
-    @property
-    def place(self) -> str:
-        """Path of attributes."""
-        return self[0]
-
-    @property
-    def gap(self) -> float | None:
-        """Largest difference of numbers, as a share of the largest of them."""
-        return self[1]
+    place: str
+    gap: float | None = None
 
 
 def differences(left: Any, right: Any) -> list[Difference]:
@@ -43,18 +37,18 @@ def differences(left: Any, right: Any) -> list[Difference]:
 
 def _walk(left: Any, right: Any, place: str) -> Iterator[Difference]:
     if type(left) is not type(right):
-        yield Difference((place or "the model", None))
+        yield Difference(place or "the model")
     elif type(left) is Record:
         yield from _records(left, right, place)
     elif type(left) is Instance or type(left) is Coded:
         if left.name != right.name:
-            yield Difference((place or "the model", None))
+            yield Difference(place or "the model")
         else:
             yield from _walk(left[1], right[1], place)
     elif type(left) in {Items, Objects, Pairs}:
         yield from _sequences(left, right, place)
     elif to_bytes(left) != to_bytes(right):
-        yield Difference((place or "the model", _gap(left, right)))
+        yield Difference(place or "the model", _gap(left, right))
 
 
 def _records(left: Record, right: Record, place: str) -> Iterator[Difference]:
@@ -62,14 +56,14 @@ def _records(left: Record, right: Record, place: str) -> Iterator[Difference]:
     for key in sorted(mine.keys() | theirs.keys()):
         where = f"{place}.{key}" if place else key
         if key not in mine or key not in theirs:
-            yield Difference((where, None))
+            yield Difference(where)
         else:
             yield from _walk(mine[key], theirs[key], where)
 
 
 def _sequences(left: Any, right: Any, place: str) -> Iterator[Difference]:
     if left[0] != right[0] or len(left.items) != len(right.items):
-        yield Difference((place or "the model", None))
+        yield Difference(place or "the model")
         return
     pairs = zip(left.items, right.items, strict=True)
     for number, (one, other) in enumerate(pairs):
@@ -98,6 +92,4 @@ def floats_of(node: Any) -> NDArray[np.float64] | None:
         return floats_of(node.value)
     if type(node) is Array and np.dtype(node.dtype).kind == "f":
         return np.frombuffer(node.data, node.dtype).astype(np.float64).reshape(node.shape)
-    if type(node) is Fields:
-        return None
     return None

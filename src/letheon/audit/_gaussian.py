@@ -12,8 +12,7 @@ import math
 import numpy as np
 from numpy.typing import NDArray
 from scipy.optimize import brentq
-from scipy.special import log_ndtr
-from scipy.stats import chi2, gamma
+from scipy.special import gammainccinv, gammaincinv, log_ndtr
 
 __all__ = ["hidden_shift", "mismatch_delta", "noise_bounds", "shift_delta"]
 
@@ -47,8 +46,9 @@ def noise_bounds(size: int, *, ball: bool) -> tuple[float, float]:
     exp(-|b| / sigma) has a gamma law.
     """
     if ball:
-        return float(gamma.ppf(_TAIL, size)), float(gamma.isf(_TAIL, size))
-    return math.sqrt(float(chi2.ppf(_TAIL, size))), math.sqrt(float(chi2.isf(_TAIL, size)))
+        return float(gammaincinv(size, _TAIL)), float(gammainccinv(size, _TAIL))
+    low, high = gammaincinv(size / 2, _TAIL), gammainccinv(size / 2, _TAIL)
+    return math.sqrt(2 * float(low)), math.sqrt(2 * float(high))
 
 
 def mismatch_delta(epsilon: float, shift: float, spread: float, dimension: int) -> float:

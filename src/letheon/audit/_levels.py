@@ -1,13 +1,13 @@
 """The levels that look at one model of a bundle: V2 on its data, V4 on its bytes."""
 
 from collections.abc import Iterable
-from typing import Any
+from typing import Any, NamedTuple
 
 from letheon.audit._reading import AuditedModel, Bundle
 from letheon.audit._rederive import check_rederivation
 from letheon.audit._result import LevelResult
 from letheon.audit._seeds import wrong_seed
-from letheon.exceptions import StateError, UntrustedClassError
+from letheon.exceptions import UntrustedClassError
 from letheon.ledger._commitment import tree_of
 from letheon.ledger._execution import describe
 from letheon.ledger._facts import method_parameters
@@ -20,12 +20,11 @@ _RETRAIN = "retrain"
 _PLACE = ("lockfile", "python", "kernel")
 
 
-class Rebuilt:
+class Rebuilt(NamedTuple):
     """A model of a bundle that was built, or the verdict on why it was not."""
 
-    def __init__(self, model: Any, refusal: LevelResult | None) -> None:
-        self.model = model
-        self.refusal = refusal
+    model: Any
+    refusal: LevelResult | None
 
 
 def rebuilt(audited: AuditedModel, level: str, trusted: Iterable[Any] = ()) -> Rebuilt:
@@ -38,7 +37,7 @@ def rebuilt(audited: AuditedModel, level: str, trusted: Iterable[Any] = ()) -> R
     except UntrustedClassError as error:
         reason = f"the model needs classes that you have not trusted: {error}"
         return Rebuilt(None, LevelResult(level, audited.name, "skipped", reason))
-    except StateError as error:
+    except Exception as error:  # noqa: BLE001 (a made-up state may raise anything)
         reason = f"the file holds no model that can be read: {type(error).__name__}"
         return Rebuilt(None, LevelResult(level, audited.name, "fail", reason))
 

@@ -9,21 +9,19 @@ part of the digest must not hide anything either.
 from dataclasses import dataclass
 from typing import Any
 
-import numpy as np
 from sklearn import config_context
 
 from letheon import state
 from letheon.audit._difference import Difference, differences
+from letheon.audit._neutral import with_neutral
 from letheon.audit._result import LevelResult
-from letheon.audit._settings import TAKEN_OVER, config_of, wrong_settings
-from letheon.base import ForgetMixin
+from letheon.audit._settings import config_of, wrong_settings
 from letheon.compose import unfitted_twin
 from letheon.exceptions import LetheonError
 from letheon.inner import parts_of
 from letheon.parallel import one_thread
 from letheon.rows import Rows
 from letheon.state._canonical import to_bytes
-from letheon.state._nodes import Instance, Items, Record, Scalar
 
 __all__ = ["CannotRederiveError", "check_rederivation", "compare", "rederive"]
 
@@ -135,7 +133,7 @@ def compare(
     if content is not None and state.encode(model) != content:
         return LevelResult("V4", name, "fail", "the file holds bytes that the model does not")
     tree = state.to_tree(model)
-    compared = _Compared(tree, _with_neutral(tree, state.to_tree(rederived)))
+    compared = _Compared(tree, with_neutral(tree, state.to_tree(rederived)))
     if compared.are_equal:
         details = {"bytes": len(to_bytes(tree)), "parameters": vars(model).get("parameters_", "")}
         reason = "equal, byte for byte, to a fresh fit on the remaining rows"
@@ -230,57 +228,3 @@ def _is_environment(environment: Any, rederived: Any) -> bool:
         type(text) is str and len(text) <= 120 and text.isprintable()
         for text in environment.values()
     )
-
-
-def _with_neutral(found: Any, fresh: Any) -> Any:
-    """Return the fresh tree with the neutral settings that the other one has."""
-    if type(found) is not type(fresh):
-        return fresh
-    if type(found) is Instance and found.name == fresh.name:
-        return fresh._replace(state=_with_neutral_items(found.state, fresh.state, is_object=True))
-    if type(found) is Record:
-        return _with_neutral_items(found, fresh, is_object=False)
-    if type(found) is Items and len(found.items) == len(fresh.items):
-        pairs = zip(found.items, fresh.items, strict=True)
-        return fresh._replace(items=tuple(_with_neutral(one, other) for one, other in pairs))
-    return fresh
-
-
-def _with_neutral_items(found: Record, fresh: Record, *, is_object: bool) -> Record:
-    mine = dict(found.items)
-    return Record(
-        tuple(
-            (key, _taken(key, mine[key], value, is_object) if key in mine else value)
-            for key, value in fresh.items
-        )
-    )
-
-
-def _taken(key: str, found: Any, fresh: Any, is_object: bool) -> Any:
-    """Return the value that a setting of the expected tree has."""
-    if is_object and key == "random_state" and _is_same_seed(found, fresh):
-        return found
-    if is_object and key in TAKEN_OVER and TAKEN_OVER[key](found):
-        return found
-    return _with_neutral(found, fresh)
-
-
-def _is_same_seed(found: Any, fresh: Any) -> bool:
-    """Whether a seed was not given, or is the one of the fit as a NumPy number.
-
-    What was drawn then is `seed_`, which the fresh fit was given.
-    """
-    if found is None:
-        return True
-    return type(found) is Scalar and not isinstance(fresh, Scalar) and _scalar(found) == fresh
-
-
-def _scalar(node: Scalar) -> Any:
-    array: Any = node.value
-    kind = np.dtype(array.dtype)
-    return int(np.frombuffer(array.data, kind)[0]) if kind.kind in "iu" else None
-
-
-def is_exact(model: Any) -> bool:
-    """Whether a model claims to be exact."""
-    return isinstance(model, ForgetMixin) and model.guarantee_.kind == "exact"

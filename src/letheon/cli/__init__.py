@@ -1,4 +1,4 @@
-"""The `letheon` command: a demo, a planner, data sets, a benchmark, a look into saved files.
+"""The `letheon` command: a demo, a planner, data sets, a benchmark, saved files, the ledger.
 
 Only what a command needs is imported, and only when it runs, so that ``letheon --help`` is quick.
 """
@@ -9,14 +9,23 @@ from typing import Annotated, Literal
 import typer
 
 from letheon.cli._bench import bench
-from letheon.cli._help import PlainCommand, PlainGroup
+from letheon.cli._help import PlainCommand
+from letheon.cli._ledger_audit import audits
+from letheon.cli._ledger_batches import batches, worker
+from letheon.cli._ledger_certs import certs
+from letheon.cli._ledger_common import LedgerCommand, ScriptedGroup
+from letheon.cli._ledger_keys import keys, stores
+from letheon.cli._ledger_ledger import ledgers
+from letheon.cli._ledger_models import models
+from letheon.cli._ledger_requests import requests as requests_of_people
+from letheon.cli._ledger_setup import doctor, init
 from letheon.cli._words import whole_number, whole_numbers
 
 __all__ = ["app"]
 
 app = typer.Typer(
     name="letheon",
-    cls=PlainGroup,
+    cls=ScriptedGroup,
     help="Models that can forget people.",
     no_args_is_help=True,
     add_completion=False,
@@ -175,3 +184,10 @@ def datasets(
 
 # A file of its own: it has more options than the others together.
 app.command(cls=PlainCommand)(bench)
+
+# The erasure ledger: one file per group.
+_LEDGER = "The erasure ledger"
+for command in (init, worker, doctor):
+    app.command(cls=LedgerCommand, rich_help_panel=_LEDGER)(command)
+for commands in (models, requests_of_people, batches, certs, audits, ledgers, keys, stores):
+    app.add_typer(commands, rich_help_panel=_LEDGER)

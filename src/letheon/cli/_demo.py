@@ -18,6 +18,7 @@ from rich.table import Table
 
 import letheon
 from letheon.cli._console import PlainConsole, show_table
+from letheon.cli._erasure import erase
 from letheon.cli._judging import attack, choose_method, measure, report, watch
 from letheon.cli._scene import (
     NAIVE,
@@ -434,4 +435,5 @@ ACTS: tuple[Act, ...] = (
     Act("Watch it", watch),
     Act("A report", report),
     Act("What this means", explain),
+    Act("The whole story: asked, erased, certified, purged, audited", erase),
 )

@@ -3,22 +3,31 @@
 import json
 import signal
 import threading
-from typing import Annotated, Any
+from collections.abc import Iterator
+from contextlib import contextmanager
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from letheon.cli._help import PlainCommand
 from letheon.cli._ledger_common import (
     FAILED,
+    TRY_AGAIN,
     AsJson,
     Home,
+    LedgerCommand,
     Tenant,
     group,
     open_ledger,
     plain,
     reported,
     say_table,
+    status_of,
+    text_of,
 )
+
+if TYPE_CHECKING:
+    from letheon.ledger import Ledger, Step
 
 __all__ = ["batches", "worker"]
 
@@ -27,7 +36,7 @@ batches = group("batch", "Requests that are applied together.")
 Model = Annotated[str | None, typer.Option(metavar="NAME", help="Of this model only.")]
 
 
-@batches.command("plan", cls=PlainCommand)
+@batches.command("plan", cls=LedgerCommand)
 def plan(
     model: Model = None, tenant: Tenant = "default", ledger: Home = None, as_json: AsJson = False
 ) -> None:
@@ -48,8 +57,8 @@ def plan(
         )
         for one in found
     ]
-    columns = ("model", "requests", "rows", "first due", "applied", "why")
-    say_table(as_json, found, columns, lines, empty="no model is registered yet")
+    columns = ("model", "requests", "rows", "first due", "applied (UTC)", "why")
+    say_table(as_json, found, columns, lines, empty="no model is registered yet", folds="model")
 
 
 def _when(decision: Any) -> str:
@@ -58,7 +67,7 @@ def _when(decision: Any) -> str:
     return "" if decision.when_next is None else f"{decision.when_next:%Y-%m-%d %H:%M}"
 
 
-@batches.command("apply", cls=PlainCommand)
+@batches.command("apply", cls=LedgerCommand)
 def apply(
     model: Model = None,
     tenant: Tenant = "default",
@@ -66,27 +75,33 @@ def apply(
         bool, typer.Option("--force", metavar="", help="Now, however few requests there are.")
     ] = False,
     retrain: Annotated[
-        bool,
-        typer.Option("--retrain", metavar="", help="Train the model afresh; needs --model."),
-    ] = False,
+        str | None,
+        typer.Option(metavar="NAME", help="Train this model afresh, with all that is queued."),
+    ] = None,
     ledger: Home = None,
     as_json: AsJson = False,
 ) -> None:
-    """Apply, certify and purge what is due. The exit status is 1 if a step failed.
+    """Apply, certify and purge what is due.
+
+    The exit status is 1 if a step failed, and 5 if another worker is at it.
 
     Example: letheon batch apply --force
     """
     with reported(as_json), open_ledger(ledger) as opened:
-        if retrain and model is None:
-            raise ValueError("--retrain needs --model NAME")
-        if retrain and model is not None:
-            steps = opened.retrain(model, tenant=tenant, apart=True)
+        if retrain is not None and (force or model is not None):
+            raise ValueError("--retrain NAME goes without --force and --model")
+        if retrain is not None:
+            steps = opened.retrain(retrain, tenant=tenant, apart=True)
         else:
             steps = opened.run_once(force=force, model=model, tenant=tenant, apart=True)
-    lines = [(one.what, one.model, _number(one.sequence), one.detail) for one in steps]
-    say_table(as_json, steps, ("step", "model", "no.", "detail"), lines, empty="nothing is due")
-    if any(one.what == "failed" for one in steps):
+        lines = [(one.what, one.model, _number(one.sequence), one.detail) for one in steps]
+        columns = ("step", "model", "no.", "detail")
+        say_table(as_json, steps, columns, lines, empty="nothing is due", folds="detail")
+    done = {one.what for one in steps}
+    if "failed" in done:
         raise typer.Exit(FAILED)
+    if "waits" in done:
+        raise typer.Exit(TRY_AGAIN)
 
 
 def _number(sequence: int | None) -> str:
@@ -97,38 +112,75 @@ def worker(
     interval: Annotated[
         float, typer.Option(metavar="SECONDS", min=0.1, help="Pause between two looks.")
     ] = 10.0,
-    once: Annotated[
-        bool, typer.Option("--once", metavar="", help="Look once, then stop.")
-    ] = False,
+    once: Annotated[bool, typer.Option("--once", metavar="", help="Look once, then stop.")] = False,
     ledger: Home = None,
-    as_json: AsJson = False,
+    as_json: Annotated[
+        bool, typer.Option("--json", metavar="", help="Print one JSON document per line and step.")
+    ] = False,
 ) -> None:
     """Apply requests as they become due, until a signal says stop.
 
-    Several workers may run, on one machine or many. SIGTERM and SIGINT end it after the step it is
-    in; a kill at any moment loses nothing. Example: letheon worker --ledger erasures
+    Several workers may run at once. SIGTERM and SIGINT end it after the step it is
+    in; a kill at any moment loses nothing.
+
+    Example: letheon worker --ledger erasures
     """
-    stop = threading.Event()
-    for number in (signal.SIGTERM, signal.SIGINT):
-        signal.signal(number, lambda *_: stop.set())
-    with reported(as_json), open_ledger(ledger) as opened:
+    with reported(as_json), _told_to_stop() as stop, open_ledger(ledger) as opened:
         while not stop.is_set():
-            _look(opened, as_json)
+            _look(opened, stop, as_json)
             if once:
                 break
             stop.wait(interval)
 
 
-def _look(opened: Any, as_json: bool) -> None:
-    """Do what is due; what another process or the disk is in the way of waits for the next look."""
-    from letheon.exceptions import LedgerBusyError
-
+@contextmanager
+def _told_to_stop() -> Iterator[threading.Event]:
+    """Yield what SIGTERM and SIGINT set, until the end of the block."""
+    stop = threading.Event()
+    before = {
+        number: signal.signal(number, lambda *_: stop.set())
+        for number in (signal.SIGTERM, signal.SIGINT)
+    }
     try:
+        yield stop
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+@contextmanager
+def _interrupt_held_back() -> Iterator[None]:
+    """Keep Ctrl-C from the process that computes, which takes over what is blocked here."""
+    signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
+
+
+def _look(opened: "Ledger", stop: threading.Event, as_json: bool) -> None:
+    """Do what is due; what another process or the disk is in the way of waits for the next look."""
+    try:
+        for step in _steps(opened):
+            _log(step, as_json)
+            if stop.is_set():
+                break
+    except Exception as error:
+        if status_of(error) != TRY_AGAIN:
+            raise
+        typer.echo(f"letheon: {text_of(error)}; trying again", err=True)
+
+
+def _steps(opened: "Ledger") -> "Iterator[Step]":
+    with _interrupt_held_back():
         steps = opened.run_once(apart=True)
-    except (LedgerBusyError, OSError) as error:
-        typer.echo(f"letheon: {error}; trying again", err=True)
+    yield from steps
+
+
+def _log(step: "Step", as_json: bool) -> None:
+    now = f"{datetime.now(UTC):%Y-%m-%dT%H:%M:%SZ}"
+    if as_json:
+        typer.echo(json.dumps({"at": now} | plain(step)))
         return
-    for step in steps:
-        number = "" if step.sequence is None else f" {step.sequence}"
-        text = " ".join(filter(None, (step.what + number, step.model, step.detail)))
-        typer.echo(json.dumps(plain(step)) if as_json else text)
+    words = (now, step.what, _number(step.sequence), step.model, step.detail)
+    typer.echo(" ".join(filter(None, words)))

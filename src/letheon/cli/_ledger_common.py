@@ -5,8 +5,9 @@ found; 4 refused; 5 try again.
 """
 
 import json
-import os
-from collections.abc import Iterator, Mapping, Sequence
+import re
+import sys
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import fields, is_dataclass
 from datetime import date, datetime, timedelta
@@ -15,55 +16,69 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from letheon.cli._help import PlainGroup
+from letheon.cli._help import PlainCommand, PlainGroup
 from letheon.exceptions import (
     CertificateError,
+    CorruptFileError,
     ForgetError,
-    IdempotencyError,
     LedgerBusyError,
     LedgerError,
     LedgerMissingError,
     LetheonError,
+    ResidueError,
     StaleWorkerError,
+    StateError,
     UnknownIdError,
     UnknownModelError,
     UnknownRequestError,
 )
+from letheon.verifier import Refused
 
 if TYPE_CHECKING:
     from letheon.ledger import Ledger
 
 __all__ = [
+    "FAILED",
+    "NOT_FOUND",
+    "REFUSED",
+    "TRY_AGAIN",
+    "USAGE",
     "AsJson",
     "Home",
+    "LedgerCommand",
+    "ScriptedGroup",
     "Tenant",
     "group",
+    "home_of",
     "open_ledger",
+    "plain",
+    "public_key",
     "reported",
+    "require_file",
+    "require_folder",
     "say",
+    "say_facts",
     "say_table",
+    "status_of",
 ]
 
 FAILED, USAGE, NOT_FOUND, REFUSED, TRY_AGAIN = 1, 2, 3, 4, 5
 
 # The first that fits decides, so special cases stand above what they are cases of.
-_STATUS: tuple[tuple[tuple[type[BaseException], ...], int], ...] = (
-    ((CertificateError,), FAILED),
-    ((LedgerBusyError, StaleWorkerError), TRY_AGAIN),
-    (
-        (
-            LedgerMissingError,
-            UnknownModelError,
-            UnknownRequestError,
-            UnknownIdError,
-            FileNotFoundError,
-        ),
-        NOT_FOUND,
-    ),
-    ((IdempotencyError, LedgerError, ForgetError), REFUSED),
-    ((LetheonError, ValueError, TypeError, ImportError), USAGE),
-    ((OSError,), TRY_AGAIN),
+_STATUS: tuple[tuple[int, tuple[type[BaseException], ...]], ...] = (
+    (FAILED, (CertificateError, ResidueError, CorruptFileError, Refused)),
+    (TRY_AGAIN, (LedgerBusyError, StaleWorkerError)),
+    (NOT_FOUND, (LedgerMissingError, UnknownModelError, UnknownRequestError, UnknownIdError)),
+    (NOT_FOUND, (FileNotFoundError,)),
+    (REFUSED, (LedgerError, ForgetError, StateError, FileExistsError, PermissionError)),
+    (USAGE, (IsADirectoryError, NotADirectoryError)),
+    (USAGE, (LetheonError, ValueError, TypeError, ImportError)),
+    (TRY_AGAIN, (OSError,)),
 )
+
+_KEY = re.compile("[0-9a-f]{64}")
+# Wrong usage, as typer finds it: the class has no public name.
+_WRONG_USAGE: Any = typer.BadParameter.__base__
 
 Home = Annotated[
     Path | None,
@@ -79,6 +94,46 @@ AsJson = Annotated[
     bool, typer.Option("--json", metavar="", help="Print one JSON document and nothing else.")
 ]
 Tenant = Annotated[str, typer.Option(metavar="NAME", help="Whose model it is.")]
+
+
+class LedgerCommand(PlainCommand):
+    """A command whose help is as wide as the terminal, however its docstring is broken."""
+
+    def __init__(self, *words: Any, **options: Any) -> None:
+        about = options.get("help") or ""
+        flowing = [" ".join(part.split()) for part in about.split("\n\n")]
+        super().__init__(*words, **{**options, "help": "\n\n".join(flowing)})
+
+
+class ScriptedGroup(PlainGroup):
+    """All commands; wrong usage is one JSON document too where ``--json`` was asked for."""
+
+    def main(
+        self,
+        args: Sequence[str] | None = None,
+        prog_name: str | None = None,
+        complete_var: str | None = None,
+        standalone_mode: bool = True,
+        windows_expand_args: bool = True,
+        **extra: Any,
+    ) -> Any:
+        """Run the command that the words name."""
+        words = sys.argv[1:] if args is None else list(args)
+        wants_json = standalone_mode and "--json" in words
+
+        def run(*, standalone: bool) -> Any:
+            return super(ScriptedGroup, self).main(
+                args, prog_name, complete_var, standalone, windows_expand_args, **extra
+            )
+
+        if not wants_json:
+            return run(standalone=standalone_mode)
+        try:
+            status = run(standalone=False)
+        except _WRONG_USAGE as error:
+            _complain(True, "UsageError", error.format_message())
+            status = USAGE
+        sys.exit(status or 0)
 
 
 def group(name: str, about: str) -> typer.Typer:
@@ -98,19 +153,41 @@ def reported(as_json: bool) -> Iterator[None]:
     """Turn errors into one line, or one JSON document, on the error stream and an exit status."""
     try:
         yield
-    except (LetheonError, ValueError, TypeError, OSError, ImportError) as error:
-        text = str(error) or type(error).__name__
-        if as_json:
-            document = {"error": {"kind": type(error).__name__, "text": text}}
-            typer.echo(json.dumps(document), err=True)
-        else:
-            typer.echo(f"letheon: {text}", err=True)
-        raise typer.Exit(status_of(error)) from error
+    except Exception as error:
+        status = status_of(error)
+        if status is None:
+            raise
+        _complain(as_json, type(error).__name__, text_of(error))
+        raise typer.Exit(status) from error
 
 
-def status_of(error: BaseException) -> int:
-    """Return the exit status of an error."""
-    return next(status for kinds, status in _STATUS if isinstance(error, kinds))
+def _complain(as_json: bool, kind: str, text: str) -> None:
+    if as_json:
+        typer.echo(json.dumps({"error": {"kind": kind, "text": text}}), err=True)
+    else:
+        typer.echo(f"letheon: {text}", err=True)
+
+
+def status_of(error: BaseException) -> int | None:
+    """Return the exit status of an error; None if it is a mistake in the program."""
+    if _is_of_database(error):
+        return TRY_AGAIN
+    return next((status for status, kinds in _STATUS if isinstance(error, kinds)), None)
+
+
+def text_of(error: BaseException) -> str:
+    """Return what an error says to people."""
+    if _is_of_database(error):
+        return f"the database failed: {getattr(error, 'orig', error)}".strip()
+    if isinstance(error, OSError) and error.filename is not None and error.strerror:
+        return f"{error.filename}: {error.strerror.lower()}"
+    return str(error) or type(error).__name__
+
+
+def _is_of_database(error: BaseException) -> bool:
+    """Whether the disk or the connection failed below SQLAlchemy, which is not imported here."""
+    known = ("sqlalchemy.exc", "DBAPIError")
+    return any((kind.__module__, kind.__name__) == known for kind in type(error).__mro__)
 
 
 @contextmanager
@@ -119,13 +196,65 @@ def open_ledger(folder: Path | None) -> "Iterator[Ledger]":
     # Through the package: it says what to install if the extra is missing.
     import letheon
 
-    with letheon.Ledger.open(Path(os.curdir) if folder is None else folder) as ledger:
+    with letheon.Ledger.open(home_of(folder)) as ledger:
         yield ledger
+
+
+def home_of(folder: Path | None) -> Path:
+    """Return the folder of the ledger: as given, or the current one if it is one."""
+    if folder is not None:
+        return folder
+    if not Path("letheon.toml").exists():
+        raise LedgerMissingError(
+            "no ledger here: give --ledger DIR or set LETHEON_LEDGER; `letheon init` makes one"
+        )
+    return Path()
+
+
+def public_key(text: str) -> str:
+    """Return a public key: the 64 digits, or what a file of them holds."""
+    if _KEY.fullmatch(text):
+        return text
+    if not Path(text).is_file():
+        raise FileNotFoundError(f"--key {text} is neither 64 hexadecimal digits nor a file")
+    content = Path(text).read_bytes()[:256].decode("ascii", "replace").strip()
+    if not _KEY.fullmatch(content):
+        raise ValueError(f"{text} holds no public key; expected 64 hexadecimal digits")
+    return content
+
+
+def require_file(path: Path) -> Path:
+    """Return the path of a file that is there."""
+    if not path.is_file():
+        raise FileNotFoundError(f"there is no file {path}")
+    return path
+
+
+def require_folder(path: Path) -> Path:
+    """Return the path of a folder that is there."""
+    if not path.is_dir():
+        raise FileNotFoundError(f"there is no folder {path}")
+    return path
 
 
 def say(as_json: bool, document: Any, text: str) -> None:
     """Print a document, or a text for people."""
     typer.echo(json.dumps(plain(document), indent=2) if as_json else text)
+
+
+def say_facts(lines: Sequence[tuple[str, str]]) -> None:
+    """Print names with what they stand for; long texts go on below their beginning."""
+    from rich.table import Table
+    from rich.text import Text
+
+    from letheon.cli._console import PlainConsole
+
+    table = Table(show_header=False, box=None, padding=(0, 2, 0, 0))
+    table.add_column(no_wrap=True)
+    table.add_column(overflow="fold")
+    for name, text in lines:
+        table.add_row(name, Text(text))
+    PlainConsole().print(table)
 
 
 def say_table(
@@ -135,8 +264,9 @@ def say_table(
     lines: Sequence[Sequence[str]],
     *,
     empty: str,
+    folds: str = "",
 ) -> None:
-    """Print a list of documents, or a table for people."""
+    """Print a list of documents, or a table for people; one column may have several lines."""
     if as_json:
         typer.echo(json.dumps([plain(document) for document in documents], indent=2))
         return
@@ -144,13 +274,19 @@ def say_table(
         typer.echo(empty)
         return
     from rich.table import Table
+    from rich.text import Text
 
     from letheon.cli._console import PlainConsole, show_table
 
-    table = Table(*columns, box=None, header_style="bold")
+    table = Table(box=None, header_style="bold", padding=(0, 2, 0, 0))
+    for name in columns:
+        table.add_column(name, no_wrap=name != folds, overflow="fold")
     for line in lines:
-        table.add_row(*line)
-    show_table(PlainConsole(), table)
+        table.add_row(*map(Text, line))
+    show: Callable[[Any, Any], None] = show_table
+    if folds:
+        show = PlainConsole.print
+    show(PlainConsole(), table)
 
 
 def plain(value: Any) -> Any:

@@ -1,20 +1,25 @@
 """`letheon key`, `letheon store`: signing keys, and places that a purge looks through."""
 
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from letheon.cli._help import PlainCommand
 from letheon.cli._ledger_common import (
     AsJson,
     Home,
+    LedgerCommand,
     group,
     open_ledger,
     reported,
+    require_folder,
     say,
     say_table,
 )
+from letheon.exceptions import LedgerMissingError
+
+if TYPE_CHECKING:
+    from letheon.ledger import KeyInfo
 
 __all__ = ["keys", "stores"]
 
@@ -22,7 +27,7 @@ keys = group("key", "Keys that certificates are signed with.")
 stores = group("store", "Folders outside the ledger that may hold people.")
 
 
-@keys.command("list", cls=PlainCommand)
+@keys.command("list", cls=LedgerCommand)
 def show_keys(ledger: Home = None, as_json: AsJson = False) -> None:
     """List the public keys; strangers pin the first.
 
@@ -30,11 +35,17 @@ def show_keys(ledger: Home = None, as_json: AsJson = False) -> None:
     """
     with reported(as_json), open_ledger(ledger) as opened:
         found = opened.keys()
-    lines = [(one.keyid[:16] + "…", one.public, one.state) for one in found]
-    say_table(as_json, found, ("key", "public", "is"), lines, empty="no key")
+    say(as_json, found, "\n".join(_about_key(one) for one in found))
 
 
-@keys.command("rotate", cls=PlainCommand)
+def _about_key(key: "KeyInfo") -> str:
+    signs = f"from {key.first} on" if key.last is None else f"{key.first} to {key.last}"
+    if key.last is not None and key.last < key.first:
+        signs = "none"
+    return f"{key.state}: certificates {signs}\n  id      {key.keyid}\n  public  {key.public}"
+
+
+@keys.command("rotate", cls=LedgerCommand)
 def rotate(ledger: Home = None, as_json: AsJson = False) -> None:
     """Sign with a new key from now on; old certificates stay valid.
 
@@ -45,7 +56,7 @@ def rotate(ledger: Home = None, as_json: AsJson = False) -> None:
         say(as_json, {"keyid": keyid}, f"signs with {keyid} from now on")
 
 
-@keys.command("revoke", cls=PlainCommand)
+@keys.command("revoke", cls=LedgerCommand)
 def revoke(
     keyid: Annotated[str, typer.Argument(metavar="KEY", help="Id of the key, in full.")],
     after: Annotated[
@@ -65,13 +76,11 @@ def revoke(
         say(as_json, document, f"{keyid} is not trusted after certificate {after}")
 
 
-@stores.command("add", cls=PlainCommand)
+@stores.command("add", cls=LedgerCommand)
 def add(
     name: Annotated[str, typer.Argument(metavar="NAME", help="A code, for attestations.")],
     folder: Annotated[Path, typer.Argument(metavar="DIR", help="The folder.")],
-    owner: Annotated[
-        str, typer.Option(metavar="CODE", help="Who keeps it clean.")
-    ] = "operator",
+    owner: Annotated[str, typer.Option(metavar="CODE", help="Who keeps it clean.")] = "operator",
     scope: Annotated[str, typer.Option(metavar="CODE", help="What lies in it.")] = "copies",
     days: Annotated[
         int | None,
@@ -87,11 +96,11 @@ def add(
     Example: letheon store add features /srv/features --owner data-team
     """
     with reported(as_json), open_ledger(ledger) as opened:
-        opened.add_store(name, folder, owner=owner, scope=scope, days=days)
+        opened.add_store(name, require_folder(folder), owner=owner, scope=scope, days=days)
         say(as_json, {"store": name}, f"every purge looks through {folder} from now on")
 
 
-@stores.command("list", cls=PlainCommand)
+@stores.command("list", cls=LedgerCommand)
 def show_stores(ledger: Home = None, as_json: AsJson = False) -> None:
     """List the registered folders.
 
@@ -104,10 +113,10 @@ def show_stores(ledger: Home = None, as_json: AsJson = False) -> None:
         for one in found
     ]
     columns = ("store", "folder", "owner", "scope", "days")
-    say_table(as_json, found, columns, lines, empty="no folder is registered")
+    say_table(as_json, found, columns, lines, empty="no folder is registered", folds="folder")
 
 
-@stores.command("remove", cls=PlainCommand)
+@stores.command("remove", cls=LedgerCommand)
 def remove(
     name: Annotated[str, typer.Argument(metavar="NAME", help="Name of the store.")],
     ledger: Home = None,
@@ -118,5 +127,7 @@ def remove(
     Example: letheon store remove features
     """
     with reported(as_json), open_ledger(ledger) as opened:
+        if name not in {one.name for one in opened.stores()}:
+            raise LedgerMissingError(f"there is no store {name!r}; `letheon store list` shows all")
         opened.remove_store(name)
         say(as_json, {"store": name}, f"{name} is not looked through any more")

@@ -1,18 +1,19 @@
 """`letheon model`: register models and see which there are."""
 
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 import typer
 
-from letheon.cli._help import PlainCommand
 from letheon.cli._ledger_common import (
     AsJson,
     Home,
+    LedgerCommand,
     Tenant,
     group,
     open_ledger,
     reported,
+    require_file,
     say,
     say_table,
 )
@@ -22,7 +23,7 @@ __all__ = ["models"]
 models = group("model", "Models that people can be erased from.")
 
 
-@models.command("add", cls=PlainCommand)
+@models.command("add", cls=LedgerCommand)
 def add(
     file: Annotated[Path, typer.Argument(metavar="FILE", help="A model that letheon.save wrote.")],
     rows: Annotated[
@@ -46,21 +47,40 @@ def add(
         list[str] | None,
         typer.Option("--trust", metavar="CLASS", help="A class of yours that the file may use."),
     ] = None,
+    test: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="FILE", help="Rows by which effectiveness is estimated, in the same form."
+        ),
+    ] = None,
+    releases: Annotated[
+        Literal["labels-only", "latest-only", "every-version"] | None,
+        typer.Option(
+            help="What of the model leaves the house.", show_default="what its guarantee covers"
+        ),
+    ] = None,
     ledger: Home = None,
     as_json: AsJson = False,
 ) -> None:
     """Register a saved model with the rows that it was fitted on.
 
-    An exact model is trained once more and compared. Example:
-    letheon model add churn.letheon --rows train.csv --target churned --ids customer --name churn
+    An exact model is trained once more and compared.
+
+    Example: letheon model add churn.letheon --name churn --rows train.csv --target churned
+    --ids customer
     """
     with reported(as_json), open_ledger(ledger) as opened:
         import letheon
-        from letheon.cli._ledger_rows import read_rows
+        from letheon.cli._ledger_rows import Columns, read_rows
 
-        model = letheon.load(file, trusted=trusted or ())
-        named = hasattr(model, "feature_names_in_")
-        X, y, people = read_rows(rows, target=target, ids=ids, as_array=not named)
+        model = letheon.load(require_file(file), trusted=trusted or ())
+        columns = Columns(
+            target=target,
+            ids=ids,
+            has_text_ids=model.ids_.dtype.kind != "i",
+            is_table=hasattr(model, "feature_names_in_"),
+        )
+        X, y, people = read_rows(require_file(rows), columns)
         info = opened.register(
             model,
             X,
@@ -69,13 +89,20 @@ def add(
             name=name,
             tenant=tenant,
             dataset=dataset,
+            test=None if test is None else _judges(*read_rows(require_file(test), columns)),
+            releases=releases,
             trusted=trusted or (),
         )
         text = f"registered {info.name}: {info.method}, {info.n_rows:,} rows"
         say(as_json, info.to_dict(), text)
 
 
-@models.command("list", cls=PlainCommand)
+def _judges(X: Any, y: Any, ids: Any) -> tuple[Any, ...]:
+    """Return test rows; without ids they are strangers', and stay when people leave."""
+    return (X, y) if ids is None else (X, y, ids)
+
+
+@models.command("list", cls=LedgerCommand)
 def show_all(
     tenant: Annotated[str | None, typer.Option(metavar="NAME", help="Of this tenant only.")] = None,
     ledger: Home = None,
@@ -100,10 +127,10 @@ def show_all(
     ]
     columns = ("model", "tenant", "method", "rows", "version", "certificate")
     documents = [one.to_dict() for one in found]
-    say_table(as_json, documents, columns, lines, empty="no model is registered yet")
+    say_table(as_json, documents, columns, lines, empty="no model is registered yet", folds="model")
 
 
-@models.command("show", cls=PlainCommand)
+@models.command("show", cls=LedgerCommand)
 def show(
     name: Annotated[str, typer.Argument(metavar="NAME", help="Name of the model.")],
     tenant: Tenant = "default",

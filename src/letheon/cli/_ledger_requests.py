@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from letheon.cli._help import PlainCommand
 from letheon.cli._ledger_common import (
     AsJson,
     Home,
+    LedgerCommand,
     Tenant,
     group,
     open_ledger,
@@ -32,11 +32,11 @@ RequestId = Annotated[str, typer.Argument(metavar="REQUEST", help="Id of the req
 OfTenant = Annotated[str | None, typer.Option(metavar="NAME", help="Of this tenant only.")]
 
 
-@requests.command("add", cls=PlainCommand)
+@requests.command("add", cls=LedgerCommand)
 def add(
     model: Annotated[str, typer.Option(metavar="NAME", help="Name of the model.")],
     people: Annotated[
-        list[str] | None, typer.Argument(metavar="[ID]...", help="Ids of the people.")
+        list[str] | None, typer.Argument(metavar="ID", help="Ids of the people.")
     ] = None,
     ids_file: Annotated[
         str | None,
@@ -65,8 +65,9 @@ def add(
     """Record that people are to be erased; it is on the disk when the command returns.
 
     Ids on a command line stay in the shell's history: --ids-file - is better. Where the model holds
-    numbers as ids, they are read as numbers. Example:
-    letheon request add --model churn --verified --key case-4711 --ids-file - < ids.txt
+    numbers as ids, they are read as numbers.
+
+    Example: letheon request add --model churn --verified --key case-4711 --ids-file - < ids.txt
     """
     with reported(as_json), open_ledger(ledger) as opened:
         wanted = _ids(people, ids_file)
@@ -91,8 +92,9 @@ def _ids(people: list[str] | None, ids_file: str | None) -> list[str]:
         raise ValueError("give ids, or --ids-file FILE, and not both")
     if people:
         return people
-    content = sys.stdin.read() if ids_file == "-" else Path(str(ids_file)).read_text("utf-8")
-    return [line.strip() for line in content.splitlines() if line.strip()]
+    content = sys.stdin.read() if ids_file == "-" else Path(str(ids_file)).read_text("utf-8-sig")
+    # Other line breaks than this one may be part of an id.
+    return [line.strip() for line in content.split("\n") if line.strip()]
 
 
 def _numbers(words: list[str]) -> list[int]:
@@ -102,14 +104,10 @@ def _numbers(words: list[str]) -> list[int]:
     return [int(word) for word in words]
 
 
-@requests.command("list", cls=PlainCommand)
+@requests.command("list", cls=LedgerCommand)
 def show_all(
-    model: Annotated[
-        str | None, typer.Option(metavar="NAME", help="For this model only.")
-    ] = None,
-    state: Annotated[
-        str | None, typer.Option(metavar="STATE", help="In this state only.")
-    ] = None,
+    model: Annotated[str | None, typer.Option(metavar="NAME", help="For this model only.")] = None,
+    state: Annotated[str | None, typer.Option(metavar="STATE", help="In this state only.")] = None,
     tenant: OfTenant = None,
     ledger: Home = None,
     as_json: AsJson = False,
@@ -119,24 +117,26 @@ def show_all(
     Example: letheon request list --state queued
     """
     with reported(as_json), open_ledger(ledger) as opened:
-        found = opened.requests(model=model, state=state, tenant=tenant)
-    today = datetime.now(UTC)
+        found = sorted(
+            opened.requests(model=model, state=state, tenant=tenant), key=lambda one: one.due_on
+        )
+        today = opened.settings.calendar.day_of(datetime.now(UTC))
     lines = [
         (
             one.id,
             one.model,
             one.state,
             str(one.due_on),
-            str(one.days_left(today)) if one.is_open else "",
+            str((one.due_on - today).days) if one.is_open else "",
             "" if one.certificate is None else str(one.certificate),
         )
         for one in found
     ]
-    columns = ("request", "model", "state", "due on", "days", "certificate")
-    say_table(as_json, found, columns, lines, empty="no request")
+    columns = ("request", "model", "state", "due on", "days", "cert.")
+    say_table(as_json, found, columns, lines, empty="no request", folds="model")
 
 
-@requests.command("show", cls=PlainCommand)
+@requests.command("show", cls=LedgerCommand)
 def show(
     request_id: RequestId, tenant: OfTenant = None, ledger: Home = None, as_json: AsJson = False
 ) -> None:
@@ -161,7 +161,8 @@ def show(
         about.append(f"reason {request.reason}, tries {request.tries}")
     typer.echo("\n".join(about))
     lines = [(f"{one.at:%Y-%m-%d %H:%M:%S}", one.kind, _listed(one.details)) for one in entries]
-    say_table(False, (), ("when (UTC)", "what", "details"), lines, empty="")
+    columns = ("when (UTC)", "what", "details")
+    say_table(False, (), columns, lines, empty="", folds="details")
 
 
 def _listed(details: dict[str, Any]) -> str:
@@ -180,7 +181,7 @@ def _changed(
         say(as_json, request, f"{request_id} is {request.state}; due on {request.due_on}")
 
 
-@requests.command("verify", cls=PlainCommand)
+@requests.command("verify", cls=LedgerCommand)
 def verify(
     request_id: RequestId, tenant: OfTenant = None, ledger: Home = None, as_json: AsJson = False
 ) -> None:
@@ -191,7 +192,7 @@ def verify(
     _changed(request_id, ledger, as_json, lambda it: it.verify(request_id, tenant=tenant))
 
 
-@requests.command("await", cls=PlainCommand)
+@requests.command("await", cls=LedgerCommand)
 def await_identity(
     request_id: RequestId, tenant: OfTenant = None, ledger: Home = None, as_json: AsJson = False
 ) -> None:
@@ -202,7 +203,7 @@ def await_identity(
     _changed(request_id, ledger, as_json, lambda it: it.await_identity(request_id, tenant=tenant))
 
 
-@requests.command("cancel", cls=PlainCommand)
+@requests.command("cancel", cls=LedgerCommand)
 def cancel(
     request_id: RequestId, tenant: OfTenant = None, ledger: Home = None, as_json: AsJson = False
 ) -> None:
@@ -213,7 +214,7 @@ def cancel(
     _changed(request_id, ledger, as_json, lambda it: it.cancel(request_id, tenant=tenant))
 
 
-@requests.command("retry", cls=PlainCommand)
+@requests.command("retry", cls=LedgerCommand)
 def retry(
     request_id: RequestId, tenant: OfTenant = None, ledger: Home = None, as_json: AsJson = False
 ) -> None:
@@ -224,7 +225,7 @@ def retry(
     _changed(request_id, ledger, as_json, lambda it: it.retry(request_id, tenant=tenant))
 
 
-@requests.command("hold", cls=PlainCommand)
+@requests.command("hold", cls=LedgerCommand)
 def hold(
     request_id: RequestId,
     ground: Annotated[str, typer.Option(metavar="CODE", help="Legal ground.")],
@@ -245,7 +246,7 @@ def hold(
     )
 
 
-@requests.command("release", cls=PlainCommand)
+@requests.command("release", cls=LedgerCommand)
 def release(
     request_id: RequestId, tenant: OfTenant = None, ledger: Home = None, as_json: AsJson = False
 ) -> None:
@@ -256,7 +257,7 @@ def release(
     _changed(request_id, ledger, as_json, lambda it: it.release(request_id, tenant=tenant))
 
 
-@requests.command("reject", cls=PlainCommand)
+@requests.command("reject", cls=LedgerCommand)
 def reject(
     request_id: RequestId,
     ground: Annotated[str, typer.Option(metavar="CODE", help="Legal ground.")],
@@ -268,12 +269,10 @@ def reject(
 
     Example: letheon request reject 73fd… --ground gdpr.art17.3.e
     """
-    _changed(
-        request_id, ledger, as_json, lambda it: it.reject(request_id, ground, tenant=tenant)
-    )
+    _changed(request_id, ledger, as_json, lambda it: it.reject(request_id, ground, tenant=tenant))
 
 
-@requests.command("extend", cls=PlainCommand)
+@requests.command("extend", cls=LedgerCommand)
 def extend(
     request_id: RequestId, tenant: OfTenant = None, ledger: Home = None, as_json: AsJson = False
 ) -> None:
@@ -284,7 +283,7 @@ def extend(
     _changed(request_id, ledger, as_json, lambda it: it.extend(request_id, tenant=tenant))
 
 
-@requests.command("close", cls=PlainCommand)
+@requests.command("close", cls=LedgerCommand)
 def close(
     request_id: RequestId,
     recipients: Annotated[

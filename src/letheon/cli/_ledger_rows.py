@@ -1,33 +1,50 @@
 """Rows for a model from a file."""
 
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
-__all__ = ["read_rows"]
+__all__ = ["Columns", "read_rows"]
 
 
-def read_rows(
-    path: Path, *, target: str | None, ids: str | None, as_array: bool
-) -> tuple[Any, Any, Any]:
+class Columns(NamedTuple):
+    """What the columns of a table are, and what the model was fitted on.
+
+    Attributes
+    ----------
+    target, ids : str or None
+        Names of columns; X is what is left of the table. Without `ids` people are numbered from 0.
+    has_text_ids : bool
+        Whether the model holds texts as ids. They are read as they stand: 007 stays 007.
+    is_table : bool
+        Whether the model was fitted on a table with names of columns, and not on an array.
+    """
+
+    target: str | None
+    ids: str | None
+    has_text_ids: bool
+    is_table: bool
+
+
+def read_rows(path: Path, columns: Columns) -> tuple[Any, Any, Any]:
     """Return X, y and ids of a file.
 
     Parameters
     ----------
     path : Path
         ``.npz`` with arrays X, y and perhaps ids; ``.csv`` or ``.parquet`` with named columns.
-    target, ids : str, optional
-        Columns of a table; X is what is left of it. Without `ids` people are numbered from 0.
-    as_array : bool
-        Whether the model was fitted on an array, and not on a table with names of columns.
+    columns : Columns
+        Which of them are target and ids.
     """
     if path.suffix == ".npz":
         return _from_arrays(path)
     if path.suffix not in (".csv", ".parquet"):
         raise ValueError(f"{path.name} is no .npz, .csv or .parquet file")
-    X, y, people = _from_table(_table(path), path, target, ids)
-    return X.to_numpy() if as_array else X, y, people
+    if columns.target is None:
+        raise ValueError(f"say which column of {path.name} is the target: --target COLUMN")
+    X, y, people = _from_table(_table(path, columns), path, columns)
+    return X if columns.is_table else X.to_numpy(), y, people
 
 
 def _from_arrays(path: Path) -> tuple[Any, Any, Any]:
@@ -38,15 +55,18 @@ def _from_arrays(path: Path) -> tuple[Any, Any, Any]:
         return file["X"], file["y"], file.get("ids")
 
 
-def _table(path: Path) -> Any:
+def _table(path: Path, columns: Columns) -> Any:
+    texts = {columns.ids} if columns.ids is not None and columns.has_text_ids else set()
     try:
         import pandas as pd
     except ModuleNotFoundError:
-        return _polars_table(path)
-    return pd.read_csv(path) if path.suffix == ".csv" else pd.read_parquet(path)
+        return _polars_table(path, texts)
+    if path.suffix == ".parquet":
+        return pd.read_parquet(path)
+    return pd.read_csv(path, dtype=dict.fromkeys(texts, str))
 
 
-def _polars_table(path: Path) -> Any:
+def _polars_table(path: Path, texts: set[str]) -> Any:
     try:
         import polars as pl
     except ModuleNotFoundError as error:
@@ -54,20 +74,18 @@ def _polars_table(path: Path) -> Any:
             f"to read {path.name} pandas or polars must be installed; or give an .npz file with "
             "the arrays X, y and ids"
         ) from error
-    return pl.read_csv(path) if path.suffix == ".csv" else pl.read_parquet(path)
+    if path.suffix == ".parquet":
+        return pl.read_parquet(path)
+    return pl.read_csv(path, schema_overrides=dict.fromkeys(texts, pl.String))
 
 
-def _from_table(
-    table: Any, path: Path, target: str | None, ids: str | None
-) -> tuple[Any, Any, Any]:
+def _from_table(table: Any, path: Path, columns: Columns) -> tuple[Any, Any, Any]:
     import narwhals as nw
 
     frame = nw.from_native(table, eager_only=True)
-    if target is None:
-        raise ValueError(f"say which column of {path.name} is the target: --target COLUMN")
-    for name in (target, ids):
-        if name is not None and name not in frame.columns:
+    named = [name for name in (columns.target, columns.ids) if name is not None]
+    for name in named:
+        if name not in frame.columns:
             raise ValueError(f"{path.name} has no column {name!r}; it has {frame.columns}")
-    X = frame.drop([name for name in (target, ids) if name is not None])
-    people = None if ids is None else frame[ids].to_list()
-    return X.to_native(), frame[target].to_numpy(), people
+    people = None if columns.ids is None else frame[columns.ids].to_list()
+    return frame.drop(named).to_native(), frame[str(columns.target)].to_numpy(), people

@@ -1,19 +1,25 @@
 """`letheon init`, `letheon doctor`: make a ledger, and look it over."""
 
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from letheon.cli._ledger_common import (
     FAILED,
+    REFUSED,
     AsJson,
     Home,
     open_ledger,
     reported,
     say,
     say_table,
+    status_of,
 )
+from letheon.exceptions import LedgerError
+
+if TYPE_CHECKING:
+    from letheon.ledger import Finding
 
 __all__ = ["doctor", "init"]
 
@@ -32,11 +38,12 @@ def init(
         ),
     ] = None,
     timezone: Annotated[
-        str | None,
-        typer.Option(
-            metavar="ZONE", help="Time zone of the controller's seat.", show_default="Brussels"
-        ),
-    ] = None,
+        str, typer.Option(metavar="ZONE", help="Time zone of the controller's seat.")
+    ] = "Europe/Brussels",
+    seat: Annotated[
+        str,
+        typer.Option(metavar="CODE", help="Whose public holidays count: EU, none, BE, DE, FR, ..."),
+    ] = "EU",
     as_json: AsJson = False,
 ) -> None:
     """Make a ledger: settings, signing key, database.
@@ -46,9 +53,7 @@ def init(
     with reported(as_json):
         import letheon
 
-        calendar = None
-        if timezone is not None:
-            calendar = letheon.ledger.Calendar(timezone=timezone)
+        calendar = letheon.ledger.Calendar(seat=seat, timezone=timezone)
         with letheon.Ledger.create(
             folder, name=name, database=database, calendar=calendar
         ) as ledger:
@@ -60,7 +65,7 @@ def init(
             text = (
                 f"made the ledger {ledger.name} in {folder}\n"
                 f"public key {ledger.public_key}\n"
-                "Give this key to whoever shall verify certificates. Keep a copy of "
+                "Give this key to whoever shall verify certificates. Keep a copy of\n"
                 f"{folder / 'keys'} in a safe place: without it nothing can be signed or read."
             )
             say(as_json, document, text)
@@ -69,11 +74,27 @@ def init(
 def doctor(ledger: Home = None, as_json: AsJson = False) -> None:
     """Look the ledger over: files, keys, certificates, log, due days, leftovers, clock.
 
-    The exit status is 1 if something is wrong. Example: letheon doctor --ledger erasures
+    The exit status is 1 if something is wrong.
+
+    Example: letheon doctor --ledger erasures
     """
-    with reported(as_json), open_ledger(ledger) as opened:
-        found = opened.doctor()
-    lines = [(one.level, one.check, one.text) for one in found]
-    say_table(as_json, found, ("", "check", "found"), lines, empty="nothing to look at")
+    with reported(as_json):
+        found = _looked_over(ledger)
+        lines = [(one.level, one.check, one.text) for one in found]
+        columns = ("", "check", "found")
+        say_table(as_json, found, columns, lines, empty="nothing to look at", folds="found")
     if any(one.level == "error" for one in found):
         raise typer.Exit(FAILED)
+
+
+def _looked_over(folder: Path | None) -> "tuple[Finding, ...]":
+    """Return what was found; what keeps the ledger from being opened is a finding as well."""
+    try:
+        with open_ledger(folder) as opened:
+            return opened.doctor()
+    except LedgerError as error:
+        if status_of(error) != REFUSED:
+            raise
+        from letheon.ledger import Finding
+
+        return (Finding("ledger", "error", str(error)),)

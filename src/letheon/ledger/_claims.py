@@ -16,7 +16,15 @@ from letheon.ledger._decimals import decimal, figure
 from letheon.ledger._parameters import class_code, code_of
 from letheon.naive import NaiveUnlearner
 
-__all__ = ["Claim", "claim_of", "guarantee_section", "refuse_stronger", "weaker_releases"]
+__all__ = [
+    "Claim",
+    "adds_up",
+    "claim_of",
+    "guarantee_section",
+    "published_account",
+    "refuse_stronger",
+    "weaker_releases",
+]
 
 # From the weakest to the strongest.
 _KINDS = tuple(reversed(KINDS))
@@ -40,6 +48,7 @@ _DESCENT = {
     ("regularized-weak", "secret"): "neel2020-theorem-3.5",
     ("distributed", "secret"): "neel2020-distributed",
 }
+_ADDING_UP = frozenset({_RULES["influence"], "declared-by-method"})
 _EXACT_RULE = "exact-history-independent-v1"
 _EMPIRICAL_RULE = "none-empirical"
 _FOREIGN_RULE = "declared-by-method"
@@ -132,7 +141,7 @@ def counted_part(model: Any) -> Any:
 
 
 def guarantee_section(claim: Claim, *, since_retrain: int) -> dict[str, Any]:
-    """Return the `guarantee` of a certificate."""
+    """Return the `guarantee` of a certificate, with an account for the ledger's own planning."""
     guarantee = claim.guarantee
     section: dict[str, Any] = {
         "kind": guarantee.kind,
@@ -143,22 +152,32 @@ def guarantee_section(claim: Claim, *, since_retrain: int) -> dict[str, Any]:
     }
     if guarantee.epsilon is not None and guarantee.delta is not None:
         section |= {"epsilon": decimal(guarantee.epsilon), "delta": decimal(guarantee.delta)}
-    if guarantee.spent is not None and guarantee.budget is not None:
-        spent = _in_tenths(guarantee.spent, guarantee.budget)
-        section["accounting"]["spent"] = figure(spent, "up")
-        section["accounting"]["budget"] = figure(guarantee.budget, "up")
+    for name in ("spent", "budget"):
+        value = getattr(guarantee, name)
+        if value is not None:
+            section["accounting"][name] = figure(value, "up")
     return section
 
 
-def _in_tenths(spent: float, budget: float) -> float:
-    """Return what is spent, rounded up to a tenth of the budget.
+def adds_up(rule: str) -> bool:
+    """Return whether what is spent grows from request to request by this rule."""
+    return rule in _ADDING_UP
 
-    A finer figure, after a removal of one row, tells candidates for that row apart.
+
+def published_account(accounting: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the account as a certificate shows it: no finer than a reader needs.
+
+    After a removal of one row, what is spent tells candidates for that row apart. Where it adds up
+    over requests it is rounded up to a tenth of the budget. Where every request is proved by itself
+    all that matters is that it is within the budget, so it is given as the budget.
     """
-    if budget <= 0.0:
-        return spent
+    if not {"spent", "budget"} <= set(accounting):
+        return dict(accounting)
+    spent, budget = float(accounting["spent"]), float(accounting["budget"])
+    if not adds_up(accounting["rule"]) or budget <= 0.0:
+        return {**accounting, "spent": accounting["budget"]}
     tenths = min(max(ceil(10 * spent / budget), 1), 10)
-    return max(spent, budget * tenths / 10)
+    return {**accounting, "spent": figure(min(max(spent, budget * tenths / 10), budget), "up")}
 
 
 def weaker_releases(permitted: str, wanted: str | None) -> str:

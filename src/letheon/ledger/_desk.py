@@ -46,7 +46,7 @@ class Desk:
             Idempotency key: the same key with the same content gives the same request again.
         tenant : str, default="default"
             Whose model it is.
-        regime : {"gdpr", "ccpa", "internal"}, default="gdpr"
+        regime : {"gdpr", "ccpa"}, default="gdpr"
             Whose clock runs.
         ground : str, default="gdpr.art17.1.b"
             Code of the legal ground; no free text.
@@ -120,7 +120,8 @@ class Desk:
     ) -> tuple[Request, ...]:
         """Return requests, earliest due first."""
         with self._core.database.reading() as conn:
-            return tuple(_requests.listed(conn, model=model, state=state, tenant=tenant))
+            found = _requests.listed(conn, model=model, state=state, tenant=tenant)
+        return tuple(sorted(found, key=lambda request: (request.due_on, request.received_at)))
 
     def timeline(self, request_id: str, *, tenant: str | None = None) -> tuple[Any, ...]:
         """Return what happened to a request, oldest first."""

@@ -1,8 +1,8 @@
 """What a certificate says about a model and its removal, computed beside the model.
 
 The result goes into the database as canonical JSON: texts and whole numbers only. It has nothing
-of an id, a row or a seed in it, and its figures have few digits. Its `rows`, `live` and `account`
-are for the ledger itself; the rest is published.
+of an id, a row or a seed in it, and its figures have few digits. `rows` and `live` are for the
+ledger itself, as is the account, which is published more coarsely (`published_account`).
 """
 
 import hashlib
@@ -15,7 +15,7 @@ from letheon import state
 from letheon.exceptions import CertificateError
 from letheon.guarantee import KINDS, Guarantee
 from letheon.ledger._claims import RETRAIN, Claim, claim_of, counted_part, guarantee_section
-from letheon.ledger._decimals import decimal, figure
+from letheon.ledger._decimals import decimal
 from letheon.ledger._execution import describe, replay_of
 from letheon.ledger._measures import (
     TestFigures,
@@ -100,7 +100,6 @@ def facts_of(
     return {
         "rows": removed,
         "live": len(rows),
-        "account": _account(claim.guarantee),
         "method": _method(after, claim, training),
         "execution": describe(image) | {"replay": replay_of(after)},
         "guarantee": guarantee_section(claim, since_retrain=0 if is_retrain else since_retrain),
@@ -116,12 +115,6 @@ def facts_of(
             *unmeasured(measures),
         ],
     }
-
-
-def _account(claim: Guarantee) -> dict[str, str]:
-    """Return a finer account than the published one, for whoever plans the next batch."""
-    numbers = {"spent": claim.spent, "budget": claim.budget}
-    return {name: figure(value, "up") for name, value in numbers.items() if value is not None}
 
 
 def _method(model: Any, claim: Claim, training: Mapping[str, str]) -> dict[str, Any]:

@@ -168,7 +168,7 @@ def prepare(
     people = _checked_ids(ids)
     names = id_bytes(people)
     tags = tuple(person_tags(core, tenant, people))
-    is_held = _is_held(held, people)
+    is_held, n_rows = _held_rows(held, people)
     request_id, intake_key = secrets.token_hex(16), remembered_key(core)
     received = core.clock()
     content = [model.name, regime, ground, "verified" if verified else "received"]
@@ -187,7 +187,7 @@ def prepare(
         "intake_key": intake_key,
         "nonce": secrets.token_hex(32),
         "n_ids": len(people),
-        "n_rows": sum(is_held),
+        "n_rows": n_rows,
         "tries": 0,
         "not_before": 0,
         "paused_seconds": 0,
@@ -224,11 +224,13 @@ def _checked_key(key: str | None) -> bytes:
         raise ValueError("an idempotency key is valid Unicode text") from None
 
 
-def _is_held(held: Ids, people: Ids) -> list[bool]:
+def _held_rows(held: Ids, people: Ids) -> tuple[list[bool], int]:
+    """Return who of them is held, and how many rows they own together."""
     if len(people) == 1:
-        return [len(_index_of(held).find_one(people)) > 0]
-    flags: list[bool] = _index_of(held).find(people).found.tolist()
-    return flags
+        n_rows = len(_index_of(held).find_one(people))
+        return [n_rows > 0], n_rows
+    matches = _index_of(held).find(people)
+    return matches.found.tolist(), len(matches.positions)
 
 
 def _index_of(held: Ids) -> IdIndex:

@@ -2,7 +2,7 @@
 
 import os
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Literal, Self
@@ -122,7 +122,7 @@ class Ledger(Desk):
         folder : path
             Its home: settings, keys, blobs, certificates. Made readable by its owner only.
         name : str
-            As certificates carry it; lower case letters, digits and ``._:@/+-``.
+            As certificates carry it; lower case letters, digits and ``._:@/-``.
         database : str, optional
             URL of a PostgreSQL database, ``postgresql://user@host/name``. Default: a SQLite file
             in the folder.
@@ -352,9 +352,23 @@ class Ledger(Desk):
         apart : bool, default=False
             Compute in a process of its own, which can reach neither keys nor database.
         """
+        return tuple(self.steps(force=force, model=model, tenant=tenant, apart=apart))
+
+    def steps(
+        self,
+        *,
+        force: bool = False,
+        model: str | None = None,
+        tenant: str = "default",
+        apart: bool = False,
+    ) -> Iterator[Step]:
+        """Do what `run_once` does, and yield each step when it is done.
+
+        Whoever stops between two steps leaves the rest to the next worker.
+        """
         wanted = None if model is None else self._row(model, tenant).id
         work = compute_apart if apart else compute
-        return tuple(run_once(self._core, self._owner, work, forced=force, wanted=wanted))
+        return run_once(self._core, self._owner, work, forced=force, wanted=wanted)
 
     def retrain(
         self, model: str, *, tenant: str = "default", apart: bool = False

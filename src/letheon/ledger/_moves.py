@@ -13,7 +13,17 @@ from letheon.exceptions import RequestStateError, UnknownRequestError
 from letheon.ledger import _events
 from letheon.ledger._tables import requests
 
-__all__ = ["ALLOWED", "FINAL", "FINISHED", "NEW", "OPEN", "STATES", "is_allowed", "move"]
+__all__ = [
+    "ALLOWED",
+    "FINAL",
+    "FINISHED",
+    "NEW",
+    "OPEN",
+    "PUBLISHED",
+    "STATES",
+    "is_allowed",
+    "move",
+]
 
 NEW = ""
 
@@ -39,6 +49,7 @@ _AFTER = {
 
 ALLOWED = frozenset((before, after) for before, follow in _AFTER.items() for after in follow)
 STATES = tuple(state for state in _AFTER if state != NEW)
+PUBLISHED = ("applied", "certified", "purging", "purged", "closed")
 FINISHED = ("purged", "closed")
 FINAL = ("rejected", "cancelled", "closed")
 OPEN = tuple(state for state in STATES if state not in (*FINISHED, *FINAL))

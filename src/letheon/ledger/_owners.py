@@ -9,10 +9,10 @@ pass on to the next request that claims them.
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
-from sqlalchemy import Connection, delete, select, tuple_, update
+from sqlalchemy import Connection, case, delete, select, tuple_, update
 from sqlalchemy.dialects import postgresql, sqlite
 
-from letheon.ledger._moves import move
+from letheon.ledger._moves import PUBLISHED, move
 from letheon.ledger._tables import blocked, models, requests
 
 __all__ = ["Claimant", "claim", "hold_model", "known_tags", "pass_on"]
@@ -87,10 +87,13 @@ def pass_on(connection: Connection, request_id: str, model_id: int, *, at: int) 
 
 
 def _promote(connection: Connection, model_id: int, tag: str) -> str | None:
-    """Make the oldest claim on a person the owner."""
+    """Make a claim on a person the owner: one that has erased them, else the oldest."""
     here = (blocked.c.model_id == model_id) & (blocked.c.tag == tag)
-    query = select(blocked.c.request_id).join(requests).where(here)
-    heir = connection.scalar(query.order_by(requests.c.received_at, requests.c.id).limit(1))
+    published = requests.c.state.in_(PUBLISHED)
+    has_erased = published | ((requests.c.state == "stuck") & requests.c.batch_id.is_not(None))
+    order = (case((has_erased, 0), else_=1), requests.c.received_at, requests.c.id)
+    query = select(blocked.c.request_id).join(requests).where(here).order_by(*order).limit(1)
+    heir = connection.scalar(query)
     if heir is not None:
         change = update(blocked).where(here, blocked.c.request_id == heir)
         connection.execute(change.values(owner=True))

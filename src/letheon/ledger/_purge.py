@@ -333,7 +333,7 @@ def _read_markers(purge: Purge) -> Markers:
     def left() -> list[str]:
         with core.database.reading() as conn:
             head = head_of(conn, purge.model.id)
-        return [str(value) for value in read_ids(core, purge.model, head).to_list()]
+        return [str(value) for value in read_ids(core, purge.model, head).distinct().to_list()]
 
     return markers.beside(left)
 

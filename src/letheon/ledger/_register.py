@@ -213,7 +213,7 @@ def write_blobs(
     return Written(
         model_blob=blobs.put(content),
         rows_blob=put("rows", rows),
-        ids_blob=put("ids", rows.ids.distinct().to_array()),
+        ids_blob=put("ids", rows.ids.to_array()),
         vault_blob=put("vault", vault._asdict()),
         monitor_blob=None if judged is None else put("monitor", judged._asdict()),
         epoch_key=key,

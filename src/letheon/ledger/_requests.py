@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from datetime import UTC, date, datetime
 from typing import Any
 
-from sqlalchemy import Connection, Row, Select, or_, select
+from sqlalchemy import Connection, Row, Select, func, or_, select
 
 from letheon.exceptions import UnknownRequestError
 from letheon.ledger._calendar import Calendar
@@ -14,6 +14,8 @@ from letheon.ledger._moves import FINAL
 from letheon.ledger._tables import certificates, events, models, requests, versions
 
 __all__ = ["Entry", "Request", "found", "found_all", "listed", "timeline"]
+
+_LAST_DAY = func.coalesce(requests.c.extended_to, requests.c.due_on)
 
 
 @dataclass(frozen=True)
@@ -134,7 +136,7 @@ def listed(
     state: str | None = None,
     tenant: str | None = None,
 ) -> list[Request]:
-    """Return requests, the oldest first, of one model, state or tenant if given."""
+    """Return requests, earliest due first, of one model, state or tenant if given."""
     query = _of_tenant(_query(), tenant)
     if model is not None:
         query = query.where(models.c.name == model)
@@ -167,7 +169,7 @@ def _query() -> Select[Any]:
         select(requests, models.c.name.label("model"), signed.label("certificate"))
         .join(models, models.c.id == requests.c.model_id)
         .outerjoin(origin, origin.c.id == requests.c.duplicate_of)
-        .order_by(requests.c.received_at, requests.c.id)
+        .order_by(_LAST_DAY, requests.c.received_at, requests.c.id)
     )
 
 

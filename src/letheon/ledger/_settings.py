@@ -19,7 +19,8 @@ __all__ = ["FILE", "Settings"]
 
 FILE = "letheon.toml"
 
-_CODE = re.compile(r"[a-z0-9][a-z0-9._:@/+-]{0,127}")
+# A plus would end the name in a checkpoint's signature line.
+_CODE = re.compile(r"[a-z0-9][a-z0-9._:@/-]{0,127}")
 _DIGEST = re.compile(r"[0-9a-f]{64}")
 _SPAN = re.compile(r"([0-9]+) ?(s|min|h|d)")
 _UNITS = {
@@ -38,7 +39,7 @@ class Settings:
     Parameters
     ----------
     name : str
-        Name of the ledger, as certificates carry it: lower case, digits and ``._:@/+-``.
+        Name of the ledger, as certificates carry it: lower case, digits and ``._:@/-``.
     database : str or None, default=None
         URL of the database; None for a SQLite file beside the settings. It may hold a password, so
         the file is readable by its owner only.
@@ -68,7 +69,7 @@ class Settings:
         """Refuse a name that no certificate can carry, and the like."""
         if not isinstance(self.name, str) or not _CODE.fullmatch(self.name):
             raise ValueError(
-                f"name={self.name!r} must be 1 to 128 of a-z, 0-9 and ._:@/+-, and begin with a "
+                f"name={self.name!r} must be 1 to 128 of a-z, 0-9 and ._:@/-, and begin with a "
                 "letter or digit"
             )
         if self.image is not None and not _DIGEST.fullmatch(_text("image", self.image)):

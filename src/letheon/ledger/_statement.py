@@ -13,6 +13,7 @@ from typing import Any, NamedTuple
 from sqlalchemy import Connection, select
 
 from letheon.exceptions import CertificateError
+from letheon.ledger._claims import published_account
 from letheon.ledger._log_tree import root_of
 from letheon.ledger._tables import batches, certificates, meta, requests, versions
 from letheon.ledger._versions import ModelRow, VersionRow, model_of, version_of
@@ -86,7 +87,7 @@ def unlearning(conn: Connection, version: VersionRow) -> dict[str, Any]:
             "dataset": _dataset(version, covered),
             "erasure": _erasure(version, covered, asked),
             **{part: facts[part] for part in _FACTS},
-            "guarantee": facts["guarantee"] | {"releases": _releases(covered, facts)},
+            "guarantee": _guarantee(covered, facts["guarantee"]),
             "monitor": facts["monitor"]
             | {"lastRetrainSequence": covered.last_retrain.sequence or 0},
             "notClaimed": [*facts["notClaimed"], *_one_person(version, covered, asked)],
@@ -185,11 +186,18 @@ def requests_root(asked: Any) -> str:
     return root_of([leaf_hash(each) for each in hidden]).hex()
 
 
-def _releases(covered: Covered, facts: dict[str, Any]) -> str:
-    """Return the operator's claim; a retrain keeps its own, which the method's may exceed."""
-    said: str = facts["guarantee"]["releases"]
+def _guarantee(covered: Covered, stored: dict[str, Any]) -> dict[str, Any]:
+    """Return the stored claim with the operator's releases and a coarser account.
+
+    A retrain keeps its own claim about releases, which the method's may exceed.
+    """
     wanted = covered.model.releases
-    return said if covered.kind == "retrain" and wanted == "every-version" else wanted
+    keeps = covered.kind == "retrain" and wanted == "every-version"
+    account = published_account(stored["accounting"])
+    return stored | {
+        "releases": stored["releases"] if keeps else wanted,
+        "accounting": account,
+    }
 
 
 def _one_person(version: VersionRow, covered: Covered, asked: Sequence[Any]) -> list[str]:

@@ -196,7 +196,7 @@ def read_rows(core: Core, model: ModelRow, version: VersionRow) -> Rows:
 
 
 def read_ids(core: Core, model: ModelRow, version: VersionRow) -> Ids:
-    """Return the ids of the people in a version, each once."""
+    """Return whose rows are in a version, one id per row."""
     return as_ids(state.decode(_unsealed(core, model, version, "ids", version.ids_blob)))
 
 

@@ -8,9 +8,15 @@ from typing import Literal
 
 from sqlalchemy import Connection, select, update
 
-from letheon.exceptions import LedgerError, RequestStateError, StaleWorkerError
+from letheon.exceptions import (
+    LedgerBusyError,
+    LedgerError,
+    RequestStateError,
+    StaleWorkerError,
+)
 from letheon.ledger._apply import Batch, Compute, apply, open_batch, seal
 from letheon.ledger._certify import certify_next
+from letheon.ledger._claims import adds_up
 from letheon.ledger._compute import BUDGET_SPENT, NO_MODEL, ComputationFailed
 from letheon.ledger._core import Core
 from letheon.ledger._events import record
@@ -146,7 +152,8 @@ def _budget_runs_out(head: VersionRow, n_rows: int) -> bool:
     facts = head.facts["certificate"]
     accounting = facts["guarantee"]["accounting"] if facts else {}
     removed = head.run["rows_since_retrain"]
-    if not removed or "spent" not in accounting or "budget" not in accounting:
+    # Where every request is proved by itself nothing adds up, and nothing runs out.
+    if not removed or not adds_up(accounting.get("rule", "")) or "budget" not in accounting:
         return False
     spent, budget = float(accounting["spent"]), float(accounting["budget"])
     return bool(spent + spent / removed * n_rows > budget)
@@ -203,7 +210,7 @@ def retrain(core: Core, owner: str, compute: Compute, model: ModelRow) -> Iterat
     """Train a model afresh now, with everything that is queued for it."""
     lease = take(core, model.id, owner)
     if lease is None:
-        raise LedgerError(f"another worker is at model {model.name!r}; try again")
+        raise LedgerBusyError(f"another worker is at model {model.name!r}; try again")
     try:
         sweep_model(core, lease, model)
         yield from _resume(core, lease, model, compute)

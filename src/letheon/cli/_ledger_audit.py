@@ -1,0 +1,246 @@
+"""`letheon audit`: check an exported bundle with its files and the public key alone."""
+
+import hashlib
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from letheon.cli._ledger_common import (
+    FAILED,
+    AsJson,
+    LedgerCommand,
+    group,
+    public_key,
+    reported,
+    require_file,
+    require_folder,
+    say,
+)
+
+if TYPE_CHECKING:
+    from letheon.audit import AuditReport
+
+__all__ = ["audits"]
+
+audits = group("audit", "Check what a ledger exported; needs no ledger.")
+
+Bundle = Annotated[
+    Path, typer.Argument(metavar="BUNDLE", help="Folder that `letheon ledger export` wrote.")
+]
+Key = Annotated[
+    str,
+    typer.Option(
+        metavar="KEY",
+        help="First public key of the ledger, not from the bundle: 64 digits, or a file of them.",
+    ),
+]
+Model = Annotated[str | None, typer.Option(metavar="NAME", help="This model only.")]
+Trust = Annotated[
+    list[str] | None,
+    typer.Option("--trust", metavar="CLASS", help="A class of yours that a model may use."),
+]
+Stores = Annotated[
+    list[str] | None,
+    typer.Option("--store", metavar="[NAME=]DIR", help="A folder to be searched; repeatable."),
+]
+Markers = Annotated[
+    str | None,
+    typer.Option(
+        metavar="FILE",
+        help="Ids or texts that must not be found, one per line; - for standard input.",
+    ),
+]
+# The kind of guarantee that a level is about.
+_KIND = {"V4": "exact", "V5": "certified"}
+
+
+@audits.command("replay", cls=LedgerCommand)
+def replay(
+    bundle: Bundle,
+    key: Key,
+    model: Model = None,
+    trusted: Trust = None,
+    as_json: AsJson = False,
+) -> None:
+    """Train the exact models of an auditor's bundle again and compare every byte (V4).
+
+    The exit status is 1 if one differs or could not be compared.
+
+    Example: letheon audit replay bundle --key ledger.pub
+    """
+    with reported(as_json):
+        report = _audited(bundle, key, levels=("V0", "V4"), model=model, trusted=trusted or ())
+        _say_report(report, as_json)
+    _leave(_shown(report, "V4"))
+
+
+@audits.command("bound", cls=LedgerCommand)
+def bound(
+    bundle: Bundle,
+    key: Key,
+    model: Model = None,
+    trusted: Trust = None,
+    as_json: AsJson = False,
+) -> None:
+    """Compute (epsilon, delta) of the certified models from their rows and settings again (V5).
+
+    The exit status is 1 if one does not follow or could not be computed.
+
+    Example: letheon audit bound bundle --key ledger.pub --model churn
+    """
+    with reported(as_json):
+        report = _audited(bundle, key, levels=("V0", "V5"), model=model, trusted=trusted or ())
+        _say_report(report, as_json)
+    _leave(_shown(report, "V5"))
+
+
+@audits.command("residue", cls=LedgerCommand)
+def residue(
+    bundle: Annotated[
+        Path | None,
+        typer.Argument(metavar="BUNDLE", help="A bundle, for the purges that were attested."),
+    ] = None,
+    key: Annotated[
+        str | None,
+        typer.Option(metavar="KEY", help="First public key of the ledger; needed with BUNDLE."),
+    ] = None,
+    store: Stores = None,
+    markers: Markers = None,
+    as_json: AsJson = False,
+) -> None:
+    """Search folders for people who should be gone, and check the purges attested (V3).
+
+    The exit status is 1 if something was found, or could not be read. What was found is never
+    printed, only where.
+
+    Example: letheon audit residue --store backups=/mnt/backups --markers - < ids.txt
+    """
+    with reported(as_json):
+        from letheon.audit import AuditReport, check_residue
+
+        searched = _search(store, markers)
+        if bundle is None:
+            if not searched:
+                raise ValueError("give BUNDLE with --key, or --store with --markers, or both")
+            report = AuditReport((check_residue(searched["stores"], searched["markers"]),))
+        else:
+            if key is None:
+                raise ValueError("a bundle is checked with --key KEY, from a source you trust")
+            report = _audited(bundle, key, levels=("V0", "V3"), **searched)
+        _say_report(report, as_json)
+    _leave({one.verdict for one in report} == {"pass"})
+
+
+@audits.command("report", cls=LedgerCommand)
+def report(
+    bundle: Bundle,
+    key: Key,
+    model: Model = None,
+    seen: Annotated[
+        Path | None,
+        typer.Option(metavar="FILE", help="Checkpoint kept from an earlier audit."),
+    ] = None,
+    witness: Annotated[
+        list[str] | None,
+        typer.Option(metavar="KEY", help="Verifier key of a witness; repeatable."),
+    ] = None,
+    store: Stores = None,
+    markers: Markers = None,
+    trusted: Trust = None,
+    html: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="Write the report as a page, too.")
+    ] = None,
+    strict: Annotated[
+        bool, typer.Option("--strict", metavar="", help="What was skipped counts as failed.")
+    ] = False,
+    as_json: AsJson = False,
+) -> None:
+    """Check everything that the files permit, V0 to V5; exit status 1 if a level fails.
+
+    Example: letheon audit report bundle --key ledger.pub --html report.html
+    """
+    with reported(as_json):
+        found = _audited(
+            bundle,
+            key,
+            model=model,
+            seen=None if seen is None else require_file(seen),
+            witnesses=tuple(witness or ()),
+            trusted=trusted or (),
+            **_search(store, markers),
+        )
+        if html is not None:
+            found.to_html(html)
+        _say_report(found, as_json)
+    _leave(found.passed and not (strict and found.skipped))
+
+
+@audits.command("verifier", cls=LedgerCommand)
+def verifier(
+    file: Annotated[Path, typer.Argument(metavar="FILE", help="Where to write it.")],
+    as_json: AsJson = False,
+) -> None:
+    """Write the stand-alone verifier: one file that needs Python and `cryptography` only.
+
+    Example: letheon audit verifier verifier.py
+    """
+    with reported(as_json):
+        from letheon import verifier as module
+
+        content = Path(str(module.__file__)).read_bytes()
+        with file.open("xb") as out:
+            out.write(content)
+        digest = hashlib.sha256(content).hexdigest()
+        document = {"file": file, "bytes": len(content), "sha256": digest}
+        text = f"wrote {file}, sha256 {digest}\nrun: python {file} BUNDLE --key KEY"
+        say(as_json, document, text)
+
+
+def _audited(bundle: Path, key: str, **options: Any) -> "AuditReport":
+    from letheon.audit import audit
+
+    return audit(require_folder(bundle), key=public_key(key), **options)
+
+
+def _search(stores: list[str] | None, markers: str | None) -> dict[str, Any]:
+    """Return where to look for what; both or none."""
+    if bool(stores) != (markers is not None):
+        raise ValueError("a search needs both: --store DIR and --markers FILE")
+    if not stores or markers is None:
+        return {}
+    content = sys.stdin.read() if markers == "-" else Path(markers).read_text("utf-8-sig")
+    wanted = [line.strip() for line in content.split("\n") if line.strip()]
+    return {"stores": [_store(word) for word in stores], "markers": wanted}
+
+
+def _store(word: str) -> tuple[str, Path]:
+    name, is_named, folder = word.partition("=")
+    path = require_folder(Path(folder if is_named else word))
+    return (name if is_named else path.name), path
+
+
+def _shown(report: "AuditReport", level: str) -> bool:
+    """Whether a level was shown for every model that it is about, and nothing failed."""
+    kinds = {subject["model"]: subject["guarantee"]["kind"] for subject in report.subjects}
+    verdicts = [
+        one.verdict
+        for one in report.of(level)
+        if one.verdict != "skipped" or kinds.get(one.model) == _KIND[level]
+    ]
+    return not report.failures and bool(verdicts) and set(verdicts) == {"pass"}
+
+
+def _say_report(report: "AuditReport", as_json: bool) -> None:
+    if as_json:
+        say(True, report.to_dict(), "")
+        return
+    from letheon.cli._console import PlainConsole
+
+    PlainConsole().print(report)
+
+
+def _leave(is_fine: bool) -> None:
+    if not is_fine:
+        raise typer.Exit(FAILED)

@@ -1,0 +1,151 @@
+"""`letheon ledger`: the ledger as a whole."""
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Literal
+
+import typer
+
+from letheon.cli._ledger_certs import statements_in
+from letheon.cli._ledger_common import (
+    FAILED,
+    AsJson,
+    Home,
+    LedgerCommand,
+    group,
+    home_of,
+    open_ledger,
+    public_key,
+    reported,
+    say,
+    say_table,
+)
+from letheon.exceptions import LedgerMissingError
+from letheon.verifier import Refused, Trust, check_chain, check_purge
+
+if TYPE_CHECKING:
+    from letheon.ledger import Finding, Ledger
+
+__all__ = ["ledgers"]
+
+ledgers = group("ledger", "The ledger as a whole.")
+
+# What doctor looks at and a signature covers.
+_SIGNED = ("keys", "certificates", "log")
+
+
+@ledgers.command("verify", cls=LedgerCommand)
+def verify(
+    key: Annotated[
+        str | None,
+        typer.Option(
+            metavar="KEY",
+            help="First public key: 64 hexadecimal digits, or a file of them.",
+            show_default="that of the ledger",
+        ),
+    ] = None,
+    ledger: Home = None,
+    as_json: AsJson = False,
+) -> None:
+    """Verify what is signed: certificates, their chain and files, purges, log and checkpoints.
+
+    The exit status is 1 if something does not hold.
+
+    Example: letheon ledger verify --key ledger.pub
+    """
+    with reported(as_json), open_ledger(ledger) as opened:
+        found = [one for one in opened.doctor() if one.check in _SIGNED]
+        found.append(_signed(opened, opened.public_key if key is None else public_key(key)))
+        lines = [(one.level, one.check, one.text) for one in found]
+        columns = ("", "check", "found")
+        say_table(as_json, found, columns, lines, empty="nothing is signed", folds="found")
+    if any(one.level == "error" for one in found):
+        raise typer.Exit(FAILED)
+
+
+def _signed(opened: "Ledger", pinned: str) -> "Finding":
+    """Follow the pinned key to every certificate, and from there to its purge."""
+    from letheon.ledger import Finding
+
+    envelopes = [opened.certificate(number) for number in opened.certificates()]
+    attested = 0
+    try:
+        trust = Trust.from_pinned(pinned, statements_in(opened.folder / "public" / "keys"))
+        for certificate in check_chain(envelopes, trust):
+            try:
+                purge = opened.purge_attestation(certificate.sequence)
+            except LedgerMissingError:
+                continue
+            check_purge(purge, certificate, trust)
+            attested += 1
+    except Refused as error:
+        return Finding("signatures", "error", str(error))
+    text = f"{len(envelopes)} certificates and {attested} purges follow from key {pinned[:16]}…"
+    return Finding("signatures", "ok", text)
+
+
+@ledgers.command("export", cls=LedgerCommand)
+def export(
+    folder: Annotated[Path, typer.Argument(metavar="DIR", help="A new folder.")],
+    tier: Annotated[
+        Literal["public", "auditor"],
+        typer.Option(help="The auditor's holds rows, salts and models: personal data."),
+    ] = "public",
+    model: Annotated[
+        str | None, typer.Option(metavar="NAME", help="This model only, in the auditor's part.")
+    ] = None,
+    tenant: Annotated[str | None, typer.Option(metavar="NAME", help="Of this tenant only.")] = None,
+    ledger: Home = None,
+    as_json: AsJson = False,
+) -> None:
+    """Write a bundle that a stranger can verify with the public key.
+
+    The public tier names nobody. An export for an auditor is an event of the log, and says until
+    when it may be kept.
+
+    Example: letheon ledger export bundle --tier auditor
+    """
+    with reported(as_json), open_ledger(ledger) as opened:
+        if model is not None:
+            opened.versions(model, tenant=tenant or "default")
+        path = opened.export(folder, tier=tier, model=model, tenant=tenant)
+        document = {"folder": path.resolve(), "tier": tier, "public_key": opened.public_key}
+        text = (
+            f"wrote the {tier} bundle {path}\n"
+            f"verify it: letheon audit report {path} --key {opened.public_key}"
+        )
+        say(as_json, document, text)
+
+
+@ledgers.command("upgrade", cls=LedgerCommand)
+def upgrade(ledger: Home = None, as_json: AsJson = False) -> None:
+    """Bring the database of an older letheon to this one's form; back it up first.
+
+    Example: letheon ledger upgrade --ledger erasures
+    """
+    with reported(as_json):
+        import letheon
+
+        home = home_of(ledger)
+        letheon.Ledger.upgrade(home)
+        say(as_json, {"folder": home.resolve()}, "the database has this version's form")
+
+
+@ledgers.command("checkpoint", cls=LedgerCommand)
+def checkpoint(
+    out: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="Write it to a file, for a witness.")
+    ] = None,
+    ledger: Home = None,
+    as_json: AsJson = False,
+) -> None:
+    """Sign a checkpoint of the log and print it; whoever keeps it sees a later roll-back.
+
+    Example: letheon ledger checkpoint --out checkpoint.txt
+    """
+    with reported(as_json), open_ledger(ledger) as opened:
+        taken = opened.checkpoint()
+        if out is not None:
+            out.write_text(taken.note, "utf-8")
+        document = {"size": taken.size, "root": taken.root.hex(), "note": taken.note}
+        text = taken.note.rstrip("\n") if out is None else f"{taken.size} events; wrote {out}"
+        say(as_json, document | {"digest": taken.digest}, text)
