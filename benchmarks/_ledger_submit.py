@@ -4,12 +4,13 @@ import multiprocessing
 import random
 import threading
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from itertools import islice
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import psycopg
 from sqlalchemy import text
 
 from benchmarks._ledger_disk import BareCommits, Rate, lap, rate_of
@@ -19,6 +20,8 @@ from letheon.ledger._settings import Settings
 
 MODEL = "bench"
 N_TURNS = 8
+BARE, ONE = "bare commits", "one client"
+THREADS, PROCESSES = "20 threads of one process", "2 processes with 10 threads"
 Work = Sequence[tuple[str, str]]
 """Idempotency key and person, for each request."""
 
@@ -70,19 +73,38 @@ def by_threads(ledger: Ledger, work: Work, n_threads: int) -> Done:
     return joined(parts, time.perf_counter() - start)
 
 
-def by_processes(home: Path, work: Work, n_clients: int) -> Done:
-    """Submit from several processes; the clock runs from the first request to the last answer."""
-    context = multiprocessing.get_context("fork")
-    ready, answers = context.Barrier(n_clients), context.SimpleQueue()
+def by_processes(home: Path, work: Work, n_processes: int, n_threads: int = 1) -> Done:
+    """Submit from several processes."""
 
-    def client(number: int) -> None:
+    def client(number: int, ready: Callable[[], object]) -> Done:
+        part = work[number::n_processes]
         with Ledger.open(home) as ledger:
             ledger.requests(state="received")
-            ready.wait()
-            start = time.monotonic()
-            answers.put((by_one(ledger, work[number::n_clients]), start, time.monotonic()))
+            ready()
+            return by_threads(ledger, part, n_threads) if n_threads > 1 else by_one(ledger, part)
 
-    clients = [context.Process(target=client, args=(number,)) for number in range(n_clients)]
+    return in_processes(client, n_processes)
+
+
+def in_processes(client: Callable[[int, Callable[[], object]], Done], n: int) -> Done:
+    """Run clients, each in a process; the clock runs from the first start to the last end.
+
+    A client calls what it is given when it is ready to start.
+    """
+    context = multiprocessing.get_context("fork")
+    barrier, answers = context.Barrier(n), context.SimpleQueue()
+
+    def run(number: int) -> None:
+        started: list[float] = []
+
+        def ready() -> None:
+            barrier.wait()
+            started.append(time.monotonic())
+
+        done = client(number, ready)
+        answers.put((done, started[0], time.monotonic()))
+
+    clients = [context.Process(target=run, args=(number,)) for number in range(n)]
     for process in clients:
         process.start()
     parts = [answers.get() for _ in clients]
@@ -131,23 +153,24 @@ def effects(ledger: Ledger, acks: Sequence[tuple[str, str]]) -> Effects:
     )
 
 
-def sqlite_rates(folder: Path, journal: str, n: int, n_threads: int) -> dict[str, Rate]:
-    """Return rates of bare commits, of one client and of many threads, measured in turns.
+def sqlite_rates(folder: Path, journal: str, n: int, n_clients: int) -> dict[str, Rate]:
+    """Return rates of bare commits, of one client and of many, measured in turns.
 
-    The turns are short, so that whatever else the disk does meets all three alike.
+    The turns are short, so that whatever else the disk does meets all alike.
     """
     home = folder / f"home-{journal}"
-    new_ledger(home, 2 * n)
+    new_ledger(home, 3 * n)
     replace(Settings.read(home), journal=journal).write(home)
-    people, bare = iter(names_of(2 * n)), BareCommits(folder / f"bare-{journal}.db", journal)
-    done: dict[str, list[Done]] = {"bare commits": [], "one client": [], "many clients": []}
-    with Ledger.open(home) as ledger:
-        for _ in range(N_TURNS):
-            size = n // N_TURNS
-            seconds = [lap(bare.commit) for _ in range(size)]
-            done["bare commits"].append(Done(seconds, sum(seconds), []))
-            done["one client"].append(by_one(ledger, _work(people, size)))
-            done["many clients"].append(by_threads(ledger, _work(people, size), n_threads))
+    people, bare = iter(names_of(3 * n)), BareCommits(folder / f"bare-{journal}.db", journal)
+    done: dict[str, list[Done]] = {name: [] for name in (BARE, ONE, THREADS, PROCESSES)}
+    size = n // N_TURNS
+    for _ in range(N_TURNS):
+        seconds = [lap(bare.commit) for _ in range(size)]
+        done[BARE].append(Done(seconds, sum(seconds), []))
+        with Ledger.open(home) as ledger:
+            done[ONE].append(by_one(ledger, _work(people, size)))
+            done[THREADS].append(by_threads(ledger, _work(people, size), n_clients))
+        done[PROCESSES].append(by_processes(home, _work(people, size), 2, n_clients // 2))
     bare.close()
     return {
         name: joined(parts, sum(part.wall for part in parts)).rate for name, parts in done.items()
@@ -156,6 +179,21 @@ def sqlite_rates(folder: Path, journal: str, n: int, n_threads: int) -> dict[str
 
 def _work(people: Iterator[str], n: int) -> Work:
     return [(f"key-{person}", person) for person in islice(people, n)]
+
+
+def postgres_bare(url: str, n: int, n_clients: int) -> Rate:
+    """Return how many bare rows a server commits for so many clients."""
+    with psycopg.connect(url, autocommit=True) as connection:
+        connection.execute("CREATE TABLE bare (a text)")
+
+    def client(_: int, ready: Callable[[], object]) -> Done:
+        with psycopg.connect(url, autocommit=True) as connection:
+            ready()
+            insert = "INSERT INTO bare VALUES ('one row of a request')"
+            seconds = [lap(lambda: connection.execute(insert)) for _ in range(n // n_clients)]
+            return Done(seconds, sum(seconds), [])
+
+    return in_processes(client, n_clients).rate
 
 
 def postgres_rate(home: Path, url: str, n: int, n_clients: int) -> tuple[Rate, Effects]:

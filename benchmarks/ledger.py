@@ -15,7 +15,15 @@ import typer
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # run as a script, not a module
 
 from benchmarks._ledger_batches import batch_row
-from benchmarks._ledger_submit import figures, postgres_rate, sqlite_rates
+from benchmarks._ledger_submit import (
+    BARE,
+    PROCESSES,
+    THREADS,
+    figures,
+    postgres_bare,
+    postgres_rate,
+    sqlite_rates,
+)
 from benchmarks._ledger_trees import log_table, slot_table
 from benchmarks._report import Report, Table, Verdict
 from tests.postgres import MISSING, Server, find_binaries
@@ -32,13 +40,14 @@ def sqlite_section(report: Report, folder: Path, n: int) -> None:
     rows, verdicts = [], []
     for journal in ("wal", "delete"):
         rates = sqlite_rates(folder, journal, n, N_CLIENTS)
-        bare = rates["bare commits"].per_second
+        bare = rates[BARE].per_second
         rows += [
             (journal, name, *figures(rate), rate.per_second / bare) for name, rate in rates.items()
         ]
-        share = rates["many clients"].per_second / bare
-        reached = f"{share:.0%} of {bare:,.0f}/s"
-        what = f"SQLite ({journal}), {N_CLIENTS} threads: share of the disk's synced commit rate"
+        best = max((THREADS, PROCESSES), key=lambda name: rates[name].per_second)
+        share = rates[best].per_second / bare
+        reached = f"{share:.0%} of {bare:,.0f}/s ({best})"
+        what = f"SQLite ({journal}), {N_CLIENTS} clients: share of the disk's synced commit rate"
         verdicts.append(Verdict(what, reached, f">= {DISK_SHARE:.0%}", share >= DISK_SHARE))
     columns = ("journal", "who", "per second", "p50, ms", "p99, ms", "share of bare commits")
     note = (
@@ -58,14 +67,28 @@ def postgres_section(report: Report, folder: Path, n: int) -> None:
         return
     server = Server(binaries, durable=True)
     try:
+        bare = postgres_bare(server.create(), n, N_CLIENTS)
         rate, seen = postgres_rate(folder / "home-postgres", server.create(), n, N_CLIENTS)
     finally:
         server.close()
-    row = (N_CLIENTS, *figures(rate), seen.n_acks, seen.n_keys, seen.n_stored)
-    columns = ("clients", "per second", "p50, ms", "p99, ms", "acknowledged", "keys", "stored")
+    rows = [
+        (BARE, N_CLIENTS, *figures(bare), "", "", ""),
+        ("requests", N_CLIENTS, *figures(rate), seen.n_acks, seen.n_keys, seen.n_stored),
+    ]
+    columns = (
+        "what",
+        "clients",
+        "per second",
+        "p50, ms",
+        "p99, ms",
+        "acknowledged",
+        "keys",
+        "stored",
+    )
     note = (
         "Processes, each with a connection of its own; a fifth of the requests repeats the key "
-        "and the body of another one, at any time and from any client. fsync is on."
+        "and the body of another one, at any time and from any client. fsync is on. A bare commit "
+        "adds one short row to a table of its own."
     )
     one = f"{seen.n_stored} requests for {seen.n_keys} keys, {seen.n_acks} acknowledged"
     verdicts = [
@@ -77,7 +100,7 @@ def postgres_section(report: Report, folder: Path, n: int) -> None:
         ),
         Verdict("PostgreSQL: each key has exactly one effect", one, "equal", seen.right),
     ]
-    report.add(Table("Requests acknowledged on PostgreSQL", columns, [row], note), verdicts)
+    report.add(Table("Requests acknowledged on PostgreSQL", columns, rows, note), verdicts)
 
 
 def batch_section(report: Report, folder: Path, sizes: tuple[int, ...]) -> None:
@@ -103,7 +126,8 @@ def batch_section(report: Report, folder: Path, sizes: tuple[int, ...]) -> None:
     )
     note = (
         "One request of so many people, SQLite. *apply*: lease, sweep, intent, computation, blobs, "
-        "proof, publication. The forest has 10 trees. Blobs are written twice to be destroyed."
+        "proof, publication. The forest has 10 trees. *purge*: files are overwritten and removed, "
+        "keys destroyed, and every file of the ledger is searched for traces."
     )
     done = all(row[-1] == "purged" for row in rows)
     verdict = Verdict("every batch ends purged", str([row[-1] for row in rows]), "all", done)

@@ -17,7 +17,7 @@ from letheon import (
     InfluenceRegressor,
     NaiveUnlearner,
 )
-from letheon.audit import bound
+from letheon.audit import _bound, bound
 from letheon.audit._gaussian import hidden_shift, mismatch_delta, noise_bounds, shift_delta
 from letheon.audit._objective import objective_of, optimum
 from letheon.convex import _calibrate
@@ -152,6 +152,14 @@ def test_a_fresh_fit_is_told_from_a_removal(kind: str) -> None:
     assert bound(model, rows, fresh=True).verdict == "fail"
     model.fit(rows.X, rows.y, ids=rows.ids.to_array())
     assert bound(model, rows, fresh=True).verdict == "pass"
+
+
+def test_too_many_parameters_are_no_failure(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(_bound, "_LARGEST_HESSIAN", 2)
+    model, rows = forgotten("fisher")
+    found = bound(model, rows)
+    assert found.verdict == "skipped"
+    assert "too many" in found.reason
 
 
 def test_exact_models_have_no_bound_to_look_at() -> None:

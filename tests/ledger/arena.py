@@ -16,6 +16,8 @@ The report of ``NAME.json`` goes to ``NAME.report``.
 """
 
 import contextlib
+import functools
+import gc
 import json
 import os
 import random
@@ -34,7 +36,7 @@ from sklearn.naive_bayes import GaussianNB
 
 from letheon import DaREForestClassifier, NaiveUnlearner
 from letheon.exceptions import IdempotencyError, LedgerError, StaleWorkerError
-from letheon.ledger import Ledger, _faults
+from letheon.ledger import Ledger, _faults, _postgresql, _sqlite
 from letheon.ledger._settings import Settings
 from tests.ledger import planted
 from tests.ledger.arena_checks import DONE, Expected, no_trace, quick_violations, violations
@@ -50,6 +52,10 @@ MODELS = ("bayes", "forest")
 CRASHED = 3
 # Every how many rounds all certificates, the whole log and all models are checked.
 THOROUGH = 8
+# One engine for each database, made before the first fork, with all the statements that it has
+# compiled. It has no connection then.
+_sqlite.engine_for = functools.cache(_sqlite.engine_for)
+_postgresql.engine_for = functools.cache(_postgresql.engine_for)
 OF_THE_SERVER = {"crash": signal.SIGKILL, "quit": signal.SIGQUIT}
 
 
@@ -173,20 +179,25 @@ class Arena:
         return ends
 
     def create(self) -> None:
-        """Make the ledger with its two models, in a process of its own."""
+        """Make the ledger with its two models, and let it work once.
 
-        def act() -> None:
-            database = self.database
-            Ledger.create(self.home, name="arena", database=database, clock=lambda: START).close()
-            if self.plan.journal is not None:
-                settings = Settings.read(self.home)
-                replace(settings, journal=self.plan.journal).write(self.home)
-            with self.open() as ledger:
-                for name in MODELS:
-                    X, y, ids = table_of(name)
-                    ledger.register(fitted(name), X, y, ids=ids, name=name)
-
-        self.run(self.fork(act))
+        This is done here, not in a fork: what is imported, compiled or cached by then is there in
+        every fork.
+        """
+        database = self.database
+        Ledger.create(self.home, name="arena", database=database, clock=lambda: START).close()
+        if self.plan.journal is not None:
+            settings = Settings.read(self.home)
+            replace(settings, journal=self.plan.journal).write(self.home)
+        with self.open() as ledger:
+            for name, (X, y, ids) in self.tables.items():
+                ledger.register(fitted(name), X, y, ids=ids, name=name)
+        for name in MODELS:
+            self.erased[name] += self.people[name][-1:]
+            self.submit([(f"first-{name}", name, self.people[name][-1:])])
+        self.work(retrain=MODELS[0])
+        self.settle()
+        gc.freeze()
 
     def submit(self, wanted: Sequence[tuple[str, str, Sequence[str]]]) -> None:
         """Submit requests (key, model, ids) as a client does; note each that is acknowledged."""

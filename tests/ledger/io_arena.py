@@ -109,7 +109,7 @@ class DiskArena(Arena):
 
 def copy_of(base: Arena, number: int, shim: ctypes.CDLL) -> DiskArena:
     """Return a copy of a ledger, with its database."""
-    home = base.home.with_name(f"home-{number}")
+    home = base.home.with_name("copy")
     shutil.copytree(base.home, home)
     database = base.plan.database
     if database is not None:

@@ -405,6 +405,18 @@ def test_people_who_are_erased_pass_on_to_who_erased_them(sqlite_desk: Desk) -> 
     assert {row.request_id for row in desk.rows(blocked) if row.owner} == {quicker.id}
 
 
+def test_a_request_whose_people_left_with_others_is_taken_off_the_queue(desk: Desk) -> None:
+    first, both = desk.submit(1, verified=True), desk.submit(1, 2, verified=True)
+    more, unverified = desk.submit(2, 3, verified=True), desk.submit(1)
+    assert _intake.settle_queue(desk.core, desk.model.id) == []
+    erase(desk, both.id, upto="applied")
+    assert _intake.settle_queue(desk.core, desk.other.id) == []
+    assert _intake.settle_queue(desk.core, desk.model.id) == [first.id]
+    waits = desk.found(first)
+    assert (waits.state, waits.duplicate_of) == ("duplicate", both.id)
+    assert [desk.state(one) for one in (more, unverified)] == ["queued", "received"]
+
+
 def test_a_withdrawn_request_has_no_body_and_blocks_nobody(sqlite_desk: Desk) -> None:
     request = sqlite_desk.submit(1, verified=True)
     _intake.cancel(sqlite_desk.core, request.id)

@@ -78,6 +78,20 @@ def test_a_model_with_a_folder_of_its_own_is_refused(ledger: Ledger, tmp_path: P
         ledger.register(inner.fit(X, Y, ids=IDS), X, Y, ids=IDS, name="new")
 
 
+def test_generators_and_notes_are_not_stored(ledger: Ledger) -> None:
+    model = NaiveUnlearner(GaussianNB(), random_state=np.random.default_rng(3))
+    model.fit(X, Y, ids=IDS).declare_tuning("by hand, on a person's row")
+    ledger.register(model, X, Y, ids=IDS, name="new")
+    stored = ledger.load("new")
+    assert stored.random_state == model.seed_
+    assert stored.guarantee_.tuning is None
+    assert model.guarantee_.tuning is not None, "the caller's model is as it was"
+    seeded = LogisticRegression(random_state=np.random.RandomState(0))
+    inner = SISAClassifier(seeded, n_shards=2, random_state=0).fit(X, Y, ids=IDS)
+    with pytest.raises(ValueError, match="estimator__random_state is a generator"):
+        ledger.register(inner, X, Y, ids=IDS, name="third")
+
+
 def test_rows_with_risk_are_given_to_fit_again(ledger: Ledger) -> None:
     risk = np.repeat(np.linspace(0.1, 0.9, 30), 2)
     model = SISAClassifier(LogisticRegression(), n_shards=4, risk_edges=[0.3, 0.6], random_state=0)

@@ -1,6 +1,6 @@
 """What a worker does with requests: exactly what a fresh fit would, once, in time."""
 
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +11,10 @@ from sklearn.naive_bayes import GaussianNB
 from letheon import InfluenceClassifier, NaiveUnlearner
 from letheon.exceptions import LedgerError, UnknownIdError, UnknownModelError
 from letheon.ledger import Ledger, Policy
+from letheon.ledger._apply import apply, seal
+from letheon.ledger._compute import compute
+from letheon.ledger._lease import release, take
+from letheon.ledger._versions import find_model
 from letheon.verifier import check_chain
 from tests.ledger.databases import NOON, Clock
 from tests.ledger.homes import EXACT, IDS, X, Y, fitted, make, person
@@ -101,6 +105,48 @@ def test_nobody_left_is_for_a_person_to_decide(tmp_path: Path) -> None:
     assert (step.what, step.detail) == ("failed", "no-model-on-the-rest")
     assert ledger.request_of(request.id).state == "stuck"
     assert ledger.load("risk").n_rows_ == 60
+
+
+def test_a_hold_is_about_the_person(tmp_path: Path, clock: Clock) -> None:
+    ledger = make(tmp_path, clock=clock)
+    first = ledger.request([person(1)], model="risk", verified=True)
+    until = datetime.fromtimestamp(clock.now, UTC) + timedelta(days=10)
+    ledger.hold(first.id, "litigation-hold", until)
+    second = ledger.request([person(1), person(2)], model="risk", verified=True)
+    third = ledger.request([person(3)], model="risk", verified=True)
+    ledger.run_once(force=True)
+    states = [ledger.request_of(one.id).state for one in (first, second, third)]
+    assert states == ["on_hold", "queued", "purged"]
+    assert ledger.load("risk").n_rows_ == 58
+    ledger.release(first.id)
+    ledger.run_once(force=True)
+    assert {one.state for one in ledger.requests()} == {"purged"}
+    assert ledger.load("risk").n_rows_ == 54
+
+
+def test_a_request_whose_people_are_gone_is_a_duplicate(tmp_path: Path) -> None:
+    from sqlalchemy import update
+
+    from letheon.ledger._tables import requests
+
+    ledger = make(tmp_path)
+    late = ledger.request([person(1)], model="risk", verified=True)
+    with ledger._core.database.transaction() as conn:
+        conn.execute(update(requests).where(requests.c.id == late.id).values(state="on_hold"))
+    # As if the hold had been set after the batch was planned.
+    both = ledger.request([person(1), person(2)], model="risk", verified=True)
+    core = ledger._core
+    lease = take(core, 1, "a/1/1/b")
+    assert lease is not None
+    with core.database.reading() as conn:
+        model = find_model(conn, "risk", "default")
+    apply(core, lease, model, seal(core, lease, model, "erase", [both.id], "operator"), compute)
+    release(core, lease)
+    ledger.release(late.id)
+    ledger.run_once(force=True)
+    found = ledger.request_of(late.id)
+    assert (found.state, found.duplicate_of) == ("duplicate", both.id)
+    assert ledger.load("risk").n_rows_ == 56
 
 
 def test_a_retrain_is_a_certified_batch_of_its_own(tmp_path: Path) -> None:
@@ -259,8 +305,11 @@ def test_an_altered_model_is_neither_served_nor_changed(tmp_path: Path) -> None:
     request = ledger.request([person(1)], model="risk", verified=True)
     with pytest.raises(CorruptFileError):
         ledger.load("risk")
-    with pytest.raises(CorruptFileError, match="Restore the file"):
-        ledger.run_once(force=True)
+    ledger.register(fitted(), X, Y, ids=IDS, name="other", tenant="acme")
+    ledger.request([person(2)], model="other", tenant="acme", verified=True)
+    steps = ledger.run_once(force=True)
+    assert [step.what for step in steps] == ["failed", "applied", "certified", "purged"]
+    assert "Restore the file" in steps[0].detail
     assert ledger.request_of(request.id).state == "queued"
     content[40] ^= 1
     blob.write_bytes(content)

@@ -17,6 +17,7 @@ from letheon.cli._ledger_common import (
     require_file,
     require_folder,
     say,
+    say_table,
 )
 
 if TYPE_CHECKING:
@@ -211,8 +212,21 @@ def _search(stores: list[str] | None, markers: str | None) -> dict[str, Any]:
     if not stores or markers is None:
         return {}
     content = sys.stdin.read() if markers == "-" else Path(markers).read_text("utf-8-sig")
-    wanted = [line.strip() for line in content.split("\n") if line.strip()]
-    return {"stores": [_store(word) for word in stores], "markers": wanted}
+    wanted = {line.strip() for line in content.split("\n") if line.strip()}
+    return {"stores": [_store(word) for word in stores], "markers": _long_enough(wanted)}
+
+
+def _long_enough(wanted: set[str]) -> Any:
+    """Return what to search for; a text that is left out in silence would pass as not found."""
+    from letheon.ledger._scan import Markers
+
+    found = Markers.of(ids=wanted)
+    if len(found) < len(wanted) or not wanted:
+        raise ValueError(
+            f"{len(wanted) - len(found)} of {len(wanted)} markers are too short to mean something "
+            "where they are found; leave them out, and give at least one"
+        )
+    return found
 
 
 def _store(word: str) -> tuple[str, Path]:
@@ -236,9 +250,15 @@ def _say_report(report: "AuditReport", as_json: bool) -> None:
     if as_json:
         say(True, report.to_dict(), "")
         return
-    from letheon.cli._console import PlainConsole
-
-    PlainConsole().print(report)
+    verdict = "passed" if report.passed else "FAILED" if report.failures else "nothing was shown"
+    typer.echo(f"audit of {report.ledger or 'what is there'}: {verdict}")
+    words = {"fail": "FAIL"}
+    lines = [
+        (one.level, one.model or "all", words.get(one.verdict, one.verdict), one.reason)
+        for one in report
+    ]
+    columns = ("level", "model", "verdict", "reason")
+    say_table(False, (), columns, lines, empty="", folds="reason")
 
 
 def _leave(is_fine: bool) -> None:

@@ -3,10 +3,10 @@
 import json
 import signal
 import threading
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Generator, Iterator
+from contextlib import closing, contextmanager
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, cast
 
 import typer
 
@@ -161,20 +161,21 @@ def _interrupt_held_back() -> Iterator[None]:
 def _look(opened: "Ledger", stop: threading.Event, as_json: bool) -> None:
     """Do what is due; what another process or the disk is in the way of waits for the next look."""
     try:
-        for step in _steps(opened):
-            _log(step, as_json)
-            if stop.is_set():
-                break
+        # Closing it between two steps gives the lease back.
+        with closing(cast("Generator[Step, None, None]", opened.steps(apart=True))) as steps:
+            while (step := _next(steps)) is not None:
+                _log(step, as_json)
+                if stop.is_set():
+                    break
     except Exception as error:
         if status_of(error) != TRY_AGAIN:
             raise
         typer.echo(f"letheon: {text_of(error)}; trying again", err=True)
 
 
-def _steps(opened: "Ledger") -> "Iterator[Step]":
+def _next(steps: "Iterator[Step]") -> "Step | None":
     with _interrupt_held_back():
-        steps = opened.run_once(apart=True)
-    yield from steps
+        return next(steps, None)
 
 
 def _log(step: "Step", as_json: bool) -> None:

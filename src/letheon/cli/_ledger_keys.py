@@ -53,7 +53,7 @@ def rotate(ledger: Home = None, as_json: AsJson = False) -> None:
     """
     with reported(as_json), open_ledger(ledger) as opened:
         keyid = opened.rotate_key()
-        say(as_json, {"keyid": keyid}, f"signs with {keyid} from now on")
+        say(as_json, {"keyid": keyid}, f"signs from now on with key\n{keyid}")
 
 
 @keys.command("revoke", cls=LedgerCommand)

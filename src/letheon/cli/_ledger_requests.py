@@ -152,7 +152,7 @@ def show(
         return
     about = [
         f"{request.id}: {request.state}",
-        f"model {request.model}, {request.n_ids} id(s), {request.ground}",
+        f"model {request.model}, {request.n_ids} people, {request.ground}",
         f"received {request.received_at:%Y-%m-%d %H:%M} UTC, due on {request.due_on}",
     ]
     if request.certificate is not None:

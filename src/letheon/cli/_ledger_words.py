@@ -46,7 +46,7 @@ def _certificate(
     yield "certificate", f"{claims['ledger']['sequence']} of ledger {claims['ledger']['id']}"
     yield "id", identity
     yield "model", str(claims["model"]["id"])
-    yield "its file", f"sha256 {statement['subject'][0]['digest']['sha256']}"
+    yield "its sha256", str(statement["subject"][0]["digest"]["sha256"])
     yield "erased", f"{rows:,} rows of data set {data['id']}; {data['liveAfter']:,} are left"
     yield "grounds", ", ".join(claims["erasure"]["grounds"])
     yield "method", f"{method['name']} {method['version']}, replay {claims['execution']['replay']}"
@@ -55,8 +55,8 @@ def _certificate(
     if guarantee.get("assumptions"):
         yield "assumes", ", ".join(guarantee["assumptions"])
     yield "account", _account(guarantee["accounting"])
-    for name, figure in claims["measurements"].items():
-        yield name, _figure(figure)
+    for name in ("efficiency", "effectiveness", "consistency", "certifiability"):
+        yield "measured", f"{name}: {_figure(claims['measurements'][name])}"
     yield "monitor", str(claims["monitor"]["decision"])
     yield "received", f"from {times['oldestReceivedOn']} on, first due on {times['earliestDueOn']}"
     yield "applied", f"{times['appliedAt']}, certified {times['certifiedAt']}"

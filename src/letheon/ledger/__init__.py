@@ -10,12 +10,13 @@ from letheon.ledger._calendar import Calendar
 from letheon.ledger._doctor import Finding
 from letheon.ledger._info import KeyInfo, ModelInfo, VersionInfo
 from letheon.ledger._ledger import Ledger
+from letheon.ledger._plan import BatchPlan
 from letheon.ledger._policy import Decision, Policy
 from letheon.ledger._reader import Reader
 from letheon.ledger._requests import Entry, Request
 from letheon.ledger._settings import Settings
 from letheon.ledger._stores import Store
-from letheon.ledger._worker import BatchPlan, Step
+from letheon.ledger._worker import Step
 
 __all__ = [
     "BatchPlan",

@@ -25,7 +25,7 @@ from letheon.ledger._events import record
 from letheon.ledger._faults import point
 from letheon.ledger._lease import Lease, keep_renewed, require_fence
 from letheon.ledger._moves import move
-from letheon.ledger._register import Written, write_blobs
+from letheon.ledger._register import Written, destroy_blobs, write_blobs
 from letheon.ledger._slot_tree import SlotTree, transition_between
 from letheon.ledger._tables import batches, heads, meta, requests, versions
 from letheon.ledger._versions import (
@@ -133,11 +133,18 @@ def apply(core: Core, lease: Lease, model: ModelRow, batch: Batch, compute: Comp
     after = Vault(vault.slots[product.kept], vault.salts[product.kept])
     erased = np.setdiff1d(vault.slots, after.slots)
     proof, root = _prove(core, model, parent, batch, tree, erased)
+    with core.database.transaction() as conn:
+        # Whoever took over may have purged people whom these rows still hold: write nothing.
+        require_fence(conn, lease)
     written = write_blobs(core, model, product.model, product.rows, after, product.judged)
-    digest = _write_proof(core, model, proof)
-    point("compute.written")
-    running = _running(parent, batch, product, digest, len(erased), training)
-    return _publish(core, lease, model, batch, parent, product, written, root, running)
+    try:
+        digest = _write_proof(core, model, proof)
+        point("compute.written")
+        running = _running(parent, batch, product, digest, len(erased), training)
+        return _publish(core, lease, model, batch, parent, product, written, root, running)
+    except StaleWorkerError:
+        destroy_blobs(core, model, written)
+        raise
 
 
 def _job(

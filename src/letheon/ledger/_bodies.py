@@ -10,7 +10,7 @@ import struct
 from collections.abc import Sequence
 from typing import Any
 
-from sqlalchemy import Connection, bindparam, insert, or_, select, update
+from sqlalchemy import Connection, Select, bindparam, insert, or_, select, update
 
 from letheon.exceptions import KeyFileError, LedgerBusyError
 from letheon.ledger._core import Core
@@ -21,11 +21,13 @@ from letheon.rows import Ids, IntIds, as_ids
 __all__ = [
     "hold_current_key",
     "id_bytes",
+    "is_covered",
     "person_tags",
     "read_body",
     "remembered_key",
     "reseal",
     "seal_body",
+    "uncovered_people",
     "unsealed_ids",
 ]
 
@@ -171,15 +173,20 @@ def is_covered(connection: Connection, request_id: str, batch_id: str | None = N
 
     Those of one more batch count as finished, if it is given.
     """
+    uncovered = uncovered_people(FINISHED, batch_id).where(blocked.c.request_id == request_id)
+    return connection.execute(uncovered.limit(1)).first() is None
+
+
+def uncovered_people(states: Sequence[str], batch_id: str | None = None) -> Select[tuple[str]]:
+    """Select the people of requests whom no request in one of the states, or of a batch, names."""
     other, claim = blocked.alias(), requests.alias()
-    finished = or_(claim.c.state.in_(FINISHED), claim.c.batch_id == (batch_id or "none"))
+    done = or_(claim.c.state.in_(states), claim.c.batch_id == (batch_id or "none"))
     erased = (
         select(other.c.tag)
         .join(claim, claim.c.id == other.c.request_id)
-        .where(other.c.model_id == blocked.c.model_id, other.c.tag == blocked.c.tag, finished)
+        .where(other.c.model_id == blocked.c.model_id, other.c.tag == blocked.c.tag, done)
     )
-    open_ = select(blocked.c.tag).where(blocked.c.request_id == request_id, ~erased.exists())
-    return connection.execute(open_.limit(1)).first() is None
+    return select(blocked.c.tag).where(~erased.exists())
 
 
 def _seal_again(core: Core, connection: Connection, key: str) -> None:

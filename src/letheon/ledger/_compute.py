@@ -22,7 +22,6 @@ from letheon.exceptions import (
     BudgetSpentError,
     EmptyModelError,
     LetheonWarning,
-    UnknownIdError,
 )
 from letheon.ledger._facts import TestFigures, facts_of, test_metric
 from letheon.ledger._faults import point
@@ -34,10 +33,12 @@ from letheon.rows import Ids, Rows, as_ids
 
 __all__ = [
     "BUDGET_SPENT",
+    "NOBODY_HELD",
     "NO_MODEL",
     "ComputationFailed",
     "Job",
     "Product",
+    "code_of",
     "compute",
     "compute_apart",
 ]
@@ -45,6 +46,7 @@ __all__ = [
 
 BUDGET_SPENT = "budget-spent"
 NO_MODEL = "no-model-on-the-rest"
+NOBODY_HELD = "nobody-held"
 
 
 class ComputationFailed(Exception):  # noqa: N818  (never leaves the ledger)
@@ -104,17 +106,19 @@ def compute(job: Job) -> Product:
     """
     try:
         return _compute(job)
+    except ComputationFailed:
+        raise
     except Exception as error:
-        raise ComputationFailed(_code_of(error)) from error
+        raise ComputationFailed(code_of(error)) from error
 
 
-def _code_of(error: BaseException) -> str:
+def code_of(error: BaseException) -> str:
     """Return why a computation failed as a code: a text may hold ids, or values of rows."""
     if isinstance(error, BudgetSpentError):
         return BUDGET_SPENT
     if isinstance(error, EmptyModelError):
         # What an estimator raised on the remaining rows may be over at the next try.
-        return NO_MODEL if error.__cause__ is None else _code_of(error.__cause__)
+        return NO_MODEL if error.__cause__ is None else code_of(error.__cause__)
     name = type(error).__name__
     spaced = "".join(f"-{letter.lower()}" if letter.isupper() else letter for letter in name)
     return spaced.strip("-_").replace("_", "-")[:60] or "error"
@@ -127,8 +131,8 @@ def _compute(job: Job) -> Product:
     before = model.guarantee_
     wanted = _held(rows, job.ids)
     leaving = np.sort(rows.find(wanted).positions)
-    if job.kind == "erase" and len(leaving) == 0:
-        raise UnknownIdError("nobody of this batch is held any more; nothing was changed")
+    if len(leaving) == 0 and (job.kind == "erase" or job.since_retrain == 0):
+        raise ComputationFailed(NOBODY_HELD)
     kept = np.setdiff1d(np.arange(len(rows)), leaving)
     work = _Work(model, rows.without(leaving), _without(job.judged, wanted))
     with warnings.catch_warnings():

@@ -9,14 +9,20 @@ from sqlalchemy import Connection, Row, select, update
 
 from letheon.exceptions import RequestStateError, UnknownRequestError
 from letheon.ledger import _events
-from letheon.ledger._bodies import hold_current_key, is_covered, person_tags, read_body
+from letheon.ledger._bodies import (
+    hold_current_key,
+    is_covered,
+    person_tags,
+    read_body,
+    uncovered_people,
+)
 from letheon.ledger._clocks import due_on, extended, may_pause, paused_seconds
 from letheon.ledger._core import Core
 from letheon.ledger._grounds import HOLD_GROUNDS, REJECT_GROUNDS, require_ground
-from letheon.ledger._moves import FINAL, FINISHED, move
+from letheon.ledger._moves import FINAL, FINISHED, PUBLISHED, move
 from letheon.ledger._owners import Claimant, claim, hold_model, pass_on
 from letheon.ledger._requests import Request, found
-from letheon.ledger._tables import batches, requests
+from letheon.ledger._tables import batches, blocked, requests
 
 __all__ = [
     "await_identity",
@@ -27,6 +33,7 @@ __all__ = [
     "reject",
     "release",
     "retry",
+    "settle_queue",
     "verify",
 ]
 
@@ -177,6 +184,35 @@ def close(
     return _changed(core, request_id, tenant, work)
 
 
+def settle_queue(core: Core, model_id: int) -> list[str]:
+    """Take requests off the queue whose people were all erased with others'; return their ids.
+
+    Requests may name some of the same people. When the last of them left with another request,
+    there is nothing to apply: what is still queued becomes a duplicate of what erased them.
+    """
+
+    def work(connection: Connection) -> list[str]:
+        mine = uncovered_people(PUBLISHED).where(blocked.c.request_id == requests.c.id)
+        idle = (requests.c.model_id == model_id) & (requests.c.state == "queued")
+        query = select(requests.c.id).where(idle, ~mine.exists()).order_by(requests.c.id)
+        found_ids = list(connection.scalars(query))
+        for request_id in found_ids:
+            eraser = _eraser(connection, request_id)
+            _wait_behind(connection, request_id, eraser, core.clock())
+        return found_ids
+
+    return core.database.run(work)
+
+
+def _eraser(connection: Connection, request_id: str) -> str:
+    """Return a request that erased somebody whom this one names."""
+    mine, other = blocked.alias(), blocked.alias()
+    same = (other.c.model_id == mine.c.model_id) & (other.c.tag == mine.c.tag)
+    query = select(requests.c.id).join(other, other.c.request_id == requests.c.id).join(mine, same)
+    query = query.where(mine.c.request_id == request_id, requests.c.state.in_(PUBLISHED))
+    return str(connection.scalars(query.order_by(requests.c.id).limit(1)).one())
+
+
 def _changed(core: Core, request_id: str, tenant: str | None, work: _Work) -> Request:
     """Do the work on the locked row of a request, in one transaction."""
 
@@ -202,6 +238,10 @@ def _queue_or_wait(connection: Connection, request_id: str, owner: str | None, n
     if owner is None:
         move(connection, request_id, "queued", at=now)
         return
+    _wait_behind(connection, request_id, owner, now)
+
+
+def _wait_behind(connection: Connection, request_id: str, owner: str, now: int) -> None:
     body = _NO_BODY if is_covered(connection, request_id) else {}
     fields: dict[str, str | int] = {"of": owner}
     move(connection, request_id, "duplicate", at=now, fields=fields, duplicate_of=owner, **body)

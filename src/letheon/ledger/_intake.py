@@ -36,6 +36,7 @@ from letheon.ledger._handling import (
     reject,
     release,
     retry,
+    settle_queue,
     verify,
 )
 from letheon.ledger._recording import Prepared, record_all
@@ -57,6 +58,7 @@ __all__ = [
     "release",
     "reseal",
     "retry",
+    "settle_queue",
     "submit",
     "unsealed_ids",
     "verify",

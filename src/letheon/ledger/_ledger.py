@@ -33,6 +33,7 @@ from letheon.ledger._info import (
 )
 from letheon.ledger._lease import owner_name
 from letheon.ledger._newcomers import judged_by, register_fitted, register_trained
+from letheon.ledger._plan import BatchPlan, plan_all
 from letheon.ledger._policy import Policy
 from letheon.ledger._reader import Reader
 from letheon.ledger._settings import Settings
@@ -46,7 +47,7 @@ from letheon.ledger._versions import (
     read_model,
     versions_of,
 )
-from letheon.ledger._worker import BatchPlan, Step, plan_all, retrain, run_once
+from letheon.ledger._worker import Step, retrain, run_once
 
 __all__ = ["Ledger"]
 

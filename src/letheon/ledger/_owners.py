@@ -9,7 +9,7 @@ pass on to the next request that claims them.
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
-from sqlalchemy import Connection, case, delete, select, tuple_, update
+from sqlalchemy import Connection, bindparam, case, delete, select, tuple_, update
 from sqlalchemy.dialects import postgresql, sqlite
 
 from letheon.ledger._moves import PUBLISHED, move
@@ -79,25 +79,38 @@ def pass_on(connection: Connection, request_id: str, model_id: int, *, at: int) 
     mine = blocked.c.request_id == request_id
     tags = list(connection.scalars(select(blocked.c.tag).where(mine, blocked.c.owner)))
     connection.execute(delete(blocked).where(mine))
-    heirs = [_promote(connection, model_id, tag) for tag in tags]
-    named = list(dict.fromkeys(heir for heir in heirs if heir is not None))
-    waiting = [heir for heir in named if _state(connection, heir) == "duplicate"]
+    heirs = _promote(connection, model_id, tags)
+    waiting = _duplicates(connection, sorted(set(heirs.values())))
     move(connection, waiting, "queued", at=at, duplicate_of=None)
     return waiting
 
 
-def _promote(connection: Connection, model_id: int, tag: str) -> str | None:
-    """Make a claim on a person the owner: one that has erased them, else the oldest."""
-    here = (blocked.c.model_id == model_id) & (blocked.c.tag == tag)
+def _promote(connection: Connection, model_id: int, tags: Sequence[str]) -> dict[str, str]:
+    """Make a claim on each person the owner: one that has erased them, else the oldest."""
     published = requests.c.state.in_(PUBLISHED)
     has_erased = published | ((requests.c.state == "stuck") & requests.c.batch_id.is_not(None))
     order = (case((has_erased, 0), else_=1), requests.c.received_at, requests.c.id)
-    query = select(blocked.c.request_id).join(requests).where(here).order_by(*order).limit(1)
-    heir = connection.scalar(query)
-    if heir is not None:
-        change = update(blocked).where(here, blocked.c.request_id == heir)
-        connection.execute(change.values(owner=True))
-    return heir
+    query = select(blocked.c.tag, blocked.c.request_id).join(requests).order_by(*order)
+    heirs: dict[str, str] = {}
+    for start in range(0, len(tags), _CHUNK):
+        here = (blocked.c.model_id == model_id) & blocked.c.tag.in_(tags[start : start + _CHUNK])
+        for row in connection.execute(query.where(here)):
+            heirs.setdefault(row.tag, row.request_id)
+    if heirs:
+        person = (blocked.c.model_id == model_id) & (blocked.c.tag == bindparam("person"))
+        change = update(blocked).where(person, blocked.c.request_id == bindparam("heir"))
+        rows = [{"person": tag, "heir": heir} for tag, heir in heirs.items()]
+        connection.execute(change.values(owner=True), rows)
+    return heirs
+
+
+def _duplicates(connection: Connection, request_ids: Sequence[str]) -> list[str]:
+    found: list[str] = []
+    for start in range(0, len(request_ids), _CHUNK):
+        those = requests.c.id.in_(request_ids[start : start + _CHUNK])
+        query = select(requests.c.id).where(those, requests.c.state == "duplicate")
+        found.extend(connection.scalars(query))
+    return found
 
 
 def _insert(connection: Connection, rows: list[dict[str, Any]]) -> set[tuple[str, str]]:
@@ -111,9 +124,3 @@ def _insert(connection: Connection, rows: list[dict[str, Any]]) -> set[tuple[str
 def _owner(connection: Connection, model_id: int, tag: str) -> str:
     here = (blocked.c.model_id == model_id) & (blocked.c.tag == tag) & blocked.c.owner
     return str(connection.scalars(select(blocked.c.request_id).where(here)).one())
-
-
-def _state(connection: Connection, request_id: str) -> str:
-    return str(
-        connection.scalars(select(requests.c.state).where(requests.c.id == request_id)).one()
-    )

@@ -94,10 +94,11 @@ class Reader:
         with self._core.database.reading() as conn:
             wanted = heads.c.model_id == self._model.id
             head_id = int(conn.execute(select(heads.c.version_id).where(wanted)).scalar_one())
-            if self._version is not None and self._version.id == head_id:
-                self._stay()
-                return
-            version = version_of(conn, head_id)
+            is_same = self._version is not None and self._version.id == head_id
+            version = None if is_same else version_of(conn, head_id)
+        if version is None:
+            self._stay()
+            return
         pin = self._pins.pin(version.id, self._core.settings.policy.pin_seconds)
         loaded = read_model(self._core, self._model, version)
         old, self._pin, self._version, self._loaded = self._pin, pin, version, loaded

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from sqlalchemy import insert, select
+from sqlalchemy import Connection, insert, select
 from sqlalchemy.exc import IntegrityError
 
 from letheon import state
@@ -26,7 +26,7 @@ from letheon.ledger._core import Core
 from letheon.ledger._events import record
 from letheon.ledger._faults import point
 from letheon.ledger._slot_tree import slots_for
-from letheon.ledger._tables import blocked, heads, models, versions
+from letheon.ledger._tables import blocked, heads, meta, models, versions
 from letheon.ledger._training import fresh_fit
 from letheon.ledger._versions import Judged, ModelRow, Vault, new_key_of, sealed_context
 from letheon.rows import Ids, Rows
@@ -156,7 +156,19 @@ def _plain(model: Any) -> Any:
     chosen = vars(twin).get("random_state")
     if chosen is not None and not isinstance(chosen, int):
         twin.random_state = model.seed_
+    inner = [
+        name for name, value in twin.get_params(deep=True).items() if _is_generator(name, value)
+    ]
+    if inner:
+        raise ValueError(
+            f"{inner[0]} is a generator, whose state nobody can re-derive; fit with a whole number"
+        )
     return twin
+
+
+def _is_generator(name: str, value: Any) -> bool:
+    is_seed = name.rpartition("__")[2] == "random_state"
+    return is_seed and value is not None and not isinstance(value, int | np.integer)
 
 
 def _require_rows(model: Any, rows: Rows) -> None:
@@ -220,12 +232,23 @@ def write_blobs(
     )
 
 
+def destroy_blobs(core: Core, model: ModelRow, written: Written) -> None:
+    """Destroy the blobs of a version that was not published, and their key."""
+    core.keys.destroy(written.epoch_key)
+    blobs = core.blobs(model.folder)
+    for address in (written.model_blob, written.rows_blob, written.ids_blob, written.vault_blob):
+        blobs.destroy(address)
+    if written.monitor_blob is not None:
+        blobs.destroy(written.monitor_blob)
+
+
 def _insert(
     core: Core, row: ModelRow, written: Written, root: str, rows: Rows, running: dict[str, Any]
 ) -> int:
     facts = canonical({"certificate": None, "run": running}).decode()
     try:
         with core.database.transaction() as conn:
+            _hold_registrations(conn)
             _refuse_blocked(core, conn, row.tenant, rows.ids)
             values = {name: value for name, value in vars(row).items() if name != "id"}
             values["trusted"] = ",".join(row.trusted)
@@ -264,7 +287,18 @@ def _insert(
     return model_id
 
 
-def _refuse_blocked(core: Core, conn: Any, tenant: str, ids: Ids) -> None:
+def _hold_registrations(conn: Connection) -> None:
+    """Let one registration, or one sweep of what is left of them, go on at a time.
+
+    A commit that was sent is visible to whoever holds this lock next, even if its sender died. On
+    PostgreSQL people who ask meanwhile wait too; SQLite has one writer anyway.
+    """
+    conn.execute(select(meta.c.value).where(meta.c.key == "ledger_id").with_for_update())
+    if conn.dialect.name == "postgresql":
+        conn.exec_driver_sql("LOCK TABLE blocked IN SHARE MODE")
+
+
+def _refuse_blocked(core: Core, conn: Connection, tenant: str, ids: Ids) -> None:
     """Raise if rows belong to people who asked this tenant to be erased."""
     asked = {
         str(tag) for tag in conn.scalars(select(blocked.c.tag).where(blocked.c.tenant == tenant))
@@ -311,30 +345,25 @@ def _locked_folder(core: Core) -> tuple[Path, int]:
 def sweep_registrations(core: Core) -> int:
     """Destroy what killed or failed registrations left; return how many there were."""
     home = core.place("blobs")
-    swept = 0
-    for folder in sorted(home.iterdir()) if home.is_dir() else ():
-        swept += _sweep_if_orphan(core, folder)
-    return swept
+    with core.database.reading() as conn:
+        known = set(conn.scalars(select(models.c.folder)))
+    found = sorted(home.iterdir()) if home.is_dir() else []
+    return sum(_sweep_if_orphan(core, folder) for folder in found if folder.name not in known)
 
 
 def _sweep_if_orphan(core: Core, folder: Path) -> bool:
-    if _is_registered(core, folder.name):
-        return False
+    """Destroy a folder that no model names, with its keys; False if somebody is at work in it."""
     try:
         descriptor = os.open(folder / _LOCK, os.O_RDWR | os.O_CREAT, 0o600)
     except FileNotFoundError:
         return False
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        # It may have been registered between the two looks.
-        if _is_registered(core, folder.name):
-            return False
-        for path in sorted(folder.iterdir()):
-            destroy_file(path)
-        folder.rmdir()
-        for kind in ("epoch", "training"):
-            for key in core.keys.ids(kind, label=folder.name):
-                core.keys.destroy(key)
+        with core.database.transaction() as conn:
+            _hold_registrations(conn)
+            if _is_registered(conn, folder.name):
+                return False
+            _destroy_folder(core, folder)
     except BlockingIOError:
         return False
     finally:
@@ -342,6 +371,14 @@ def _sweep_if_orphan(core: Core, folder: Path) -> bool:
     return True
 
 
-def _is_registered(core: Core, folder: str) -> bool:
-    with core.database.reading() as conn:
-        return conn.scalar(select(models.c.id).where(models.c.folder == folder)) is not None
+def _destroy_folder(core: Core, folder: Path) -> None:
+    for kind in ("epoch", "training"):
+        for key in core.keys.ids(kind, label=folder.name):
+            core.keys.destroy(key)
+    for path in sorted(folder.iterdir()):
+        destroy_file(path)
+    folder.rmdir()
+
+
+def _is_registered(conn: Connection, folder: str) -> bool:
+    return conn.scalar(select(models.c.id).where(models.c.folder == folder)) is not None

@@ -3,35 +3,44 @@
 import random
 from collections.abc import Iterator
 from dataclasses import dataclass
-from datetime import UTC, date, datetime
-from typing import Literal
+from typing import Any, Literal
 
 from sqlalchemy import Connection, select, update
+from sqlalchemy.exc import DBAPIError
 
 from letheon.exceptions import (
     LedgerBusyError,
     LedgerError,
+    LedgerMissingError,
+    LetheonError,
     RequestStateError,
+    SignerRefusedError,
     StaleWorkerError,
+    StateError,
 )
 from letheon.ledger._apply import Batch, Compute, apply, open_batch, seal
 from letheon.ledger._certify import certify_next
-from letheon.ledger._claims import adds_up
-from letheon.ledger._compute import BUDGET_SPENT, NO_MODEL, ComputationFailed
+from letheon.ledger._compute import (
+    BUDGET_SPENT,
+    NO_MODEL,
+    NOBODY_HELD,
+    ComputationFailed,
+    code_of,
+)
 from letheon.ledger._core import Core
 from letheon.ledger._events import record
+from letheon.ledger._info import all_models
 from letheon.ledger._lease import Lease, release, require_fence, take
-from letheon.ledger._moves import move
-from letheon.ledger._policy import Decision, Queued, backoff, earliest_first, should_seal
+from letheon.ledger._moves import PUBLISHED, move
+from letheon.ledger._plan import plan
+from letheon.ledger._policy import backoff
 from letheon.ledger._purge import problems, purge_next
 from letheon.ledger._recover import sweep_model
 from letheon.ledger._register import sweep_registrations
-from letheon.ledger._tables import batches, models, requests, versions
-from letheon.ledger._versions import ModelRow, VersionRow, head_of, model_of, versions_of
+from letheon.ledger._tables import batches, blocked, models, requests, versions
+from letheon.ledger._versions import ModelRow, head_of
 
-__all__ = ["BatchPlan", "Step", "plan", "plan_all", "retrain", "run_once"]
-
-_RECENT_VERSIONS = 100
+__all__ = ["Step", "retrain", "run_once"]
 
 
 @dataclass(frozen=True)
@@ -56,119 +65,6 @@ class Step:
     detail: str
 
 
-@dataclass(frozen=True)
-class _Member(Queued):
-    id: str
-
-
-@dataclass(frozen=True)
-class BatchPlan:
-    """What the next batch of a model would be.
-
-    Attributes
-    ----------
-    model, tenant : str
-        The model.
-    decision : Decision
-        Whether it is sealed now, of which kind, why, and when time alone will seal it.
-    n_requests, n_rows : int
-        What waits for it.
-    earliest_due_on : date or None
-        First day on which one of them is due.
-    request_ids : tuple of str
-        The requests, earliest due first.
-    """
-
-    model: str
-    tenant: str
-    decision: Decision
-    n_requests: int
-    n_rows: int
-    earliest_due_on: date | None
-    request_ids: tuple[str, ...]
-
-
-def plan(core: Core, conn: Connection, model: ModelRow, *, forced: bool = False) -> BatchPlan:
-    """Say what the next batch of a model would be, and whether it is time for it."""
-    queue = earliest_first(_queued(conn, model))
-    history = versions_of(conn, model.id, newest=_RECENT_VERSIONS)
-    head = history[-1]
-    n_rows = sum(member.n_rows for member in queue)
-    decision = should_seal(
-        queue,
-        datetime.fromtimestamp(core.clock(), UTC),
-        core.settings.policy,
-        apply_seconds=_apply_seconds(history),
-        releases=model.releases,
-        budget_runs_out=_budget_runs_out(head, n_rows),
-        retrain_due=_is_retrain_due(head),
-        forced=forced,
-    )
-    return BatchPlan(
-        model=model.name,
-        tenant=model.tenant,
-        decision=decision,
-        n_requests=len(queue),
-        n_rows=n_rows,
-        earliest_due_on=queue[0].due_on if queue else None,
-        request_ids=tuple(member.id for member in queue),
-    )
-
-
-def plan_all(core: Core, wanted: int | None = None) -> tuple[BatchPlan, ...]:
-    """Return the plan of every model, or of one."""
-    with core.database.reading() as conn:
-        return tuple(
-            plan(core, conn, model)
-            for model in _all_models(conn)
-            if wanted is None or model.id == wanted
-        )
-
-
-def _queued(conn: Connection, model: ModelRow) -> list[_Member]:
-    wanted = (requests.c.model_id == model.id) & (requests.c.state == "queued")
-    return [
-        _Member(
-            datetime.fromtimestamp(row.received_at, UTC),
-            date.fromisoformat(row.extended_to or row.due_on),
-            row.n_rows,
-            row.id,
-        )
-        for row in conn.execute(select(requests).where(wanted))
-    ]
-
-
-def _apply_seconds(history: list[VersionRow]) -> float:
-    """Return the longest of the last applications and retrains: no less than their p99."""
-    return max(
-        float(version.run[name] or 0)
-        for version in history
-        for name in ("seconds", "retrain_seconds")
-    )
-
-
-def _budget_runs_out(head: VersionRow, n_rows: int) -> bool:
-    """Return whether the budget would not cover these rows at the rate it was spent so far."""
-    facts = head.facts["certificate"]
-    accounting = facts["guarantee"]["accounting"] if facts else {}
-    removed = head.run["rows_since_retrain"]
-    # Where every request is proved by itself nothing adds up, and nothing runs out.
-    if not removed or not adds_up(accounting.get("rule", "")) or "budget" not in accounting:
-        return False
-    spent, budget = float(accounting["spent"]), float(accounting["budget"])
-    return bool(spent + spent / removed * n_rows > budget)
-
-
-def _is_retrain_due(head: VersionRow) -> bool:
-    facts = head.facts["certificate"]
-    is_due = bool(facts and facts["monitor"]["decision"] == "retrain-due")
-    return is_due and bool(head.run["rows_since_retrain"])
-
-
-def _all_models(conn: Connection) -> list[ModelRow]:
-    return [model_of(conn, key) for key in conn.scalars(select(models.c.id).order_by(models.c.id))]
-
-
 def run_once(
     core: Core, owner: str, compute: Compute, *, forced: bool = False, wanted: int | None = None
 ) -> Iterator[Step]:
@@ -190,7 +86,7 @@ def run_once(
     sweep_registrations(core)
     yield from _certify_all(core)
     with core.database.reading() as conn:
-        todo = [model for model in _all_models(conn) if wanted is None or model.id == wanted]
+        todo = [model for model in all_models(conn) if wanted is None or model.id == wanted]
     for model in todo:
         lease = take(core, model.id, owner)
         if lease is None:
@@ -200,6 +96,9 @@ def run_once(
             yield from _serve(core, lease, model, compute, forced=forced)
         except StaleWorkerError:
             yield Step("waits", model.name, None, "another-worker-took-over")
+        except LetheonError as error:
+            # A damaged model is its own affair; the others are served.
+            yield Step("failed", model.name, None, str(error))
         finally:
             release(core, lease)
     yield from _certify_all(core)
@@ -280,11 +179,15 @@ def _apply(
         if str(failure) == BUDGET_SPENT:
             yield from _retrain_instead(core, lease, model, compute)
         return
-    except OSError:
+    except (OSError, DBAPIError, LetheonError):
+        # The intent stays open, and is resumed when disk, database and files are sound again.
         # Whoever took the model over may have purged what this worker was reading.
         with core.database.transaction() as conn:
             require_fence(conn, lease)
         raise
+    except Exception as error:  # noqa: BLE001  (no batch may stay open for ever)
+        yield _give_up(core, lease, model, batch, code_of(error))
+        return
     what: Literal["applied", "retrained"] = "retrained" if batch.kind == "retrain" else "applied"
     yield Step(what, model.name, version.sequence, f"{version.live} rows left")
 
@@ -299,7 +202,7 @@ def _retrain_instead(core: Core, lease: Lease, model: ModelRow, compute: Compute
 
 
 # What trying again cannot change.
-_FINAL = frozenset({NO_MODEL, "unknown-id-error"})
+_FINAL = frozenset({NO_MODEL, NOBODY_HELD})
 
 
 def _give_up(core: Core, lease: Lease, model: ModelRow, batch: Batch, reason: str) -> Step:
@@ -319,25 +222,42 @@ def _send_back(
     core: Core, conn: Connection, request_id: str, tries: int, reason: str, now: int
 ) -> None:
     policy = core.settings.policy
-    if reason in _FINAL or tries >= policy.max_tries:
-        move(conn, [request_id], "stuck", at=now, tries=tries, reason=reason, batch_id=None)
-        return
-    is_over = reason == BUDGET_SPENT
-    pause = 0 if is_over else backoff(tries, policy, random.SystemRandom().random())
-    move(
-        conn,
-        [request_id],
-        "retry_wait",
-        at=now,
-        tries=tries,
-        reason=reason,
-        not_before=now + pause,
-        batch_id=None,
+    values: dict[str, Any] = {"tries": tries, "reason": reason, "batch_id": None}
+    eraser = _eraser_of(conn, request_id) if reason == NOBODY_HELD else None
+    if eraser is not None:
+        move(conn, [request_id], "queued", at=now, batch_id=None)
+        move(conn, [request_id], "duplicate", at=now, duplicate_of=eraser)
+    elif reason in _FINAL or tries >= policy.max_tries:
+        move(conn, [request_id], "stuck", at=now, **values)
+    else:
+        is_over = reason == BUDGET_SPENT
+        pause = 0 if is_over else backoff(tries, policy, random.SystemRandom().random())
+        move(conn, [request_id], "retry_wait", at=now, not_before=now + pause, **values)
+
+
+def _eraser_of(conn: Connection, request_id: str) -> str | None:
+    """Return a request that has erased somebody whom this one names, if there is one."""
+    mine, other = blocked.alias("mine"), blocked.alias("other")
+    query = (
+        select(requests.c.id)
+        .join(other, other.c.request_id == requests.c.id)
+        .join(mine, (mine.c.model_id == other.c.model_id) & (mine.c.tag == other.c.tag))
+        .where(mine.c.request_id == request_id, requests.c.state.in_(PUBLISHED))
+        .order_by(requests.c.received_at, requests.c.id)
     )
+    return conn.scalars(query.limit(1)).one_or_none()
 
 
 def _certify_all(core: Core) -> Iterator[Step]:
-    while (sequence := certify_next(core)) is not None:
+    """Certify in the order of numbers; what cannot be certified holds up what comes after it."""
+    while True:
+        try:
+            sequence = certify_next(core)
+        except (SignerRefusedError, StateError, LedgerMissingError) as error:
+            yield Step("failed", "", None, str(error))
+            return
+        if sequence is None:
+            return
         yield Step("certified", "", sequence, f"certificate {sequence}")
 
 
@@ -350,7 +270,10 @@ def _purge_all(core: Core) -> Iterator[Step]:
         wanted = wanted.where(batches.c.state == "certified").order_by(versions.c.sequence)
         todo = conn.execute(wanted).all()
     for batch_id, sequence, name in todo:
-        if purge_next(core, batch_id):
-            yield Step("purged", name, sequence, f"batch {batch_id[:12]}")
+        try:
+            if purge_next(core, batch_id):
+                yield Step("purged", name, sequence, f"batch {batch_id[:12]}")
+        except LetheonError as error:
+            yield Step("failed", name, sequence, str(error))
     for problem in problems(core):
         yield Step("failed", "", None, str(problem))

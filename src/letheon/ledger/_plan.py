@@ -1,0 +1,142 @@
+"""What the next batch of a model would be, and whether it is time for it."""
+
+from dataclasses import dataclass
+from datetime import UTC, date, datetime
+from typing import Any
+
+from sqlalchemy import Connection, Select, select
+
+from letheon.ledger._claims import adds_up
+from letheon.ledger._core import Core
+from letheon.ledger._info import all_models
+from letheon.ledger._policy import Decision, Queued, earliest_first, should_seal
+from letheon.ledger._tables import blocked, requests
+from letheon.ledger._versions import ModelRow, VersionRow, versions_of
+
+__all__ = ["BatchPlan", "plan", "plan_all"]
+
+_RECENT_VERSIONS = 100
+
+
+@dataclass(frozen=True)
+class _Member(Queued):
+    id: str
+
+
+@dataclass(frozen=True)
+class BatchPlan:
+    """What the next batch of a model would be.
+
+    Attributes
+    ----------
+    model, tenant : str
+        The model.
+    decision : Decision
+        Whether it is sealed now, of which kind, why, and when time alone will seal it.
+    n_requests, n_rows : int
+        What waits for it.
+    earliest_due_on : date or None
+        First day on which one of them is due.
+    request_ids : tuple of str
+        The requests, earliest due first.
+    """
+
+    model: str
+    tenant: str
+    decision: Decision
+    n_requests: int
+    n_rows: int
+    earliest_due_on: date | None
+    request_ids: tuple[str, ...]
+
+
+def plan(core: Core, conn: Connection, model: ModelRow, *, forced: bool = False) -> BatchPlan:
+    """Say what the next batch of a model would be, and whether it is time for it."""
+    queue = earliest_first(_queued(conn, model))
+    history = versions_of(conn, model.id, newest=_RECENT_VERSIONS)
+    head = history[-1]
+    n_rows = sum(member.n_rows for member in queue)
+    decision = should_seal(
+        queue,
+        datetime.fromtimestamp(core.clock(), UTC),
+        core.settings.policy,
+        apply_seconds=_apply_seconds(history),
+        releases=model.releases,
+        budget_runs_out=_budget_runs_out(head, n_rows),
+        retrain_due=_is_retrain_due(head),
+        forced=forced,
+    )
+    return BatchPlan(
+        model=model.name,
+        tenant=model.tenant,
+        decision=decision,
+        n_requests=len(queue),
+        n_rows=n_rows,
+        earliest_due_on=queue[0].due_on if queue else None,
+        request_ids=tuple(member.id for member in queue),
+    )
+
+
+def plan_all(core: Core, wanted: int | None = None) -> tuple[BatchPlan, ...]:
+    """Return the plan of every model, or of one."""
+    with core.database.reading() as conn:
+        return tuple(
+            plan(core, conn, model)
+            for model in all_models(conn)
+            if wanted is None or model.id == wanted
+        )
+
+
+def _queued(conn: Connection, model: ModelRow) -> list[_Member]:
+    wanted = (requests.c.model_id == model.id) & (requests.c.state == "queued")
+    wanted &= requests.c.id.not_in(_beside_a_hold(model))
+    return [
+        _Member(
+            datetime.fromtimestamp(row.received_at, UTC),
+            date.fromisoformat(row.extended_to or row.due_on),
+            row.n_rows,
+            row.id,
+        )
+        for row in conn.execute(select(requests).where(wanted))
+    ]
+
+
+def _beside_a_hold(model: ModelRow) -> Select[Any]:
+    """Return requests that name somebody whose erasure is on hold by another request.
+
+    A hold is about the person: whoever else names them waits too.
+    """
+    held, other = blocked.alias("held"), blocked.alias("other")
+    return (
+        select(other.c.request_id)
+        .join(held, (held.c.model_id == other.c.model_id) & (held.c.tag == other.c.tag))
+        .join(requests, requests.c.id == held.c.request_id)
+        .where(requests.c.state == "on_hold", other.c.model_id == model.id)
+    )
+
+
+def _apply_seconds(history: list[VersionRow]) -> float:
+    """Return the longest of the last applications and retrains: no less than their p99."""
+    return max(
+        float(version.run[name] or 0)
+        for version in history
+        for name in ("seconds", "retrain_seconds")
+    )
+
+
+def _budget_runs_out(head: VersionRow, n_rows: int) -> bool:
+    """Return whether the budget would not cover these rows at the rate it was spent so far."""
+    facts = head.facts["certificate"]
+    accounting = facts["guarantee"]["accounting"] if facts else {}
+    removed = head.run["rows_since_retrain"]
+    # Where every request is proved by itself nothing adds up, and nothing runs out.
+    if not removed or not adds_up(accounting.get("rule", "")) or "budget" not in accounting:
+        return False
+    spent, budget = float(accounting["spent"]), float(accounting["budget"])
+    return bool(spent + spent / removed * n_rows > budget)
+
+
+def _is_retrain_due(head: VersionRow) -> bool:
+    facts = head.facts["certificate"]
+    is_due = bool(facts and facts["monitor"]["decision"] == "retrain-due")
+    return is_due and bool(head.run["rows_since_retrain"])

@@ -1,0 +1,367 @@
+"""What the commands of the ledger say, and with which status they leave, when they cannot."""
+
+import json
+import signal
+from collections.abc import Iterator
+from contextlib import contextmanager
+from datetime import date
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from sqlalchemy.exc import OperationalError
+
+import letheon
+from letheon import exceptions
+from letheon.cli import _ledger_batches, _ledger_common
+from letheon.cli._ledger_common import plain, status_of
+from letheon.cli._ledger_requests import _numbers
+from letheon.ledger import Ledger, Step
+from letheon.ledger._lease import take
+from tests.cli.ledgers import LEAVING, PEOPLE, call, done, files_in, table
+
+STATUS = {
+    1: {"CertificateError", "ResidueError", "CorruptFileError"},
+    3: {
+        "DatasetMissingError",
+        "LedgerMissingError",
+        "UnknownIdError",
+        "UnknownModelError",
+        "UnknownRequestError",
+    },
+    4: {
+        "BlockedIdsError",
+        "BudgetSpentError",
+        "CannotForgetError",
+        "ChangedParametersError",
+        "CheckpointError",
+        "ClockError",
+        "EmptyModelError",
+        "ForgetError",
+        "IdempotencyError",
+        "KeyFileError",
+        "LedgerError",
+        "NewerFormatError",
+        "NewerLedgerError",
+        "RequestStateError",
+        "SignerRefusedError",
+        "StateError",
+        "UnsupportedStateError",
+        "UntrustedClassError",
+    },
+    5: {"LedgerBusyError", "StaleWorkerError"},
+}
+
+
+def test_every_error_of_letheon_has_its_status() -> None:
+    special = {name: status for status, names in STATUS.items() for name in names}
+    for name in exceptions.__all__:
+        kind = getattr(exceptions, name)
+        if issubclass(kind, exceptions.LetheonError):
+            assert status_of(kind("text")) == special.get(name, 2), name
+
+
+def test_mistakes_in_the_program_are_not_hidden() -> None:
+    assert status_of(KeyError("x")) is None
+    assert status_of(AssertionError()) is None
+
+
+class Home(NamedTuple):
+    folder: Path
+    files: Any
+    queued: str
+
+
+@pytest.fixture(scope="module")
+def home(tmp_path_factory: pytest.TempPathFactory) -> Home:
+    """A ledger with a model of texts, one of numbers, and a queued request."""
+    folder = tmp_path_factory.mktemp("errors")
+    files, (X, y) = files_in(folder), table()
+    with Ledger.create(folder / "home", name="demo") as ledger:
+        ledger.register(letheon.load(files.model), X, y, ids=list(PEOPLE), name="m")
+        convex = letheon.InfluenceClassifier(l2=0.1).fit(X, y)
+        ledger.register(convex, X, y, name="numbers")
+        request = ledger.request([LEAVING[0]], model="m", key="case-1", verified=True)
+    letheon.save(convex, folder / "numbers.letheon")
+    return Home(folder / "home", files, request.id)
+
+
+NOBODY = "0" * 32
+CASES: list[tuple[int, tuple[str, ...], str]] = [
+    (2, ("request", "add", "--model", "m"), "give ids, or --ids-file FILE"),
+    (2, ("request", "add", "--model", "numbers", "ann"), "holds numbers as ids; id 1"),
+    (2, ("request", "add", "--model", "m", PEOPLE[5], "--ground", "why"), "no registered code"),
+    (2, ("request", "add", "--model", "m", PEOPLE[5], "--regime", "lex"), "lex"),
+    (2, ("batch", "apply", "--retrain", "m", "--force"), "goes without"),
+    (2, ("init", "FRESH", "--name", "demo", "--timezone", "Mars/Base"), "Mars/Base"),
+    (2, ("model", "add", "MODEL", "--rows", "MODEL", "--name", "n"), "no .npz, .csv or .parquet"),
+    (2, ("model", "add", "MODEL", "--rows", "CSV", "--name", "n"), "--target COLUMN"),
+    (2, ("model", "add", "MODEL", "--rows", "CSV", "--name", "n", "--target", "z"), "column 'z'"),
+    (2, ("cert", "verify", "MODEL"), "--key KEY"),
+    (2, ("audit", "residue"), "give BUNDLE with --key"),
+    (3, ("model", "show", "other"), "other"),
+    (3, ("request", "add", "--model", "other", "x"), "other"),
+    (3, ("request", "add", "--model", "m", "nobody-known"), "1 of 1 ids"),
+    (3, ("request", "add", "--model", "m", "--ids-file", "no-such-file"), "no-such-file"),
+    (3, ("request", "show", NOBODY), "no request"),
+    (3, ("request", "cancel", NOBODY), "no request"),
+    (3, ("cert", "show", "9"), "no certificate 9"),
+    (3, ("cert", "verify", "no-such-file"), "no-such-file"),
+    (3, ("cert", "chain", "--key", "no-such-file"), "neither 64 hexadecimal digits nor a file"),
+    (3, ("model", "add", "no-such-file", "--rows", "CSV", "--name", "n"), "no-such-file"),
+    (3, ("store", "add", "s", "no-such-folder"), "no-such-folder"),
+    (3, ("store", "remove", "s"), "no store 's'"),
+    (3, ("ledger", "export", "FRESH", "--tier", "auditor", "--model", "other"), "other"),
+    (4, ("request", "add", "--model", "m", PEOPLE[5], "--key", "case-1"), "idempotency key"),
+    (4, ("request", "release", "QUEUED"), "not on hold"),
+    (4, ("request", "close", "QUEUED"), "queued"),
+    (4, ("request", "retry", "QUEUED"), "nothing to retry"),
+    (4, ("init", "HOME", "--name", "demo"), "already"),
+    (4, ("model", "add", "MODEL", "--rows", "NPZ", "--name", "n"), "asked to be erased"),
+    (4, ("ledger", "export", "HOME"), "not empty"),
+    (4, ("key", "revoke", "0" * 64, "--after", "0"), "no signing key"),
+    (4, ("batch", "apply", "--retrain", "numbers"), "nothing was erased"),
+]
+
+
+@pytest.mark.parametrize(
+    ("status", "words", "said"), CASES, ids=[" ".join(words) for _, words, _ in CASES]
+)
+def test_status_and_words(
+    home: Home, tmp_path: Path, status: int, words: tuple[str, ...], said: str
+) -> None:
+    names = {
+        "MODEL": home.files.model,
+        "NPZ": home.files.arrays,
+        "CSV": home.files.rows,
+        "HOME": home.folder,
+        "FRESH": tmp_path / "new",
+        "QUEUED": home.queued,
+    }
+    there = () if words[0] == "init" or words[:2] == ("audit", "residue") else ("--ledger", home[0])
+    filled = [names.get(word, word) for word in words]
+    result = call(*filled, *there, "--json")
+    assert result.exit_code == status, result.output
+    assert result.stdout == ""
+    error = json.loads(result.stderr)["error"]
+    assert said in error["text"]
+    assert call(*filled, *there).stderr == f"letheon: {error['text']}\n"
+
+
+def test_people_are_not_named_in_errors(home: Home) -> None:
+    for words in (
+        ("nobody-known",),
+        (LEAVING[1], "nobody-known"),
+        (*PEOPLE[4:9], "--key", "case-1"),
+    ):
+        result = call("request", "add", "--model", "m", *words, "--ledger", home.folder)
+        assert result.exit_code in (3, 4)
+        assert not any(word in result.output for word in words if word.startswith(("p", "n")))
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("request", "add", "--json"),
+        ("request", "hold", "x", "--ground", "litigation-hold", "--until", "soon", "--json"),
+        ("request", "forget", "--json"),
+        ("cert", "show", "1", "--colour", "red", "--json"),
+        ("ledger", "export", "d", "--tier", "secret", "--json"),
+    ],
+)
+def test_wrong_usage_is_one_document_too(words: tuple[str, ...]) -> None:
+    result = call(*words)
+    assert (result.exit_code, result.stdout) == (2, "")
+    assert json.loads(result.stderr)["error"]["kind"] == "UsageError"
+    without = call(*words[:-1])
+    assert without.exit_code == 2
+    assert "Usage:" in without.stderr
+
+
+def test_no_ledger_here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    result = call("model", "list")
+    assert result.exit_code == 3
+    assert "--ledger DIR" in result.stderr
+    assert call("doctor").exit_code == 3
+    assert call("model", "list", "--ledger", tmp_path / "none").exit_code == 3
+
+
+def test_the_current_folder_is_the_ledger(home: Home, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(home.folder)
+    assert [one["name"] for one in done("model", "list")] == ["m", "numbers"]
+
+
+def test_a_claim_stronger_than_the_method_is_refused(home: Home, tmp_path: Path) -> None:
+    X, y = table()
+    np.savez(tmp_path / "rows.npz", X=X, y=y)
+    words = ("model", "add", home.folder.parent / "numbers.letheon", "--name", "again")
+    strong = (*words, "--rows", tmp_path / "rows.npz", "--releases", "every-version")
+    assert call(*strong, "--ledger", home.folder).exit_code == 4
+
+
+def test_a_clock_that_jumped_back_is_refused(home: Home, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("time.time", lambda: 1_000_000.0)
+    result = call("request", "add", "--model", "m", PEOPLE[6], "--ledger", home.folder, "--json")
+    assert result.exit_code == 4
+    assert json.loads(result.stderr)["error"]["kind"] == "ClockError"
+
+
+def test_an_open_key_is_refused_and_is_what_doctor_finds(home: Home) -> None:
+    key = next((home.folder / "keys").glob("sign-*.key"))
+    key.chmod(0o644)
+    try:
+        assert call("model", "list", "--ledger", home.folder).exit_code == 4
+        result = call("doctor", "--ledger", home.folder)
+        assert result.exit_code == 1
+        assert "chmod" in result.stdout
+    finally:
+        key.chmod(0o600)
+
+
+def test_another_worker_is_a_reason_to_try_again(home: Home) -> None:
+    with Ledger.open(home.folder) as ledger:
+        taken = [take(ledger._core, number, "other") for number in (1, 2)]
+        assert all(taken)
+        result = call("batch", "apply", "--force", "--ledger", home.folder)
+    assert result.exit_code == 5
+    assert "another-worker-is-at-it" in result.stdout
+
+
+def test_a_failing_disk_is_a_reason_to_try_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    def open_(_: Path) -> None:
+        raise OperationalError("SELECT 1", {}, Exception("disk I/O error"))
+
+    monkeypatch.setattr(Ledger, "open", open_)
+    result = call("model", "list", "--ledger", "somewhere")
+    assert result.exit_code == 5
+    assert result.stderr == "letheon: the database failed: disk I/O error\n"
+
+
+def test_a_damaged_model_file_is_noticed(home: Home, tmp_path: Path) -> None:
+    file = tmp_path / "m.letheon"
+    data = bytearray(home.files.model.read_bytes())
+    data[-1] ^= 1
+    file.write_bytes(data)
+    words = ("model", "add", file, "--rows", home.files.arrays, "--name", "n")
+    assert call(*words, "--ledger", home.folder).exit_code == 1
+
+
+def test_looking_after_a_request(home: Home) -> None:
+    here = ("--ledger", home.folder)
+    key = ("request", "add", "--model", "numbers", "--key", "case-2")
+    asked = done(*key, "3", "5", *here)
+    assert done(*key, "3", "5", *here)["id"] == asked["id"]
+    assert done("request", "await", asked["id"], *here)["state"] == "received"
+    assert done("request", "verify", asked["id"], *here)["state"] == "queued"
+    until = ("--ground", "litigation-hold", "--until", "2999-01-01")
+    assert done("request", "hold", asked["id"], *until, *here)["state"] == "on_hold"
+    assert done("request", "release", asked["id"], *here)["state"] == "queued"
+    later = done("request", "extend", asked["id"], *here)["due_on"]
+    assert date.fromisoformat(later) > date.fromisoformat(asked["due_on"])
+    assert done("request", "cancel", asked["id"], *here)["state"] == "cancelled"
+    other = done("request", "add", "--model", "numbers", "8", "--verified", *here)
+    ground = ("--ground", "gdpr.art17.3.e")
+    assert done("request", "reject", other["id"], *ground, *here)["state"] == "rejected"
+    assert done("request", "list", "--state", "cancelled", *here)[0]["id"] == asked["id"]
+
+
+def test_keys_and_stores(home: Home, tmp_path: Path) -> None:
+    here = ("--ledger", home.folder)
+    (first,) = done("key", "list", *here)
+    current = done("key", "rotate", *here)["keyid"]
+    assert done("key", "revoke", first["keyid"], "--after", "0", *here)["after"] == 0
+    states = [(one["keyid"], one["state"]) for one in done("key", "list", *here)]
+    assert states == [(first["keyid"], "revoked"), (current, "current")]
+    assert done("store", "add", "features", tmp_path, "--days", "30", *here)["store"] == "features"
+    assert call("store", "add", "features", tmp_path, *here).exit_code == 4
+    (store,) = done("store", "list", *here)
+    assert (store["name"], store["days"]) == ("features", 30)
+    done("store", "remove", "features", *here)
+    assert done("store", "list", *here) == []
+
+
+def test_checkpoints_and_upgrade(home: Home, tmp_path: Path) -> None:
+    here = ("--ledger", home.folder)
+    taken = done("ledger", "checkpoint", "--out", tmp_path / "note.txt", *here)
+    assert (tmp_path / "note.txt").read_text("utf-8") == taken["note"]
+    assert taken["note"].startswith(f"demo\n{taken['size']}\n")
+    done("ledger", "upgrade", *here)
+    assert done("ledger", "checkpoint", *here)["size"] >= taken["size"]
+
+
+class Busy:
+    """A ledger whose steps do as a test says."""
+
+    def __init__(self, *acts: Any) -> None:
+        self.acts, self.closed = list(acts), False
+
+    def steps(self, *, apart: bool) -> Iterator[Step]:
+        assert apart
+        try:
+            for number, act in enumerate(self.acts):
+                act()
+                yield Step("applied", "m", number, "rows left")
+        finally:
+            self.closed = True
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_a_worker_finishes_its_step_and_stops(
+    number: signal.Signals, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def never() -> None:
+        raise AssertionError("a step after the signal")
+
+    busy = Busy(lambda: None, lambda: signal.raise_signal(number), never)
+
+    @contextmanager
+    def opened(_: Path | None) -> Iterator[Busy]:
+        yield busy
+
+    monkeypatch.setattr(_ledger_batches, "open_ledger", opened)
+    before = signal.getsignal(number)
+    result = call("worker", "--json")
+    assert result.exit_code == 0, result.output
+    assert [json.loads(line)["sequence"] for line in result.stdout.splitlines()] == [0, 1]
+    assert busy.closed
+    assert signal.getsignal(number) is before
+
+
+def test_a_worker_outlives_a_busy_database(monkeypatch: pytest.MonkeyPatch) -> None:
+    def locked() -> None:
+        raise exceptions.LedgerBusyError("another process has kept the database")
+
+    @contextmanager
+    def opened(_: Path | None) -> Iterator[Busy]:
+        yield Busy(locked)
+
+    monkeypatch.setattr(_ledger_batches, "open_ledger", opened)
+    result = call("worker", "--once")
+    assert result.exit_code == 0
+    assert "trying again" in result.stderr
+
+
+@given(st.lists(st.integers(-(2**63), 2**63 - 1)))
+def test_numbers_are_read_back(values: list[int]) -> None:
+    assert _numbers([str(value) for value in values]) == values
+
+
+@given(st.text(min_size=1))
+def test_other_ids_are_refused_without_being_repeated(text: str) -> None:
+    try:
+        (value,) = _numbers([text])
+    except ValueError as error:
+        assert str(error).endswith("id 1 of the list is none")
+        return
+    assert value == int(text)
+
+
+def test_what_json_knows() -> None:
+    step = Step("failed", "m", None, "why")
+    assert plain({"a": (step, date(2026, 1, 2), Path("x"))})["a"][1:] == ["2026-01-02", "x"]
+    assert plain(step)["sequence"] is None
+    assert _ledger_common.USAGE == 2
