@@ -22,7 +22,7 @@ from typing import NoReturn
 import psycopg
 import pytest
 
-__all__ = ["Server", "find_binaries", "postgres_server", "postgres_url"]
+__all__ = ["Server", "find_binaries", "postgres_server", "postgres_url", "quick_place"]
 
 MISSING = (
     "PostgreSQL is NOT TESTED: no initdb in PATH or /usr/lib/postgresql/*/bin. "
@@ -40,6 +40,7 @@ SETTINGS = {
     "logging_collector": "off",
 }
 START_SECONDS = 30.0
+SERVER_BYTES = 2 << 30
 
 
 def find_binaries() -> Path | None:
@@ -50,6 +51,13 @@ def find_binaries() -> Path | None:
     folders = Path("/usr/lib/postgresql").glob("*/bin")
     usable = [folder for folder in folders if (folder / "initdb").exists()]
     return max(usable, key=lambda folder: int(folder.parent.name.split(".")[0]), default=None)
+
+
+def quick_place(n_bytes: int) -> Path:
+    """Return a folder in memory if there is one with so much room, else one on the disk."""
+    memory = Path("/dev/shm")
+    has_room = os.access(memory, os.W_OK) and shutil.disk_usage(memory).free >= n_bytes
+    return memory if has_room else Path("/tmp")
 
 
 class Server:
@@ -68,7 +76,8 @@ class Server:
         self.binaries = binaries
         self.settings = SETTINGS | (SAFE if durable else QUICK)
         # A socket's path has at most 107 bytes: not below pytest's own folders.
-        self.folder = Path(tempfile.mkdtemp(prefix="lpg-", dir="/tmp"))
+        place = Path("/tmp") if durable else quick_place(SERVER_BYTES)
+        self.folder = Path(tempfile.mkdtemp(prefix="lpg-", dir=place))
         self.port = 0
         self._process: subprocess.Popen[bytes] | None = None
         self._names = itertools.count()
@@ -151,6 +160,12 @@ class Server:
             connection.execute(f'CREATE DATABASE "{name}" TEMPLATE "{template}"'.encode())
         return self.url(name)
 
+    def drop(self, url: str) -> None:
+        """Remove a database, whoever is connected to it."""
+        name = url.rpartition("/")[2]
+        with self.connect() as connection:
+            connection.execute(f'DROP DATABASE "{name}" WITH (FORCE)'.encode())
+
     def end(self, how: signal.Signals = signal.SIGINT) -> None:
         """Stop: SIGINT in order, SIGQUIT at once, SIGKILL as a crash of the postmaster alone."""
         process, self._process = self._process, None
@@ -218,6 +233,8 @@ def _ledger_template(postgres_server: Server) -> str:
 
 
 @pytest.fixture
-def postgres_url(postgres_server: Server, _ledger_template: str) -> str:
+def postgres_url(postgres_server: Server, _ledger_template: str) -> Iterator[str]:
     """The address of a fresh database that has the ledger's tables and no ledger yet."""
-    return postgres_server.create(_ledger_template)
+    url = postgres_server.create(_ledger_template)
+    yield url
+    postgres_server.drop(url)

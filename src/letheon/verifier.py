@@ -28,6 +28,7 @@ import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field, replace
+from datetime import datetime, timedelta
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -291,7 +292,7 @@ _ENVELOPE = _fields(
     payloadType={"const": PAYLOAD_TYPE},
     signatures=_list(_fields("keyid:hex32 sig:text"), minItems=1, maxItems=2),
 )
-_RECEIPT = _fields("certificate:hex32 slot:count salt:hex32 before:path after:path")
+_RECEIPT = _fields("certificate:hex32 slot:count place:count salt:hex32 before:path after:path")
 
 
 def _statement_schema(kind: str, title: str, predicate: dict[str, Any]) -> dict[str, Any]:
@@ -572,6 +573,7 @@ class _Line:
     now: tuple[str, int]
     retrained: tuple[str, int]
     last_retrain: int
+    randomness: dict[str, str]
 
 
 def check_chain(envelopes: Iterable[bytes], trust: Trust) -> list[Opened]:
@@ -612,9 +614,10 @@ def _check_line(certificate: Opened, line: _Line | None) -> _Line:
     name = f"{model['id']}@{certificate.sequence}"
     require(subject["name"] == name, f"the subject is not named {name}")
     constant, after = (data["id"], data["slots"]), (data["rootAfter"], data["liveAfter"])
+    randomness = claims["method"]["trainingRandomness"]
     if line is None:
         start = (data["rootBefore"], data["liveAfter"] + rows)
-        line = _Line(model["before"]["sha256"], constant, start, start, 0)
+        line = _Line(model["before"]["sha256"], constant, start, start, 0, randomness)
     is_retrain = claims["method"]["name"] == "retrain"
     root, live = line.retrained if is_retrain else line.now
     last = claims["monitor"]["lastRetrainSequence"]
@@ -624,7 +627,9 @@ def _check_line(certificate: Opened, line: _Line | None) -> _Line:
     require(data["rootBefore"] == root, "rootBefore is not the root that the model's line had")
     require(data["liveAfter"] == live - rows, f"liveAfter is not {live} - {rows}")
     require(data["liveAfter"] <= line.now[1], "rows came back")
-    line = replace(line, model=subject["digest"]["sha256"], now=after)
+    # A seed that may change when a request is known can be tried until a wanted model comes out.
+    require(is_retrain or randomness == line.randomness, "the seed changed without a retrain")
+    line = replace(line, model=subject["digest"]["sha256"], now=after, randomness=randomness)
     return replace(line, retrained=after, last_retrain=certificate.sequence) if is_retrain else line
 
 
@@ -792,9 +797,13 @@ def _check_witness(note: Note, verifier_key: str) -> None:
 TOMBSTONE = _sha256(b"letheon/tombstone/v1")
 
 
-def slot_leaf(salt: bytes, row_bytes: bytes) -> bytes:
-    """Return the leaf of a row: without the salt, nobody can test a guess of the row."""
-    return _sha256(b"\0" + hmac.digest(salt, row_bytes, "sha256"))
+def slot_leaf(salt: bytes, place: int, row_bytes: bytes) -> bytes:
+    """Return the leaf of a row: without the salt, nobody can test a guess of the row.
+
+    `place` is the row's position when the model was registered. It binds the order of the rows,
+    which could otherwise be chosen after a request is known.
+    """
+    return _sha256(b"\0" + hmac.digest(salt, place.to_bytes(8, "big") + row_bytes, "sha256"))
 
 
 def transition_roots(proof: bytes) -> tuple[bytes, bytes, int]:
@@ -849,7 +858,7 @@ def check_receipt(receipt: bytes, row_bytes: bytes, certificate: Opened) -> None
     _conform(found, _RECEIPT, "receipt")
     data, slot = certificate.predicate["dataset"], found["slot"]
     require(found["certificate"] == certificate.id, "the receipt is for another certificate")
-    leaf = slot_leaf(from_hex(found["salt"]), row_bytes)
+    leaf = slot_leaf(from_hex(found["salt"]), found["place"], row_bytes)
     for when, start, root in (("before", leaf, "rootBefore"), ("after", TOMBSTONE, "rootAfter")):
         require(1 << len(found[when]) == data["slots"] > slot, "the path has another length")
         node = start
@@ -1054,9 +1063,11 @@ def _certificate_event(event: dict[str, Any]) -> tuple[Any, Any]:
 
 
 def _check_events(path: Path, bundle: _Bundle, root: bytes) -> None:
-    """With all events: the root is theirs, and no certificate or key statement was left out."""
+    """With all events: the root is theirs, nothing was left out, every line was registered."""
     certificates: list[tuple[Any, Any]] = []
     statements: list[Any] = []
+    purges: dict[Any, Any] = {}
+    registered: dict[Any, dict[str, Any]] = {}
 
     def leaves() -> Iterator[bytes]:
         for line in _lines(path):
@@ -1066,6 +1077,10 @@ def _check_events(path: Path, bundle: _Bundle, root: bytes) -> None:
                 certificates.append(_certificate_event(event))
             elif event.get("kind") in ("key-rotation", "key-revocation"):
                 statements.append(event.get("statement"))
+            elif event.get("kind") == "purge":
+                purges[event.get("sequence")] = event.get("purge")
+            elif event.get("kind") == "registered":
+                registered.setdefault(event.get("subject"), event)
             yield leaf_hash(line)
 
     with _at("events.jsonl"):
@@ -1073,6 +1088,25 @@ def _check_events(path: Path, bundle: _Bundle, root: bytes) -> None:
         chain = [(certificate.sequence, certificate.id) for certificate in bundle.chain]
         require(certificates == chain, "the certificates are not those that the events name")
         require(set(statements) <= set(bundle.trust.statements), "a key statement was left out")
+        files = _numbered(bundle.folder / "purges", 6, ".json")
+        found = {number: certificate_id(read_capped(p, SMALL)) for number, p in files.items()}
+        require(found == purges, "the purges are not those that the events name")
+        _check_registrations(bundle.chain, registered)
+
+
+def _check_registrations(chain: Sequence[Opened], registered: Mapping[Any, dict[str, Any]]) -> None:
+    """Each model's first certificate starts from what was registered, its seed included."""
+    for first in {one.predicate["model"]["id"]: one for one in reversed(chain)}.values():
+        claims = first.predicate
+        data, method = claims["dataset"], claims["method"]
+        with _at(f"certificate {first.sequence}"):
+            event = registered.get(claims["model"]["before"]["sha256"], {})
+            live = data["liveAfter"] + claims["erasure"]["rows"]
+            found = (event.get("root"), event.get("slots"), event.get("live"))
+            start = (data["rootBefore"], data["slots"], live)
+            require(found == start, "the model was not registered with this data set")
+            settled = event.get("training") == method["trainingRandomness"]["keyCommitment"]
+            require(settled or method["name"] == "retrain", "the seed is not that of registration")
 
 
 def _lines(path: Path) -> Iterator[bytes]:
@@ -1115,25 +1149,67 @@ def _check_transition(folder: Path, data: dict[str, Any], certificate: Opened) -
 
 
 def _check_v3(bundle: _Bundle) -> str:
-    purges = _numbered(bundle.folder / "purges", 6, ".json")
+    purges, left = _numbered(bundle.folder / "purges", 6, ".json"), rows_left(bundle.chain)
     for sequence, path in purges.items():
         with _at(f"purges/{path.name}"):
             require(1 <= sequence <= len(bundle.chain), "belongs to no certificate here")
-            check_purge(read_capped(path, SMALL), bundle.chain[sequence - 1], bundle.trust)
+            certificate = bundle.chain[sequence - 1]
+            purge = check_purge(read_capped(path, SMALL), certificate, bundle.trust)
+            destroyed = purge.predicate["salts"]["destroyed"]
+            gone = left[sequence - 1]
+            require(destroyed == gone, f"{destroyed} salts were destroyed, and {gone} rows left")
+            require(gone == 0 or purge.predicate["scanner"]["markers"] > 0, "looked for nothing")
     missing = [one.sequence for one in bundle.chain if one.sequence not in purges]
     if missing or not purges:
         raise _Skipped(f"{len(purges)} purges attested; none yet for certificates {missing[:8]}")
     return f"{len(purges)} purges attested, each with a scan without a hit"
 
 
-def check_purge(data: bytes, certificate: Opened, trust: Trust) -> None:
-    """Raise unless the ledger attested the purge that belongs to a certificate."""
+def rows_left(chain: Sequence[Opened]) -> list[int]:
+    """Return how many rows left their model with each certificate, a retrain's own ones only."""
+    live: dict[str, int] = {}
+    found = []
+    for one in chain:
+        data, model = one.predicate["dataset"], one.predicate["model"]["id"]
+        before = live.get(model, data["liveAfter"] + one.predicate["erasure"]["rows"])
+        found.append(before - data["liveAfter"])
+        live[model] = data["liveAfter"]
+    return found
+
+
+# What every purge destroys in the ledger's own home.
+_OWN_STORES = {"blobs", "key", "intake", "training", "temporary", "database"}
+# The clocks of two workers may differ by this.
+_CLOCKS_DIFFER = timedelta(minutes=10)
+
+
+def _moment(text: str) -> datetime:
+    try:
+        return datetime.strptime(text, "%Y-%m-%dT%H:%M:%S%z")
+    except ValueError:
+        raise Refused(f"{text} is no time") from None
+
+
+def check_purge(data: bytes, certificate: Opened, trust: Trust) -> Opened:
+    """Return the attestation of the purge that belongs to a certificate, or raise.
+
+    All of the ledger's own stores were purged, files were searched, and in this order of time.
+    """
     purge = open_envelope(data, trust)
     require(purge.statement["predicateType"] == PURGE, "no purge attestation")
     claims, ledger = purge.predicate, certificate.predicate["ledger"]
     same = claims["ledger"] == {"id": ledger["id"], "sequence": ledger["sequence"]}
     same = same and purge.statement["subject"] == certificate.statement["subject"]
     require(same and claims["certificate"]["sha256"] == certificate.id, "of another certificate")
+    purged = {one["store"] for one in claims["stores"] if one["state"] == "purged"}
+    missing = sorted(_OWN_STORES - purged)
+    require(not missing, f"the ledger's own {', '.join(missing)} were not purged")
+    require(claims["scanner"]["files"] > 0, "no file was searched")
+    started, ended = (_moment(claims["times"][name]) for name in ("startedAt", "purgedAt"))
+    certified = _moment(certificate.predicate["times"]["certifiedAt"])
+    require(started <= ended, "ended before it started")
+    require(started >= certified - _CLOCKS_DIFFER, "started before the certificate was there")
+    return purge
 
 
 def main(argv: Sequence[str] | None = None) -> int:

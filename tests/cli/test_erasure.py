@@ -2,6 +2,7 @@
 
 import io
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -57,8 +58,26 @@ def test_an_audit_that_looks_at_nothing_is_noticed(monkeypatch: pytest.MonkeyPat
 def test_people_who_are_not_purged_are_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(_worker, "purge_next", lambda *_: False)
     failures = play(monkeypatch)[0]
-    assert "a request that was served is purged" in failures
-    assert "no file of the ledger names a person who was erased" in failures
+    assert failures == ["a request is applied, certified and purged in one round"]
+
+
+@pytest.mark.parametrize(
+    ("name", "caught"),
+    [
+        ("notes.txt", "no file of the ledger names a person who was erased"),
+        ("keys/epoch-old.key", "the key of the version before is destroyed"),
+    ],
+)
+def test_a_file_that_was_left_is_noticed(
+    name: str, caught: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def careless(opened: ledger.Ledger, folder: Path, **options: Any) -> Path:
+        (opened.folder / name).write_text("person-000" if name == "notes.txt" else "")
+        return export(opened, folder, **options)
+
+    export = ledger.Ledger.export
+    monkeypatch.setattr(ledger.Ledger, "export", careless)
+    assert play(monkeypatch)[0] == [caught]
 
 
 def test_a_served_model_that_kept_somebody_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -6,6 +6,7 @@ import shlex
 import signal
 import subprocess
 import sys
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -109,13 +110,16 @@ def test_help_does_not_load_a_database() -> None:
 def test_a_real_worker_stops_on_a_signal_and_loses_nothing(tmp_path: Path) -> None:
     files, (X, y) = files_in(tmp_path), table()
     home = tmp_path / "home"
-    with Ledger.create(home, name="demo", policy=Policy(k_min=1)) as ledger:
+    with Ledger.create(home, name="demo", policy=Policy(k_min=1, k_min_released=1)) as ledger:
         ledger.register(letheon.load(files.model), X, y, ids=list(PEOPLE), name="m")
         request = ledger.request(list(LEAVING), model="m", verified=True)
     words = [*SCRIPT, "worker", "--interval", "600", "--ledger", str(home)]
     with subprocess.Popen(words, stdout=subprocess.PIPE, text=True) as worker:
         assert worker.stdout is not None
+        watchdog = threading.Timer(60, worker.kill)
+        watchdog.start()
         first = worker.stdout.readline()
+        watchdog.cancel()
         worker.send_signal(signal.SIGTERM)
         rest, _ = worker.communicate(timeout=60)
     assert worker.returncode == 0

@@ -18,6 +18,7 @@ from sqlalchemy import Connection, text
 from letheon import verifier
 from letheon.ledger import Ledger
 from letheon.ledger._training import fresh_fit, held_rows
+from letheon.ledger._versions import find_model, head_of, read_rows
 
 DONE = {"purged", "closed", "duplicate"}
 
@@ -193,9 +194,6 @@ def files_wanted(conn: Connection, home: Path) -> Iterator[str]:
         keys.add(key)
     yield from (f"{path.name} should be gone" for path in found - wanted)
     yield from (f"{path.name} should be there" for path in wanted - found)
-    for path in found & wanted:
-        if hashlib.sha256(path.read_bytes()).hexdigest() != path.name:
-            yield f"blob {path.name} was altered"
     held = {path.stem for path in (home / "keys").glob("epoch-*.key")}
     if held != keys:
         yield f"epoch keys {sorted(held)} are there, {sorted(keys)} are wanted"
@@ -210,12 +208,23 @@ def models_forgot(ledger: Ledger, expected: Expected) -> Iterator[str]:
         if set(model.ids_) != set(people):
             yield f"model {name} holds {len(model.ids_)} people, not those who did not ask"
             continue
+        if set(_held_ids(ledger, name)) != set(people):
+            yield f"the rows of model {name} are not those of the people who did not ask"
         fresh = fresh_fit(model, held_rows(X[stays], y[stays], people)).model
         if fresh.digest() != model.digest():
             yield f"model {name} is not the one of the rows that are left"
     names = {model.name for model in ledger.models()}
     if names != {*expected.tables, *expected.registered}:
         yield f"the models are {sorted(names)}"
+
+
+def _held_ids(ledger: Ledger, name: str) -> list[Any]:
+    """Return the ids of the rows that the ledger holds for a model."""
+    core = ledger._core
+    with core.database.reading() as conn:
+        model = find_model(conn, name, "default")
+        head = head_of(conn, model.id)
+    return list(read_rows(core, model, head).ids.to_list())
 
 
 def no_trace(home: Path, expected: Expected) -> Iterator[str]:

@@ -123,9 +123,9 @@ class Bug(NamedTuple):
 BUGS = {
     "no fence": Bug(_without_fence, "stop", "compute.written", "there is no blob"),
     "status apart": Bug(_status_apart, "kill", "publish.after-commit", "stays applying"),
-    "in place": Bug(_in_place, "kill", "compute.written", "is gone or was altered"),
+    "in place": Bug(_in_place, "kill", "compute.written", "was altered"),
     "certificate first": Bug(
-        _certificate_first, "kill", "publish.before-commit", "holds another content"
+        _certificate_first, "kill", "publish.before-commit", "are not about the versions"
     ),
     "never swept": Bug(_never_swept, "kill", "blob.after-rename", "should be gone"),
     "acknowledged early": Bug(_acknowledged_early, "kill", "submit.before-commit", "is lost"),

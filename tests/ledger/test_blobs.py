@@ -6,12 +6,30 @@ import os
 from pathlib import Path
 
 import pytest
+from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 from hypothesis import given
 from hypothesis import strategies as st
 
 from letheon.exceptions import CorruptFileError, LedgerMissingError
+from letheon.ledger import _seal
 from letheon.ledger._blobs import Blobs, destroy_file
 from tests.sharded.people import examples
+
+
+class Box:
+    """A sealer with a key of its own."""
+
+    def __init__(self) -> None:
+        self.key = AESGCM.generate_key(256)
+
+    def seal(self, data: bytes) -> bytes:
+        return _seal.seal(self.key, data, b"box")
+
+    def unseal(self, data: bytes) -> bytes:
+        return _seal.unseal(self.key, data, b"box")
+
+
+BOX = Box()
 
 
 @pytest.fixture
@@ -23,23 +41,24 @@ def blobs(tmp_path: Path) -> Blobs:
 
 @examples(30)
 @given(content=st.binary(max_size=300))
-def test_a_blob_is_named_by_its_own_hash(
+def test_a_blob_is_named_by_the_hash_of_what_is_sealed(
     tmp_path_factory: pytest.TempPathFactory, content: bytes
 ) -> None:
     blobs = Blobs(tmp_path_factory.mktemp("blobs"))
-    address = blobs.put(content)
-    assert hashlib.sha256(blobs.path(address).read_bytes()).hexdigest() == address
-    assert blobs.read(address) == content
+    address = blobs.put(content, BOX)
+    assert hashlib.sha256(blobs.raw(address, BOX)).hexdigest() == address
+    assert blobs.read(address, BOX) == content
+    assert len(content) < 8 or content not in blobs.path(address).read_bytes()
     assert blobs.addresses() == {address}
 
 
 def test_the_same_content_never_has_the_same_address(blobs: Blobs) -> None:
-    assert len({blobs.put(b"a model") for _ in range(20)}) == 20
+    assert len({blobs.put(b"a model", BOX) for _ in range(20)}) == 20
     assert hashlib.sha256(b"a model").hexdigest() not in blobs.addresses()
 
 
 def test_every_altered_byte_is_noticed(blobs: Blobs) -> None:
-    address = blobs.put(b"seventeen bytes..")
+    address = blobs.put(b"seventeen bytes..", BOX)
     path = blobs.path(address)
     sound = path.read_bytes()
     mutants = [
@@ -52,16 +71,29 @@ def test_every_altered_byte_is_noticed(blobs: Blobs) -> None:
     for mutant in mutants:
         path.write_bytes(mutant)
         with pytest.raises(CorruptFileError, match="altered"):
-            blobs.read(address)
-        assert not blobs.is_sound(address)
+            blobs.read(address, BOX)
+        assert not blobs.is_sound(address, BOX)
     path.write_bytes(sound)
-    assert blobs.is_sound(address)
+    assert blobs.is_sound(address, BOX)
+
+
+def test_a_blob_put_under_another_name_is_noticed(blobs: Blobs) -> None:
+    first, second = blobs.put(b"first", BOX), blobs.put(b"second", BOX)
+    blobs.path(first).replace(blobs.path(second))
+    with pytest.raises(CorruptFileError, match="altered"):
+        blobs.read(second, BOX)
+
+
+def test_without_its_key_nothing_can_be_read(blobs: Blobs) -> None:
+    address = blobs.put(b"content", BOX)
+    with pytest.raises(CorruptFileError):
+        blobs.read(address, Box())
 
 
 def test_only_the_owner_can_read_a_blob(blobs: Blobs) -> None:
     old = os.umask(0)
     try:
-        address = blobs.put(b"content")
+        address = blobs.put(b"content", BOX)
     finally:
         os.umask(old)
     assert blobs.path(address).stat().st_mode & 0o777 == 0o600
@@ -70,14 +102,14 @@ def test_only_the_owner_can_read_a_blob(blobs: Blobs) -> None:
 
 def test_a_missing_blob_and_a_bad_address_are_told_apart(blobs: Blobs) -> None:
     with pytest.raises(LedgerMissingError, match="no blob"):
-        blobs.read("0" * 64)
-    assert not blobs.is_sound("0" * 64)
+        blobs.read("0" * 64, BOX)
+    assert not blobs.is_sound("0" * 64, BOX)
     with pytest.raises(ValueError, match="no address"):
         blobs.path("../secret")
 
 
 def test_sweep_keeps_what_is_wanted_only(blobs: Blobs) -> None:
-    kept, orphan = blobs.put(b"kept"), blobs.put(b"orphan")
+    kept, orphan = blobs.put(b"kept", BOX), blobs.put(b"orphan", BOX)
     (blobs.folder / ".half.partial").write_bytes(b"rows")
     (blobs.folder / ".lock").touch()
     assert blobs.sweep({kept}) == 2
@@ -102,17 +134,17 @@ def test_an_error_of_the_disk_leaves_nothing(
     if (call, nth) == ("fsync", 2):
         # The directory's: the blob is there, but its writer is told that it may not be.
         with pytest.raises(OSError, match="no space"):
-            blobs.put(b"content")
+            blobs.put(b"content", BOX)
         return
     with pytest.raises(OSError, match="no space"):
-        blobs.put(b"content")
+        blobs.put(b"content", BOX)
     assert list(blobs.folder.iterdir()) == []
 
 
 def test_destroy_overwrites_before_it_removes(
     blobs: Blobs, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    address = blobs.put(b"person " * 100)
+    address = blobs.put(b"person " * 100, BOX)
     path = blobs.path(address)
     os.link(path, tmp_path / "second-name")
     blobs.destroy(address)

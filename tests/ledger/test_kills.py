@@ -20,7 +20,7 @@ import pytest
 from letheon.ledger._faults import POINTS
 from tests.ledger.arena import Plan
 from tests.ledger.planted import BUGS
-from tests.postgres import Server
+from tests.postgres import Server, quick_place
 
 ROOT = Path(__file__).resolve().parents[2]
 # A worker that sleeps here wakes up beside others that have done its work. One that sleeps inside
@@ -37,13 +37,13 @@ ALL_STOPS = tuple(
     point for point in POINTS if not point.endswith("before-commit") and point[:3] not in "sub-reg"
 )
 SOAK_PASSES = 9
+HOME_BYTES = 64 << 20
 
 
 @pytest.fixture
 def quick_folder() -> Iterator[Path]:
     """A folder in memory where there is one: SIGKILL does not test the disk."""
-    memory = Path("/dev/shm")
-    place = memory if os.access(memory, os.W_OK) else None
+    place = quick_place(HOME_BYTES)
     folder = Path(tempfile.mkdtemp(prefix="letheon-arena-", dir=place))
     yield folder
     shutil.rmtree(folder)

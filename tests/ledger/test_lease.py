@@ -1,6 +1,7 @@
 """Leases end by themselves; the fence decides."""
 
 import multiprocessing
+import threading
 from pathlib import Path
 
 import pytest
@@ -11,7 +12,7 @@ from letheon.ledger._apply import apply, open_batch, seal
 from letheon.ledger._compute import Job, Product, compute
 from letheon.ledger._lease import release, renew, take
 from letheon.ledger._recover import sweep_model
-from letheon.ledger._versions import find_model, head_of
+from letheon.ledger._versions import find_model, head_of, raw_model
 from tests.ledger.databases import NOON, Clock
 from tests.ledger.homes import make, person
 
@@ -57,6 +58,22 @@ def test_a_lease_runs_out(ledger: Ledger, clock: Clock) -> None:
     assert take(core, 1, _alive(3)) is None, "an old holder cannot release a newer lease"
 
 
+def test_a_lease_of_a_clock_that_was_ahead_is_no_lease(ledger: Ledger, clock: Clock) -> None:
+    clock.now += 365 * 86_400
+    assert take(ledger._core, 1, _alive(1)) is not None
+    clock.now -= 365 * 86_400
+    assert take(ledger._core, 1, _alive(2)) is not None
+
+
+def test_threads_and_forks_are_different_owners() -> None:
+    names = [_lease.owner_name()]
+    thread = threading.Thread(target=lambda: names.append(_lease.owner_name()))
+    thread.start()
+    thread.join()
+    assert names[0] != names[1]
+    assert names[0] == _lease.owner_name()
+
+
 def test_renewing_puts_the_end_off(ledger: Ledger, clock: Clock) -> None:
     core, seconds = ledger._core, ledger.settings.policy.lease_seconds
     first = take(core, 1, _alive(1))
@@ -72,6 +89,7 @@ def _name_of_process(answer: "multiprocessing.Queue[str]") -> None:
 
 
 def test_a_dead_process_holds_nothing(ledger: Ledger) -> None:
+    core = ledger._core
     context = multiprocessing.get_context("fork")
     answer: multiprocessing.Queue[str] = context.Queue()
     child = context.Process(target=_name_of_process, args=(answer,))
@@ -81,12 +99,17 @@ def test_a_dead_process_holds_nothing(ledger: Ledger) -> None:
     assert take(ledger._core, 1, owner) is not None
     assert take(ledger._core, 1, _alive(1)) is not None
     elsewhere = f"another-machine/{owner.partition('/')[2]}"
+    other_space = owner.split("/")
+    other_space[2] = "1"
     assert take(ledger._core, 1, elsewhere) is None
     release_all = take(ledger._core, 1, _alive(1))
     assert release_all is not None
     release(ledger._core, release_all)
     assert take(ledger._core, 1, elsewhere) is not None
     assert take(ledger._core, 1, _alive(1)) is None, "whether others live cannot be told from here"
+    core.clock.now += core.settings.policy.lease_seconds  # type: ignore[attr-defined]
+    assert take(core, 1, "/".join(other_space)) is not None
+    assert take(core, 1, _alive(1)) is None, "a number means nothing in another namespace"
 
 
 def test_a_worker_that_was_overtaken_publishes_nothing(ledger: Ledger, clock: Clock) -> None:
@@ -119,5 +142,6 @@ def test_a_worker_that_was_overtaken_publishes_nothing(ledger: Ledger, clock: Cl
     with core.database.reading() as conn:
         head = head_of(conn, model.id)
     assert head.parent_id == before.id
-    assert core.blobs(model.folder).is_sound(head.model_blob)
+    assert len(raw_model(core, model, head)) > 32
+    assert len(core.keys.ids("epoch")) == 2, "what the first one wrote is gone"
     assert ledger.load("risk").n_rows_ == 58

@@ -143,8 +143,8 @@ class Attacker:
                 hashlib.sha256(model).digest(),
                 hashlib.sha256(ZEROS + model).digest(),
                 hashlib.sha256(row).digest(),
-                slot_leaf(ZEROS, row),
-                slot_leaf(b"", row),
+                slot_leaf(ZEROS, N_LEFT, row),
+                slot_leaf(b"", N_LEFT, row),
                 hashlib.sha256(name.encode()).digest(),
                 root_of([leaf_hash(hashlib.sha256(ZEROS + name.encode()).digest())]),
             )
@@ -284,7 +284,7 @@ def candidate_digests(X: Any, y: Any, ids: list[str], person: int, left: Rows) -
     return {
         bytes.fromhex(state.digest(model)),
         *(hashlib.sha256(start + encoded).digest() for start in (b"", ZEROS)),
-        *(slot_leaf(salt, row) for salt in (b"", ZEROS, KNOWN_SALT)),
+        *(slot_leaf(salt, len(left), row) for salt in (b"", ZEROS, KNOWN_SALT)),
         *(hashlib.sha256(start + ids[person].encode()).digest() for start in (b"", ZEROS)),
         hashlib.sha256(row).digest(),
     }

@@ -1,5 +1,6 @@
 """What a worker does with requests: exactly what a fresh fit would, once, in time."""
 
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -10,11 +11,11 @@ from sklearn.naive_bayes import GaussianNB
 
 from letheon import InfluenceClassifier, NaiveUnlearner
 from letheon.exceptions import LedgerError, UnknownIdError, UnknownModelError
-from letheon.ledger import Ledger, Policy
+from letheon.ledger import Ledger, Policy, Step
 from letheon.ledger._apply import apply, seal
-from letheon.ledger._compute import compute
+from letheon.ledger._compute import Job, Product, compute
 from letheon.ledger._lease import release, take
-from letheon.ledger._versions import find_model
+from letheon.ledger._versions import find_model, versions_of
 from letheon.verifier import check_chain
 from tests.ledger.databases import NOON, Clock
 from tests.ledger.homes import EXACT, IDS, X, Y, fitted, make, person
@@ -136,7 +137,7 @@ def test_a_request_whose_people_are_gone_is_a_duplicate(tmp_path: Path) -> None:
     # As if the hold had been set after the batch was planned.
     both = ledger.request([person(1), person(2)], model="risk", verified=True)
     core = ledger._core
-    lease = take(core, 1, "a/1/1/b")
+    lease = take(core, 1, "a/b/c/1/1/1")
     assert lease is not None
     with core.database.reading() as conn:
         model = find_model(conn, "risk", "default")
@@ -311,6 +312,56 @@ def test_an_altered_model_is_neither_served_nor_changed(tmp_path: Path) -> None:
     assert [step.what for step in steps] == ["failed", "applied", "certified", "purged"]
     assert "Restore the file" in steps[0].detail
     assert ledger.request_of(request.id).state == "queued"
+    assert ledger.run_once(force=True)[0].what == "failed"
     content[40] ^= 1
     blob.write_bytes(content)
     assert ledger.run_once(force=True)[0].what == "applied"
+
+
+def test_nothing_of_a_model_lies_about_in_clear(tmp_path: Path) -> None:
+    ledger = make(tmp_path, model=fitted("forest"))
+    ledger.request([person(1)], model="risk", verified=True)
+    ledger.run_once(force=True)
+    files = [path for path in ledger.folder.rglob("*") if path.is_file()]
+    assert len(files) > 10
+    for path in files:
+        content = path.read_bytes()
+        assert person(5).encode() not in content
+        assert X[7].tobytes() not in content
+
+
+def test_a_reader_renews_its_pin_with_any_journal(tmp_path: Path, clock: Clock) -> None:
+    ledger = make(tmp_path, clock=clock, policy=Policy(pin_seconds=30))
+    toml = ledger.folder / "letheon.toml"
+    ledger.close()
+    toml.write_text('journal = "delete"\n' + toml.read_text())
+    with Ledger.open(ledger.folder, clock=clock) as again, again.reader("risk") as reader:
+        assert again._core.database.journal_mode == "delete"
+        before = reader.model
+        clock.now += 20
+        assert reader.model is before
+
+
+def test_a_monitor_that_wants_a_retrain_in_vain_is_not_tried_in_a_loop(
+    tmp_path: Path, clock: Clock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from letheon.ledger import _compute, _plan
+
+    ledger = make(tmp_path, clock=clock, policy=Policy(pin_seconds=1, max_tries=3))
+    ledger.request([person(1)], model="risk", verified=True)
+    ledger.run_once(force=True)
+    with ledger._core.database.reading() as conn:
+        head = versions_of(conn, 1)[-1]
+    due = {**head.facts["certificate"], "monitor": {"decision": "retrain-due"}}
+    wanting = replace(head, facts={**head.facts, "certificate": due})
+    monkeypatch.setattr(_plan, "versions_of", lambda *_, **__: [wanting])
+    monkeypatch.setattr(_compute, "_compute", _refuse)
+    seen: list[Step] = []
+    for _ in range(40):
+        seen += ledger.run_once()
+        clock.now += 1
+    assert [step.detail for step in seen] == ["runtime-error"] * 3
+
+
+def _refuse(job: Job) -> Product:
+    raise RuntimeError("not today")

@@ -200,8 +200,8 @@ def without(leaves: Sequence[bytes], erased: Iterable[int]) -> list[bytes]:
     return [TOMBSTONE if slot in gone else leaf for slot, leaf in enumerate(leaves)]
 
 
-def row_leaf(salt: bytes, row: bytes) -> bytes:
-    return sha(b"\0", hmac.new(salt, row, "sha256").digest())
+def row_leaf(salt: bytes, place: int, row: bytes) -> bytes:
+    return sha(b"\0", hmac.new(salt, place.to_bytes(8, "big") + row, "sha256").digest())
 
 
 # The ledger.
@@ -237,7 +237,7 @@ class Model:
 
     @classmethod
     def registered(cls, name: str) -> "Model":
-        slots = [row_leaf(sha(name.encode()), b"row %d" % i) for i in range(8)]
+        slots = [row_leaf(sha(name.encode()), 7 - i, b"row %d" % i) for i in range(8)]
         return cls(name, slots, slots, digest=sha(name.encode(), b"0").hex())
 
     def erase(self, step: Step) -> tuple[list[bytes], set[int]]:
@@ -283,10 +283,21 @@ class Ledger:
         self.notes[size] = note(size, tree_root(self.events), signer, witness=self.witness)
         return sha(self.notes[size].partition("\n\n")[0].encode() + b"\n").hex()
 
+    def register(self, name: str) -> None:
+        model = self.models[name] = Model.registered(name)
+        self.record(
+            "registered",
+            model=sha(name.encode()).hex(),
+            subject=model.digest,
+            root=slot_root(model.slots),
+            slots=len(model.slots),
+            live=len(model.slots),
+            training=example()["predicate"]["method"]["trainingRandomness"]["keyCommitment"],
+        )
+
     def certify(self, sequence: int, step: Step) -> None:
         if step.model not in self.models:
-            self.models[step.model] = Model.registered(step.model)
-            self.record("registered")
+            self.register(step.model)
         signer = self.signer_of(sequence)
         claims = self._claims(sequence, step, self.checkpoint(signer))
         self.edit(sequence, claims)
@@ -296,7 +307,9 @@ class Ledger:
         self.record("certificate", sequence=sequence, certificate=id_of(data))
         self.entries.append({"sequence": sequence, "index": len(self.events) - 1})
         self.files[f"certificates/{sequence:06d}.json"] = data
-        self.files[f"purges/{sequence:06d}.json"] = envelope(purge_of(data), signer)
+        purge = envelope(purge_of(data, len(step.erased)), signer)
+        self.record("purge", sequence=sequence, purge=id_of(purge))
+        self.files[f"purges/{sequence:06d}.json"] = purge
 
     def _claims(self, sequence: int, step: Step, checkpoint: str) -> Statement:
         model = self.models[step.model]
@@ -357,11 +370,22 @@ def log_of(events: list[bytes], entries: list[dict[str, Any]], sizes: list[int])
     )
 
 
-def purge_of(certificate: bytes) -> Statement:
+OWN_STORES = ("blobs", "key", "intake", "training", "temporary", "database")
+
+
+def purge_of(certificate: bytes, rows: int) -> Statement:
     found = json.loads(payload_of(certificate))
     subject, ledger = found["subject"][0], found["predicate"]["ledger"]
-    store: dict[str, Any] = {"store": "database", "scope": "ledger", "state": "purged"}
-    store |= {"at": "2026-11-09T04:00:00Z", "evidence": {"sha256": sha(b"evidence").hex()}}
+    stores: list[dict[str, Any]] = [
+        {
+            "store": name,
+            "scope": "ledger",
+            "state": "purged",
+            "at": "2026-11-09T04:00:00Z",
+            "evidence": {"sha256": sha(b"evidence").hex()},
+        }
+        for name in OWN_STORES
+    ]
     backup: dict[str, Any] = {
         "store": "backups",
         "scope": "ledger",
@@ -372,8 +396,8 @@ def purge_of(certificate: bytes) -> Statement:
     predicate = {
         "ledger": {"id": ledger["id"], "sequence": ledger["sequence"]},
         "certificate": {"sha256": id_of(certificate)},
-        "stores": [store, backup],
-        "salts": {"destroyed": 2, "key": "epoch-0011223344556677"},
+        "stores": [*stores, backup],
+        "salts": {"destroyed": rows, "key": "epoch-0011223344556677"},
         "scanner": {"version": "scan-v1", "markers": 9, "files": 12, "bytes": 4096, "hits": 0},
         "recipientsTold": 0,
         "notClaimed": ["unlisted-stores"],

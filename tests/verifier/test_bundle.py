@@ -191,7 +191,7 @@ def test_certificate_must_name_a_known_checkpoint(tmp_path: Path) -> None:
 
 def test_certificates_must_be_logged_in_order(tmp_path: Path) -> None:
     first = maker.Ledger()
-    first.record("registered")
+    first.register("m")
     digest = first.checkpoint()
     ledger = maker.Ledger(
         edit=lambda _, s: s["predicate"]["ledger"].update(checkpointBefore={"sha256": digest})

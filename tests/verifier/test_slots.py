@@ -19,13 +19,13 @@ from letheon.verifier import (
 )
 from tests.verifier import maker
 
-LEAVES = [maker.row_leaf(bytes([i] * 32), b"row") for i in range(8)]
+LEAVES = [maker.row_leaf(bytes([i] * 32), i, b"row") for i in range(8)]
 PROOF = maker.transition(LEAVES, [1, 4, 5])
 TRUST = Trust.from_pinned(maker.ROOT.public.hex())
 
 
 def test_leaf_and_tombstone_are_those_of_the_definition() -> None:
-    assert slot_leaf(b"s" * 32, b"row") == maker.row_leaf(b"s" * 32, b"row")
+    assert slot_leaf(b"s" * 32, 300, b"row") == maker.row_leaf(b"s" * 32, 300, b"row")
     assert TOMBSTONE == maker.TOMBSTONE
 
 
@@ -74,16 +74,17 @@ def test_other_forms_are_refused(proof: bytes, reason: str) -> None:
         transition_roots(proof)
 
 
-def receipt_for(place: int, **changes: Any) -> bytes:
+def receipt_for(slot: int, **changes: Any) -> bytes:
     certificate = maker.certificates(maker.honest_bundle())[0]
     model = maker.Model.registered("credit-risk")
     after = maker.without(model.slots, maker.STEPS[0].erased)
     found: dict[str, Any] = {
         "certificate": maker.id_of(certificate),
-        "slot": place,
+        "slot": slot,
+        "place": 7 - slot,
         "salt": maker.sha(b"credit-risk").hex(),
-        "before": maker.slot_path(model.slots, place),
-        "after": maker.slot_path(after, place),
+        "before": maker.slot_path(model.slots, slot),
+        "after": maker.slot_path(after, slot),
     }
     return rfc8785.dumps({**found, **changes})
 
@@ -104,6 +105,7 @@ def test_receipt_of_an_erased_row_holds(slot: int) -> None:
     [
         ({"slot": 1}, "does not lead to rootBefore"),
         ({"slot": 12}, "another length"),
+        ({"place": 4}, "does not lead to rootBefore"),
         ({"salt": "00" * 32}, "does not lead to rootBefore"),
         ({"certificate": "00" * 32}, "another certificate"),
         ({"before": []}, "another length"),

@@ -92,10 +92,10 @@ class AuditedModel:
 
     @cached_property
     def vault(self) -> Vault:
-        """Slot and salt of every row."""
+        """Slot, salt and place of every row."""
         found = self._decoded("vault.blob")
-        if type(found) is not dict or found.keys() != {"slots", "salts"}:
-            raise Refused("vault.blob: holds no slots and salts")
+        if type(found) is not dict or found.keys() != set(Vault._fields):
+            raise Refused("vault.blob: holds no slots, salts and places")
         return Vault(**found)
 
     @cached_property

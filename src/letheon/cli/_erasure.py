@@ -52,6 +52,8 @@ def erase(scene: Scene) -> None:
         return
     with tempfile.TemporaryDirectory() as folder:
         evidence = _operate(scene, Path(folder))
+        if evidence is None:
+            return
         _search(scene, evidence)
         if _audit(scene, evidence):
             _forge(scene, evidence)
@@ -61,8 +63,8 @@ def erase(scene: Scene) -> None:
     )
 
 
-def _operate(scene: Scene, folder: Path) -> Evidence:
-    """Do what the operator does, up to the bundle that a stranger gets."""
+def _operate(scene: Scene, folder: Path) -> Evidence | None:
+    """Do what the operator does, up to the bundle that a stranger gets; None if that failed."""
     from letheon.ledger import Ledger
 
     gone = scene.some_people(6)
@@ -76,7 +78,8 @@ def _operate(scene: Scene, folder: Path) -> Evidence:
             "Six people ask to be erased; the client is cut off and asks again:"
         )
         request = _ask(scene, ledger, gone)
-        _serve(scene, ledger, request)
+        if not _serve(scene, ledger, request):
+            return None
         _compare(scene, ledger, gone)
         _show_certificate(scene, ledger.certificate(1))
         ledger.export(folder / "bundle", tier="auditor")
@@ -95,18 +98,18 @@ def _ask(scene: Scene, ledger: "Ledger", people: list[str]) -> "Request":
     return first
 
 
-def _serve(scene: Scene, ledger: "Ledger", request: "Request") -> None:
-    """Let the worker do its round, and show what became of the request."""
+def _serve(scene: Scene, ledger: "Ledger", request: "Request") -> bool:
+    """Let the worker do its round; return whether the request was served to its end."""
     steps = ledger.run_once(force=True)
     scene.say("The worker is sent at once; left alone, it waits up to 72 hours for more requests:")
     for step in steps:
         scene.quote(f"{step.what:<10}{step.detail}")
-    done = [step.what for step in steps] == ["applied", "certified", "purged"]
-    scene.check(done, "a request is applied, certified and purged in one round")
     states = [entry.kind for entry in ledger.timeline(request.id) if "from" in entry.details]
     scene.say(f"The request was received, then {', '.join(states)}.")
-    purged = ledger.request_of(request.id).state == "purged"
-    scene.check(purged, "a request that was served is purged")
+    served = [step.what for step in steps] == ["applied", "certified", "purged"]
+    served = served and ledger.request_of(request.id).state == "purged"
+    scene.check(served, "a request is applied, certified and purged in one round")
+    return served
 
 
 def _compare(scene: Scene, ledger: "Ledger", gone: list[str]) -> None:
@@ -146,8 +149,14 @@ def _search(scene: Scene, evidence: Evidence) -> None:
         if any(person.encode() in path.read_bytes() for person in evidence.gone)
     ]
     clean = scene.check(not found, "no file of the ledger names a person who was erased")
+    keys = [path for path in files if path.name.startswith("epoch-")]
+    # One version is left, so one key is.
+    gone = scene.check(len(keys) == 1, "the key of the version before is destroyed")
     size = size_text(sum(path.stat().st_size for path in files))
-    scene.say(f"None of the six is named in any of its {len(files)} files ({size}): {clean}.")
+    scene.say(
+        f"None of the six is named in any of the ledger's {len(files)} files ({size}): {clean}. "
+        f"The key that their rows were sealed with is destroyed: {gone}."
+    )
 
 
 def _audit(scene: Scene, evidence: Evidence) -> bool:

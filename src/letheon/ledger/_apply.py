@@ -30,18 +30,16 @@ from letheon.ledger._slot_tree import SlotTree, transition_between
 from letheon.ledger._tables import batches, heads, meta, requests, versions
 from letheon.ledger._versions import (
     ModelRow,
-    Vault,
     VersionRow,
+    content_of,
     head_of,
     new_key_of,
     proof_path,
     read_judged,
-    read_rows,
     read_vault,
     version_of,
     versions_of,
 )
-from letheon.rows import Rows
 from letheon.state._atomic import write_atomically
 from letheon.verifier import canonical, parse_strict
 
@@ -119,28 +117,31 @@ def apply(core: Core, lease: Lease, model: ModelRow, batch: Batch, compute: Comp
     StaleWorkerError
         Another worker took over; nothing was published.
     """
-    batch = _with_beacon(core, batch)
+    with keep_renewed(core, lease):
+        return _apply(core, lease, model, _with_beacon(core, batch), compute)
+
+
+def _apply(core: Core, lease: Lease, model: ModelRow, batch: Batch, compute: Compute) -> VersionRow:
     with core.database.reading() as conn:
         parent = version_of(conn, batch.parent_id)
         ids = unsealed_ids(core, conn, batch.id)
-    rows, vault = read_rows(core, model, parent), read_vault(core, model, parent)
-    tree = tree_of(rows, vault, model.slots)
+    content, vault = content_of(core, model, parent, "rows"), read_vault(core, model, parent)
+    tree = tree_of(state.decode(content), vault, model.slots)
     require_root(tree, parent.root)
     training = _training(core, batch, parent)
-    job = _job(core, model, parent, batch, rows, [] if ids is None else ids.to_array(), training)
-    with keep_renewed(core, lease):
-        product = compute(job)
-    after = Vault(vault.slots[product.kept], vault.salts[product.kept])
+    people: Any = [] if ids is None else ids.to_array()
+    product = compute(_job(core, model, parent, batch, content, people, training))
+    after = vault.take(product.kept)
     erased = np.setdiff1d(vault.slots, after.slots)
     proof, root = _prove(core, model, parent, batch, tree, erased)
     with core.database.transaction() as conn:
         # Whoever took over may have purged people whom these rows still hold: write nothing.
         require_fence(conn, lease)
+    digest = _write_proof(core, model, proof)
     written = write_blobs(core, model, product.model, product.rows, after, product.judged)
+    point("compute.written")
+    running = _running(parent, batch, product, digest, len(erased), training)
     try:
-        digest = _write_proof(core, model, proof)
-        point("compute.written")
-        running = _running(parent, batch, product, digest, len(erased), training)
         return _publish(core, lease, model, batch, parent, product, written, root, running)
     except StaleWorkerError:
         destroy_blobs(core, model, written)
@@ -152,7 +153,7 @@ def _job(
     model: ModelRow,
     parent: VersionRow,
     batch: Batch,
-    rows: Rows,
+    rows: bytes,
     ids: Any,
     training: dict[str, str],
 ) -> Job:
@@ -162,8 +163,8 @@ def _job(
         seed = core.keys.derive_seed(batch.training_key, bytes.fromhex(batch.beacon))
     return Job(
         kind=batch.kind,
-        model=core.blobs(model.folder).read(parent.model_blob),
-        rows=state.encode(rows),
+        model=content_of(core, model, parent, "model"),
+        rows=rows,
         ids=ids,
         trusted=model.trusted,
         judged=read_judged(core, model, parent),

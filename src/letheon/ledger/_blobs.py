@@ -1,30 +1,45 @@
-"""Files named by their own SHA-256, each blinded by a nonce.
+"""Files named by the SHA-256 of what is sealed in them, each blinded by a nonce.
 
-A blob is 32 random bytes and then the content; its address is the SHA-256 of both, and its name.
-So ``sha256sum`` of the file is what a certificate quotes, and nobody can test a guess of the
-content against an address once the file, and with it the nonce, is gone: the plain digest of a
-model is an oracle for the rows that it was trained on.
+A blob is 32 random bytes and then the content; its address, and the name of its file, is the
+SHA-256 of both. Nobody can test a guess of the content against an address once the nonce is gone:
+the plain digest of a model is an oracle for the rows that it was trained on. The file holds the
+blob sealed under the key of its version. Destroying that key is enough, also where a disk, a
+snapshot or a backup keeps old blocks.
 """
 
 import contextlib
+import errno
 import hashlib
 import hmac
 import os
 import re
 import secrets
+import stat
 from collections.abc import Iterable, Iterator
 from pathlib import Path
+from typing import Protocol
 
-from letheon.exceptions import CorruptFileError, LedgerMissingError
+from letheon.exceptions import CorruptFileError, KeyFileError, LedgerMissingError
 from letheon.ledger._faults import point
 from letheon.state._atomic import sync_directory
 
-__all__ = ["NONCE_BYTES", "Blobs"]
+__all__ = ["NONCE_BYTES", "Blobs", "Sealer", "destroy_file"]
 
 NONCE_BYTES = 32
 _ADDRESS = re.compile("[0-9a-f]{64}")
 _PARTIAL = ".partial"
 _CHUNK = 1 << 22
+_NO_SPACE = (errno.ENOSPC, errno.EDQUOT)
+
+
+class Sealer(Protocol):
+    """What seals a blob, and opens it again."""
+
+    def seal(self, data: bytes) -> bytes:
+        """Return the sealed bytes."""
+
+    def unseal(self, data: bytes) -> bytes:
+        """Return the plain bytes, or raise `CorruptFileError`."""
 
 
 class Blobs:
@@ -44,19 +59,17 @@ class Blobs:
             raise ValueError(f"{address!r} is no address: 64 hexadecimal digits")
         return self.folder / address
 
-    def put(self, content: bytes) -> str:
+    def put(self, content: bytes, sealer: Sealer) -> str:
         """Write a blob and return its address: the file is whole and on the disk then.
 
         After an error of the disk the half file is given up, and nothing is tried again on it: a
         second fsync may report success for pages that the kernel has dropped.
         """
-        nonce = secrets.token_bytes(NONCE_BYTES)
-        digest = hashlib.sha256(nonce)
-        digest.update(content)
-        address = digest.hexdigest()
+        blob = secrets.token_bytes(NONCE_BYTES) + content
+        address = hashlib.sha256(blob).hexdigest()
         partial = self.folder / f".{secrets.token_hex(8)}{_PARTIAL}"
         try:
-            _write(partial, nonce, content)
+            _write(partial, sealer.seal(blob))
             point("blob.before-rename")
             partial.replace(self.path(address))
         except BaseException:
@@ -67,7 +80,7 @@ class Blobs:
         point("blob.after-rename")
         return address
 
-    def read(self, address: str) -> bytes:
+    def read(self, address: str, sealer: Sealer) -> bytes:
         """Return the content of a blob, without its nonce.
 
         Raises
@@ -77,31 +90,33 @@ class Blobs:
         CorruptFileError
             The file is not the one of this address.
         """
-        return self.raw(address)[NONCE_BYTES:]
+        return self.raw(address, sealer)[NONCE_BYTES:]
 
-    def raw(self, address: str) -> bytes:
-        """Return the whole file, nonce included; its hash is checked."""
+    def raw(self, address: str, sealer: Sealer) -> bytes:
+        """Return nonce and content, whose SHA-256 is the address; that is checked."""
         try:
-            data = self.path(address).read_bytes()
+            sealed = self.path(address).read_bytes()
         except FileNotFoundError as error:
             raise LedgerMissingError(
                 f"there is no blob {address[:12]}… in {self.folder}: it was purged, or the file "
-                "was taken away; `letheon doctor` says which versions should be there"
+                "was taken away; `letheon doctor` says which ones should be there"
             ) from error
-        if not hmac.compare_digest(hashlib.sha256(data).hexdigest(), address):
-            raise CorruptFileError(
-                f"blob {address[:12]}… in {self.folder} was altered: its hash is not its name"
-            )
-        return data
-
-    def is_sound(self, address: str) -> bool:
-        """Return whether the blob is there and has the hash that its name says; reads in pieces."""
+        altered = f"blob {address[:12]}… in {self.folder} was altered; restore the file"
         try:
-            with self.path(address).open("rb") as file:
-                found = hashlib.file_digest(file, "sha256").hexdigest()
-        except FileNotFoundError:
+            blob = sealer.unseal(sealed)
+        except CorruptFileError as error:
+            raise CorruptFileError(altered) from error
+        if not hmac.compare_digest(hashlib.sha256(blob).hexdigest(), address):
+            raise CorruptFileError(altered)
+        return blob
+
+    def is_sound(self, address: str, sealer: Sealer) -> bool:
+        """Return whether the blob is there, opens, and has the hash that its name says."""
+        try:
+            self.raw(address, sealer)
+        except (LedgerMissingError, CorruptFileError, KeyFileError):
             return False
-        return hmac.compare_digest(found, address)
+        return True
 
     def destroy(self, address: str) -> None:
         """Overwrite and remove a blob; one that is gone is no error."""
@@ -131,12 +146,12 @@ class Blobs:
         return self.folder.iterdir() if self.folder.is_dir() else iter(())
 
 
-def _write(path: Path, nonce: bytes, content: bytes) -> None:
+def _write(path: Path, sealed: bytes) -> None:
     descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
     try:
-        _write_all(descriptor, nonce)
+        _write_all(descriptor, sealed[: len(sealed) // 2])
         point("blob.half-written")
-        _write_all(descriptor, content)
+        _write_all(descriptor, sealed[len(sealed) // 2 :])
         point("blob.before-sync")
         os.fsync(descriptor)
     finally:
@@ -150,24 +165,30 @@ def _write_all(descriptor: int, data: bytes) -> None:
 
 
 def destroy_file(path: Path) -> None:
-    """Overwrite a file with zeros, remove it, and make that durable; it may be gone already.
+    """Overwrite a file with zeros, remove it, and make both durable; it may be gone already.
 
-    Overwriting is best effort: a file system that copies on write keeps the old blocks for a
-    while. What must be gone for certain is sealed under a key, and the key is destroyed.
+    An error of the disk is raised, and the file stays to be destroyed again. Only the lack of
+    space for the zeros is none, as a file system has it that copies on write: it would keep the
+    old blocks anyway. What must be gone for certain is sealed under a key, and the key is
+    destroyed. The folder is synced in any case: whoever removed the file may have died before.
     """
-    with contextlib.suppress(OSError):
-        _overwrite(path)
     with contextlib.suppress(FileNotFoundError):
+        if stat.S_ISREG(path.lstat().st_mode):
+            _overwrite(path)
         path.unlink()
+    with contextlib.suppress(FileNotFoundError):
         sync_directory(path.parent)
 
 
 def _overwrite(path: Path) -> None:
-    descriptor = os.open(path, os.O_WRONLY | os.O_NOFOLLOW)
+    descriptor = os.open(path, os.O_WRONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
     try:
         left = os.fstat(descriptor).st_size
         while left > 0:
             left -= os.write(descriptor, bytes(min(left, _CHUNK)))
         os.fsync(descriptor)
+    except OSError as error:
+        if error.errno not in _NO_SPACE:
+            raise
     finally:
         os.close(descriptor)

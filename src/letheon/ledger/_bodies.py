@@ -7,10 +7,20 @@ database. Whoever seals or unseals in a transaction holds the row that names the
 
 import json
 import struct
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
-from sqlalchemy import Connection, Select, bindparam, insert, or_, select, update
+from sqlalchemy import (
+    ColumnElement,
+    Connection,
+    FromClause,
+    Select,
+    bindparam,
+    insert,
+    or_,
+    select,
+    update,
+)
 
 from letheon.exceptions import KeyFileError, LedgerBusyError
 from letheon.ledger._core import Core
@@ -173,20 +183,20 @@ def is_covered(connection: Connection, request_id: str, batch_id: str | None = N
 
     Those of one more batch count as finished, if it is given.
     """
-    uncovered = uncovered_people(FINISHED, batch_id).where(blocked.c.request_id == request_id)
+
+    def is_finished(claim: FromClause) -> ColumnElement[bool]:
+        return or_(claim.c.state.in_(FINISHED), claim.c.batch_id == (batch_id or "none"))
+
+    uncovered = uncovered_people(is_finished).where(blocked.c.request_id == request_id)
     return connection.execute(uncovered.limit(1)).first() is None
 
 
-def uncovered_people(states: Sequence[str], batch_id: str | None = None) -> Select[tuple[str]]:
-    """Select the people of requests whom no request in one of the states, or of a batch, names."""
+def uncovered_people(is_done: Callable[[FromClause], ColumnElement[bool]]) -> Select[tuple[str]]:
+    """Select the people of requests whom no request that is done names."""
     other, claim = blocked.alias(), requests.alias()
-    done = or_(claim.c.state.in_(states), claim.c.batch_id == (batch_id or "none"))
-    erased = (
-        select(other.c.tag)
-        .join(claim, claim.c.id == other.c.request_id)
-        .where(other.c.model_id == blocked.c.model_id, other.c.tag == blocked.c.tag, done)
-    )
-    return select(blocked.c.tag).where(~erased.exists())
+    same = (other.c.model_id == blocked.c.model_id) & (other.c.tag == blocked.c.tag)
+    joined = select(other.c.tag).join(claim, claim.c.id == other.c.request_id)
+    return select(blocked.c.tag).where(~joined.where(same, is_done(claim)).exists())
 
 
 def _seal_again(core: Core, connection: Connection, key: str) -> None:

@@ -35,6 +35,7 @@ from letheon.ledger._versions import (
     VersionRow,
     model_of,
     proof_path,
+    raw_model,
     read_model,
     read_rows,
     read_vault,
@@ -267,7 +268,7 @@ def _write_model(core: Core, folder: Path, one: _Custody) -> Any:
     pins = Pins(core, owner_name())
     pin = pins.pin(one.version.id, _PIN_SECONDS)
     try:
-        blob = core.blobs(one.model.folder).raw(one.version.model_blob)
+        blob = raw_model(core, one.model, one.version)
         rows = read_rows(core, one.model, one.version)
         vault = read_vault(core, one.model, one.version)
         model = read_model(core, one.model, one.version)

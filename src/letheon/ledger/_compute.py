@@ -1,11 +1,12 @@
 """What happens to the model itself: bytes in, bytes out; no database, no keys, no files.
 
-It can run in a process of its own that can reach neither keys nor database, and whose memory,
-which has held erased rows, ends with it.
+It can run in a process of its own that has neither keys nor database, and whose memory, in which
+an estimator may have left anything, ends with it.
 """
 
 import contextlib
 import multiprocessing
+import re
 import resource
 import signal
 import time
@@ -121,7 +122,7 @@ def code_of(error: BaseException) -> str:
         return NO_MODEL if error.__cause__ is None else code_of(error.__cause__)
     name = type(error).__name__
     spaced = "".join(f"-{letter.lower()}" if letter.isupper() else letter for letter in name)
-    return spaced.strip("-_").replace("_", "-")[:60] or "error"
+    return re.sub("[^a-z0-9-]", "", spaced).strip("-")[:60] or "error"
 
 
 def _compute(job: Job) -> Product:
@@ -246,16 +247,17 @@ def compute_apart(job: Job) -> Product:
     context = multiprocessing.get_context("spawn")
     ours, theirs = context.Pipe(duplex=False)
     child = context.Process(target=_child, args=(theirs, job), name="letheon-compute")
-    child.start()
-    theirs.close()
     try:
+        child.start()
+        theirs.close()
         outcome = ours.recv()
-    except EOFError:
+    except (EOFError, BrokenPipeError, ConnectionResetError):
         # Killed, perhaps for want of memory.
         raise ComputationFailed("process-ended") from None
     finally:
         ours.close()
-        child.join()
+        if child.pid is not None:
+            child.join()
     if isinstance(outcome, str):
         raise ComputationFailed(outcome)
     product: Product = outcome

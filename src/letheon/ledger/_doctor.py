@@ -16,10 +16,11 @@ from letheon.ledger._clocks import alarm
 from letheon.ledger._core import Core
 from letheon.ledger._events import head, leaves
 from letheon.ledger._info import all_models
+from letheon.ledger._log_tree import LogTree
 from letheon.ledger._purge import problems
 from letheon.ledger._tables import certificates, checkpoints, events
-from letheon.ledger._versions import head_of
-from letheon.verifier import Refused, check_chain, check_note, log_root, read_note
+from letheon.ledger._versions import head_of, sealer
+from letheon.verifier import Refused, check_chain, check_note, read_note
 
 __all__ = ["Finding", "examine"]
 
@@ -98,17 +99,20 @@ def _models(core: Core) -> Iterator[Finding]:
     with core.database.reading() as conn:
         found = [(model, head_of(conn, model.id)) for model in all_models(conn)]
     for model, version in found:
-        blobs = core.blobs(model.folder)
-        for address in version.blobs:
-            if not blobs.is_sound(address):
+        if not core.keys.has(version.epoch_key):
+            text = f"the key of model {model.name!r} is gone: restore keys/"
+            yield Finding("models", "error", text)
+            continue
+        kinds = ("model", "rows", "ids", "vault", "monitor")
+        for what in kinds if version.monitor_blob else kinds[:-1]:
+            address = getattr(version, f"{what}_blob")
+            opener = sealer(core, model, version.epoch_key, what)
+            if not core.blobs(model.folder).is_sound(address, opener):
                 text = (
-                    f"blob {address[:12]}… of model {model.name!r} is gone or was altered: "
-                    "restore the file"
+                    f"the {what} of model {model.name!r}, blob {address[:12]}…, is gone or was "
+                    "altered: restore the file"
                 )
                 yield Finding("models", "error", text)
-        if not core.keys.has(version.epoch_key):
-            text = f"the key of the rows of model {model.name!r} is gone: restore keys/"
-            yield Finding("models", "error", text)
 
 
 def _chain(core: Core) -> Iterator[Finding]:
@@ -128,13 +132,14 @@ def _log(core: Core) -> Iterator[Finding]:
     with core.database.reading() as conn:
         now, hashes = head(conn), leaves(conn)
         notes = list(conn.execute(select(checkpoints).order_by(checkpoints.c.size)))
-    if len(hashes) != now.size or log_root(hashes) != now.root:
+    tree = LogTree(hashes)
+    if len(hashes) != now.size or tree.root(len(hashes)) != now.root:
         yield Finding("log", "error", "its events do not give the root that it has recorded")
     trust = core.keys.trust()
     for row in notes:
         note = read_note(row.note)
         check_note(note, trust, revoked_too=note.size < now.size)
-        if log_root(hashes[: note.size]) != note.root:
+        if note.size > len(hashes) or tree.root(note.size) != note.root:
             text = f"the checkpoint of {note.size} events does not belong to this log"
             yield Finding("log", "error", text)
 

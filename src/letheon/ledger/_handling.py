@@ -19,7 +19,7 @@ from letheon.ledger._bodies import (
 from letheon.ledger._clocks import due_on, extended, may_pause, paused_seconds
 from letheon.ledger._core import Core
 from letheon.ledger._grounds import HOLD_GROUNDS, REJECT_GROUNDS, require_ground
-from letheon.ledger._moves import FINAL, FINISHED, PUBLISHED, move
+from letheon.ledger._moves import FINAL, FINISHED, has_erased, move
 from letheon.ledger._owners import Claimant, claim, hold_model, pass_on
 from letheon.ledger._requests import Request, found
 from letheon.ledger._tables import batches, blocked, requests
@@ -192,7 +192,7 @@ def settle_queue(core: Core, model_id: int) -> list[str]:
     """
 
     def work(connection: Connection) -> list[str]:
-        mine = uncovered_people(PUBLISHED).where(blocked.c.request_id == requests.c.id)
+        mine = uncovered_people(has_erased).where(blocked.c.request_id == requests.c.id)
         idle = (requests.c.model_id == model_id) & (requests.c.state == "queued")
         query = select(requests.c.id).where(idle, ~mine.exists()).order_by(requests.c.id)
         found_ids = list(connection.scalars(query))
@@ -209,7 +209,7 @@ def _eraser(connection: Connection, request_id: str) -> str:
     mine, other = blocked.alias(), blocked.alias()
     same = (other.c.model_id == mine.c.model_id) & (other.c.tag == mine.c.tag)
     query = select(requests.c.id).join(other, other.c.request_id == requests.c.id).join(mine, same)
-    query = query.where(mine.c.request_id == request_id, requests.c.state.in_(PUBLISHED))
+    query = query.where(mine.c.request_id == request_id, has_erased(requests))
     return str(connection.scalars(query.order_by(requests.c.id).limit(1)).one())
 
 

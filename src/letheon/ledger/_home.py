@@ -37,6 +37,7 @@ def create_home(folder: Path, settings: Settings, clock: Callable[[], int]) -> C
             f"there is a ledger in {folder} already; open it, or choose another folder"
         )
     folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+    _require_own(folder)
     folder.chmod(0o700)
     for place in _PLACES:
         (folder / place).mkdir(mode=0o700, exist_ok=True)
@@ -46,6 +47,20 @@ def create_home(folder: Path, settings: Settings, clock: Callable[[], int]) -> C
     _begin(core)
     settings.write(folder)
     return core
+
+
+def _require_own(folder: Path) -> None:
+    """Raise if the folder holds what no ledger makes: others would be locked out of it."""
+    own = {*_PLACES, "keys", "public"}
+    foreign = [
+        path.name
+        for path in sorted(folder.iterdir())
+        if path.name not in own and not path.name.startswith((".", "ledger.db"))
+    ]
+    if foreign:
+        raise LedgerError(
+            f"{folder} holds other files, {foreign[0]!r} for one; a ledger needs its own folder"
+        )
 
 
 def _keys_for(folder: Path) -> KeyRing:

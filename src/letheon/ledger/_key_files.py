@@ -16,9 +16,10 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from letheon.exceptions import KeyFileError
+from letheon.ledger._blobs import destroy_file
 from letheon.state._atomic import sync_directory, write_atomically
 
-__all__ = ["KeyFiles", "erase"]
+__all__ = ["KeyFiles"]
 
 _LINE = re.compile(r"([0-9a-f]{64}) ([0-9a-f]{16})\n")
 _LONGEST = 128
@@ -103,33 +104,10 @@ class KeyFiles:
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX)
             for partial in self.folder.glob(".*.partial"):
-                erase(partial)
+                destroy_file(partial)
             yield
         finally:
             os.close(descriptor)
-
-
-def erase(path: Path) -> None:
-    """Overwrite a file with zeros and remove it, both durably; it may be gone already.
-
-    An error of the disk is raised, and the file stays to be erased again. A file system that
-    copies on write keeps old blocks for a while, and so does a backup: keep the folder off both.
-    """
-    with contextlib.suppress(FileNotFoundError):
-        _overwrite(path)
-        path.unlink()
-    sync_directory(path.parent)
-
-
-def _overwrite(path: Path) -> None:
-    descriptor = os.open(path, os.O_WRONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
-    try:
-        left = os.fstat(descriptor).st_size
-        while left > 0:
-            left -= os.write(descriptor, bytes(left))
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
 
 
 def _require_private(path: Path, status: os.stat_result, mode: str) -> None:

@@ -13,7 +13,8 @@ from typing import Any, NamedTuple, Self
 
 from letheon.exceptions import KeyFileError
 from letheon.ledger import _seal
-from letheon.ledger._key_files import KeyFiles, erase
+from letheon.ledger._blobs import destroy_file
+from letheon.ledger._key_files import KeyFiles
 from letheon.ledger._signing import Signer, new_seed, sign
 from letheon.state._atomic import sync_directory, write_atomically
 from letheon.verifier import (
@@ -207,7 +208,7 @@ class KeyRing:
         """Overwrite and remove a key, durably; one that is gone is no error."""
         path = self._files.path(_required_id(key_id))
         with self._files.locked():
-            erase(path)
+            destroy_file(path)
 
     def rotate(self, ledger_id: str, sequence: int) -> bytes:
         """Make a new signing key the current one and return the statement that says so.
@@ -310,7 +311,7 @@ class KeyRing:
     def _erase_unpublished(self, chain: _Chain) -> None:
         for name in self._files.names("sign-"):
             if name.removeprefix("sign-") not in chain.trust.keys:
-                erase(self._files.path(name))
+                destroy_file(self._files.path(name))
 
 
 def _first_key(files: KeyFiles, public: Path) -> str:
@@ -319,7 +320,7 @@ def _first_key(files: KeyFiles, public: Path) -> str:
     if root.exists():
         return _read_signer(files, keyid_of(_read_root(root))).keyid
     for name in files.names("sign-"):
-        erase(files.path(name))
+        destroy_file(files.path(name))
     signer = _make_signer(files)
     _write_line(root, signer.public.hex())
     return signer.keyid

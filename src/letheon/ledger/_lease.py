@@ -26,16 +26,31 @@ __all__ = ["Lease", "keep_renewed", "owner_name", "release", "require_fence", "t
 
 @dataclass(frozen=True)
 class Lease:
-    """The right to work on one model until somebody takes a newer one."""
+    """The right to work on one model until somebody takes a newer one.
+
+    `was_left` says that the last holder never gave it back: something may lie about.
+    """
 
     model_id: int
     fence: int
     owner: str
+    was_left: bool = False
 
 
 def owner_name() -> str:
-    """Return a name for this process that no later process will have."""
-    return f"{socket.gethostname()}/{os.getpid()}/{_started(os.getpid())}/{secrets.token_hex(4)}"
+    """Return the name of this thread of this process; no later one will have it."""
+    pid = os.getpid()
+    return "/".join((*_place(), str(pid), _started(pid), str(threading.get_ident())))
+
+
+def _place() -> tuple[str, str, str]:
+    """Return host, boot and namespace of processes: what a process number means something in."""
+    try:
+        boot = Path("/proc/sys/kernel/random/boot_id").read_text("ascii").strip()
+        space = str(Path("/proc/self/ns/pid").stat().st_ino)
+    except OSError:
+        return socket.gethostname(), "", secrets.token_hex(8)
+    return socket.gethostname(), boot, space
 
 
 def _started(pid: int) -> str:
@@ -50,9 +65,9 @@ def _started(pid: int) -> str:
 
 
 def _is_dead(owner: str) -> bool:
-    """Return whether the owner was a process of this machine that is gone."""
-    host, pid, started, _ = owner.split("/")
-    return host == socket.gethostname() and bool(started) and _started(int(pid)) != started
+    """Return whether the owner was a process that can be seen from here, and is gone."""
+    *place, pid, started, _ = owner.split("/")
+    return tuple(place) == _place() and bool(started) and _started(int(pid)) != started
 
 
 def take(core: Core, model_id: int, owner: str) -> Lease | None:
@@ -61,18 +76,19 @@ def take(core: Core, model_id: int, owner: str) -> Lease | None:
         now = core.clock()
         query = select(heads).where(heads.c.model_id == model_id).with_for_update()
         head = conn.execute(query).one()
-        is_held = head.owner is not None and head.owner != owner and head.lease_until > now
+        until = now + core.settings.policy.lease_seconds
+        # An end that no honest clock can have set is one of a clock that was ahead.
+        is_held = head.owner not in (None, owner) and now < head.lease_until <= until
         if is_held and not _is_dead(head.owner):
             return None
         fence = head.fence + 1
-        until = now + core.settings.policy.lease_seconds
         conn.execute(
             update(heads)
             .where(heads.c.model_id == model_id)
             .values(owner=owner, fence=fence, lease_until=until)
         )
     point("lease.taken")
-    return Lease(model_id, fence, owner)
+    return Lease(model_id, fence, owner, was_left=head.owner is not None)
 
 
 def require_fence(conn: Connection, lease: Lease) -> None:

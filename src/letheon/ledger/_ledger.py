@@ -17,7 +17,6 @@ from letheon.ledger._bodies import person_tags
 from letheon.ledger._calendar import Calendar
 from letheon.ledger._certify import Checkpoint, take_checkpoint
 from letheon.ledger._compute import compute, compute_apart
-from letheon.ledger._core import Core
 from letheon.ledger._database import Database
 from letheon.ledger._desk import Desk
 from letheon.ledger._doctor import Finding, examine
@@ -42,8 +41,8 @@ from letheon.ledger._tables import blocked, certificates, purges
 from letheon.ledger._training import held_rows
 from letheon.ledger._versions import (
     find_model,
-    head_of,
     model_of,
+    read_head,
     read_model,
     versions_of,
 )
@@ -99,10 +98,6 @@ class Ledger(Desk):
     ...         ledger.request_of(request.id).state, ledger.load("iris").n_rows_
     ('purged', 148)
     """
-
-    def __init__(self, core: Core) -> None:
-        super().__init__(core)
-        self._owner = owner_name()
 
     @classmethod
     def create(
@@ -369,25 +364,23 @@ class Ledger(Desk):
         """
         wanted = None if model is None else self._row(model, tenant).id
         work = compute_apart if apart else compute
-        return run_once(self._core, self._owner, work, forced=force, wanted=wanted)
+        return run_once(self._core, owner_name(), work, forced=force, wanted=wanted)
 
     def retrain(
         self, model: str, *, tenant: str = "default", apart: bool = False
     ) -> tuple[Step, ...]:
         """Train a model afresh, with everything queued for it; a certified batch of its own."""
         work = compute_apart if apart else compute
-        return tuple(retrain(self._core, self._owner, work, self._row(model, tenant)))
+        return tuple(retrain(self._core, owner_name(), work, self._row(model, tenant)))
 
     def load(self, model: str, *, tenant: str = "default") -> Any:
         """Return a copy of the model that is served."""
         row = self._row(model, tenant)
-        with self._core.database.reading() as conn:
-            head = head_of(conn, row.id)
-        return read_model(self._core, row, head)
+        return read_head(self._core, row, lambda head: read_model(self._core, row, head))
 
     def reader(self, model: str, *, tenant: str = "default") -> Reader:
         """Return a reader that follows the model that is served."""
-        return Reader(self._core, self._row(model, tenant), self._owner)
+        return Reader(self._core, self._row(model, tenant), owner_name())
 
     def models(self, *, tenant: str | None = None) -> tuple[ModelInfo, ...]:
         """Return the registered models."""

@@ -7,7 +7,7 @@ program. ``NEW`` stands before the first state of a request.
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-from sqlalchemy import Connection, select, update
+from sqlalchemy import ColumnElement, Connection, FromClause, or_, select, update
 
 from letheon.exceptions import RequestStateError, UnknownRequestError
 from letheon.ledger import _events
@@ -53,6 +53,12 @@ PUBLISHED = ("applied", "certified", "purging", "purged", "closed")
 FINISHED = ("purged", "closed")
 FINAL = ("rejected", "cancelled", "closed")
 OPEN = tuple(state for state in STATES if state not in (*FINISHED, *FINAL))
+
+
+def has_erased(table: FromClause) -> ColumnElement[bool]:
+    """Whether a request's people have left the model; `table` is `requests` or an alias."""
+    stuck_later = (table.c.state == "stuck") & table.c.batch_id.is_not(None)
+    return or_(table.c.state.in_(PUBLISHED), stuck_later)
 
 
 def is_allowed(before: str, after: str) -> bool:

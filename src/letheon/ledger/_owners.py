@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 from sqlalchemy import Connection, bindparam, case, delete, select, tuple_, update
 from sqlalchemy.dialects import postgresql, sqlite
 
-from letheon.ledger._moves import PUBLISHED, move
+from letheon.ledger._moves import has_erased, move
 from letheon.ledger._tables import blocked, models, requests
 
 __all__ = ["Claimant", "claim", "hold_model", "known_tags", "pass_on"]
@@ -87,9 +87,7 @@ def pass_on(connection: Connection, request_id: str, model_id: int, *, at: int) 
 
 def _promote(connection: Connection, model_id: int, tags: Sequence[str]) -> dict[str, str]:
     """Make a claim on each person the owner: one that has erased them, else the oldest."""
-    published = requests.c.state.in_(PUBLISHED)
-    has_erased = published | ((requests.c.state == "stuck") & requests.c.batch_id.is_not(None))
-    order = (case((has_erased, 0), else_=1), requests.c.received_at, requests.c.id)
+    order = (case((has_erased(requests), 0), else_=1), requests.c.received_at, requests.c.id)
     query = select(blocked.c.tag, blocked.c.request_id).join(requests).order_by(*order)
     heirs: dict[str, str] = {}
     for start in range(0, len(tags), _CHUNK):

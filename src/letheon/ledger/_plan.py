@@ -4,13 +4,13 @@ from dataclasses import dataclass
 from datetime import UTC, date, datetime
 from typing import Any
 
-from sqlalchemy import Connection, Select, select
+from sqlalchemy import Connection, Select, func, select
 
 from letheon.ledger._claims import adds_up
 from letheon.ledger._core import Core
 from letheon.ledger._info import all_models
-from letheon.ledger._policy import Decision, Queued, earliest_first, should_seal
-from letheon.ledger._tables import blocked, requests
+from letheon.ledger._policy import Decision, Queued, backoff, earliest_first, should_seal
+from letheon.ledger._tables import batches, blocked, requests
 from letheon.ledger._versions import ModelRow, VersionRow, versions_of
 
 __all__ = ["BatchPlan", "plan", "plan_all"]
@@ -63,7 +63,7 @@ def plan(core: Core, conn: Connection, model: ModelRow, *, forced: bool = False)
         apply_seconds=_apply_seconds(history),
         releases=model.releases,
         budget_runs_out=_budget_runs_out(head, n_rows),
-        retrain_due=_is_retrain_due(head),
+        retrain_due=_is_retrain_due(core, conn, head),
         forced=forced,
     )
     return BatchPlan(
@@ -136,7 +136,21 @@ def _budget_runs_out(head: VersionRow, n_rows: int) -> bool:
     return bool(spent + spent / removed * n_rows > budget)
 
 
-def _is_retrain_due(head: VersionRow) -> bool:
+def _is_retrain_due(core: Core, conn: Connection, head: VersionRow) -> bool:
+    """Return whether the monitor wants a retrain, and none has failed just now.
+
+    After `max_tries` failures it is an operator's turn; `letheon doctor` tells.
+    """
     facts = head.facts["certificate"]
-    is_due = bool(facts and facts["monitor"]["decision"] == "retrain-due")
-    return is_due and bool(head.run["rows_since_retrain"])
+    if not facts or facts["monitor"]["decision"] != "retrain-due":
+        return False
+    if not head.run["rows_since_retrain"]:
+        return False
+    policy = core.settings.policy
+    mine = (batches.c.parent_id == head.id) & (batches.c.state == "abandoned")
+    query = select(func.count(), func.max(batches.c.created_at)).where(mine)
+    failures, last = conn.execute(query).one()
+    if failures == 0:
+        return True
+    is_over = core.clock() >= last + backoff(failures, policy, draw=1.0)
+    return bool(failures < policy.max_tries and is_over)

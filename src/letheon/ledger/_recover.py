@@ -10,9 +10,9 @@ from letheon.ledger._core import Core
 from letheon.ledger._faults import point
 from letheon.ledger._lease import Lease, require_fence
 from letheon.ledger._tables import batches
-from letheon.ledger._versions import ModelRow, VersionRow, versions_of
+from letheon.ledger._versions import ModelRow, VersionRow, head_of, sealer, versions_of
 
-__all__ = ["sweep_model"]
+__all__ = ["require_sound", "sweep_model"]
 
 
 def sweep_model(core: Core, lease: Lease, model: ModelRow) -> int:
@@ -25,13 +25,10 @@ def sweep_model(core: Core, lease: Lease, model: ModelRow) -> int:
     ------
     StaleWorkerError
         Another worker took the model over; nothing was swept.
-    CorruptFileError
-        The file of the model that is served was altered, or is gone.
     """
     with core.database.transaction() as conn:
         require_fence(conn, lease)
         known = versions_of(conn, model.id)
-        _require_sound(core, model, known[-1])
         alive = [version for version in known if version.purged_at is None]
         keep = {name for version in alive for name in version.blobs}
         swept = core.blobs(model.folder).sweep(keep)
@@ -42,12 +39,18 @@ def sweep_model(core: Core, lease: Lease, model: ModelRow) -> int:
     return swept
 
 
-def _require_sound(core: Core, model: ModelRow, head: VersionRow) -> None:
-    if not core.blobs(model.folder).is_sound(head.model_blob):
-        raise CorruptFileError(
-            f"the file of model {model.name!r}, {head.model_blob[:12]}…, is gone or was altered; "
-            "nothing is applied to it. Restore the file, or register the model again."
-        )
+def require_sound(core: Core, model: ModelRow) -> None:
+    """Raise `CorruptFileError` unless everything of the version that is served can be read."""
+    with core.database.reading() as conn:
+        head = head_of(conn, model.id)
+    blobs = core.blobs(model.folder)
+    for what in ("model", "rows", "vault"):
+        address = getattr(head, f"{what}_blob")
+        if not blobs.is_sound(address, sealer(core, model, head.epoch_key, what)):
+            raise CorruptFileError(
+                f"the {what} of model {model.name!r}, {address[:12]}…, is gone or was altered; "
+                "nothing is applied to it. Restore the file, or register the model again."
+            )
 
 
 def _training_keys(conn: Connection, model: ModelRow, known: list[VersionRow]) -> set[str]:

@@ -28,7 +28,7 @@ from letheon.ledger._faults import point
 from letheon.ledger._slot_tree import slots_for
 from letheon.ledger._tables import blocked, heads, meta, models, versions
 from letheon.ledger._training import fresh_fit
-from letheon.ledger._versions import Judged, ModelRow, Vault, new_key_of, sealed_context
+from letheon.ledger._versions import Judged, ModelRow, Vault, new_key_of, sealer
 from letheon.rows import Ids, Rows
 from letheon.verifier import canonical
 
@@ -218,18 +218,22 @@ def write_blobs(
     key = core.keys.new_key("epoch", label=model.folder)
     point("compute.key-written")
 
-    def put(what: str, value: Any) -> str:
-        sealed = core.keys.seal(key, state.encode(value), sealed_context(model, what))
-        return blobs.put(sealed)
+    def put(what: str, content: bytes) -> str:
+        return blobs.put(content, sealer(core, model, key, what))
 
-    return Written(
-        model_blob=blobs.put(content),
-        rows_blob=put("rows", rows),
-        ids_blob=put("ids", rows.ids.to_array()),
-        vault_blob=put("vault", vault._asdict()),
-        monitor_blob=None if judged is None else put("monitor", judged._asdict()),
-        epoch_key=key,
-    )
+    try:
+        return Written(
+            model_blob=put("model", content),
+            rows_blob=put("rows", state.encode(rows)),
+            ids_blob=put("ids", state.encode(rows.ids.to_array())),
+            vault_blob=put("vault", state.encode(vault._asdict())),
+            monitor_blob=None if judged is None else put("monitor", state.encode(judged._asdict())),
+            epoch_key=key,
+        )
+    except BaseException:
+        # What was written is unreadable without it, and is swept by the next worker.
+        core.keys.destroy(key)
+        raise
 
 
 def destroy_blobs(core: Core, model: ModelRow, written: Written) -> None:

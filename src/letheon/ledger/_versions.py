@@ -1,17 +1,23 @@
 """Versions of a model: what the database says about them, and what their blobs hold."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 from sqlalchemy import Connection, CursorResult, select
 
 from letheon import state
-from letheon.exceptions import UnknownModelError
+from letheon.exceptions import (
+    CorruptFileError,
+    KeyFileError,
+    LedgerMissingError,
+    UnknownModelError,
+)
 from letheon.ledger._core import Core
+from letheon.ledger._keys import KeyRing
 from letheon.ledger._tables import heads, models, versions
 from letheon.rows import Ids, Rows, as_ids
 from letheon.verifier import parse_strict
@@ -21,20 +27,25 @@ __all__ = [
     "ModelRow",
     "Vault",
     "VersionRow",
+    "content_of",
     "find_model",
     "head_of",
     "model_of",
     "new_key_of",
     "proof_path",
+    "raw_model",
+    "read_head",
     "read_ids",
     "read_judged",
     "read_model",
     "read_rows",
     "read_vault",
-    "sealed_context",
+    "sealer",
     "version_of",
     "versions_of",
 ]
+
+_T = TypeVar("_T")
 
 
 @dataclass(frozen=True)
@@ -92,10 +103,19 @@ class VersionRow:
 
 
 class Vault(NamedTuple):
-    """Slot and salt of every row, in held order."""
+    """Slot, salt and place of every row, in held order.
+
+    The place is the row's position at registration, kept for its life: places rise strictly, so
+    that nobody can bring the rows that remain into another order.
+    """
 
     slots: NDArray[np.int64]
     salts: NDArray[np.uint8]
+    places: NDArray[np.int64]
+
+    def take(self, positions: NDArray[np.int64]) -> "Vault":
+        """Return what belongs to the rows at these positions."""
+        return Vault(self.slots[positions], self.salts[positions], self.places[positions])
 
 
 class Judged(NamedTuple):
@@ -173,43 +193,83 @@ def new_key_of(result: CursorResult[Any]) -> int:
     return int(key[0])
 
 
-def sealed_context(model: ModelRow, what: str) -> bytes:
-    """Return what a sealed blob is bound to: it cannot be taken for another one."""
-    return f"letheon/{what}/v1/{model.folder}".encode()
+@dataclass(frozen=True)
+class BlobSealer:
+    """Seals one kind of blob of one version; it cannot be taken for another one."""
+
+    keys: KeyRing
+    key: str
+    context: bytes
+
+    def seal(self, data: bytes) -> bytes:
+        """Return the sealed bytes."""
+        return self.keys.seal(self.key, data, self.context)
+
+    def unseal(self, data: bytes) -> bytes:
+        """Return the plain bytes, or raise `CorruptFileError`."""
+        return self.keys.unseal(self.key, data, self.context)
 
 
-def _unsealed(core: Core, model: ModelRow, version: VersionRow, what: str, address: str) -> bytes:
-    sealed = core.blobs(model.folder).read(address)
-    return core.keys.unseal(version.epoch_key, sealed, sealed_context(model, what))
+def sealer(core: Core, model: ModelRow, epoch_key: str, what: str) -> BlobSealer:
+    """Return what seals the blobs "model", "rows", "ids", "vault" or "monitor" of a version."""
+    return BlobSealer(core.keys, epoch_key, f"letheon/{what}/v1/{model.folder}".encode())
+
+
+def content_of(core: Core, model: ModelRow, version: VersionRow, what: str) -> bytes:
+    """Return the content of a blob of a version; its hash is checked."""
+    address = getattr(version, f"{what}_blob")
+    return core.blobs(model.folder).read(address, sealer(core, model, version.epoch_key, what))
+
+
+def raw_model(core: Core, model: ModelRow, version: VersionRow) -> bytes:
+    """Return the bytes whose SHA-256 certificates quote: a nonce, and then the model."""
+    opener = sealer(core, model, version.epoch_key, "model")
+    return core.blobs(model.folder).raw(version.model_blob, opener)
 
 
 def read_model(core: Core, model: ModelRow, version: VersionRow, *, trusted: Any = ()) -> Any:
     """Build the model of a version; its hash is checked first."""
-    content = core.blobs(model.folder).read(version.model_blob)
+    content = content_of(core, model, version, "model")
     return state.decode(content, trusted=(*model.trusted, *trusted))
+
+
+def read_head(core: Core, model: ModelRow, read: Callable[[VersionRow], _T]) -> _T:
+    """Read something of the version that is served.
+
+    It may be purged while it is read; then there is another one to read, so it is tried again.
+    """
+    while True:
+        with core.database.reading() as conn:
+            head = head_of(conn, model.id)
+        try:
+            return read(head)
+        except (LedgerMissingError, CorruptFileError, KeyFileError):
+            with core.database.reading() as conn:
+                if head_of(conn, model.id).id == head.id:
+                    raise
 
 
 def read_rows(core: Core, model: ModelRow, version: VersionRow) -> Rows:
     """Return the rows of a version."""
-    rows: Rows = state.decode(_unsealed(core, model, version, "rows", version.rows_blob))
+    rows: Rows = state.decode(content_of(core, model, version, "rows"))
     return rows
 
 
 def read_ids(core: Core, model: ModelRow, version: VersionRow) -> Ids:
     """Return whose rows are in a version, one id per row."""
-    return as_ids(state.decode(_unsealed(core, model, version, "ids", version.ids_blob)))
+    return as_ids(state.decode(content_of(core, model, version, "ids")))
 
 
 def read_vault(core: Core, model: ModelRow, version: VersionRow) -> Vault:
-    """Return slot and salt of every row of a version."""
-    return Vault(**state.decode(_unsealed(core, model, version, "vault", version.vault_blob)))
+    """Return slot, salt and place of every row of a version."""
+    return Vault(**state.decode(content_of(core, model, version, "vault")))
 
 
 def read_judged(core: Core, model: ModelRow, version: VersionRow) -> Judged | None:
     """Return what the version is judged by, if anything."""
     if version.monitor_blob is None:
         return None
-    return Judged(**state.decode(_unsealed(core, model, version, "monitor", version.monitor_blob)))
+    return Judged(**state.decode(content_of(core, model, version, "monitor")))
 
 
 def proof_path(core: Core, model: ModelRow, digest: str) -> Path:

@@ -9,6 +9,7 @@ from sqlalchemy import Connection, select, update
 from sqlalchemy.exc import DBAPIError
 
 from letheon.exceptions import (
+    KeyFileError,
     LedgerBusyError,
     LedgerError,
     LedgerMissingError,
@@ -29,15 +30,16 @@ from letheon.ledger._compute import (
 )
 from letheon.ledger._core import Core
 from letheon.ledger._events import record
+from letheon.ledger._handling import settle_queue
 from letheon.ledger._info import all_models
 from letheon.ledger._lease import Lease, release, require_fence, take
-from letheon.ledger._moves import PUBLISHED, move
+from letheon.ledger._moves import move
 from letheon.ledger._plan import plan
 from letheon.ledger._policy import backoff
 from letheon.ledger._purge import problems, purge_next
-from letheon.ledger._recover import sweep_model
+from letheon.ledger._recover import require_sound, sweep_model
 from letheon.ledger._register import sweep_registrations
-from letheon.ledger._tables import batches, blocked, models, requests, versions
+from letheon.ledger._tables import batches, models, requests, versions
 from letheon.ledger._versions import ModelRow, head_of
 
 __all__ = ["Step", "retrain", "run_once"]
@@ -92,15 +94,7 @@ def run_once(
         if lease is None:
             yield Step("waits", model.name, None, "another-worker-is-at-it")
             continue
-        try:
-            yield from _serve(core, lease, model, compute, forced=forced)
-        except StaleWorkerError:
-            yield Step("waits", model.name, None, "another-worker-took-over")
-        except LetheonError as error:
-            # A damaged model is its own affair; the others are served.
-            yield Step("failed", model.name, None, str(error))
-        finally:
-            release(core, lease)
+        yield from _hold(core, lease, model, _serve(core, lease, model, compute, forced=forced))
     yield from _certify_all(core)
     yield from _purge_all(core)
 
@@ -110,46 +104,72 @@ def retrain(core: Core, owner: str, compute: Compute, model: ModelRow) -> Iterat
     lease = take(core, model.id, owner)
     if lease is None:
         raise LedgerBusyError(f"another worker is at model {model.name!r}; try again")
-    try:
-        sweep_model(core, lease, model)
-        yield from _resume(core, lease, model, compute)
-        with core.database.reading() as conn:
-            found, head = plan(core, conn, model, forced=True), head_of(conn, model.id)
-        if not found.request_ids and not head.run["rows_since_retrain"]:
-            raise LedgerError(
-                f"nothing was erased from model {model.name!r} since its last training, so there "
-                "is nothing that a retrain would certify"
-            )
-        batch = seal(core, lease, model, "retrain", list(found.request_ids), "operator")
-        yield from _apply(core, lease, model, batch, compute)
-    finally:
-        release(core, lease)
+    yield from _hold(core, lease, model, _retrain(core, lease, model, compute))
     yield from _certify_all(core)
     yield from _purge_all(core)
+
+
+def _hold(core: Core, lease: Lease, model: ModelRow, work: Iterator[Step]) -> Iterator[Step]:
+    """Work under a lease and give it back.
+
+    After a failure it is not given back: whoever takes it next sees that something may lie about,
+    and sweeps.
+    """
+    try:
+        yield from work
+    except StaleWorkerError:
+        yield Step("waits", model.name, None, "another-worker-took-over")
+    except RequestStateError:
+        # Somebody cancelled a request since the batch was planned; the next round sees it.
+        yield Step("waits", model.name, None, "queue-changed")
+        release(core, lease)
+    except StateError as error:
+        # A damaged model is its own affair; the others are served.
+        yield Step("failed", model.name, None, str(error))
+    except (LedgerMissingError, KeyFileError) as error:
+        yield Step("failed", model.name, None, str(error))
+    except LedgerError:
+        release(core, lease)
+        raise
+    else:
+        release(core, lease)
+
+
+def _retrain(core: Core, lease: Lease, model: ModelRow, compute: Compute) -> Iterator[Step]:
+    yield from _resume(core, lease, model, compute)
+    _wake(core, model)
+    with core.database.reading() as conn:
+        found, head = plan(core, conn, model, forced=True), head_of(conn, model.id)
+    if not found.request_ids and not head.run["rows_since_retrain"]:
+        raise LedgerError(
+            f"nothing was erased from model {model.name!r} since its last training, so there is "
+            "nothing that a retrain would certify"
+        )
+    require_sound(core, model)
+    batch = seal(core, lease, model, "retrain", list(found.request_ids), "operator")
+    yield from _apply(core, lease, model, batch, compute)
 
 
 def _serve(
     core: Core, lease: Lease, model: ModelRow, compute: Compute, *, forced: bool
 ) -> Iterator[Step]:
     """Resume what is open, then seal and apply what is due."""
-    sweep_model(core, lease, model)
     yield from _resume(core, lease, model, compute)
     _wake(core, model)
     with core.database.reading() as conn:
         found = plan(core, conn, model, forced=forced)
     if not found.decision.seal:
         return
-    try:
-        chosen, members = found.decision, list(found.request_ids)
-        batch = seal(core, lease, model, chosen.kind, members, chosen.reason)
-    except RequestStateError:
-        # Somebody cancelled a request since the plan was made; the next round sees it.
-        yield Step("waits", model.name, None, "queue-changed")
-        return
+    require_sound(core, model)
+    chosen, members = found.decision, list(found.request_ids)
+    batch = seal(core, lease, model, chosen.kind, members, chosen.reason)
     yield from _apply(core, lease, model, batch, compute)
 
 
 def _resume(core: Core, lease: Lease, model: ModelRow, compute: Compute) -> Iterator[Step]:
+    """Sweep up after a worker that never came back, and finish what it began."""
+    if lease.was_left:
+        sweep_model(core, lease, model)
     with core.database.reading() as conn:
         batch = open_batch(conn, model.id)
     if batch is not None:
@@ -157,16 +177,16 @@ def _resume(core: Core, lease: Lease, model: ModelRow, compute: Compute) -> Iter
 
 
 def _wake(core: Core, model: ModelRow) -> None:
-    """Queue requests again whose pause after a failure, or whose hold, is over."""
+    """Queue requests again whose pause or hold is over; set aside those with nobody left."""
     now = core.clock()
     paused = (requests.c.state == "retry_wait") & (requests.c.not_before <= now)
     held = (requests.c.state == "on_hold") & (requests.c.hold_until <= now)
-    with core.database.reading() as conn:
-        mine = requests.c.model_id == model.id
-        found = list(conn.scalars(select(requests.c.id).where(mine & (paused | held))))
-    if found:
-        with core.database.transaction() as conn:
-            move(conn, found, "queued", at=now)
+    mine = requests.c.model_id == model.id
+    query = select(requests.c.id).where(mine & (paused | held)).order_by(requests.c.id)
+    with core.database.transaction() as conn:
+        over = list(conn.scalars(query.with_for_update()))
+        move(conn, over, "queued", at=now, hold_ground=None, hold_until=None, reason=None)
+    settle_queue(core, model.id)
 
 
 def _apply(
@@ -202,7 +222,7 @@ def _retrain_instead(core: Core, lease: Lease, model: ModelRow, compute: Compute
 
 
 # What trying again cannot change.
-_FINAL = frozenset({NO_MODEL, NOBODY_HELD})
+_FINAL = frozenset({NO_MODEL})
 
 
 def _give_up(core: Core, lease: Lease, model: ModelRow, batch: Batch, reason: str) -> Step:
@@ -223,29 +243,12 @@ def _send_back(
 ) -> None:
     policy = core.settings.policy
     values: dict[str, Any] = {"tries": tries, "reason": reason, "batch_id": None}
-    eraser = _eraser_of(conn, request_id) if reason == NOBODY_HELD else None
-    if eraser is not None:
-        move(conn, [request_id], "queued", at=now, batch_id=None)
-        move(conn, [request_id], "duplicate", at=now, duplicate_of=eraser)
-    elif reason in _FINAL or tries >= policy.max_tries:
+    if reason in _FINAL or tries >= policy.max_tries:
         move(conn, [request_id], "stuck", at=now, **values)
     else:
-        is_over = reason == BUDGET_SPENT
+        is_over = reason in (BUDGET_SPENT, NOBODY_HELD)
         pause = 0 if is_over else backoff(tries, policy, random.SystemRandom().random())
         move(conn, [request_id], "retry_wait", at=now, not_before=now + pause, **values)
-
-
-def _eraser_of(conn: Connection, request_id: str) -> str | None:
-    """Return a request that has erased somebody whom this one names, if there is one."""
-    mine, other = blocked.alias("mine"), blocked.alias("other")
-    query = (
-        select(requests.c.id)
-        .join(other, other.c.request_id == requests.c.id)
-        .join(mine, (mine.c.model_id == other.c.model_id) & (mine.c.tag == other.c.tag))
-        .where(mine.c.request_id == request_id, requests.c.state.in_(PUBLISHED))
-        .order_by(requests.c.received_at, requests.c.id)
-    )
-    return conn.scalars(query.limit(1)).one_or_none()
 
 
 def _certify_all(core: Core) -> Iterator[Step]:
