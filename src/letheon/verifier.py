@@ -1066,19 +1066,14 @@ def _check_events(path: Path, bundle: _Bundle, root: bytes) -> None:
     """With all events: the root is theirs, nothing was left out, every line was registered."""
     certificates: list[tuple[Any, Any]] = []
     statements: list[Any] = []
-    purges: dict[Any, Any] = {}
     registered: dict[Any, dict[str, Any]] = {}
 
     def leaves() -> Iterator[bytes]:
-        for line in _lines(path):
-            event = parse_strict(line, SMALL)
-            require(isinstance(event, dict), "an event is no object")
+        for line, event in _events(path):
             if event.get("kind") == "certificate":
                 certificates.append(_certificate_event(event))
             elif event.get("kind") in ("key-rotation", "key-revocation"):
                 statements.append(event.get("statement"))
-            elif event.get("kind") == "purge":
-                purges[event.get("sequence")] = event.get("purge")
             elif event.get("kind") == "registered":
                 registered.setdefault(event.get("subject"), event)
             yield leaf_hash(line)
@@ -1088,9 +1083,6 @@ def _check_events(path: Path, bundle: _Bundle, root: bytes) -> None:
         chain = [(certificate.sequence, certificate.id) for certificate in bundle.chain]
         require(certificates == chain, "the certificates are not those that the events name")
         require(set(statements) <= set(bundle.trust.statements), "a key statement was left out")
-        files = _numbered(bundle.folder / "purges", 6, ".json")
-        found = {number: certificate_id(read_capped(p, SMALL)) for number, p in files.items()}
-        require(found == purges, "the purges are not those that the events name")
         _check_registrations(bundle.chain, registered)
 
 
@@ -1109,12 +1101,15 @@ def _check_registrations(chain: Sequence[Opened], registered: Mapping[Any, dict[
             require(settled or method["name"] == "retrain", "the seed is not that of registration")
 
 
-def _lines(path: Path) -> Iterator[bytes]:
+def _events(path: Path) -> Iterator[tuple[bytes, dict[str, Any]]]:
+    """Yield the lines of a log with the event in each."""
     require(path.is_file(), "no plain file")
     with path.open("rb") as file:
         while line := file.readline(SMALL + 1):
             require(line.endswith(b"\n") and len(line) <= SMALL, "a line is cut or too long")
-            yield line[:-1]
+            event = parse_strict(line[:-1], SMALL)
+            require(isinstance(event, dict), "an event is no object")
+            yield line[:-1], event
 
 
 def _check_v2(bundle: _Bundle) -> str:
@@ -1150,15 +1145,22 @@ def _check_transition(folder: Path, data: dict[str, Any], certificate: Opened) -
 
 def _check_v3(bundle: _Bundle) -> str:
     purges, left = _numbered(bundle.folder / "purges", 6, ".json"), rows_left(bundle.chain)
+    found: dict[Any, Any] = {}
     for sequence, path in purges.items():
         with _at(f"purges/{path.name}"):
             require(1 <= sequence <= len(bundle.chain), "belongs to no certificate here")
             certificate = bundle.chain[sequence - 1]
             purge = check_purge(read_capped(path, SMALL), certificate, bundle.trust)
+            found[sequence] = purge.id
             destroyed = purge.predicate["salts"]["destroyed"]
             gone = left[sequence - 1]
             require(destroyed == gone, f"{destroyed} salts were destroyed, and {gone} rows left")
             require(gone == 0 or purge.predicate["scanner"]["markers"] > 0, "looked for nothing")
+    if (events := bundle.folder / "events.jsonl").exists():
+        with _at("events.jsonl"):
+            named = [event for _, event in _events(events) if event.get("kind") == "purge"]
+            listed = {event.get("sequence"): event.get("purge") for event in named}
+            require(listed == found, "the purges are not those that the events name")
     missing = [one.sequence for one in bundle.chain if one.sequence not in purges]
     if missing or not purges:
         raise _Skipped(f"{len(purges)} purges attested; none yet for certificates {missing[:8]}")

@@ -116,12 +116,12 @@ def test_a_real_worker_stops_on_a_signal_and_loses_nothing(tmp_path: Path) -> No
     words = [*SCRIPT, "worker", "--interval", "600", "--ledger", str(home)]
     with subprocess.Popen(words, stdout=subprocess.PIPE, text=True) as worker:
         assert worker.stdout is not None
-        watchdog = threading.Timer(60, worker.kill)
+        watchdog = threading.Timer(300, worker.kill)
         watchdog.start()
         first = worker.stdout.readline()
         watchdog.cancel()
         worker.send_signal(signal.SIGTERM)
-        rest, _ = worker.communicate(timeout=60)
+        rest, _ = worker.communicate(timeout=300)
     assert worker.returncode == 0
     assert re.fullmatch(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\dZ applied 1 m 38 rows left\n", first)
     assert not any(person in first + rest for person in PEOPLE)

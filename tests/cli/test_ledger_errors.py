@@ -2,6 +2,8 @@
 
 import json
 import signal
+import subprocess
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from datetime import date
@@ -20,7 +22,7 @@ from letheon.cli import _ledger_batches, _ledger_common
 from letheon.cli._ledger_common import plain, status_of
 from letheon.cli._ledger_requests import _numbers
 from letheon.ledger import Ledger, Step
-from letheon.ledger._lease import take
+from letheon.ledger._lease import release, take
 from tests.cli.ledgers import LEAVING, PEOPLE, call, done, files_in, table
 
 STATUS = {
@@ -224,9 +226,12 @@ def test_an_open_key_is_refused_and_is_what_doctor_finds(home: Home) -> None:
 
 def test_another_worker_is_a_reason_to_try_again(home: Home) -> None:
     with Ledger.open(home.folder) as ledger:
-        taken = [take(ledger._core, number, "other") for number in (1, 2)]
-        assert all(taken)
+        elsewhere = "host/boot/space/1/2/3"
+        taken = [take(ledger._core, number, elsewhere) for number in (1, 2)]
         result = call("batch", "apply", "--force", "--ledger", home.folder)
+        for lease in taken:
+            assert lease is not None
+            release(ledger._core, lease)
     assert result.exit_code == 5, result.output
     assert "another-worker-is-at-it" in result.stdout
 
@@ -331,18 +336,52 @@ def test_a_worker_finishes_its_step_and_stops(
     assert signal.getsignal(number) is before
 
 
-def test_a_worker_outlives_a_busy_database(monkeypatch: pytest.MonkeyPatch) -> None:
-    def locked() -> None:
-        raise exceptions.LedgerBusyError("another process has kept the database")
+def test_an_interrupt_does_not_reach_what_a_step_starts(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked = "import signal as s; print(s.SIGINT in s.pthread_sigmask(s.SIG_BLOCK, []))"
+    said = []
+
+    def start() -> None:
+        run = subprocess.run([sys.executable, "-c", asked], capture_output=True, check=True)
+        said.append(run.stdout.strip())
 
     @contextmanager
     def opened(_: Path | None) -> Iterator[Busy]:
-        yield Busy(locked)
+        yield Busy(start)
 
     monkeypatch.setattr(_ledger_batches, "open_ledger", opened)
-    result = call("worker", "--once")
-    assert result.exit_code == 0
-    assert "trying again" in result.stderr
+    assert call("worker", "--once").exit_code == 0
+    assert said == [b"True"]
+    assert signal.SIGINT not in signal.pthread_sigmask(signal.SIG_BLOCK, [])
+
+
+@pytest.mark.parametrize(
+    ("error", "status"),
+    [
+        (exceptions.LedgerBusyError("another process has kept the database"), 5),
+        (exceptions.CorruptFileError("a blob was altered"), 1),
+        (OSError(28, "No space left on device", "blobs"), 5),
+    ],
+)
+def test_a_worker_outlives_what_is_in_its_way(
+    error: Exception, status: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    looks = []
+
+    def fail() -> None:
+        looks.append(1)
+        if len(looks) == 3:
+            signal.raise_signal(signal.SIGTERM)
+        raise error
+
+    @contextmanager
+    def opened(_: Path | None) -> Iterator[Busy]:
+        yield Busy(fail)
+
+    monkeypatch.setattr(_ledger_batches, "open_ledger", opened)
+    result = call("worker", "--interval", "0.1")
+    assert (result.exit_code, len(looks)) == (0, 3)
+    assert result.stderr.count("trying again") == 3
+    assert call("worker", "--once").exit_code == status
 
 
 @given(st.lists(st.integers(-(2**63), 2**63 - 1)))

@@ -87,6 +87,7 @@ class DiskArena(Arena):
         self.shim.io_faults_arm(0, 0)
         self.told.write_text(error, encoding="ascii")
         # Whatever the disk did, the model can still be read.
+        self.erased[MODEL] += self.people[MODEL][:3]
         self.read(MODEL, self.people[MODEL][:3])
 
     @property
@@ -97,7 +98,7 @@ class DiskArena(Arena):
 
     def go_on(self) -> None:
         """Look for what was acknowledged, submit again, work on a sound disk, and check."""
-        self.erased[MODEL] = self.people[MODEL][:3]
+        self.erased[MODEL] += self.people[MODEL][:3]
         with self.open() as ledger:
             known = {request.id for request in ledger.requests()}
         lost = [key for key, request in self.read_acks() if request not in known]
@@ -121,11 +122,13 @@ def copy_of(base: Arena, number: int, shim: ctypes.CDLL) -> DiskArena:
         settings.write_text(text, encoding="utf-8")
     copied = DiskArena(Plan(str(home)))
     copied.shim, copied.is_thorough = shim, number % 2 == 0
+    copied.erased = {name: list(gone) for name, gone in base.erased.items()}
     # Beside the folder that fails: what a client writes down is not the ledger's.
     outside = base.home.parent.parent
     copied.acks, copied.errors, copied.told, copied.notes = (
         outside / f"{number}-{name}.txt" for name in ("acks", "errors", "told", "notes")
     )
+    shutil.copy(base.acks, copied.acks)
     return copied
 
 

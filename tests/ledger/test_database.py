@@ -326,6 +326,49 @@ def test_a_connection_that_the_server_dropped_is_replaced(postgres_url: str) -> 
     other.dispose()
 
 
+def test_a_transaction_inside_a_reading_is_refused(database: Database) -> None:
+    """With a rollback journal it would wait for itself; nothing may depend on the journal."""
+    with database.reading(), pytest.raises(RuntimeError, match="inside a reading"):
+        note(database, "never")
+    with database.reading(), pytest.raises(RuntimeError, match="inside a reading"):
+        database.run(lambda connection: None)
+    with pytest.raises(KeyError), database.reading():
+        raise KeyError
+    note(database, "after")
+    assert notes(database) == {"after"}
+
+
+def test_readings_of_other_threads_and_inside_a_transaction_are_allowed(
+    database: Database, kind: str
+) -> None:
+    held, done = threading.Event(), threading.Event()
+
+    def read() -> None:
+        with database.reading() as connection:
+            connection.scalar(select(meta.c.key))
+            held.set()
+            done.wait(30)
+
+    reader = threading.Thread(target=read)
+    reader.start()
+    assert held.wait(30)
+    if kind == "sqlite-delete":  # there a commit waits for readers
+        done.set()
+        reader.join()
+    with database.transaction() as connection:
+        connection.execute(insert(meta).values(key="kept", value="x"))
+        assert "kept" not in notes(database)
+    done.set()
+    reader.join()
+    assert notes(database) == {"kept"}
+
+
+def test_a_process_forked_inside_a_reading_may_write(sqlite_database: Database) -> None:
+    with sqlite_database.reading():
+        assert in_processes([lambda: note(sqlite_database, "child")]) == [0]
+    assert notes(sqlite_database) == {"child"}
+
+
 def test_kinds_are_what_they_say(database: Database, kind: str) -> None:
     expected = {"sqlite": "wal", "sqlite-delete": "delete", "postgresql": None}
     assert database.journal_mode == expected[kind]

@@ -38,6 +38,10 @@ def write(database: Database, count: int = 1, at: int = NOON) -> None:
             _events.record(connection, "test", {"number": number}, at)
 
 
+def row(kind: str, body: dict[str, Any]) -> dict[str, Any]:
+    return _events._row(_events.Event(kind, body, NOON), 0)
+
+
 def integrate(database: Database) -> _events.Head:
     with database.transaction() as connection:
         return _events.integrate(connection)
@@ -140,14 +144,14 @@ def test_a_text_that_is_no_code_is_refused(value: str, where: str) -> None:
         "kind": {},
     }
     with pytest.raises(ValueError, match="no code") as caught:
-        _events._row(value if where == "kind" else "test", bodies[where], NOON, None)
+        row(value if where == "kind" else "test", bodies[where])
     assert value == "" or value not in str(caught.value)
 
 
 @pytest.mark.parametrize("value", [1.5, float("nan"), 2**53, b"x", object()])
 def test_values_without_canonical_bytes_are_refused(value: Any) -> None:
     with pytest.raises((ValueError, TypeError)):
-        _events._row("test", {"x": value}, NOON, None)
+        row("test", {"x": value})
 
 
 @given(
@@ -160,9 +164,9 @@ def test_values_without_canonical_bytes_are_refused(value: Any) -> None:
 )
 @examples(50)
 def test_different_events_have_different_leaves(bodies: list[dict[str, Any]]) -> None:
-    rows = [_events._row("test", body, NOON, None) for body in bodies]
-    assert len({row["leaf"] for row in rows}) == len({row["body"] for row in rows})
-    assert len({row["body"] for row in rows}) == len({repr(sorted(b.items())) for b in bodies})
+    rows = [row("test", body) for body in bodies]
+    assert len({one["leaf"] for one in rows}) == len({one["body"] for one in rows})
+    assert len({one["body"] for one in rows}) == len({repr(sorted(b.items())) for b in bodies})
 
 
 def test_the_clock_may_be_a_little_behind(sqlite_database: Database) -> None:
@@ -172,6 +176,65 @@ def test_the_clock_may_be_a_little_behind(sqlite_database: Database) -> None:
     with pytest.raises(ClockError, match="1000301 seconds"):
         write(sqlite_database, at=NOON - 301)
     assert integrate(sqlite_database).size == 3
+
+
+def test_the_clock_cannot_walk_back(database: Database) -> None:
+    """Each step is tolerated by itself; together they would lead anywhere."""
+    write(database)
+    with pytest.raises(ClockError, match="598 seconds behind the latest"):
+        for step in range(1, 21):
+            write(database, at=NOON - 299 * step)
+    assert integrate(database).size == 2
+
+
+def accept(database: Database, at: int) -> bool:
+    with database.transaction() as connection:
+        return _events.accept_clock(connection, at)
+
+
+def test_an_operator_accepts_the_clock_after_it_was_ahead(database: Database) -> None:
+    write(database)
+    write(database, at=NOON + 10**7)
+    with pytest.raises(ClockError):
+        write(database, at=NOON + 60)
+    assert accept(database, NOON + 60)
+    write(database, at=NOON + 61)
+    write(database, at=NOON + 60 - 300)
+    with pytest.raises(ClockError, match="301 seconds"):
+        write(database, at=NOON + 61 - 301)
+    with database.reading() as connection:
+        told = connection.execute(events.select().order_by(events.c.id)).all()
+    assert [one.kind for one in told] == ["test", "test", "clock-corrected", "test", "test"]
+    assert parse_strict(told[2].body.encode())["seconds"] == 10**7 - 60
+    assert integrate(database).size == 5
+
+
+def test_a_clock_that_goes_wrong_again_is_accepted_again(sqlite_database: Database) -> None:
+    for ahead in (10**7, 10**8):
+        write(sqlite_database, at=NOON + ahead)
+        assert accept(sqlite_database, NOON)
+        write(sqlite_database, at=NOON)
+    with pytest.raises(ClockError):
+        write(sqlite_database, at=NOON - 301)
+
+
+def test_there_is_nothing_to_accept_of_a_right_clock(sqlite_database: Database) -> None:
+    assert not accept(sqlite_database, NOON)
+    write(sqlite_database)
+    assert not accept(sqlite_database, NOON - 300)
+    assert integrate(sqlite_database).size == 1
+
+
+def test_looking_at_the_clock_does_not_read_the_log(sqlite_database: Database) -> None:
+    with sqlite_database.reading() as connection:
+        query = str(_events._LATEST.compile(connection, compile_kwargs={"literal_binds": True}))
+        plans = [
+            " ".join(str(value) for value in one)
+            for statement in (query, "SELECT body FROM events WHERE kind = 'key-rotation'")
+            for one in connection.execute(text(f"EXPLAIN QUERY PLAN {statement}"))
+        ]
+    assert all("INDEX ix_events_" in plan for plan in plans), plans
+    assert not any("TEMP B-TREE" in plan for plan in plans), plans
 
 
 def refused(database: Database, *statements: str) -> list[bool]:
@@ -197,6 +260,7 @@ def test_events_cannot_be_changed_by_sql(database: Database) -> None:
     statements = [
         *(f"UPDATE events SET {name} = '7'" for name in ("kind", "about", "body", "leaf")),
         "UPDATE events SET at = 7",
+        "UPDATE events SET era = 7",
         "UPDATE events SET log_index = NULL",
         "UPDATE events SET log_index = log_index + 10",
         "UPDATE events SET log_index = 99, body = '{}' WHERE log_index IS NULL",
@@ -206,7 +270,7 @@ def test_events_cannot_be_changed_by_sql(database: Database) -> None:
     if database.dialect == "postgresql":
         statements.append("TRUNCATE events")
     else:
-        columns = "id, at, kind, about, body, leaf"
+        columns = "id, at, era, kind, about, body, leaf"
         statements.append(f"INSERT OR REPLACE INTO events ({columns}) SELECT {columns} FROM events")
     assert refused(database, *statements) == [True] * len(statements)
     assert integrate(database).size == 4

@@ -8,18 +8,19 @@ import pytest
 from alembic.autogenerate import compare_metadata
 from alembic.migration import MigrationContext
 from alembic.script import ScriptDirectory
+from psycopg import DatabaseError
 from sqlalchemy import event, inspect, text
 
 from letheon.exceptions import LedgerError, LedgerMissingError, NewerLedgerError
 from letheon.ledger import _database
 from letheon.ledger._database import Database
 from letheon.ledger._moves import ALLOWED
-from letheon.ledger._tables import KNOWN_REVISIONS, REVISION, allowed_moves, metadata
+from letheon.ledger._tables import KNOWN_REVISIONS, REVISION, SCHEMA, allowed_moves, metadata
 from letheon.ledger.migrations import config_for
-from tests.ledger.databases import database, die, in_processes, kind, open_kind, place
+from tests.ledger.databases import Desk, database, desk, die, in_processes, kind, open_kind, place
 from tests.postgres import Server
 
-__all__ = ["database", "kind", "place"]
+__all__ = ["database", "desk", "kind", "place"]
 
 
 def test_the_migrations_make_the_tables_that_the_code_uses(database: Database) -> None:
@@ -106,6 +107,57 @@ def test_a_database_of_somebody_else_is_no_ledger(tmp_path: Path) -> None:
     for call in (Database.open, Database.open_to_upgrade):
         with pytest.raises(LedgerMissingError):
             call(tmp_path / "ledger.db")
+
+
+def test_a_server_is_shared_with_another_program(postgres_server: Server) -> None:
+    """Its tables may have our names, and its migrations are Alembic's too."""
+    url = postgres_server.create()
+    name = url.rpartition("/")[2]
+    with postgres_server.connect(name) as connection:
+        connection.execute("CREATE TABLE events (theirs int)")
+        connection.execute("CREATE TABLE alembic_version (version_num text)")
+        connection.execute("INSERT INTO alembic_version VALUES ('abc123')")
+    with pytest.raises(LedgerMissingError):
+        Database.open(url)
+    Database.open(url, create=True).dispose()
+    opened = Database.open(url)
+    assert opened.revision == REVISION
+    opened.dispose()
+    with postgres_server.connect(name) as connection:
+        theirs = connection.execute("SELECT version_num FROM alembic_version").fetchall()
+        query = "SELECT tablename FROM pg_tables WHERE schemaname = %s"
+        public = {row[0] for row in connection.execute(query, ["public"])}
+        ours = {row[0] for row in connection.execute(query, [SCHEMA])}
+    assert theirs == [("abc123",)]
+    assert public == {"events", "alembic_version"}
+    assert ours == {*metadata.tables, "alembic_version"}
+
+
+@pytest.mark.parametrize("kind", ["postgresql"])
+def test_the_triggers_hold_whatever_the_search_path(
+    kind: str, desk: Desk, postgres_server: Server
+) -> None:
+    request = desk.submit(1)
+    with postgres_server.connect(str(desk.place).rpartition("/")[2]) as connection:
+        verify = "UPDATE letheon.requests SET state = 'verified' WHERE id = %s"
+        close = "UPDATE letheon.requests SET state = 'closed' WHERE id = %s"
+        with pytest.raises(DatabaseError, match="cannot follow"):
+            connection.execute(close, [request.id])
+        connection.execute(verify, [request.id])
+    assert desk.state(request) == "verified"
+
+
+def test_a_schema_that_is_there_is_used(postgres_server: Server) -> None:
+    """Whoever may make tables in it need not be allowed to make schemas."""
+    url = postgres_server.create()
+    name = url.rpartition("/")[2]
+    with postgres_server.connect(name) as connection:
+        connection.execute("DROP ROLE IF EXISTS clerk")
+        connection.execute("CREATE ROLE clerk LOGIN")
+        connection.execute("CREATE SCHEMA letheon AUTHORIZATION clerk")
+    made = Database.open(url.replace("letheon@", "clerk@"), create=True)
+    assert made.revision == REVISION
+    made.dispose()
 
 
 def test_downgrade_is_refused() -> None:

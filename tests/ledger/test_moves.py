@@ -47,12 +47,15 @@ def test_every_state_can_be_reached_and_left() -> None:
 
 
 def test_the_design_is_kept() -> None:
-    """The way of a request, and that it can be cancelled before the intent only."""
+    """The way of a request, and that it can be cancelled before it is published only."""
     way = ["received", "verified", "queued", "applying", "applied", "certified"]
     way += ["purging", "purged", "closed"]
     assert all(is_allowed(*pair) for pair in itertools.pairwise(way))
     cancelled_from = {before for before, after in ALLOWED if after == "cancelled"}
-    assert cancelled_from == {"received", "queued", "on_hold", "duplicate"}
+    before_publication = {"received", "queued", "on_hold", "duplicate", "retry_wait", "stuck"}
+    assert cancelled_from == before_publication
+    assert {before for before, after in ALLOWED if after == "rejected"} == before_publication
+    assert {before for before, after in ALLOWED if after == "on_hold"} == {"queued", "retry_wait"}
     assert {after for before, after in ALLOWED if before == "received"} == {
         "verified",
         "rejected",

@@ -25,7 +25,7 @@ def head_id(marked: Marked) -> int:
 
 def n_pins(marked: Marked, version_id: int) -> int:
     with marked.core.database.transaction() as conn:
-        return count_pins(conn, version_id, marked.clock())
+        return count_pins(marked.core, conn, version_id)
 
 
 def test_pin_counts_until_it_is_released(marked: Marked) -> None:
@@ -80,7 +80,7 @@ def test_version_that_is_being_purged_cannot_be_pinned(
 
 def test_later_purge_waits_for_the_version_that_knows_its_people_too(marked: Marked) -> None:
     pins = Pins(marked.core, "reader")
-    pin = pins.pin(head_id(marked), 1000)
+    pin = pins.pin(head_id(marked), 500)
     marked.erase(marked.ids[0])
     marked.erase(marked.ids[1])
     found = {request.state: request.reason for request in marked.ledger.requests()}
@@ -88,3 +88,26 @@ def test_later_purge_waits_for_the_version_that_knows_its_people_too(marked: Mar
     pins.release(pin)
     marked.run()
     assert marked.states() == {"purged"}
+
+
+def test_pin_of_a_clock_that_was_ahead_holds_nothing_up(marked: Marked) -> None:
+    pins, version = Pins(marked.core, "reader"), head_id(marked)
+    marked.clock.now += 200
+    pins.pin(version, 600)
+    marked.clock.now += 365 * 86_400
+    pins.pin(version, 30)
+    marked.clock.now -= 365 * 86_400 + 200
+    assert n_pins(marked, version) == 1
+    marked.erase(marked.ids[0])
+    marked.clock.now += 801
+    marked.run()
+    assert marked.states() == {"purged"}
+
+
+def test_pin_longer_than_any_that_counts_is_refused(marked: Marked) -> None:
+    pins, version = Pins(marked.core, "reader"), head_id(marked)
+    with pytest.raises(ValueError, match="seconds=601"):
+        pins.pin(version, 601)
+    pin = pins.pin(version, 600)
+    with pytest.raises(ValueError, match="seconds=601"):
+        pins.renew(pin, 601)

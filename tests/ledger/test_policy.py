@@ -235,6 +235,8 @@ def test_a_pause_needs_a_failure() -> None:
         ({"k_min": True}, "k_min=True"),
         ({"max_tries": 2.5}, "max_tries=2.5"),
         ({"keep_keys_months": -1}, "at least 0"),
+        ({"lease_seconds": 4}, "lease_seconds=4 must be a whole number of at least 5"),
+        ({"settle": 1}, "settle=1 must be true or false"),
         ({"reserve": -DAY}, "not negative"),
         ({"reserve": 7}, "must be a timedelta"),
         ({"reserve": timedelta(seconds=1.5)}, "whole seconds"),

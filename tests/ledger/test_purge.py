@@ -6,13 +6,14 @@ from collections.abc import Iterator
 from contextlib import closing
 
 import pytest
-from sqlalchemy import select
+from sqlalchemy import select, update
 
-from letheon.exceptions import LedgerBusyError
+from letheon.exceptions import LedgerBusyError, RequestStateError
 from letheon.ledger import _faults, _purge
 from letheon.ledger._lease import Lease, owner_name, take
 from letheon.ledger._stores import Store, add_store
-from letheon.ledger._tables import batches, purge_steps, purges, versions
+from letheon.ledger._tables import batches, purge_steps, purges, requests, versions
+from letheon.ledger._versions import head_of
 from letheon.verifier import PURGE, open_envelope
 from tests.ledger.residue import NAME, Marked, make_marked, quick_folder
 
@@ -192,13 +193,156 @@ def test_half_written_file_of_a_living_worker_is_left_to_it(
     file = marked.core.blobs(marked.model.folder).folder / ".0123456789abcdef.partial"
     other: list[Lease | None] = []
 
+    def hold_lease() -> None:
+        other.append(take(marked.core, marked.model.id, owner_name()))
+        started.set()
+        done.wait()
+
     def work_elsewhere(name: str) -> None:
         if name == "purge.started":
             file.write_bytes(b"half of a model")
-            other.append(take(marked.core, marked.model.id, owner_name()))
+            thread.start()
+            started.wait()
 
+    started, done = threading.Event(), threading.Event()
+    thread = threading.Thread(target=hold_lease)
     monkeypatch.setattr(_faults, "hook", work_elsewhere)
     marked.erase(marked.ids[0])
+    done.set()
+    thread.join()
     assert other != [None]
     assert file.exists()
     assert marked.states() == {"purged"}
+
+
+def stuck(marked: Marked, *people: str) -> list[str]:
+    """Leave a copy of the first person until the requests of all are stuck; return these."""
+    leave_a_copy(marked)
+    marked.ask(*people)
+    for _ in range(marked.core.settings.policy.max_tries):
+        marked.run()
+        marked.clock.now += 4000
+    assert marked.states() == {"stuck"}
+    (marked.home / "notes.txt").unlink()
+    return [request.id for request in marked.ledger.requests()]
+
+
+def test_retry_of_one_request_lets_all_of_its_batch_go_on(marked: Marked) -> None:
+    first, *others = stuck(marked, *marked.ids[:3])
+    marked.ledger.retry(first)
+    marked.run()
+    assert marked.states() == {"purged"}
+    for request in others:
+        states = [event["kind"] for event in marked.ledger.timeline(request)]
+        assert states[-3:] == ["stuck", "purging", "purged"]
+        assert marked.ledger.request_of(request).reason is None
+        with pytest.raises(RequestStateError, match="nothing to retry"):
+            marked.ledger.retry(request)
+
+
+def test_orphans_of_the_model_are_swept_without_a_half_written_file(marked: Marked) -> None:
+    blobs, orphan = marked.core.blobs(marked.model.folder), "0" * 64
+    keys: list[str] = []
+
+    def overtaken(name: str) -> None:
+        if name == "purge.started":
+            blobs.path(orphan).write_bytes(b"sealed")
+            keys.append(marked.core.keys.new_key("epoch", label=marked.model.folder))
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(_faults, "hook", overtaken)
+        marked.erase(marked.ids[0])
+    assert marked.states() == {"purged"}
+    assert orphan not in blobs.addresses()
+    assert not marked.core.keys.has(keys[0])
+
+
+@pytest.mark.parametrize("content", [None, bytes(40), b"", b"[[1,"])
+def test_problems_that_are_being_destroyed_are_none(marked: Marked, content: bytes | None) -> None:
+    file = marked.home / "purges" / ".abc.problems"
+    if content is None:
+        file.symlink_to("nowhere")
+    else:
+        file.write_bytes(content)
+    assert _purge.problems(marked.core) == ()
+    assert marked.ledger.run_once() == ()
+
+
+def set_recipients(marked: Marked, number: int) -> None:
+    with marked.core.database.transaction() as conn:
+        conn.execute(update(requests).values(recipients=number))
+
+
+def recipients_told(marked: Marked) -> int:
+    data = marked.ledger.purge_attestation(1)
+    statement = open_envelope(data, marked.core.keys.trust()).statement
+    return int(statement["predicate"]["recipientsTold"])
+
+
+def test_recipients_who_were_told_before_are_counted(marked: Marked) -> None:
+    marked.ask(*marked.ids[:2])
+    set_recipients(marked, 3)
+    marked.run()
+    assert recipients_told(marked) == 6
+
+
+def test_recipients_who_are_told_between_two_signings_change_nothing(
+    marked: Marked, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class KilledError(BaseException):
+        pass
+
+    def kill(name: str) -> None:
+        if name == "purge.signed":
+            raise KilledError
+
+    monkeypatch.setattr(_faults, "hook", kill)
+    marked.ask(marked.ids[0])
+    set_recipients(marked, 1)
+    with pytest.raises(KilledError):
+        marked.run()
+    monkeypatch.setattr(_faults, "hook", None)
+    first = (marked.home / "purges" / "000001.json").read_bytes()
+    set_recipients(marked, 5)
+    marked.run()
+    assert marked.ledger.purge_attestation(1) == first
+    assert recipients_told(marked) == 1
+
+
+@pytest.mark.parametrize("what", ["rows", "vault"])
+def test_damage_does_not_protect_a_version(marked: Marked, what: str) -> None:
+    blobs = marked.core.blobs(marked.model.folder)
+    with marked.core.database.reading() as conn:
+        old = head_of(conn, marked.model.id)
+
+    def damage(name: str) -> None:
+        if name == "certify.before-commit":
+            blobs.path(getattr(old, f"{what}_blob")).write_bytes(b"damaged")
+
+    leave_a_copy(marked)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(_faults, "hook", damage)
+        marked.erase(*marked.ids[:2])
+    assert marked.states() == {"purging"}
+    assert [problem.file for problem in _purge.problems(marked.core)] == ["notes.txt"]
+    assert not blobs.addresses() & set(old.blobs)
+    (marked.home / "notes.txt").unlink()
+    marked.clock.now += 4000
+    marked.run()
+    data = marked.ledger.purge_attestation(1)
+    predicate = open_envelope(data, marked.core.keys.trust()).statement["predicate"]
+    assert predicate["scanner"]["markers"] == predicate["salts"]["destroyed"] == 2
+    assert "search-for-rows-that-were-damaged" in predicate["notClaimed"]
+
+
+def test_purge_reads_the_facts_of_living_versions_only(
+    marked: Marked, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for person in marked.ids[:3]:
+        marked.erase(person)
+    read: list[bytes] = []
+    real = _purge.parse_strict
+    monkeypatch.setattr(_purge, "parse_strict", lambda data: read.append(data) or real(data))
+    marked.erase(marked.ids[3])
+    assert marked.states() == {"purged"}
+    assert len(read) == 1

@@ -10,7 +10,7 @@ from letheon.exceptions import UnknownRequestError
 from letheon.ledger import _events, _intake
 from letheon.ledger._calendar import Calendar
 from letheon.ledger._moves import move
-from letheon.ledger._requests import found, found_all, listed, timeline
+from letheon.ledger._requests import found, found_all, listed, timeline, unconfirmed
 from letheon.ledger._tables import batches, certificates
 from tests.ledger.databases import NOON, Desk, add_model, desk, kind, place, sqlite_desk
 from tests.ledger.test_events import _VERSION
@@ -104,10 +104,25 @@ def test_another_tenant_sees_no_timeline(sqlite_desk: Desk) -> None:
 def test_days_left_are_counted_to_the_last_day(sqlite_desk: Desk) -> None:
     request = sqlite_desk.submit(1)
     assert request.due_on == date(2027, 2, 15)
-    days = [request.days_left(datetime(2027, 2, day, 12, tzinfo=UTC)) for day in (14, 15, 16)]
+    seat, other = Calendar(), Calendar(timezone="UTC")
+    days = [request.days_left(datetime(2027, 2, day, 12, tzinfo=UTC), seat) for day in (14, 15, 16)]
     assert days == [1, 0, -1]
     late = datetime(2027, 2, 14, 23, 30, tzinfo=UTC)  # in Brussels the next day has begun
-    assert (request.days_left(late), request.days_left(late, Calendar())) == (1, 0)
+    assert (request.days_left(late, other), request.days_left(late, seat)) == (1, 0)
+
+
+def test_receipts_that_are_not_confirmed_in_time_are_found(sqlite_desk: Desk) -> None:
+    """NOON is Friday, 15 January 2027: ten business days end on the 29th."""
+    late = sqlite_desk.submit(1, regime="ccpa", ground="ccpa.1798.105")
+    done = sqlite_desk.submit(2, regime="ccpa", ground="ccpa.1798.105", verified=True)
+    other = sqlite_desk.submit(3)
+    days = {}
+    with sqlite_desk.database.reading() as connection:
+        for day in (28, 29, 30):
+            now = datetime(2027, 1, day, 12, tzinfo=UTC)
+            days[day] = [one.id for one in unconfirmed(connection, now, Calendar())]
+    assert days == {28: [], 29: [late.id], 30: [late.id]}
+    assert {done.state, other.state} == {"queued", "received"}
 
 
 def test_open_means_that_somebody_waits(sqlite_desk: Desk) -> None:

@@ -8,6 +8,7 @@ import json
 import lzma
 import os
 import secrets
+import socket
 import zipfile
 from collections.abc import Callable
 from pathlib import Path
@@ -214,9 +215,10 @@ def test_links_are_not_followed_and_unreadable_things_are_named(tmp_path: Path) 
         Markers.of(salts=[SALT]),
     )
     assert not result.hits
-    assert [(unread.store, unread.reason) for unread in result.unread] == [
-        ("store", "link-outside"),
-        ("gone", "missing"),
+    assert [(unread.store, unread.file, unread.reason) for unread in result.unread] == [
+        ("store", "pipe", "special-file"),
+        ("store", "way-out", "link-outside"),
+        ("gone", str(tmp_path / "gone"), "missing"),
     ]
     assert result.files == 1
 
@@ -294,3 +296,21 @@ def test_of_many_rows_a_sample_is_taken() -> None:
     markers = markers_of(erased, salts, rows_of(np.zeros((1, 1)), ["x"]))
     assert 4_000 <= len(markers.texts) <= 5_000
     assert len(markers.texts) == len(markers.salts)
+
+
+def test_socket_is_reported_and_never_opened(tmp_path: Path) -> None:
+    with socket.socket(socket.AF_UNIX) as server:
+        server.bind(str(tmp_path / "s"))
+        result = scan([("store", tmp_path)], Markers.of(salts=[SALT]))
+    assert [(unread.file, unread.reason) for unread in result.unread] == [("s", "special-file")]
+
+
+def test_result_says_which_ids_were_found_by_number(tmp_path: Path) -> None:
+    markers = Markers.of(ids=["person-one", "person-two", "person-six"], salts=[SALT])
+    (tmp_path / "file").write_bytes(b"person-two, " + SALT)
+    (tmp_path / "person-six").touch()
+    result = scan([("store", tmp_path)], markers)
+    assert result.id_numbers == {1, 2}
+    fewer = markers.without_texts({"person-two"})
+    assert scan([("store", tmp_path)], fewer).id_numbers == {1}
+    assert fewer.salts == markers.salts

@@ -4,18 +4,18 @@ import re
 import stat
 from datetime import date, timedelta
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from letheon.exceptions import LedgerError, LedgerMissingError
+from letheon.exceptions import LedgerError, LedgerMissingError, NewerLedgerError
 from letheon.ledger._calendar import SEATS, Calendar
 from letheon.ledger._policy import Policy
 from letheon.ledger._settings import FILE, Settings
 
-# `code` in the schema of certificates.
-CODE = "^[a-z0-9][a-z0-9._:@/-]{0,127}$"
+NAME = "^[a-z0-9][a-z0-9._:-]{0,62}$"
 
 spans = st.integers(0, 10**6).map(lambda seconds: timedelta(seconds=seconds))
 counts = st.integers(1, 10**6)
@@ -28,9 +28,10 @@ policies = st.builds(
     backoff_first=st.just(timedelta(0)),
     backoff_longest=spans,
     max_tries=counts,
-    lease_seconds=counts,
+    lease_seconds=st.integers(5, 10**6),
     pin_seconds=counts,
     keep_keys_months=st.integers(0, 100),
+    settle=st.booleans(),
 )
 calendars = st.builds(
     Calendar,
@@ -43,7 +44,7 @@ urls = st.text(st.characters(exclude_categories=["Cs"])).map(
 )
 settings = st.builds(
     Settings,
-    name=st.from_regex(re.compile(CODE.replace("$", r"\Z"), re.ASCII)),
+    name=st.from_regex(re.compile(NAME.replace("$", r"\Z"), re.ASCII)),
     database=st.none() | urls,
     policy=policies,
     calendar=calendars,
@@ -108,9 +109,13 @@ def test_a_missing_file_is_a_missing_ledger(tmp_path: Path) -> None:
         ('name = "a"\n[calendar]\nholidays = 2026-01-01\n', "line 3: holidays is a list"),
         ('name = "a"\n[calendar]\nholidays = [2026-01-01T10:00:00]\n', "line 3: holidays is a"),
         ('name = "a"\npolicy = 3\n', r"line 2: policy is a table; write \[policy\]"),
-        ("name = 3\n", "line 1: name=3 must be"),
-        ('\nname = "Prod"\n', "line 2: name='Prod' must be"),
+        ("name = 3\n", "line 1: name=3 cannot stand"),
+        ('\nname = "Prod"\n', "line 2: name='Prod' cannot stand"),
         ('name = "a\\n"\n', "line 1: name='a"),
+        ('name = "a"\nformat = "1"\n', "line 2: format='1' must be a whole number"),
+        ('name = "a"\nformat = 0\n', "line 2: format=0 must be a whole number"),
+        ('name = "a"\nformat = true\n', "line 2: format=True must be a whole number"),
+        ('name = "a"\nformat = 1\nport = 1\n', "line 3: port is no setting"),
         ('name = "a"\nimage = "abc"\n', "line 2: image='abc' must be a SHA-256"),
         (f'name = "a"\nimage = "{"a" * 65}"\n', "line 2: image='a*' must be a SHA-256"),
         ('name = "a"\nimage = 5\n', "line 2: image=5 must be a text"),
@@ -128,6 +133,28 @@ def test_the_line_to_correct_is_named(tmp_path: Path, text: str, words: str) -> 
     assert "s3cret" not in str(caught.value)
 
 
+def test_a_file_of_a_later_letheon_is_told_from_a_wrong_one(tmp_path: Path) -> None:
+    text = 'format = 2\nname = "a"\ncolour = "blue"\n[policy]\nk_min = "many"\n'
+    (tmp_path / FILE).write_text(text, encoding="utf-8")
+    with pytest.raises(NewerLedgerError, match="format is 2.*up to 1"):
+        Settings.read(tmp_path)
+
+
+def test_the_file_says_its_format(tmp_path: Path) -> None:
+    Settings(name="a").write(tmp_path)
+    assert (tmp_path / FILE).read_text(encoding="utf-8").startswith("format = 1\n")
+
+
+def test_a_password_is_shown_nowhere() -> None:
+    settings = Settings(name="a", database="postgresql://u:s3cret@h/d")
+    assert "s3cret" not in repr(settings)
+    assert "s3cret" not in str(settings)
+    bytes_by_mistake: Any = b"postgresql://u:s3cret@h/d"
+    with pytest.raises(ValueError, match="must be a URL") as caught:
+        Settings(name="a", database=bytes_by_mistake)
+    assert "s3cret" not in str(caught.value)
+
+
 def test_bytes_that_are_no_text_are_refused(tmp_path: Path) -> None:
     (tmp_path / FILE).write_bytes(b'name = "\xff"\n')
     with pytest.raises(LedgerError, match=FILE):
@@ -136,7 +163,7 @@ def test_bytes_that_are_no_text_are_refused(tmp_path: Path) -> None:
 
 @given(name=st.text(max_size=140))
 def test_a_ledger_is_named_as_certificates_allow(name: str) -> None:
-    allowed = re.match(CODE, name) is not None and not name.endswith("\n")
+    allowed = re.match(NAME, name) is not None and not name.endswith("\n")
     if allowed:
         assert Settings(name=name).name == name
     else:

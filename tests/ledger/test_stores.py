@@ -4,11 +4,12 @@ import os
 from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from letheon.exceptions import LedgerError
-from letheon.ledger import _purge
+from letheon.ledger import _purge, _stores
 from letheon.ledger._stores import Store, add_store, remove_store, stores
 from letheon.verifier import open_envelope
 from tests.ledger.residue import Marked, make_marked, quick_folder
@@ -122,3 +123,39 @@ def test_backup_that_outlived_its_days_is_found(marked: Marked, exports: Path) -
     os.utime(file, (marked.clock.now - 31 * 86_400,) * 2)
     marked.erase(marked.ids[0])
     assert [problem.reason for problem in _purge.problems(marked.core)] == ["older-than-30-days"]
+
+
+def test_backup_that_is_rotated_meanwhile_is_no_error(
+    marked: Marked, exports: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    add_store(marked.core, Store("tapes", exports, days=30))
+    (exports / "monday").write_text("a backup")
+    real = _stores._files_of
+
+    def rotated(*given: Any) -> Iterator[Path]:
+        for path in real(*given):
+            path.unlink()
+            yield path
+
+    monkeypatch.setattr(_stores, "_files_of", rotated)
+    marked.erase(marked.ids[0])
+    assert marked.states() == {"purged"}
+
+
+@pytest.mark.parametrize("days", [None, 30])
+def test_folder_that_cannot_be_looked_into_is_named(
+    days: int | None, marked: Marked, exports: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (exports / "locked").mkdir()
+    add_store(marked.core, Store("tapes", exports, days=days))
+    real = os.scandir
+
+    def refuse(path: Any) -> Any:
+        if Path(path).name == "locked":
+            raise PermissionError(13, "denied", str(path))
+        return real(path)
+
+    monkeypatch.setattr(os, "scandir", refuse)
+    marked.erase(marked.ids[0])
+    found = [(problem.file, problem.reason) for problem in _purge.problems(marked.core)]
+    assert found == [("locked", "unreadable")]

@@ -126,15 +126,8 @@ def test_a_hold_is_about_the_person(tmp_path: Path, clock: Clock) -> None:
 
 
 def test_a_request_whose_people_are_gone_is_a_duplicate(tmp_path: Path) -> None:
-    from sqlalchemy import update
-
-    from letheon.ledger._tables import requests
-
     ledger = make(tmp_path)
     late = ledger.request([person(1)], model="risk", verified=True)
-    with ledger._core.database.transaction() as conn:
-        conn.execute(update(requests).where(requests.c.id == late.id).values(state="on_hold"))
-    # As if the hold had been set after the batch was planned.
     both = ledger.request([person(1), person(2)], model="risk", verified=True)
     core = ledger._core
     lease = take(core, 1, "a/b/c/1/1/1")
@@ -143,11 +136,80 @@ def test_a_request_whose_people_are_gone_is_a_duplicate(tmp_path: Path) -> None:
         model = find_model(conn, "risk", "default")
     apply(core, lease, model, seal(core, lease, model, "erase", [both.id], "operator"), compute)
     release(core, lease)
-    ledger.release(late.id)
     ledger.run_once(force=True)
     found = ledger.request_of(late.id)
     assert (found.state, found.duplicate_of) == ("duplicate", both.id)
     assert ledger.load("risk").n_rows_ == 56
+
+
+class Picky(GaussianNB):  # type: ignore[misc]
+    """Cannot be fitted without one certain row."""
+
+    def fit(self, X: Any, y: Any, sample_weight: Any = None) -> Any:
+        if not (X[:, 0] == POISON).any():
+            raise RuntimeError("never")
+        return super().fit(X, y, sample_weight)
+
+
+POISON = X[2 * 7, 0]
+
+
+def test_one_bad_request_does_not_keep_others_from_being_erased(
+    tmp_path: Path, clock: Clock
+) -> None:
+    ledger = Ledger.create(tmp_path / "home", name="test", clock=clock)
+    model = NaiveUnlearner(Picky(), random_state=0).fit(X, Y, ids=IDS)
+    ledger.register(model, X, Y, ids=IDS, name="risk", trusted=[Picky])
+    people = range(4, 12)
+    made = {one: ledger.request([person(one)], model="risk", verified=True).id for one in people}
+    for _ in range(60):
+        ledger.run_once(force=True)
+        clock.now += 3600
+    states = {one: ledger.request_of(made[one]).state for one in people}
+    assert states.pop(7) == "stuck"
+    assert set(states.values()) == {"purged"}
+
+
+def test_a_hold_that_comes_after_the_plan_is_kept(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from letheon.ledger import _recover, _worker
+
+    ledger = make(tmp_path)
+    first = ledger.request([person(1)], model="risk", verified=True)
+    second = ledger.request([person(1), person(2)], model="risk", verified=True)
+    sound = _recover.require_sound
+
+    def hold_first(*given: Any) -> None:
+        sound(*given)
+        until = datetime.fromtimestamp(NOON, UTC) + timedelta(days=10)
+        if ledger.request_of(first.id).state == "queued":
+            ledger.hold(first.id, "litigation-hold", until)
+
+    monkeypatch.setattr(_worker, "require_sound", hold_first)
+    assert [step.detail for step in ledger.run_once(force=True)] == ["queue-changed"]
+    assert ledger.run_once(force=True) == ()
+    assert ledger.request_of(second.id).state == "queued"
+    assert ledger.load("risk").n_rows_ == 60
+
+
+def test_a_certified_model_is_settled_before_it_is_stored(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    settled: list[int] = []
+    settle = InfluenceClassifier.settle
+
+    def noted(model: Any) -> Any:
+        settled.append(model.n_rows_)
+        return settle(model)
+
+    monkeypatch.setattr(InfluenceClassifier, "settle", noted)
+    ledger = Ledger.create(tmp_path / "home", name="test", clock=Clock(NOON))
+    model = InfluenceClassifier(l2=0.05, random_state=0).fit(X, Y, ids=IDS)
+    ledger.register(model, X, Y, ids=IDS, name="risk")
+    ledger.request([person(1)], model="risk", verified=True)
+    ledger.run_once(force=True)
+    assert settled == [58]
 
 
 def test_a_retrain_is_a_certified_batch_of_its_own(tmp_path: Path) -> None:

@@ -11,7 +11,7 @@ import rfc8785
 
 from letheon.verifier import SMALL, Refused, Verdict, main, read_capped, verify_bundle
 from tests.verifier import maker
-from tests.verifier.maker import ROOT, SECOND, STRANGER, WITNESS, Files, Statement
+from tests.verifier.maker import ROOT, SECOND, STRANGER, WITNESS, Files, Statement, Step
 
 PINNED = ROOT.public.hex()
 PUBLIC = ("certificates/", "purges/", "checkpoints/", "keys/", "log.json", "bundle.json")
@@ -134,7 +134,7 @@ def test_dropped_key_statement_is_seen_with_the_events(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("change", "reason"),
     [
-        (lambda log: log.update(size=14), "log.json: is not the log of the newest checkpoint"),
+        (lambda log: log.update(size=20), "log.json: is not the log of the newest checkpoint"),
         (lambda log: log.update(root="00" * 32), "is not the log of the newest checkpoint"),
         (lambda log: log["certificates"].pop(), "not one entry per certificate"),
         (lambda log: log["certificates"].reverse(), "certificate 1: the event is not that"),
@@ -144,7 +144,7 @@ def test_dropped_key_statement_is_seen_with_the_events(tmp_path: Path) -> None:
         (lambda log: log["certificates"][1]["event"].update(at=1), "the inclusion proof"),
         (lambda log: log["consistency"].pop(), "consistency is not step by step"),
         (lambda log: log["consistency"].append(log["consistency"][0]), "step by step"),
-        (lambda log: log["consistency"][1]["proof"].pop(), "checkpoints 4 and 6: "),
+        (lambda log: log["consistency"][1]["proof"].pop(), "checkpoints 5 and 8: "),
         (lambda log: log.update(extra=1), "unknown key 'extra'"),
         (lambda log: log["certificates"][0].update(index=-1), "minimum"),
     ],
@@ -160,13 +160,13 @@ def test_changed_log_is_refused(
 @pytest.mark.parametrize(
     ("name", "data", "reason"),
     [
-        ("000000000006.txt", None, "consistency is not step by step"),
-        ("000000000015.txt", None, "is not the log of the newest"),
-        ("000000000007.txt", maker.note(6, bytes(32)), "000000000007.txt: is of size 6"),
-        ("000000000006.txt", maker.note(6, bytes(32)), "log was rewritten"),
-        ("000000000006.txt", maker.note(6, bytes(32), STRANGER), "not signed by one trusted"),
-        ("000000000006.txt", maker.note(6, bytes(32), origin="o"), "not all are of this ledger"),
-        ("000000000006.txt", "\udcff", "000000000006.txt: not a checkpoint"),
+        ("000000000008.txt", None, "consistency is not step by step"),
+        ("000000000021.txt", None, "is not the log of the newest"),
+        ("000000000009.txt", maker.note(8, bytes(32)), "000000000009.txt: is of size 8"),
+        ("000000000008.txt", maker.note(8, bytes(32)), "log was rewritten"),
+        ("000000000008.txt", maker.note(8, bytes(32), STRANGER), "not signed by one trusted"),
+        ("000000000008.txt", maker.note(8, bytes(32), origin="o"), "not all are of this ledger"),
+        ("000000000008.txt", "\udcff", "000000000008.txt: not a checkpoint"),
     ],
 )
 def test_changed_checkpoint_is_refused(
@@ -196,8 +196,8 @@ def test_certificates_must_be_logged_in_order(tmp_path: Path) -> None:
     ledger = maker.Ledger(
         edit=lambda _, s: s["predicate"]["ledger"].update(checkpointBefore={"sha256": digest})
     )
-    ledger.certify(1, maker.Step("m", (1,)))
-    ledger.certify(2, maker.Step("m", (2,)))
+    ledger.certify(1, Step("m", (1,)))
+    ledger.certify(2, Step("m", (2,)))
     ledger.notes = first.notes
     (one, two), events = ledger.entries, ledger.events
     events[one["index"]], events[two["index"]] = events[two["index"]], events[one["index"]]
@@ -206,7 +206,7 @@ def test_certificates_must_be_logged_in_order(tmp_path: Path) -> None:
     assert verdict.reason == "log.json: certificate 2: the event is too early in the log"
 
 
-SEEN = maker.honest_bundle()["checkpoints/000000000012.txt"].decode()
+SEEN = maker.honest_bundle()["checkpoints/000000000017.txt"].decode()
 
 
 def test_seen_checkpoint_is_continued(tmp_path: Path) -> None:
@@ -216,10 +216,10 @@ def test_seen_checkpoint_is_continued(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("seen", "reason"),
     [
-        (maker.note(99, bytes(32)), "the log was rolled back from 99 to 15"),
-        (maker.note(12, bytes(32)), "the log was forked before 12"),
-        (maker.note(11, bytes(32)), "no checkpoint of size 11; ask for it"),
-        (maker.note(12, bytes(32), STRANGER), "you have seen: not signed"),
+        (maker.note(99, bytes(32)), "the log was rolled back from 99 to 21"),
+        (maker.note(17, bytes(32)), "the log was forked before 17"),
+        (maker.note(16, bytes(32)), "no checkpoint of size 16; ask for it"),
+        (maker.note(17, bytes(32), STRANGER), "you have seen: not signed"),
         ("x", "you have seen: not a checkpoint"),
     ],
 )
@@ -235,7 +235,7 @@ def test_rollback_to_an_older_bundle_is_refused(tmp_path: Path) -> None:
     older = maker.build(maker.STEPS[:3])
     assert judged(older, tmp_path)["V1"].passed is True
     verdict = judged(older, tmp_path, seen_checkpoint=SEEN)["V1"]
-    assert "the log was rolled back from 12 to 9" in verdict.reason
+    assert "the log was rolled back from 17 to 12" in verdict.reason
 
 
 def test_pinned_witness_must_have_co_signed(tmp_path: Path) -> None:
@@ -244,7 +244,7 @@ def test_pinned_witness_must_have_co_signed(tmp_path: Path) -> None:
     alone = judged(maker.honest_bundle(), tmp_path / "b", witnesses=pinned)["V1"]
     assert witnessed.passed is True
     assert alone.passed is False
-    assert "checkpoints/000000000015.txt: witness w.example/1: did not co-sign" in alone.reason
+    assert "checkpoints/000000000021.txt: witness w.example/1: did not co-sign" in alone.reason
 
 
 @pytest.mark.parametrize(
@@ -344,7 +344,7 @@ def test_retrain_that_swaps_an_erased_row_for_another_is_refused(tmp_path: Path)
 
 def with_purge(number: int, change: Callable[[Statement], Any], signer: Any = ROOT) -> Files:
     files = maker.honest_bundle()
-    found = maker.purge_of(files[f"certificates/{number:06d}.json"])
+    found = maker.purge_of(files[f"certificates/{number:06d}.json"], 1)
     change(found)
     return {**files, f"purges/{number:06d}.json": maker.envelope(found, signer)}
 
@@ -358,7 +358,7 @@ def with_purge(number: int, change: Callable[[Statement], Any], signer: Any = RO
         (lambda s: s["predicate"]["ledger"].update(id="other"), "of another certificate"),
         (lambda s: s["predicate"]["scanner"].update(hits=1), "scanner.hits: not as const"),
         (lambda s: s["predicate"]["stores"][0].pop("at"), "stores[0]: not as required"),
-        (lambda s: s["predicate"]["stores"][1].pop("by"), "stores[1]: not as required"),
+        (lambda s: s["predicate"]["stores"][6].pop("by"), "stores[6]: not as required"),
     ],
 )
 def test_other_purge_is_refused(
@@ -381,9 +381,75 @@ def test_purge_by_a_stranger_or_of_another_kind_is_refused(tmp_path: Path) -> No
 def test_missing_purges_are_no_pass(tmp_path: Path) -> None:
     files = maker.honest_bundle()
     del files["purges/000002.json"]
-    verdict = judged(files, tmp_path)["V3"]
+    hidden = judged(files, tmp_path / "hidden")["V3"]
+    assert hidden.reason == "events.jsonl: the purges are not those that the events name"
+    del files["events.jsonl"]
+    verdict = judged(files, tmp_path / "public")["V3"]
     assert verdict.passed is None
     assert verdict.reason == "5 purges attested; none yet for certificates [2]"
+
+
+@pytest.mark.parametrize(
+    ("change", "reason"),
+    [
+        (lambda claims: claims["salts"].update(destroyed=0), "0 salts were destroyed, and 1 rows"),
+        (lambda claims: claims["scanner"].update(markers=0), "looked for nothing"),
+        (lambda claims: claims["scanner"].update(files=0), "no file was searched"),
+        (lambda claims: claims["stores"].pop(0), "the ledger's own blobs were not purged"),
+        (
+            lambda claims: claims["stores"][1].update(state="expires", by="9999-12-31"),
+            "the ledger's own key were not purged",
+        ),
+        (
+            lambda claims: claims["times"].update(startedAt="2026-11-09T04:00:01Z"),
+            "ended before it started",
+        ),
+        (
+            lambda claims: claims["times"].update(startedAt="1970-01-01T00:00:00Z"),
+            "started before the certificate was there",
+        ),
+        (lambda claims: claims["times"].update(startedAt="2026-13-09T00:00:00Z"), "is no time"),
+    ],
+)
+def test_purge_of_nothing_is_refused(
+    change: Callable[[dict[str, Any]], Any], reason: str, tmp_path: Path
+) -> None:
+    verdict = judged(with_purge(2, lambda s: change(s["predicate"])), tmp_path)["V3"]
+    assert verdict.passed is False
+    assert reason in verdict.reason
+
+
+def test_purge_signed_anew_is_not_the_one_of_the_log(tmp_path: Path) -> None:
+    files = with_purge(2, lambda s: s["predicate"]["scanner"].update(bytes=1))
+    verdict = judged(files, tmp_path)["V3"]
+    assert verdict.reason == "events.jsonl: the purges are not those that the events name"
+
+
+def test_a_retrain_without_new_rows_destroys_no_salt(tmp_path: Path) -> None:
+    files = maker.build([Step("m", (0,)), Step("m", (), retrain=True)])
+    assert judged(files, tmp_path)["V3"].passed is True
+
+
+@pytest.mark.parametrize(
+    ("field", "value", "reason"),
+    [
+        ("subject", "0" * 64, "the model was not registered with this data set"),
+        ("root", "0" * 64, "the model was not registered with this data set"),
+        ("slots", 16, "the model was not registered with this data set"),
+        ("live", 9, "the model was not registered with this data set"),
+        ("training", "0" * 64, "the seed is not that of registration"),
+    ],
+)
+def test_first_certificate_starts_from_the_registration(
+    field: str, value: Any, reason: str, tmp_path: Path
+) -> None:
+    ledger = maker.Ledger()
+    ledger.register("m")
+    ledger.events[0] = rfc8785.dumps({**json.loads(ledger.events[0]), field: value})
+    ledger.certify(1, Step("m", (1,)))
+    verdict = judged(ledger.finish(), tmp_path)["V1"]
+    assert verdict.passed is False
+    assert verdict.reason == f"events.jsonl: certificate 1: {reason}"
 
 
 def test_purge_without_certificate_is_refused(tmp_path: Path) -> None:
@@ -466,7 +532,7 @@ def test_command_takes_what_was_seen_and_witnesses(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     folder = maker.write(maker.build(witness=WITNESS), tmp_path)
-    seen = str(folder / "checkpoints/000000000012.txt")
+    seen = str(folder / "checkpoints/000000000017.txt")
     arguments = [str(folder), "--key", PINNED, "--seen", seen]
     assert main([*arguments, "--witness", maker.verifier_key(WITNESS)]) == 0
     assert main([*arguments, "--witness", maker.verifier_key(STRANGER)]) == 1

@@ -63,6 +63,7 @@ def test_other_kind_of_statement_is_no_certificate() -> None:
 
 
 FORGED = {"sha256": "00" * 32}
+OTHER_SEED = {"rule": "caller-seed-v1", "beacon": "none", "keyCommitment": "00" * 32}
 
 
 @pytest.mark.parametrize(
@@ -83,6 +84,8 @@ FORGED = {"sha256": "00" * 32}
         (putting(3, "erasure", "batch", maker.sha(b"batch\1").hex()), "certificate 3: the batch"),
         (putting(4, "monitor", "lastRetrainSequence", 3), "certificate 4: lastRetrainSequence"),
         (putting(6, "monitor", "lastRetrainSequence", 0), "certificate 6: .* is not 4"),
+        (putting(3, "method", "trainingRandomness", OTHER_SEED), "certificate 3: the seed changed"),
+        (putting(4, "method", "trainingRandomness", OTHER_SEED), "certificate 6: the seed changed"),
     ],
 )
 def test_operator_who_lies_in_one_certificate_is_caught(

@@ -12,12 +12,12 @@ from letheon.verifier import certificate_id, verify_bundle
 from tests.verifier import maker
 
 GOLDEN_IDS = [
-    "d803f3603ff7f7b2",
-    "38a2eb674901d0af",
-    "3ff162fd3e98492b",
-    "d26f783ded4a77c6",
-    "9cb3eaeb182d1bed",
-    "7a3a20ef44c4023f",
+    "2ed37ab1da5d5c5b",
+    "19f0f8817e69e1c6",
+    "f9bba882a1c8fea3",
+    "3fc0396f464f67ec",
+    "7b6843fa9d4bd948",
+    "71489047fae463c5",
 ]
 BUNDLES = sorted(path for path in maker.DATA.iterdir() if path.is_dir())
 

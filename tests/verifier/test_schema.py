@@ -18,7 +18,7 @@ Draft202012Validator: Any = importlib.import_module("jsonschema").Draft202012Val
 DOCS = Path(__file__).parents[2] / "docs"
 EXAMPLES = {
     UNLEARNING: maker.example(),
-    PURGE: maker.purge_of(maker.certificates(maker.honest_bundle())[0]),
+    PURGE: maker.purge_of(maker.certificates(maker.honest_bundle())[0], 2),
     ROTATION: maker.rotation(maker.ROOT, maker.SECOND, 3),
     REVOCATION: maker.revocation(maker.ROOT, 3),
 }

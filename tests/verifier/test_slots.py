@@ -74,7 +74,7 @@ def test_other_forms_are_refused(proof: bytes, reason: str) -> None:
         transition_roots(proof)
 
 
-def receipt_for(slot: int, **changes: Any) -> bytes:
+def receipt_for(slot: int, /, **changes: Any) -> bytes:
     certificate = maker.certificates(maker.honest_bundle())[0]
     model = maker.Model.registered("credit-risk")
     after = maker.without(model.slots, maker.STEPS[0].erased)

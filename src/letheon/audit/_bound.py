@@ -13,10 +13,11 @@ from typing import Any
 import numpy as np
 
 from letheon.audit._gaussian import hidden_shift, length, mismatch_delta, noise_bounds
-from letheon.audit._levels import unlike_certified
+from letheon.audit._levels import is_made_here, unlike_certified
 from letheon.audit._objective import Floats, Objective, is_bounded, objective_of, optimum
 from letheon.audit._reading import AuditedModel
 from letheon.audit._result import LevelResult
+from letheon.audit._structure import FEATURES, beside_the_model, unwrapped
 from letheon.rows import Rows
 
 __all__ = ["bound", "check_bound"]
@@ -27,8 +28,6 @@ _TWO_DIGITS = 0.11
 # The grids on which the least delta is looked for are not those of the library.
 _GRID = 0.02
 _LEAST_SPREAD = 0.05
-# The last bits of features depend on the batch that they were computed in.
-_FEATURES = 1e-3
 _LARGEST_HESSIAN = 2048
 _RETRAIN = "retrain"
 
@@ -74,6 +73,9 @@ class _Case:
 def check_bound(audited: AuditedModel, model: Any) -> LevelResult:
     """V5 for a model of a bundle, against what its newest certificate says."""
     claims, wrong = audited.newest.predicate, unlike_certified(audited, model)
+    wrong = wrong or beside_the_model(
+        model, audited.rows, content=audited.content, same_place=is_made_here(audited)
+    )
     if wrong:
         return LevelResult("V5", audited.name, "fail", wrong)
     if claims["method"]["name"] == _RETRAIN:
@@ -131,7 +133,7 @@ def _claim_of(model: Any) -> dict[str, Any]:
 
 def _judged(model: Any, rows: Rows, said: dict[str, Any], name: str, *, fresh: bool) -> LevelResult:
     checks = _Checks()
-    inner, seen = _unwrapped(model, rows)
+    inner, seen = unwrapped(model, rows)
     check = _METHODS.get(inner.facts.method)
     if check is None or getattr(inner, "variant", "basic") == "distributed":
         reason = f"no second computation is known for {inner.facts.method}"
@@ -154,16 +156,6 @@ def _judged(model: Any, rows: Rows, said: dict[str, Any], name: str, *, fresh: b
     return LevelResult("V5", name, "pass", reason, checks.found)
 
 
-def _unwrapped(model: Any, rows: Rows) -> tuple[Any, Rows]:
-    """Return the convex part of a model, and what it sees of the rows."""
-    if hasattr(model, "head_"):
-        return model.head_, Rows(np.asarray(model.features(rows.X)), rows.y, rows.ids)
-    if hasattr(model, "steps_"):
-        table = model.fitted_.transform(rows.X)
-        return _unwrapped(model.steps_[-1][1], Rows(table, rows.y, rows.ids))
-    return model, rows
-
-
 def _with_held_features(objective: Objective, head: Any, checks: _Checks) -> Objective:
     """Return the problem of the features that a head holds, once they are those of the rows.
 
@@ -173,7 +165,7 @@ def _with_held_features(objective: Objective, head: Any, checks: _Checks) -> Obj
     size = max(float(np.abs(held).max(initial=0.0)), 1e-30)
     same = held.shape == objective.X.shape
     gap = float(np.abs(held - objective.X).max(initial=0.0)) / size if same else np.inf
-    checks.at_most("features-are-those-of-the-rows", gap, _FEATURES)
+    checks.at_most("features-are-those-of-the-rows", gap, FEATURES)
     return replace(objective, X=held)
 
 

@@ -1,7 +1,8 @@
 """Where two trees of nodes differ: names of places, never values."""
 
 from collections.abc import Iterator
-from typing import Any, NamedTuple
+from itertools import islice
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -13,26 +14,29 @@ from letheon.state._nodes import Scalar as ScalarNode
 __all__ = ["Difference", "differences", "floats_of"]
 
 _MOST = 64
+_LARGEST_COUNT = 2**53
+_LARGEST_SEED = 2**128
+
+
+Numbers = Literal["float", "whole", "count", "seed", "other"]
 
 
 class Difference(NamedTuple):
     """A place, and how far its numbers are apart as a share of the largest of them.
 
-    The gap is None where it is no matter of rounding.
+    The gap is None where it is no matter of rounding. `numbers` says whether only values differ:
+    "float" or "whole" where both are arrays of one dtype and shape, "count" and "seed" where both
+    are one whole number, of ordinary size or of 128 bits; anything else is "other".
     """
 
     place: str
     gap: float | None = None
+    numbers: Numbers = "other"
 
 
-def differences(left: Any, right: Any) -> list[Difference]:
+def differences(left: Any, right: Any, most: int | None = _MOST) -> list[Difference]:
     """Return where two trees differ, up to a number of places."""
-    found = []
-    for difference in _walk(left, right, ""):
-        found.append(difference)
-        if len(found) == _MOST:
-            break
-    return found
+    return list(islice(_walk(left, right, ""), most))
 
 
 def _walk(left: Any, right: Any, place: str) -> Iterator[Difference]:
@@ -48,7 +52,7 @@ def _walk(left: Any, right: Any, place: str) -> Iterator[Difference]:
     elif type(left) in {Items, Objects, Pairs}:
         yield from _sequences(left, right, place)
     elif to_bytes(left) != to_bytes(right):
-        yield Difference(place or "the model", _gap(left, right))
+        yield Difference(place or "the model", _gap(left, right), _numbers(left, right))
 
 
 def _records(left: Record, right: Record, place: str) -> Iterator[Difference]:
@@ -82,6 +86,23 @@ def _gap(left: Any, right: Any) -> float | None:
         return None
     size = max(float(np.abs(one).max(initial=0.0)), float(np.abs(other).max(initial=0.0)))
     return float(np.abs(one - other).max(initial=0.0)) / size if size else 0.0
+
+
+def _numbers(left: Any, right: Any) -> Numbers:
+    if type(left) is int:
+        largest = max(abs(left), abs(right))
+        if largest <= _LARGEST_COUNT:
+            return "count"
+        return "seed" if min(left, right) >= 0 and largest < _LARGEST_SEED else "other"
+    if type(left) is float:
+        return "float"
+    if type(left) is ScalarNode and type(right.value) is type(left.value):
+        found = _numbers(left.value, right.value)
+        return "count" if found == "whole" else found
+    if type(left) is not Array or (left.dtype, left.shape) != (right.dtype, right.shape):
+        return "other"
+    kind = np.dtype(left.dtype).kind
+    return "float" if kind == "f" else "whole" if kind in "iu" else "other"
 
 
 def floats_of(node: Any) -> NDArray[np.float64] | None:

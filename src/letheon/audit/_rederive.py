@@ -26,7 +26,7 @@ from letheon.state._canonical import to_bytes
 __all__ = ["CannotRederiveError", "check_rederivation", "compare", "rederive"]
 
 # An estimator fitted by another kernel of the same libraries stays below this; a row changes more.
-_ROUNDING = 1e-6
+ROUNDING = 1e-6
 _SHOWN = 3
 
 
@@ -139,7 +139,7 @@ def compare(
         reason = "equal, byte for byte, to a fresh fit on the remaining rows"
         return LevelResult("V4", name, "pass", reason, details)
     other = _environments(model, rederived)
-    if not same_place and other and _is_environment(vars(model)["environment_"], rederived):
+    if not same_place and names_another_environment(model, rederived):
         return _elsewhere(name, other, compared)
     if other or _environment_of(rederived).get("kernels") != "free":
         return _unequal(name, compared.differences)
@@ -188,9 +188,9 @@ def _unequal(name: str, places: list[Difference]) -> LevelResult:
 def _elsewhere(name: str, other: dict[str, list[str]], compared: _Compared) -> LevelResult:
     """Judge a model that was made with other libraries or another kernel: never a pass."""
     # The environment itself differs, by definition; and `parameters_` may name versions.
-    places = [d for d in compared.differences if not _is_about_environment(d.place)]
+    places = [d for d in compared.differences if not is_about_environment(d.place)]
     gaps = [place.gap for place in places]
-    rounding = all(gap is not None and gap <= _ROUNDING for gap in gaps)
+    rounding = all(gap is not None and gap <= ROUNDING for gap in gaps)
     largest = max((gap for gap in gaps if gap is not None), default=0.0)
     words = ", ".join(f"{key} {was} (here {now})" for key, (was, now) in other.items())
     how = "differs by rounding only" if rounding else "differs by more than rounding"
@@ -203,7 +203,8 @@ def _elsewhere(name: str, other: dict[str, list[str]], compared: _Compared) -> L
     )
 
 
-def _is_about_environment(place: str) -> bool:
+def is_about_environment(place: str) -> bool:
+    """Whether a place of a model is about what it was made with."""
     return "environment_" in place.split(".")
 
 
@@ -217,6 +218,12 @@ def _environments(model: Any, rederived: Any) -> dict[str, list[str]]:
     was, now = _environment_of(model), _environment_of(rederived)
     keys = [key for key in {**now, **was} if was.get(key) != now.get(key)]
     return {str(key)[:40]: [str(was.get(key))[:120], str(now.get(key))[:120]] for key in keys}
+
+
+def names_another_environment(model: Any, rederived: Any) -> bool:
+    """Whether a model says, plausibly, that it was made with something else than is here."""
+    other = _environments(model, rederived)
+    return bool(other) and _is_environment(vars(model).get("environment_"), rederived)
 
 
 def _is_environment(environment: Any, rederived: Any) -> bool:

@@ -72,7 +72,8 @@ def replay(
     Example: letheon audit replay bundle --key ledger.pub
     """
     with reported(as_json):
-        report = _audited(bundle, key, levels=("V0", "V4"), model=model, trusted=trusted or ())
+        levels = ("V0", "V2", "V4")
+        report = _audited(bundle, key, levels=levels, model=model, trusted=trusted or ())
         _say_report(report, as_json)
     _leave(_shown(report, "V4"))
 
@@ -92,7 +93,8 @@ def bound(
     Example: letheon audit bound bundle --key ledger.pub --model churn
     """
     with reported(as_json):
-        report = _audited(bundle, key, levels=("V0", "V5"), model=model, trusted=trusted or ())
+        levels = ("V0", "V2", "V5")
+        report = _audited(bundle, key, levels=levels, model=model, trusted=trusted or ())
         _say_report(report, as_json)
     _leave(_shown(report, "V5"))
 

@@ -121,15 +121,16 @@ def worker(
     """Apply requests as they become due, until a signal says stop.
 
     Several workers may run at once. SIGTERM and SIGINT end it after the step it is
-    in; a kill at any moment loses nothing.
+    in; a kill at any moment loses nothing. What fails is tried again at the next look; with --once
+    the exit status tells.
 
     Example: letheon worker --ledger erasures
     """
     with reported(as_json), _told_to_stop() as stop, open_ledger(ledger) as opened:
         while not stop.is_set():
-            _look(opened, stop, as_json)
+            status = _look(opened, stop, as_json)
             if once:
-                break
+                raise typer.Exit(status)
             stop.wait(interval)
 
 
@@ -158,19 +159,24 @@ def _interrupt_held_back() -> Iterator[None]:
         signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
 
 
-def _look(opened: "Ledger", stop: threading.Event, as_json: bool) -> None:
-    """Do what is due; what another process or the disk is in the way of waits for the next look."""
+def _look(opened: "Ledger", stop: threading.Event, as_json: bool) -> int:
+    """Do what is due and return a status; what is in the way now waits for the next look."""
+    failed = False
     try:
         # Closing it between two steps gives the lease back.
         with closing(cast("Generator[Step, None, None]", opened.steps(apart=True))) as steps:
             while (step := _next(steps)) is not None:
                 _log(step, as_json)
+                failed = failed or step.what == "failed"
                 if stop.is_set():
                     break
     except Exception as error:
-        if status_of(error) != TRY_AGAIN:
+        status = status_of(error)
+        if status is None:
             raise
         typer.echo(f"letheon: {text_of(error)}; trying again", err=True)
+        return status
+    return FAILED if failed else 0
 
 
 def _next(steps: "Iterator[Step]") -> "Step | None":

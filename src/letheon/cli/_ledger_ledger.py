@@ -93,7 +93,12 @@ def export(
     model: Annotated[
         str | None, typer.Option(metavar="NAME", help="This model only, in the auditor's part.")
     ] = None,
-    tenant: Annotated[str | None, typer.Option(metavar="NAME", help="Of this tenant only.")] = None,
+    tenant: Annotated[
+        str | None,
+        typer.Option(
+            metavar="NAME", help="Of this tenant only.", show_default="all; default with --model"
+        ),
+    ] = None,
     ledger: Home = None,
     as_json: AsJson = False,
 ) -> None:
@@ -106,7 +111,9 @@ def export(
     """
     with reported(as_json), open_ledger(ledger) as opened:
         if model is not None:
-            opened.versions(model, tenant=tenant or "default")
+            # Another tenant may have a model of that name.
+            tenant = tenant or "default"
+            opened.versions(model, tenant=tenant)
         path = opened.export(folder, tier=tier, model=model, tenant=tenant)
         document = {"folder": path.resolve(), "tier": tier, "public_key": opened.public_key}
         text = (

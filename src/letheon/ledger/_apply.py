@@ -15,7 +15,7 @@ import numpy as np
 from sqlalchemy import Connection, insert, select, update
 
 from letheon import state
-from letheon.exceptions import StaleWorkerError
+from letheon.exceptions import RequestStateError, StaleWorkerError
 from letheon.ledger._bodies import unsealed_ids
 from letheon.ledger._certify import take_checkpoint
 from letheon.ledger._commitment import require_root, tree_of
@@ -25,6 +25,7 @@ from letheon.ledger._events import record
 from letheon.ledger._faults import point
 from letheon.ledger._lease import Lease, keep_renewed, require_fence
 from letheon.ledger._moves import move
+from letheon.ledger._plan import beside_a_hold
 from letheon.ledger._register import Written, destroy_blobs, write_blobs
 from letheon.ledger._slot_tree import SlotTree, transition_between
 from letheon.ledger._tables import batches, heads, meta, requests, versions
@@ -102,9 +103,17 @@ def seal(
             body["training"] = core.keys.commitment(key)
         record(conn, "sealed", body | {"requests": len(request_ids)}, at=now)
         move(conn, request_ids, "applying", at=now, batch_id=batch.id)
+        _refuse_held(conn, model, request_ids)
         point("intent.before-commit")
     point("intent.after-commit")
     return batch
+
+
+def _refuse_held(conn: Connection, model: ModelRow, request_ids: list[str]) -> None:
+    """Raise if the erasure of somebody was put on hold since the batch was planned."""
+    beside = set(conn.scalars(beside_a_hold(model.id)))
+    if not beside.isdisjoint(request_ids):
+        raise RequestStateError("somebody's erasure was put on hold; the batch is planned again")
 
 
 def apply(core: Core, lease: Lease, model: ModelRow, batch: Batch, compute: Compute) -> VersionRow:

@@ -7,11 +7,11 @@ import hashlib
 from datetime import UTC, datetime
 from typing import Any
 
-from sqlalchemy import Connection, func, select
+from sqlalchemy import Connection, select
 
 from letheon.ledger._core import Core
 from letheon.ledger._scan import SCANNER
-from letheon.ledger._tables import certificates, meta, purge_steps, requests, versions
+from letheon.ledger._tables import certificates, meta, purge_steps, versions
 from letheon.verifier import PURGE, STATEMENT_TYPE, canonical, open_envelope, parse_strict
 
 __all__ = ["attestation"]
@@ -30,6 +30,8 @@ _NOT_CLAIMED = (
     "downstream-copies",
     "memory-of-running-processes",
     "storage-media-remanence",
+    "keyed-tags-dropped",
+    "recipients-told-later",
 )
 
 
@@ -48,10 +50,8 @@ def attestation(core: Core, conn: Connection, batch_id: str) -> dict[str, Any]:
     ).one()
     opened = open_envelope(bytes(certificate.envelope), core.keys.trust())
     name = conn.execute(select(meta.c.value).where(meta.c.key == "ledger_id")).scalar_one()
-    told = select(func.coalesce(func.sum(requests.c.recipients), 0))
     started, scanned = steps["started"][0], steps["scan"][0]
     stores, found = _own_stores(steps), _users_stores(steps)
-    expires = any(store["state"] == "expires" for store in found)
     return {
         "_type": STATEMENT_TYPE,
         "subject": opened.statement["subject"],
@@ -63,21 +63,31 @@ def attestation(core: Core, conn: Connection, batch_id: str) -> dict[str, Any]:
             "salts": {"destroyed": started["salts"], "key": steps["key"][0]["key"]},
             "scanner": {
                 "version": SCANNER,
-                "markers": started["markers"],
+                "markers": started["markers"] - scanned["ambiguous"],
                 "files": scanned["files"] + _sum_over_stores(steps, "files"),
                 "bytes": scanned["bytes"] + _sum_over_stores(steps, "bytes"),
                 "hits": 0,
             },
-            "recipientsTold": int(
-                conn.execute(told.where(requests.c.batch_id == batch_id)).scalar_one()
-            ),
-            "notClaimed": [*_NOT_CLAIMED, *(["backups-expired"] if expires else [])],
+            "recipientsTold": steps["claim"][0]["recipients"],
+            "notClaimed": [*_NOT_CLAIMED, *_further_limits(steps)],
             "times": {
                 "startedAt": _time(steps["started"][1]),
                 "purgedAt": _time(steps["claim"][1]),
             },
         },
     }
+
+
+def _further_limits(steps: dict[str, tuple[dict[str, Any], int]]) -> list[str]:
+    """Return what cannot be claimed of this purge besides."""
+    found = steps["stores"][0].values()
+    n_ambiguous = steps["scan"][0]["ambiguous"] + _sum_over_stores(steps, "ambiguous")
+    limits = {
+        "backups-expired": any(store["by"] for store in found),
+        "search-for-ids-that-are-words-of-the-ledger": n_ambiguous > 0,
+        "search-for-rows-that-were-damaged": not steps["started"][0]["whole"],
+    }
+    return [code for code, holds in limits.items() if holds]
 
 
 def _own_stores(steps: dict[str, tuple[dict[str, Any], int]]) -> list[dict[str, Any]]:

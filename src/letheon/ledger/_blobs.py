@@ -149,17 +149,17 @@ class Blobs:
 def _write(path: Path, sealed: bytes) -> None:
     descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
     try:
-        _write_all(descriptor, sealed[: len(sealed) // 2])
+        data = memoryview(sealed)
+        _write_all(descriptor, data[: len(data) // 2])
         point("blob.half-written")
-        _write_all(descriptor, sealed[len(sealed) // 2 :])
+        _write_all(descriptor, data[len(data) // 2 :])
         point("blob.before-sync")
         os.fsync(descriptor)
     finally:
         os.close(descriptor)
 
 
-def _write_all(descriptor: int, data: bytes) -> None:
-    rest = memoryview(data)
+def _write_all(descriptor: int, rest: memoryview) -> None:
     while len(rest) > 0:
         rest = rest[os.write(descriptor, rest[:_CHUNK]) :]
 

@@ -7,7 +7,7 @@ database. Whoever seals or unseals in a transaction holds the row that names the
 
 import json
 import struct
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from sqlalchemy import (
@@ -25,6 +25,7 @@ from sqlalchemy import (
 from letheon.exceptions import KeyFileError, LedgerBusyError
 from letheon.ledger._core import Core
 from letheon.ledger._moves import FINISHED
+from letheon.ledger._seal import seal, unseal
 from letheon.ledger._tables import blocked, intake_keys, meta, requests
 from letheon.rows import Ids, IntIds, as_ids
 
@@ -44,6 +45,7 @@ __all__ = [
 _CURRENT = "intake_key"
 _INT64 = struct.Struct(">q")
 _TRIES = 5
+_CHUNK = 500
 _CURRENT_KEY = select(meta.c.value).where(meta.c.key == _CURRENT)
 _HELD = _CURRENT_KEY.with_for_update(read=True)
 
@@ -173,9 +175,8 @@ def _drop_bodies(connection: Connection, batch_id: str) -> None:
     done = requests.c.batch_id == batch_id
     connection.execute(update(requests).where(done).values(gone))
     waiting = (requests.c.state == "duplicate") & requests.c.sealed.is_not(None)
-    for request_id in connection.scalars(select(requests.c.id).where(waiting)).all():
-        if is_covered(connection, request_id, batch_id):
-            connection.execute(update(requests).where(requests.c.id == request_id).values(gone))
+    uncovered = _uncovered(batch_id).where(blocked.c.request_id == requests.c.id)
+    connection.execute(update(requests).where(waiting, ~uncovered.exists()).values(gone))
 
 
 def is_covered(connection: Connection, request_id: str, batch_id: str | None = None) -> bool:
@@ -183,12 +184,15 @@ def is_covered(connection: Connection, request_id: str, batch_id: str | None = N
 
     Those of one more batch count as finished, if it is given.
     """
+    uncovered = _uncovered(batch_id).where(blocked.c.request_id == request_id)
+    return connection.execute(uncovered.limit(1)).first() is None
 
+
+def _uncovered(batch_id: str | None) -> Select[tuple[str]]:
     def is_finished(claim: FromClause) -> ColumnElement[bool]:
         return or_(claim.c.state.in_(FINISHED), claim.c.batch_id == (batch_id or "none"))
 
-    uncovered = uncovered_people(is_finished).where(blocked.c.request_id == request_id)
-    return connection.execute(uncovered.limit(1)).first() is None
+    return uncovered_people(is_finished)
 
 
 def uncovered_people(is_done: Callable[[FromClause], ColumnElement[bool]]) -> Select[tuple[str]]:
@@ -200,21 +204,26 @@ def uncovered_people(is_done: Callable[[FromClause], ColumnElement[bool]]) -> Se
 
 
 def _seal_again(core: Core, connection: Connection, key: str) -> None:
+    """Seal all bodies under a new key, some at a time: a server ends a session that is idle."""
     columns = select(requests.c.id, requests.c.intake_key, requests.c.sealed)
-    rows = connection.execute(columns.where(requests.c.sealed.is_not(None))).all()
-    bodies = [
-        {
-            "request": row.id,
-            "body": seal_body(
-                core, key, row.id, read_body(core, row.intake_key, row.id, row.sealed)
-            ),
-        }
-        for row in rows
-    ]
-    if bodies:
-        still = (requests.c.id == bindparam("request")) & requests.c.sealed.is_not(None)
-        change = update(requests).where(still)
-        connection.execute(change.values(sealed=bindparam("body"), intake_key=key), bodies)
+    query = columns.where(requests.c.sealed.is_not(None)).order_by(requests.c.id).limit(_CHUNK)
+    # Who withdraws a request meanwhile drops its body, and that stays so.
+    still = (requests.c.id == bindparam("request")) & requests.c.sealed.is_not(None)
+    change = update(requests).where(still)
+    change = change.values(sealed=bindparam("body"), intake_key=key)
+    secrets = {key: core.keys.secret(key)}
+    rows = connection.execute(query).all()
+    while rows:
+        for old in {row.intake_key for row in rows} - set(secrets):
+            secrets[old] = core.keys.secret(old)
+        connection.execute(change, [_sealed_again(secrets, key, row) for row in rows])
+        rows = connection.execute(query.where(requests.c.id > rows[-1].id)).all()
+
+
+def _sealed_again(secrets: Mapping[str, bytes], key: str, row: Any) -> dict[str, Any]:
+    context = _context(row.id)
+    data = unseal(secrets[row.intake_key], row.sealed, context)
+    return {"request": row.id, "body": seal(secrets[key], data, context)}
 
 
 def _context(request_id: str) -> bytes:

@@ -69,6 +69,7 @@ class Job:
     retrain_seconds_per_row: float | None
     seed: int | None = None
     image: str | None = None
+    settle: bool = True
 
 
 @dataclass(frozen=True)
@@ -189,9 +190,24 @@ def _without(judged: Judged | None, wanted: Any) -> Judged | None:
     return judged._replace(test=judged.test.without(judged.test.find(wanted).positions))
 
 
+def _settle(job: Job, model: Any) -> None:
+    """Take out of the state what the last removals left in it, where a method keeps such a thing.
+
+    Whoever has file and rows could compute the row of a lone removal from it.
+    """
+    if job.settle and model.residual_state_ and not _is_data_free(model):
+        settle = getattr(model, "settle", None)
+        if settle is not None:
+            settle()
+
+
+def _is_data_free(model: Any) -> bool:
+    return bool(model.get_params(deep=False).get("data_free", False))
+
+
 def _brought(model: Any, rows: Rows, leaving: NDArray[np.int64]) -> dict[str, Any]:
     """Return the rows of those who leave, for a model that does not hold its rows."""
-    if not model.get_params(deep=False).get("data_free", False):
+    if not _is_data_free(model):
         return {}
     gone = rows.take(leaving)
     X, y = gone.part(0, len(gone))
@@ -205,6 +221,7 @@ def _erase(job: Job, work: _Work, ids: NDArray[Any], brought: dict[str, Any]) ->
         with one_thread():
             work.receipt = work.model.forget(ids, **brought)
             work.model._finish()
+            _settle(job, work.model)
         work.seconds = time.perf_counter() - start
         return
     from letheon.ledger._monitoring import forget_watched, pack, policy_digest, unpack
@@ -213,7 +230,10 @@ def _erase(job: Job, work: _Work, ids: NDArray[Any], brought: dict[str, Any]) ->
     with one_thread():
         work.receipt, work.reading = forget_watched(monitor, ids)
     work.model, work.policy = monitor.model, policy_digest(monitor)
-    work.seconds = work.reading.seconds
+    start = time.perf_counter()
+    with one_thread():
+        _settle(job, work.model)
+    work.seconds = work.reading.seconds + time.perf_counter() - start
     work.judged = judged._replace(monitor=pack(monitor))
 
 

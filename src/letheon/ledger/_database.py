@@ -48,6 +48,12 @@ def _close_before_fork() -> None:
 os.register_at_fork(before=_close_before_fork)
 
 
+class _Readings(threading.local):
+    """How many readings this thread has open."""
+
+    count = 0
+
+
 class Database:
     """An open database.
 
@@ -69,6 +75,7 @@ class Database:
         self.remembered: dict[str, str] = {}
         self._one_writer = threading.Lock()
         self._process = os.getpid()
+        self._readings = _Readings()
         _in_use.add(self)
 
     @classmethod
@@ -151,7 +158,14 @@ class Database:
 
     @contextlib.contextmanager
     def transaction(self) -> Iterator[Connection]:
-        """Return a connection in a writing transaction: durable when left, or rolled back."""
+        """Return a connection in a writing transaction: durable when left, or rolled back.
+
+        Raises
+        ------
+        RuntimeError
+            This thread is in a `reading`. Without a write-ahead log its own lock would keep it
+            from committing.
+        """
         with self._writer(), _busy_named(), self.engine.begin() as connection:
             yield connection
 
@@ -159,8 +173,13 @@ class Database:
     def reading(self) -> Iterator[Connection]:
         """Return a connection for statements that only read: one snapshot on SQLite."""
         self._after_fork()
-        with _busy_named(), self.engine.connect() as connection:
-            yield connection.execution_options(letheon_reading=True)
+        readings = self._readings
+        readings.count += 1
+        try:
+            with _busy_named(), self.engine.connect() as connection:
+                yield connection.execution_options(letheon_reading=True)
+        finally:
+            readings.count -= 1
 
     def run(self, work: Callable[[Connection], _T]) -> _T:
         """Return ``work(connection)`` of one transaction; done again after a deadlock only.
@@ -209,6 +228,8 @@ class Database:
     @contextlib.contextmanager
     def _writer(self) -> Iterator[None]:
         self._after_fork()
+        if self._readings.count:
+            raise RuntimeError("a transaction was begun inside a reading of the same thread")
         if self.path is None:
             yield
             return
@@ -224,6 +245,7 @@ class Database:
         if self._process != os.getpid():
             self.engine.dispose(close=False)
             self._one_writer = threading.Lock()
+            self._readings = _Readings()
             self._process = os.getpid()
 
     @staticmethod

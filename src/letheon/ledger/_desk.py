@@ -93,7 +93,10 @@ class Desk:
     def hold(
         self, request_id: str, ground: str, until: Any, *, tenant: str | None = None
     ) -> Request:
-        """Put a request off on a legal ground until a day; its clock goes on."""
+        """Put a request off on a legal ground until a day; its clock goes on.
+
+        `until` is a date (its beginning at the seat), a text YYYY-MM-DD, or a datetime.
+        """
         return _intake.hold(self._core, request_id, ground, until, tenant=tenant)
 
     def release(self, request_id: str, *, tenant: str | None = None) -> Request:
@@ -108,8 +111,12 @@ class Desk:
         """Put the due day off, as far as the regime permits; the person was told."""
         return _intake.extend(self._core, request_id, tenant=tenant)
 
+    def tell(self, request_id: str, recipients: int, *, tenant: str | None = None) -> Request:
+        """Record that so many recipients of the data were told; the purge attests their number."""
+        return _intake.tell(self._core, request_id, recipients, tenant=tenant)
+
     def answer(self, request_id: str, *, recipients: int = 0, tenant: str | None = None) -> Request:
-        """Close a purged request: the person was answered, and so many recipients were told."""
+        """Close a purged request: the person was answered, so many more recipients were told."""
         return _intake.close(self._core, request_id, recipients=recipients, tenant=tenant)
 
     def request_of(self, request_id: str, *, tenant: str | None = None) -> Request:
@@ -137,6 +144,9 @@ class Desk:
 
     def _row(self, model: str, tenant: str) -> ModelRow:
         """Return what never changes about a model; asked once."""
+        for what, value in (("model", model), ("tenant", tenant)):
+            if not isinstance(value, str):
+                raise TypeError(f"{what} is a {type(value).__name__}; give its name, a text")
         found = self._rows.get((model, tenant))
         if found is None:
             with self._core.database.reading() as conn:

@@ -5,13 +5,13 @@ given later, by whoever holds the row of the log (`integrate`), so that writers 
 other. Bodies hold opaque ids, codes, counts and digests: never an id of a person, never free text.
 """
 
-import re
 from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 
 from sqlalchemy import Connection, bindparam, insert, select, update
 
 from letheon.exceptions import ClockError
+from letheon.ledger._codes import is_code
 from letheon.ledger._log_tree import Frontier
 from letheon.ledger._tables import events, log
 from letheon.verifier import canonical, leaf_hash
@@ -19,6 +19,7 @@ from letheon.verifier import canonical, leaf_hash
 __all__ = [
     "Event",
     "Head",
+    "accept_clock",
     "bodies",
     "head",
     "integrate",
@@ -31,9 +32,10 @@ __all__ = [
 
 _TOLERATED_SECONDS = 300
 # Statements of every request are built once: building one takes as long as running it.
-_NEWEST = select(events.c.at).order_by(events.c.id.desc()).limit(1)
+_LATEST = (
+    select(events.c.era, events.c.at).order_by(events.c.era.desc(), events.c.at.desc()).limit(1)
+)
 _APPEND = insert(events)
-_CODE = re.compile(r"[A-Za-z0-9][A-Za-z0-9._:/+-]{0,127}")
 
 
 class Head(NamedTuple):
@@ -73,7 +75,7 @@ def record(
     Raises
     ------
     ClockError
-        `at` is more than 300 seconds before the newest event.
+        `at` is more than 300 seconds before the latest event.
     """
     record_many(connection, kind, [body], at, about=about)
 
@@ -93,24 +95,53 @@ def record_many(
 def record_all(connection: Connection, items: Sequence[Event]) -> None:
     """Append any events in one statement; see `record`."""
     if items:
-        require_clock(connection, min(item.at for item in items))
-        connection.execute(_APPEND, [_row(*item) for item in items])
+        era = require_clock(connection, min(item.at for item in items))
+        connection.execute(_APPEND, [_row(item, era) for item in items])
 
 
-def require_clock(connection: Connection, at: int) -> None:
-    """Refuse a clock that is far behind what was recorded before.
+def require_clock(connection: Connection, at: int) -> int:
+    """Refuse a clock that is far behind what was recorded before; return the era of the clock.
+
+    Eras are what corrections of the clock (`accept_clock`) begin. Only the newest one counts.
 
     Raises
     ------
     ClockError
-        It is more than 300 seconds behind the newest event.
+        It is more than 300 seconds behind the latest event.
     """
-    newest = connection.scalar(_NEWEST)
-    if newest is not None and at < newest - _TOLERATED_SECONDS:
+    era, latest = _latest(connection, at)
+    if at < latest - _TOLERATED_SECONDS:
         raise ClockError(
-            f"the clock is {newest - at} seconds behind the newest event of this ledger; "
-            "set it right and try again. Nothing was recorded"
+            f"the clock is {latest - at} seconds behind the latest event of this ledger; set it "
+            "right and try again. If it is right, and an event was written while it was ahead, "
+            "an operator can accept it. Nothing was recorded"
         )
+    return era
+
+
+def accept_clock(connection: Connection, at: int) -> bool:
+    """Record that the clock is right, though events were written while it was ahead.
+
+    Counting starts anew: from now on times are compared with this event and later ones only.
+    Events that were written before keep their times.
+
+    Returns
+    -------
+    bool
+        False if the clock is not behind; nothing is recorded then.
+    """
+    era, latest = _latest(connection, at)
+    if at >= latest - _TOLERATED_SECONDS:
+        return False
+    correction = Event("clock-corrected", {"seconds": latest - at}, at)
+    connection.execute(_APPEND, [_row(correction, era + 1)])
+    return True
+
+
+def _latest(connection: Connection, at: int) -> tuple[int, int]:
+    """Return the newest era and the latest time in it; `at` where there is no event."""
+    found = connection.execute(_LATEST).first()
+    return (0, at) if found is None else (found.era, found.at)
 
 
 def integrate(connection: Connection) -> Head:
@@ -149,11 +180,13 @@ def bodies(connection: Connection) -> Iterator[bytes]:
         yield body.encode()
 
 
-def _row(kind: str, body: dict[str, Any], at: int, about: str | None) -> dict[str, Any]:
+def _row(event: Event, era: int) -> dict[str, Any]:
+    kind, body, at, about = event
     _require_codes([kind, body])
     data = canonical({**body, "at": at, "kind": kind})
     return {
         "at": at,
+        "era": era,
         "kind": kind,
         "about": about or body.get("request") or body.get("batch"),
         "body": data.decode(),
@@ -170,5 +203,5 @@ def _require_codes(value: Any) -> None:
         for item in value:
             if type(item) is not int:  # spares most of the calls
                 _require_codes(item)
-    elif isinstance(value, str) and not _CODE.fullmatch(value):
+    elif isinstance(value, str) and not is_code(value):
         raise ValueError(f"an event holds a text of {len(value)} characters that is no code")

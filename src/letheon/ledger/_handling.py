@@ -2,10 +2,10 @@
 
 import re
 from collections.abc import Callable
-from datetime import UTC, date, datetime
+from datetime import UTC, date, datetime, timedelta
 from typing import Any
 
-from sqlalchemy import Connection, Row, select, update
+from sqlalchemy import Connection, Row, or_, select, update
 
 from letheon.exceptions import RequestStateError, UnknownRequestError
 from letheon.ledger import _events
@@ -16,6 +16,7 @@ from letheon.ledger._bodies import (
     read_body,
     uncovered_people,
 )
+from letheon.ledger._calendar import Calendar
 from letheon.ledger._clocks import due_on, extended, may_pause, paused_seconds
 from letheon.ledger._core import Core
 from letheon.ledger._grounds import HOLD_GROUNDS, REJECT_GROUNDS, require_ground
@@ -34,11 +35,13 @@ __all__ = [
     "release",
     "retry",
     "settle_queue",
+    "tell",
     "verify",
 ]
 
 _ID = re.compile(r"[0-9a-f]{32}")
 _NO_BODY: dict[str, Any] = {"sealed": None, "intake_key": None}
+_PUBLISHED_BATCH = ("published", "certified", "purged")
 
 _Work = Callable[[Connection, Row[Any], int], None]
 
@@ -84,6 +87,7 @@ def cancel(core: Core, request_id: str, *, tenant: str | None = None) -> Request
     """Withdraw a request that is not being applied yet; its people pass on to who else asked."""
 
     def work(connection: Connection, row: Row[Any], now: int) -> None:
+        _require_not_applied(row)
         move(connection, row.id, "cancelled", at=now, closed_at=now, **_NO_BODY)
         pass_on(connection, row.id, row.model_id, at=now)
 
@@ -95,8 +99,7 @@ def reject(core: Core, request_id: str, ground: str, *, tenant: str | None = Non
     require_ground(ground, REJECT_GROUNDS)
 
     def work(connection: Connection, row: Row[Any], now: int) -> None:
-        if row.state == "stuck" and row.batch_id is not None:
-            raise RequestStateError(f"request {row.id} was applied; it can only be retried")
+        _require_not_applied(row)
         columns = {"reason": ground, "closed_at": now, **_NO_BODY}
         move(connection, row.id, "rejected", at=now, fields={"ground": ground}, **columns)
         pass_on(connection, row.id, row.model_id, at=now)
@@ -105,15 +108,28 @@ def reject(core: Core, request_id: str, ground: str, *, tenant: str | None = Non
 
 
 def hold(
-    core: Core, request_id: str, ground: str, until: date | datetime, *, tenant: str | None = None
+    core: Core,
+    request_id: str,
+    ground: str,
+    until: date | datetime | str,
+    *,
+    tenant: str | None = None,
 ) -> Request:
-    """Keep a queued request back on a ground of law, until a day at most."""
+    """Keep a request back on a ground of law, until a day (at the seat) or moment at most.
+
+    Raises
+    ------
+    RequestStateError
+        It is past that, or another request is erasing somebody whom it names.
+    """
     require_ground(ground, HOLD_GROUNDS)
-    moment = _seconds(until)
+    moment = _end_of_hold(until, core.settings.calendar)
 
     def work(connection: Connection, row: Row[Any], now: int) -> None:
         if moment <= now:
             raise ValueError(f"until={until} has passed; a hold ends in the future")
+        hold_model(connection, row.model_id, alone=True)
+        _require_nobody_leaves(connection, row.id)
         columns = {"hold_ground": ground, "hold_until": moment, "reason": ground}
         fields: dict[str, str | int] = {"ground": ground, "until": moment}
         move(connection, row.id, "on_hold", at=now, fields=fields, **columns)
@@ -134,15 +150,26 @@ def release(core: Core, request_id: str, *, tenant: str | None = None) -> Reques
 
 
 def retry(core: Core, request_id: str, *, tenant: str | None = None) -> Request:
-    """Send a request that is stuck, or waits after a failure, back to where it failed."""
+    """Send a request that is stuck, or waits after a failure, back to where it failed.
+
+    A purge is about all people of its batch, so what is stuck there is retried together.
+    """
 
     def work(connection: Connection, row: Row[Any], now: int) -> None:
         if row.state not in ("stuck", "retry_wait"):
             raise RequestStateError(f"request {row.id} is {row.state}; there is nothing to retry")
-        after = "purging" if _is_published(connection, row.batch_id) else "queued"
-        move(connection, row.id, after, at=now, tries=0, not_before=0, reason=None)
+        batch = _state_of_batch(connection, row.batch_id)
+        columns: dict[str, Any] = {"tries": 0, "not_before": 0, "reason": None}
+        if batch not in _PUBLISHED_BATCH:
+            move(connection, row.id, "queued", at=now, **columns)
+            return
+        mates = (requests.c.batch_id == row.batch_id) & (requests.c.state == "stuck")
+        movers = list(connection.scalars(select(requests.c.id).where(mates)))
+        move(connection, movers, "purging", at=now, **columns)
+        if batch == "purged":  # another one's retry has finished it
+            move(connection, movers, "purged", at=now)
 
-    return _changed(core, request_id, tenant, work)
+    return _changed(core, request_id, tenant, work, with_batch=True)
 
 
 def extend(core: Core, request_id: str, *, tenant: str | None = None) -> Request:
@@ -169,17 +196,33 @@ def extend(core: Core, request_id: str, *, tenant: str | None = None) -> Request
 def close(
     core: Core, request_id: str, *, recipients: int = 0, tenant: str | None = None
 ) -> Request:
-    """Record that the person was answered and how many recipients were told (Article 19)."""
-    if isinstance(recipients, bool) or not isinstance(recipients, int) or recipients < 0:
-        raise ValueError(f"recipients={recipients!r} must be a whole number from 0 on")
+    """Record that the person was answered and how many more recipients were told (Article 19)."""
+    _require_count(recipients, 0)
 
     def work(connection: Connection, row: Row[Any], now: int) -> None:
         if row.state == "duplicate" and not is_covered(connection, row.id):
             raise RequestStateError(
                 f"request {row.id} waits for request {row.duplicate_of}, which is not purged yet"
             )
-        columns = {"recipients": recipients, "closed_at": now, **_NO_BODY}
+        columns = {"recipients": (row.recipients or 0) + recipients, "closed_at": now, **_NO_BODY}
         move(connection, row.id, "closed", at=now, fields={"recipients": recipients}, **columns)
+
+    return _changed(core, request_id, tenant, work)
+
+
+def tell(core: Core, request_id: str, recipients: int, *, tenant: str | None = None) -> Request:
+    """Record that so many recipients of the data were told (Article 19), while a request is open.
+
+    The attestation of the purge counts those who were told before it.
+    """
+    _require_count(recipients, 1)
+
+    def work(connection: Connection, row: Row[Any], now: int) -> None:
+        if row.state in ("received", *FINAL):
+            raise RequestStateError(f"request {row.id} is {row.state}; nobody is told of it now")
+        _set(connection, row.id, recipients=(row.recipients or 0) + recipients)
+        body = {"request": row.id, "recipients": recipients}
+        _events.record(connection, "recipients-told", body, now)
 
     return _changed(core, request_id, tenant, work)
 
@@ -213,10 +256,14 @@ def _eraser(connection: Connection, request_id: str) -> str:
     return str(connection.scalars(query.order_by(requests.c.id).limit(1)).one())
 
 
-def _changed(core: Core, request_id: str, tenant: str | None, work: _Work) -> Request:
-    """Do the work on the locked row of a request, in one transaction."""
+def _changed(
+    core: Core, request_id: str, tenant: str | None, work: _Work, *, with_batch: bool = False
+) -> Request:
+    """Do the work on the locked row of a request (its batch's before), in one transaction."""
 
     def change(connection: Connection) -> Request:
+        if with_batch:  # in the order of who finishes a purge, or the two wait for each other
+            _lock_batch(connection, request_id)
         row = _locked(connection, request_id, tenant)
         work(connection, row, core.clock())
         return found(connection, request_id)
@@ -232,6 +279,12 @@ def _locked(connection: Connection, request_id: str, tenant: str | None) -> Row[
     if row is None or tenant not in (None, row.tenant):
         raise UnknownRequestError("no request of that id; `letheon request list` shows all")
     return row
+
+
+def _lock_batch(connection: Connection, request_id: str) -> None:
+    mine = select(requests.c.batch_id).where(requests.c.id == str(request_id))
+    query = select(batches.c.id).where(batches.c.id == mine.scalar_subquery())
+    connection.execute(query.with_for_update())
 
 
 def _queue_or_wait(connection: Connection, request_id: str, owner: str | None, now: int) -> None:
@@ -257,9 +310,34 @@ def _clock_started(core: Core, row: Row[Any], now: int) -> dict[str, Any]:
     return {"paused_at": None, "paused_seconds": stood, "due_on": day.isoformat()}
 
 
-def _is_published(connection: Connection, batch_id: str | None) -> bool:
+def _state_of_batch(connection: Connection, batch_id: str | None) -> str | None:
     query = select(batches.c.state).where(batches.c.id == batch_id)
-    return batch_id is not None and connection.scalar(query) in ("published", "certified", "purged")
+    return None if batch_id is None else connection.scalar(query)
+
+
+def _require_not_applied(row: Row[Any]) -> None:
+    if row.state == "stuck" and row.batch_id is not None:
+        raise RequestStateError(f"request {row.id} was applied; it can only be retried")
+
+
+def _require_nobody_leaves(connection: Connection, request_id: str) -> None:
+    """Refuse a hold that comes too late: somebody whom it names is erased by another request."""
+    mine, other = blocked.alias(), blocked.alias()
+    same = (other.c.model_id == mine.c.model_id) & (other.c.tag == mine.c.tag)
+    query = select(requests.c.id).join(other, other.c.request_id == requests.c.id).join(mine, same)
+    leaving = or_(requests.c.state == "applying", has_erased(requests))
+    query = query.where(mine.c.request_id == request_id, requests.c.id != request_id, leaving)
+    found_id = connection.scalar(query.order_by(requests.c.id).limit(1))
+    if found_id is not None:
+        raise RequestStateError(
+            f"request {request_id} cannot be held: request {found_id} names some of the same "
+            "people and is erasing them, or has"
+        )
+
+
+def _require_count(recipients: Any, least: int) -> None:
+    if type(recipients) is not int or recipients < least:
+        raise ValueError(f"recipients={recipients!r} must be a whole number from {least} on")
 
 
 def _set(connection: Connection, request_id: str, **columns: Any) -> None:
@@ -270,9 +348,22 @@ def _moment(seconds: int) -> datetime:
     return datetime.fromtimestamp(seconds, UTC)
 
 
-def _seconds(until: date | datetime) -> int:
+def _end_of_hold(until: Any, calendar: Calendar) -> int:
+    """Return the moment, or when the day begins at the seat."""
     if isinstance(until, datetime):
         if until.tzinfo is None:
             raise ValueError("until has no time zone; give one, or a date")
         return int(until.timestamp())
-    return int(datetime(until.year, until.month, until.day, tzinfo=UTC).timestamp())
+    day = _day(until) if isinstance(until, str) else until
+    if not isinstance(day, date):
+        raise TypeError(
+            f"until is a {type(until).__name__}; give a date, a datetime or a text YYYY-MM-DD"
+        )
+    return int(calendar.end_of(day - timedelta(days=1)).timestamp())
+
+
+def _day(text: str) -> date:
+    try:
+        return datetime.strptime(text, "%Y-%m-%d").replace(tzinfo=UTC).date()
+    except ValueError:
+        raise ValueError(f"until={text!r} is no day; write it as 2027-01-31") from None

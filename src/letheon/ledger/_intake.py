@@ -37,6 +37,7 @@ from letheon.ledger._handling import (
     release,
     retry,
     settle_queue,
+    tell,
     verify,
 )
 from letheon.ledger._recording import Prepared, record_all
@@ -60,6 +61,7 @@ __all__ = [
     "retry",
     "settle_queue",
     "submit",
+    "tell",
     "unsealed_ids",
     "verify",
 ]

@@ -98,14 +98,15 @@ class KeyFiles:
         write_atomically(self.path(name), [line.encode()])
 
     @contextlib.contextmanager
-    def locked(self) -> Iterator[None]:
-        """Keep other writers out, and erase what writers that died left behind."""
+    def locked(self) -> Iterator[int]:
+        """Keep other writers out, and destroy what writers left that died; give how many files."""
         descriptor = os.open(self.folder / ".lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX)
-            for partial in self.folder.glob(".*.partial"):
+            left = list(self.folder.glob(".*.partial"))
+            for partial in left:
                 destroy_file(partial)
-            yield
+            yield len(left)
         finally:
             os.close(descriptor)
 

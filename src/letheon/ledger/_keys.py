@@ -210,6 +210,21 @@ class KeyRing:
         with self._files.locked():
             destroy_file(path)
 
+    def partials(self) -> list[Path]:
+        """Return files that are being written, or that a writer left that died."""
+        folders = (self._files.folder, self._public)
+        return [path for folder in folders for path in sorted(folder.glob(".*.partial"))]
+
+    def sweep(self) -> int:
+        """Destroy what writers of keys and statements left that died; return how many files."""
+        if not self.partials():
+            return 0
+        with self._files.locked() as n_keys:
+            left = self.partials()
+            for path in left:
+                destroy_file(path)
+        return n_keys + len(left)
+
     def rotate(self, ledger_id: str, sequence: int) -> bytes:
         """Make a new signing key the current one and return the statement that says so.
 

@@ -38,7 +38,7 @@ class Lease:
 
 
 def owner_name() -> str:
-    """Return the name of this thread of this process; no later one will have it."""
+    """Return the name of this thread of this process."""
     pid = os.getpid()
     return "/".join((*_place(), str(pid), _started(pid), str(threading.get_ident())))
 

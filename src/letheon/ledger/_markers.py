@@ -6,7 +6,7 @@ places in a group) and, if it is text, JSON-escaped, percent-escaped and in UTF-
 
 import base64
 import json
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Container, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property, lru_cache
 from typing import Any, NamedTuple, Self
@@ -34,10 +34,11 @@ _WORD = frozenset(b"0123456789abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWX
 
 
 class Found(NamedTuple):
-    """Where a marker begins, and what kind of marker it is; never the marker itself."""
+    """Where a marker begins, its kind, and which id it is, by number; never the marker itself."""
 
     offset: int
     kind: str
+    id_number: int | None = None
 
 
 class _Pattern(NamedTuple):
@@ -94,6 +95,10 @@ class Markers:
         """Return the same markers, with other people whose longer ids may stay."""
         return replace(self, neighbours=neighbours)
 
+    def without_texts(self, texts: Container[str]) -> "Markers":
+        """Return the markers without these ids."""
+        return replace(self, texts=tuple(text for text in self.texts if text not in texts))
+
     def to_bytes(self) -> bytes:
         """Return the markers as bytes; they are as secret as what they mark."""
         parts = {
@@ -122,9 +127,10 @@ class Markers:
         """Return every place at which a marker stands."""
         view = memoryview(data)
         return [
-            Found(start, self._patterns[number].kind)
+            Found(start, pattern.kind, self._id_numbers.get(pattern.text))
             for start, number in self._searcher.find(view)
-            if self._counts(view, start, self._patterns[number])
+            for pattern in (self._patterns[number],)
+            if self._counts(view, start, pattern)
         ]
 
     def _counts(self, data: memoryview, start: int, pattern: _Pattern) -> bool:
@@ -146,6 +152,10 @@ class Markers:
     @cached_property
     def _longer(self) -> dict[str, list[str]]:
         return {}
+
+    @cached_property
+    def _id_numbers(self) -> dict[str | None, int]:
+        return {text: number for number, text in enumerate(self.texts)}
 
     @cached_property
     def _patterns(self) -> tuple[_Pattern, ...]:

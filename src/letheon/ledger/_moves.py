@@ -33,7 +33,7 @@ _AFTER = {
     "verified": ("queued", "duplicate"),
     "queued": ("applying", "duplicate", "rejected", "cancelled", "on_hold"),
     "applying": ("applied", "queued", "retry_wait", "stuck"),
-    "retry_wait": ("queued", "stuck"),
+    "retry_wait": ("queued", "stuck", "rejected", "cancelled", "on_hold"),
     "applied": ("certified",),
     "certified": ("purging",),
     "purging": ("purged", "stuck"),
@@ -41,7 +41,7 @@ _AFTER = {
     # A person who waits behind another request comes first when that one is withdrawn.
     "duplicate": ("queued", "closed", "rejected", "cancelled"),
     "on_hold": ("queued", "rejected", "cancelled"),
-    "stuck": ("queued", "purging", "rejected"),
+    "stuck": ("queued", "purging", "rejected", "cancelled"),  # the last two: if not published
     "rejected": (),
     "cancelled": (),
     "closed": (),

@@ -11,10 +11,13 @@ from letheon.exceptions import LedgerMissingError
 from letheon.ledger._core import Core
 from letheon.ledger._tables import pins, purge_steps, versions
 
-__all__ = ["DRAINED", "Pins", "count_pins"]
+__all__ = ["DRAINED", "LONGEST_SECONDS", "Pins", "count_pins"]
 
 # Name of the step of a purge after which the version before cannot be pinned any more.
 DRAINED = "pins"
+# No pin is longer, unless the policy says so; clocks may differ by as much as events tolerate.
+LONGEST_SECONDS = 600
+_TOLERATED_SECONDS = 300
 
 
 class Pins:
@@ -52,8 +55,7 @@ class Pins:
         """
 
         def work(conn: Connection) -> None:
-            until = self._core.clock() + seconds
-            mine = update(pins).where(pins.c.id == pin_id).values(until=until)
+            mine = update(pins).where(pins.c.id == pin_id).values(until=self._until(seconds))
             if conn.execute(mine).rowcount == 0:
                 raise LedgerMissingError("this pin ran out; load the head of the model again")
 
@@ -63,16 +65,26 @@ class Pins:
         """Let a version go; a pin that ran out is no error."""
         self._core.database.run(lambda conn: _remove(conn, pin_id))
 
+    def _until(self, seconds: int) -> int:
+        longest = _longest(self._core)
+        if seconds > longest:
+            raise ValueError(f"seconds={seconds} is more than {longest}; renew the pin instead")
+        return self._core.clock() + seconds
+
     def _pin(self, conn: Connection, version_id: int, seconds: int) -> str:
         if _is_leaving(conn, version_id):
             raise LedgerMissingError(
                 "this version of the model is being purged; load the head of the model again"
             )
         pin_id = secrets.token_hex(16)
-        until = self._core.clock() + seconds
+        until = self._until(seconds)
         values = {"id": pin_id, "version_id": version_id, "owner": self._owner, "until": until}
         conn.execute(insert(pins).values(values))
         return pin_id
+
+
+def _longest(core: Core) -> int:
+    return max(core.settings.policy.pin_seconds, LONGEST_SECONDS)
 
 
 def _remove(conn: Connection, pin_id: str) -> None:
@@ -92,12 +104,17 @@ def _is_leaving(conn: Connection, version_id: int) -> bool:
     return bool(conn.scalar(select(exists().where(drained))))
 
 
-def count_pins(conn: Connection, version_id: int, now: int) -> int:
+def count_pins(core: Core, conn: Connection, version_id: int) -> int:
     """Return how many pins hold a version; those that ran out are removed.
 
-    The version's row stays locked until the commit, so that nobody pins it in between.
+    So is one that would end later than any pin made now: the clock of its reader was ahead, and
+    must not hold a version up for as long. The version's row stays locked until the commit, so that
+    nobody pins it in between.
     """
+    now = core.clock()
+    latest = now + _longest(core) + _TOLERATED_SECONDS
     conn.execute(select(versions.c.id).where(versions.c.id == version_id).with_for_update())
-    conn.execute(delete(pins).where((pins.c.version_id == version_id) & (pins.c.until <= now)))
+    over = (pins.c.until <= now) | (pins.c.until > latest)
+    conn.execute(delete(pins).where(pins.c.version_id == version_id, over))
     counted = select(func.count()).where(pins.c.version_id == version_id)
     return int(conn.scalar(counted) or 0)

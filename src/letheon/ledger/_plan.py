@@ -13,7 +13,7 @@ from letheon.ledger._policy import Decision, Queued, backoff, earliest_first, sh
 from letheon.ledger._tables import batches, blocked, requests
 from letheon.ledger._versions import ModelRow, VersionRow, versions_of
 
-__all__ = ["BatchPlan", "plan", "plan_all"]
+__all__ = ["BatchPlan", "beside_a_hold", "plan", "plan_all"]
 
 _RECENT_VERSIONS = 100
 
@@ -21,6 +21,7 @@ _RECENT_VERSIONS = 100
 @dataclass(frozen=True)
 class _Member(Queued):
     id: str
+    tries: int
 
 
 @dataclass(frozen=True)
@@ -52,7 +53,7 @@ class BatchPlan:
 
 def plan(core: Core, conn: Connection, model: ModelRow, *, forced: bool = False) -> BatchPlan:
     """Say what the next batch of a model would be, and whether it is time for it."""
-    queue = earliest_first(_queued(conn, model))
+    queue = _company(earliest_first(_queued(conn, model)))
     history = versions_of(conn, model.id, newest=_RECENT_VERSIONS)
     head = history[-1]
     n_rows = sum(member.n_rows for member in queue)
@@ -89,19 +90,31 @@ def plan_all(core: Core, wanted: int | None = None) -> tuple[BatchPlan, ...]:
 
 def _queued(conn: Connection, model: ModelRow) -> list[_Member]:
     wanted = (requests.c.model_id == model.id) & (requests.c.state == "queued")
-    wanted &= requests.c.id.not_in(_beside_a_hold(model))
+    wanted &= requests.c.id.not_in(beside_a_hold(model.id))
     return [
         _Member(
             datetime.fromtimestamp(row.received_at, UTC),
             date.fromisoformat(row.extended_to or row.due_on),
             row.n_rows,
             row.id,
+            row.tries,
         )
         for row in conn.execute(select(requests).where(wanted))
     ]
 
 
-def _beside_a_hold(model: ModelRow) -> Select[Any]:
+def _company(queue: list[_Member]) -> list[_Member]:
+    """Return who goes into the next batch: all, or half as many after each failure.
+
+    A request that makes the method fail must not keep others from being erased.
+    """
+    untried = [member for member in queue if member.tries == 0]
+    if untried or not queue:
+        return untried
+    return queue[: max(1, len(queue) >> queue[0].tries)]
+
+
+def beside_a_hold(model_id: int) -> Select[Any]:
     """Return requests that name somebody whose erasure is on hold by another request.
 
     A hold is about the person: whoever else names them waits too.
@@ -111,7 +124,7 @@ def _beside_a_hold(model: ModelRow) -> Select[Any]:
         select(other.c.request_id)
         .join(held, (held.c.model_id == other.c.model_id) & (held.c.tag == other.c.tag))
         .join(requests, requests.c.id == held.c.request_id)
-        .where(requests.c.state == "on_hold", other.c.model_id == model.id)
+        .where(requests.c.state == "on_hold", other.c.model_id == model_id)
     )
 
 

@@ -8,7 +8,15 @@ from typing import Literal, Protocol, TypeVar
 
 __all__ = ["Decision", "Policy", "Queued", "Waiting", "backoff", "earliest_first", "should_seal"]
 
-_WHOLE = ("k_min", "k_min_released", "max_tries", "lease_seconds", "pin_seconds")
+# Least values. A lease is renewed every third of it, and each second at most.
+_WHOLE = {
+    "k_min": 1,
+    "k_min_released": 1,
+    "max_tries": 1,
+    "lease_seconds": 5,
+    "pin_seconds": 1,
+    "keep_keys_months": 0,
+}
 _SPANS = ("oldest_wait", "reserve", "backoff_first", "backoff_longest")
 
 Reason = Literal[
@@ -45,11 +53,16 @@ class Policy:
     max_tries : int, default=8
         Failures after which a person must look.
     lease_seconds : int, default=60
-        After so long without a sign a worker counts as dead.
+        After so long without a sign a worker counts as dead; at least 5.
     pin_seconds : int, default=30
         After so long without a sign a reader of an old version counts as gone.
     keep_keys_months : int, default=24
-        How long tags that recognise a repeated request are kept after it was closed.
+        How long tags that recognise people and repeated requests are kept after a request was
+        closed; see `forget_closed`.
+    settle : bool, default=True
+        Whether a certified method's model is settled after an erasure, so that its saved state
+        holds no trace of a lone removal. It takes the time of a fit; without it the purge says
+        that it does not claim this.
     """
 
     k_min: int = 20
@@ -62,13 +75,16 @@ class Policy:
     lease_seconds: int = 60
     pin_seconds: int = 30
     keep_keys_months: int = 24
+    settle: bool = True
 
     def __post_init__(self) -> None:
         """Refuse numbers that make no policy."""
-        for name in (*_WHOLE, "keep_keys_months"):
-            value, least = getattr(self, name), int(name != "keep_keys_months")
+        for name, least in _WHOLE.items():
+            value = getattr(self, name)
             if type(value) is not int or value < least:
                 raise ValueError(f"{name}={value!r} must be a whole number of at least {least}")
+        if type(self.settle) is not bool:
+            raise ValueError(f"settle={self.settle!r} must be true or false")
         for name in _SPANS:
             if not _is_span(getattr(self, name)):
                 raise ValueError(

@@ -6,6 +6,7 @@ from sqlalchemy import Engine, create_engine, event
 from sqlalchemy.engine import URL
 
 from letheon.exceptions import LedgerError
+from letheon.ledger._tables import SCHEMA
 
 __all__ = ["engine_for"]
 
@@ -48,6 +49,8 @@ def _set_up(connection: Any) -> None:
                 "the server has synchronous_commit=off: an acknowledged request could be lost; "
                 "set it to on (ALTER ROLE ... SET synchronous_commit = on)"
             )
+        # Tables called events or log, and Alembic's own, may be there for another program too.
+        cursor.execute(f"SET search_path = {SCHEMA}")
         cursor.execute(f"SET lock_timeout = '{_WAIT_SECONDS}s'")
         cursor.execute(f"SET idle_in_transaction_session_timeout = '{2 * _WAIT_SECONDS}s'")
     connection.commit()

@@ -6,27 +6,31 @@ so that whoever takes over after a kill goes on where it stopped. What is sealed
 the search that follows is for what should not exist: copies, forgotten files, a step left out.
 """
 
-import fcntl
 import json
-import os
 import random
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
-from sqlalchemy import Connection, delete, exists, insert, select, update
+from sqlalchemy import Connection, delete, exists, func, insert, select, update
 
-from letheon.exceptions import KeyFileError, LedgerBusyError
+from letheon.exceptions import (
+    CorruptFileError,
+    KeyFileError,
+    LedgerBusyError,
+    LedgerMissingError,
+    StaleWorkerError,
+)
 from letheon.ledger._attest import attestation
 from letheon.ledger._blobs import destroy_file
-from letheon.ledger._bodies import reseal
+from letheon.ledger._bodies import reseal, unsealed_ids
 from letheon.ledger._core import Core
 from letheon.ledger._events import record
 from letheon.ledger._faults import point
 from letheon.ledger._lease import owner_name, release, take
+from letheon.ledger._leftovers import purging_alone, sweep_partials
 from letheon.ledger._markers import Markers, markers_of
 from letheon.ledger._moves import move
 from letheon.ledger._pins import DRAINED, count_pins
@@ -35,7 +39,7 @@ from letheon.ledger._recover import sweep_model
 from letheon.ledger._residue import look_at_home
 from letheon.ledger._scan import ScanResult
 from letheon.ledger._signing import sign
-from letheon.ledger._stores import expires_on, look_through, stores
+from letheon.ledger._stores import Store, expires_on, look_through, stores
 from letheon.ledger._tables import batches, purge_steps, purges, requests, versions
 from letheon.ledger._versions import (
     ModelRow,
@@ -46,15 +50,16 @@ from letheon.ledger._versions import (
     read_rows,
     read_vault,
     version_of,
-    versions_of,
 )
+from letheon.ledger._vocabulary import own_words
 from letheon.state._atomic import write_atomically
-from letheon.verifier import canonical, certificate_id
+from letheon.verifier import canonical, certificate_id, parse_strict
 
 __all__ = ["STEPS", "Problem", "problems", "purge_next", "purge_path"]
 
 _DONE, _FAILED = "done", "failed"
 _RESIDUE = "residue-found"
+_SEARCHES = 3
 
 
 class Problem(NamedTuple):
@@ -121,7 +126,7 @@ def purge_next(core: Core, batch_id: str) -> bool:
     the ledger's folder and in every registered store found nothing. A kill at any moment leaves a
     purge that goes on.
     """
-    with _alone(core) as is_alone:
+    with purging_alone(core) as is_alone:
         if not is_alone:
             return False
         purge = _begin(core, batch_id)
@@ -132,21 +137,6 @@ def purge_next(core: Core, batch_id: str) -> bool:
                 return False
         _finish(purge)
     return True
-
-
-@contextmanager
-def _alone(core: Core) -> Iterator[bool]:
-    """Whether no other process purges in this home; the lock of a dead one is free."""
-    descriptor = os.open(core.place("purges") / ".lock", os.O_RDWR | os.O_CREAT, 0o600)
-    try:
-        try:
-            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            yield False
-        else:
-            yield True
-    finally:
-        os.close(descriptor)
 
 
 def _begin(core: Core, batch_id: str) -> Purge | None:
@@ -221,11 +211,17 @@ def _start(purge: Purge) -> Evidence:
     core = purge.core
     for key in core.keys.ids("purge", label=purge.label):
         core.keys.destroy(key)
-    markers, n_salts = _gather(purge)
+    is_whole = True
+    try:
+        markers, n_salts = _gather(purge)
+    except (CorruptFileError, LedgerMissingError, KeyFileError):
+        # Damage must not protect a version from its destruction.
+        markers, n_salts = _gather_ids(purge), purge.before.live - purge.after.live
+        is_whole = False
     key = core.keys.new_key("purge", label=purge.label)
     sealed = core.keys.seal(key, markers.to_bytes(), _context(purge))
     write_atomically(purge.markers_file, [sealed])
-    return {"key": key, "markers": len(markers), "salts": n_salts}
+    return {"key": key, "markers": len(markers), "salts": n_salts, "whole": is_whole}
 
 
 def _move_requests(conn: Connection, purge: Purge) -> bool:
@@ -248,6 +244,13 @@ def _gather(purge: Purge) -> tuple[Markers, int]:
     return markers_of(rows.take(erased), vault.salts[erased], left), len(erased)
 
 
+def _gather_ids(purge: Purge) -> Markers:
+    """Return the ids that the requests of this batch name, where the rows cannot be read."""
+    with purge.core.database.reading() as conn:
+        ids = unsealed_ids(purge.core, conn, purge.batch)
+    return Markers.of(ids=[] if ids is None else ids.to_list())
+
+
 def _drain(purge: Purge) -> Evidence:
     """Wait until no reader uses the version before; see `_is_drained`."""
     return {"version": purge.before.number}
@@ -255,7 +258,7 @@ def _drain(purge: Purge) -> Evidence:
 
 def _is_drained(conn: Connection, purge: Purge) -> bool:
     """Whether nobody has pinned it, in the very transaction from which on nobody can."""
-    return count_pins(conn, purge.before.id, purge.core.clock()) == 0
+    return count_pins(purge.core, conn, purge.before.id) == 0
 
 
 def _destroy_blobs(purge: Purge) -> Evidence:
@@ -286,12 +289,11 @@ def _reseal(purge: Purge) -> Evidence:
 
 def _destroy_training_key(purge: Purge) -> Evidence:
     """Destroy the training key of the version before, unless a later version still rests on it."""
+    alive = (versions.c.model_id == purge.model.id) & versions.c.purged_at.is_(None)
     with purge.core.database.reading() as conn:
-        others = [
-            version.run["training"]["key"]
-            for version in versions_of(conn, purge.model.id)
-            if version.id != purge.before.id and version.purged_at is None
-        ]
+        facts = select(versions.c.facts).where(alive, versions.c.id != purge.before.id)
+        found = [parse_strict(text.encode()) for text in conn.scalars(facts)]
+    others = {one["run"]["training"]["key"] for one in found}
     key = purge.before.run["training"]["key"]
     doomed = [key] if key and key not in others else []
     for name in doomed:
@@ -303,19 +305,41 @@ def _look_through_stores(purge: Purge) -> Evidence | None:
     """Look through the stores that are registered now."""
     core = purge.core
     registered, markers, now = stores(core), _read_markers(purge), core.clock()
-    results = {store.name: look_through(store, markers, now) for store in registered}
-    if not all(result.clean for result in results.values()):
-        _report(purge, "stores", results)
+
+    def search_in(store: Store) -> tuple[ScanResult, int]:
+        return _without_own_words(core, markers, lambda some: look_through(store, some, now))
+
+    results = {store.name: search_in(store) for store in registered}
+    if not all(result.clean for result, _ in results.values()):
+        _report(purge, "stores", [result for result, _ in results.values()])
         return None
     return {
         store.name: {
             "scope": store.scope,
             "by": expires_on(store, now) if store.days is not None else "",
-            "files": results[store.name].files,
-            "bytes": results[store.name].bytes,
+            "files": results[store.name][0].files,
+            "bytes": results[store.name][0].bytes,
+            "ambiguous": results[store.name][1],
         }
         for store in registered
     }
+
+
+def _without_own_words(
+    core: Core, markers: Markers, search: Callable[[Markers], ScanResult]
+) -> tuple[ScanResult, int]:
+    """Search; leave out ids that the ledger has for a word of its own; also say how many.
+
+    Its words are looked up after the search, so that whatever was found is among them.
+    """
+    result, n_left_out = search(markers), 0
+    for _ in range(_SEARCHES):
+        words = own_words(core, (markers.texts[number] for number in result.id_numbers))
+        if not words:
+            break
+        markers, n_left_out = markers.without_texts(words), n_left_out + len(words)
+        result = search(markers)
+    return result, n_left_out
 
 
 def _read_markers(purge: Purge) -> Markers:
@@ -348,23 +372,27 @@ def _shrink(purge: Purge) -> Evidence | None:
 
 def _sweep(purge: Purge) -> Evidence:
     """Destroy half-written files, and whatever else no version names."""
-    if not any(purge.core.blobs(purge.model.folder).folder.glob(".*.partial")):
-        return {"files": 0, "by": "purge"}
+    n_files = sweep_partials(purge.core, purges_too=True)
     lease = take(purge.core, purge.model.id, owner_name())
     if lease is None:
-        return {"files": 0, "by": "lease-holder"}
+        return {"files": n_files, "by": "lease-holder"}
     try:
-        return {"files": sweep_model(purge.core, lease, purge.model), "by": "purge"}
+        return {"files": n_files + sweep_model(purge.core, lease, purge.model), "by": "purge"}
+    except StaleWorkerError:
+        return {"files": n_files, "by": "lease-holder"}
     finally:
         release(purge.core, lease)
 
 
 def _scan_home(purge: Purge) -> Evidence | None:
-    result = look_at_home(purge.core, purge.model.folder, _read_markers(purge))
+    core, folder = purge.core, purge.model.folder
+    result, n_words = _without_own_words(
+        core, _read_markers(purge), lambda markers: look_at_home(core, folder, markers)
+    )
     if not result.clean:
-        _report(purge, "scan", {"ledger": result})
+        _report(purge, "scan", [result])
         return None
-    return {"files": result.files, "bytes": result.bytes}
+    return {"files": result.files, "bytes": result.bytes, "ambiguous": n_words}
 
 
 def _drop_markers(purge: Purge) -> Evidence:
@@ -377,8 +405,11 @@ def _drop_markers(purge: Purge) -> Evidence:
 
 
 def _claim(purge: Purge) -> Evidence:
-    """Fix the time of the attestation, so that it is signed with the same bytes ever after."""
-    return {"sequence": purge.after.sequence}
+    """Fix what the attestation says and may change, so that it always has the same bytes."""
+    told = select(func.coalesce(func.sum(requests.c.recipients), 0))
+    with purge.core.database.reading() as conn:
+        n_told = conn.execute(told.where(requests.c.batch_id == purge.batch)).scalar_one()
+    return {"sequence": purge.after.sequence, "recipients": int(n_told)}
 
 
 # What is written in the same transaction as the row of a step; False: it has to wait.
@@ -416,10 +447,10 @@ STEPS: tuple[tuple[str, Work], ...] = (
 )
 
 
-def _report(purge: Purge, name: str, results: dict[str, ScanResult]) -> None:
+def _report(purge: Purge, name: str, results: Iterable[ScanResult]) -> None:
     """Write down what was found, and when to look again; give up after so many tries."""
     core, policy = purge.core, purge.core.settings.policy
-    found = [problem for result in results.values() for problem in _problems_of(purge, result)]
+    found = [problem for result in results for problem in _problems_of(purge, result)]
     write_atomically(purge.problems_file, [json.dumps(found).encode()])
     with core.database.transaction() as conn:
         row = _step_row(conn, purge.batch, name)
@@ -454,7 +485,15 @@ def _problems_of(purge: Purge, result: ScanResult) -> Iterator[Problem]:
 def problems(core: Core) -> tuple[Problem, ...]:
     """Return what holds purges up, by store and file."""
     files = sorted(core.place("purges").glob(".*.problems"))
-    return tuple(Problem(*found) for file in files for found in json.loads(file.read_bytes()))
+    return tuple(problem for file in files for problem in _read_problems(file))
+
+
+def _read_problems(file: Path) -> list[Problem]:
+    """Read what a search found; nothing, if a purge that went on is destroying the file."""
+    try:
+        return [Problem(*found) for found in json.loads(file.read_bytes())]
+    except (FileNotFoundError, ValueError):
+        return []
 
 
 def _finish(purge: Purge) -> None:
@@ -474,10 +513,17 @@ def _finish(purge: Purge) -> None:
             return
         values = {"sequence": sequence, "id": purge_id, "batch_id": purge.batch, "at": now}
         conn.execute(insert(purges).values(values | {"envelope": envelope}))
-        purging = (requests.c.batch_id == purge.batch) & (requests.c.state == "purging")
-        movers = list(conn.scalars(select(requests.c.id).where(purging)))
-        move(conn, movers, "purged", at=now, reason=None)
+        _move_to_purged(conn, purge, now)
         body = {"batch": purge.batch, "sequence": sequence, "purge": purge_id}
         record(conn, "purge", body, at=now)
         point("purge.before-commit")
     point("purge.after-commit")
+
+
+def _move_to_purged(conn: Connection, purge: Purge, now: int) -> None:
+    """Move all requests of the batch on; one that a person let go on goes on with all others."""
+    columns = select(requests.c.id, requests.c.state).where(requests.c.batch_id == purge.batch)
+    members = conn.execute(columns.order_by(requests.c.id).with_for_update()).all()
+    move(conn, [row.id for row in members if row.state == "stuck"], "purging", at=now)
+    waiting = [row.id for row in members if row.state in ("stuck", "purging")]
+    move(conn, waiting, "purged", at=now, reason=None)

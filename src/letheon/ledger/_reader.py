@@ -6,7 +6,7 @@ from typing import Any, Self
 
 from sqlalchemy import select
 
-from letheon.exceptions import CorruptFileError, LedgerMissingError
+from letheon.exceptions import CorruptFileError, KeyFileError, LedgerMissingError
 from letheon.ledger._core import Core
 from letheon.ledger._pins import Pins
 from letheon.ledger._tables import heads
@@ -51,7 +51,7 @@ class Reader:
             for _ in range(_TRIES):
                 try:
                     self._follow()
-                except (LedgerMissingError, CorruptFileError):
+                except (LedgerMissingError, CorruptFileError, KeyFileError):
                     # The head moved on and the old file was purged between two looks.
                     self._version = None
                     continue

@@ -1,5 +1,6 @@
 """What a worker does first: sweep what killed processes left, and look whether all is sound."""
 
+import os
 from typing import Literal
 
 from sqlalchemy import Connection, select
@@ -12,7 +13,22 @@ from letheon.ledger._lease import Lease, require_fence
 from letheon.ledger._tables import batches
 from letheon.ledger._versions import ModelRow, VersionRow, head_of, sealer, versions_of
 
-__all__ = ["require_sound", "sweep_model"]
+__all__ = ["is_first_look", "require_sound", "sweep_model"]
+
+# Models that this process has looked at.
+_seen: set[tuple[int, str]] = set()
+
+
+def is_first_look(core: Core, model: ModelRow) -> bool:
+    """Return whether this process looks at a model for the first time.
+
+    A worker that was stopped, overtaken and killed leaves files although nobody's lease was left.
+    """
+    key = os.getpid(), f"{core.folder}/{model.folder}"
+    if key in _seen:
+        return False
+    _seen.add(key)
+    return True
 
 
 def sweep_model(core: Core, lease: Lease, model: ModelRow) -> int:

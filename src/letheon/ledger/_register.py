@@ -250,10 +250,11 @@ def _insert(
     core: Core, row: ModelRow, written: Written, root: str, rows: Rows, running: dict[str, Any]
 ) -> int:
     facts = canonical({"certificate": None, "run": running}).decode()
+    tags = frozenset(person_tags(core, row.tenant, rows.ids.distinct()))
     try:
         with core.database.transaction() as conn:
             _hold_registrations(conn)
-            _refuse_blocked(core, conn, row.tenant, rows.ids)
+            _refuse_blocked(conn, row.tenant, tags)
             values = {name: value for name, value in vars(row).items() if name != "id"}
             values["trusted"] = ",".join(row.trusted)
             model_id = new_key_of(conn.execute(insert(models).values(**values)))
@@ -302,14 +303,10 @@ def _hold_registrations(conn: Connection) -> None:
         conn.exec_driver_sql("LOCK TABLE blocked IN SHARE MODE")
 
 
-def _refuse_blocked(core: Core, conn: Connection, tenant: str, ids: Ids) -> None:
+def _refuse_blocked(conn: Connection, tenant: str, tags: frozenset[str]) -> None:
     """Raise if rows belong to people who asked this tenant to be erased."""
-    asked = {
-        str(tag) for tag in conn.scalars(select(blocked.c.tag).where(blocked.c.tenant == tenant))
-    }
-    if not asked:
-        return
-    n_blocked = sum(tag in asked for tag in person_tags(core, tenant, ids.distinct()))
+    query = select(blocked.c.tag).where(blocked.c.tenant == tenant).distinct()
+    n_blocked = sum(tag in tags for tag in conn.scalars(query))
     if n_blocked:
         raise BlockedIdsError(
             f"{n_blocked} of these people asked to be erased; their rows are not trained on again. "

@@ -10,10 +10,11 @@ from sqlalchemy import Connection, Row, Select, func, or_, select
 
 from letheon.exceptions import UnknownRequestError
 from letheon.ledger._calendar import Calendar
+from letheon.ledger._clocks import confirm_by
 from letheon.ledger._moves import FINAL
 from letheon.ledger._tables import certificates, events, models, requests, versions
 
-__all__ = ["Entry", "Request", "found", "found_all", "listed", "timeline"]
+__all__ = ["Entry", "Request", "found", "found_all", "listed", "timeline", "unconfirmed"]
 
 _LAST_DAY = func.coalesce(requests.c.extended_to, requests.c.due_on)
 
@@ -73,13 +74,9 @@ class Request:
         """Whether the person still waits for an answer."""
         return self.state not in FINAL
 
-    def days_left(self, now: datetime, calendar: Calendar | None = None) -> int:
-        """Return the days until the last one; negative when it has passed.
-
-        The day of `now` is that of the controller's seat, if a calendar is given.
-        """
-        today = now.date() if calendar is None else calendar.day_of(now)
-        return (self.due_on - today).days
+    def days_left(self, now: datetime, calendar: Calendar) -> int:
+        """Return the days until the last one, at the seat; negative when it has passed."""
+        return (self.due_on - calendar.day_of(now)).days
 
 
 @dataclass(frozen=True)
@@ -143,6 +140,17 @@ def listed(
     if state is not None:
         query = query.where(requests.c.state == state)
     return [_request(row) for row in connection.execute(query)]
+
+
+def unconfirmed(connection: Connection, now: datetime, calendar: Calendar) -> list[Request]:
+    """Return requests whose receipt must be confirmed today, or had to be, and nothing was done.
+
+    That is CCPA's rule (10 business days). What was verified was answered.
+    """
+    waiting = listed(connection, state="received")
+    days = {one.id: confirm_by(one.regime, one.received_at, calendar) for one in waiting}
+    today = calendar.day_of(now)
+    return [one for one in waiting if (day := days[one.id]) is not None and day <= today]
 
 
 def timeline(connection: Connection, request_id: str, *, tenant: str | None = None) -> list[Entry]:

@@ -1,9 +1,10 @@
 """The search for residue in the ledger's own files, and in its database."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
+from typing import Any
 
-from sqlalchemy import Connection, select
+from sqlalchemy import Connection, Row, Table, select, tuple_
 
 from letheon.ledger._core import Core
 from letheon.ledger._markers import Markers
@@ -34,8 +35,14 @@ def look_at_home(core: Core, model_folder: str, markers: Markers) -> ScanResult:
     if core.database.path is not None:
         return result
     with core.database.reading() as conn:
-        hits, n_bytes = _look_at_rows(conn, markers)
-    return ScanResult(result.files, result.bytes + n_bytes, (*result.hits, *hits), result.unread)
+        rows = _look_at_rows(conn, markers)
+    return ScanResult(
+        result.files,
+        result.bytes + rows.bytes,
+        (*result.hits, *rows.hits),
+        result.unread,
+        result.id_numbers | rows.id_numbers,
+    )
 
 
 def _places(core: Core, model_folder: str) -> Iterator[Place]:
@@ -55,19 +62,31 @@ def _is_log_of(path: Path, database: set[Path]) -> bool:
     return any(path.name.startswith(f"{file.name}-") for file in database)
 
 
-def _look_at_rows(conn: Connection, markers: Markers) -> tuple[list[Hit], int]:
+def _look_at_rows(conn: Connection, markers: Markers) -> ScanResult:
     """Look into every value of every table: a server's files are out of reach."""
     hits: list[Hit] = []
+    numbers: set[int] = set()
     n_bytes = 0
     for table in metadata.sorted_tables:
-        for rows in conn.execute(select(table)).partitions(_ROWS):
+        for rows in _pages(conn, table):
             data = b"\n".join(_as_bytes(value) for row in rows for value in row)
             n_bytes += len(data)
-            hits += [
-                Hit("database", table.name, found.offset, found.kind)
-                for found in markers.find(data)
-            ]
-    return hits, n_bytes
+            for found in markers.find(data):
+                hits.append(Hit("database", table.name, found.offset, found.kind))
+                if found.id_number is not None:
+                    numbers.add(found.id_number)
+    return ScanResult(0, n_bytes, tuple(hits), (), frozenset(numbers))
+
+
+def _pages(conn: Connection, table: Table) -> Iterator[Sequence[Row[Any]]]:
+    """Yield the rows of a table a page at a time, so that no table has to fit into memory."""
+    key = list(table.primary_key.columns)
+    query = select(table).order_by(*key).limit(_ROWS)
+    rows = conn.execute(query).all()
+    while rows:
+        yield rows
+        last = [getattr(rows[-1], column.name) for column in key]
+        rows = conn.execute(query.where(tuple_(*key) > tuple_(*last))).all()
 
 
 def _as_bytes(value: object) -> bytes:

@@ -17,7 +17,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import IO, Any, NamedTuple
 
-from letheon.ledger._markers import Markers
+from letheon.ledger._markers import Found, Markers
 
 __all__ = ["SCANNER", "Hit", "Markers", "Place", "ScanResult", "Unread", "scan"]
 
@@ -101,12 +101,15 @@ class ScanResult:
         At most the first 1,000.
     unread : tuple of Unread
         What could not be looked into.
+    id_numbers : frozenset of int
+        Which of the ids were found: numbers in `Markers.texts`.
     """
 
     files: int
     bytes: int
     hits: tuple[Hit, ...]
     unread: tuple[Unread, ...]
+    id_numbers: frozenset[int] = frozenset()
 
     @property
     def clean(self) -> bool:
@@ -118,7 +121,7 @@ def scan(places: Iterable[Place | tuple[str, Path]], markers: Markers) -> ScanRe
     """Look for the markers in every file of these places, and in the names of the files.
 
     Links are not followed: a link to a place inside leads to what is looked through anyway, one to
-    a place outside is reported as unread.
+    a place outside is reported as unread, and so are pipes, sockets and devices.
 
     Parameters
     ----------
@@ -135,7 +138,13 @@ def scan(places: Iterable[Place | tuple[str, Path]], markers: Markers) -> ScanRe
     search = _Search(markers)
     for place in places:
         search.look_through(Place(*place))
-    return ScanResult(search.n_files, search.n_bytes, tuple(search.hits), tuple(search.unread))
+    return ScanResult(
+        search.n_files,
+        search.n_bytes,
+        tuple(search.hits),
+        tuple(search.unread),
+        frozenset(search.id_numbers),
+    )
 
 
 @dataclass
@@ -145,6 +154,7 @@ class _Search:
     n_bytes: int = 0
     hits: list[Hit] = field(default_factory=list)
     unread: list[Unread] = field(default_factory=list)
+    id_numbers: set[int] = field(default_factory=set)
 
     def look_through(self, place: Place) -> None:
         root = place.path.resolve()
@@ -174,7 +184,7 @@ class _Search:
     def _look_at_names(self, place: Place, root: Path, folder: Path, names: list[str]) -> None:
         for name in names:
             for found in self.markers.find(os.fsencode(name)):
-                self._hit(place.store, self._shown(root, folder / name), found.offset, found.kind)
+                self._hit(place.store, self._shown(root, folder / name), found)
 
     def _look_at(self, place: Place, root: Path, path: Path) -> None:
         shown = self._shown(root, path)
@@ -191,6 +201,8 @@ class _Search:
                     if place.archives:
                         self._unpack(place.store, shown, file, 1)
                 self.n_files += 1
+            else:
+                self.unread.append(Unread(place.store, shown, "special-file"))
         except FileNotFoundError:
             return
         except OSError:
@@ -216,7 +228,7 @@ class _Search:
             high = len(buffer) if done else len(buffer) - margin
             for found in self.markers.find(buffer):
                 if low <= found.offset < high:
-                    self._hit(store, shown, base + found.offset, found.kind)
+                    self._hit(store, shown, found, base)
             cut = max(0, high - margin)
             buffer, base = buffer[cut:], base + cut
 
@@ -248,7 +260,7 @@ class _Search:
             for number, member in enumerate(archive.infolist()):
                 inside = f"{shown}!{number}"
                 for found in self.markers.find(member.filename.encode()):
-                    self._hit(store, inside, found.offset, found.kind)
+                    self._hit(store, inside, found)
                 with archive.open(member) as stream:
                     self._look_inside(store, inside, stream, depth)
 
@@ -258,9 +270,11 @@ class _Search:
         if depth < _DEEPEST:
             self._unpack(store, shown, stream, depth + 1)
 
-    def _hit(self, store: str, file: str, offset: int, kind: str) -> None:
+    def _hit(self, store: str, file: str, found: Found, base: int = 0) -> None:
+        if found.id_number is not None:
+            self.id_numbers.add(found.id_number)
         if len(self.hits) < _MOST_HITS:
-            self.hits.append(Hit(store, file, offset, kind))
+            self.hits.append(Hit(store, file, base + found.offset, found.kind))
 
     def _shown(self, root: Path, path: Path) -> str:
         """Return the name of a file below the root; a part that holds a marker is left out."""

@@ -10,17 +10,17 @@ from datetime import date, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
-from letheon.exceptions import LedgerError, LedgerMissingError
+from letheon.exceptions import LedgerError, LedgerMissingError, NewerLedgerError
 from letheon.ledger._calendar import Calendar
+from letheon.ledger._codes import require_name
 from letheon.ledger._policy import Policy
 from letheon.state._atomic import write_atomically
 
 __all__ = ["FILE", "Settings"]
 
 FILE = "letheon.toml"
+FORMAT = 1
 
-# A plus would end the name in a checkpoint's signature line.
-_CODE = re.compile(r"[a-z0-9][a-z0-9._:@/-]{0,127}")
 _DIGEST = re.compile(r"[0-9a-f]{64}")
 _SPAN = re.compile(r"([0-9]+) ?(s|min|h|d)")
 _UNITS = {
@@ -39,7 +39,7 @@ class Settings:
     Parameters
     ----------
     name : str
-        Name of the ledger, as certificates carry it: lower case, digits and ``._:@/-``.
+        Name of the ledger, as certificates carry it: lower case, digits and ``._:-``.
     database : str or None, default=None
         URL of the database; None for a SQLite file beside the settings. It may hold a password, so
         the file is readable by its owner only.
@@ -59,7 +59,7 @@ class Settings:
     """
 
     name: str
-    database: str | None = None
+    database: str | None = field(default=None, repr=False)
     policy: Policy = field(default_factory=Policy)
     calendar: Calendar = field(default_factory=Calendar)
     image: str | None = None
@@ -67,17 +67,13 @@ class Settings:
 
     def __post_init__(self) -> None:
         """Refuse a name that no certificate can carry, and the like."""
-        if not isinstance(self.name, str) or not _CODE.fullmatch(self.name):
-            raise ValueError(
-                f"name={self.name!r} must be 1 to 128 of a-z, 0-9 and ._:@/-, and begin with a "
-                "letter or digit"
-            )
+        require_name("name", self.name)
         if self.image is not None and not _DIGEST.fullmatch(_text("image", self.image)):
             raise ValueError(f"image={self.image!r} must be a SHA-256: 64 digits of 0-9 and a-f")
         if self.journal not in (None, "wal", "delete"):
             raise ValueError(f"journal={self.journal!r} must be 'wal' or 'delete'")
-        if self.database is not None and "://" not in _text("database", self.database):
-            raise ValueError(
+        if self.database is not None and not _is_url(self.database):
+            raise ValueError(  # the value may hold a password
                 "database must be a URL such as postgresql+psycopg://user@host/letheon"
             )
 
@@ -93,6 +89,8 @@ class Settings:
         ------
         LedgerMissingError
             There is no such file.
+        NewerLedgerError
+            A later letheon wrote it, with settings that this one does not know.
         LedgerError
             It says something that cannot be; the text names the line to correct.
         """
@@ -108,6 +106,8 @@ class Settings:
         except _WrongLineError as error:
             place = _line_of(data.decode(), error.table, error.key)
             raise LedgerError(f"{path}{place}: {error}") from error
+        except NewerLedgerError as error:
+            raise NewerLedgerError(f"{path}: {error}") from error
         except ValueError as error:
             raise LedgerError(f"{path}: {error}") from error
 
@@ -123,6 +123,8 @@ class _WrongLineError(ValueError):
 
 def _settings(found: Mapping[str, Any]) -> Settings:
     """Return settings made of the parsed file."""
+    _require_format(found.get("format", FORMAT))
+    found = {key: value for key, value in found.items() if key != "format"}
     _require_known("", found, [entry.name for entry in fields(Settings)])
     if "name" not in found:
         raise ValueError('name is missing; write for example: name = "prod-eu-1"')
@@ -134,6 +136,17 @@ def _settings(found: Mapping[str, Any]) -> Settings:
     calendar = _calendar(found.get("calendar", {}))
     _try_each("", given, lambda one: Settings(**{"name": "a", **one}))
     return Settings(policy=policy, calendar=calendar, **given)
+
+
+def _require_format(found: Any) -> None:
+    """Refuse a file of a later letheon before its settings are looked at."""
+    if type(found) is not int or found < 1:
+        raise _WrongLineError("", "format", f"format={found!r} must be a whole number from 1 on")
+    if found > FORMAT:
+        raise NewerLedgerError(
+            f"its format is {found}, and this letheon knows formats up to {FORMAT}; install the "
+            "letheon that wrote it. Nothing was changed"
+        )
 
 
 def _policy(found: Mapping[str, Any]) -> Policy:
@@ -219,6 +232,10 @@ def _span(key: str, value: Any) -> timedelta:
         raise _WrongLineError("policy", key, f"{key}={value!r} is too long") from error
 
 
+def _is_url(value: Any) -> bool:
+    return isinstance(value, str) and "://" in value
+
+
 def _text(name: str, value: Any) -> str:
     if not isinstance(value, str):
         raise ValueError(f"{name}={value!r} must be a text")
@@ -227,6 +244,7 @@ def _text(name: str, value: Any) -> str:
 
 def _lines(settings: Settings) -> Iterator[str]:
     """Yield the lines of the file: a tiny writer for the few kinds of values that there are."""
+    yield f"format = {FORMAT}\n"
     for key in ("name", "database", "image", "journal"):
         value = getattr(settings, key)
         if value is not None:

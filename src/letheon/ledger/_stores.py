@@ -5,8 +5,10 @@ looks through it and is not done before it is clean. A store with `days` is a ba
 it may stay that long, and the attestation of the purge says until when.
 """
 
+import contextlib
+import os
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, fields
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -118,18 +120,31 @@ def look_through(store: Store, markers: Markers, now: int) -> ScanResult:
         return scan([Place(store.name, store.folder, required=True)], markers)
     if not store.folder.is_dir():
         return ScanResult(0, 0, (), (Unread(store.name, str(store.folder), "missing"),))
-    oldest = now - store.days * _SECONDS_OF_DAY
-    files = list(_files_of(store.folder))
-    overdue = [path for path in files if path.lstat().st_mtime < oldest]
-    unread = [
-        Unread(store.name, str(path.relative_to(store.folder)), f"older-than-{store.days}-days")
-        for path in overdue
-    ]
-    return ScanResult(len(files), 0, (), tuple(unread))
+    oldest, n_files = now - store.days * _SECONDS_OF_DAY, 0
+    unread: list[Unread] = []
+
+    def report(path: Path, reason: str) -> None:
+        unread.append(Unread(store.name, str(path.relative_to(store.folder)), reason))
+
+    for path in _files_of(store.folder, lambda path: report(path, "unreadable")):
+        # A backup may be rotated meanwhile: what is gone is gone.
+        with contextlib.suppress(FileNotFoundError):
+            if path.lstat().st_mtime < oldest:
+                report(path, f"older-than-{store.days}-days")
+            n_files += 1
+    return ScanResult(n_files, 0, (), tuple(unread))
 
 
-def _files_of(folder: Path) -> Iterator[Path]:
-    return (path for path in sorted(folder.rglob("*")) if not path.is_dir())
+def _files_of(folder: Path, report: Callable[[Path], None]) -> Iterator[Path]:
+    """Yield all files below a folder; report the folders that cannot be looked into."""
+
+    def refused(error: OSError) -> None:
+        if not isinstance(error, FileNotFoundError):
+            report(Path(error.filename))
+
+    for here, folders, names in os.walk(folder, onerror=refused):
+        folders.sort()
+        yield from (Path(here, name) for name in sorted(names))
 
 
 def _require_usable(core: Core, store: Store) -> None:

@@ -24,6 +24,7 @@ from sqlalchemy.types import TypeEngine
 
 REVISION = "0001"
 KNOWN_REVISIONS = (REVISION,)
+SCHEMA = "letheon"  # of a PostgreSQL database, where other programs may have tables too
 
 metadata = MetaData(
     naming_convention={
@@ -176,6 +177,12 @@ requests = Table(
     Index(None, "duplicate_of"),
     Index(None, "intake_key"),
 )
+Index(
+    "requests_to_forget",
+    requests.c.closed_at,
+    sqlite_where=text("body_tag <> ''"),
+    postgresql_where=text("body_tag <> ''"),
+)
 
 allowed_moves = Table(
     "allowed_moves",
@@ -205,18 +212,22 @@ Index(
     postgresql_where=text("owner"),
 )
 
-# `about` is the opaque id of the request or batch that an event belongs to, for timelines.
+# `about` is the opaque id of the request or batch that an event belongs to, for timelines; `era`
+# counts the corrections of the clock.
 events = Table(
     "events",
     metadata,
     _number(),
     _whole("at"),
+    _whole("era"),
     _words("kind"),
     _words("about", null=True),
     _words("body"),
     _words("leaf"),
     Column("log_index", BigInteger, unique=True),
     Index(None, "about"),
+    Index(None, "kind"),
+    Index(None, "era", "at"),
 )
 Index(
     "events_to_integrate",

@@ -37,7 +37,7 @@ from letheon.ledger._moves import move
 from letheon.ledger._plan import plan
 from letheon.ledger._policy import backoff
 from letheon.ledger._purge import problems, purge_next
-from letheon.ledger._recover import require_sound, sweep_model
+from letheon.ledger._recover import is_first_look, require_sound, sweep_model
 from letheon.ledger._register import sweep_registrations
 from letheon.ledger._tables import batches, models, requests, versions
 from letheon.ledger._versions import ModelRow, head_of
@@ -168,7 +168,7 @@ def _serve(
 
 def _resume(core: Core, lease: Lease, model: ModelRow, compute: Compute) -> Iterator[Step]:
     """Sweep up after a worker that never came back, and finish what it began."""
-    if lease.was_left:
+    if lease.was_left or is_first_look(core, model):
         sweep_model(core, lease, model)
     with core.database.reading() as conn:
         batch = open_batch(conn, model.id)
@@ -185,7 +185,7 @@ def _wake(core: Core, model: ModelRow) -> None:
     query = select(requests.c.id).where(mine & (paused | held)).order_by(requests.c.id)
     with core.database.transaction() as conn:
         over = list(conn.scalars(query.with_for_update()))
-        move(conn, over, "queued", at=now, hold_ground=None, hold_until=None, reason=None)
+        move(conn, over, "queued", at=now, hold_ground=None, hold_until=None)
     settle_queue(core, model.id)
 
 
@@ -233,20 +233,32 @@ def _give_up(core: Core, lease: Lease, model: ModelRow, batch: Batch, reason: st
         conn.execute(update(batches).where(batches.c.id == batch.id).values(state="abandoned"))
         record(conn, "abandoned", {"batch": batch.id, "reason": reason}, at=now)
         members = select(requests.c.id, requests.c.tries).where(requests.c.batch_id == batch.id)
-        for request_id, tries in conn.execute(members).all():
-            _send_back(core, conn, request_id, tries + 1, reason, now)
+        found = conn.execute(members).all()
+        for request_id, tries in found:
+            _send_back(core, conn, request_id, tries + 1, reason, now, alone=len(found) == 1)
     return Step("failed", model.name, None, reason)
 
 
 def _send_back(
-    core: Core, conn: Connection, request_id: str, tries: int, reason: str, now: int
+    core: Core,
+    conn: Connection,
+    request_id: str,
+    tries: int,
+    reason: str,
+    now: int,
+    *,
+    alone: bool,
 ) -> None:
+    """Let a request wait for its next try, in a smaller batch; or for a person to look at it.
+
+    What cannot be computed for many may be due to one of them, so nobody is stuck in company.
+    """
     policy = core.settings.policy
     values: dict[str, Any] = {"tries": tries, "reason": reason, "batch_id": None}
-    if reason in _FINAL or tries >= policy.max_tries:
+    if alone and (reason in _FINAL or tries >= policy.max_tries):
         move(conn, [request_id], "stuck", at=now, **values)
     else:
-        is_over = reason in (BUDGET_SPENT, NOBODY_HELD)
+        is_over = reason in (BUDGET_SPENT, NOBODY_HELD, NO_MODEL)
         pause = 0 if is_over else backoff(tries, policy, random.SystemRandom().random())
         move(conn, [request_id], "retry_wait", at=now, not_before=now + pause, **values)
 

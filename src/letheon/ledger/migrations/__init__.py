@@ -4,7 +4,9 @@ from pathlib import Path
 
 from alembic import command
 from alembic.config import Config
-from sqlalchemy import Connection
+from sqlalchemy import Connection, text
+
+from letheon.ledger._tables import SCHEMA
 
 __all__ = ["config_for", "upgrade"]
 
@@ -19,4 +21,13 @@ def config_for(connection: Connection | None = None) -> Config:
 
 def upgrade(connection: Connection, revision: str = "head") -> None:
     """Bring the tables up to a revision, within the connection's transaction."""
+    if connection.dialect.name == "postgresql":
+        _make_schema(connection)
     command.upgrade(config_for(connection), revision)
+
+
+def _make_schema(connection: Connection) -> None:
+    """Make the schema, unless somebody with more rights has made it."""
+    known = text("SELECT 1 FROM pg_namespace WHERE nspname = :name")
+    if connection.scalar(known, {"name": SCHEMA}) is None:
+        connection.execute(text(f"CREATE SCHEMA {SCHEMA}"))

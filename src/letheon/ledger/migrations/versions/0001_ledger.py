@@ -15,11 +15,11 @@ received>verified received>rejected received>cancelled
 verified>queued verified>duplicate
 queued>applying queued>duplicate queued>rejected queued>cancelled queued>on_hold
 applying>applied applying>queued applying>retry_wait applying>stuck
-retry_wait>queued retry_wait>stuck
+retry_wait>queued retry_wait>stuck retry_wait>rejected retry_wait>cancelled retry_wait>on_hold
 applied>certified certified>purging purging>purged purging>stuck purged>closed
 duplicate>queued duplicate>closed duplicate>rejected duplicate>cancelled
 on_hold>queued on_hold>rejected on_hold>cancelled
-stuck>queued stuck>purging stuck>rejected
+stuck>queued stuck>purging stuck>rejected stuck>cancelled
 """
 
 _FIXED = (
@@ -29,12 +29,10 @@ _FIXED = (
     "regime",
     "ground",
     "received_at",
-    "key_tag",
-    "body_tag",
-    "nonce",
 )
+_TAGS = ("key_tag", "body_tag", "nonce")
 _FOREVER = ("certificates", "purges", "checkpoints", "allowed_moves")
-_EVENT = ("id", "at", "kind", "about", "body", "leaf")
+_EVENT = ("id", "at", "era", "kind", "about", "body", "leaf")
 
 
 def upgrade() -> None:
@@ -76,7 +74,7 @@ def _sqlite_triggers() -> None:
         f"OLD.state <> NEW.state AND {unknown.format('OLD.state')}",
         "this state cannot follow that one",
     )
-    fixed = _changed(_FIXED, "IS NOT")
+    fixed = _fixed("IS NOT")
     refuse("fixed_columns", "UPDATE ON requests", fixed, "this column of a request is fixed")
     refuse("no_early_end", "DELETE ON requests", "OLD.closed_at IS NULL", "a request is open")
     again = replaced.format("requests", "id", "true")
@@ -110,7 +108,9 @@ def _postgresql_triggers() -> None:
             f"FOR EACH {each} EXECUTE FUNCTION letheon_{function}()"
         )
 
-    unknown = "NOT EXISTS (SELECT 1 FROM allowed_moves WHERE before = {} AND after = NEW.state)"
+    # A trigger runs with the search path of whoever writes.
+    known = "SELECT 1 FROM letheon.allowed_moves WHERE before = {} AND after = NEW.state"
+    unknown = f"NOT EXISTS ({known})"
     function("first_state", unknown.format("''"), "no first state")
     function(
         "next_state",
@@ -118,7 +118,7 @@ def _postgresql_triggers() -> None:
         "this state cannot follow that one",
     )
     differs = "IS DISTINCT FROM"
-    function("fixed", _changed(_FIXED, differs), "this column of a request is fixed")
+    function("fixed", _fixed(differs), "this column of a request is fixed")
     function("open", "OLD.closed_at IS NULL", "a request is open", "OLD")
     moved = f"OLD.log_index IS NOT NULL OR NEW.log_index IS NULL OR {_changed(_EVENT, differs)}"
     function("event", moved, "an event never changes")
@@ -133,6 +133,12 @@ def _postgresql_triggers() -> None:
         trigger(f"{table}_stay", "UPDATE OR DELETE", table, "never")
     for table in ("requests", "events", *_FOREVER):
         trigger(f"{table}_whole", "TRUNCATE", table, "never", "STATEMENT")
+
+
+def _fixed(differs: str) -> str:
+    """Return when a change of a request is refused: tags may only be forgotten, once closed."""
+    forgotten = "(OLD.closed_at IS NOT NULL AND NEW.body_tag = '' AND NEW.nonce = '')"
+    return f"{_changed(_FIXED, differs)} OR ({_changed(_TAGS, differs)} AND NOT {forgotten})"
 
 
 def _changed(columns: tuple[str, ...], differs: str) -> str:
@@ -163,6 +169,7 @@ def _tables() -> None:
             nullable=False,
         ),
         sa.Column("at", sa.BigInteger(), nullable=False),
+        sa.Column("era", sa.BigInteger(), nullable=False),
         sa.Column("kind", sa.Text(), nullable=False),
         sa.Column("about", sa.Text(), nullable=True),
         sa.Column("body", sa.Text(), nullable=False),
@@ -180,6 +187,8 @@ def _tables() -> None:
         postgresql_where=sa.text("log_index IS NULL"),
     )
     op.create_index(op.f("ix_events_about"), "events", ["about"], unique=False)
+    op.create_index(op.f("ix_events_era_at"), "events", ["era", "at"], unique=False)
+    op.create_index(op.f("ix_events_kind"), "events", ["kind"], unique=False)
     op.create_table(
         "intake_keys",
         sa.Column("id", sa.Text(), nullable=False),
@@ -333,6 +342,14 @@ def _tables() -> None:
     op.create_index(op.f("ix_requests_batch_id"), "requests", ["batch_id"], unique=False)
     op.create_index(op.f("ix_requests_duplicate_of"), "requests", ["duplicate_of"], unique=False)
     op.create_index(op.f("ix_requests_intake_key"), "requests", ["intake_key"], unique=False)
+    op.create_index(
+        "requests_to_forget",
+        "requests",
+        ["closed_at"],
+        unique=False,
+        sqlite_where=sa.text("body_tag <> ''"),
+        postgresql_where=sa.text("body_tag <> ''"),
+    )
     op.create_index(
         op.f("ix_requests_model_id_state"), "requests", ["model_id", "state"], unique=False
     )
