@@ -181,9 +181,9 @@ def test_the_clock_may_be_a_little_behind(sqlite_database: Database) -> None:
 def test_the_clock_cannot_walk_back(database: Database) -> None:
     """Each step is tolerated by itself; together they would lead anywhere."""
     write(database)
+    write(database, at=NOON - 299)
     with pytest.raises(ClockError, match="598 seconds behind the latest"):
-        for step in range(1, 21):
-            write(database, at=NOON - 299 * step)
+        write(database, at=NOON - 2 * 299)
     assert integrate(database).size == 2
 
 
@@ -199,7 +199,7 @@ def test_an_operator_accepts_the_clock_after_it_was_ahead(database: Database) ->
         write(database, at=NOON + 60)
     assert accept(database, NOON + 60)
     write(database, at=NOON + 61)
-    write(database, at=NOON + 60 - 300)
+    write(database, at=NOON + 61 - 300)
     with pytest.raises(ClockError, match="301 seconds"):
         write(database, at=NOON + 61 - 301)
     with database.reading() as connection:

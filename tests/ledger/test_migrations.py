@@ -114,9 +114,9 @@ def test_a_server_is_shared_with_another_program(postgres_server: Server) -> Non
     url = postgres_server.create()
     name = url.rpartition("/")[2]
     with postgres_server.connect(name) as connection:
-        connection.execute("CREATE TABLE events (theirs int)")
-        connection.execute("CREATE TABLE alembic_version (version_num text)")
-        connection.execute("INSERT INTO alembic_version VALUES ('abc123')")
+        connection.execute("CREATE TABLE public.events (theirs int)")
+        connection.execute("CREATE TABLE public.alembic_version (version_num text)")
+        connection.execute("INSERT INTO public.alembic_version VALUES ('abc123')")
     with pytest.raises(LedgerMissingError):
         Database.open(url)
     Database.open(url, create=True).dispose()
@@ -124,7 +124,7 @@ def test_a_server_is_shared_with_another_program(postgres_server: Server) -> Non
     assert opened.revision == REVISION
     opened.dispose()
     with postgres_server.connect(name) as connection:
-        theirs = connection.execute("SELECT version_num FROM alembic_version").fetchall()
+        theirs = connection.execute("SELECT version_num FROM public.alembic_version").fetchall()
         query = "SELECT tablename FROM pg_tables WHERE schemaname = %s"
         public = {row[0] for row in connection.execute(query, ["public"])}
         ours = {row[0] for row in connection.execute(query, [SCHEMA])}
@@ -139,6 +139,7 @@ def test_the_triggers_hold_whatever_the_search_path(
 ) -> None:
     request = desk.submit(1)
     with postgres_server.connect(str(desk.place).rpartition("/")[2]) as connection:
+        connection.execute("SET search_path = public")
         verify = "UPDATE letheon.requests SET state = 'verified' WHERE id = %s"
         close = "UPDATE letheon.requests SET state = 'closed' WHERE id = %s"
         with pytest.raises(DatabaseError, match="cannot follow"):

@@ -9,8 +9,10 @@ from contextlib import closing
 from pathlib import Path
 
 import pytest
+from sqlalchemy import event, text
 
-from letheon.ledger import Ledger, _faults, _purge
+from letheon.ledger import Ledger, _faults, _purge, _residue
+from letheon.ledger._markers import Markers
 from letheon.ledger._stores import Store, add_store
 from tests.ledger.residue import NAME, Marked, Witness, make_marked, quick_folder, without_step
 from tests.postgres import Server
@@ -269,3 +271,22 @@ def test_purge_goes_on_after_a_kill(
     assert not witness.leaks(marked)
     left = sorted(path.name for path in (marked.home / "purges").iterdir())
     assert left == [".lock", "000001.json"]
+
+
+def test_rows_of_a_server_are_read_a_page_at_a_time(
+    marked: Marked, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(_residue, "_ROWS", 3)
+    marked.ask(*marked.ids[:6])
+    marked.run()
+    seen: list[str] = []
+    database = marked.core.database
+    event.listen(database.engine, "before_cursor_execute", lambda *given: seen.append(given[2]))
+    with database.reading() as conn:
+        requests = list(conn.scalars(text("SELECT id FROM requests")))
+        seen.clear()
+        result = _residue._look_at_rows(conn, Markers.of(ids=requests))
+    assert result.id_numbers == set(range(6))
+    assert {hit.file for hit in result.hits} >= {"requests", "events", "blocked"}
+    assert len(seen) > 20
+    assert all("LIMIT" in statement for statement in seen)

@@ -7,6 +7,7 @@ after each of them. Every example has a model of its own in one database.
 import inspect
 import itertools
 import random
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from datetime import date
 from typing import Any, ClassVar
@@ -37,6 +38,7 @@ __all__ = ["desk", "kind", "place", "sqlite_desk"]
 PEOPLE = [f"p{number}" for number in range(8)]
 WITHDRAWN = ("cancelled", "rejected")
 DONE = ("purged", "closed")
+WITHDRAWABLE = ("received", "queued", "duplicate", "on_hold", "retry_wait", "stuck")
 
 people = st.sets(st.sampled_from(PEOPLE), min_size=1, max_size=3)
 picks = st.integers(0, 10**6)
@@ -100,6 +102,12 @@ class Reference:
         one = self.all[other]
         has_erased = one.state in PUBLISHED or (one.state == "stuck" and one.batch is not None)
         return (not has_erased, one.received)
+
+    def loses_somebody(self, one: Known) -> bool:
+        others = {other for person in one.people for other in self.claims[person]} - {one.id}
+        return any(
+            self.all[other].state == "applying" or not self.rank(other)[0] for other in others
+        )
 
     def is_covered(self, one: Known, batch: str | None = None) -> bool:
         def over(other: Known) -> bool:
@@ -190,29 +198,36 @@ class History(RuleBasedStateMachine):
 
     @rule(number=picks)
     def is_cancelled(self, number: int) -> None:
-        one = self.pick(number, "received", "queued", "duplicate", "on_hold")
-        if one is not None:
-            _intake.cancel(self.core, one.id)
-            self.known.withdraw(one, "cancelled")
+        self.is_withdrawn(number, "cancelled", lambda one: _intake.cancel(self.core, one))
 
     @rule(number=picks)
     def is_rejected(self, number: int) -> None:
-        one = self.pick(number, "received", "queued", "duplicate", "on_hold", "stuck")
+        self.is_withdrawn(
+            number, "rejected", lambda one: _intake.reject(self.core, one, "internal")
+        )
+
+    def is_withdrawn(self, number: int, state: str, call: Callable[[str], object]) -> None:
+        one = self.pick(number, *WITHDRAWABLE)
         if one is None:
             return
         if one.state == "stuck" and one.batch is not None:
             with pytest.raises(RequestStateError):
-                _intake.reject(self.core, one.id, "internal")
+                call(one.id)
             return
-        _intake.reject(self.core, one.id, "internal")
-        self.known.withdraw(one, "rejected")
+        call(one.id)
+        self.known.withdraw(one, state)
 
     @rule(number=picks)
     def is_held(self, number: int) -> None:
-        one = self.pick(number, "queued")
-        if one is not None:
-            _intake.hold(self.core, one.id, "litigation-hold", date(2099, 1, 1))
-            one.states.append("on_hold")
+        one = self.pick(number, "queued", "retry_wait")
+        if one is None:
+            return
+        if self.known.loses_somebody(one):
+            with pytest.raises(RequestStateError):
+                _intake.hold(self.core, one.id, "litigation-hold", date(2099, 1, 1))
+            return
+        _intake.hold(self.core, one.id, "litigation-hold", date(2099, 1, 1))
+        one.states.append("on_hold")
 
     @rule(number=picks)
     def is_released(self, number: int) -> None:
@@ -238,7 +253,9 @@ class History(RuleBasedStateMachine):
         one = self.pick(number, "stuck", "retry_wait")
         if one is not None:
             _intake.retry(self.core, one.id)
-            one.states.append("purging" if one.batch else "queued")
+            mates = [other for other in self.in_state("stuck") if other.batch == one.batch]
+            for mate in mates if one.batch else [one]:
+                mate.states.append("purging" if one.batch else "queued")
 
     @rule(number=picks)
     def is_closed(self, number: int) -> None:
@@ -443,9 +460,9 @@ RULES: dict[str, tuple[str, ...]] = {
     "names_somebody_unknown": (),
     "is_verified": ("received",),
     "is_asked_who_it_is": ("received",),
-    "is_cancelled": ("received", "queued", "duplicate", "on_hold"),
-    "is_rejected": ("received", "queued", "duplicate", "on_hold", "stuck"),
-    "is_held": ("queued",),
+    "is_cancelled": WITHDRAWABLE,
+    "is_rejected": WITHDRAWABLE,
+    "is_held": ("queued", "retry_wait"),
     "is_released": ("on_hold",),
     "is_extended": STATES,
     "is_retried": ("stuck", "retry_wait"),

@@ -1,21 +1,34 @@
 """The levels that look at one model of a bundle: V2 on its data, V4 on its bytes."""
 
 from collections.abc import Iterable
+from dataclasses import replace
 from typing import Any, NamedTuple
 
+import numpy as np
+
+from letheon import state
 from letheon.audit._reading import AuditedModel, Bundle
 from letheon.audit._rederive import check_rederivation
 from letheon.audit._result import LevelResult
 from letheon.audit._seeds import wrong_seed
-from letheon.exceptions import UntrustedClassError
+from letheon.audit._structure import beside_the_model
+from letheon.exceptions import SignerRefusedError, UntrustedClassError
+from letheon.ledger._claims import RETRAIN, claim_of, refuse_beyond_method, refuse_stronger
 from letheon.ledger._commitment import tree_of
-from letheon.ledger._execution import describe
-from letheon.ledger._facts import method_parameters
-from letheon.verifier import Refused
+from letheon.ledger._execution import describe, refuse_closer_replay
+from letheon.ledger._facts import method_parameters, refuse_missing_limits
+from letheon.ledger._measures import refuse_unproved
+from letheon.rows import Rows
 
-__all__ = ["Rebuilt", "check_data", "check_model", "rebuilt", "unlike_certified"]
+__all__ = [
+    "Rebuilt",
+    "check_data",
+    "check_model",
+    "is_made_here",
+    "rebuilt",
+    "unlike_certified",
+]
 
-_RETRAIN = "retrain"
 # What decides whether bytes must agree here.
 _PLACE = ("lockfile", "python", "kernel")
 
@@ -47,11 +60,15 @@ def check_data(audited: AuditedModel) -> LevelResult:
     data = audited.newest.predicate["dataset"]
     try:
         root = tree_of(audited.rows, audited.vault, data["slots"]).root.hex()
-    except (Refused, ValueError, TypeError, AttributeError) as error:
+        tidy = is_tidy(audited.rows)
+    except Exception as error:  # noqa: BLE001 (made-up rows may raise anything)
         reason = f"rows and salts make no commitment: {error}"
-        return LevelResult("V2", audited.name, "fail", reason)
+        return LevelResult("V2", audited.name, "fail", reason[:300])
     if root != data["rootAfter"]:
         reason = "the rows in the bundle are not those that the certificate commits to"
+        return LevelResult("V2", audited.name, "fail", reason)
+    if not tidy:
+        reason = "the table has more in it than its rows: categories or values that no row has"
         return LevelResult("V2", audited.name, "fail", reason)
     found = len(audited.rows)
     if found != data["liveAfter"]:
@@ -59,6 +76,18 @@ def check_data(audited: AuditedModel) -> LevelResult:
         return LevelResult("V2", audited.name, "fail", reason)
     reason = f"the {found} rows in the bundle are those that the certificate commits to"
     return LevelResult("V2", audited.name, "pass", reason, {"rows": found})
+
+
+def is_tidy(rows: Rows) -> bool:
+    """Whether a table has nothing but its rows: what only others had went with them."""
+    again = rows.take(np.arange(len(rows)))
+    return state.encode(again) == state.encode(rows)
+
+
+def is_made_here(audited: AuditedModel) -> bool:
+    """Whether the certificate names the libraries and the kernel that are here."""
+    here, there = describe(), audited.newest.predicate["execution"]
+    return all(here[key] == there[key] for key in _PLACE)
 
 
 def check_model(bundle: Bundle, audited: AuditedModel, model: Any) -> tuple[LevelResult, Any]:
@@ -70,14 +99,23 @@ def check_model(bundle: Bundle, audited: AuditedModel, model: Any) -> tuple[Leve
     wrong = unlike_certified(audited, model) or wrong_seed(bundle, audited, model)
     if wrong:
         return LevelResult("V4", name, "fail", wrong), None
+    content, same_place = audited.content, is_made_here(audited)
     if model.guarantee_.kind != "exact":
-        reason = "the method draws secret noise or is approximate, so no two fits are equal"
+        strange = beside_the_model(model, audited.rows, content=content, same_place=same_place)
+        if strange:
+            return LevelResult("V4", name, "fail", strange), None
+        reason = (
+            "the method draws secret noise or is approximate, so no two fits are equal; the file "
+            "holds the remaining rows, numbers of a fit on them, and nothing else"
+        )
         return LevelResult("V4", name, "skipped", reason), None
-    here, there = describe(), audited.newest.predicate["execution"]
-    same_place = all(here[key] == there[key] for key in _PLACE)
-    return check_rederivation(
-        model, audited.rows, content=audited.content, name=name, same_place=same_place
+    found, rederived = check_rederivation(
+        model, audited.rows, content=content, name=name, same_place=same_place
     )
+    unused = bundle.unused_training_keys
+    return (
+        replace(found, details={**found.details, "unusedTrainingKeys": unused}) if unused else found
+    ), rederived
 
 
 def unlike_certified(audited: AuditedModel, model: Any) -> str | None:
@@ -93,8 +131,20 @@ def unlike_certified(audited: AuditedModel, model: Any) -> str | None:
             return f"the settings of the model cannot be read: {type(error).__name__}"
         if method["parameters"] != expected:
             return f"settings are not those of certificate {certificate.sequence}"
-    definition = audited.newest.predicate["method"]["definition"]["sha256"]
-    is_retrain = audited.newest.predicate["method"]["name"] == _RETRAIN
-    if not is_retrain and definition != model.facts.definition_digest:
-        return "the definition text of the method is not the one that the certificate names"
+    try:
+        for certificate in audited.certificates:
+            refuse_beyond_method(model, certificate.predicate)
+        _refuse_boasts(model, audited.newest.predicate)
+    except SignerRefusedError as error:
+        return f"the certificate claims more than the model permits: {error}"
     return None
+
+
+def _refuse_boasts(model: Any, claims: dict[str, Any]) -> None:
+    """Refuse whatever the newest certificate says beyond what the model itself gives."""
+    kind = RETRAIN if claims["method"]["name"] == RETRAIN else "erase"
+    claim = claim_of(model, kind)
+    refuse_stronger(claim, claims["method"], claims["guarantee"])
+    refuse_closer_replay(model, claims["execution"]["replay"])
+    refuse_unproved(claim.guarantee, claims["measurements"], is_retrain=kind == RETRAIN)
+    refuse_missing_limits(model, claim, claims)

@@ -9,7 +9,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from letheon import state
 from letheon.exceptions import StateError
@@ -27,7 +27,7 @@ from letheon.verifier import (
     read_note,
 )
 
-__all__ = ["AuditedModel", "Bundle", "key_text"]
+__all__ = ["AuditedModel", "Bundle", "Commitment", "key_text"]
 
 _NONCE_BYTES = 32
 # A model or its rows may be large; a file beyond this is not read into memory.
@@ -116,6 +116,17 @@ class AuditedModel:
             raise Refused(f"{name}: {error}") from None
 
 
+class Commitment(NamedTuple):
+    """An event of the log that commits to a training key, or says that a model has one."""
+
+    index: int
+    event: dict[str, Any]
+
+    def is_of(self, subject: str) -> bool:
+        """Whether it is the registration of this file."""
+        return self.event.get("kind") == "registered" and self.event.get("subject") == subject
+
+
 @dataclass(frozen=True)
 class Bundle:
     """A folder that `Ledger.export` wrote, or that somebody says it wrote."""
@@ -164,8 +175,25 @@ class Bundle:
         )
         return {hashlib.sha256(note.body).hexdigest(): note.size for note in notes}
 
+    @cached_property
+    def commitments(self) -> tuple[Commitment, ...]:
+        """Events about training keys, in the order of the log."""
+        found = enumerate(self.events())
+        return tuple(Commitment(index, event) for index, event in found if "training" in event)
+
+    @cached_property
+    def unused_training_keys(self) -> int:
+        """How many keys were committed to that no registration and no certificate used.
+
+        A batch may still be open or may have failed; an operator may have thrown keys away.
+        """
+        randomness = [one.predicate["method"]["trainingRandomness"] for one in self.chain]
+        used = {one["keyCommitment"] for one in randomness}
+        used |= {e["training"] for _, e in self.commitments if e.get("kind") == "registered"}
+        return len({event["training"] for _, event in self.commitments} - used)
+
     def events(self) -> Iterator[dict[str, Any]]:
-        """Yield the events of the log, in order; V1 has checked them against its root."""
+        """Yield the events of the log, in order; they are the ledger's where V1 holds."""
         path = self.folder / "events.jsonl"
         if not path.is_file():
             return

@@ -30,7 +30,7 @@ __all__ = ["FEATURES", "beside_the_model", "unwrapped"]
 # The last bits of features depend on the batch that they were computed in.
 FEATURES = 1e-3
 _SHOWN = 3
-_ROWS = ("rows_.X", "rows_.y", "rows_.ids")
+_ROWS = re.compile(r"\brows_\.(X|y|ids)\b")
 
 
 def beside_the_model(
@@ -86,7 +86,7 @@ class _Rule:
             return False
         if difference.numbers == "seed":
             return place.rpartition(".")[2] == "seed_"
-        if any(name in f"{place}." for name in (f"{one}." for one in _ROWS)):
+        if _ROWS.search(place):
             return self.counted == "head_" and gap is not None and gap <= FEATURES
         if self.is_bounded and "rows_" in place.split("."):
             return False

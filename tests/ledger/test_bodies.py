@@ -1,0 +1,67 @@
+"""Sealing open bodies again costs one look at each key, however many bodies there are."""
+
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import closing
+
+import pytest
+from sqlalchemy import event, select
+
+from letheon.ledger import _bodies
+from letheon.ledger._key_files import KeyFiles
+from letheon.ledger._tables import requests
+from tests.ledger.residue import NAME, Marked, make_marked, quick_folder
+
+
+@pytest.fixture
+def marked() -> Iterator[Marked]:
+    with quick_folder() as folder, closing(make_marked(folder / "home", 12)) as found:
+        yield found
+
+
+def bodies(marked: Marked) -> dict[str, list[str]]:
+    columns = select(requests.c.id, requests.c.intake_key, requests.c.sealed)
+    with marked.core.database.reading() as conn:
+        rows = conn.execute(columns.where(requests.c.sealed.is_not(None))).all()
+    return {
+        row.id: _bodies.read_body(marked.core, row.intake_key, row.id, row.sealed).to_list()
+        for row in rows
+    }
+
+
+def test_each_key_is_read_once(marked: Marked, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(_bodies, "_CHUNK", 4)
+    for person in marked.ids[:10]:
+        marked.ledger.request([person], model=NAME)
+    before, reads = bodies(marked), Counter[str]()
+    (old,) = marked.core.keys.ids("intake")
+    real = KeyFiles.read
+
+    def noted(self: KeyFiles, name: str) -> bytes:
+        reads[name] += 1
+        return real(self, name)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(KeyFiles, "read", noted)
+        _bodies.reseal(marked.core, "none")
+    (new,) = marked.core.keys.ids("intake")
+    assert new != old
+    assert reads == {old: 1, new: 1}
+    assert bodies(marked) == before
+
+
+def test_bodies_are_written_a_chunk_at_a_time(
+    marked: Marked, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(_bodies, "_CHUNK", 4)
+    for person in marked.ids[:10]:
+        marked.ledger.request([person], model=NAME)
+    sizes: list[int] = []
+
+    def noted(conn: object, cursor: object, statement: str, given: object, *more: object) -> None:
+        if statement.startswith("UPDATE requests SET sealed") and isinstance(given, list):
+            sizes.append(len(given))
+
+    event.listen(marked.core.database.engine, "before_cursor_execute", noted)
+    _bodies.reseal(marked.core, "none")
+    assert sizes == [4, 4, 2]

@@ -1,0 +1,225 @@
+"""Workers that are overtaken, slow or killed at the wrong moment; each test has failed once."""
+
+import resource
+import time
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from sqlalchemy import select, update
+
+from letheon.exceptions import BlockedIdsError, StaleWorkerError
+from letheon.ledger import Ledger, Policy, _compute, _faults
+from letheon.ledger._apply import Batch, apply, seal
+from letheon.ledger._compute import ComputationFailed, Job, Product, compute
+from letheon.ledger._lease import Lease, keep_renewed, take
+from letheon.ledger._register import new_folder, sweep_registrations
+from letheon.ledger._tables import batches
+from letheon.ledger._versions import ModelRow, find_model, head_of, read_judged
+from letheon.ledger._worker import _apply, _give_up
+from tests.ledger.databases import NOON, Clock
+from tests.ledger.homes import IDS, X, Y, fitted, make, person
+
+
+@pytest.fixture
+def clock() -> Clock:
+    return Clock(NOON)
+
+
+@pytest.fixture
+def ledger(tmp_path: Path, clock: Clock) -> Ledger:
+    return make(tmp_path, clock=clock)
+
+
+def _worker(number: int) -> str:
+    return f"elsewhere/boot/space/{number}/1/1"
+
+
+def _model(ledger: Ledger) -> ModelRow:
+    with ledger._core.database.reading() as conn:
+        return find_model(conn, "risk", "default")
+
+
+def _sealed(ledger: Ledger) -> tuple[Lease, Batch, str]:
+    request = ledger.request([person(3)], model="risk", verified=True)
+    lease = take(ledger._core, 1, _worker(1))
+    assert lease is not None
+    return lease, seal(ledger._core, lease, _model(ledger), "erase", [request.id], "x"), request.id
+
+
+def test_an_overtaken_worker_whose_method_fails_late_gives_nothing_up(
+    ledger: Ledger, clock: Clock
+) -> None:
+    lease, batch, request = _sealed(ledger)
+    clock.now += 3600
+    second = take(ledger._core, 1, _worker(2))
+    assert second is not None
+    with pytest.raises(StaleWorkerError):
+        _give_up(ledger._core, lease, _model(ledger), batch, "runtime-error")
+    assert ledger.request_of(request).state == "applying"
+
+    def fails(job: Job) -> Product:
+        raise ComputationFailed("runtime-error")
+
+    with pytest.raises(StaleWorkerError):
+        list(_apply(ledger._core, lease, _model(ledger), batch, fails))
+    assert apply(ledger._core, second, _model(ledger), batch, compute).number == 1
+
+
+def test_a_batch_that_was_given_up_is_not_published(ledger: Ledger) -> None:
+    lease, batch, _ = _sealed(ledger)
+
+    def given_up(job: Job) -> Product:
+        product = compute(job)
+        with ledger._core.database.transaction() as conn:
+            conn.execute(update(batches).values(state="abandoned"))
+        return product
+
+    with pytest.raises(StaleWorkerError):
+        apply(ledger._core, lease, _model(ledger), batch, given_up)
+    assert len(ledger.versions("risk")) == 1
+    assert len(ledger._core.keys.ids("epoch")) == 1, "what was written is destroyed"
+
+
+class Killed(BaseException):
+    """Stands for a kill."""
+
+
+def test_a_beacon_is_settled_once(ledger: Ledger, monkeypatch: pytest.MonkeyPatch) -> None:
+    ledger.request([person(3)], model="risk", verified=True)
+    beacons: list[str] = []
+
+    def stop(name: str) -> None:
+        if name != "retrain.beacon":
+            return
+        with ledger._core.database.reading() as conn:
+            beacons.extend(conn.scalars(select(batches.c.beacon)))
+        raise Killed
+
+    monkeypatch.setattr(_faults, "hook", stop)
+    with pytest.raises(Killed):
+        ledger.retrain("risk")
+    monkeypatch.setattr(_faults, "hook", None)
+    ledger.request([person(4)], model="risk", verified=True)
+    ledger.checkpoint()
+    assert ledger.run_once()[0].what == "retrained"
+    with ledger._core.database.reading() as conn:
+        head = head_of(conn, 1)
+    assert [head.run["training"]["beacon"]] == [f"checkpoint:{beacon}" for beacon in beacons]
+
+
+def test_a_lease_is_renewed_while_something_long_is_computed(tmp_path: Path) -> None:
+    policy = Policy(lease_seconds=5, pin_seconds=1)
+    ledger = make(tmp_path, policy=policy, clock=None)
+    ticking = Clock(NOON)
+    core = Ledger.open(ledger.folder, clock=ticking)._core
+    lease = take(core, 1, _worker(1))
+    assert lease is not None
+    with keep_renewed(core, lease):
+        ticking.now += 4
+        deadline = time.monotonic() + 30
+        ticking.now += 0
+        while time.monotonic() < deadline:
+            with core.database.reading() as conn:
+                until = conn.exec_driver_sql("select lease_until from heads").scalar()
+            if until == NOON + 4 + 5:
+                break
+            time.sleep(0.05)
+    assert until == NOON + 9
+    ticking.now += 4
+    assert take(core, 1, _worker(2)) is None
+
+
+def test_a_failure_is_followed_by_a_pause(
+    ledger: Ledger, clock: Clock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(job: Job) -> Product:
+        raise RuntimeError
+
+    monkeypatch.setattr(_compute, "_compute", refuse)
+    monkeypatch.setattr("random.SystemRandom.random", lambda _: 0.999)
+    ledger.request([person(1)], model="risk", verified=True)
+    tried = []
+    for _ in range(16):
+        tried.append(bool(ledger.run_once(force=True)))
+        clock.now += 1
+    # After 1, 2, 4 and 8 seconds.
+    assert [moment for moment, was_tried in enumerate(tried) if was_tried] == [0, 1, 3, 7, 15]
+
+
+def test_people_who_asked_are_blocked_for_their_tenant_and_no_other(ledger: Ledger) -> None:
+    ledger.register(fitted(), X, Y, ids=IDS, name="risk", tenant="acme")
+    ledger.request([person(3)], model="risk", tenant="acme", verified=True)
+    with pytest.raises(BlockedIdsError):
+        ledger.register(fitted(), X, Y, ids=IDS, name="second", tenant="acme")
+    ledger.register(fitted(), X, Y, ids=IDS, name="second", tenant="default")
+    assert len(ledger.without_blocked(X, Y, IDS, tenant="acme")[0]) == 58
+    assert len(ledger.without_blocked(X, Y, IDS)[0]) == 60
+
+
+def test_a_registration_that_just_landed_is_not_swept(
+    ledger: Ledger, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from letheon.ledger import _register
+
+    known: list[str] = []
+    real = _register._is_registered
+
+    def late(conn: Any, folder: str) -> bool:
+        known.append(folder)
+        return real(conn, folder)
+
+    # As if the model had not been there at the first look, and is at the second.
+    monkeypatch.setattr(_register, "_is_registered", late)
+    folder = ledger._core.blobs(_model(ledger).folder).folder
+    assert not _register._sweep_if_orphan(ledger._core, folder)
+    assert known == [folder.name]
+    assert ledger.load("risk").n_rows_ == 60
+    with new_folder(ledger._core) as key:
+        assert sweep_registrations(ledger._core) == 0, "somebody is at work in it"
+        assert ledger._core.blobs(key).folder.exists()
+    assert not ledger._core.blobs(key).folder.exists()
+
+
+def test_test_rows_of_erased_people_leave_too(tmp_path: Path) -> None:
+    ledger = Ledger.create(tmp_path / "home", name="test", clock=Clock(NOON))
+    ledger.register(
+        EXACT["naive"]().fit(X, Y, ids=IDS),
+        X,
+        Y,
+        ids=IDS,
+        name="risk",
+        test=(X[:8], Y[:8], IDS[:8]),
+    )
+    ledger.request([person(1)], model="risk", verified=True)
+    ledger.run_once(force=True)
+    core = ledger._core
+    with core.database.reading() as conn:
+        judged = read_judged(core, _model(ledger), head_of(conn, 1))
+    assert judged is not None
+    assert judged.test is not None
+    assert np.unique(judged.test.ids.to_array()).tolist() == [person(n) for n in (0, 2, 3)]
+
+
+def test_a_computing_process_leaves_no_core(monkeypatch: pytest.MonkeyPatch) -> None:
+    limits: list[tuple[int, tuple[int, int]]] = []
+    monkeypatch.setattr(resource, "setrlimit", lambda *given: limits.append(given))
+    monkeypatch.setattr(_compute, "_die_with_parent", lambda: None)
+
+    def refuse(job: Job) -> Product:
+        raise ComputationFailed("x")
+
+    sent: list[Any] = []
+
+    class Line:
+        def send(self, value: Any) -> None:
+            sent.append(value)
+
+        def close(self) -> None:
+            pass
+
+    monkeypatch.setattr(_compute, "compute", refuse)
+    _compute._child(Line(), None)  # type: ignore[arg-type]
+    assert limits == [(resource.RLIMIT_CORE, (0, 0))]
+    assert sent == ["x"]

@@ -1,0 +1,165 @@
+"""Nobody's purge is held up because they are called like a word of the ledger itself."""
+
+import json
+import re
+from collections.abc import Iterator, Sequence
+from contextlib import closing
+from pathlib import Path
+
+import numpy as np
+import pytest
+from sklearn.naive_bayes import GaussianNB
+from sqlalchemy import insert, select, update
+
+from letheon import NaiveUnlearner
+from letheon.ledger import Ledger, _purge
+from letheon.ledger._grounds import HOLD_GROUNDS, REJECT_GROUNDS
+from letheon.ledger._moves import STATES
+from letheon.ledger._tables import blocked, events, metadata, purge_steps, requests, versions
+from letheon.ledger._vocabulary import own_words
+from letheon.verifier import open_envelope, parse_strict
+from tests.ledger.residue import Marked, make_marked, quick_folder
+
+
+@pytest.fixture
+def marked() -> Iterator[Marked]:
+    with quick_folder() as folder, closing(make_marked(folder / "home", 8)) as found:
+        yield found
+
+
+def register_people(marked: Marked, people: Sequence[str] | Sequence[int], name: str) -> None:
+    """Register a model with these people, and with some who have other names."""
+    rng = np.random.default_rng(0)
+    ids = np.array([*people, *(type(people[0])(f"9{number:05d}") for number in range(4))])
+    X, y = rng.normal(size=(len(ids), 4)), np.arange(len(ids)) % 2
+    model = NaiveUnlearner(GaussianNB(), random_state=0).fit(X, y, ids=ids)
+    marked.ledger.register(model, X, y, ids=ids, name=name)
+
+
+def words_of_the_ledger(marked: Marked) -> set[str]:
+    settings = (marked.home / "letheon.toml").read_text()
+    tables = metadata.sorted_tables
+    names = [name for table in tables for name in (table.name, *table.columns.keys())]
+    schema = "CREATE TABLE TRIGGER BEFORE UPDATE INTEGER"
+    envelope = marked.ledger.certificate(1)
+    statement = open_envelope(envelope, marked.core.keys.trust()).statement
+    with marked.core.database.reading() as conn:
+        bodies = list(conn.scalars(select(events.c.body)))
+        facts = list(conn.scalars(select(versions.c.facts)))
+    text = " ".join(
+        [
+            *(settings, *names, schema, *STATES, *HOLD_GROUNDS, *REJECT_GROUNDS),
+            *(*bodies, *facts, json.dumps(statement), envelope.decode()),
+            "payload signatures certificates checkpoints marked default 000001 2026-11-15",
+        ]
+    )
+    parts = re.split(r"[^A-Za-z0-9._:/+-]+", text) + re.split(r"[^A-Za-z]+", text)
+    return {word for word in parts if len(word) >= 6}
+
+
+def test_words_of_the_ledger_are_known_as_such(marked: Marked) -> None:
+    marked.erase(marked.ids[0])
+    words = words_of_the_ledger(marked)
+    assert {"calendar", "pin_seconds", "purging", "intake_keys", "queued", "marked"} <= words
+    assert len(words) > 300
+    assert own_words(marked.core, words) == words
+
+
+def test_people_who_are_called_like_words_are_purged(marked: Marked) -> None:
+    marked.erase(marked.ids[0])
+    settings = (marked.home / "letheon.toml").read_text()
+    tables = metadata.sorted_tables
+    names = [name for table in tables for name in (table.name, *table.columns.keys())]
+    words = sorted({*re.findall(r"\w{6,}", settings), *STATES, *names, "certificate", "payload"})
+    register_people(marked, words, "words")
+    marked.ledger.request(words, model="words", verified=True)
+    marked.run()
+    assert not _purge.problems(marked.core)
+    assert marked.states() == {"purged"}
+    statement = open_envelope(marked.ledger.purge_attestation(2), marked.core.keys.trust())
+    predicate = statement.predicate
+    assert "search-for-ids-that-are-words-of-the-ledger" in predicate["notClaimed"]
+    with marked.core.database.reading() as conn:
+        found = select(purge_steps.c.evidence).where(purge_steps.c.step == "scan")
+        evidence = [json.loads(text) for text in conn.scalars(found)]
+    n_left_out = max(one["ambiguous"] for one in evidence)
+    assert n_left_out > 30
+    n_markers = predicate["scanner"]["markers"]
+    assert n_markers >= 2 * len(words)
+    assert n_markers + n_left_out <= 3 * len(words)
+
+
+def test_number_that_is_the_time_of_an_event_is_purged(marked: Marked) -> None:
+    register_people(marked, [marked.clock.now, 1_234_567_890], "numbers")
+    marked.ledger.request([marked.clock.now, 1_234_567_890], model="numbers", verified=True)
+    marked.run()
+    assert marked.states() == {"purged"}
+
+
+def test_word_in_a_store_does_not_hold_up_either(marked: Marked) -> None:
+    exports = marked.home.parent / "exports"
+    exports.mkdir()
+    (exports / "readme.txt").write_text("the calendar of holidays")
+    marked.ledger.add_store("exports", exports)
+    register_people(marked, ["calendar"], "words")
+    marked.ledger.request(["calendar"], model="words", verified=True)
+    marked.run()
+    assert marked.states() == {"purged"}
+
+
+def test_a_real_copy_of_somebody_else_is_found_beside_words(marked: Marked) -> None:
+    register_people(marked, ["calendar", "anna.smith"], "words")
+    (marked.home / "notes.txt").write_text("anna.smith, calendar")
+    marked.ledger.request(["calendar", "anna.smith"], model="words", verified=True)
+    marked.run()
+    assert marked.states() == {"purging"}
+    assert [problem.file for problem in _purge.problems(marked.core)] == ["notes.txt"]
+
+
+def leak_into_tag(marked: Marked, person: str) -> None:
+    with marked.core.database.transaction() as conn:
+        conn.execute(update(blocked).values(tag=person))
+
+
+def leak_into_nonce(marked: Marked, person: str) -> None:
+    with marked.core.database.transaction() as conn:
+        request = conn.execute(select(requests)).mappings().first()
+        assert request is not None
+        values = {**request, "id": "f" * 32, "key_tag": person, "nonce": person}
+        conn.execute(insert(requests).values(values))
+
+
+def leak_into_event(marked: Marked, person: str) -> None:
+    for body in ({"person": person}, {"ids": [person]}, {"more": {"people": [person]}}):
+        row = {"at": 1, "kind": "x", "body": json.dumps(body), "leaf": "00"}
+        with marked.core.database.transaction() as conn:
+            conn.execute(insert(events).values(row))
+
+
+def leak_into_facts(marked: Marked, person: str) -> None:
+    with marked.core.database.transaction() as conn:
+        facts = parse_strict(str(conn.scalar(select(versions.c.facts))).encode())
+        facts["certificate"] = {"method": {"parameters": {"risk": person}}}
+        conn.execute(update(versions).values(facts=json.dumps(facts)))
+
+
+@pytest.mark.parametrize("person", ["anna.smith", "7302118845"])
+@pytest.mark.parametrize("leak", [leak_into_tag, leak_into_nonce, leak_into_event, leak_into_facts])
+def test_a_person_is_no_word_of_the_ledger_where_a_bug_would_write_them(
+    leak: object, person: str, marked: Marked
+) -> None:
+    assert callable(leak)
+    marked.ledger.request([marked.ids[0]], model="risk", verified=True)
+    leak(marked, person)
+    assert own_words(marked.core, [person, "o'brien%_\\", "nul\0-person"]) == frozenset()
+
+
+def test_words_are_known_on_a_server(postgres_url: str, tmp_path: Path) -> None:
+    with closing(make_marked(tmp_path / "home", 8, database=postgres_url)) as marked:
+        words = ["calendar", str(marked.clock.now)]
+        register_people(marked, words, "words")
+        marked.ledger.request(words, model="words", verified=True)
+        marked.run()
+        assert marked.states() == {"purged"}
+        assert own_words(marked.core, ["anna.smith", "nul\0-person", "100%_\\"]) == frozenset()
+        assert isinstance(marked.ledger, Ledger)
