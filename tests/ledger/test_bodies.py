@@ -3,6 +3,7 @@
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import closing
+from typing import Any
 
 import pytest
 from sqlalchemy import event, select
@@ -19,7 +20,7 @@ def marked() -> Iterator[Marked]:
         yield found
 
 
-def bodies(marked: Marked) -> dict[str, list[str]]:
+def bodies(marked: Marked) -> dict[str, Any]:
     columns = select(requests.c.id, requests.c.intake_key, requests.c.sealed)
     with marked.core.database.reading() as conn:
         rows = conn.execute(columns.where(requests.c.sealed.is_not(None))).all()

@@ -51,9 +51,10 @@ def test_error_of_the_disk_is_told_and_the_file_stays(
 ) -> None:
     file = tmp_path / "file"
     file.write_bytes(b"person")
-    with monkeypatch.context() as patch, pytest.raises(OSError, match="Input/output"):
+    with monkeypatch.context() as patch:
         failing("write", errno.EIO, patch)
-        destroy_file(file)
+        with pytest.raises(OSError, match="Input/output"):
+            destroy_file(file)
     assert file.exists()
     destroy_file(file)
     assert not file.exists()
@@ -74,9 +75,10 @@ def test_full_disk_does_not_keep_a_file(
 def test_error_of_removing_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     file = tmp_path / "file"
     file.write_bytes(b"person")
-    with monkeypatch.context() as patch, pytest.raises(PermissionError):
+    with monkeypatch.context() as patch:
         failing("unlink", errno.EACCES, patch)
-        destroy_file(file)
+        with pytest.raises(PermissionError):
+            destroy_file(file)
     assert file.read_bytes() == bytes(6)
 
 

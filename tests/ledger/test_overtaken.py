@@ -184,14 +184,8 @@ def test_a_registration_that_just_landed_is_not_swept(
 
 def test_test_rows_of_erased_people_leave_too(tmp_path: Path) -> None:
     ledger = Ledger.create(tmp_path / "home", name="test", clock=Clock(NOON))
-    ledger.register(
-        EXACT["naive"]().fit(X, Y, ids=IDS),
-        X,
-        Y,
-        ids=IDS,
-        name="risk",
-        test=(X[:8], Y[:8], IDS[:8]),
-    )
+    test = (X[:8], Y[:8], IDS[:8])
+    ledger.register(fitted(), X, Y, ids=IDS, name="risk", test=test)
     ledger.request([person(1)], model="risk", verified=True)
     ledger.run_once(force=True)
     core = ledger._core

@@ -13,6 +13,7 @@ from sqlalchemy import insert, select, update
 
 from letheon import NaiveUnlearner
 from letheon.ledger import Ledger, _purge
+from letheon.ledger._events import record
 from letheon.ledger._grounds import HOLD_GROUNDS, REJECT_GROUNDS
 from letheon.ledger._moves import STATES
 from letheon.ledger._tables import blocked, events, metadata, purge_steps, requests, versions
@@ -131,9 +132,8 @@ def leak_into_nonce(marked: Marked, person: str) -> None:
 
 def leak_into_event(marked: Marked, person: str) -> None:
     for body in ({"person": person}, {"ids": [person]}, {"more": {"people": [person]}}):
-        row = {"at": 1, "kind": "x", "body": json.dumps(body), "leaf": "00"}
         with marked.core.database.transaction() as conn:
-            conn.execute(insert(events).values(row))
+            record(conn, "received", body, at=marked.clock())
 
 
 def leak_into_facts(marked: Marked, person: str) -> None:

@@ -20,6 +20,9 @@ _PAPER = ("V0", "V1", "V2", "V3")
 # Which of the two looks at a model, unless the auditor names levels.
 _LEVEL_OF = {"exact": "V4", "certified": "V5"}
 _MODEL = ("V2", "V4", "V5", "V6", "own")
+# They rest on rows that a certificate commits to, and on events of the log.
+_GROUNDED = ("V4", "V5", "own")
+_ON_THE_LOG = ("V3", *_GROUNDED)
 
 
 @dataclass(frozen=True)
@@ -107,7 +110,9 @@ def audit(
     if any(result.level == "V0" and result.verdict == "fail" for result in found):
         return AuditReport(tuple(found), key=read.key)
     try:
-        found += _about_models(read, order)
+        _require_known(read, order)
+        log_holds = all(result.verdict != "fail" for result in found if result.level == "V1")
+        found += _about_models(read, order, log_holds=log_holds)
         subjects = tuple(summary_of(read, one) for one in _newest(read, order))
     except Refused as error:
         found.append(LevelResult("V0", "", "fail", str(error)))
@@ -132,14 +137,15 @@ def _text(seen: str | Path | None) -> str | None:
 def _paper(
     bundle: Bundle, order: _Order, seen: str | None, witnesses: Iterable[str]
 ) -> Iterator[LevelResult]:
-    """V0 to V3 on what is signed; V0 is always looked at, since all others rest on it."""
+    """V0 to V3 on what is signed; what others rest on is always looked at, and told if it fails."""
     verdicts = verify_bundle(
         bundle.folder, bundle.key, seen_checkpoint=seen, witnesses=tuple(witnesses)
     )
     words = {True: "pass", False: "fail", None: "skipped"}
     for verdict in verdicts:
         failed_first = verdict.level == "V0" and not verdict.passed
-        if verdict.level in order.levels or failed_first:
+        needed = verdict.level == "V1" and verdict.passed is False and order.wants(*_ON_THE_LOG)
+        if verdict.level in order.levels or failed_first or needed:
             word: Any = words[verdict.passed]
             yield LevelResult(verdict.level, "", word, verdict.reason)
 
@@ -149,7 +155,17 @@ def _newest(bundle: Bundle, order: _Order) -> list[Any]:
     return [one for name, one in newest.items() if order.only in (None, name)]
 
 
-def _about_models(bundle: Bundle, order: _Order) -> Iterator[LevelResult]:
+def _require_known(bundle: Bundle, order: _Order) -> None:
+    """Refuse names that no certificate has: nothing would be looked at, and nothing would fail."""
+    names = {str(one.predicate["model"]["id"]) for one in bundle.chain}
+    wanted = {*order.canaries, *([] if order.only is None else [order.only])}
+    if not wanted <= names:
+        raise ValueError(
+            f"no certificate is about {sorted(wanted - names)}; expected some of {sorted(names)}"
+        )
+
+
+def _about_models(bundle: Bundle, order: _Order, *, log_holds: bool) -> Iterator[LevelResult]:
     if not order.wants(*_MODEL):
         return
     models = {one.name: one for one in bundle.models if order.only in (None, one.name)}
@@ -157,33 +173,65 @@ def _about_models(bundle: Bundle, order: _Order) -> Iterator[LevelResult]:
         name = str(certificate.predicate["model"]["id"])
         audited = models.get(name)
         if audited is not None:
-            yield from _about_model(bundle, audited, order)
-        elif order.wants("V4", "V5"):
-            reason = "the bundle has no files of the model; ask for the auditor's bundle"
-            yield LevelResult("V4", name, "skipped", reason)
+            yield from _about_model(bundle, audited, order, log_holds=log_holds)
+            continue
+        reason = "the bundle has no files of the model; ask for the auditor's bundle"
+        asked = [level for level in ("V4", "V6", "own") if _is_asked(order, level, name)]
+        yield from (LevelResult(level, name, "skipped", reason) for level in asked)
 
 
-def _about_model(bundle: Bundle, audited: AuditedModel, order: _Order) -> Iterator[LevelResult]:
-    if order.wants("V2"):
-        yield check_data(audited)
+def _is_asked(order: _Order, level: str, name: str) -> bool:
+    """Whether a model without files must be answered for: nothing is left out in silence."""
+    if level == "V6":
+        return order.wants("V6") and name in order.canaries
+    return (
+        order.wants("own") and bool(order.measures) if level == "own" else order.wants("V4", "V5")
+    )
+
+
+def _about_model(
+    bundle: Bundle, audited: AuditedModel, order: _Order, *, log_holds: bool
+) -> Iterator[LevelResult]:
+    data = _guarded("V2", audited, lambda: check_data(audited))
+    if order.wants("V2") or data.verdict == "fail":
+        yield data
     if not order.wants("V4", "V5", "V6", "own"):
         return
     built = rebuilt(audited, "V4", order.trusted)
     if built.refusal is not None:
         yield built.refusal
         return
-    kind, rederived = _kind_of(built.model), None
-    if order.wants("V4", "own"):
-        verdict, rederived = _rederived(bundle, audited, built.model)
-        if order.wants("V4") and order.asks_for("V4", kind):
-            yield verdict
-    if order.wants("V5") and order.asks_for("V5", kind):
-        yield _guarded("V5", audited, lambda: check_bound(audited, built.model))
+    wrong = None if log_holds else "it rests on the log of the bundle, and V1 failed"
+    if data.verdict == "fail":
+        wrong = "it rests on rows that are not those that the certificate commits to"
+    if wrong is None:
+        yield from _grounded(bundle, audited, built.model, order)
+    else:
+        asked = [level for level in _GROUNDED if order.wants(level) and _has_work(order, level)]
+        yield from (LevelResult(level, audited.name, "fail", wrong) for level in asked)
     if order.wants("V6") and audited.name in order.canaries:
         planted = order.canaries[audited.name]
         yield _guarded("V6", audited, lambda: check_canaries(built.model, planted, audited.name))
+
+
+def _has_work(order: _Order, level: str) -> bool:
+    return level != "own" or bool(order.measures)
+
+
+def _grounded(
+    bundle: Bundle, audited: AuditedModel, model: Any, order: _Order
+) -> Iterator[LevelResult]:
+    """What is said about a model once its rows and the log are those of the certificates."""
+    kind, rederived = _kind_of(model), None
+    wants_v4 = order.wants("V4") and order.asks_for("V4", kind)
+    if wants_v4 or (order.wants("own") and order.measures):
+        verdict, rederived = _rederived(bundle, audited, model)
+        if wants_v4:
+            yield verdict
+    if order.wants("V5") and order.asks_for("V5", kind):
+        yield _guarded("V5", audited, lambda: check_bound(audited, model))
     if order.wants("own"):
-        yield from run_measures(order.measures, built.model, rederived, audited)
+        yield from run_measures(order.measures, model, rederived, audited)
 
 
 def _kind_of(model: Any) -> str:

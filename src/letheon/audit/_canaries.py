@@ -7,6 +7,7 @@ who recognises the canaries.
 """
 
 from dataclasses import dataclass
+from math import comb
 from typing import Any
 
 import numpy as np
@@ -41,6 +42,11 @@ class Canaries:
     y_unseen: Any
     level: float = 0.01
 
+    def __post_init__(self) -> None:
+        """Refuse a level at which no model, or every model, would fail."""
+        if not 0 < self.level < 1:
+            raise ValueError(f"level={self.level!r} is no probability between 0 and 1")
+
 
 def check_canaries(model: Any, canaries: Canaries, name: str = "") -> LevelResult:
     """Test whether erased canaries score like unseen ones.
@@ -59,14 +65,21 @@ def check_canaries(model: Any, canaries: Canaries, name: str = "") -> LevelResul
     LevelResult
         "fail" if the sum of ranks of the erased ones' scores is so high that chance alone gives
         one like it with a probability below the level (one-sided permutation test, which is exact
-        for ties too); "skipped" if there are too few canaries for the level.
+        for ties too); "skipped" if there are too few canaries for the level, or if the model
+        knows none of their labels.
     """
+    unknown = _unknown_labels(model, canaries)
+    if unknown == 1.0:
+        reason = "the model knows none of the canaries' labels; give them as it was trained on them"
+        return LevelResult("V6", name, "skipped", reason)
     erased = own_label_scores(model, canaries.X_erased, canaries.y_erased)
     unseen = own_label_scores(model, canaries.X_unseen, canaries.y_unseen)
     fewest = min(len(erased), len(unseen))
-    if fewest < _FEWEST:
+    # No split is less likely than one of all; below that nothing could ever fail.
+    least = max(1 / comb(len(erased) + len(unseen), len(erased)), 1 / (1 + _PERMUTATIONS))
+    if fewest < _FEWEST or least >= canaries.level:
         reason = f"{fewest} canaries are too few; plant {_FEWEST} or more of each kind"
-        return LevelResult("V6", name, "skipped", reason)
+        return LevelResult("V6", name, "skipped", f"{reason}, more for a lower level")
     p_value = rank_p_value(erased, unseen)
     advantage = float((erased[:, None] > unseen).mean() + 0.5 * (erased[:, None] == unseen).mean())
     details = {
@@ -75,12 +88,22 @@ def check_canaries(model: Any, canaries: Canaries, name: str = "") -> LevelResul
         "level": canaries.level,
         "erased": len(erased),
         "unseen": len(unseen),
+        "unknownLabels": f"{unknown:.0%}",
     }
     if p_value < canaries.level:
         reason = f"erased canaries score higher than unseen ones (p = {p_value:.2g})"
         return LevelResult("V6", name, "fail", reason, details)
     reason = f"erased canaries score like unseen ones (p = {p_value:.2g})"
     return LevelResult("V6", name, "pass", reason, details)
+
+
+def _unknown_labels(model: Any, canaries: Canaries) -> float:
+    """Return the share of canaries whose label the model does not know: their scores say nothing."""
+    if not hasattr(model, "predict_proba"):
+        return 0.0
+    known = set(np.asarray(model.classes_).tolist())
+    labels = [*np.asarray(canaries.y_erased).tolist(), *np.asarray(canaries.y_unseen).tolist()]
+    return sum(label not in known for label in labels) / max(len(labels), 1)
 
 
 def own_label_scores(model: Any, X: Any, y: Any) -> NDArray[np.float64]:

@@ -13,11 +13,10 @@ from letheon.audit._result import LevelResult
 from letheon.audit._seeds import wrong_seed
 from letheon.audit._structure import beside_the_model
 from letheon.exceptions import SignerRefusedError, UntrustedClassError
-from letheon.ledger._claims import RETRAIN, claim_of, refuse_beyond_method, refuse_stronger
+from letheon.ledger._claims import refuse_beyond_method
 from letheon.ledger._commitment import tree_of
-from letheon.ledger._execution import describe, refuse_closer_replay
-from letheon.ledger._facts import method_parameters, refuse_missing_limits
-from letheon.ledger._measures import refuse_unproved
+from letheon.ledger._execution import describe
+from letheon.ledger._facts import method_parameters, refuse_boasts
 from letheon.rows import Rows
 
 __all__ = [
@@ -134,17 +133,7 @@ def unlike_certified(audited: AuditedModel, model: Any) -> str | None:
     try:
         for certificate in audited.certificates:
             refuse_beyond_method(model, certificate.predicate)
-        _refuse_boasts(model, audited.newest.predicate)
+        refuse_boasts(model, audited.newest.predicate)
     except SignerRefusedError as error:
         return f"the certificate claims more than the model permits: {error}"
     return None
-
-
-def _refuse_boasts(model: Any, claims: dict[str, Any]) -> None:
-    """Refuse whatever the newest certificate says beyond what the model itself gives."""
-    kind = RETRAIN if claims["method"]["name"] == RETRAIN else "erase"
-    claim = claim_of(model, kind)
-    refuse_stronger(claim, claims["method"], claims["guarantee"])
-    refuse_closer_replay(model, claims["execution"]["replay"])
-    refuse_unproved(claim.guarantee, claims["measurements"], is_retrain=kind == RETRAIN)
-    refuse_missing_limits(model, claim, claims)

@@ -17,7 +17,7 @@ from sqlalchemy import Connection, insert, select, update
 from letheon import state
 from letheon.exceptions import RequestStateError, StaleWorkerError
 from letheon.ledger._bodies import unsealed_ids
-from letheon.ledger._certify import take_checkpoint
+from letheon.ledger._certify import take_beacon
 from letheon.ledger._commitment import require_root, tree_of
 from letheon.ledger._compute import Job, Product
 from letheon.ledger._core import Core
@@ -190,7 +190,8 @@ def _with_beacon(core: Core, batch: Batch) -> Batch:
     if batch.kind != "retrain" or batch.beacon is not None:
         return batch
     point("retrain.committed")
-    beacon = take_checkpoint(core).digest
+    assert batch.training_key is not None
+    beacon = take_beacon(core, core.keys.commitment(batch.training_key))
     with core.database.transaction() as conn:
         unset = (batches.c.id == batch.id) & batches.c.beacon.is_(None)
         conn.execute(update(batches).where(unset).values(beacon=beacon))

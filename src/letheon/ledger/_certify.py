@@ -14,16 +14,16 @@ from typing import Any, NamedTuple
 from sqlalchemy import Connection, func, insert, select, update
 
 from letheon.exceptions import LedgerMissingError, SignerRefusedError, StateError
-from letheon.ledger._claims import claim_of, refuse_stronger
+from letheon.ledger._claims import RETRAIN
 from letheon.ledger._core import Core
 from letheon.ledger._events import integrate, record
-from letheon.ledger._facts import method_parameters
+from letheon.ledger._facts import method_parameters, refuse_boasts
 from letheon.ledger._faults import point
 from letheon.ledger._moves import move
 from letheon.ledger._notes import sign_checkpoint
 from letheon.ledger._signing import sign
 from letheon.ledger._statement import covered_by, ledger_id, unlearning
-from letheon.ledger._tables import batches, certificates, checkpoints, requests, versions
+from letheon.ledger._tables import batches, certificates, checkpoints, events, requests, versions
 from letheon.ledger._versions import ModelRow, VersionRow, proof_path, read_model, version_of
 from letheon.state._atomic import write_atomically
 from letheon.verifier import (
@@ -36,7 +36,7 @@ from letheon.verifier import (
     transition_roots,
 )
 
-__all__ = ["Checkpoint", "certificate_path", "certify_next", "take_checkpoint"]
+__all__ = ["Checkpoint", "certificate_path", "certify_next", "take_beacon", "take_checkpoint"]
 
 # Files of the newest checkpoints are looked for; a kill can leave out the last one only.
 _RECENT = 16
@@ -67,6 +67,20 @@ def take_checkpoint(core: Core) -> Checkpoint:
         point("checkpoint.before-commit")
     _write_checkpoints(core)
     return Checkpoint(size, root, note, note_digest(note))
+
+
+def take_beacon(core: Core, committed: str) -> str:
+    """Return the digest of the first checkpoint after the event that commits to a training key.
+
+    Another worker may take a checkpoint in between: the first one counts, so that nobody can wait
+    for a beacon whose seed they like.
+    """
+    take_checkpoint(core)
+    with core.database.reading() as conn:
+        is_intent = events.c.kind.in_(("training", "sealed")) & events.c.body.contains(committed)
+        place = conn.scalars(select(func.min(events.c.log_index)).where(is_intent)).one()
+        later = select(checkpoints.c.note).where(checkpoints.c.size > place)
+        return note_digest(conn.scalars(later.order_by(checkpoints.c.size).limit(1)).one())
 
 
 def _write_checkpoints(core: Core) -> None:
@@ -149,7 +163,9 @@ def _inspect(
         built = read_model(core, model, version)
     except (StateError, LedgerMissingError) as error:
         raise SignerRefusedError(f"the published model cannot be certified: {error}") from error
-    refuse_stronger(claim_of(built, kind), claims["method"], claims["guarantee"])
+    if (kind == RETRAIN) != (claims["method"]["name"] == RETRAIN):
+        raise SignerRefusedError(f"a batch of kind {kind} is certified as another")
+    refuse_boasts(built, claims)
     if claims["method"]["parameters"] != method_parameters(built, claims["method"]["name"]):
         raise SignerRefusedError("the parameters in the statement are not those of the model")
     _require_transition(core, model, version, claims)

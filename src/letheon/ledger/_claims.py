@@ -21,7 +21,9 @@ __all__ = [
     "adds_up",
     "claim_of",
     "guarantee_section",
+    "is_of_letheon",
     "published_account",
+    "refuse_beyond_method",
     "refuse_stronger",
     "weaker_releases",
 ]
@@ -52,6 +54,11 @@ _ADDING_UP = frozenset({_RULES["influence"], "declared-by-method"})
 _EXACT_RULE = "exact-history-independent-v1"
 _EMPIRICAL_RULE = "none-empirical"
 _FOREIGN_RULE = "declared-by-method"
+# Names that readers know the definition of; a class of somebody else's may not use them.
+OWN_METHODS = frozenset(
+    "naive sisa dare pipeline influence fisher descent-to-delete deltagrad certified-head sisa-net "
+    "fisher-net deltagrad-net deepobliviate".split()
+)
 
 
 class Claim(NamedTuple):
@@ -87,8 +94,24 @@ def claim_of(model: Any, kind: str) -> Claim:
         naive = NaiveUnlearner.facts
         return Claim(RETRAIN, naive.definition_digest, _retrained(own), _RETRAIN_RULE)
     guarantee = _capped(own, facts)
-    name = facts.method if code_of(facts.method) == facts.method else class_code(model)
-    return Claim(name, facts.definition_digest, guarantee, _rule_of(model, guarantee))
+    return Claim(
+        _method_code(model), facts.definition_digest, guarantee, _rule_of(model, guarantee)
+    )
+
+
+def is_of_letheon(model: Any) -> bool:
+    """Whether the method is one of letheon's, in every step of a pipeline."""
+    steps = [step for _, step in getattr(model, "steps_", ()) if hasattr(step, "forget")]
+    own = type(model).__module__.partition(".")[0] == "letheon"
+    return own and all(map(is_of_letheon, steps))
+
+
+def _method_code(model: Any) -> str:
+    """Return the name of a method; that of its class where the name is taken or is no code."""
+    name: str = model.facts.method
+    is_own = type(model).__module__.partition(".")[0] == "letheon"
+    is_taken = name == RETRAIN or (name in OWN_METHODS and not is_own)
+    return class_code(model) if is_taken or code_of(name) != name else name
 
 
 def _retrained(own: Guarantee) -> Guarantee:
@@ -221,6 +244,26 @@ def refuse_stronger(claim: Claim, method: Mapping[str, Any], said: Mapping[str, 
     if missing:
         raise SignerRefusedError(f"the claim leaves out assumptions: {', '.join(sorted(missing))}")
     _refuse_accounts(claim, said["accounting"])
+
+
+def refuse_beyond_method(model: Any, claims: Mapping[str, Any]) -> None:
+    """Refuse an older certificate that claims more than any model of the method may.
+
+    What a model itself permits changes from version to version; what its method permits does not.
+
+    Raises
+    ------
+    SignerRefusedError
+        The text says which field, what it says, and what is permitted.
+    """
+    said, is_retrain = claims["guarantee"], claims["method"]["name"] == RETRAIN
+    facts: MethodFacts = NaiveUnlearner.facts if is_retrain else model.facts
+    _refuse_other(
+        "method.name", claims["method"]["name"], RETRAIN if is_retrain else _method_code(model)
+    )
+    _refuse_higher("kind", said["kind"], facts.certificate)
+    _refuse_higher("requests", said["requests"], facts.requests)
+    _refuse_higher("releases", said["releases"], facts.releases)
 
 
 def _refuse_accounts(claim: Claim, accounting: Mapping[str, Any]) -> None:

@@ -10,9 +10,10 @@ from typing import Any, Literal
 
 import letheon
 from letheon import state
+from letheon.exceptions import SignerRefusedError
 from letheon.ledger._decimals import is_code
 
-__all__ = ["Replay", "describe", "replay_of"]
+__all__ = ["Replay", "describe", "refuse_closer_replay", "replay_of"]
 
 Replay = Literal["bitwise", "bitwise-same-kernel", "tolerance"]
 
@@ -94,6 +95,13 @@ def kernel_code(blas: str) -> str:
     """
     code = "+".join(part.strip().replace(" ", ":") for part in blas.lower().split(","))
     return code if is_code(code) else f"sha256:{hashlib.sha256(blas.encode()).hexdigest()}"
+
+
+def refuse_closer_replay(model: Any, said: str) -> None:
+    """Refuse a statement that promises closer bytes than the model's method gives."""
+    permitted = replay_of(model)
+    if said not in _STRENGTH[_STRENGTH.index(permitted) :]:
+        raise SignerRefusedError(f"replay={said!r} is closer than {permitted!r}")
 
 
 def replay_of(model: Any) -> Replay:

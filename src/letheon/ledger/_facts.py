@@ -12,15 +12,24 @@ from typing import Any
 
 import letheon
 from letheon import state
-from letheon.exceptions import CertificateError
+from letheon.exceptions import CertificateError, SignerRefusedError
 from letheon.guarantee import KINDS, Guarantee
-from letheon.ledger._claims import RETRAIN, Claim, claim_of, counted_part, guarantee_section
+from letheon.ledger._claims import (
+    RETRAIN,
+    Claim,
+    claim_of,
+    counted_part,
+    guarantee_section,
+    is_of_letheon,
+    refuse_stronger,
+)
 from letheon.ledger._decimals import decimal
-from letheon.ledger._execution import describe, replay_of
+from letheon.ledger._execution import describe, refuse_closer_replay, replay_of
 from letheon.ledger._measures import (
     TestFigures,
     Timing,
     measurements,
+    refuse_unproved,
     test_metric,
     unmeasured,
 )
@@ -29,7 +38,15 @@ from letheon.monitor import Reading
 from letheon.receipt import Receipt
 from letheon.rows import Rows
 
-__all__ = ["NO_MONITOR", "TestFigures", "facts_of", "method_parameters", "test_metric"]
+__all__ = [
+    "NO_MONITOR",
+    "ONE_PERSON",
+    "TestFigures",
+    "facts_of",
+    "method_parameters",
+    "refuse_boasts",
+    "test_metric",
+]
 
 # The policy of a model that nobody watches.
 NO_MONITOR = hashlib.sha256(b"letheon/no-monitor/v1").hexdigest()
@@ -42,7 +59,10 @@ _NEVER_CLAIMED = (
     "downstream-copies",
     "purge-of-earlier-versions",
     "hyper-parameters-chosen-without-erased-rows",
+    "rows-are-those-of-the-requests",
+    "every-request-recorded",
 )
+ONE_PERSON = "batch-of-one"
 
 
 def facts_of(
@@ -95,12 +115,18 @@ def facts_of(
     is_retrain = kind == RETRAIN
     timing = Timing(seconds, retrain_seconds)
     measures = measurements(
-        claim.guarantee, is_retrain=is_retrain, timing=timing, test=test, reading=reading
+        claim.guarantee,
+        is_retrain=is_retrain,
+        timing=timing,
+        test=test,
+        reading=reading,
+        is_proved=is_retrain or is_of_letheon(after),
     )
+    method = _method(after, claim, training)
     return {
         "rows": removed,
         "live": len(rows),
-        "method": _method(after, claim, training),
+        "method": method,
         "execution": describe(image) | {"replay": replay_of(after)},
         "guarantee": guarantee_section(claim, since_retrain=0 if is_retrain else since_retrain),
         "measurements": measures,
@@ -110,7 +136,8 @@ def facts_of(
         },
         "notClaimed": [
             *_NEVER_CLAIMED,
-            *_limits(claim.guarantee, guarantee_before, after),
+            *_limits(claim, guarantee_before, after),
+            *_noise_limits(method["noise"]),
             *_seed_limits(training),
             *unmeasured(measures),
         ],
@@ -169,9 +196,37 @@ def _decision(kind: str, reading: Reading | None) -> str:
     return "retrain-due" if reading is not None and reading.decision == "retrain" else "keep"
 
 
-def _limits(claim: Guarantee, before: Guarantee, model: Any) -> list[str]:
+def refuse_boasts(model: Any, claims: Mapping[str, Any]) -> None:
+    """Refuse a certificate that says more than the model that it is about gives.
+
+    Raises
+    ------
+    SignerRefusedError
+        A claim, a figure by proof or the replay is stronger, or a limit is not stated.
+    """
+    method, is_retrain = claims["method"], claims["method"]["name"] == RETRAIN
+    claim = claim_of(model, RETRAIN if is_retrain else "erase")
+    refuse_stronger(claim, method, claims["guarantee"])
+    refuse_closer_replay(model, claims["execution"]["replay"])
+    is_proved = is_retrain or is_of_letheon(model)
+    measures = claims["measurements"]
+    refuse_unproved(claim.guarantee, measures, is_retrain=is_retrain, is_proved=is_proved)
+    limits = {
+        *_NEVER_CLAIMED,
+        *_limits(claim, claim.guarantee, model),
+        *_noise_limits(method["noise"]),
+        *_seed_limits(method["trainingRandomness"]),
+        *unmeasured(measures),
+        *([ONE_PERSON] if claims["erasure"]["rows"] == 1 else []),
+    }
+    hidden = sorted(limits - set(claims["notClaimed"]))
+    if hidden:
+        raise SignerRefusedError(f"notClaimed leaves out {', '.join(hidden)}")
+
+
+def _limits(said: Claim, before: Guarantee, model: Any) -> list[str]:
     """Return what this kind of claim leaves open."""
-    order = KINDS
+    order, claim = KINDS, said.guarantee
     noisy = counted_part(model)
     found = {
         "adaptive-requests": claim.requests == "oblivious",
@@ -181,8 +236,14 @@ def _limits(claim: Guarantee, before: Guarantee, model: Any) -> list[str]:
         "saved-state-free-of-traces": bool(claim.residual_state),
         "noise-secret": getattr(noisy, "noise_seed", None) is not None,
         "bitwise-rederivation": claim.kind == "exact" and replay_of(model) == "tolerance",
+        "method-checked-by-letheon": not is_of_letheon(model),
     }
     return [code for code, holds in found.items() if holds]
+
+
+def _noise_limits(noise: Any) -> list[str]:
+    """Nobody can open a commitment whose nonce is gone, so that noise used twice never shows."""
+    return [] if noise == "none" else ["noise-drawn-anew"]
 
 
 def _seed_limits(training: Mapping[str, str]) -> list[str]:

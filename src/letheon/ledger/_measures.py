@@ -4,17 +4,27 @@ A proxy is never printed as a measurement, and what nobody measured says so: its
 ``not-measured``, and `notClaimed` repeats it.
 """
 
+from collections.abc import Mapping
 from typing import Any, Literal, NamedTuple
 
 import numpy as np
 
+from letheon.exceptions import SignerRefusedError
 from letheon.guarantee import Guarantee
 from letheon.ledger._decimals import decimal, figure
 from letheon.monitor import Reading
 from letheon.monitor._judge import judge_for, spread_of
 from letheon.rows import Rows, hold_table, hold_target, row_ids, table_length
 
-__all__ = ["PROPERTIES", "TestFigures", "Timing", "measurements", "test_metric", "unmeasured"]
+__all__ = [
+    "PROPERTIES",
+    "TestFigures",
+    "Timing",
+    "measurements",
+    "refuse_unproved",
+    "test_metric",
+    "unmeasured",
+]
 
 PROPERTIES = ("efficiency", "effectiveness", "consistency", "certifiability")
 NOT_MEASURED = "not-measured"
@@ -28,6 +38,7 @@ _METRICS = {
     "R²": "r2",
 }
 # Of an exact removal nothing is left to measure: it has the bytes of a retrain.
+_ROUNDED = "equal-but-for-rounding"
 _BY_PROOF = {"effectiveness": "acc-diff", "consistency": "param-l2", "certifiability": "sape"}
 # Which performance a monitor looks at is part of its policy, whose digest stands beside.
 _MONITORED = {"effectiveness": "metric-diff", "certifiability": "sape"}
@@ -69,14 +80,18 @@ def measurements(
     timing: Timing,
     test: TestFigures | None,
     reading: Reading | None,
+    is_proved: bool = True,
 ) -> dict[str, dict[str, Any]]:
     """Return one measure for each of the survey's properties.
+
+    Nothing follows by proof from the word of a method that is not letheon's (`is_proved`), nor
+    does equality from a fit that is equal but for rounding.
 
     Effectiveness is ``|M(h_m) - M(h*)|`` for the last retrained ``h*``, a proxy of what a retrain
     now would show; efficiency is ``time(retrain) / time(removal)``.
     """
     found = dict.fromkeys(PROPERTIES, _measure(NOT_MEASURED, "0", 0, "proxy-estimate"))
-    if claim.kind == "certified":
+    if claim.kind == "certified" and is_proved:
         assert claim.epsilon is not None
         epsilon = _measure("epsilon", decimal(claim.epsilon), 0, "by-proof")
         found["certifiability"] = epsilon
@@ -85,11 +100,34 @@ def measurements(
         found["effectiveness"] = _estimate(f"{test.metric}-diff", gap, test.n)
     if reading is not None:
         found.update(_monitored(reading))
-    if claim.kind == "exact":
+    if claim.kind == "exact" and is_proved and _ROUNDED not in claim.assumptions:
         proved = {name: _measure(code, "0", 0, "by-proof") for name, code in _BY_PROOF.items()}
         found.update(proved)
     found["efficiency"] = _efficiency(timing, is_retrain=is_retrain)
     return found
+
+
+def refuse_unproved(
+    claim: Guarantee, said: Mapping[str, Any], *, is_retrain: bool, is_proved: bool = True
+) -> None:
+    """Refuse figures that are said to follow by proof and do not.
+
+    Raises
+    ------
+    SignerRefusedError
+        The text says which.
+    """
+    proved = measurements(
+        claim,
+        is_retrain=is_retrain,
+        timing=Timing(0.0, None),
+        test=None,
+        reading=None,
+        is_proved=is_proved,
+    )
+    for name in PROPERTIES:
+        if said[name]["basis"] == "by-proof" and said[name] != proved[name]:
+            raise SignerRefusedError(f"measurements.{name} does not follow by proof")
 
 
 def unmeasured(measures: dict[str, dict[str, Any]]) -> list[str]:

@@ -3,7 +3,7 @@
 import secrets
 from typing import Any
 
-from letheon.ledger._certify import take_checkpoint
+from letheon.ledger._certify import take_beacon
 from letheon.ledger._core import Core
 from letheon.ledger._events import record
 from letheon.ledger._facts import test_metric
@@ -103,7 +103,7 @@ def register_trained(
         with core.database.transaction() as conn:
             body = {"model": folder, "training": core.keys.commitment(key)}
             record(conn, "training", body, at=core.clock())
-        beacon = take_checkpoint(core).digest
+        beacon = take_beacon(core, core.keys.commitment(key))
         seed = core.keys.derive_seed(key, bytes.fromhex(beacon))
         model = fresh_fit(estimator, rows, seed=seed).model
         training = {
