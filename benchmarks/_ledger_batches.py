@@ -8,7 +8,10 @@ from sqlalchemy import text
 
 from benchmarks._ledger_people import names_of, register
 from letheon import DaREForestClassifier
-from letheon.ledger import Ledger, _worker
+from letheon.ledger import Ledger
+from letheon.ledger._compute import compute
+from letheon.ledger._lease import owner_name
+from letheon.ledger._worker import run_once
 
 PARTS = ("register", "apply", "certify", "purge")
 
@@ -38,17 +41,11 @@ def _timed(call: Any) -> float:
 
 def _steps(ledger: Ledger) -> dict[str, float]:
     """Run a worker's steps one by one, and time each."""
-    core, names = ledger._core, {"applied": "apply", "certified": "certify", "purged": "purge"}
+    names = {"applied": "apply", "certified": "certify", "purged": "purge"}
     found: dict[str, float] = {}
     start = time.perf_counter()
-    for step in _worker.run_once(core, ledger._owner, _worker_compute(), forced=True):
+    for step in run_once(ledger._core, owner_name(), compute, forced=True):
         now = time.perf_counter()
         found[names.get(step.what, step.what)] = now - start
         start = now
     return found
-
-
-def _worker_compute() -> Any:
-    from letheon.ledger._compute import compute
-
-    return compute

@@ -107,6 +107,13 @@ NOT_CLAIMED = {
     "hyper-parameters-chosen-without-erased-rows": (
         "That hyper-parameters were chosen without looking at the erased rows."
     ),
+    "rows-are-those-of-the-requests": (
+        "That the rows that left are those of the people who asked: leaves are salted, so no "
+        "reader sees whose they were."
+    ),
+    "every-request-recorded": (
+        "That every request was recorded: the ledger knows those that reached it."
+    ),
     "adaptive-requests": "Anything about people who choose to leave after looking at the model.",
     "comparison-with-earlier-versions": "Anything towards an observer who kept an earlier version.",
     "bound-on-what-is-left": "A bound: the guarantee is empirical.",
@@ -114,6 +121,14 @@ NOT_CLAIMED = {
     "saved-state-free-of-traces": (
         "Anything about the saved state besides what is published: it may hold traces of "
         "erased rows, which the definition names."
+    ),
+    "noise-drawn-anew": (
+        "That noise was never used before: the nonce of its commitment is kept by nobody, so it "
+        "cannot be opened."
+    ),
+    "method-checked-by-letheon": (
+        "That the method does what it declares: its class is not letheon's, and its claims are "
+        "its own."
     ),
     "noise-secret": "That the noise is secret: a seed for it was given.",
     "bitwise-rederivation": "That a fresh fit gives the same bytes.",
@@ -133,10 +148,8 @@ METRICS = {
     "speedup": (
         "Time of a retrain, scaled to the rows left, over time of this removal; rounded down."
     ),
-    "acc-diff": (
-        "Difference of performance from a retrained model: 0 by proof, or the monitor's "
-        "upper estimate."
-    ),
+    "acc-diff": "Difference of performance from a retrained model: 0 by proof.",
+    "metric-diff": "The monitor's upper estimate of it, in the metric that its policy names.",
     "true-label-probability-diff": (
         "Difference of the mean probability of the true label on the test set, from the "
         "last retrained model; `accuracy-diff` and `r2-diff` alike."

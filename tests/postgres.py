@@ -38,6 +38,8 @@ SETTINGS = {
     "max_wal_senders": "0",
     "wal_level": "minimal",
     "logging_collector": "off",
+    # A server that is killed leaves nothing outside its folder.
+    "dynamic_shared_memory_type": "mmap",
 }
 START_SECONDS = 30.0
 SERVER_BYTES = 2 << 30

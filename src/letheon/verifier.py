@@ -633,6 +633,27 @@ def _check_line(certificate: Opened, line: _Line | None) -> _Line:
     return replace(line, retrained=after, last_retrain=certificate.sequence) if is_retrain else line
 
 
+def check_next(certificate: Opened, first: Opened, retrain: Opened | None, newest: Opened) -> None:
+    """Raise unless a certificate continues its model's line; for a signer, who checked the rest.
+
+    `first`, `retrain` and `newest` are the model's first, last retrain's and newest certificate.
+    """
+    data, start = newest.predicate["dataset"], first.predicate["dataset"]
+    trained = (start["rootBefore"], start["liveAfter"] + first.predicate["erasure"]["rows"])
+    if retrain is not None:
+        after = retrain.predicate["dataset"]
+        trained = (after["rootAfter"], after["liveAfter"])
+    line = _Line(
+        model=newest.statement["subject"][0]["digest"]["sha256"],
+        data=(data["id"], data["slots"]),
+        now=(data["rootAfter"], data["liveAfter"]),
+        retrained=trained,
+        last_retrain=0 if retrain is None else retrain.sequence,
+        randomness=newest.predicate["method"]["trainingRandomness"],
+    )
+    _check_line(certificate, line)
+
+
 # V1: the log, an RFC 6962 tree whose signed roots are C2SP checkpoints.
 
 
@@ -950,7 +971,7 @@ def _numbered(folder: Path, digits: int, suffix: str, beside: str = "") -> dict[
         for name in names:
             number = name.removesuffix(suffix)
             known = number.isdecimal() and name == f"{int(number):0{digits}d}{suffix}"
-            require(known or name == beside, f"{name} does not belong there")
+            require(known or name == beside, f"{name!r} does not belong there")
             if known:
                 found[int(number)] = folder / name
     return dict(sorted(found.items()))
@@ -1097,7 +1118,9 @@ def _check_registrations(chain: Sequence[Opened], registered: Mapping[Any, dict[
             found = (event.get("root"), event.get("slots"), event.get("live"))
             start = (data["rootBefore"], data["slots"], live)
             require(found == start, "the model was not registered with this data set")
-            settled = event.get("training") == method["trainingRandomness"]["keyCommitment"]
+            seed = method["trainingRandomness"]
+            said = {"keyCommitment": event.get("training"), "beacon": event.get("beacon")}
+            settled = said.items() <= seed.items()
             require(settled or method["name"] == "retrain", "the seed is not that of registration")
 
 

@@ -110,7 +110,11 @@ def test_what_could_not_be_shown_is_no_success(
 
 
 def test_an_exact_model_has_no_bound_to_show(story: Story) -> None:
-    assert call("audit", "bound", story.bundle, "--key", story.key).exit_code == 1
+    words = ("audit", "bound", story.bundle, "--key", story.key)
+    result = call(*words)
+    assert result.exit_code == 1
+    assert result.output.startswith("audit of demo: NOT SHOWN\n")
+    assert json.loads(call(*words, "--json").stdout)["passed"] is False
 
 
 def flip(path: Path, place: int) -> None:

@@ -6,7 +6,7 @@ from typing import Any, NamedTuple
 
 from sqlalchemy import select, text
 
-from letheon.ledger import _apply, _worker
+from letheon.ledger import _apply, _purge, _worker
 from letheon.ledger._certify import certificate_path
 from letheon.ledger._database import Database
 from letheon.ledger._keys import KeyRing
@@ -93,7 +93,8 @@ def _certificate_first() -> None:
 
 def _never_swept() -> None:
     """What a killed worker left stays."""
-    swap(_worker, sweep_model=lambda *_: 0)
+    for module in (_worker, _purge):
+        swap(module, sweep_model=lambda *_: 0)
 
 
 def _acknowledged_early() -> None:

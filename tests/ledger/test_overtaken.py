@@ -1,6 +1,7 @@
 """Workers that are overtaken, slow or killed at the wrong moment; each test has failed once."""
 
 import resource
+import signal
 import time
 from pathlib import Path
 from typing import Any
@@ -200,6 +201,8 @@ def test_a_computing_process_leaves_no_core(monkeypatch: pytest.MonkeyPatch) -> 
     limits: list[tuple[int, tuple[int, int]]] = []
     monkeypatch.setattr(resource, "setrlimit", lambda *given: limits.append(given))
     monkeypatch.setattr(_compute, "_die_with_parent", lambda: None)
+    deaf: list[int] = []
+    monkeypatch.setattr(signal, "signal", lambda number, _: deaf.append(number))
 
     def refuse(job: Job) -> Product:
         raise ComputationFailed("x")
@@ -217,3 +220,4 @@ def test_a_computing_process_leaves_no_core(monkeypatch: pytest.MonkeyPatch) -> 
     _compute._child(Line(), None)  # type: ignore[arg-type]
     assert limits == [(resource.RLIMIT_CORE, (0, 0))]
     assert sent == ["x"]
+    assert deaf == [signal.SIGTERM, signal.SIGINT]

@@ -285,6 +285,7 @@ class Ledger:
 
     def register(self, name: str) -> None:
         model = self.models[name] = Model.registered(name)
+        seed = example()["predicate"]["method"]["trainingRandomness"]
         self.record(
             "registered",
             model=sha(name.encode()).hex(),
@@ -292,7 +293,8 @@ class Ledger:
             root=slot_root(model.slots),
             slots=len(model.slots),
             live=len(model.slots),
-            training=example()["predicate"]["method"]["trainingRandomness"]["keyCommitment"],
+            training=seed["keyCommitment"],
+            beacon=seed["beacon"],
         )
 
     def certify(self, sequence: int, step: Step) -> None:

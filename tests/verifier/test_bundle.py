@@ -438,6 +438,7 @@ def test_a_retrain_without_new_rows_destroys_no_salt(tmp_path: Path) -> None:
         ("slots", 16, "the model was not registered with this data set"),
         ("live", 9, "the model was not registered with this data set"),
         ("training", "0" * 64, "the seed is not that of registration"),
+        ("beacon", "checkpoint:0", "the seed is not that of registration"),
     ],
 )
 def test_first_certificate_starts_from_the_registration(

@@ -184,9 +184,9 @@ def _is_asked(order: _Order, level: str, name: str) -> bool:
     """Whether a model without files must be answered for: nothing is left out in silence."""
     if level == "V6":
         return order.wants("V6") and name in order.canaries
-    return (
-        order.wants("own") and bool(order.measures) if level == "own" else order.wants("V4", "V5")
-    )
+    if level == "own":
+        return order.wants("own") and bool(order.measures)
+    return order.wants("V4", "V5")
 
 
 def _about_model(
@@ -207,15 +207,18 @@ def _about_model(
     if wrong is None:
         yield from _grounded(bundle, audited, built.model, order)
     else:
-        asked = [level for level in _GROUNDED if order.wants(level) and _has_work(order, level)]
+        kind = _kind_of(built.model)
+        asked = [level for level in _GROUNDED if _has_work(order, level, kind)]
         yield from (LevelResult(level, audited.name, "fail", wrong) for level in asked)
     if order.wants("V6") and audited.name in order.canaries:
         planted = order.canaries[audited.name]
         yield _guarded("V6", audited, lambda: check_canaries(built.model, planted, audited.name))
 
 
-def _has_work(order: _Order, level: str) -> bool:
-    return level != "own" or bool(order.measures)
+def _has_work(order: _Order, level: str, kind: str) -> bool:
+    if level == "own":
+        return order.wants("own") and bool(order.measures)
+    return order.wants(level) and order.asks_for(level, kind)
 
 
 def _grounded(

@@ -98,7 +98,7 @@ def check_canaries(model: Any, canaries: Canaries, name: str = "") -> LevelResul
 
 
 def _unknown_labels(model: Any, canaries: Canaries) -> float:
-    """Return the share of canaries whose label the model does not know: their scores say nothing."""
+    """Return the share of canaries whose label the model does not know, and so cannot score."""
     if not hasattr(model, "predict_proba"):
         return 0.0
     known = set(np.asarray(model.classes_).tolist())

@@ -119,7 +119,7 @@ class AuditedModel:
 class Commitment(NamedTuple):
     """An event of the log that commits to a training key, or says that a model has one."""
 
-    index: int
+    place: int
     event: dict[str, Any]
 
     def is_of(self, subject: str) -> bool:
@@ -179,7 +179,13 @@ class Bundle:
     def commitments(self) -> tuple[Commitment, ...]:
         """Events about training keys, in the order of the log."""
         found = enumerate(self.events())
-        return tuple(Commitment(index, event) for index, event in found if "training" in event)
+        return tuple(Commitment(place, event) for place, event in found if "training" in event)
+
+    @cached_property
+    def published(self) -> dict[str, int]:
+        """Place in the log of the publication of each batch."""
+        found = enumerate(self.events())
+        return {e["batch"]: place for place, e in found if e.get("kind") == "published"}
 
     @cached_property
     def unused_training_keys(self) -> int:

@@ -31,15 +31,18 @@ def wrong_seed(bundle: Bundle, audited: AuditedModel, model: Any) -> str | None:
         return _wrong_choice(audited, str(said["key"]), retrain)
     if claimed["rule"] != _DERIVED:
         return f"the rule {claimed['rule']} for the seed is not known here"
+    return _wrong_beacon(bundle, audited, claimed, retrain) or _wrong_key(
+        str(said["key"]), claimed, model
+    )
+
+
+def _wrong_key(key: str, claimed: dict[str, str], model: Any) -> str | None:
     try:
-        secret = bytes.fromhex(said["key"])
+        secret = bytes.fromhex(key)
     except ValueError:
         return "the training key is no hexadecimal text"
     if commitment(secret) != claimed["keyCommitment"]:
         return "the training key is not the one that was committed to"
-    wrong = _wrong_beacon(bundle, audited, claimed, retrain)
-    if wrong:
-        return wrong
     beacon = bytes.fromhex(claimed["beacon"].removeprefix(_BEACON))
     if not _has_seed(model, training_seed(secret, beacon)):
         return "the seed is not the one that key and beacon give"
@@ -47,7 +50,7 @@ def wrong_seed(bundle: Bundle, audited: AuditedModel, model: Any) -> str | None:
 
 
 def _last_retrain(audited: AuditedModel) -> Opened | None:
-    """Return the certificate of the newest retrain, from which the seed is; None if there is none."""
+    """Return the certificate of the newest retrain, which settled the seed, if there is one."""
     names = [one.predicate["method"]["name"] for one in audited.certificates]
     if RETRAIN not in names:
         return None
@@ -71,9 +74,13 @@ def _wrong_beacon(
     first = next((one for one in bundle.commitments if one.event["training"] == wanted), None)
     if first is None or not _is_intent(bundle, audited, first.event, retrain):
         return "the commitment to the training key was not logged when this model was to be trained"
-    after = [(size, text) for text, size in bundle.checkpoint_sizes.items() if size > first.index]
+    after = [(size, text) for text, size in bundle.checkpoint_sizes.items() if size > first.place]
     if not after or f"{_BEACON}{min(after)[1]}" != claimed["beacon"]:
         return "the beacon is not the first checkpoint after the commitment to the training key"
+    if retrain is not None:
+        published = bundle.published.get(retrain.predicate["erasure"]["batch"], -1)
+        if min(after)[0] > published:
+            return "the beacon is later than the model that was trained with it"
     return None
 
 

@@ -5,13 +5,14 @@ every byte that is learned. Those that do not (threads, talk) could carry anythi
 have a few plain values only.
 """
 
+import re
 from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 from sklearn import get_config
 
-from letheon.base import ForgetMixin
+from letheon.base import ForgetMixin, neutral_parameters
 from letheon.inner import parts_of
 
 __all__ = ["TAKEN_OVER", "config_of", "wrong_settings"]
@@ -19,6 +20,8 @@ __all__ = ["TAKEN_OVER", "config_of", "wrong_settings"]
 _MOST_JOBS = 1024
 _MOST_TALK = 100
 _MOST_MEMORY = 2**20
+_MOST_BYTES = 2**48
+_MOST_ROWS = 2**32
 _WORDS = frozenset({"default", "pandas", "polars", "diagram", "text", "spmatrix", "sparray"})
 
 
@@ -26,7 +29,13 @@ def _is_whole(value: Any, most: int) -> bool:
     return type(value) is int and -most <= value <= most
 
 
+def _is_size(value: Any) -> bool:
+    whole = type(value) is int or (type(value) is float and value.is_integer())
+    return whole and 0 <= value <= _MOST_BYTES
+
+
 # Neutral settings and the values that each may have, whatever the fresh fit was run with.
+_DEVICE = re.compile("auto|cpu|mps|cuda(:[0-9]{1,2})?")
 TAKEN_OVER: dict[str, Callable[[Any], bool]] = {
     "n_jobs": lambda value: value is None or _is_whole(value, _MOST_JOBS),
     "verbose": lambda value: type(value) is bool or _is_whole(value, _MOST_TALK),
@@ -34,19 +43,37 @@ TAKEN_OVER: dict[str, Callable[[Any], bool]] = {
 }
 
 
+# Neutral settings that a fresh fit takes from the model; no certificate has them.
+_COPIED: dict[str, Callable[[Any], bool]] = {
+    "checkpoint_dir": lambda value: value is None,
+    "device": lambda value: (
+        value is None or (type(value) is str and bool(_DEVICE.fullmatch(value)))
+    ),
+    "max_memory": lambda value: value is None or _is_size(value),
+    "batch_size": lambda value: value is None or _is_whole(value, _MOST_ROWS),
+}
+
+
 def wrong_settings(model: Any) -> list[str]:
-    """Return the settings of a model, nested ones included, that no re-derivation can vouch for."""
-    found = []
-    for part in parts_of(model):
-        for name, value in part.params.items():
-            allowed = TAKEN_OVER.get(name)
-            if allowed is not None and not allowed(value):
-                found.append(f"{part.path}{name}")
-            if name == "checkpoint_dir" and value is not None:
-                found.append(f"{part.path}{name}")
-            if name == "random_state" and not _is_seed(value, _bits_of_seed(part.estimator)):
-                found.append(f"{part.path}{name}")
-    return found
+    """Return the settings of a model, nested ones included, that no re-derivation can vouch for.
+
+    A setting that changes nothing is in no certificate, so one that is not known here is refused.
+    """
+    return [
+        f"{part.path}{name}"
+        for part in parts_of(model)
+        for name, value in part.params.items()
+        if not _is_vouched_for(part.estimator, name, value)
+    ]
+
+
+def _is_vouched_for(estimator: Any, name: str, value: Any) -> bool:
+    if name == "random_state":
+        return _is_seed(value, _bits_of_seed(estimator))
+    if name in TAKEN_OVER:
+        return TAKEN_OVER[name](value)
+    is_neutral = name in neutral_parameters(estimator)
+    return not is_neutral or (name in _COPIED and _COPIED[name](value))
 
 
 def _bits_of_seed(estimator: Any) -> int:

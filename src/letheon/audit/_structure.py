@@ -82,17 +82,19 @@ class _Rule:
         place, gap = difference.place, difference.gap
         if self.elsewhere and is_about_environment(place):
             return True
-        if difference.numbers == "other" or (self.is_bounded and difference.numbers == "whole"):
-            return False
         if difference.numbers == "seed":
             return place.rpartition(".")[2] == "seed_"
         if _ROWS.search(place):
             return self.counted == "head_" and gap is not None and gap <= FEATURES
-        if self.is_bounded and "rows_" in place.split("."):
-            return False
         if place.startswith(self.counted):
-            return True
+            return self._is_number(difference)
         return self.elsewhere and gap is not None and gap <= ROUNDING
+
+    def _is_number(self, difference: Difference) -> bool:
+        """Whether only numbers differ; where a bound is claimed, none beside the rows."""
+        if not self.is_bounded:
+            return difference.numbers != "other"
+        return difference.numbers in ("float", "count") and "rows_" not in difference.place
 
 
 def _rekey(fresh: Any, model: Any, rows: Rows) -> None:

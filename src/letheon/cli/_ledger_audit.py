@@ -74,8 +74,9 @@ def replay(
     with reported(as_json):
         levels = ("V0", "V2", "V4")
         report = _audited(bundle, key, levels=levels, model=model, trusted=trusted or ())
-        _say_report(report, as_json)
-    _leave(_shown(report, "V4"))
+        is_fine = _shown(report, "V4")
+        _say_report(report, is_fine, as_json)
+    _leave(is_fine)
 
 
 @audits.command("bound", cls=LedgerCommand)
@@ -95,8 +96,9 @@ def bound(
     with reported(as_json):
         levels = ("V0", "V2", "V5")
         report = _audited(bundle, key, levels=levels, model=model, trusted=trusted or ())
-        _say_report(report, as_json)
-    _leave(_shown(report, "V5"))
+        is_fine = _shown(report, "V5")
+        _say_report(report, is_fine, as_json)
+    _leave(is_fine)
 
 
 @audits.command("residue", cls=LedgerCommand)
@@ -132,8 +134,9 @@ def residue(
             if key is None:
                 raise ValueError("a bundle is checked with --key KEY, from a source you trust")
             report = _audited(bundle, key, levels=("V0", "V3"), **searched)
-        _say_report(report, as_json)
-    _leave({one.verdict for one in report} == {"pass"})
+        is_fine = {one.verdict for one in report} == {"pass"}
+        _say_report(report, is_fine, as_json)
+    _leave(is_fine)
 
 
 @audits.command("report", cls=LedgerCommand)
@@ -176,8 +179,9 @@ def report(
         )
         if html is not None:
             found.to_html(html)
-        _say_report(found, as_json)
-    _leave(found.passed and not (strict and found.skipped))
+        is_fine = found.passed and not (strict and found.skipped)
+        _say_report(found, is_fine, as_json)
+    _leave(is_fine)
 
 
 @audits.command("verifier", cls=LedgerCommand)
@@ -248,11 +252,12 @@ def _shown(report: "AuditReport", level: str) -> bool:
     return not report.failures and bool(verdicts) and set(verdicts) == {"pass"}
 
 
-def _say_report(report: "AuditReport", as_json: bool) -> None:
+def _say_report(report: "AuditReport", is_fine: bool, as_json: bool) -> None:
+    """Print a report; what was asked for and skipped is neither passed nor failed."""
     if as_json:
-        say(True, report.to_dict(), "")
+        say(True, report.to_dict() | {"passed": is_fine}, "")
         return
-    verdict = "passed" if report.passed else "FAILED" if report.failures else "nothing was shown"
+    verdict = "passed" if is_fine else "FAILED" if report.failures else "NOT SHOWN"
     typer.echo(f"audit of {report.ledger or 'what is there'}: {verdict}")
     words = {"fail": "FAIL"}
     lines = [

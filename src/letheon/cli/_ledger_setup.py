@@ -66,7 +66,8 @@ def init(
                 f"made the ledger {ledger.name} in {folder}\n"
                 f"public key {ledger.public_key}\n"
                 "Give this key to whoever shall verify certificates. Keep a copy of\n"
-                f"{folder / 'keys'} in a safe place: without it nothing can be signed or read."
+                f"sign-*.key and tag.key in {folder / 'keys'} in a safe place,\n"
+                "and of no other key there: a key that was kept undoes an erasure."
             )
             say(as_json, document, text)
 

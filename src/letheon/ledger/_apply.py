@@ -182,6 +182,7 @@ def _job(
         retrain_seconds_per_row=float(seconds) / parent.run["retrain_rows"] if seconds else None,
         seed=seed,
         image=core.settings.image,
+        settle=core.settings.policy.settle,
     )
 
 

@@ -29,6 +29,7 @@ from letheon.ledger._info import all_models
 from letheon.ledger._lease import owner_name
 from letheon.ledger._log_tree import LogTree
 from letheon.ledger._pins import Pins
+from letheon.ledger._statement import DEFAULT_TENANT
 from letheon.ledger._tables import certificates, checkpoints, events, purges, versions
 from letheon.ledger._versions import (
     ModelRow,
@@ -85,7 +86,8 @@ def export(
     tier : {"public", "auditor"}, default="public"
         Whether models, rows and salts go along.
     model, tenant : str, optional
-        Of the auditor's part, models of this name or tenant only.
+        Of the auditor's part, models of this name or tenant only; a name alone is one of the
+        default tenant.
 
     Returns
     -------
@@ -97,12 +99,15 @@ def export(
     FileExistsError
         Something is in the folder already.
     LedgerError
-        No certified model has that name, or the newest version was replaced meanwhile.
+        No certified model has that name, the newest version was replaced meanwhile, or it has no
+        certificate yet: the rows of the one before hold people who are erased already.
     """
     if tier not in ("public", "auditor"):
         raise ValueError(f"tier={tier!r}; expected 'public' or 'auditor'")
     if folder.is_dir() and any(folder.iterdir()):
         raise FileExistsError(f"{folder} is not empty; name a new folder for the bundle")
+    if model is not None and tenant is None:
+        tenant = DEFAULT_TENANT  # another tenant may have a model of that name
     wanted = _wanted(core, model, tenant) if tier == "auditor" else []
     if tier == "auditor":
         _note_export(core, wanted)
@@ -144,8 +149,8 @@ def _fill(
     for name in ("keys", "certificates", "purges", "checkpoints"):
         (folder / name).mkdir(mode=0o700)
     with core.database.reading() as conn:
-        entries = _certificate_events(conn, checkpoint.size)
-        _write_envelopes(conn, folder, len(entries))
+        entries = _logged(conn, "certificate", checkpoint.size)
+        _write_envelopes(conn, folder, entries, checkpoint.size)
         _write_checkpoints(conn, folder, checkpoint.size)
         _write_log(conn, folder, checkpoint, entries)
         held = [found for row in wanted if (found := _newest(conn, row, len(entries)))]
@@ -180,20 +185,28 @@ def _description(
     }
 
 
-def _certificate_events(conn: Connection, size: int) -> list[dict[str, Any]]:
-    """Return place and body of the events of all certificates up to the checkpoint, in order."""
+def _logged(conn: Connection, kind: str, size: int) -> list[dict[str, Any]]:
+    """Return place and body of the events of a kind up to the checkpoint, in order."""
     query = select(events.c.log_index, events.c.body).where(
-        (events.c.kind == "certificate") & (events.c.log_index < size)
+        (events.c.kind == kind) & (events.c.log_index < size)
     )
     found = conn.execute(query.order_by(events.c.log_index)).all()
     return [{"index": row.log_index, "event": parse_strict(row.body.encode())} for row in found]
 
 
-def _write_envelopes(conn: Connection, folder: Path, last: int) -> None:
-    for table, name in ((certificates, "certificates"), (purges, "purges")):
-        query = select(table.c.sequence, table.c.envelope).where(table.c.sequence <= last)
-        for sequence, envelope in conn.execute(query):
-            _write(folder / name / f"{sequence:06d}.json", [bytes(envelope)])
+def _write_envelopes(
+    conn: Connection, folder: Path, entries: list[dict[str, Any]], size: int
+) -> None:
+    """Write certificates and attestations whose events are in the log up to the checkpoint."""
+    logged = {
+        "certificates": (certificates, entries),
+        "purges": (purges, _logged(conn, "purge", size)),
+    }
+    for name, (table, found) in logged.items():
+        numbers = {entry["event"]["sequence"] for entry in found}
+        for sequence, envelope in conn.execute(select(table.c.sequence, table.c.envelope)):
+            if sequence in numbers:
+                _write(folder / name / f"{sequence:06d}.json", [bytes(envelope)])
 
 
 def _write_checkpoints(conn: Connection, folder: Path, size: int) -> None:
@@ -258,13 +271,20 @@ def _newest(conn: Connection, model: ModelRow, last: int) -> _Custody | None:
     """Return the newest version of a model whose certificate is in the bundle, if there is one."""
     found = [v for v in versions_of(conn, model.id) if v.sequence is not None]
     certified = [version for version in found if (version.sequence or 0) <= last]
+    if len(certified) < len(found):
+        raise LedgerError(
+            f"the newest version of {model.name!r} has no certificate yet, and the one before "
+            "holds people who are erased already; let the worker finish, then export again"
+        )
     return _Custody(model, certified[-1]) if certified else None
 
 
 def _write_model(core: Core, folder: Path, one: _Custody) -> Any:
     """Write the files of one model; return the model, for its definition."""
-    place = folder / "models" / one.model.tenant / one.model.name
-    place.mkdir(mode=0o700, parents=True)
+    place = folder
+    for name in ("models", one.model.tenant, one.model.name):
+        place = place / name
+        place.mkdir(mode=0o700, exist_ok=True)
     pins = Pins(core, owner_name())
     pin = pins.pin(one.version.id, _PIN_SECONDS)
     try:

@@ -28,9 +28,12 @@ from letheon.ledger._versions import ModelRow, VersionRow, proof_path, read_mode
 from letheon.state._atomic import write_atomically
 from letheon.verifier import (
     PAYLOAD_TYPE,
+    Opened,
     Refused,
     canonical,
+    check_next,
     note_digest,
+    open_envelope,
     pae,
     parse_strict,
     transition_roots,
@@ -124,6 +127,7 @@ def certify_next(core: Core) -> int | None:
     with core.database.reading() as conn:
         statement = unlearning(conn, version)
         covered = covered_by(conn, version)
+        _require_line(core, conn, version, statement)
     _inspect(core, covered.model, covered.kind, version, statement["predicate"])
     envelope = _signed(core, version, statement)
     point("certify.signed")
@@ -132,6 +136,39 @@ def certify_next(core: Core) -> int | None:
     _commit(core, version, envelope, _id_of(statement))
     point("certify.after-commit")
     return version.sequence
+
+
+def _require_line(
+    core: Core, conn: Connection, version: VersionRow, statement: dict[str, Any]
+) -> None:
+    """Refuse a statement that does not continue the model's line: no verifier would accept it."""
+    query = select(certificates.c.sequence, certificates.c.envelope).join(
+        versions, versions.c.id == certificates.c.version_id
+    )
+    earlier = (versions.c.model_id == version.model_id) & (versions.c.number < version.number)
+
+    def opened(condition: Any) -> Opened:
+        row = conn.execute(query.where(earlier & condition)).one()
+        return open_envelope(bytes(row.envelope), core.keys.trust())
+
+    numbers = query.with_only_columns(
+        func.min(certificates.c.sequence), func.max(certificates.c.sequence)
+    )
+    first, last = conn.execute(numbers.where(earlier)).one()
+    if first is None:
+        return
+    newest = opened(certificates.c.sequence == last)
+    is_retrain = newest.predicate["method"]["name"] == RETRAIN
+    trained = last if is_retrain else newest.predicate["monitor"]["lastRetrainSequence"]
+    try:
+        check_next(
+            Opened(statement, (), ""),
+            opened(certificates.c.sequence == first),
+            opened(certificates.c.sequence == trained) if trained else None,
+            newest,
+        )
+    except Refused as error:
+        raise SignerRefusedError(f"the statement breaks the chain: {error}") from error
 
 
 def _next_version(core: Core) -> VersionRow | None:

@@ -288,6 +288,9 @@ def _child(answer: Connection, job: Job) -> None:
     # Its memory holds erased rows: no core dump, and no life after its parent's.
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     _die_with_parent()
+    # A signal to the whole group asks the worker to stop after this step, not in it.
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, signal.SIG_IGN)
     try:
         outcome: Product | str = compute(job)
     except ComputationFailed as failure:

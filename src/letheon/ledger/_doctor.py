@@ -16,6 +16,7 @@ from letheon.ledger._clocks import alarm
 from letheon.ledger._core import Core
 from letheon.ledger._events import head, leaves
 from letheon.ledger._info import all_models
+from letheon.ledger._leftovers import leftovers
 from letheon.ledger._log_tree import LogTree
 from letheon.ledger._purge import problems
 from letheon.ledger._tables import certificates, checkpoints, events
@@ -56,6 +57,7 @@ def examine(core: Core) -> Iterator[Finding]:
         ("certificates", _chain),
         ("log", _log),
         ("requests", _due),
+        ("confirmations", _confirmations),
         ("purge", _purge),
         ("clock", _clock),
     )
@@ -76,6 +78,10 @@ def _folder(core: Core) -> Iterator[Finding]:
     mode = stat.S_IMODE(core.folder.stat().st_mode)
     if mode & 0o077:
         yield Finding("folder", "error", f"others can enter {core.folder}: chmod 700 {core.folder}")
+    for path in leftovers(core):
+        yield Finding(
+            "folder", "warning", f"{path} was left by a killed process; a worker sweeps it"
+        )
     free = shutil.disk_usage(core.folder).free
     if free < _LOW_SPACE:
         yield Finding("folder", "warning", f"only {free // 2**20} MiB are free on its disk")
@@ -158,6 +164,15 @@ def _due(core: Core) -> Iterator[Finding]:
                 f"request {request.id} is due on {request.due_on} ({share} % of its time is over)"
             )
             yield Finding("requests", "error" if share >= 100 else "warning", text)
+
+
+def _confirmations(core: Core) -> Iterator[Finding]:
+    now = datetime.fromtimestamp(core.clock(), UTC)
+    with core.database.reading() as conn:
+        late = _requests.unconfirmed(conn, now, core.settings.calendar)
+    for request in late:
+        text = f"request {request.id}: its receipt had to be confirmed within 10 business days"
+        yield Finding("confirmations", "warning", text)
 
 
 def _purge(core: Core) -> Iterator[Finding]:

@@ -20,6 +20,7 @@ from letheon.ledger._compute import compute, compute_apart
 from letheon.ledger._database import Database
 from letheon.ledger._desk import Desk
 from letheon.ledger._doctor import Finding, examine
+from letheon.ledger._events import accept_clock
 from letheon.ledger._home import create_home, database_url, open_home, record_statements
 from letheon.ledger._info import (
     KeyInfo,
@@ -118,7 +119,7 @@ class Ledger(Desk):
         folder : path
             Its home: settings, keys, blobs, certificates. Made readable by its owner only.
         name : str
-            As certificates carry it; lower case letters, digits and ``._:@/-``.
+            As certificates carry it; lower case letters, digits and ``._:-``.
         database : str, optional
             URL of a PostgreSQL database, ``postgresql://user@host/name``. Default: a SQLite file
             in the folder.
@@ -496,6 +497,22 @@ class Ledger(Desk):
                 )
             self._core.keys.revoke(self.name, keyid, after)
             record_statements(self._core, conn)
+        # The newest checkpoint must not be one that the revoked key has signed.
+        take_checkpoint(self._core)
+
+    def accept_clock(self) -> bool:
+        """Go on with the clock as it is now, after one that was ahead; the log tells of it.
+
+        Events carry times, and a ledger refuses to write when its clock is behind them: due days
+        would be wrong. After an operator has set the clock right, this starts anew from here.
+
+        Returns
+        -------
+        bool
+            False if there was nothing to correct.
+        """
+        with self._core.database.transaction() as conn:
+            return accept_clock(conn, self._core.clock())
 
     def doctor(self) -> tuple[Finding, ...]:
         """Look whether everything is sound: files, chain, log, keys, clocks, leftovers."""

@@ -246,8 +246,11 @@ def _gather(purge: Purge) -> tuple[Markers, int]:
 
 def _gather_ids(purge: Purge) -> Markers:
     """Return the ids that the requests of this batch name, where the rows cannot be read."""
-    with purge.core.database.reading() as conn:
-        ids = unsealed_ids(purge.core, conn, purge.batch)
+    try:
+        with purge.core.database.reading() as conn:
+            ids = unsealed_ids(purge.core, conn, purge.batch)
+    except (CorruptFileError, KeyFileError):
+        ids = None
     return Markers.of(ids=[] if ids is None else ids.to_list())
 
 

@@ -3,7 +3,6 @@
 import copy
 import fcntl
 import os
-import re
 import secrets
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -21,6 +20,7 @@ from letheon.guarantee import RELEASES, MethodFacts
 from letheon.ledger._blobs import destroy_file
 from letheon.ledger._bodies import person_tags
 from letheon.ledger._claims import weaker_releases
+from letheon.ledger._codes import require_name
 from letheon.ledger._commitment import new_vault, tree_of
 from letheon.ledger._core import Core
 from letheon.ledger._events import record
@@ -36,12 +36,10 @@ __all__ = [
     "Written",
     "new_folder",
     "register",
-    "require_code",
     "sweep_registrations",
     "write_blobs",
 ]
 
-_CODE = re.compile("[a-z0-9][a-z0-9._:+-]{0,62}")
 _LOCK = ".lock"
 
 
@@ -55,16 +53,6 @@ class Written:
     vault_blob: str
     monitor_blob: str | None
     epoch_key: str
-
-
-def require_code(what: str, text: Any) -> str:
-    """Return a name that may stand in a certificate, or raise."""
-    if not isinstance(text, str) or not _CODE.fullmatch(text):
-        raise ValueError(
-            f"{what}={text!r} cannot stand in a certificate: use up to 63 of a-z 0-9 . _ : + -, "
-            "and begin with a letter or a digit"
-        )
-    return text
 
 
 def register(
@@ -94,7 +82,7 @@ def register(
         The name is taken, or an exact model is not the one that these rows give.
     """
     for what, text in (("name", name), ("tenant", tenant), ("dataset", dataset)):
-        require_code(what, text)
+        require_name(what, text)
     facts = _require_model(model)
     _require_rows(model, rows)
     retrain_seconds = _require_fit(model, rows) if facts.exact else None
@@ -280,6 +268,7 @@ def _insert(
                 "slots": row.slots,
                 "live": len(rows),
                 "training": running["training"]["keyCommitment"],
+                "beacon": running["training"]["beacon"],
             }
             record(conn, "registered", body, at=row.created_at)
             point("register.before-commit")

@@ -10,20 +10,21 @@ from collections.abc import Sequence
 from datetime import UTC, datetime
 from typing import Any, NamedTuple
 
-from sqlalchemy import Connection, select
+from sqlalchemy import Connection, func, select
 
 from letheon.exceptions import CertificateError
 from letheon.ledger._claims import published_account
+from letheon.ledger._facts import ONE_PERSON
 from letheon.ledger._log_tree import root_of
-from letheon.ledger._tables import batches, certificates, meta, requests, versions
+from letheon.ledger._tables import batches, blocked, certificates, meta, requests, versions
 from letheon.ledger._versions import ModelRow, VersionRow, model_of, version_of
 from letheon.state._environment import FORMAT
 from letheon.verifier import STATEMENT_TYPE, UNLEARNING, leaf_hash
 
-__all__ = ["Covered", "covered_by", "ledger_id", "model_id", "unlearning"]
+__all__ = ["DEFAULT_TENANT", "Covered", "covered_by", "ledger_id", "model_id", "unlearning"]
 
 _FACTS = ("method", "execution", "measurements")
-_DEFAULT_TENANT = "default"
+DEFAULT_TENANT = "default"
 
 
 class Covered(NamedTuple):
@@ -90,7 +91,7 @@ def unlearning(conn: Connection, version: VersionRow) -> dict[str, Any]:
             "guarantee": _guarantee(covered, facts["guarantee"]),
             "monitor": facts["monitor"]
             | {"lastRetrainSequence": covered.last_retrain.sequence or 0},
-            "notClaimed": [*facts["notClaimed"], *_one_person(version, covered, asked)],
+            "notClaimed": [*facts["notClaimed"], *_one_person(conn, version, covered, asked)],
             "times": _times(version, asked),
         },
     }
@@ -98,7 +99,7 @@ def unlearning(conn: Connection, version: VersionRow) -> dict[str, Any]:
 
 def model_id(model: ModelRow) -> str:
     """Return the name of a model in certificates; with its tenant where that is not the default."""
-    return model.name if model.tenant == _DEFAULT_TENANT else f"{model.tenant}/{model.name}"
+    return model.name if model.tenant == DEFAULT_TENANT else f"{model.tenant}/{model.name}"
 
 
 def ledger_id(conn: Connection) -> str:
@@ -200,10 +201,25 @@ def _guarantee(covered: Covered, stored: dict[str, Any]) -> dict[str, Any]:
     }
 
 
-def _one_person(version: VersionRow, covered: Covered, asked: Sequence[Any]) -> list[str]:
-    people = sum(row.n_ids for row in asked)
-    is_one = people == 1 or covered.base.live - version.live == 1
-    return ["batch-of-one"] if is_one else []
+def _one_person(
+    conn: Connection, version: VersionRow, covered: Covered, asked: Sequence[Any]
+) -> list[str]:
+    """Say that a certificate is about one person or one row, on its own or beside those before."""
+    mine = [row for row in asked if row.batch_id == version.batch_id]
+    found = {
+        covered.base.live - version.live,
+        covered.parent.live - version.live,
+        _people(conn, asked),
+        _people(conn, mine),
+    }
+    return [ONE_PERSON] if 1 in found else []
+
+
+def _people(conn: Connection, asked: Sequence[Any]) -> int:
+    """Return how many people are named; whoever asked twice is one."""
+    named = blocked.c.request_id.in_([row.id for row in asked])
+    query = select(func.count(blocked.c.tag.distinct())).where(named)
+    return int(conn.execute(query).scalar_one())
 
 
 def _times(version: VersionRow, asked: Sequence[Any]) -> dict[str, str]:

@@ -7,7 +7,6 @@ it may stay that long, and the attestation of the purge says until when.
 
 import contextlib
 import os
-import re
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, fields
 from datetime import UTC, datetime, timedelta
@@ -17,6 +16,7 @@ from sqlalchemy import delete, insert, select
 from sqlalchemy.exc import IntegrityError
 
 from letheon.exceptions import LedgerError
+from letheon.ledger._codes import require_name
 from letheon.ledger._core import Core
 from letheon.ledger._events import record
 from letheon.ledger._markers import Markers
@@ -25,7 +25,6 @@ from letheon.ledger._tables import stores as table
 
 __all__ = ["Store", "add_store", "expires_on", "look_through", "remove_store", "stores"]
 
-_CODE = re.compile(r"[a-z0-9][a-z0-9._:+-]{0,62}")
 _SECONDS_OF_DAY = 86_400
 
 
@@ -149,11 +148,7 @@ def _files_of(folder: Path, report: Callable[[Path], None]) -> Iterator[Path]:
 
 def _require_usable(core: Core, store: Store) -> None:
     for name in ("name", "owner", "scope"):
-        if not _CODE.fullmatch(getattr(store, name)):
-            raise ValueError(
-                f"{name}={getattr(store, name)!r} must be 1 to 63 of a-z, 0-9 and ._:+-, and begin "
-                "with a letter or digit: it stands in attestations"
-            )
+        require_name(name, getattr(store, name))
     if store.days is not None and (type(store.days) is not int or store.days < 1):
         raise ValueError(f"days={store.days!r} must be a whole number of at least 1")
     if not store.folder.is_dir():

@@ -2,8 +2,9 @@
 
 Anybody may be called ``calendar``, or have a number that looks like a time. Such an id cannot be
 told from the ledger's own words, so its finding says nothing about the person. It is left out of
-the search and counted. What ledgers write about people is no own word: tags, bodies of requests,
-and fields of events that are not on the list below.
+the search and counted. What could be about people, if a bug put it there, is no own word: tags,
+and fields of events that are not on the list below. Facts and signed statements are: they have
+schemas of their own, and hold codes, digests and figures.
 """
 
 import json
@@ -23,6 +24,7 @@ from letheon.verifier import PAYLOAD_TYPE, SCHEMAS, STATEMENT_TYPE, from_base64,
 
 __all__ = ["own_words"]
 
+_MOST_WORDS = 200
 _MOST_INT64 = (1 << 63) - 1
 # Names of files and folders, fields of envelopes, notes and proofs, words of SQLite itself.
 _FIXED = (
@@ -39,8 +41,6 @@ _CODES = (
     "by requests"
 )
 _CODED = frozenset(_CODES.split())
-# Parts of facts and statements whose texts might be about people, if a bug put them there.
-_UNTOLD = frozenset({"erasure", "parameters"})
 # Where a bug would write people: these are compared with nothing.
 _ABOUT_PEOPLE = frozenset({"key_tag", "body_tag", "nonce", "tag"})
 _JSON = (_tables.events.c.body, _tables.purge_steps.c.evidence)
@@ -48,19 +48,29 @@ _DATE = re.compile(r"[0-9]{4}-[0-9]{2}-[0-9]{2}(T[0-9:]{0,8}Z?)?")
 
 
 def own_words(core: Core, texts: Iterable[str]) -> frozenset[str]:
-    """Return which of these texts are words, names, numbers or times of the ledger itself."""
-    fixed = _fixed_text(core)
+    """Return which of these texts are words, names, numbers or times of the ledger itself.
+
+    If very many are no fixed words, there is a copy of a whole table somewhere. Then only the fixed
+    words are returned: what was found has to be removed first.
+    """
+    fixed, wanted = _fixed_text(core), frozenset(texts)
+    own = {word for word in wanted if _is_fixed(core, fixed, word)}
+    if len(wanted - own) > _MOST_WORDS:
+        return frozenset(own)
     with core.database.reading() as conn:
-        return frozenset(
-            word
-            for word in texts
-            if word in fixed
-            or _DATE.fullmatch(word)
-            or _is_number_of_a_file(core, word)
-            or _stands_in_database(conn, word)
-            or _stands_in_envelopes(core, conn, word)
-            or _stands_in_proofs(core, word)
-        )
+        own |= {word for word in wanted - own if _stands_in_database(conn, word)}
+        for envelope in _envelopes(core, conn) if wanted - own else ():
+            own |= {word for word in wanted - own if _stands_in_envelope(envelope, word)}
+    for path in core.place("proofs").glob("*/*.json") if wanted - own else ():
+        # A proof has slots and hashes, and nothing else.
+        proof = path.read_bytes()
+        own |= {word for word in wanted - own if word.encode() in proof}
+    return frozenset(own)
+
+
+def _is_fixed(core: Core, fixed: str, word: str) -> bool:
+    is_date = _DATE.fullmatch(word) is not None
+    return word in fixed or is_date or _is_number_of_a_file(core, word)
 
 
 def _fixed_text(core: Core) -> str:
@@ -138,16 +148,13 @@ def _stands_in_json(
     return any(_is_own(json.loads(found), word, coded) for found in conn.scalars(query))
 
 
-def _stands_in_envelopes(core: Core, conn: Connection, word: str) -> bool:
-    """Whether a signed statement says it, but not of the erased; or its coding looks like it."""
+def _stands_in_envelope(envelope: bytes, word: str) -> bool:
+    """Whether a signed statement says it, or its coding looks like it."""
     data = word.encode()
-    for envelope in _envelopes(core, conn):
-        if data in envelope:
-            return True
-        payload = from_base64(parse_strict(envelope)["payload"])
-        if data in payload and _is_own(parse_strict(payload), word, None):
-            return True
-    return False
+    if data in envelope:
+        return True
+    payload = from_base64(parse_strict(envelope)["payload"])
+    return data in payload and _is_own(parse_strict(payload), word, None)
 
 
 def _envelopes(core: Core, conn: Connection) -> Iterator[bytes]:
@@ -157,32 +164,25 @@ def _envelopes(core: Core, conn: Connection) -> Iterator[bytes]:
         yield from (bytes(envelope) for envelope in conn.scalars(query))
 
 
-def _stands_in_proofs(core: Core, word: str) -> bool:
-    """Whether it is a slot, or part of a hash: there is nothing else in a proof."""
-    data = word.encode()
-    return any(data in path.read_bytes() for path in core.place("proofs").glob("*/*.json"))
-
-
 def _is_own(value: Any, word: str, coded: frozenset[str] | None) -> bool:
-    """Whether it is part of a field's name, a number, or a text of a field that is coded."""
-    digits = word if word.isdecimal() else ""
-    return any(word in said for said in _said(value, digits, coded))
+    """Whether a word that stands in a JSON text is part of a field's name, a code or a number.
+
+    It is the ledger's own as well if it is in no single text, but reaches over several.
+    """
+    found = [is_told for said, is_told in _said(value, coded) if word in said]
+    return any(found) or not found
 
 
 def _said(
-    value: Any, digits: str, coded: frozenset[str] | None, is_told: bool = True
-) -> Iterator[str]:
-    """Yield own words; with `coded` texts of these fields only, else of all that may be told.
-
-    Digits may be some of those of any measured figure, which is a text as well.
-    """
+    value: Any, coded: frozenset[str] | None, *, is_told: bool = True
+) -> Iterator[tuple[str, bool]]:
+    """Yield every text, and whether it is an own word; with `coded` texts of these fields are."""
     if isinstance(value, dict):
         for field, found in value.items():
-            yield field
-            tells = is_told and field not in _UNTOLD if coded is None else field in coded
-            yield from _said(found, digits, coded, tells)
+            yield field, True
+            yield from _said(found, coded, is_told=coded is None or field in coded)
     elif isinstance(value, list):
         for found in value:
-            yield from _said(found, digits, coded, is_told)
-    elif is_told or not isinstance(value, str) or (coded is None and digits and value != digits):
-        yield str(value)
+            yield from _said(found, coded, is_told=is_told)
+    else:
+        yield str(value), is_told or not isinstance(value, str)

@@ -33,12 +33,14 @@ from letheon.ledger._events import record
 from letheon.ledger._handling import settle_queue
 from letheon.ledger._info import all_models
 from letheon.ledger._lease import Lease, release, require_fence, take
+from letheon.ledger._leftovers import sweep_partials
 from letheon.ledger._moves import move
 from letheon.ledger._plan import plan
 from letheon.ledger._policy import backoff
 from letheon.ledger._purge import problems, purge_next
 from letheon.ledger._recover import is_first_look, require_sound, sweep_model
 from letheon.ledger._register import sweep_registrations
+from letheon.ledger._retention import forget_closed
 from letheon.ledger._tables import batches, models, requests, versions
 from letheon.ledger._versions import ModelRow, head_of
 
@@ -86,6 +88,8 @@ def run_once(
         One model only.
     """
     sweep_registrations(core)
+    sweep_partials(core)
+    forget_closed(core)
     yield from _certify_all(core)
     with core.database.reading() as conn:
         todo = [model for model in all_models(conn) if wanted is None or model.id == wanted]
