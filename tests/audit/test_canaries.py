@@ -1,5 +1,6 @@
 """V6: erased canaries look like unseen ones, unless the model kept them."""
 
+import dataclasses
 from typing import Any
 
 import numpy as np
@@ -59,6 +60,32 @@ def test_labels_that_left_with_their_people_count_as_forgotten() -> None:
     some = planted(model, 1)
     strange = Canaries(some.X_erased, np.full(N_CANARIES, 9), some.X_unseen, some.y_unseen)
     assert check_canaries(model, strange).verdict == "pass"
+
+
+@pytest.mark.parametrize("kept", [True, False])
+def test_labels_that_the_model_does_not_know_show_nothing(kept: bool) -> None:
+    kind = KeepsEverything if kept else NaiveUnlearner
+    model = kind(DecisionTreeClassifier(), random_state=0)
+    some = planted(model, 1)
+    texts = Canaries(
+        some.X_erased, some.y_erased.astype(str), some.X_unseen, some.y_unseen.astype(str)
+    )
+    found = check_canaries(model, texts)
+    assert (found.verdict, "knows none" in found.reason) == ("skipped", True)
+
+
+@pytest.mark.parametrize("level", [0.0, 1.0, -0.1, 2.0])
+def test_a_level_that_decides_nothing_is_refused(level: float) -> None:
+    with pytest.raises(ValueError, match="no probability"):
+        Canaries([], [], [], [], level)
+
+
+def test_a_level_that_so_few_cannot_reach_shows_nothing() -> None:
+    model = KeepsEverything(DecisionTreeClassifier(), random_state=0)
+    some = planted(model, 0)
+    five = Canaries(some.X_erased[:5], some.y_erased[:5], some.X_unseen[:5], some.y_unseen[:5])
+    assert check_canaries(model, dataclasses.replace(five, level=1 / 252)).verdict == "skipped"
+    assert check_canaries(model, dataclasses.replace(five, level=1 / 100)).verdict != "skipped"
 
 
 def test_the_level_of_the_test_is_kept() -> None:

@@ -142,8 +142,11 @@ def with_a_row_again(bundle: Path) -> None:
     more = rows.joined(rows.take(np.array([0])))
     salts = np.vstack([vault.salts, np.zeros((1, 32), np.uint8)])
     slots = np.concatenate([vault.slots, empty])
+    places = np.append(vault.places, 60)
+    ranks = np.empty((len(slots), 0), np.int64)
+    again = Vault(slots, salts, places, ranks)
     (place / "rows.blob").write_bytes(bytes(32) + state.encode(more))
-    (place / "vault.blob").write_bytes(bytes(32) + state.encode({"slots": slots, "salts": salts}))
+    (place / "vault.blob").write_bytes(bytes(32) + state.encode(again._asdict()))
 
 
 def test_a_row_that_came_back_fails_v2(scene: Scene) -> None:

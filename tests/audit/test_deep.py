@@ -7,6 +7,7 @@ import pytest
 
 from letheon import state
 from letheon.audit import bound, check_rederivation
+from letheon.audit._structure import beside_the_model
 from tests.audit.people import held, without
 
 torch = pytest.importorskip("torch")
@@ -38,6 +39,43 @@ def test_free_kernels_are_never_a_pass() -> None:
     found, _ = check_rederivation(model, held(X, y, None))
     assert found.verdict == "skipped"
     assert "kernels free" in found.reason
+
+
+def test_a_neutral_setting_that_carries_a_row_fails() -> None:
+    """No certificate has it, and a fresh fit would take it over."""
+    from letheon import SISANetClassifier
+
+    X, y = people()
+    model = SISANetClassifier(n_shards=2, epochs=2, device="cpu", max_memory=10**9).fit(X, y)
+    model.forget([3])
+    rows = without(held(X, y, None), [3])
+    assert check_rederivation(model, rows)[0].verdict == "pass"
+    model.max_memory = 10**9 + int.from_bytes(X[3].tobytes(), "big")
+    found, _ = check_rederivation(model, rows)
+    assert (found.verdict, "max_memory" in found.reason) == ("fail", True)
+
+
+def approximate(kind: str) -> Any:
+    import letheon
+    from letheon.deep import MLP
+
+    settings: dict[str, Any] = {"module": MLP(widths=(3,)), "epochs": 3, "batch_size": 16}
+    return getattr(letheon, kind)(**settings, device="cpu", random_state=0)
+
+
+@pytest.mark.parametrize(
+    "kind", ["DeltaGradNetClassifier", "FisherNetClassifier", "DeepObliviateClassifier", "head"]
+)
+def test_nothing_is_beside_an_approximate_net(kind: str) -> None:
+    X, y = people()
+    model = head_of(X, y) if kind == "head" else approximate(kind).fit(X, y)
+    model.forget([3])
+    model.forget([5, 7])
+    model, rows = state.decode(state.encode(model)), without(held(X, y, None), [3, 5, 7])
+    assert beside_the_model(model, rows) is None
+    assert beside_the_model(model, without(rows, [9])) is not None
+    model.note_ = X[3]
+    assert "note_" in str(beside_the_model(model, rows))
 
 
 def head_of(X: Any, y: Any) -> Any:

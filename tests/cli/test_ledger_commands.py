@@ -25,7 +25,8 @@ ASKED_FOR = """
     init | worker | doctor
     model add | model list | model show
     request add | request list | request show | request verify | request cancel | request retry
-    request hold | request release | request reject | request extend | request close
+    request hold | request release | request reject | request extend | request tell
+    request close | request await
     batch plan | batch apply
     cert show | cert verify | cert chain
     audit replay | audit bound | audit residue | audit report | audit verifier

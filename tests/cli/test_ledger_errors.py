@@ -1,9 +1,11 @@
 """What the commands of the ledger say, and with which status they leave, when they cannot."""
 
 import json
+import resource
 import signal
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from datetime import date
@@ -66,9 +68,76 @@ def test_every_error_of_letheon_has_its_status() -> None:
             assert status_of(kind("text")) == special.get(name, 2), name
 
 
-def test_mistakes_in_the_program_are_not_hidden() -> None:
-    assert status_of(KeyError("x")) is None
-    assert status_of(AssertionError()) is None
+MISTAKES = [
+    KeyError("person-0003"),
+    ValueError("person-0003 is too long"),
+    TypeError("person-0003"),
+    ImportError("cannot import name 'x' from 'letheon.ledger'", name="letheon.ledger"),
+    ImportError("cannot import name 'x' from 'numpy'", name="numpy"),
+    ModuleNotFoundError("No module named 'letheon.gone'", name="letheon.gone"),
+]
+
+
+@pytest.mark.parametrize("mistake", MISTAKES, ids=lambda one: type(one).__name__)
+def test_a_mistake_in_the_program_is_no_wrong_usage(
+    mistake: Exception, home: "Home", monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(*_: Any, **__: Any) -> None:
+        raise mistake
+
+    monkeypatch.setattr(Ledger, "models", fail)
+    words = ("model", "list", "--ledger", home.folder)
+    result = call(*words)
+    assert (result.exit_code, result.stdout) == (70, "")
+    assert result.stderr.startswith(f"letheon: internal error: {type(mistake).__name__} in _ledger")
+    assert "person-0003" not in result.stderr
+    error = json.loads(call(*words, "--json").stderr)["error"]
+    assert error["kind"] == "InternalError"
+    monkeypatch.setenv("LETHEON_TRACEBACK", "1")
+    assert call(*words).exception is mistake
+
+
+def test_a_mistake_ends_a_worker(monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail() -> None:
+        raise KeyError("person-0003")
+
+    @contextmanager
+    def opened(_: Path | None) -> Iterator[Busy]:
+        yield Busy(fail)
+
+    monkeypatch.setattr(_ledger_batches, "open_ledger", opened)
+    assert call("worker", "--interval", "0.1").exit_code == 70
+
+
+def test_a_missing_extra_is_wrong_usage(monkeypatch: pytest.MonkeyPatch) -> None:
+    def open_(_: Path) -> None:
+        try:
+            raise ModuleNotFoundError("No module named 'psycopg'", name="psycopg")
+        except ModuleNotFoundError as error:
+            raise ImportError("pip install 'letheon[ledger]'", name="psycopg") from error
+
+    monkeypatch.setattr(Ledger, "open", open_)
+    result = call("model", "list", "--ledger", "somewhere")
+    assert (result.exit_code, result.stderr) == (2, "letheon: pip install 'letheon[ledger]'\n")
+
+
+def test_a_reader_that_has_seen_enough_is_no_failure(home: "Home") -> None:
+    words = f"model list --ledger {home.folder} | true; echo ${{PIPESTATUS[0]}}"
+    command = f"{sys.executable} -c 'from letheon.cli import app; app()' {words}"
+    run = subprocess.run(["bash", "-c", command], capture_output=True, text=True, check=True)
+    assert "letheon:" not in run.stderr
+    assert run.stdout.strip() in ("0", "1")
+
+
+def test_no_command_leaves_a_core_file(home: "Home") -> None:
+    before = resource.getrlimit(resource.RLIMIT_CORE)
+    _, most = before
+    resource.setrlimit(resource.RLIMIT_CORE, (most, most))
+    try:
+        done("model", "list", "--ledger", home.folder)
+        assert resource.getrlimit(resource.RLIMIT_CORE) == (0, most)
+    finally:
+        resource.setrlimit(resource.RLIMIT_CORE, before)
 
 
 class Home(NamedTuple):
@@ -104,6 +173,13 @@ CASES: list[tuple[int, tuple[str, ...], str]] = [
     (2, ("model", "add", "MODEL", "--rows", "CSV", "--name", "n", "--target", "z"), "column 'z'"),
     (2, ("cert", "verify", "MODEL"), "--key KEY"),
     (2, ("audit", "residue"), "give BUNDLE with --key"),
+    (2, ("init", "FRESH", "--name", "Not A Name"), "Not A Name"),
+    (2, ("init", "FRESH", "--name", "demo", "--database", "elsewhere"), "postgresql"),
+    (2, ("request", "add", "--model", "m", "--ids-file", "NPZ"), "no text in UTF-8"),
+    (2, ("request", "reject", "QUEUED", "--ground", "why"), "no registered code"),
+    (2, ("request", "hold", "QUEUED", "--ground", "why", "--until", "2999-01-01"), "no registered"),
+    (2, ("store", "add", "a store", "HOME"), "a store"),
+    (2, ("model", "add", "MODEL", "--rows", "BROKEN", "--name", "n"), "read as a .npz file"),
     (3, ("model", "show", "other"), "other"),
     (3, ("request", "add", "--model", "other", "x"), "other"),
     (3, ("request", "add", "--model", "m", "nobody-known"), "1 of 1 ids"),
@@ -111,6 +187,7 @@ CASES: list[tuple[int, tuple[str, ...], str]] = [
     (3, ("request", "show", NOBODY), "no request"),
     (3, ("request", "cancel", NOBODY), "no request"),
     (3, ("cert", "show", "9"), "no certificate 9"),
+    (3, ("cert", "show", "9" * 20), "no number of a certificate"),
     (3, ("cert", "verify", "no-such-file"), "no-such-file"),
     (3, ("cert", "chain", "--key", "no-such-file"), "neither 64 hexadecimal digits nor a file"),
     (3, ("model", "add", "no-such-file", "--rows", "CSV", "--name", "n"), "no-such-file"),
@@ -142,7 +219,9 @@ def test_status_and_words(
         "HOME": home.folder,
         "FRESH": tmp_path / "new",
         "QUEUED": home.queued,
+        "BROKEN": tmp_path / "rows.npz",
     }
+    names["BROKEN"].write_bytes(b"PK")
     there = () if words[0] == "init" or words[:2] == ("audit", "residue") else ("--ledger", home[0])
     filled = [names.get(word, word) for word in words]
     result = call(*filled, *there, "--json")
@@ -212,6 +291,21 @@ def test_a_clock_that_jumped_back_is_refused(home: Home, monkeypatch: pytest.Mon
     assert json.loads(result.stderr)["error"]["kind"] == "ClockError"
 
 
+def test_a_clock_that_was_ahead_is_accepted(tmp_path: Path, monkeypatch: Any) -> None:
+    files, (X, y) = files_in(tmp_path), table()
+    here = ("--ledger", tmp_path / "home")
+    ahead = time.time() + 10**7
+    with monkeypatch.context() as patched:
+        patched.setattr("time.time", lambda: ahead)
+        with Ledger.create(tmp_path / "home", name="demo") as ledger:
+            ledger.register(letheon.load(files.model), X, y, ids=list(PEOPLE), name="m")
+    words = ("request", "add", "--model", "m", PEOPLE[6], *here)
+    assert call(*words).exit_code == 4
+    assert "the log goes on" in call("doctor", "--accept-clock", *here).stdout
+    assert done(*words)["state"] == "received"
+    assert "nothing to correct" in call("doctor", "--accept-clock", *here).stdout
+
+
 def test_an_open_key_is_refused_and_is_what_doctor_finds(home: Home) -> None:
     key = next((home.folder / "keys").glob("sign-*.key"))
     key.chmod(0o644)
@@ -264,7 +358,15 @@ def test_looking_after_a_request(home: Home) -> None:
     assert done("request", "verify", asked["id"], *here)["state"] == "queued"
     until = ("--ground", "litigation-hold", "--until", "2999-01-01")
     assert done("request", "hold", asked["id"], *until, *here)["state"] == "on_hold"
+    with Ledger.open(home.folder) as ledger:
+        held = ledger.timeline(asked["id"])[-1]
+        begins = ledger.settings.calendar.end_of(date(2998, 12, 31))
+    assert held.details["until"] == int(begins.timestamp())
     assert done("request", "release", asked["id"], *here)["state"] == "queued"
+    told = done("request", "tell", asked["id"], "--recipients", "2", *here)
+    assert told["state"] == "queued"
+    told_of = done("request", "show", asked["id"], *here)["timeline"][-1]
+    assert (told_of["kind"], told_of["details"]["recipients"]) == ("recipients-told", 2)
     later = done("request", "extend", asked["id"], *here)["due_on"]
     assert date.fromisoformat(later) > date.fromisoformat(asked["due_on"])
     assert done("request", "cancel", asked["id"], *here)["state"] == "cancelled"

@@ -13,8 +13,15 @@ from sqlalchemy import func, select, update
 from letheon import verifier
 from letheon.exceptions import CertificateError, SignerRefusedError
 from letheon.ledger import Ledger, _faults
-from letheon.ledger._certify import certificate_path, certify_next, take_checkpoint
+from letheon.ledger._certify import (
+    _claimed,
+    _next_version,
+    certificate_path,
+    certify_next,
+    take_checkpoint,
+)
 from letheon.ledger._claims import published_account
+from letheon.ledger._events import record
 from letheon.ledger._tables import (
     batches,
     certificates,
@@ -174,6 +181,20 @@ def test_two_workers_at_once_on_postgresql(
         hook(None)
         assert certify_next(core_of(ledger)) == 2
         require_sound(ledger, 2)
+
+
+def test_whoever_claims_first_decides_for_all(ledger: Ledger) -> None:
+    """A second worker that read the version before it was claimed takes over what was claimed."""
+    unclaimed = _next_version(core_of(ledger))
+    assert unclaimed is not None
+    assert unclaimed.certified_at is None
+    first_claim = _claimed(core_of(ledger), unclaimed)
+    with Ledger.open(ledger.folder, clock=lambda: NOW + 60) as later:
+        with core_of(later).database.transaction() as conn:
+            record(conn, "noise", {"n": 1}, NOW + 60)
+        assert _claimed(core_of(later), unclaimed) == first_claim
+    assert certify_next(core_of(ledger)) == 1
+    require_sound(ledger, 1)
 
 
 def met_at(point: str) -> Callable[[str], None]:

@@ -8,17 +8,30 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+import letheon
 from letheon import NaiveUnlearner
 from letheon.exceptions import SignerRefusedError
 from letheon.guarantee import Guarantee, MethodFacts
 from letheon.ledger._claims import (
+    OWN_METHODS,
     claim_of,
     guarantee_section,
+    is_of_letheon,
     published_account,
+    refuse_beyond_method,
     refuse_stronger,
     weaker_releases,
 )
-from tests.ledger.forgetters import EVERY, MAKERS, Maker, erased
+from letheon.ledger._facts import refuse_boasts
+from tests.ledger.forgetters import (
+    EVERY,
+    MAKERS,
+    NETS,
+    Maker,
+    erased,
+    needs_torch,
+    statement_of,
+)
 
 KINDS = ("empirical", "certified", "exact")
 RELEASES = ("labels-only", "latest-only", "every-version")
@@ -222,3 +235,78 @@ def test_operators_may_publish_weaker_releases_only(permitted: str, wanted: str 
 def test_an_unknown_word_for_releases_is_refused() -> None:
     with pytest.raises(SignerRefusedError, match="not one of"):
         weaker_releases("latest-only", "nobody")
+
+
+@needs_torch
+def test_names_of_letheons_methods_are_reserved() -> None:
+    classes = [getattr(letheon, name) for name in letheon.__all__ if name[0].isupper()]
+    facts = [getattr(each, "facts", None) for each in classes]
+    found = {each.method for each in facts if isinstance(each, MethodFacts)}
+    assert found | {"pipeline"} == OWN_METHODS
+
+
+@pytest.mark.parametrize("name", ["retrain", "naive", "dare"])
+def test_a_class_of_others_gets_no_name_of_ours(name: str) -> None:
+    facts = replace(NaiveUnlearner.facts, method=name)
+    other = type("Other", (NaiveUnlearner,), {"facts": facts, "__module__": "somebody.else"})
+    model = deepcopy(erased(MAKERS["naive"]).model)
+    model.__class__ = other
+    claim = claim_of(model, "erase")
+    assert claim.method == "somebody.else.other"
+    assert not is_of_letheon(model)
+    assert is_of_letheon(erased(MAKERS["pipeline"]).model)
+
+
+def newest(maker: Maker, kind: str = "erase") -> tuple[Any, dict[str, Any]]:
+    """Return a model, and what an honest certificate says about it."""
+    model, _, facts = erased(maker, kind)
+    return model, deepcopy(statement_of(facts)["predicate"])
+
+
+@pytest.mark.parametrize("kind", ["erase", "retrain"])
+@pytest.mark.parametrize("maker", EVERY)
+def test_an_honest_certificate_is_no_boast(maker: Maker, kind: str) -> None:
+    model, claims = newest(maker, kind)
+    claims["guarantee"]["accounting"] = published_account(claims["guarantee"]["accounting"])
+    claims["erasure"]["rows"] = 2
+    refuse_boasts(model, claims)
+    refuse_beyond_method(model, claims)
+
+
+@pytest.mark.parametrize("maker", EVERY)
+def test_no_limit_can_be_left_out(maker: Maker) -> None:
+    model, claims = newest(maker)
+    claims["erasure"]["rows"] = 2
+    codes = list(claims["notClaimed"])
+    for code in codes:
+        claims["notClaimed"] = [other for other in codes if other != code]
+        if code in ("batch-of-one", "guarantee-of-the-version-before"):
+            continue
+        with pytest.raises(SignerRefusedError, match=f"leaves out {code}"):
+            refuse_boasts(model, claims)
+    claims |= {"notClaimed": codes, "erasure": claims["erasure"] | {"rows": 1}}
+    if "batch-of-one" not in codes:
+        with pytest.raises(SignerRefusedError, match="leaves out batch-of-one"):
+            refuse_boasts(model, claims)
+
+
+@pytest.mark.parametrize("maker", EVERY)
+def test_no_figure_is_proved_that_is_not(maker: Maker) -> None:
+    model, claims = newest(maker)
+    claims["erasure"]["rows"] = 2
+    for name, honest in claims["measurements"].items():
+        claims["measurements"][name] = honest | {"basis": "by-proof", "value": "0.5"}
+        with pytest.raises(SignerRefusedError, match=f"measurements.{name} does not follow"):
+            refuse_boasts(model, claims)
+        claims["measurements"][name] = honest
+
+
+@needs_torch
+def test_equal_but_for_rounding_is_not_zero_by_proof() -> None:
+    for kind in ("erase", "retrain"):
+        facts = erased(NETS["sisa net rounding"], kind).facts
+        metrics = {name: each["metric"] for name, each in facts["measurements"].items()}
+        assert {metrics[name] for name in ("effectiveness", "consistency", "certifiability")} == {
+            "not-measured"
+        }
+        assert "consistency-not-measured" in facts["notClaimed"]

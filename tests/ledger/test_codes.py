@@ -1,14 +1,15 @@
 """Names: what one part of a ledger takes, every part takes."""
 
+from pathlib import Path
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from letheon import verifier
-from letheon.ledger import _codes, _events
+from letheon.ledger import Ledger, _codes, _events
 from letheon.ledger._codes import CODE, NAME, require_name
 from letheon.ledger._decimals import is_code
-from letheon.ledger._register import require_code
 from letheon.ledger._settings import Settings
 from tests.ledger.databases import NOON
 
@@ -21,7 +22,6 @@ names = st.from_regex(NAME, fullmatch=True)
 def test_a_name_fits_everywhere(name: str, other: str) -> None:
     assert require_name("name", name) == name
     assert Settings(name=name).name == name
-    assert require_code("name", name) == name
     event = _events.Event("created", {"ledger": name, "model": f"{name}/{other}"}, NOON)
     assert _events._row(event, 0)["kind"] == "created"
     note = verifier.note_body(name, 1, bytes(32))
@@ -38,6 +38,13 @@ def test_a_name_fits_everywhere(name: str, other: str) -> None:
 def test_a_name_that_fits_somewhere_only_is_refused(name: object) -> None:
     with pytest.raises(ValueError, match=r"what=.*cannot stand in a certificate"):
         require_name("what", name)
+
+
+@pytest.mark.parametrize("name", ["a@b", "a+b", "a/b"])
+def test_nothing_is_made_for_a_ledger_whose_name_cannot_work(name: str, tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match="name="):
+        Ledger.create(tmp_path / "home", name=name)
+    assert list(tmp_path.iterdir()) == []
 
 
 @given(text=st.text(max_size=130) | names)

@@ -162,7 +162,7 @@ def test_postgresql_deadlock_is_met_and_survived(postgres_url: str) -> None:
     for thread in threads:
         thread.join()
     database.dispose()
-    assert len(tries) == 3
+    assert len(tries) >= 3  # who lost may meet the winner again
 
 
 def test_sqlite_is_set_up_as_promised(tmp_path: Path) -> None:

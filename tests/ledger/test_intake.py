@@ -4,6 +4,7 @@ import threading
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, date, datetime, timedelta
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -23,7 +24,7 @@ from letheon.exceptions import (
     UnknownModelError,
     UnknownRequestError,
 )
-from letheon.ledger import _bodies, _desk, _faults, _intake, _recording
+from letheon.ledger import _bodies, _desk, _faults, _handling, _intake, _owners, _recording
 from letheon.ledger._group import GroupCommit
 from letheon.ledger._intake import intake_group
 from letheon.ledger._moves import move
@@ -424,8 +425,11 @@ def test_a_withdrawn_request_has_no_body_and_blocks_nobody(sqlite_desk: Desk) ->
     assert sqlite_desk.rows(blocked) == []
 
 
-def test_a_cancel_waits_for_a_submission_that_counts_on_it(desk: Desk) -> None:
-    """A duplicate whose owner goes in the same moment must not be left behind."""
+@pytest.mark.parametrize("people", [(1,), (1, 2)], ids=["duplicate", "overlap"])
+def test_a_cancel_waits_for_a_submission_that_counts_on_it(
+    desk: Desk, people: tuple[int, ...]
+) -> None:
+    """Nobody whose owner goes in the same moment must be left behind without one."""
     first = desk.submit(1, verified=True)
     other = desk.reopened()
     cancelled = threading.Thread(target=lambda: _intake.cancel(other, first.id))
@@ -433,17 +437,84 @@ def test_a_cancel_waits_for_a_submission_that_counts_on_it(desk: Desk) -> None:
     def hook(name: str) -> None:
         if name == "submit.before-commit":
             cancelled.start()
-            cancelled.join(0.3)
+            cancelled.join(1.5 if desk.kind == "postgresql" else 0.3)
 
     _faults.hook = hook
     try:
-        second = desk.submit(1, verified=True)
+        second = desk.submit(*people, verified=True)
     finally:
         _faults.hook = None
     cancelled.join()
     other.database.dispose()
-    assert second.state == "duplicate"
+    assert second.state == ("duplicate" if people == (1,) else "queued")
     assert desk.state(second) == "queued"
+    claims = desk.rows(blocked.c.request_id, blocked.c.owner)
+    assert claims == [(second.id, True)] * len(people)
+
+
+def test_verifying_and_resealing_do_not_wait_for_each_other(
+    postgres_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A reseal has its key and wants the row; a verification has the row."""
+    desk = Desk(tmp_path, "postgresql", postgres_url)
+    request = desk.submit(1)
+    other, has_row, tries = desk.reopened(), threading.Event(), list[int]()
+    clock_started, destroy_unrecorded = _handling._clock_started, _bodies._destroy_unrecorded
+    verifies = threading.Thread(target=lambda: _intake.verify(other, request.id))
+
+    def has_the_row(*given: Any) -> dict[str, Any]:
+        tries.append(1)
+        has_row.set()
+        return clock_started(*given)
+
+    def has_the_key(*given: Any) -> None:
+        verifies.start()
+        assert has_row.wait(10)
+        destroy_unrecorded(*given)
+
+    monkeypatch.setattr(_handling, "_clock_started", has_the_row)
+    monkeypatch.setattr(_bodies, "_destroy_unrecorded", has_the_key)
+    _intake.reseal(desk.core, NO_BATCH)
+    verifies.join()
+    other.database.dispose()
+    assert (desk.state(request), len(tries)) == ("queued", 1)
+    assert bodies(desk) == {request.id: ["person-1"]}
+    desk.database.dispose()
+
+
+@pytest.mark.parametrize("how", ["cancel", "hold", "verify"])
+def test_no_call_waits_for_a_submission_that_waits_for_it(
+    postgres_url: str, tmp_path: Path, how: str
+) -> None:
+    """Locks are taken in one order: nothing has to be done again after a deadlock."""
+    desk = Desk(tmp_path, "postgresql", postgres_url)
+    first, unverified = desk.submit(1, verified=True), desk.submit(1)
+    other = desk.reopened()
+    errors: list[object] = []
+    calls: dict[str, Callable[[], object]] = {
+        "cancel": lambda: _intake.cancel(other, first.id),
+        "hold": lambda: _intake.hold(other, first.id, "litigation-hold", "2027-03-01"),
+        "verify": lambda: _intake.verify(other, unverified.id),
+    }
+    thread = threading.Thread(target=calls[how])
+    event.listen(other.database.engine, "handle_error", errors.append)
+    event.listen(desk.database.engine, "handle_error", errors.append)
+    claim = _owners.claim
+
+    def late(*given: Any) -> Any:
+        thread.start()
+        thread.join(0.5)
+        return claim(*given)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(_recording, "claim", late)
+        second = desk.submit(1, verified=True)
+    thread.join()
+    other.database.dispose()
+    states = {"cancel": "queued", "hold": "duplicate", "verify": "duplicate"}
+    assert desk.state(second) == states[how]
+    desk.database.dispose()
+    assert errors == []
 
 
 def test_threads_that_repeat_each_other_have_one_effect(desk: Desk) -> None:

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from letheon.ledger import _faults
 from letheon.ledger._leftovers import leftovers, sweep_partials
 from tests.ledger.residue import Marked, make_marked, quick_folder
 
@@ -65,8 +66,15 @@ def test_leftovers_in_the_folder_of_a_model_are_named(marked: Marked) -> None:
 
 
 @pytest.mark.parametrize("place", [*UNLOCKED, *LOCKED])
-def test_purge_sweeps_them_too(place: str, marked: Marked) -> None:
-    path = leave(marked, place, age=3600)
+def test_purge_sweeps_them_too(place: str, marked: Marked, monkeypatch: pytest.MonkeyPatch) -> None:
+    left: list[Path] = []
+
+    def die(name: str) -> None:
+        # After the worker swept, and after the last key was made or destroyed.
+        if name == "purge.stores-done":
+            left.append(leave(marked, place, age=3600))
+
+    monkeypatch.setattr(_faults, "hook", die)
     marked.erase(marked.ids[0])
     assert marked.states() == {"purged"}
-    assert not path.exists()
+    assert [path.exists() for path in left] == [False]

@@ -12,7 +12,7 @@ from sqlalchemy import select, update
 from letheon.exceptions import LedgerBusyError, RequestStateError
 from letheon.ledger import _faults, _purge
 from letheon.ledger._lease import Lease, owner_name, take
-from letheon.ledger._moves import STATES
+from letheon.ledger._moves import STATES, move
 from letheon.ledger._stores import Store, add_store
 from letheon.ledger._tables import batches, purge_steps, purges, requests, versions
 from letheon.ledger._versions import head_of
@@ -240,6 +240,14 @@ def test_retry_of_one_request_lets_all_of_its_batch_go_on(marked: Marked) -> Non
         assert marked.ledger.request_of(request).reason is None
         with pytest.raises(RequestStateError, match="nothing to retry"):
             marked.ledger.retry(request)
+
+
+def test_purge_that_goes_on_for_one_request_finishes_all(marked: Marked) -> None:
+    first, *_ = stuck(marked, *marked.ids[:3])
+    with marked.core.database.transaction() as conn:
+        move(conn, first, "purging", at=marked.clock())
+    marked.run()
+    assert marked.states() == {"purged"}
 
 
 def test_orphans_of_the_model_are_swept_without_a_half_written_file(marked: Marked) -> None:

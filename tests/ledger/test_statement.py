@@ -17,7 +17,7 @@ from letheon.ledger import Ledger
 from letheon.ledger._certify import _claimed, _next_version, certify_next
 from letheon.ledger._statement import covered_by, requests_root, unlearning
 from letheon.ledger._tables import certificates, models, requests, versions
-from letheon.ledger._versions import VersionRow, model_of, read_vault, version_of
+from letheon.ledger._versions import VersionRow, model_of, raw_model, read_vault, version_of
 from letheon.verifier import UNLEARNING, canonical, check_schema
 from tests.ledger.forgetters import SEED, table
 from tests.ledger.published import (
@@ -26,6 +26,7 @@ from tests.ledger.published import (
     ask,
     copied,
     core_of,
+    forest,
     new_ledger,
     publish,
     published,
@@ -78,9 +79,10 @@ def test_it_is_valid_and_the_same_every_time(ledger: Ledger) -> None:
 
 def test_it_names_the_model_after_as_its_only_subject(ledger: Ledger) -> None:
     version, found = claimed(ledger), statement(ledger)
-    blob = ledger.folder / "blobs"
-    [file] = blob.glob(f"*/{version.model_blob}")
-    digest = hashlib.sha256(file.read_bytes()).hexdigest()
+    core = core_of(ledger)
+    with core.database.reading() as conn:
+        model = model_of(conn, version.model_id)
+    digest = hashlib.sha256(raw_model(core, model, version)).hexdigest()
     assert found["subject"] == [{"name": f"{NAME}@1", "digest": {"sha256": digest}}]
     assert found["predicate"]["model"]["before"]["sha256"] != digest
 
@@ -212,6 +214,26 @@ def test_a_retrain_covers_what_was_erased_since_the_last_one(tmp_path: Path) -> 
         since = [each["guarantee"]["accounting"]["deletionsSinceRetrain"] for each in found]
         assert (last, since) == ([0, 3], [0, 1])
         assert after["dataset"]["rootBefore"] == retrain["dataset"]["rootAfter"]
+
+
+def test_two_requests_of_one_person_are_a_batch_of_one(tmp_path: Path) -> None:
+    X, y, ids = table()
+    twice = [ids[0], *ids[:-1]]
+    with Ledger.create(tmp_path / "home", name="test-ledger", clock=lambda: NOW) as ledger:
+        ledger.register(forest().fit(X, y, ids=twice), X, y, ids=twice, name=NAME)
+        for _ in range(2):
+            ask(ledger, [0])
+        ledger.run_once(force=True)
+        found = json.loads(_payload(ledger.certificate(1)))["predicate"]
+    assert (found["erasure"]["rows"], "batch-of-one" in found["notClaimed"]) == (2, True)
+
+
+def test_a_retrain_that_takes_two_new_people_along_is_no_batch_of_one(tmp_path: Path) -> None:
+    with published(tmp_path / "home", [[0, 1]]) as ledger:
+        ask(ledger, [2, 3])
+        ledger.retrain(NAME)
+        found = json.loads(_payload(ledger.certificate(2)))["predicate"]
+    assert (found["erasure"]["rows"], "batch-of-one" in found["notClaimed"]) == (4, False)
 
 
 def test_a_retrain_without_requests_of_its_own_covers_those_before(tmp_path: Path) -> None:

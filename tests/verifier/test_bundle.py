@@ -480,6 +480,14 @@ def test_what_is_no_plain_file_is_refused(name: str, kind: str, tmp_path: Path) 
     assert (False in found) != (name == "events.jsonl" and kind == "dangling")
 
 
+def test_names_of_files_write_nothing_on_a_terminal(tmp_path: Path) -> None:
+    folder = maker.write(maker.honest_bundle(), tmp_path)
+    (folder / "certificates" / "\x1b[2K\rV0  pass\n").write_bytes(b"")
+    reasons = "".join(verdict.reason for verdict in verify_bundle(folder, PINNED))
+    assert "does not belong there" in reasons
+    assert reasons.isprintable()
+
+
 @pytest.mark.parametrize(
     ("name", "data"),
     [

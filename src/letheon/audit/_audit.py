@@ -10,6 +10,7 @@ from letheon.audit._canaries import Canaries, check_canaries
 from letheon.audit._levels import check_data, check_model, rebuilt
 from letheon.audit._own import Measures, run_measures
 from letheon.audit._reading import AuditedModel, Bundle, key_text, summary_of
+from letheon.audit._requests import check_requests
 from letheon.audit._residue import Stores, check_residue
 from letheon.audit._result import LEVELS, AuditReport, LevelResult
 from letheon.verifier import SMALL, Refused, read_capped, verify_bundle
@@ -112,6 +113,7 @@ def audit(
     try:
         _require_known(read, order)
         log_holds = all(result.verdict != "fail" for result in found if result.level == "V1")
+        found += _about_requests(read, order, log_holds=log_holds)
         found += _about_models(read, order, log_holds=log_holds)
         subjects = tuple(summary_of(read, one) for one in _newest(read, order))
     except Refused as error:
@@ -163,6 +165,18 @@ def _require_known(bundle: Bundle, order: _Order) -> None:
         raise ValueError(
             f"no certificate is about {sorted(wanted - names)}; expected some of {sorted(names)}"
         )
+
+
+def _about_requests(bundle: Bundle, order: _Order, *, log_holds: bool) -> Iterator[LevelResult]:
+    if not (log_holds and order.wants("V1")):
+        return
+    try:
+        result = check_requests(bundle)
+    except (KeyError, TypeError, ValueError, OverflowError) as error:
+        reason = f"the events of requests cannot be read: {type(error).__name__}"
+        result = LevelResult("V1", "", "fail", reason)
+    if result is not None:
+        yield result
 
 
 def _about_models(bundle: Bundle, order: _Order, *, log_holds: bool) -> Iterator[LevelResult]:

@@ -153,6 +153,8 @@ def _judged(model: Any, rows: Rows, said: dict[str, Any], name: str, *, fresh: b
         reason = f"the bound does not follow: {', '.join(checks.broken)}"
         return LevelResult("V5", name, "fail", reason, checks.found)
     reason = f"epsilon and delta follow from the remaining {len(rows)} rows and the settings"
+    if inner.facts.method == "fisher":
+        reason += "; how far curvature moved is the model's own word"
     return LevelResult("V5", name, "pass", reason, checks.found)
 
 

@@ -45,7 +45,7 @@ def check_residue(stores: Stores, markers: Any) -> LevelResult:
         "unread": [list(map(str, one)) for one in result.unread],
     }
     if result.hits:
-        shown = ", ".join(f"{hit.store}: {hit.file}" for hit in result.hits[:_SHOWN])
+        shown = ", ".join(f"{hit.store}: {hit.file!r}" for hit in result.hits[:_SHOWN])
         reason = f"{len(result.hits)} finding(s) of what should be gone: {shown}"
         return LevelResult("V3", "", "fail", reason, details)
     missing = [name for name, path in places if not path.exists()]

@@ -1,7 +1,6 @@
 """`letheon audit`: check an exported bundle with its files and the public key alone."""
 
 import hashlib
-import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -11,13 +10,17 @@ from letheon.cli._ledger_common import (
     FAILED,
     AsJson,
     LedgerCommand,
+    UsageError,
     group,
+    lines_of,
+    no_core_dump,
     public_key,
     reported,
     require_file,
     require_folder,
     say,
     say_table,
+    taken_at_their_word,
 )
 
 if TYPE_CHECKING:
@@ -128,11 +131,11 @@ def residue(
         searched = _search(store, markers)
         if bundle is None:
             if not searched:
-                raise ValueError("give BUNDLE with --key, or --store with --markers, or both")
+                raise UsageError("give BUNDLE with --key, or --store with --markers, or both")
             report = AuditReport((check_residue(searched["stores"], searched["markers"]),))
         else:
             if key is None:
-                raise ValueError("a bundle is checked with --key KEY, from a source you trust")
+                raise UsageError("a bundle is checked with --key KEY, from a source you trust")
             report = _audited(bundle, key, levels=("V0", "V3"), **searched)
         is_fine = {one.verdict for one in report} == {"pass"}
         _say_report(report, is_fine, as_json)
@@ -206,19 +209,21 @@ def verifier(
 
 
 def _audited(bundle: Path, key: str, **options: Any) -> "AuditReport":
-    from letheon.audit import audit
+    # Through the package: it says what to install if the extra is missing.
+    import letheon
 
-    return audit(require_folder(bundle), key=public_key(key), **options)
+    no_core_dump()
+    with taken_at_their_word():
+        return letheon.audit.audit(require_folder(bundle), key=public_key(key), **options)
 
 
 def _search(stores: list[str] | None, markers: str | None) -> dict[str, Any]:
     """Return where to look for what; both or none."""
     if bool(stores) != (markers is not None):
-        raise ValueError("a search needs both: --store DIR and --markers FILE")
+        raise UsageError("a search needs both: --store DIR and --markers FILE")
     if not stores or markers is None:
         return {}
-    content = sys.stdin.read() if markers == "-" else Path(markers).read_text("utf-8-sig")
-    wanted = {line.strip() for line in content.split("\n") if line.strip()}
+    wanted = set(lines_of(markers))
     return {"stores": [_store(word) for word in stores], "markers": _long_enough(wanted)}
 
 
@@ -228,7 +233,7 @@ def _long_enough(wanted: set[str]) -> Any:
 
     found = Markers.of(ids=wanted)
     if len(found) < len(wanted) or not wanted:
-        raise ValueError(
+        raise UsageError(
             f"{len(wanted) - len(found)} of {len(wanted)} markers are too short to mean something "
             "where they are found; leave them out, and give at least one"
         )

@@ -12,11 +12,13 @@ import typer
 
 from letheon.cli._ledger_common import (
     FAILED,
+    INTERNAL,
     TRY_AGAIN,
     AsJson,
     Home,
     LedgerCommand,
     Tenant,
+    UsageError,
     group,
     open_ledger,
     plain,
@@ -89,7 +91,7 @@ def apply(
     """
     with reported(as_json), open_ledger(ledger) as opened:
         if retrain is not None and (force or model is not None):
-            raise ValueError("--retrain NAME goes without --force and --model")
+            raise UsageError("--retrain NAME goes without --force and --model")
         if retrain is not None:
             steps = opened.retrain(retrain, tenant=tenant, apart=True)
         else:
@@ -122,7 +124,7 @@ def worker(
 
     Several workers may run at once. SIGTERM and SIGINT end it after the step it is
     in; a kill at any moment loses nothing. What fails is tried again at the next look; with --once
-    the exit status tells.
+    the exit status tells. A mistake in letheon itself ends it with status 70.
 
     Example: letheon worker --ledger erasures
     """
@@ -172,7 +174,7 @@ def _look(opened: "Ledger", stop: threading.Event, as_json: bool) -> int:
                     break
     except Exception as error:
         status = status_of(error)
-        if status is None:
+        if status == INTERNAL:
             raise
         typer.echo(f"letheon: {text_of(error)}; trying again", err=True)
         return status

@@ -11,6 +11,7 @@ from letheon.cli._ledger_common import (
     AsJson,
     Home,
     LedgerCommand,
+    UsageError,
     group,
     open_ledger,
     public_key,
@@ -60,6 +61,9 @@ Purge = Annotated[
 ]
 
 
+_LONGEST_NUMBER = 15
+
+
 @dataclass(frozen=True)
 class _Envelope:
     """An envelope, where keys that may have signed it stand, and what became of the purge."""
@@ -81,7 +85,7 @@ def _find(word: str, folder: Path | None, *, purge: bool) -> _Envelope:
         home = path.absolute().parent.parent
         beside = [*statements_in(home / "keys"), *statements_in(home / "public" / "keys")]
         return _Envelope(read_capped(path, SMALL), beside, None, None)
-    if not (word.isascii() and word.isdecimal()):
+    if not (word.isascii() and word.isdecimal() and len(word) <= _LONGEST_NUMBER):
         raise FileNotFoundError(f"there is no file {word}, and it is no number of a certificate")
     with open_ledger(folder) as opened:
         sequence, known = int(word), statements_in(opened.folder / "public" / "keys")
@@ -152,7 +156,7 @@ def verify(
         found = _find(certificate, ledger, purge=purge)
         pinned = found.pinned if key is None else public_key(key)
         if pinned is None:
-            raise ValueError("a file is verified with --key KEY, from a source that you trust")
+            raise UsageError("a file is verified with --key KEY, from a source that you trust")
         beside = found.statements if keys is None else statements_in(require_folder(keys))
         document = _verified(found.data, pinned, beside)
         say(as_json, document, _verdict(document))

@@ -1,12 +1,14 @@
 """What the commands of the ledger share: where it is, how they answer, how they fail.
 
 Scripts can rely on the exit status: 0 done; 1 checked, and it does not hold; 2 wrong usage; 3 not
-found; 4 refused; 5 try again.
+found; 4 refused; 5 try again; 70 a mistake in the program itself.
 """
 
 import json
+import os
 import re
 import sys
+import traceback
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import fields, is_dataclass
@@ -39,6 +41,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "FAILED",
+    "INTERNAL",
     "NOT_FOUND",
     "REFUSED",
     "TRY_AGAIN",
@@ -48,8 +51,11 @@ __all__ = [
     "LedgerCommand",
     "ScriptedGroup",
     "Tenant",
+    "UsageError",
     "group",
     "home_of",
+    "lines_of",
+    "no_core_dump",
     "open_ledger",
     "plain",
     "public_key",
@@ -60,9 +66,17 @@ __all__ = [
     "say_facts",
     "say_table",
     "status_of",
+    "taken_at_their_word",
 ]
 
 FAILED, USAGE, NOT_FOUND, REFUSED, TRY_AGAIN = 1, 2, 3, 4, 5
+# As sysexits.h has it: internal software error.
+INTERNAL = 70
+
+
+class UsageError(ValueError):
+    """What was given on the command line, or in a file that it names, cannot be used."""
+
 
 # The first that fits decides, so special cases stand above what they are cases of.
 _STATUS: tuple[tuple[int, tuple[type[BaseException], ...]], ...] = (
@@ -71,9 +85,8 @@ _STATUS: tuple[tuple[int, tuple[type[BaseException], ...]], ...] = (
     (NOT_FOUND, (LedgerMissingError, UnknownModelError, UnknownRequestError, UnknownIdError)),
     (NOT_FOUND, (FileNotFoundError,)),
     (REFUSED, (LedgerError, ForgetError, StateError, FileExistsError, PermissionError)),
-    (USAGE, (IsADirectoryError, NotADirectoryError)),
-    (USAGE, (LetheonError, ValueError, TypeError, ImportError)),
-    (TRY_AGAIN, (OSError,)),
+    (USAGE, (IsADirectoryError, NotADirectoryError, LetheonError, UsageError)),
+    (TRY_AGAIN, (OSError, MemoryError)),
 )
 
 _KEY = re.compile("[0-9a-f]{64}")
@@ -153,12 +166,29 @@ def reported(as_json: bool) -> Iterator[None]:
     """Turn errors into one line, or one JSON document, on the error stream and an exit status."""
     try:
         yield
+    except (typer.Exit, BrokenPipeError):  # the latter: whoever reads has seen enough
+        raise
     except Exception as error:
         status = status_of(error)
-        if status is None:
+        if status == INTERNAL and os.environ.get("LETHEON_TRACEBACK") == "1":
             raise
-        _complain(as_json, type(error).__name__, text_of(error))
+        _complain(as_json, _kind_of(error), text_of(error))
         raise typer.Exit(status) from error
+
+
+@contextmanager
+def taken_at_their_word() -> Iterator[None]:
+    """Read a complaint of the library about values in this block as wrong usage.
+
+    The block is one call with what the user gave. Elsewhere a ValueError is a mistake in the
+    program.
+    """
+    try:
+        yield
+    except (LetheonError, Refused):
+        raise
+    except (ValueError, TypeError) as error:
+        raise UsageError(str(error) or type(error).__name__) from error
 
 
 def _complain(as_json: bool, kind: str, text: str) -> None:
@@ -168,11 +198,13 @@ def _complain(as_json: bool, kind: str, text: str) -> None:
         typer.echo(f"letheon: {text}", err=True)
 
 
-def status_of(error: BaseException) -> int | None:
-    """Return the exit status of an error; None if it is a mistake in the program."""
+def status_of(error: BaseException) -> int:
+    """Return the exit status of an error; `INTERNAL` for a mistake in the program."""
     if _is_of_database(error):
         return TRY_AGAIN
-    return next((status for status, kinds in _STATUS if isinstance(error, kinds)), None)
+    if _is_missing_package(error):
+        return USAGE
+    return next((status for status, kinds in _STATUS if isinstance(error, kinds)), INTERNAL)
 
 
 def text_of(error: BaseException) -> str:
@@ -181,7 +213,32 @@ def text_of(error: BaseException) -> str:
         return f"the database failed: {getattr(error, 'orig', error)}".strip()
     if isinstance(error, OSError) and error.filename is not None and error.strerror:
         return f"{error.filename}: {error.strerror.lower()}"
+    if status_of(error) == INTERNAL:
+        return _internal_text(error)
     return str(error) or type(error).__name__
+
+
+def _kind_of(error: BaseException) -> str:
+    return "InternalError" if status_of(error) == INTERNAL else type(error).__name__
+
+
+def _internal_text(error: BaseException) -> str:
+    """Say which mistake and where; its own words may hold values of rows."""
+    frames = traceback.extract_tb(error.__traceback__)
+    ours = [frame for frame in frames if "letheon" in Path(frame.filename).parts]
+    where = f" in {Path(ours[-1].filename).name}, line {ours[-1].lineno}" if ours else ""
+    return (
+        f"internal error: {type(error).__name__}{where}. This is a mistake in letheon, please "
+        "report it; what was acknowledged is kept. LETHEON_TRACEBACK=1 shows more, perhaps people"
+    )
+
+
+def _is_missing_package(error: BaseException) -> bool:
+    """Whether an extra is not installed; a module of letheon that is not there is another thing."""
+    for one in (error, error.__cause__):
+        if isinstance(one, ModuleNotFoundError):
+            return (one.name or "letheon").partition(".")[0] != "letheon"
+    return False
 
 
 def _is_of_database(error: BaseException) -> bool:
@@ -196,8 +253,20 @@ def open_ledger(folder: Path | None) -> "Iterator[Ledger]":
     # Through the package: it says what to install if the extra is missing.
     import letheon
 
-    with letheon.Ledger.open(home_of(folder)) as ledger:
+    no_core_dump()
+    home = home_of(folder)
+    with taken_at_their_word():
+        ledger = letheon.Ledger.open(home)
+    with ledger:
         yield ledger
+
+
+def no_core_dump() -> None:
+    """Keep rows and keys, which this process may hold, out of a core file."""
+    import resource
+
+    _, most = resource.getrlimit(resource.RLIMIT_CORE)
+    resource.setrlimit(resource.RLIMIT_CORE, (0, most))
 
 
 def home_of(folder: Path | None) -> Path:
@@ -219,8 +288,18 @@ def public_key(text: str) -> str:
         raise FileNotFoundError(f"--key {text} is neither 64 hexadecimal digits nor a file")
     content = Path(text).read_bytes()[:256].decode("ascii", "replace").strip()
     if not _KEY.fullmatch(content):
-        raise ValueError(f"{text} holds no public key; expected 64 hexadecimal digits")
+        raise UsageError(f"{text} holds no public key; expected 64 hexadecimal digits")
     return content
+
+
+def lines_of(name: str) -> list[str]:
+    """Return the lines of a file, or of standard input for a dash, that are not empty."""
+    try:
+        content = sys.stdin.read() if name == "-" else Path(name).read_text("utf-8-sig")
+    except UnicodeDecodeError:
+        raise UsageError(f"{name} is no text in UTF-8; expected one id per line") from None
+    # Other line breaks than this one may be part of an id.
+    return [line.strip() for line in content.split("\n") if line.strip()]
 
 
 def require_file(path: Path) -> Path:

@@ -15,6 +15,7 @@ from letheon.cli._ledger_common import (
     require_folder,
     say,
     say_table,
+    taken_at_their_word,
 )
 from letheon.exceptions import LedgerMissingError
 
@@ -71,7 +72,8 @@ def revoke(
     Example: letheon key revoke 3f2a… --after 41
     """
     with reported(as_json), open_ledger(ledger) as opened:
-        opened.revoke_key(keyid, after=after)
+        with taken_at_their_word():
+            opened.revoke_key(keyid, after=after)
         document = {"keyid": keyid, "after": after}
         say(as_json, document, f"{keyid} is not trusted after certificate {after}")
 
@@ -96,7 +98,9 @@ def add(
     Example: letheon store add features /srv/features --owner data-team
     """
     with reported(as_json), open_ledger(ledger) as opened:
-        opened.add_store(name, require_folder(folder), owner=owner, scope=scope, days=days)
+        path = require_folder(folder)
+        with taken_at_their_word():
+            opened.add_store(name, path, owner=owner, scope=scope, days=days)
         say(as_json, {"store": name}, f"every purge looks through {folder} from now on")
 
 

@@ -18,6 +18,7 @@ from letheon.cli._ledger_common import (
     reported,
     say,
     say_table,
+    taken_at_their_word,
 )
 from letheon.exceptions import LedgerMissingError
 from letheon.verifier import Refused, Trust, check_chain, check_purge
@@ -114,7 +115,8 @@ def export(
             # Another tenant may have a model of that name.
             tenant = tenant or "default"
             opened.versions(model, tenant=tenant)
-        path = opened.export(folder, tier=tier, model=model, tenant=tenant)
+        with taken_at_their_word():
+            path = opened.export(folder, tier=tier, model=model, tenant=tenant)
         document = {"folder": path.resolve(), "tier": tier, "public_key": opened.public_key}
         text = (
             f"wrote the {tier} bundle {path}\n"

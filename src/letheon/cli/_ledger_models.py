@@ -16,6 +16,7 @@ from letheon.cli._ledger_common import (
     require_file,
     say,
     say_table,
+    taken_at_their_word,
 )
 
 __all__ = ["models"]
@@ -73,7 +74,8 @@ def add(
         import letheon
         from letheon.cli._ledger_rows import Columns, read_rows
 
-        model = letheon.load(require_file(file), trusted=trusted or ())
+        with taken_at_their_word():
+            model = letheon.load(require_file(file), trusted=trusted or ())
         columns = Columns(
             target=target,
             ids=ids,
@@ -81,18 +83,20 @@ def add(
             is_table=hasattr(model, "feature_names_in_"),
         )
         X, y, people = read_rows(require_file(rows), columns)
-        info = opened.register(
-            model,
-            X,
-            y,
-            ids=people,
-            name=name,
-            tenant=tenant,
-            dataset=dataset,
-            test=None if test is None else _judges(*read_rows(require_file(test), columns)),
-            releases=releases,
-            trusted=trusted or (),
-        )
+        judges = None if test is None else _judges(*read_rows(require_file(test), columns))
+        with taken_at_their_word():
+            info = opened.register(
+                model,
+                X,
+                y,
+                ids=people,
+                name=name,
+                tenant=tenant,
+                dataset=dataset,
+                test=judges,
+                releases=releases,
+                trusted=trusted or (),
+            )
         text = f"registered {info.name}: {info.method}, {info.n_rows:,} rows"
         say(as_json, info.to_dict(), text)
 

@@ -1,6 +1,5 @@
 """`letheon request`: take requests in and look after them."""
 
-import sys
 from collections.abc import Callable
 from datetime import UTC, datetime
 from pathlib import Path
@@ -13,12 +12,15 @@ from letheon.cli._ledger_common import (
     Home,
     LedgerCommand,
     Tenant,
+    UsageError,
     group,
+    lines_of,
     open_ledger,
     plain,
     reported,
     say,
     say_table,
+    taken_at_their_word,
 )
 
 if TYPE_CHECKING:
@@ -72,15 +74,16 @@ def add(
     with reported(as_json), open_ledger(ledger) as opened:
         wanted = _ids(people, ids_file)
         held = opened.holds_numbers(model, tenant=tenant)
-        request = opened.request(
-            _numbers(wanted) if held else wanted,
-            model=model,
-            key=key,
-            tenant=tenant,
-            regime=regime,
-            ground=ground or ("ccpa.1798.105" if regime == "ccpa" else "gdpr.art17.1.b"),
-            verified=verified,
-        )
+        with taken_at_their_word():
+            request = opened.request(
+                _numbers(wanted) if held else wanted,
+                model=model,
+                key=key,
+                tenant=tenant,
+                regime=regime,
+                ground=ground or ("ccpa.1798.105" if regime == "ccpa" else "gdpr.art17.1.b"),
+                verified=verified,
+            )
         text = f"{request.id} is {request.state}; due on {request.due_on}"
         if request.state == "received":
             text += f"\nverify the identity, then: letheon request verify {request.id}"
@@ -89,18 +92,16 @@ def add(
 
 def _ids(people: list[str] | None, ids_file: str | None) -> list[str]:
     if bool(people) == (ids_file is not None):
-        raise ValueError("give ids, or --ids-file FILE, and not both")
+        raise UsageError("give ids, or --ids-file FILE, and not both")
     if people:
         return people
-    content = sys.stdin.read() if ids_file == "-" else Path(str(ids_file)).read_text("utf-8-sig")
-    # Other line breaks than this one may be part of an id.
-    return [line.strip() for line in content.split("\n") if line.strip()]
+    return lines_of(str(ids_file))
 
 
 def _numbers(words: list[str]) -> list[int]:
     for place, word in enumerate(words, start=1):
         if not word.removeprefix("-").isdecimal():
-            raise ValueError(f"this model holds numbers as ids; id {place} of the list is none")
+            raise UsageError(f"this model holds numbers as ids; id {place} of the list is none")
     return [int(word) for word in words]
 
 
@@ -117,17 +118,16 @@ def show_all(
     Example: letheon request list --state queued
     """
     with reported(as_json), open_ledger(ledger) as opened:
-        found = sorted(
-            opened.requests(model=model, state=state, tenant=tenant), key=lambda one: one.due_on
-        )
-        today = opened.settings.calendar.day_of(datetime.now(UTC))
+        with taken_at_their_word():
+            found = opened.requests(model=model, state=state, tenant=tenant)
+        now, calendar = datetime.now(UTC), opened.settings.calendar
     lines = [
         (
             one.id,
             one.model,
             one.state,
             str(one.due_on),
-            str((one.due_on - today).days) if one.is_open else "",
+            str(one.days_left(now, calendar)) if one.is_open else "",
             "" if one.certificate is None else str(one.certificate),
         )
         for one in found
@@ -177,7 +177,8 @@ def _changed(
     change: "Callable[[Ledger], Request]",
 ) -> None:
     with reported(as_json), open_ledger(folder) as opened:
-        request = change(opened)
+        with taken_at_their_word():
+            request = change(opened)
         say(as_json, request, f"{request_id} is {request.state}; due on {request.due_on}")
 
 
@@ -207,7 +208,7 @@ def await_identity(
 def cancel(
     request_id: RequestId, tenant: OfTenant = None, ledger: Home = None, as_json: AsJson = False
 ) -> None:
-    """Withdraw a request that no batch has taken up yet.
+    """Withdraw a request whose people are not erased yet, and that no batch is erasing.
 
     Example: letheon request cancel 73fdb37cede78c1bdc82ac08614adaef
     """
@@ -238,9 +239,12 @@ def hold(
 ) -> None:
     """Put a request off on a legal ground; its clock goes on.
 
+    The hold is about the people: other requests that name one of them wait too. It ends when the
+    day begins at the controller's seat.
+
     Example: letheon request hold 73fd… --ground litigation-hold --until 2027-03-01
     """
-    day = until.replace(tzinfo=UTC)
+    day = until.date()
     _changed(
         request_id, ledger, as_json, lambda it: it.hold(request_id, ground, day, tenant=tenant)
     )
@@ -283,11 +287,30 @@ def extend(
     _changed(request_id, ledger, as_json, lambda it: it.extend(request_id, tenant=tenant))
 
 
+@requests.command("tell", cls=LedgerCommand)
+def tell(
+    request_id: RequestId,
+    recipients: Annotated[
+        int, typer.Option(metavar="N", min=1, help="So many more recipients were told.")
+    ],
+    tenant: OfTenant = None,
+    ledger: Home = None,
+    as_json: AsJson = False,
+) -> None:
+    """Record that recipients of the data were told of the erasure (GDPR, Article 19).
+
+    Those who were told before the purge are counted in its attestation.
+
+    Example: letheon request tell 73fd… --recipients 2
+    """
+    _changed(request_id, ledger, as_json, lambda it: it.tell(request_id, recipients, tenant=tenant))
+
+
 @requests.command("close", cls=LedgerCommand)
 def close(
     request_id: RequestId,
     recipients: Annotated[
-        int, typer.Option(metavar="N", min=0, help="Recipients of the data who were told.")
+        int, typer.Option(metavar="N", min=0, help="So many more recipients were told.")
     ] = 0,
     tenant: OfTenant = None,
     ledger: Home = None,

@@ -1,9 +1,13 @@
 """Rows for a model from a file."""
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
+
+from letheon.cli._ledger_common import UsageError
 
 __all__ = ["Columns", "read_rows"]
 
@@ -40,18 +44,32 @@ def read_rows(path: Path, columns: Columns) -> tuple[Any, Any, Any]:
     if path.suffix == ".npz":
         return _from_arrays(path)
     if path.suffix not in (".csv", ".parquet"):
-        raise ValueError(f"{path.name} is no .npz, .csv or .parquet file")
+        raise UsageError(f"{path.name} is no .npz, .csv or .parquet file")
     if columns.target is None:
-        raise ValueError(f"say which column of {path.name} is the target: --target COLUMN")
-    X, y, people = _from_table(_table(path, columns), path, columns)
+        raise UsageError(f"say which column of {path.name} is the target: --target COLUMN")
+    with _read_from(path):
+        table = _table(path, columns)
+    X, y, people = _from_table(table, path, columns)
     return X if columns.is_table else X.to_numpy(), y, people
 
 
+@contextmanager
+def _read_from(path: Path) -> Iterator[None]:
+    """Say that a file cannot be read; what its reader says may hold values of rows."""
+    try:
+        yield
+    except (OSError, UsageError):
+        raise
+    except Exception as error:
+        kind = type(error).__name__
+        raise UsageError(f"{path.name} cannot be read as a {path.suffix} file: {kind}") from error
+
+
 def _from_arrays(path: Path) -> tuple[Any, Any, Any]:
-    with np.load(path, allow_pickle=False) as file:
+    with _read_from(path), np.load(path, allow_pickle=False) as file:
         missing = [name for name in ("X", "y") if name not in file]
         if missing:
-            raise ValueError(f"{path.name} has no array {missing[0]!r}; it has {sorted(file)}")
+            raise UsageError(f"{path.name} has no array {missing[0]!r}; it has {sorted(file)}")
         return file["X"], file["y"], file.get("ids")
 
 
@@ -70,7 +88,7 @@ def _polars_table(path: Path, texts: set[str]) -> Any:
     try:
         import polars as pl
     except ModuleNotFoundError as error:
-        raise ValueError(
+        raise UsageError(
             f"to read {path.name} pandas or polars must be installed; or give an .npz file with "
             "the arrays X, y and ids"
         ) from error
@@ -86,6 +104,6 @@ def _from_table(table: Any, path: Path, columns: Columns) -> tuple[Any, Any, Any
     named = [name for name in (columns.target, columns.ids) if name is not None]
     for name in named:
         if name not in frame.columns:
-            raise ValueError(f"{path.name} has no column {name!r}; it has {frame.columns}")
+            raise UsageError(f"{path.name} has no column {name!r}; it has {frame.columns}")
     people = None if columns.ids is None else frame[columns.ids].to_list()
     return frame.drop(named).to_native(), frame[str(columns.target)].to_numpy(), people

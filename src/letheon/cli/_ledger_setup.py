@@ -15,6 +15,7 @@ from letheon.cli._ledger_common import (
     say,
     say_table,
     status_of,
+    taken_at_their_word,
 )
 from letheon.exceptions import LedgerError
 
@@ -53,10 +54,10 @@ def init(
     with reported(as_json):
         import letheon
 
-        calendar = letheon.ledger.Calendar(seat=seat, timezone=timezone)
-        with letheon.Ledger.create(
-            folder, name=name, database=database, calendar=calendar
-        ) as ledger:
+        with taken_at_their_word():
+            calendar = letheon.ledger.Calendar(seat=seat, timezone=timezone)
+            made = letheon.Ledger.create(folder, name=name, database=database, calendar=calendar)
+        with made as ledger:
             document = {
                 "ledger": ledger.name,
                 "folder": folder.resolve(),
@@ -65,27 +66,53 @@ def init(
             text = (
                 f"made the ledger {ledger.name} in {folder}\n"
                 f"public key {ledger.public_key}\n"
-                "Give this key to whoever shall verify certificates. Keep a copy of\n"
-                f"sign-*.key and tag.key in {folder / 'keys'} in a safe place,\n"
-                "and of no other key there: a key that was kept undoes an erasure."
+                "Give this key to whoever shall verify certificates.\n"
+                f"Keep a copy of sign-*.key, current and tag.key in {folder / 'keys'}\n"
+                f"and of {folder / 'public'} in a safe place. Keep other keys no longer\n"
+                "than your backups last: a key that was kept undoes an erasure."
             )
             say(as_json, document, text)
 
 
-def doctor(ledger: Home = None, as_json: AsJson = False) -> None:
+def doctor(
+    accept_clock: Annotated[
+        bool,
+        typer.Option(
+            "--accept-clock",
+            metavar="",
+            help="First go on from this machine's clock, after one that was ahead.",
+        ),
+    ] = False,
+    ledger: Home = None,
+    as_json: AsJson = False,
+) -> None:
     """Look the ledger over: files, keys, certificates, log, due days, leftovers, clock.
 
-    The exit status is 1 if something is wrong.
+    The exit status is 1 if something is wrong. A clock that was ahead has left times in the log
+    that are still to come, and nothing is recorded until they have passed: set the clock right,
+    then use --accept-clock once. The log tells of it.
 
     Example: letheon doctor --ledger erasures
     """
     with reported(as_json):
-        found = _looked_over(ledger)
+        found = (*_accepted(ledger, accept_clock), *_looked_over(ledger))
         lines = [(one.level, one.check, one.text) for one in found]
         columns = ("", "check", "found")
         say_table(as_json, found, columns, lines, empty="nothing to look at", folds="found")
     if any(one.level == "error" for one in found):
         raise typer.Exit(FAILED)
+
+
+def _accepted(folder: Path | None, wanted: bool) -> "tuple[Finding, ...]":
+    """Go on from the clock as it is now, and say so."""
+    if not wanted:
+        return ()
+    with open_ledger(folder) as opened:
+        was_ahead = opened.accept_clock()
+    from letheon.ledger import Finding
+
+    text = "the log goes on from this machine's clock" if was_ahead else "nothing to correct"
+    return (Finding("accept-clock", "ok", text),)
 
 
 def _looked_over(folder: Path | None) -> "tuple[Finding, ...]":

@@ -30,9 +30,11 @@ from letheon.ledger._tables import blocked, intake_keys, meta, requests
 from letheon.rows import Ids, IntIds, as_ids
 
 __all__ = [
+    "body_sealer",
     "hold_current_key",
     "id_bytes",
     "is_covered",
+    "name_tags",
     "person_tags",
     "read_body",
     "remembered_key",
@@ -43,6 +45,7 @@ __all__ = [
 ]
 
 _CURRENT = "intake_key"
+_encode = json.JSONEncoder(separators=(",", ":")).encode
 _INT64 = struct.Struct(">q")
 _TRIES = 5
 _CHUNK = 500
@@ -60,14 +63,24 @@ def id_bytes(ids: Ids) -> list[bytes]:
 
 def person_tags(core: Core, tenant: str, ids: Ids) -> list[str]:
     """Return one tag for each id: equal for equal people of a tenant, and nothing else."""
+    return name_tags(core, tenant, id_bytes(ids))
+
+
+def name_tags(core: Core, tenant: str, names: Sequence[bytes]) -> list[str]:
+    """Return one tag for each of the canonical bytes of an id; see `person_tags`."""
     scope = tenant.encode()
-    return [core.keys.tag("person", scope, one) for one in id_bytes(ids)]
+    return [core.keys.tag("person", scope, one) for one in names]
 
 
 def seal_body(core: Core, key: str, request_id: str, ids: Ids) -> bytes:
     """Return the ids sealed under a key and bound to their request."""
-    data = json.dumps(ids.to_list(), separators=(",", ":")).encode()
-    return core.keys.seal(key, data, _context(request_id))
+    return core.keys.seal(key, _text(ids), _context(request_id))
+
+
+def body_sealer(core: Core, key: str) -> Callable[[str, Ids], bytes]:
+    """Return what seals ids, bound to their request, under a key that is read once."""
+    secret = core.keys.secret(key)
+    return lambda request_id, ids: seal(secret, _text(ids), _context(request_id))
 
 
 def read_body(core: Core, key: str, request_id: str, sealed: bytes) -> Ids:
@@ -224,6 +237,10 @@ def _sealed_again(secrets: Mapping[str, bytes], key: str, row: Any) -> dict[str,
     context = _context(row.id)
     data = unseal(secrets[row.intake_key], row.sealed, context)
     return {"request": row.id, "body": seal(secrets[key], data, context)}
+
+
+def _text(ids: Ids) -> bytes:
+    return _encode(ids.to_list()).encode()
 
 
 def _context(request_id: str) -> bytes:

@@ -8,18 +8,18 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Literal
 
-from sqlalchemy import func, select
+from sqlalchemy import select
 
 from letheon.exceptions import LetheonError
 from letheon.ledger import _requests
 from letheon.ledger._clocks import alarm
 from letheon.ledger._core import Core
-from letheon.ledger._events import head, leaves
+from letheon.ledger._events import head, leaves, seconds_behind
 from letheon.ledger._info import all_models
 from letheon.ledger._leftovers import leftovers
 from letheon.ledger._log_tree import LogTree
 from letheon.ledger._purge import problems
-from letheon.ledger._tables import certificates, checkpoints, events
+from letheon.ledger._tables import certificates, checkpoints
 from letheon.ledger._versions import head_of, sealer
 from letheon.verifier import Refused, check_chain, check_note, read_note
 
@@ -182,10 +182,12 @@ def _purge(core: Core) -> Iterator[Finding]:
 
 def _clock(core: Core) -> Iterator[Finding]:
     with core.database.reading() as conn:
-        newest = conn.scalar(select(func.max(events.c.at))) or 0
-    behind = newest - core.clock()
+        behind = seconds_behind(conn, core.clock())
     if behind > 0:
-        text = f"the clock of this machine is {behind} s behind the newest event; set it"
+        text = (
+            f"the clock of this machine is {behind} s behind the latest event; set it, or, if it "
+            "is right, `letheon doctor --accept-clock`"
+        )
         yield Finding("clock", "error" if behind > 300 else "warning", text)
     if os.environ.get("TZ", "") not in ("", "UTC"):
         yield Finding("clock", "ok", "times are recorded in UTC, whatever TZ says")

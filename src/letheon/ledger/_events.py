@@ -6,15 +6,17 @@ other. Bodies hold opaque ids, codes, counts and digests: never an id of a perso
 """
 
 from collections.abc import Iterator, Sequence
+from functools import lru_cache
 from typing import Any, NamedTuple
 
-from sqlalchemy import Connection, bindparam, insert, select, update
+from sqlalchemy import Connection, bindparam, select, update
 
 from letheon.exceptions import ClockError
 from letheon.ledger._codes import is_code
 from letheon.ledger._log_tree import Frontier
+from letheon.ledger._rows_in import RowsIn
 from letheon.ledger._tables import events, log
-from letheon.verifier import canonical, leaf_hash
+from letheon.verifier import MAX_INT, canonical, leaf_hash
 
 __all__ = [
     "Event",
@@ -28,6 +30,7 @@ __all__ = [
     "record_all",
     "record_many",
     "require_clock",
+    "seconds_behind",
 ]
 
 _TOLERATED_SECONDS = 300
@@ -35,7 +38,7 @@ _TOLERATED_SECONDS = 300
 _LATEST = (
     select(events.c.era, events.c.at).order_by(events.c.era.desc(), events.c.at.desc()).limit(1)
 )
-_APPEND = insert(events)
+_append = RowsIn(events, ("at", "era", "kind", "about", "body", "leaf"))
 
 
 class Head(NamedTuple):
@@ -96,7 +99,7 @@ def record_all(connection: Connection, items: Sequence[Event]) -> None:
     """Append any events in one statement; see `record`."""
     if items:
         era = require_clock(connection, min(item.at for item in items))
-        connection.execute(_APPEND, [_row(item, era) for item in items])
+        _append(connection, [_row(item, era) for item in items])
 
 
 def require_clock(connection: Connection, at: int) -> int:
@@ -114,7 +117,7 @@ def require_clock(connection: Connection, at: int) -> int:
         raise ClockError(
             f"the clock is {latest - at} seconds behind the latest event of this ledger; set it "
             "right and try again. If it is right, and an event was written while it was ahead, "
-            "an operator can accept it. Nothing was recorded"
+            "`letheon doctor --accept-clock` goes on from it. Nothing was recorded"
         )
     return era
 
@@ -134,8 +137,13 @@ def accept_clock(connection: Connection, at: int) -> bool:
     if at >= latest - _TOLERATED_SECONDS:
         return False
     correction = Event("clock-corrected", {"seconds": latest - at}, at)
-    connection.execute(_APPEND, [_row(correction, era + 1)])
+    _append(connection, [_row(correction, era + 1)])
     return True
+
+
+def seconds_behind(connection: Connection, at: int) -> int:
+    """Return by how much a clock is behind the latest event that counts; negative if it is not."""
+    return _latest(connection, at)[1] - at
 
 
 def _latest(connection: Connection, at: int) -> tuple[int, int]:
@@ -182,8 +190,11 @@ def bodies(connection: Connection) -> Iterator[bytes]:
 
 def _row(event: Event, era: int) -> dict[str, Any]:
     kind, body, at, about = event
-    _require_codes([kind, body])
-    data = canonical({**body, "at": at, "kind": kind})
+    fields = {**body, "at": at, "kind": kind}
+    data = _flat(fields)
+    if data is None:
+        _require_codes([kind, body])
+        data = canonical(fields)
     return {
         "at": at,
         "era": era,
@@ -193,6 +204,30 @@ def _row(event: Event, era: int) -> dict[str, Any]:
         "leaf": leaf_hash(data).hex(),
         "log_index": None,
     }
+
+
+def _flat(fields: dict[str, Any]) -> bytes | None:
+    """Return what `canonical` does, in a third of the time; None unless all is codes and numbers.
+
+    Codes have one order in every encoding, and nothing to escape.
+    """
+    if not all(map(_is_name, fields)):
+        return None
+    parts = []
+    for name in sorted(fields):
+        value = fields[name]
+        if type(value) is str and is_code(value):
+            parts.append(f'"{name}":"{value}"')
+        elif type(value) is int and -MAX_INT <= value <= MAX_INT:
+            parts.append(f'"{name}":{value}')
+        else:
+            return None
+    return f"{{{','.join(parts)}}}".encode()
+
+
+@lru_cache(maxsize=1024)
+def _is_name(name: Any) -> bool:
+    return type(name) is str and is_code(name)
 
 
 def _require_codes(value: Any) -> None:

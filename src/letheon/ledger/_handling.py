@@ -10,7 +10,6 @@ from sqlalchemy import Connection, Row, or_, select, update
 from letheon.exceptions import RequestStateError, UnknownRequestError
 from letheon.ledger import _events
 from letheon.ledger._bodies import (
-    hold_current_key,
     is_covered,
     person_tags,
     read_body,
@@ -44,6 +43,7 @@ _NO_BODY: dict[str, Any] = {"sealed": None, "intake_key": None}
 _PUBLISHED_BATCH = ("published", "certified", "purged")
 
 _Work = Callable[[Connection, Row[Any], int], None]
+_Lock = Callable[[Connection, str], None]
 
 
 def verify(core: Core, request_id: str, *, tenant: str | None = None) -> Request:
@@ -55,8 +55,7 @@ def verify(core: Core, request_id: str, *, tenant: str | None = None) -> Request
     def work(connection: Connection, row: Row[Any], now: int) -> None:
         clock = _clock_started(core, row, now)
         move(connection, row.id, "verified", at=now, **clock)
-        hold_current_key(core, connection)
-        hold_model(connection, row.model_id, alone=False)
+        # Who exchanges the key waits for this row, and keeps the old key until then.
         body = connection.execute(
             select(requests.c.intake_key, requests.c.sealed).where(requests.c.id == row.id)
         ).one()
@@ -65,7 +64,7 @@ def verify(core: Core, request_id: str, *, tenant: str | None = None) -> Request
         waits = claim(connection, [Claimant(row.id, row.tenant, row.model_id, tags)])
         _queue_or_wait(connection, row.id, waits.get(row.id), now)
 
-    return _changed(core, request_id, tenant, work)
+    return _changed(core, request_id, tenant, work, first=_share_model)
 
 
 def await_identity(core: Core, request_id: str, *, tenant: str | None = None) -> Request:
@@ -91,7 +90,7 @@ def cancel(core: Core, request_id: str, *, tenant: str | None = None) -> Request
         move(connection, row.id, "cancelled", at=now, closed_at=now, **_NO_BODY)
         pass_on(connection, row.id, row.model_id, at=now)
 
-    return _changed(core, request_id, tenant, work)
+    return _changed(core, request_id, tenant, work, first=_lock_model)
 
 
 def reject(core: Core, request_id: str, ground: str, *, tenant: str | None = None) -> Request:
@@ -104,7 +103,7 @@ def reject(core: Core, request_id: str, ground: str, *, tenant: str | None = Non
         move(connection, row.id, "rejected", at=now, fields={"ground": ground}, **columns)
         pass_on(connection, row.id, row.model_id, at=now)
 
-    return _changed(core, request_id, tenant, work)
+    return _changed(core, request_id, tenant, work, first=_lock_model)
 
 
 def hold(
@@ -128,13 +127,12 @@ def hold(
     def work(connection: Connection, row: Row[Any], now: int) -> None:
         if moment <= now:
             raise ValueError(f"until={until} has passed; a hold ends in the future")
-        hold_model(connection, row.model_id, alone=True)
         _require_nobody_leaves(connection, row.id)
         columns = {"hold_ground": ground, "hold_until": moment, "reason": ground}
         fields: dict[str, str | int] = {"ground": ground, "until": moment}
         move(connection, row.id, "on_hold", at=now, fields=fields, **columns)
 
-    return _changed(core, request_id, tenant, work)
+    return _changed(core, request_id, tenant, work, first=_lock_model)
 
 
 def release(core: Core, request_id: str, *, tenant: str | None = None) -> Request:
@@ -169,7 +167,7 @@ def retry(core: Core, request_id: str, *, tenant: str | None = None) -> Request:
         if batch == "purged":  # another one's retry has finished it
             move(connection, movers, "purged", at=now)
 
-    return _changed(core, request_id, tenant, work, with_batch=True)
+    return _changed(core, request_id, tenant, work, first=_lock_batch)
 
 
 def extend(core: Core, request_id: str, *, tenant: str | None = None) -> Request:
@@ -257,13 +255,17 @@ def _eraser(connection: Connection, request_id: str) -> str:
 
 
 def _changed(
-    core: Core, request_id: str, tenant: str | None, work: _Work, *, with_batch: bool = False
+    core: Core, request_id: str, tenant: str | None, work: _Work, *, first: _Lock | None = None
 ) -> Request:
-    """Do the work on the locked row of a request (its batch's before), in one transaction."""
+    """Do the work on the locked row of a request, in one transaction.
+
+    `first` locks its model or batch before. Whoever seals, submits or finishes a purge comes to
+    these before the requests; in another order two would wait for each other.
+    """
 
     def change(connection: Connection) -> Request:
-        if with_batch:  # in the order of who finishes a purge, or the two wait for each other
-            _lock_batch(connection, request_id)
+        if first is not None:
+            first(connection, str(request_id))
         row = _locked(connection, request_id, tenant)
         work(connection, row, core.clock())
         return found(connection, request_id)
@@ -281,8 +283,19 @@ def _locked(connection: Connection, request_id: str, tenant: str | None) -> Row[
     return row
 
 
+def _share_model(connection: Connection, request_id: str, *, alone: bool = False) -> None:
+    mine = select(requests.c.model_id).where(requests.c.id == request_id)
+    model_id = connection.scalar(mine)
+    if model_id is not None:
+        hold_model(connection, model_id, alone=alone)
+
+
+def _lock_model(connection: Connection, request_id: str) -> None:
+    _share_model(connection, request_id, alone=True)
+
+
 def _lock_batch(connection: Connection, request_id: str) -> None:
-    mine = select(requests.c.batch_id).where(requests.c.id == str(request_id))
+    mine = select(requests.c.batch_id).where(requests.c.id == request_id)
     query = select(batches.c.id).where(batches.c.id == mine.scalar_subquery())
     connection.execute(query.with_for_update())
 

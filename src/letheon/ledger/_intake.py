@@ -10,17 +10,19 @@ from collections.abc import Sequence
 from datetime import UTC, date, datetime
 from typing import Any
 
+from sqlalchemy.exc import InterfaceError, OperationalError
+
 from letheon.exceptions import (
     IdsLengthError,
     IdsTypeError,
+    LedgerBusyError,
     UnknownModelError,
 )
 from letheon.ledger._bodies import (
     id_bytes,
+    name_tags,
     person_tags,
-    remembered_key,
     reseal,
-    seal_body,
     unsealed_ids,
 )
 from letheon.ledger._clocks import REGIMES, due_on
@@ -70,6 +72,9 @@ LONGEST_ID = 10_000
 MOST_IDS = 100_000
 LONGEST_KEY = 255
 
+# Nobody's request is the cause, and each may come after a wait of 30 seconds.
+_FOR_ALL = (OSError, LedgerBusyError, OperationalError, InterfaceError)
+
 _indices: "weakref.WeakKeyDictionary[Ids, IdIndex]" = weakref.WeakKeyDictionary()
 
 
@@ -78,7 +83,7 @@ Intake = GroupCommit[Prepared, Request]
 
 def intake_group() -> Intake:
     """Return what lets the threads of a process share transactions; one for each open ledger."""
-    return GroupCommit(record_all)
+    return GroupCommit(record_all, for_all=_FOR_ALL)
 
 
 def submit(
@@ -171,13 +176,12 @@ def prepare(
     require_ground(ground, REQUEST_GROUNDS[regime])
     people = _checked_ids(ids)
     names = id_bytes(people)
-    tags = tuple(person_tags(core, tenant, people))
+    tags = tuple(name_tags(core, tenant, names))
     is_held, n_rows = _held_rows(held, people)
-    request_id, intake_key = secrets.token_hex(16), remembered_key(core)
     received = core.clock()
     content = [model.name, regime, ground, "verified" if verified else "received"]
     row = {
-        "id": request_id,
+        "id": secrets.token_hex(16),
         "tenant": tenant,
         "model_id": model.id,
         "state": "queued" if verified else "received",
@@ -187,14 +191,9 @@ def prepare(
         "due_on": _due_on(core, regime, received).isoformat(),
         "key_tag": core.keys.tag("key", tenant.encode(), _checked_key(key)),
         "body_tag": core.keys.tag("body", *(text.encode() for text in content), *sorted(names)),
-        "sealed": seal_body(core, intake_key, request_id, people),
-        "intake_key": intake_key,
         "nonce": secrets.token_hex(32),
         "n_ids": len(people),
         "n_rows": n_rows,
-        "tries": 0,
-        "not_before": 0,
-        "paused_seconds": 0,
     }
     missing = tuple(tag for tag, here in zip(tags, is_held, strict=True) if not here)
     return Prepared(core, model, people, tags, missing, verified, row)

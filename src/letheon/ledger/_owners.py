@@ -7,22 +7,23 @@ pass on to the next request that claims them.
 """
 
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from sqlalchemy import Connection, bindparam, case, delete, select, tuple_, update
-from sqlalchemy.dialects import postgresql, sqlite
 
 from letheon.ledger._moves import has_erased, move
+from letheon.ledger._rows_in import RowsIn
 from letheon.ledger._tables import blocked, models, requests
 
 __all__ = ["Claimant", "claim", "hold_model", "known_tags", "pass_on"]
 
 _CHUNK = 400
-_RETURNED = (blocked.c.request_id, blocked.c.tag)
-_INSERT = {
-    "sqlite": sqlite.insert(blocked).on_conflict_do_nothing().returning(*_RETURNED),
-    "postgresql": postgresql.insert(blocked).on_conflict_do_nothing().returning(*_RETURNED),
-}
+_insert = RowsIn(
+    blocked,
+    ("tenant", "model_id", "tag", "request_id", "owner"),
+    unless_there=True,
+    returning=("request_id", "tag"),
+)
 
 
 class Claimant(NamedTuple):
@@ -55,7 +56,7 @@ def claim(connection: Connection, claimants: Sequence[Claimant]) -> dict[str, st
     ]
     # In one order for everybody, so that two transactions never wait for each other.
     wanted.sort(key=lambda row: (row["model_id"], row["tag"]))
-    owned = _insert(connection, [row | {"owner": True} for row in wanted])
+    owned = set(_insert(connection, [row | {"owner": True} for row in wanted]))
     rest = [row for row in wanted if (row["request_id"], row["tag"]) not in owned]
     _insert(connection, [row | {"owner": False} for row in rest])
     owners = {request_id for request_id, _ in owned}
@@ -109,14 +110,6 @@ def _duplicates(connection: Connection, request_ids: Sequence[str]) -> list[str]
         query = select(requests.c.id).where(those, requests.c.state == "duplicate")
         found.extend(connection.scalars(query))
     return found
-
-
-def _insert(connection: Connection, rows: list[dict[str, Any]]) -> set[tuple[str, str]]:
-    """Insert what conflicts with nothing; return the request and tag of each row that went in."""
-    if not rows:
-        return set()
-    inserted = connection.execute(_INSERT[connection.dialect.name], rows)
-    return {(row.request_id, row.tag) for row in inserted}
 
 
 def _owner(connection: Connection, model_id: int, tag: str) -> str:

@@ -6,17 +6,17 @@ from datetime import UTC, date, datetime
 from functools import cache
 from typing import Any, NamedTuple
 
-from sqlalchemy import Connection, bindparam, insert, select, update
-from sqlalchemy.dialects import postgresql
+from sqlalchemy import Connection, bindparam, select, update
 
 from letheon.exceptions import IdempotencyError, UnknownIdError
 from letheon.ledger import _calendar, _events
-from letheon.ledger._bodies import hold_current_key, is_covered, seal_body
+from letheon.ledger._bodies import body_sealer, hold_current_key, is_covered, remembered_key
 from letheon.ledger._core import Core
 from letheon.ledger._events import Event
 from letheon.ledger._faults import point
 from letheon.ledger._owners import Claimant, claim, known_tags
 from letheon.ledger._requests import Request, found_all
+from letheon.ledger._rows_in import RowsIn
 from letheon.ledger._tables import requests
 from letheon.ledger._versions import ModelRow
 from letheon.rows import Ids
@@ -25,10 +25,27 @@ __all__ = ["Prepared", "record_all"]
 
 # Statements of every request are built once: building one takes as long as running it.
 _BY_KEY = select(requests.c.key_tag, requests.c.id, requests.c.body_tag).where(
-    requests.c.key_tag.in_(bindparam("keys", expanding=True))
+    requests.c.tenant == bindparam("tenant"),
+    requests.c.key_tag.in_(bindparam("keys", expanding=True)),
 )
-_INSERT = insert(requests)
-_INSERT_IF_FIRST = postgresql.insert(requests).on_conflict_do_nothing().returning(requests.c.id)
+_COLUMNS = (
+    "id",
+    "tenant",
+    "model_id",
+    "state",
+    "regime",
+    "ground",
+    "received_at",
+    "due_on",
+    "key_tag",
+    "body_tag",
+    "nonce",
+    "n_ids",
+    "n_rows",
+    "sealed",
+    "intake_key",
+)
+_insert_firsts = RowsIn(requests, _COLUMNS, unless_there=True, returning=("id",))
 
 
 @dataclass(frozen=True)
@@ -46,7 +63,7 @@ class Prepared:
     is_verified : bool
         Whether it is queued at once.
     row : dict
-        Columns of the request.
+        Columns of the request, but for its body, which is sealed when it is stored.
     """
 
     core: Core
@@ -76,6 +93,7 @@ class _Stored(NamedTuple):
 def record_all(items: Sequence[Prepared]) -> list[Request | Exception]:
     """Store requests durably; what is wrong with one of them does not touch the others."""
     core = items[0].core
+    remembered_key(core)  # the very first request makes one
 
     def work(connection: Connection) -> list[Request | Exception]:
         results = _record_in(core, connection, items)
@@ -91,16 +109,14 @@ def _record_in(
     core: Core, connection: Connection, items: Sequence[Prepared]
 ) -> list[Request | Exception]:
     intake_key = hold_current_key(core, connection)
-    stored = _stored(connection, items)
-    new = [item for item in items if item.key not in stored]
-    refused = _refused(connection, new)
+    refused = _refused(connection, items)
     firsts: dict[str, Prepared] = {}
-    for item in new:
+    for item in items:
         if item.id not in refused:
             firsts.setdefault(item.key, item)
-    mine, lost = _insert(connection, firsts, intake_key)
-    stored |= {item.key: _Stored(item.id, item.row["body_tag"]) for item in mine}
-    stored |= _stored(connection, lost)
+    mine = _insert(core, connection, firsts, intake_key)
+    stored = {item.key: _Stored(item.id, item.row["body_tag"]) for item in mine}
+    stored |= _stored(connection, [item for key, item in firsts.items() if key not in stored])
     duplicates = _claim(connection, [item for item in mine if item.is_verified])
     _events.record_all(connection, [event for item in mine for event in _story(item, duplicates)])
     fresh = {item.id: _request(item, duplicates) for item in mine}
@@ -111,21 +127,28 @@ def _record_in(
 
 def _stored(connection: Connection, items: Sequence[Prepared]) -> dict[str, _Stored]:
     """Return the requests that have one of these keys already."""
-    if not items:
-        return {}
-    rows = connection.execute(_BY_KEY, {"keys": list({item.key for item in items})})
-    return {row.key_tag: _Stored(row.id, row.body_tag) for row in rows}
+    keys: dict[str, set[str]] = {}
+    for item in items:
+        keys.setdefault(item.row["tenant"], set()).add(item.key)
+    found: dict[str, _Stored] = {}
+    for tenant, wanted in keys.items():
+        rows = connection.execute(_BY_KEY, {"tenant": tenant, "keys": list(wanted)})
+        found |= {row.key_tag: _Stored(row.id, row.body_tag) for row in rows}
+    return found
 
 
 def _refused(connection: Connection, items: Sequence[Prepared]) -> dict[str, Exception]:
-    """Return an error for each request that names somebody unknown.
+    """Return an error for each new request that names somebody unknown.
 
     Somebody whom an earlier request had erased is not held, and not unknown either.
     """
-    pairs = {(item.model.id, tag) for item in items for tag in item.missing}
+    doubtful = [item for item in items if item.missing]
+    stored = _stored(connection, doubtful)
+    doubtful = [item for item in doubtful if item.key not in stored]
+    pairs = {(item.model.id, tag) for item in doubtful for tag in item.missing}
     known = known_tags(connection, sorted(pairs))
     refused: dict[str, Exception] = {}
-    for item in items:
+    for item in doubtful:
         count = sum((item.model.id, tag) not in known for tag in item.missing)
         if count:
             refused[item.id] = UnknownIdError(
@@ -136,27 +159,20 @@ def _refused(connection: Connection, items: Sequence[Prepared]) -> dict[str, Exc
 
 
 def _insert(
-    connection: Connection, firsts: dict[str, Prepared], intake_key: str
-) -> tuple[list[Prepared], list[Prepared]]:
-    """Insert requests; return those that went in, and those whose key somebody was quicker with."""
+    core: Core, connection: Connection, firsts: dict[str, Prepared], intake_key: str
+) -> list[Prepared]:
+    """Insert requests; return those whose key nobody had used."""
     if not firsts:
-        return [], []
-    # In one order for everybody, so that two transactions never wait for each other.
-    rows = [_row(firsts[key], intake_key) for key in sorted(firsts)]
-    if connection.dialect.name == "sqlite":  # nobody else writes since the keys were looked up
-        connection.execute(_INSERT, rows)
-        return list(firsts.values()), []
-    inserted = set(connection.scalars(_INSERT_IF_FIRST, rows))
-    mine = [item for item in firsts.values() if item.id in inserted]
-    return mine, [item for item in firsts.values() if item.id not in inserted]
-
-
-def _row(item: Prepared, intake_key: str) -> dict[str, Any]:
-    """Return the columns; sealed again if a purge has exchanged the key since."""
-    if item.row["intake_key"] == intake_key:
-        return item.row
-    sealed = seal_body(item.core, intake_key, item.id, item.ids)
-    return item.row | {"sealed": sealed, "intake_key": intake_key}
+        return []
+    # Bodies are sealed here, where no purge can exchange the key any more: one reading of it
+    # serves all. In one order for everybody, so that two transactions never wait for each other.
+    sealed = body_sealer(core, intake_key)
+    rows = [
+        item.row | {"sealed": sealed(item.id, item.ids), "intake_key": intake_key}
+        for _, item in sorted(firsts.items())
+    ]
+    inserted = {row[0] for row in _insert_firsts(connection, rows)}
+    return [item for item in firsts.values() if item.id in inserted]
 
 
 def _claim(connection: Connection, items: Sequence[Prepared]) -> dict[str, str]:

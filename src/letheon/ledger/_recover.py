@@ -3,14 +3,14 @@
 import os
 from typing import Literal
 
-from sqlalchemy import Connection, select
+from sqlalchemy import Connection, func, select
 
 from letheon.exceptions import CorruptFileError
 from letheon.ledger._blobs import destroy_file
 from letheon.ledger._core import Core
 from letheon.ledger._faults import point
 from letheon.ledger._lease import Lease, require_fence
-from letheon.ledger._tables import batches
+from letheon.ledger._tables import batches, versions
 from letheon.ledger._versions import ModelRow, VersionRow, head_of, sealer, versions_of
 
 __all__ = ["is_first_look", "require_sound", "sweep_model"]
@@ -44,13 +44,12 @@ def sweep_model(core: Core, lease: Lease, model: ModelRow) -> int:
     """
     with core.database.transaction() as conn:
         require_fence(conn, lease)
-        known = versions_of(conn, model.id)
-        alive = [version for version in known if version.purged_at is None]
+        alive = versions_of(conn, model.id, unpurged=True)
         keep = {name for version in alive for name in version.blobs}
         swept = core.blobs(model.folder).sweep(keep)
         swept += _sweep_keys(core, model, "epoch", {version.epoch_key for version in alive})
-        swept += _sweep_keys(core, model, "training", _training_keys(conn, model, known))
-        swept += _sweep_proofs(core, model, {str(version.run.get("proof")) for version in known})
+        swept += _sweep_keys(core, model, "training", _training_keys(conn, model, alive))
+        swept += _sweep_proofs(core, conn, model)
     point("recover.swept")
     return swept
 
@@ -69,11 +68,11 @@ def require_sound(core: Core, model: ModelRow) -> None:
             )
 
 
-def _training_keys(conn: Connection, model: ModelRow, known: list[VersionRow]) -> set[str]:
-    """Return the keys of the last training, and of one that is intended."""
+def _training_keys(conn: Connection, model: ModelRow, alive: list[VersionRow]) -> set[str]:
+    """Return the keys of the trainings of versions that are there, and of one that is intended."""
     mine = (batches.c.model_id == model.id) & (batches.c.state == "open")
     intended = set(conn.scalars(select(batches.c.training_key).where(mine)))
-    return intended | {str(version.run["training"]["key"]) for version in known}
+    return intended | {str(version.run["training"]["key"]) for version in alive}
 
 
 def _sweep_keys(
@@ -85,11 +84,15 @@ def _sweep_keys(
     return len(orphans)
 
 
-def _sweep_proofs(core: Core, model: ModelRow, named: set[str]) -> int:
+def _sweep_proofs(core: Core, conn: Connection, model: ModelRow) -> int:
+    """Destroy proofs that no version names; each version but the first has one."""
     folder = core.place("proofs") / model.folder
-    orphans = [
-        path for path in (folder.iterdir() if folder.is_dir() else ()) if path.stem not in named
-    ]
+    found = list(folder.iterdir()) if folder.is_dir() else []
+    mine = (versions.c.model_id == model.id) & (versions.c.number > 0)
+    if len(found) <= (conn.scalar(select(func.count()).where(mine)) or 0):
+        return 0
+    named = {str(version.run.get("proof")) for version in versions_of(conn, model.id)}
+    orphans = [path for path in found if path.stem not in named]
     for path in orphans:
         destroy_file(path)
     return len(orphans)

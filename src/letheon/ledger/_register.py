@@ -25,6 +25,7 @@ from letheon.ledger._commitment import new_vault, tree_of
 from letheon.ledger._core import Core
 from letheon.ledger._events import record
 from letheon.ledger._faults import point
+from letheon.ledger._row_bytes import ordered_codes
 from letheon.ledger._slot_tree import slots_for
 from letheon.ledger._tables import blocked, heads, meta, models, versions
 from letheon.ledger._training import fresh_fit
@@ -99,7 +100,7 @@ def register(
         created_at=core.clock(),
         trusted=trusted,
     )
-    vault = new_vault(len(rows), row.slots)
+    vault = new_vault(len(rows), row.slots, ordered_codes(rows))
     root = tree_of(rows, vault, row.slots).root.hex()
     written = write_blobs(core, row, state.encode(_plain(model)), rows, vault, judged)
     point("register.blobs-written")

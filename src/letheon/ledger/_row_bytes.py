@@ -25,7 +25,7 @@ from letheon.state._arrays import plain_descr
 from letheon.state._canonical import to_bytes
 from letheon.state._registry import codec_of
 
-__all__ = ["row_bytes"]
+__all__ = ["ordered_codes", "row_bytes"]
 
 _MAGIC = b"letheon-row-v1\n"
 _LENGTH = struct.Struct("<Q")
@@ -60,6 +60,29 @@ def row_bytes(rows: Rows) -> Iterator[bytes]:
     head = _MAGIC + hashlib.sha256(to_bytes(to_tree(form))).digest()
     for values in zip(*(part.values for part in parts), strict=True):
         yield head + b"".join(values)
+
+
+def ordered_codes(rows: Rows) -> NDArray[np.int64]:
+    """Return the place of each cell in the order of its column's categories, -1 where missing.
+
+    One column for every column of a frame whose categories have an order of their own. The order
+    is no part of `row_bytes`: places close up when the last row of a category leaves.
+    """
+    codec = codec_of(type(rows.X))
+    columns = codec.encode(rows.X)["columns"] if codec and codec.name in _FRAMES else []
+    found = [_ordered(column) for column in columns]
+    kept = [codes for codes in found if codes is not None]
+    return np.column_stack(kept) if kept else np.empty((len(rows), 0), np.int64)
+
+
+def _ordered(column: dict[str, Any]) -> NDArray[np.int64] | None:
+    if column["dtype"] == "category":
+        return column["values"].astype(np.int64) if column["ordered"] else None
+    if column["dtype"] != "Enum":
+        return None
+    places = {name: place for place, name in enumerate(column["categories"])}
+    values = column["values"].tolist()
+    return np.array([-1 if each is None else places[each] for each in values], np.int64)
 
 
 def _ids_part(ids: Ids) -> _Part:

@@ -106,16 +106,23 @@ class Vault(NamedTuple):
     """Slot, salt and place of every row, in held order.
 
     The place is the row's position at registration, kept for its life: places rise strictly, so
-    that nobody can bring the rows that remain into another order.
+    that nobody can bring the rows that remain into another order. The ranks of its cells in
+    columns of ordered categories are kept alike: ranks close up when a category leaves.
     """
 
     slots: NDArray[np.int64]
     salts: NDArray[np.uint8]
     places: NDArray[np.int64]
+    ranks: NDArray[np.int64]
 
     def take(self, positions: NDArray[np.int64]) -> "Vault":
         """Return what belongs to the rows at these positions."""
-        return Vault(self.slots[positions], self.salts[positions], self.places[positions])
+        return Vault(
+            slots=self.slots[positions],
+            salts=self.salts[positions],
+            places=self.places[positions],
+            ranks=self.ranks[positions],
+        )
 
 
 class Judged(NamedTuple):
@@ -162,13 +169,21 @@ def version_of(conn: Connection, version_id: int) -> VersionRow:
 
 
 def versions_of(
-    conn: Connection, model_id: int, *, after: int | None = None, newest: int | None = None
+    conn: Connection,
+    model_id: int,
+    *,
+    after: int | None = None,
+    newest: int | None = None,
+    unpurged: bool = False,
 ) -> list[VersionRow]:
     """Return versions of a model, oldest first.
 
-    With `after` only those whose certificate has a higher number, with `newest` only so many.
+    With `after` only those whose certificate has a higher number, with `newest` only so many, with
+    `unpurged` only those that are still there.
     """
     query = select(versions).where(versions.c.model_id == model_id)
+    if unpurged:
+        query = query.where(versions.c.purged_at.is_(None))
     if after is not None:
         query = query.where(versions.c.sequence > after)
     found = conn.execute(query.order_by(versions.c.number.desc()).limit(newest)).mappings()

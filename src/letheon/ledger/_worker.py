@@ -292,7 +292,7 @@ def _purge_all(core: Core) -> Iterator[Step]:
         try:
             if purge_next(core, batch_id):
                 yield Step("purged", name, sequence, f"batch {batch_id[:12]}")
-        except LetheonError as error:
+        except (LetheonError, OSError) as error:
             yield Step("failed", name, sequence, str(error))
     for problem in problems(core):
         yield Step("failed", "", None, str(problem))

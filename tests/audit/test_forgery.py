@@ -1,0 +1,509 @@
+"""An operator who signs and logs whatever is wanted: rows, order, seeds, claims, hidden bytes."""
+
+import copy
+import dataclasses
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+from sklearn.dummy import DummyClassifier
+from sklearn.naive_bayes import GaussianNB
+
+from letheon import (
+    DaREForestClassifier,
+    DeltaGradClassifier,
+    InfluenceClassifier,
+    NaiveUnlearner,
+    state,
+)
+from letheon.audit import Canaries, audit
+from letheon.exceptions import LedgerError, SignerRefusedError
+from letheon.ledger import Ledger, _apply, _bundle, _certify, _compute, _worker
+from letheon.ledger._events import record
+from letheon.ledger._training import fresh_fit
+from letheon.ledger._versions import find_model, head_of
+from letheon.rows import Rows
+from tests.audit.bundles import KINDS, copied, erase, judged, ledger_of, resign, verdicts
+from tests.audit.people import table
+
+IDS = np.arange(60)
+Patch = pytest.MonkeyPatch
+
+
+def computing(patch: Patch, change: Callable[[Any, Any], Any]) -> None:
+    """Let the ledger compute honestly, and publish something else instead."""
+    honest = _compute._compute
+    patch.setattr(_compute, "_compute", lambda job: change(job, honest(job)))
+
+
+def signing(patch: Patch, change: Callable[[dict[str, Any]], Any]) -> None:
+    """Sign something else than what follows from the database, and look at nothing before."""
+    honest: Callable[..., Any] = vars(_certify)["unlearning"]
+
+    def boasting(conn: Any, version: Any) -> dict[str, Any]:
+        statement: dict[str, Any] = honest(conn, version)
+        change(statement["predicate"])
+        return statement
+
+    patch.setattr(_certify, "unlearning", boasting)
+    patch.setattr(_certify, "_inspect", lambda *_: None)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_model_that_kept_everybody_fails_v4_with_its_own_rows(
+    kind: str, tmp_path: Path, monkeypatch: Patch
+) -> None:
+    """The erased row is in the model and in rows.blob, so that a fresh fit agrees."""
+    honest, kept = _compute._erase, []
+
+    def keep(job: Any, work: Any, *rest: Any) -> None:
+        before = copy.deepcopy(work.model)
+        kept.append(job.rows)
+        honest(job, work, *rest)
+        work.model = before
+
+    monkeypatch.setattr(_compute, "_erase", keep)
+    with ledger_of(tmp_path / "home", kind) as ledger:
+        erase(ledger, kind, 3)
+        bundle = ledger.export(tmp_path / "bundle", tier="auditor")
+        path = bundle / "models" / "default" / kind / "rows.blob"
+        path.write_bytes(bytes(32) + bytes(kept[0]))
+        report = audit(bundle, key=ledger.public_key, levels=("V0", "V4"))
+    assert verdicts(report) == {"V0": "pass", "V2": "fail", "V4": "fail"}
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_another_order_of_the_rows_fails_v2_and_v4(
+    kind: str, tmp_path: Path, monkeypatch: Patch
+) -> None:
+    def permute(_: Any, product: Any) -> Any:
+        order = np.random.default_rng(7).permutation(len(product.rows))
+        rows = product.rows.take(order)
+        fresh = fresh_fit(state.decode(product.model), rows).model
+        return dataclasses.replace(
+            product, model=state.encode(fresh), rows=rows, kept=product.kept[order]
+        )
+
+    computing(monkeypatch, permute)
+    with ledger_of(tmp_path / "home", kind) as ledger:
+        erase(ledger, kind, 3)
+        found = judged(ledger, tmp_path / "bundle", "V0", "V4")
+    assert verdicts(found) == {"V0": "pass", "V2": "fail", "V4": "fail"}
+    assert "not in the order of their registration" in found.failures[0].reason
+
+
+def test_a_category_that_no_row_has_fails_v2(tmp_path: Path, monkeypatch: Patch) -> None:
+    kinds = [f"c{number % 3}" for number in range(60)]
+    kinds[3] = "only-of-the-erased"
+    X = pd.DataFrame({"a": table(60)[0][:, 0], "kind": pd.Categorical(kinds)})
+
+    def keep_the_name(_: Any, product: Any) -> Any:
+        rows, frame = product.rows, product.rows.X.copy()
+        frame["kind"] = frame["kind"].cat.add_categories(["only-of-the-erased"])
+        return dataclasses.replace(product, rows=Rows(frame, rows.y, rows.ids, rows.extra))
+
+    model = NaiveUnlearner(DummyClassifier(), random_state=1).fit(X, table(60)[1], ids=IDS)
+    for name, change in (("honest", None), ("spoilt", keep_the_name)):
+        with monkeypatch.context() as patch, Ledger.create(tmp_path / name, name="audited") as own:
+            if change is not None:
+                computing(patch, change)
+            own.register(model, X, table(60)[1], ids=IDS, name="m")
+            erase(own, "m", 3)
+            found = verdicts(judged(own, tmp_path / f"{name}-bundle", "V0", "V2"))
+        assert found == {"V0": "pass", "V2": "pass" if change is None else "fail"}
+
+
+def trained(folder: Path) -> Ledger:
+    X, y = table(60)
+    ledger = Ledger.create(folder, name="audited")
+    ledger.train(DaREForestClassifier(n_estimators=3), X, y, ids=IDS, name="forest")
+    return ledger
+
+
+def training_of(ledger: Ledger) -> dict[str, str]:
+    with ledger._core.database.reading() as conn:
+        model = find_model(conn, "forest", "default")
+        found: dict[str, str] = head_of(conn, model.id).run["training"]
+        return found
+
+
+def reseeding(patch: Patch, ledger: Ledger, training: dict[str, str]) -> None:
+    """Train with the seed of another key or beacon at the next erasure, and say so."""
+    beacon = bytes.fromhex(training["beacon"].removeprefix("checkpoint:"))
+    seed, running = ledger._core.keys.derive_seed(training["key"], beacon), _apply._running
+
+    def reseed(_: Any, product: Any) -> Any:
+        fresh = fresh_fit(state.decode(product.model), product.rows, seed=seed).model
+        return dataclasses.replace(product, model=state.encode(fresh))
+
+    computing(patch, reseed)
+    patch.setattr(_apply, "_training", lambda *_: training)
+    patch.setattr(_apply, "_running", lambda *rest: running(*rest) | {"training": training})
+
+
+def beacons(ledger: Ledger, n: int) -> list[str]:
+    """Take checkpoints until one suits."""
+    found = []
+    for number in range(n):
+        with ledger._core.database.transaction() as conn:
+            record(conn, "noise", {"n": number}, ledger._core.clock())
+        found.append(f"checkpoint:{ledger.checkpoint().digest}")
+    return found
+
+
+@pytest.mark.parametrize("first", [True, False])
+@pytest.mark.parametrize("new_key", [True, False])
+def test_a_seed_that_changes_at_an_erasure_is_refused(
+    first: bool, new_key: bool, tmp_path: Path, monkeypatch: Patch
+) -> None:
+    """A new key, or the old one with a later beacon, chosen when it is known who leaves."""
+    with trained(tmp_path / "home") as ledger:
+        if not first:
+            erase(ledger, "forest", 5)
+        core, training = ledger._core, dict(training_of(ledger))
+        if new_key:
+            training["key"] = core.keys.new_key("training")
+            training["keyCommitment"] = core.keys.commitment(training["key"])
+            with core.database.transaction() as conn:
+                record(conn, "training", {"training": training["keyCommitment"]}, core.clock())
+        reseeding(monkeypatch, ledger, training | {"beacon": beacons(ledger, 3)[1]})
+        monkeypatch.setattr(_certify, "_require_line", lambda *_: None)
+        erase(ledger, "forest", 3)
+        found = verdicts(judged(ledger, tmp_path / "bundle", "V0", "V4"))
+    assert found == ({"V0": "pass", "V1": "fail", "V4": "fail"} if first else {"V0": "fail"})
+
+
+def test_the_signer_refuses_a_seed_that_changed(tmp_path: Path, monkeypatch: Patch) -> None:
+    with trained(tmp_path / "home") as ledger:
+        erase(ledger, "forest", 5)
+        training = training_of(ledger) | {"beacon": beacons(ledger, 1)[0]}
+        reseeding(monkeypatch, ledger, training)
+        ledger.request([3], model="forest", verified=True)
+        ledger.run_once(force=True)
+        assert len(ledger.certificates()) == 1
+        with pytest.raises(SignerRefusedError, match="the seed changed without a retrain"):
+            _certify.certify_next(ledger._core)
+
+
+def test_a_later_beacon_of_a_retrain_fails_v4(tmp_path: Path, monkeypatch: Patch) -> None:
+    with trained(tmp_path / "home") as ledger:
+        erase(ledger, "forest", 5)
+        chosen: list[str] = []
+
+        def grind(core: Any, committed: str) -> str:
+            _certify.take_beacon(core, committed)
+            chosen.extend(beacons(ledger, 3))
+            return chosen[-1].removeprefix("checkpoint:")
+
+        monkeypatch.setattr(_apply, "take_beacon", grind)
+        ledger.retrain("forest")
+        found = judged(ledger, tmp_path / "bundle", "V0", "V1", "V4")
+    assert verdicts(found) == {"V0": "pass", "V1": "pass", "V4": "fail"}
+    assert "not the first checkpoint" in found.failures[0].reason
+
+
+def test_a_beacon_is_the_first_checkpoint_though_another_worker_took_it(
+    tmp_path: Path, monkeypatch: Patch
+) -> None:
+    """Between commitment and beacon somebody else takes a checkpoint, and things go on."""
+    with trained(tmp_path / "home") as ledger:
+        erase(ledger, "forest", 5)
+        honest = _certify.take_beacon
+
+        def overtaken(core: Any, committed: str) -> str:
+            beacons(ledger, 2)
+            return honest(core, committed)
+
+        monkeypatch.setattr(_apply, "take_beacon", overtaken)
+        ledger.retrain("forest")
+        found = verdicts(judged(ledger, tmp_path / "bundle"))
+    assert set(found.values()) == {"pass"}
+
+
+def test_keys_that_were_thrown_away_are_reported(tmp_path: Path) -> None:
+    with trained(tmp_path / "home") as ledger:
+        core = ledger._core
+        with core.database.transaction() as conn:
+            for number in range(3):
+                record(conn, "training", {"training": f"{number:064x}"}, core.clock())
+        erase(ledger, "forest", 3)
+        report = judged(ledger, tmp_path / "bundle")
+    assert report.passed
+    assert [result.details["unusedTrainingKeys"] for result in report.of("V4")] == [3]
+
+
+def test_forged_events_fail_v1_and_what_rests_on_them(tmp_path: Path) -> None:
+    with trained(tmp_path / "home") as ledger:
+        erase(ledger, "forest", 3)
+        bundle = ledger.export(tmp_path / "bundle", tier="auditor")
+        key = ledger.public_key
+    events = bundle / "events.jsonl"
+    lines = events.read_bytes().splitlines(keepends=True)
+    training = json.loads((bundle / "models/default/forest/training.json").read_bytes())
+    committed = training["keyCommitment"].encode()
+    others = [line for line in lines if committed not in line]
+    events.write_bytes(b'{"training":"' + committed + b'"}\n' + b"".join(others))
+    found = verdicts(audit(bundle, key=key, levels=("V0", "V4")))
+    assert found == {"V0": "pass", "V1": "fail", "V4": "fail"}
+
+
+def boast_of_kind(claims: dict[str, Any]) -> None:
+    claims["guarantee"] |= {"kind": "exact", "assumptions": []}
+    claims["guarantee"]["accounting"]["rule"] = "exact-history-independent-v1"
+
+
+def boast_of_requests(claims: dict[str, Any]) -> None:
+    claims["guarantee"]["requests"] = "adaptive"
+
+
+def boast_of_releases(claims: dict[str, Any]) -> None:
+    claims["guarantee"]["releases"] = "every-version"
+
+
+def boast_of_assumptions(claims: dict[str, Any]) -> None:
+    claims["guarantee"]["assumptions"] = []
+
+
+def boast_of_proof(claims: dict[str, Any]) -> None:
+    proved = {"metric": "speedup", "value": "9999", "n": 0, "basis": "by-proof"}
+    claims["measurements"]["efficiency"] = proved
+
+
+def boast_of_replay(claims: dict[str, Any]) -> None:
+    claims["execution"]["replay"] = "bitwise"
+
+
+def hide_a_limit(claims: dict[str, Any]) -> None:
+    claims["notClaimed"].remove("batch-of-one")
+
+
+MODELS: dict[str, Callable[[], Any]] = {
+    "naive": KINDS["naive"],
+    "newton": lambda: InfluenceClassifier(l2=0.05),
+    "deltagrad": lambda: DeltaGradClassifier(random_state=1),
+}
+
+
+def registered(folder: Path, kind: str) -> Ledger:
+    X, y = table(60)
+    ledger = Ledger.create(folder, name="audited")
+    ledger.register(MODELS[kind]().fit(X, y, ids=IDS), X, y, ids=IDS, name=kind)
+    return ledger
+
+
+@pytest.mark.parametrize(
+    ("kind", "boast"),
+    [
+        ("naive", boast_of_requests),
+        ("naive", boast_of_releases),
+        ("naive", boast_of_assumptions),
+        ("naive", boast_of_proof),
+        ("naive", boast_of_replay),
+        ("naive", hide_a_limit),
+        ("newton", boast_of_requests),
+        ("newton", boast_of_kind),
+        ("deltagrad", boast_of_kind),
+    ],
+)
+def test_a_boast_that_was_signed_at_once_fails(
+    kind: str, boast: Any, tmp_path: Path, monkeypatch: Patch
+) -> None:
+    signing(monkeypatch, boast)
+    with registered(tmp_path / "home", kind) as ledger:
+        erase(ledger, kind, 3)
+        report = judged(ledger, tmp_path / "bundle")
+    assert not report.passed
+    assert {result.level for result in report.failures} <= {"V4", "V5"}
+    reasons = [result.reason for result in report.failures]
+    assert all("claims more than the model permits" in reason for reason in reasons)
+
+
+def test_a_boast_in_an_older_certificate_fails(tmp_path: Path, monkeypatch: Patch) -> None:
+    with registered(tmp_path / "home", "newton") as ledger:
+        with monkeypatch.context() as patch:
+            signing(patch, boast_of_requests)
+            erase(ledger, "newton", 3)
+        erase(ledger, "newton", 5)
+        found = verdicts(judged(ledger, tmp_path / "bundle"))
+    assert (found["V0"], found["V5"]) == ("pass", "fail")
+
+
+def hide_an_attribute(model: Any, row: bytes) -> None:
+    model.note_ = b"erased: " + row
+
+
+def hide_in_a_bit_of_the_rows(model: Any, _: bytes) -> None:
+    model.rows_.X[0, 0] = np.nextafter(model.rows_.X[0, 0], 9.0)
+
+
+def hide_in_a_label(model: Any, _: bytes) -> None:
+    model.rows_.y[0] = 1 - model.rows_.y[0]
+
+
+@pytest.mark.parametrize("hide", [hide_an_attribute, hide_in_a_bit_of_the_rows, hide_in_a_label])
+@pytest.mark.parametrize(("kind", "level"), [("newton", "V5"), ("deltagrad", "V4")])
+def test_what_is_hidden_in_a_model_with_noise_is_found(
+    kind: str, level: str, hide: Any, tmp_path: Path, monkeypatch: Patch
+) -> None:
+    def spoil(job: Any, product: Any) -> Any:
+        model = state.decode(product.model)
+        hide(model, state.decode(job.rows).X[3].tobytes())
+        return dataclasses.replace(product, model=state.encode(model))
+
+    computing(monkeypatch, spoil)
+    with registered(tmp_path / "home", kind) as ledger:
+        erase(ledger, kind, 3)
+        found = judged(ledger, tmp_path / "bundle", "V0", level)
+    assert verdicts(found) == {"V0": "pass", level: "fail"}
+    assert "a fresh fit has not what the file has" in found.failures[0].reason
+
+
+@pytest.mark.parametrize(("kind", "level"), [("newton", "V5"), ("deltagrad", "V4")])
+def test_an_honest_model_with_noise_is_no_false_alarm(
+    kind: str, level: str, tmp_path: Path
+) -> None:
+    with registered(tmp_path / "home", kind) as ledger:
+        erase(ledger, kind, 3)
+        erase(ledger, kind, 5, 7)
+        report = judged(ledger, tmp_path / "bundle", "V0", level)
+        ledger.retrain(kind)
+        retrained = judged(ledger, tmp_path / "retrained", "V0", level)
+    wanted = "pass" if level == "V5" else "skipped"
+    assert verdicts(report)[level] == verdicts(retrained)[level] == wanted
+
+
+class Retrain(NaiveUnlearner):
+    """A class of somebody else's that calls its method as the ledger calls a retrain."""
+
+    facts = dataclasses.replace(NaiveUnlearner.facts, method="retrain")
+
+
+def test_a_method_that_is_called_retrain_does_not_break_the_chain(tmp_path: Path) -> None:
+    X, y = table(60)
+    with Ledger.create(tmp_path / "home", name="audited") as ledger:
+        model = Retrain(GaussianNB(), random_state=1).fit(X, y, ids=IDS)
+        ledger.register(model, X, y, ids=IDS, name="m", trusted=(Retrain,))
+        erase(ledger, "m", 3)
+        erase(ledger, "m", 4)
+        report = judged(ledger, tmp_path / "bundle", trusted=(Retrain,))
+    assert (report.passed, report.skipped) == (True, ())
+    assert report.subjects[0]["method"] == "tests.audit.test_forgery.retrain"
+    assert "method-checked-by-letheon" in report.subjects[0]["notClaimed"]
+
+
+def test_names_that_nobody_has_are_an_error(tmp_path: Path) -> None:
+    with registered(tmp_path / "home", "naive") as ledger:
+        erase(ledger, "naive", 3)
+        bundle, key = ledger.export(tmp_path / "bundle", tier="auditor"), ledger.public_key
+        public = ledger.export(tmp_path / "public")
+    X, y = table(20)
+    planted = Canaries(X[:10], y[:10], X[10:], y[10:])
+    with pytest.raises(ValueError, match=r"about \['typo'\]; expected some of \['naive'\]"):
+        audit(bundle, key=key, model="typo")
+    with pytest.raises(ValueError, match=r"about \['typo'\]"):
+        audit(bundle, key=key, canaries={"typo": planted})
+    measures: dict[str, Any] = {"fails": lambda *_: False}
+    report = audit(
+        public, key=key, levels=("V0", "V6", "own"), canaries={"naive": planted}, measures=measures
+    )
+    assert verdicts(report) == {"V0": "pass", "V6": "skipped", "own": "skipped"}
+
+
+def test_an_export_waits_for_the_certificate(tmp_path: Path, monkeypatch: Patch) -> None:
+    with registered(tmp_path / "home", "naive") as ledger:
+        erase(ledger, "naive", 3)
+        with monkeypatch.context() as patch:
+            patch.setattr(_worker, "certify_next", lambda *_: None)
+            erase(ledger, "naive", 5)
+        with pytest.raises(LedgerError, match="has no certificate yet"):
+            ledger.export(tmp_path / "early", tier="auditor")
+        assert not (tmp_path / "early").exists()
+        ledger.run_once(force=True)
+        assert judged(ledger, tmp_path / "bundle").passed
+
+
+def test_an_export_by_name_is_of_one_tenant(tmp_path: Path) -> None:
+    X, y = table(60)
+    with registered(tmp_path / "home", "naive") as ledger:
+        model = KINDS["naive"]().fit(X, y, ids=IDS)
+        ledger.register(model, X, y, ids=IDS, name="naive", tenant="other")
+        erase(ledger, "naive", 3)
+        ledger.request([4], model="naive", tenant="other", verified=True)
+        ledger.run_once(force=True)
+        bundle = ledger.export(tmp_path / "bundle", tier="auditor", model="naive")
+    folders = sorted((bundle / "models").iterdir())
+    assert [folder.name for folder in folders] == ["default"]
+    modes = {path.stat().st_mode & 0o777 for path in bundle.rglob("*") if path.is_dir()}
+    assert modes == {0o700}
+
+
+def test_a_purge_that_ends_during_an_export_is_no_false_alarm(
+    tmp_path: Path, monkeypatch: Patch
+) -> None:
+    with registered(tmp_path / "home", "naive") as ledger:
+        with monkeypatch.context() as patch:
+            patch.setattr(_worker, "purge_next", lambda *_: False)
+            erase(ledger, "naive", 3)
+        honest = _certify.take_checkpoint
+
+        def overtaken(core: Any) -> Any:
+            found = honest(core)
+            assert [step.what for step in ledger.run_once(force=True)] == ["purged"]
+            return found
+
+        monkeypatch.setattr(_bundle, "take_checkpoint", overtaken)
+        found = verdicts(judged(ledger, tmp_path / "bundle", "V0", "V1", "V3"))
+    assert found == {"V0": "pass", "V1": "pass", "V3": "skipped"}
+
+
+def test_a_purge_of_nothing_fails_v3(tmp_path: Path) -> None:
+    with registered(tmp_path / "home", "naive") as ledger:
+        erase(ledger, "naive", 3)
+        bundle = ledger.export(tmp_path / "bundle", tier="auditor")
+        for number, what in enumerate(("salts", "scanner", "bytes")):
+            forged = copied(bundle, f"forged-{number}")
+
+            def lie(statement: dict[str, Any], what: str = what) -> None:
+                claims = statement["predicate"]
+                if what == "salts":
+                    claims["salts"]["destroyed"] = 0
+                elif what == "scanner":
+                    claims["scanner"]["markers"] = 0
+                else:
+                    claims["scanner"]["bytes"] += 1
+
+            resign(ledger, forged / "purges" / "000001.json", lie)
+            report = audit(forged, key=ledger.public_key, levels=("V0", "V3"))
+            assert verdicts(report) == {"V0": "pass", "V3": "fail"}
+
+
+def test_a_request_that_is_left_lying_fails_v1(tmp_path: Path) -> None:
+    X, y = table(60)
+    now = [1_794_744_000]
+    with Ledger.create(tmp_path / "home", name="audited", clock=lambda: now[0]) as ledger:
+        ledger.register(KINDS["naive"]().fit(X, y, ids=IDS), X, y, ids=IDS, name="naive")
+        erase(ledger, "naive", 3)
+        ledger.request([4], model="naive")  # nobody knows yet who asks
+        held_back = ledger.request([5], model="naive", verified=True)
+        ledger.hold(held_back.id, "gdpr.art17.3.e", "2030-01-01")
+        ledger.request([6], model="naive", verified=True)
+        assert judged(ledger, tmp_path / "early", "V0", "V1").passed
+        now[0] += 60 * 86_400
+        report = judged(ledger, tmp_path / "late", "V0", "V1")
+    [late] = report.failures
+    assert late.reason.startswith("1 recorded request(s) are past their day")
+    counted = {"on_hold": 1, "purged": 1, "queued": 1, "received": 1}
+    assert late.details == {"requests": counted}
+
+
+def test_requests_that_were_answered_in_time_pass_v1(tmp_path: Path) -> None:
+    with registered(tmp_path / "home", "naive") as ledger:
+        erase(ledger, "naive", 3)
+        request = ledger.request([4], model="naive")
+        ledger.reject(request.id, "gdpr.art12.6")
+        [_, found] = judged(ledger, tmp_path / "bundle", "V0", "V1").of("V1")
+    assert found.details == {"requests": {"purged": 1, "rejected": 1}}
