@@ -16,12 +16,14 @@ from sqlalchemy import text
 from benchmarks._ledger_disk import BareCommits, Rate, lap, rate_of
 from benchmarks._ledger_people import names_of, new_ledger
 from letheon.ledger import Ledger
+from letheon.ledger._bodies import remembered_key
 from letheon.ledger._settings import Settings
 
 MODEL = "bench"
 N_TURNS = 8
 BARE, ONE = "bare commits", "one client"
-THREADS, PROCESSES = "20 threads of one process", "2 processes with 10 threads"
+THREADS, VERIFIED = "20 threads of one process", "the same, verified=True"
+PROCESSES = "2 processes with 10 threads each"
 Work = Sequence[tuple[str, str]]
 """Idempotency key and person, for each request."""
 
@@ -46,23 +48,23 @@ def joined(parts: Sequence[Done], wall: float) -> Done:
     return Done(seconds, wall, [ack for part in parts for ack in part.acks])
 
 
-def by_one(ledger: Ledger, work: Work) -> Done:
+def by_one(ledger: Ledger, work: Work, verified: bool = False) -> Done:
     """Submit one request after the other."""
     seconds, acks = [], []
     for key, person in work:
         start = time.perf_counter()
-        request = ledger.request([person], model=MODEL, key=key, verified=True)
+        request = ledger.request([person], model=MODEL, key=key, verified=verified)
         seconds.append(time.perf_counter() - start)
         acks.append((key, request.id))
     return Done(seconds, sum(seconds), acks)
 
 
-def by_threads(ledger: Ledger, work: Work, n_threads: int) -> Done:
+def by_threads(ledger: Ledger, work: Work, n_threads: int, verified: bool = False) -> Done:
     """Submit from several threads of this process, which share commits."""
     parts: list[Done] = []
 
     def client(number: int) -> None:
-        parts.append(by_one(ledger, work[number::n_threads]))
+        parts.append(by_one(ledger, work[number::n_threads], verified))
 
     threads = [threading.Thread(target=client, args=(number,)) for number in range(n_threads)]
     start = time.perf_counter()
@@ -73,15 +75,20 @@ def by_threads(ledger: Ledger, work: Work, n_threads: int) -> Done:
     return joined(parts, time.perf_counter() - start)
 
 
-def by_processes(home: Path, work: Work, n_processes: int, n_threads: int = 1) -> Done:
-    """Submit from several processes."""
+def by_processes(
+    home: Path, work: Work, n_processes: int, n_threads: int = 1, verified: bool = False
+) -> Done:
+    """Submit from several processes; each has opened the ledger and knows the model's people."""
 
     def client(number: int, ready: Callable[[], object]) -> Done:
         part = work[number::n_processes]
         with Ledger.open(home) as ledger:
-            ledger.requests(state="received")
+            ledger.holds_numbers(MODEL)
+            remembered_key(ledger._core)
             ready()
-            return by_threads(ledger, part, n_threads) if n_threads > 1 else by_one(ledger, part)
+            if n_threads > 1:
+                return by_threads(ledger, part, n_threads, verified)
+            return by_one(ledger, part, verified)
 
     return in_processes(client, n_processes)
 
@@ -154,22 +161,25 @@ def effects(ledger: Ledger, acks: Sequence[tuple[str, str]]) -> Effects:
 
 
 def sqlite_rates(folder: Path, journal: str, n: int, n_clients: int) -> dict[str, Rate]:
-    """Return rates of bare commits, of one client and of many, measured in turns.
+    """Return rates of bare commits, of one client and of many layouts, measured in turns.
 
     The turns are short, so that whatever else the disk does meets all alike.
     """
     home = folder / f"home-{journal}"
-    new_ledger(home, 3 * n)
+    new_ledger(home, 4 * n)
     replace(Settings.read(home), journal=journal).write(home)
-    people, bare = iter(names_of(3 * n)), BareCommits(folder / f"bare-{journal}.db", journal)
-    done: dict[str, list[Done]] = {name: [] for name in (BARE, ONE, THREADS, PROCESSES)}
+    people, bare = iter(names_of(4 * n)), BareCommits(folder / f"bare-{journal}.db", journal)
+    names = (BARE, THREADS, VERIFIED, ONE, PROCESSES)
+    done: dict[str, list[Done]] = {name: [] for name in names}
     size = n // N_TURNS
     for _ in range(N_TURNS):
         seconds = [lap(bare.commit) for _ in range(size)]
         done[BARE].append(Done(seconds, sum(seconds), []))
         with Ledger.open(home) as ledger:
-            done[ONE].append(by_one(ledger, _work(people, size)))
+            ledger.holds_numbers(MODEL)
             done[THREADS].append(by_threads(ledger, _work(people, size), n_clients))
+            done[VERIFIED].append(by_threads(ledger, _work(people, size), n_clients, True))
+            done[ONE].append(by_one(ledger, _work(people, size)))
         done[PROCESSES].append(by_processes(home, _work(people, size), 2, n_clients // 2))
     bare.close()
     return {
@@ -196,10 +206,12 @@ def postgres_bare(url: str, n: int, n_clients: int) -> Rate:
     return in_processes(client, n_clients).rate
 
 
-def postgres_rate(home: Path, url: str, n: int, n_clients: int) -> tuple[Rate, Effects]:
+def postgres_rate(
+    home: Path, url: str, n: int, n_clients: int, *, verified: bool
+) -> tuple[Rate, Effects]:
     """Return the rate of many clients on a server, a fifth of them repeats, and what it did."""
     new_ledger(home, n, database=url)
-    done = by_processes(home, with_repeats(names_of(n), 0.2), n_clients)
+    done = by_processes(home, with_repeats(names_of(n), 0.2), n_clients, verified=verified)
     with Ledger.open(home) as ledger:
         return done.rate, effects(ledger, done.acks)
 

@@ -24,6 +24,10 @@ Made by `docs/make_commands.py` from the commands; do not edit. [cli.md](cli.md)
 **Where the ledger is.** `--ledger DIR`, or `$LETHEON_LEDGER`, or the current folder if it has a
 `letheon.toml`. `audit` needs none, only an exported bundle and the public key.
 
+**The public key.** `ledger.pub` in the examples is a file with the ledger's first public key: the
+operator's `DIR/public/keys/root.pub`, whose digits `letheon init` and `letheon key list` print. Get
+it from the operator on another way than the bundle. It is not the *id* of a key.
+
 **For scripts.** With `--json` a command of the ledger prints one JSON document on standard output
 and nothing else (`worker`: one per line and step). An error is
 `{"error": {"kind": ..., "text": ...}}` on standard error. Ids of people are never printed.
@@ -34,7 +38,7 @@ and nothing else (`worker`: one per line and step). An error is
 | 1 | checked, and it does not hold: audit, certificate, chain, damaged file, failed step |
 | 2 | wrong usage |
 | 3 | not found: ledger, model, request, certificate, person, file |
-| 4 | refused: state of a request, idempotency key, clock, claim, key file, blocked people |
+| 4 | refused: state of a request, idempotency key, clock, claim, key file, blocked people, rights |
 | 5 | try again: another worker or process is at it; the disk or the database failed |
 | 70 | internal error: a mistake in letheon, please report it; what was acknowledged is kept |
 

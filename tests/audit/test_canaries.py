@@ -1,6 +1,7 @@
 """V6: erased canaries look like unseen ones, unless the model kept them."""
 
 import dataclasses
+import itertools
 from typing import Any
 
 import numpy as np
@@ -95,6 +96,18 @@ def test_the_level_of_the_test_is_kept() -> None:
     found = np.array([rank_p_value(one[:8], one[8:]) for one in draws])
     assert (found < 0.1).mean() < 0.25
     assert found.min() > 0.0
+
+
+def test_equal_scores_show_nothing() -> None:
+    assert rank_p_value(np.zeros(8), np.zeros(8)) == 1.0
+
+
+def test_p_values_are_those_of_all_splits() -> None:
+    scores = np.array([3.0, 3.0, 2.0, 2.0, 1.0, 2.0, 1.0])
+    ranks = average_ranks(scores)
+    sums = [sum(chosen) for chosen in itertools.combinations(ranks, 3)]
+    exact = np.mean([total >= ranks[:3].sum() - 1e-9 for total in sums])
+    assert rank_p_value(scores[:3], scores[3:]) == pytest.approx(exact, abs=0.02)
 
 
 def test_ranks_are_those_of_scipy() -> None:

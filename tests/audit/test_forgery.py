@@ -21,12 +21,15 @@ from letheon import (
     state,
 )
 from letheon.audit import Canaries, audit
+from letheon.audit._levels import check_data
+from letheon.audit._reading import Bundle
 from letheon.exceptions import LedgerError, SignerRefusedError
 from letheon.ledger import Ledger, _apply, _bundle, _certify, _compute, _worker
 from letheon.ledger._events import record
 from letheon.ledger._training import fresh_fit
 from letheon.ledger._versions import find_model, head_of
 from letheon.rows import Rows
+from letheon.verifier import canonical
 from tests.audit.bundles import KINDS, copied, erase, judged, ledger_of, resign, verdicts
 from tests.audit.people import table
 
@@ -189,15 +192,18 @@ def test_the_signer_refuses_a_seed_that_changed(tmp_path: Path, monkeypatch: Pat
             _certify.certify_next(ledger._core)
 
 
-def test_a_later_beacon_of_a_retrain_fails_v4(tmp_path: Path, monkeypatch: Patch) -> None:
+@pytest.mark.parametrize("when", ["earlier", "later"])
+def test_another_beacon_of_a_retrain_fails_v4(
+    when: str, tmp_path: Path, monkeypatch: Patch
+) -> None:
     with trained(tmp_path / "home") as ledger:
         erase(ledger, "forest", 5)
-        chosen: list[str] = []
+        early = beacons(ledger, 2)[0]
 
         def grind(core: Any, committed: str) -> str:
             _certify.take_beacon(core, committed)
-            chosen.extend(beacons(ledger, 3))
-            return chosen[-1].removeprefix("checkpoint:")
+            late = beacons(ledger, 3)[-1]
+            return (early if when == "earlier" else late).removeprefix("checkpoint:")
 
         monkeypatch.setattr(_apply, "take_beacon", grind)
         ledger.retrain("forest")
@@ -222,6 +228,55 @@ def test_a_beacon_is_the_first_checkpoint_though_another_worker_took_it(
         ledger.retrain("forest")
         found = verdicts(judged(ledger, tmp_path / "bundle"))
     assert set(found.values()) == {"pass"}
+
+
+def test_a_key_that_nobody_committed_to_fails_v4(tmp_path: Path) -> None:
+    with trained(tmp_path / "home") as ledger:
+        erase(ledger, "forest", 3)
+        bundle, key = ledger.export(tmp_path / "bundle", tier="auditor"), ledger.public_key
+    path = bundle / "models/default/forest/training.json"
+    path.write_bytes(canonical(json.loads(path.read_bytes()) | {"key": "11" * 32}))
+    [found] = audit(bundle, key=key, levels=["V4"]).failures
+    assert found.reason == "the training key is not the one that was committed to"
+
+
+def test_a_retrain_with_a_seed_of_the_operators_fails_v4(
+    tmp_path: Path, monkeypatch: Patch
+) -> None:
+    chosen = {"rule": "caller-seed-v1", "beacon": "none", "keyCommitment": "00" * 32, "key": ""}
+    with trained(tmp_path / "home") as ledger:
+        erase(ledger, "forest", 5)
+        monkeypatch.setattr(_apply, "_training", lambda *_: chosen)
+        ledger.retrain("forest")
+        found = judged(ledger, tmp_path / "bundle", "V0", "V1", "V4")
+    assert verdicts(found) == {"V0": "pass", "V1": "pass", "V4": "fail"}
+    assert "chose the seed of a retrain" in found.failures[0].reason
+
+
+def test_a_setting_that_changed_fails_v4(tmp_path: Path, monkeypatch: Patch) -> None:
+    def tune(_: Any, product: Any) -> Any:
+        model = state.decode(product.model).set_params(estimator__var_smoothing=0.5)
+        fresh = fresh_fit(model, product.rows).model
+        return dataclasses.replace(product, model=state.encode(fresh))
+
+    with registered(tmp_path / "home", "naive") as ledger:
+        erase(ledger, "naive", 3)
+        computing(monkeypatch, tune)
+        monkeypatch.setattr(_certify, "_inspect", lambda *_: None)
+        erase(ledger, "naive", 5)
+        found = judged(ledger, tmp_path / "bundle", "V0", "V4")
+    assert verdicts(found) == {"V0": "pass", "V4": "fail"}
+    assert "settings are not those of certificate 1" in found.failures[0].reason
+
+
+def test_another_number_of_rows_than_stated_fails_v2(tmp_path: Path) -> None:
+    with registered(tmp_path / "home", "naive") as ledger:
+        erase(ledger, "naive", 3)
+        bundle, key = ledger.export(tmp_path / "bundle", tier="auditor"), ledger.public_key
+    audited = Bundle(bundle, key).models[0]
+    assert check_data(audited).verdict == "pass"
+    audited.newest.statement["predicate"]["dataset"]["liveAfter"] = 60
+    assert check_data(audited).reason == "59 rows, and the certificate says 60"
 
 
 def test_keys_that_were_thrown_away_are_reported(tmp_path: Path) -> None:
@@ -273,6 +328,10 @@ def boast_of_proof(claims: dict[str, Any]) -> None:
     claims["measurements"]["efficiency"] = proved
 
 
+def boast_of_another_text(claims: dict[str, Any]) -> None:
+    claims["method"]["definition"]["sha256"] = "00" * 32
+
+
 def boast_of_replay(claims: dict[str, Any]) -> None:
     claims["execution"]["replay"] = "bitwise"
 
@@ -303,6 +362,7 @@ def registered(folder: Path, kind: str) -> Ledger:
         ("naive", boast_of_assumptions),
         ("naive", boast_of_proof),
         ("naive", boast_of_replay),
+        ("naive", boast_of_another_text),
         ("naive", hide_a_limit),
         ("newton", boast_of_requests),
         ("newton", boast_of_kind),

@@ -71,6 +71,8 @@ def test_the_certificate_is_shown_with_what_it_does_not_claim(story: Story) -> N
     said = call("cert", "show", "1", "--ledger", story.home).output
     assert re.search(r"^erased +2 rows of data set m; 38 are left$", said, re.MULTILINE)
     assert "no-copy-kept-outside-inventory" in said
+    assert re.search("^estimated +efficiency", said, re.MULTILINE)
+    assert re.search("^by proof +consistency", said, re.MULTILINE)
     statement = done("cert", "show", story.bundle / "certificates" / "000001.json")["statement"]
     assert statement["predicate"]["guarantee"]["kind"] == "exact"
 
@@ -87,6 +89,17 @@ def test_the_audit_passes(story: Story, level: str) -> None:
     report = done("audit", level, story.bundle, "--key", story.key)
     assert report["passed"]
     assert {one["level"] for one in report["results"]} >= {"V0", "V4"}
+
+
+def test_the_id_of_a_key_is_no_key(story: Story) -> None:
+    (key,) = done("key", "list", "--ledger", story.home)
+    result = call("audit", "report", story.public, "--key", key["keyid"])
+    assert result.exit_code == 2
+    assert "is the id of a key" in result.stderr
+    (spoilt := Path(str(story.public) + "-spoilt")).mkdir()
+    shutil.copytree(story.public, spoilt, dirs_exist_ok=True)
+    (spoilt / "keys" / "root.pub").write_bytes(b"\xff" * 64)
+    assert call("audit", "report", spoilt, "--key", story.key).exit_code == 1
 
 
 def test_the_key_may_be_a_file_and_the_report_a_page(story: Story, tmp_path: Path) -> None:

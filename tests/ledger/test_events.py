@@ -15,7 +15,7 @@ from letheon.ledger import _events
 from letheon.ledger._database import Database
 from letheon.ledger._log_tree import root_of
 from letheon.ledger._tables import certificates, checkpoints, events, log
-from letheon.verifier import parse_strict
+from letheon.verifier import canonical, parse_strict
 from tests.ledger.databases import (
     NOON,
     Desk,
@@ -329,3 +329,22 @@ def test_a_log_that_was_tampered_with_shows(database: Database) -> None:
         connection.execute(change.values(body='{"kind":"other"}'))
     with database.reading() as connection:
         assert reference_root(list(_events.bodies(connection))) != head.root
+
+
+codes = st.text("abcXYZ019._:/+-", max_size=12)
+fields = st.dictionaries(
+    codes, codes | st.integers(-(2**60), 2**60) | st.booleans() | st.none() | st.lists(codes)
+)
+
+
+@given(kind=codes, body=fields)
+def test_the_short_way_writes_what_the_long_way_does(kind: str, body: dict[str, Any]) -> None:
+    """The same bytes, or the same refusal."""
+    try:
+        _events._require_codes([kind, body])
+        expected = canonical({**body, "at": NOON, "kind": kind}).decode()
+    except ValueError:
+        with pytest.raises(ValueError, match=r"no code|beyond"):
+            row(kind, body)
+    else:
+        assert row(kind, body)["body"] == expected

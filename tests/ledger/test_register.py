@@ -138,6 +138,16 @@ def test_a_trained_model_has_the_seed_of_key_and_beacon(ledger: Ledger) -> None:
     assert ledger.load("again").seed_ != seed
 
 
+def test_only_what_can_forget_is_trained(ledger: Ledger, tmp_path: Path) -> None:
+    before = _files(ledger)
+    with pytest.raises(CannotForgetError, match=r"NaiveUnlearner\(estimator\)"):
+        ledger.train(LogisticRegression(), X, Y, ids=IDS, name="new")
+    kept = SISAClassifier(LogisticRegression(), n_shards=2, checkpoint_dir=tmp_path / "states")
+    with pytest.raises(CannotForgetError, match="checkpoint_dir=None"):
+        ledger.train(kept, X, Y, ids=IDS, name="new")
+    assert _files(ledger) == before
+
+
 def test_an_estimator_that_cannot_be_trained_leaves_nothing(ledger: Ledger) -> None:
     before = _files(ledger)
     with pytest.raises(ValueError, match="NaN"):
@@ -176,6 +186,8 @@ def test_one_database_serves_one_ledger(tmp_path: Path) -> None:
     with pytest.raises(LedgerError, match="one database serves one ledger"):
         Ledger.create(tmp_path / "b", name="second", database=url)
     assert not (tmp_path / "b" / "letheon.toml").exists()
+    with pytest.raises(LedgerError, match="use another database"):
+        Ledger.create(tmp_path / "c", name="test", database=url)
 
 
 def test_rotations_are_logged_even_after_a_kill(ledger: Ledger) -> None:

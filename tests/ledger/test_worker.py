@@ -427,3 +427,19 @@ def test_a_monitor_that_wants_a_retrain_in_vain_is_not_tried_in_a_loop(
 
 def _refuse(job: Job) -> Product:
     raise RuntimeError("not today")
+
+
+def test_what_is_closed_does_nothing_more(tmp_path: Path) -> None:
+    ledger = make(tmp_path)
+    reader = ledger.reader("risk")
+    assert reader.model.n_rows_ == 60
+    reader.close()
+    with pytest.raises(LedgerError, match="reader is closed"):
+        reader.predict(X)
+    ledger.close()
+    with pytest.raises(LedgerError, match=r"ledger is closed; Ledger\.open"):
+        ledger.request([person(1)], model="risk")
+    with pytest.raises(LedgerError, match="closed"):
+        ledger.models()
+    with Ledger.open(ledger.folder, clock=Clock(NOON)) as again:
+        assert again.requests() == ()

@@ -104,7 +104,7 @@ def test_missing_file_is_named(name: str, reason: str, tmp_path: Path) -> None:
 def test_file_that_does_not_belong_there_is_refused(name: str, tmp_path: Path) -> None:
     verdict = judged({**maker.honest_bundle(), name: b""}, tmp_path)["V0"]
     assert verdict.passed is False
-    assert f"{Path(name).name} does not belong there" in verdict.reason
+    assert f"{Path(name).name!r} does not belong there" in verdict.reason
 
 
 # V1.
@@ -337,6 +337,24 @@ def test_retrain_that_swaps_an_erased_row_for_another_is_refused(tmp_path: Path)
     verdicts = judged(short, tmp_path)
     assert verdicts["V0"].passed is True
     assert verdicts["V2"].reason == "certificate 4: a row erased before came back"
+
+
+@pytest.mark.parametrize("signer", [ROOT, SECOND])
+def test_newest_checkpoint_must_not_be_by_a_revoked_key(signer: Any, tmp_path: Path) -> None:
+    statements = maker.rotated(3)
+    statements.append(maker.envelope(maker.revocation(ROOT, 3, statements), SECOND))
+    ledger = maker.Ledger(
+        statements=statements, signer_of=lambda number: ROOT if number <= 3 else SECOND
+    )
+    for number, step in enumerate(maker.STEPS, 1):
+        ledger.certify(number, step)
+    files = ledger.finish()
+    newest = max(ledger.notes)
+    forged = maker.note(newest, maker.tree_root(ledger.events), signer)
+    files[f"checkpoints/{newest:012d}.txt"] = forged.encode()
+    verdict = judged(files, tmp_path)["V1"]
+    assert verdict.passed is (signer is SECOND), verdict.reason
+    assert signer is SECOND or "not signed by one trusted key" in verdict.reason
 
 
 # V3.

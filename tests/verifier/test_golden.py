@@ -12,12 +12,12 @@ from letheon.verifier import certificate_id, verify_bundle
 from tests.verifier import maker
 
 GOLDEN_IDS = [
-    "2ed37ab1da5d5c5b",
-    "19f0f8817e69e1c6",
-    "f9bba882a1c8fea3",
-    "3fc0396f464f67ec",
-    "7b6843fa9d4bd948",
-    "71489047fae463c5",
+    "211a798aa11c8012",
+    "c590b925e1d279b3",
+    "5d74f3de69f17714",
+    "7b377711108f1f58",
+    "4432589fb184a667",
+    "abdd7b4239084499",
 ]
 BUNDLES = sorted(path for path in maker.DATA.iterdir() if path.is_dir())
 

@@ -17,11 +17,11 @@ Verdict = Literal["pass", "fail", "skipped"]
 # What each level shows, and what it cannot show.
 LEVELS: dict[str, tuple[str, str]] = {
     "V0": ("signature, schema, chain", "that the work was done"),
-    "V1": ("log", "private copies"),
-    "V2": ("data transition", "what the erased leaves were"),
+    "V1": ("log", "private copies, requests that nobody recorded"),
+    "V2": ("data transition", "what the erased leaves were, and whose"),
     "V3": ("residue", "stores that nobody listed"),
     "V4": ("re-derivation", "that an old copy is gone"),
-    "V5": ("bound", "assumptions that cannot be checked"),
+    "V5": ("bound", "assumptions that cannot be checked, noise that was used twice"),
     "V6": ("canaries", "anything against a dishonest operator"),
     "own": ("measures of the auditor", "what the auditor did not measure"),
 }

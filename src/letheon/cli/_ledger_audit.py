@@ -213,8 +213,26 @@ def _audited(bundle: Path, key: str, **options: Any) -> "AuditReport":
     import letheon
 
     no_core_dump()
+    if (bundle / "letheon.toml").is_file():
+        raise UsageError(f"{bundle} is a ledger, no bundle; `letheon ledger export DIR` writes one")
+    pinned = public_key(key)
+    _refuse_id(pinned, require_folder(bundle) / "keys" / "root.pub")
     with taken_at_their_word():
-        return letheon.audit.audit(require_folder(bundle), key=public_key(key), **options)
+        return letheon.audit.audit(bundle, key=pinned, **options)
+
+
+def _refuse_id(pinned: str, root: Path) -> None:
+    """Say so if the id of the bundle's key was given, which looks like a public key."""
+    content = root.read_bytes()[:256].strip() if root.is_file() else b""
+    if len(content) == 64 and hashlib.sha256(_from_hex(content)).hexdigest() == pinned:
+        raise UsageError(f"{pinned[:16]}… is the id of a key; give the public key itself")
+
+
+def _from_hex(content: bytes) -> bytes:
+    try:
+        return bytes.fromhex(content.decode("ascii"))
+    except ValueError:  # what is wrong with the file is for the audit to say
+        return b""
 
 
 def _search(stores: list[str] | None, markers: str | None) -> dict[str, Any]:
@@ -224,6 +242,8 @@ def _search(stores: list[str] | None, markers: str | None) -> dict[str, Any]:
     if not stores or markers is None:
         return {}
     wanted = set(lines_of(markers))
+    if not wanted:
+        raise UsageError(f"{markers} has no marker; give one id or text per line")
     return {"stores": [_store(word) for word in stores], "markers": _long_enough(wanted)}
 
 

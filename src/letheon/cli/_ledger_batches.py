@@ -129,6 +129,9 @@ def worker(
     Example: letheon worker --ledger erasures
     """
     with reported(as_json), _told_to_stop() as stop, open_ledger(ledger) as opened:
+        if not (once or as_json):
+            words = f"a look every {interval:g} s; Ctrl-C or SIGTERM ends it after its step"
+            typer.echo(f"letheon: worker started, {words}", err=True)
         while not stop.is_set():
             status = _look(opened, stop, as_json)
             if once:

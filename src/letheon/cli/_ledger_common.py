@@ -89,6 +89,8 @@ _STATUS: tuple[tuple[int, tuple[type[BaseException], ...]], ...] = (
     (TRY_AGAIN, (OSError, MemoryError)),
 )
 
+# PostgreSQL: insufficient privilege, wrong role or password, no such database.
+_DENIED = frozenset({"42501", "28000", "28P01", "3D000"})
 _KEY = re.compile("[0-9a-f]{64}")
 # Wrong usage, as typer finds it: the class has no public name.
 _WRONG_USAGE: Any = typer.BadParameter.__base__
@@ -201,7 +203,8 @@ def _complain(as_json: bool, kind: str, text: str) -> None:
 def status_of(error: BaseException) -> int:
     """Return the exit status of an error; `INTERNAL` for a mistake in the program."""
     if _is_of_database(error):
-        return TRY_AGAIN
+        is_denied = getattr(getattr(error, "orig", None), "sqlstate", None) in _DENIED
+        return REFUSED if is_denied else TRY_AGAIN
     if _is_missing_package(error):
         return USAGE
     return next((status for status, kinds in _STATUS if isinstance(error, kinds)), INTERNAL)
@@ -210,7 +213,8 @@ def status_of(error: BaseException) -> int:
 def text_of(error: BaseException) -> str:
     """Return what an error says to people."""
     if _is_of_database(error):
-        return f"the database failed: {getattr(error, 'orig', error)}".strip()
+        verb = "refused" if status_of(error) == REFUSED else "failed"
+        return f"the database {verb}: {getattr(error, 'orig', error)}".strip()
     if isinstance(error, OSError) and error.filename is not None and error.strerror:
         return f"{error.filename}: {error.strerror.lower()}"
     if status_of(error) == INTERNAL:

@@ -43,7 +43,7 @@ def _about_key(key: "KeyInfo") -> str:
     signs = f"from {key.first} on" if key.last is None else f"{key.first} to {key.last}"
     if key.last is not None and key.last < key.first:
         signs = "none"
-    return f"{key.state}: certificates {signs}\n  id      {key.keyid}\n  public  {key.public}"
+    return f"{key.state}: certificates {signs}\n  public  {key.public}\n  id      {key.keyid}"
 
 
 @keys.command("rotate", cls=LedgerCommand)
@@ -54,7 +54,11 @@ def rotate(ledger: Home = None, as_json: AsJson = False) -> None:
     """
     with reported(as_json), open_ledger(ledger) as opened:
         keyid = opened.rotate_key()
-        say(as_json, {"keyid": keyid}, f"signs from now on with key\n{keyid}")
+        text = (
+            f"signs from now on with the key of id\n{keyid}\n"
+            f"strangers go on with the first public key\n{opened.public_key}"
+        )
+        say(as_json, {"keyid": keyid}, text)
 
 
 @keys.command("revoke", cls=LedgerCommand)
@@ -69,7 +73,8 @@ def revoke(
 ) -> None:
     """State that a key is not to be trusted after a certificate; rotate first.
 
-    Example: letheon key revoke 3f2a… --after 41
+    Example: letheon key revoke
+    9b241b61c3c1262035366773f02a8643883e04ddc8d123c8b5876423598f7ba9 --after 41
     """
     with reported(as_json), open_ledger(ledger) as opened:
         with taken_at_their_word():

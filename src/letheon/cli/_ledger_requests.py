@@ -92,7 +92,8 @@ def add(
 
 def _ids(people: list[str] | None, ids_file: str | None) -> list[str]:
     if bool(people) == (ids_file is not None):
-        raise UsageError("give ids, or --ids-file FILE, and not both")
+        given = "both are" if people else "nobody is"
+        raise UsageError(f"{given} named; give ids, or --ids-file FILE")
     if people:
         return people
     return lines_of(str(ids_file))
@@ -152,7 +153,7 @@ def show(
         return
     about = [
         f"{request.id}: {request.state}",
-        f"model {request.model}, {request.n_ids} people, {request.ground}",
+        f"model {request.model}, {_people(request.n_ids)}, {request.ground}",
         f"received {request.received_at:%Y-%m-%d %H:%M} UTC, due on {request.due_on}",
     ]
     if request.certificate is not None:
@@ -165,6 +166,10 @@ def show(
     say_table(False, (), columns, lines, empty="", folds="details")
 
 
+def _people(count: int) -> str:
+    return "1 person" if count == 1 else f"{count:,} people"
+
+
 def _listed(details: dict[str, Any]) -> str:
     shown = {name: value for name, value in details.items() if name != "request"}
     return ", ".join(f"{name} {str(value)[:24]}" for name, value in shown.items())
@@ -175,11 +180,13 @@ def _changed(
     folder: Path | None,
     as_json: bool,
     change: "Callable[[Ledger], Request]",
+    note: str = "",
 ) -> None:
     with reported(as_json), open_ledger(folder) as opened:
         with taken_at_their_word():
             request = change(opened)
-        say(as_json, request, f"{request_id} is {request.state}; due on {request.due_on}")
+        due = f"; due on {request.due_on}" if request.is_open else ""
+        say(as_json, request, f"{request_id} is {request.state}{due}{note}")
 
 
 @requests.command("verify", cls=LedgerCommand)
@@ -201,7 +208,13 @@ def await_identity(
 
     Example: letheon request await 73fdb37cede78c1bdc82ac08614adaef
     """
-    _changed(request_id, ledger, as_json, lambda it: it.await_identity(request_id, tenant=tenant))
+    _changed(
+        request_id,
+        ledger,
+        as_json,
+        lambda it: it.await_identity(request_id, tenant=tenant),
+        note="; its clock stands until it is verified",
+    )
 
 
 @requests.command("cancel", cls=LedgerCommand)
@@ -242,7 +255,8 @@ def hold(
     The hold is about the people: other requests that name one of them wait too. It ends when the
     day begins at the controller's seat.
 
-    Example: letheon request hold 73fd… --ground litigation-hold --until 2027-03-01
+    Example: letheon request hold 73fdb37cede78c1bdc82ac08614adaef --ground litigation-hold
+    --until 2027-03-01
     """
     day = until.date()
     _changed(
@@ -271,7 +285,7 @@ def reject(
 ) -> None:
     """Refuse a request on a legal ground.
 
-    Example: letheon request reject 73fd… --ground gdpr.art17.3.e
+    Example: letheon request reject 73fdb37cede78c1bdc82ac08614adaef --ground gdpr.art17.3.e
     """
     _changed(request_id, ledger, as_json, lambda it: it.reject(request_id, ground, tenant=tenant))
 
@@ -301,7 +315,7 @@ def tell(
 
     Those who were told before the purge are counted in its attestation.
 
-    Example: letheon request tell 73fd… --recipients 2
+    Example: letheon request tell 73fdb37cede78c1bdc82ac08614adaef --recipients 2
     """
     _changed(request_id, ledger, as_json, lambda it: it.tell(request_id, recipients, tenant=tenant))
 
@@ -318,7 +332,7 @@ def close(
 ) -> None:
     """Close a purged request: the person was answered.
 
-    Example: letheon request close 73fd… --recipients 2
+    Example: letheon request close 73fdb37cede78c1bdc82ac08614adaef --recipients 2
     """
     _changed(
         request_id,

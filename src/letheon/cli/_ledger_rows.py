@@ -61,8 +61,10 @@ def _read_from(path: Path) -> Iterator[None]:
     except (OSError, UsageError):
         raise
     except Exception as error:
-        kind = type(error).__name__
-        raise UsageError(f"{path.name} cannot be read as a {path.suffix} file: {kind}") from error
+        why = type(error).__name__
+        if "allow_pickle" in str(error):
+            why = "it holds Python objects; save numbers or texts"
+        raise UsageError(f"{path.name} cannot be read as a {path.suffix} file: {why}") from error
 
 
 def _from_arrays(path: Path) -> tuple[Any, Any, Any]:

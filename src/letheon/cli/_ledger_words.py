@@ -8,6 +8,10 @@ from letheon.verifier import PURGE, UNLEARNING, Refused
 __all__ = ["guarantee_text", "summary"]
 
 
+# A figure is called what it is: a proof or an estimate is no measurement.
+_BASIS = {"by-proof": "by proof", "proxy-estimate": "estimated"}
+
+
 def guarantee_text(guarantee: dict[str, Any]) -> str:
     """Return kind and bound of a guarantee."""
     if "epsilon" not in guarantee:
@@ -56,7 +60,8 @@ def _certificate(
         yield "assumes", ", ".join(guarantee["assumptions"])
     yield "account", _account(guarantee["accounting"])
     for name in ("efficiency", "effectiveness", "consistency", "certifiability"):
-        yield "measured", f"{name}: {_figure(claims['measurements'][name])}"
+        figure = claims["measurements"][name]
+        yield _BASIS.get(figure["basis"], "measured"), f"{name}: {_figure(figure)}"
     yield "monitor", str(claims["monitor"]["decision"])
     yield "received", f"from {times['oldestReceivedOn']} on, first due on {times['earliestDueOn']}"
     yield "applied", f"{times['appliedAt']}, certified {times['certifiedAt']}"

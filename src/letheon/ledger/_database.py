@@ -39,19 +39,53 @@ _SERIALISATION, _DEADLOCK, _LOCK_WAIT = "40001", "40P01", "55P03"
 _in_use: "weakref.WeakSet[Database]" = weakref.WeakSet()
 
 
+class _Forking(threading.local):
+    """What this thread keeps from other threads until it has forked."""
+
+    stack = contextlib.ExitStack()
+
+
+_forking = _Forking()
+
+
 def _close_before_fork() -> None:
-    """Close idle connections: SQLite's locks and a server's sessions must not reach a child."""
-    for database in list(_in_use):
+    """Close idle connections: SQLite's locks and a server's sessions must not reach a child.
+
+    What other threads do on SQLite is waited for. A child would inherit the note that somebody of
+    this process has a lock, and wait for ever for a thread that it does not have.
+    """
+    _forking.stack = contextlib.ExitStack()
+    for database in sorted(_in_use, key=id):  # in one order: two threads may fork at once
+        _forking.stack.enter_context(database._still())
         database.dispose()
 
 
-os.register_at_fork(before=_close_before_fork)
+def _go_on() -> None:
+    _forking.stack.close()
 
 
-class _Readings(threading.local):
-    """How many readings this thread has open."""
+os.register_at_fork(before=_close_before_fork, after_in_parent=_go_on)
 
-    count = 0
+
+class _Mine(threading.local):
+    """What this thread has open."""
+
+    readings = 0
+    is_writing = False
+
+
+class _Gate:
+    """Counts the readings of all threads, and holds new ones up while somebody forks."""
+
+    def __init__(self) -> None:
+        self.changed = threading.Condition()
+        self.readings = 0
+
+    def count(self, step: int) -> None:
+        """Count one more or one less."""
+        with self.changed:
+            self.readings += step
+            self.changed.notify_all()
 
 
 class Database:
@@ -74,8 +108,10 @@ class Database:
         # What a process may remember in order to prepare; the transaction checks it.
         self.remembered: dict[str, str] = {}
         self._one_writer = threading.Lock()
+        self._is_closed = False
         self._process = os.getpid()
-        self._readings = _Readings()
+        self._mine = _Mine()
+        self._gate = _Gate()
         _in_use.add(self)
 
     @classmethod
@@ -173,13 +209,15 @@ class Database:
     def reading(self) -> Iterator[Connection]:
         """Return a connection for statements that only read: one snapshot on SQLite."""
         self._after_fork()
-        readings = self._readings
-        readings.count += 1
+        mine, gate = self._mine, self._gate
+        gate.count(1)
+        mine.readings += 1
         try:
             with _busy_named(), self.engine.connect() as connection:
                 yield connection.execution_options(letheon_reading=True)
         finally:
-            readings.count -= 1
+            mine.readings -= 1
+            gate.count(-1)
 
     def run(self, work: Callable[[Connection], _T]) -> _T:
         """Return ``work(connection)`` of one transaction; done again after a deadlock only.
@@ -220,6 +258,11 @@ class Database:
         """Close every connection."""
         self.engine.dispose()
 
+    def close(self) -> None:
+        """Close every connection for good."""
+        self._is_closed = True
+        self.dispose()
+
     def _truncate_log(self) -> bool:
         with self._writer(), _busy_named(), self.engine.connect() as connection:
             raw: Any = connection.connection.driver_connection
@@ -228,24 +271,46 @@ class Database:
     @contextlib.contextmanager
     def _writer(self) -> Iterator[None]:
         self._after_fork()
-        if self._readings.count:
+        if self._mine.readings:
             raise RuntimeError("a transaction was begun inside a reading of the same thread")
         if self.path is None:
             yield
             return
         if not self._one_writer.acquire(timeout=_WAIT_SECONDS):
             raise LedgerBusyError("another thread has been writing for 30 seconds; try again")
+        mine, lock = self._mine, self._one_writer
+        mine.is_writing = True
         try:
             yield
         finally:
-            self._one_writer.release()
+            mine.is_writing = False
+            lock.release()
+
+    @contextlib.contextmanager
+    def _still(self) -> Iterator[None]:
+        """Keep other threads from this SQLite file, as far as they come to an end in time."""
+        if self.path is None:
+            yield
+            return
+        lock, gate, mine = self._one_writer, self._gate, self._mine
+        is_mine = not mine.is_writing and lock.acquire(timeout=_WAIT_SECONDS)
+        try:
+            with gate.changed:
+                gate.changed.wait_for(lambda: gate.readings == mine.readings, _WAIT_SECONDS)
+                yield
+        finally:
+            if is_mine:
+                lock.release()
 
     def _after_fork(self) -> None:
-        """Drop what belongs to the parent process, such as connections of its other threads."""
+        """Drop what belongs to the parent process; refuse to go on after `close`."""
+        if self._is_closed:
+            raise LedgerError("this ledger is closed; Ledger.open(folder) opens it again")
         if self._process != os.getpid():
             self.engine.dispose(close=False)
             self._one_writer = threading.Lock()
-            self._readings = _Readings()
+            self._mine = _Mine()
+            self._gate = _Gate()
             self._process = os.getpid()
 
     @staticmethod

@@ -8,7 +8,7 @@ ledger itself, as is the account, which is published more coarsely (`published_a
 import hashlib
 import secrets
 from collections.abc import Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import letheon
 from letheon import state
@@ -34,9 +34,11 @@ from letheon.ledger._measures import (
     unmeasured,
 )
 from letheon.ledger._parameters import class_code, parameters_of
-from letheon.monitor import Reading
 from letheon.receipt import Receipt
 from letheon.rows import Rows
+
+if TYPE_CHECKING:
+    from letheon.monitor import Reading
 
 __all__ = [
     "NO_MONITOR",
@@ -78,7 +80,7 @@ def facts_of(
     removed: int,
     since_retrain: int,
     test: TestFigures | None = None,
-    reading: Reading | None = None,
+    reading: "Reading | None" = None,
     policy_digest: str | None = None,
     image: str | None = None,
 ) -> dict[str, Any]:
@@ -190,7 +192,7 @@ def _mechanism(noisy: Any) -> str:
     }.get(noisy.facts.method, "declared-by-method")
 
 
-def _decision(kind: str, reading: Reading | None) -> str:
+def _decision(kind: str, reading: "Reading | None") -> str:
     if kind == RETRAIN:
         return "retrained"
     return "retrain-due" if reading is not None and reading.decision == "retrain" else "keep"

@@ -1,6 +1,5 @@
 """Making and opening the folder of a ledger."""
 
-import os
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -73,6 +72,7 @@ def _begin(core: Core) -> None:
         known = conn.scalar(select(meta.c.value).where(meta.c.key == "ledger_id"))
         if known is not None:
             _require_same(core, known)
+            _require_keys(core, conn)
             return
         now = core.clock()
         first = {
@@ -95,12 +95,7 @@ def open_home(folder: Path, clock: Callable[[], int] | None = None) -> Core:
     with database.reading() as conn:
         known = conn.scalar(select(meta.c.value).where(meta.c.key == "ledger_id"))
         _require_same(core, known)
-        root = conn.scalar(select(meta.c.value).where(meta.c.key == "root_key"))
-    if root != keys.root:
-        raise LedgerError(
-            f"the keys in {os.fspath(folder)} are not those that its database was made with; "
-            "restore the folder keys/ that belongs to it"
-        )
+        _require_keys(core, conn)
     if keys.statements():
         with database.transaction() as conn:
             record_statements(core, conn)
@@ -125,6 +120,15 @@ def record_statements(core: Core, conn: Connection) -> None:
             statement = parse_strict(from_base64(parse_strict(envelope)["payload"]))
             kind = _STATEMENTS[statement["predicateType"]]
             record(conn, kind, {"statement": identity}, at=core.clock())
+
+
+def _require_keys(core: Core, conn: Connection) -> None:
+    root = conn.scalar(select(meta.c.value).where(meta.c.key == "root_key"))
+    if root != core.keys.root:
+        raise LedgerError(
+            f"the keys in {core.folder} are not those that its database was made with; restore the "
+            "folder keys/ that belongs to it, or use another database"
+        )
 
 
 def _require_same(core: Core, known: str | None) -> None:

@@ -204,6 +204,9 @@ def _due_on(core: Core, regime: str, received: int) -> date:
 
 
 def _checked_ids(ids: Any) -> Ids:
+    if isinstance(ids, str | int):
+        # Not `as_ids`' own words: they would repeat the id in somebody's log.
+        raise IdsTypeError(f"ids is a single {type(ids).__name__}; give a list of ids")
     people = as_ids(ids).distinct()
     if len(people) == 0:
         raise IdsLengthError("a request names nobody; give at least one id")

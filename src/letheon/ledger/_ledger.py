@@ -171,7 +171,7 @@ class Ledger(Desk):
 
     def close(self) -> None:
         """Close the database; what was acknowledged is on the disk already."""
-        self._core.database.dispose()
+        self._core.database.close()
 
     def __enter__(self) -> Self:
         return self

@@ -5,16 +5,17 @@ A proxy is never printed as a measurement, and what nobody measured says so: its
 """
 
 from collections.abc import Mapping
-from typing import Any, Literal, NamedTuple
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 import numpy as np
 
 from letheon.exceptions import SignerRefusedError
 from letheon.guarantee import Guarantee
 from letheon.ledger._decimals import decimal, figure
-from letheon.monitor import Reading
-from letheon.monitor._judge import judge_for, spread_of
 from letheon.rows import Rows, hold_table, hold_target, row_ids, table_length
+
+if TYPE_CHECKING:
+    from letheon.monitor import Reading
 
 __all__ = [
     "PROPERTIES",
@@ -62,6 +63,9 @@ class Timing(NamedTuple):
 
 def test_metric(model: Any, X: Any, y: Any) -> tuple[str, float]:
     """Return the code of a model's metric and its value on test rows, as the monitor takes it."""
+    # A second of imports, which few commands need.
+    from letheon.monitor._judge import judge_for, spread_of
+
     judge, table, target = judge_for(model, None), hold_table(X), hold_target(y)
     rows = Rows(table, target, row_ids(None, table_length(table)))
     value = judge.value(target, judge.outputs(model, rows), spread_of(target))
@@ -79,7 +83,7 @@ def measurements(
     is_retrain: bool,
     timing: Timing,
     test: TestFigures | None,
-    reading: Reading | None,
+    reading: "Reading | None",
     is_proved: bool = True,
 ) -> dict[str, dict[str, Any]]:
     """Return one measure for each of the survey's properties.
@@ -137,7 +141,7 @@ def unmeasured(measures: dict[str, dict[str, Any]]) -> list[str]:
     ]
 
 
-def _monitored(reading: Reading) -> dict[str, dict[str, Any]]:
+def _monitored(reading: "Reading") -> dict[str, dict[str, Any]]:
     return {
         name: _estimate(code, reading.proxies[name], reading.n_test)
         for name, code in _MONITORED.items()

@@ -7,7 +7,7 @@ from letheon.ledger._certify import take_beacon
 from letheon.ledger._core import Core
 from letheon.ledger._events import record
 from letheon.ledger._facts import test_metric
-from letheon.ledger._register import new_folder, register
+from letheon.ledger._register import new_folder, register, require_kind
 from letheon.ledger._seal import commitment
 from letheon.ledger._training import fresh_fit, held_rows
 from letheon.ledger._versions import Judged
@@ -98,6 +98,7 @@ def register_trained(
     trusted: Any,
 ) -> int:
     """Commit to a key, take a checkpoint, train with the seed that both give, and register."""
+    require_kind(estimator)
     with new_folder(core) as folder:
         key = core.keys.new_key("training", label=folder)
         with core.database.transaction() as conn:

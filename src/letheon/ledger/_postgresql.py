@@ -11,6 +11,7 @@ from letheon.ledger._tables import SCHEMA
 __all__ = ["engine_for"]
 
 _WAIT_SECONDS = 30
+_IDLE_SECONDS = 60
 
 
 def engine_for(url: URL) -> Engine:
@@ -52,5 +53,5 @@ def _set_up(connection: Any) -> None:
         # Tables called events or log, and Alembic's own, may be there for another program too.
         cursor.execute(f"SET search_path = {SCHEMA}")
         cursor.execute(f"SET lock_timeout = '{_WAIT_SECONDS}s'")
-        cursor.execute(f"SET idle_in_transaction_session_timeout = '{2 * _WAIT_SECONDS}s'")
+        cursor.execute(f"SET idle_in_transaction_session_timeout = '{_IDLE_SECONDS}s'")
     connection.commit()

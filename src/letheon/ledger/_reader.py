@@ -6,7 +6,7 @@ from typing import Any, Self
 
 from sqlalchemy import select
 
-from letheon.exceptions import CorruptFileError, KeyFileError, LedgerMissingError
+from letheon.exceptions import CorruptFileError, KeyFileError, LedgerError, LedgerMissingError
 from letheon.ledger._core import Core
 from letheon.ledger._pins import Pins
 from letheon.ledger._tables import heads
@@ -43,11 +43,14 @@ class Reader:
         self._pin = ""
         self._pinned_until = 0
         self._loaded: Any = None
+        self._is_closed = False
 
     @property
     def model(self) -> Any:
         """The model as it is served now."""
         with self._lock:
+            if self._is_closed:
+                raise LedgerError("this reader is closed; ledger.reader(model) makes another")
             for _ in range(_TRIES):
                 try:
                     self._follow()
@@ -73,8 +76,9 @@ class Reader:
         return self.model.predict_proba(X)
 
     def close(self) -> None:
-        """Let the version in use go; the reader may be used again."""
+        """Let the version in use go; the reader cannot be used any more."""
         with self._lock:
+            self._is_closed = True
             if self._pin:
                 self._pins.release(self._pin)
             self._version, self._pin, self._loaded = None, "", None

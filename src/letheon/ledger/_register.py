@@ -37,6 +37,7 @@ __all__ = [
     "Written",
     "new_folder",
     "register",
+    "require_kind",
     "sweep_registrations",
     "write_blobs",
 ]
@@ -115,15 +116,14 @@ def register(
     return _insert(core, row, written, root, rows, running)
 
 
-def _require_model(model: Any) -> MethodFacts:
+def require_kind(model: Any) -> MethodFacts:
+    """Return the facts of an estimator of letheon, fitted or not; raise if it is none."""
     facts = getattr(model, "facts", None)
     if isinstance(model, type) or not isinstance(facts, MethodFacts):
         raise CannotForgetError(
             f"{type(model).__name__} is no forgetting estimator of letheon; wrap it: "
-            "NaiveUnlearner(estimator).fit(X, y, ids=ids)"
+            "NaiveUnlearner(estimator), or SISAClassifier(estimator)"
         )
-    if not getattr(model, "__sklearn_is_fitted__", lambda: True)():
-        raise NotFittedError(f"this {type(model).__name__} is not fitted; call fit first")
     params = model.get_params(deep=True).items()
     kept = [key for key, value in params if key.endswith("checkpoint_dir") and value is not None]
     if kept:
@@ -131,6 +131,13 @@ def _require_model(model: Any) -> MethodFacts:
             f"this model keeps states in a folder of its own ({', '.join(kept)}), which a purge "
             "of the ledger would not reach; fit it with checkpoint_dir=None"
         )
+    return facts
+
+
+def _require_model(model: Any) -> MethodFacts:
+    facts = require_kind(model)
+    if not getattr(model, "__sklearn_is_fitted__", lambda: True)():
+        raise NotFittedError(f"this {type(model).__name__} is not fitted; call fit first")
     return facts
 
 
