@@ -1005,6 +1005,12 @@ def _check_v1(bundle: _Bundle) -> str:
     if events.exists():
         _check_events(events, bundle, notes[size].root)
         return f"log of {size} events, all of them read"
+    has_more = any((bundle.folder / name).exists() for name in ("models", "proofs"))
+    require(
+        not has_more,
+        "events.jsonl is missing, and an auditor's bundle has one: certificates left off the end "
+        "of the log would not show",
+    )
     return f"log of {size} events; certificates left off its end show only with events"
 
 

@@ -206,7 +206,7 @@ def test_training_key_goes_with_the_model_that_it_made(
     marked.erase(marked.ids[2])
     assert len(marked.core.keys.ids("training")) == 1
     assert not witness.leaks(marked)
-    monkeypatch.setattr(_purge, "STEPS", without_step("training"))
+    monkeypatch.setattr(_purge, "STEPS", without_step("training", "temporary"))
     marked.ask(marked.ids[3])
     marked.ledger.retrain(NAME)
     assert "key of kind training" in witness.leaks(marked)
