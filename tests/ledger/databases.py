@@ -12,15 +12,17 @@ from typing import Any
 import pytest
 from sqlalchemy import Connection, insert, select
 
+from letheon.ledger import _bodies
 from letheon.ledger._calendar import Calendar
 from letheon.ledger._core import Core
 from letheon.ledger._database import Database
 from letheon.ledger._intake import submit
 from letheon.ledger._keys import KeyRing
+from letheon.ledger._moves import move
 from letheon.ledger._policy import Policy
 from letheon.ledger._requests import Request, found
 from letheon.ledger._settings import Settings
-from letheon.ledger._tables import blocked, events, models, requests
+from letheon.ledger._tables import batches, blocked, events, models, requests
 from letheon.ledger._versions import ModelRow, find_model
 from letheon.rows import Ids, as_ids
 
@@ -196,3 +198,26 @@ def in_processes(works: list[Callable[[], None]]) -> list[int]:
 def die() -> None:
     """End this process as a power cut does."""
     os.kill(os.getpid(), signal.SIGKILL)
+
+
+def erase(desk: Desk, *ids: str, upto: str = "purged") -> str:
+    """Do to queued requests what workers do; return the batch."""
+    batch = f"{len(desk.rows(batches)):064x}"
+    steps = ("applying", "applied", "certified", "purging", "purged")
+    with desk.database.transaction() as connection:
+        values = {"id": batch, "model_id": desk.model.id, "kind": "erase", "parent_id": 1}
+        rest = {"state": "certified", "created_at": NOON, "reason": "operator", "fence": 1}
+        connection.execute(batches.insert().values(**values, **rest))
+        for step in steps[: steps.index(upto) + 1]:
+            move(connection, ids, step, at=desk.clock(), batch_id=batch)
+    return batch
+
+
+def bodies(desk: Desk) -> dict[str, Any]:
+    with desk.database.reading() as connection:
+        rows = connection.execute(select(requests.c.id, requests.c.intake_key, requests.c.sealed))
+        return {
+            row.id: _bodies.read_body(desk.core, row.intake_key, row.id, row.sealed).to_list()
+            for row in rows
+            if row.sealed is not None
+        }

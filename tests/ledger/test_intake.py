@@ -3,7 +3,7 @@
 import threading
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from datetime import UTC, date, datetime, timedelta
+from datetime import UTC, date, datetime
 from pathlib import Path
 from typing import Any
 
@@ -11,32 +11,31 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from sqlalchemy import event, select, update
+from sqlalchemy import event, update
 
 from letheon.exceptions import (
     ClockError,
     IdempotencyError,
     IdsLengthError,
     IdsTypeError,
-    KeyFileError,
-    RequestStateError,
     UnknownIdError,
     UnknownModelError,
     UnknownRequestError,
 )
-from letheon.ledger import _bodies, _desk, _faults, _handling, _intake, _owners, _recording
+from letheon.ledger import _bodies, _faults, _handling, _intake, _owners, _recording
 from letheon.ledger._group import GroupCommit
 from letheon.ledger._intake import intake_group
-from letheon.ledger._moves import move
-from letheon.ledger._tables import batches, blocked, events, intake_keys, meta, requests
+from letheon.ledger._tables import batches, blocked, events, requests
 from letheon.rows import as_ids
 from tests.ledger.databases import (
     NOON,
     PEOPLE,
     Desk,
     add_model,
+    bodies,
     desk,
     die,
+    erase,
     in_processes,
     kind,
     place,
@@ -48,29 +47,6 @@ __all__ = ["desk", "kind", "place", "sqlite_desk", "still_desk"]
 
 
 NO_BATCH = "f" * 64
-
-
-def erase(desk: Desk, *ids: str, upto: str = "purged") -> str:
-    """Do to queued requests what workers do; return the batch."""
-    batch = f"{len(desk.rows(batches)):064x}"
-    steps = ("applying", "applied", "certified", "purging", "purged")
-    with desk.database.transaction() as connection:
-        values = {"id": batch, "model_id": desk.model.id, "kind": "erase", "parent_id": 1}
-        rest = {"state": "certified", "created_at": NOON, "reason": "operator", "fence": 1}
-        connection.execute(batches.insert().values(**values, **rest))
-        for step in steps[: steps.index(upto) + 1]:
-            move(connection, ids, step, at=desk.clock(), batch_id=batch)
-    return batch
-
-
-def bodies(desk: Desk) -> dict[str, Any]:
-    with desk.database.reading() as connection:
-        rows = connection.execute(select(requests.c.id, requests.c.intake_key, requests.c.sealed))
-        return {
-            row.id: _bodies.read_body(desk.core, row.intake_key, row.id, row.sealed).to_list()
-            for row in rows
-            if row.sealed is not None
-        }
 
 
 def test_a_request_is_stored_and_says_what_it_is(desk: Desk) -> None:
@@ -327,104 +303,6 @@ def test_a_clock_that_is_behind_records_nothing(desk: Desk) -> None:
     assert desk.submit(2).state == "received"
 
 
-def test_people_asked_for_before_make_a_duplicate_with_its_own_clock(sqlite_desk: Desk) -> None:
-    first = sqlite_desk.submit(1, 2, verified=True)
-    sqlite_desk.clock.now += 20 * 86_400
-    second = sqlite_desk.submit(2, verified=True)
-    assert (second.state, second.duplicate_of) == ("duplicate", first.id)
-    assert second.due_on > first.due_on
-    assert second == sqlite_desk.found(second)
-
-
-def test_one_new_person_makes_it_no_duplicate(sqlite_desk: Desk) -> None:
-    sqlite_desk.submit(1, verified=True)
-    assert sqlite_desk.submit(1, 2, verified=True).state == "queued"
-
-
-def test_an_unverified_request_blocks_nobody(sqlite_desk: Desk) -> None:
-    sqlite_desk.submit(1)
-    assert sqlite_desk.submit(1, verified=True).state == "queued"
-
-
-def test_verifying_the_second_makes_it_the_duplicate(sqlite_desk: Desk) -> None:
-    first, second = sqlite_desk.submit(1), sqlite_desk.submit(1)
-    _intake.verify(sqlite_desk.core, second.id)
-    verified = _intake.verify(sqlite_desk.core, first.id)
-    assert (verified.state, verified.duplicate_of) == ("duplicate", second.id)
-
-
-def test_the_same_person_in_another_model_is_no_duplicate(sqlite_desk: Desk) -> None:
-    sqlite_desk.submit(1, verified=True)
-    assert sqlite_desk.submit(1, verified=True, model=sqlite_desk.other).state == "queued"
-
-
-def test_asking_again_after_the_erasure_is_a_duplicate_without_a_body(desk: Desk) -> None:
-    first = desk.submit(1, verified=True)
-    erase(desk, first.id)
-    again = desk.submit(1, verified=True, held=as_ids(["person-2"]))
-    assert (again.state, again.duplicate_of) == ("duplicate", first.id)
-    assert again.id not in bodies(desk)
-    assert _intake.close(desk.core, again.id, recipients=2).state == "closed"
-
-
-def test_a_duplicate_cannot_be_closed_before_its_people_are_erased(sqlite_desk: Desk) -> None:
-    first, second = sqlite_desk.submit(1, verified=True), sqlite_desk.submit(1, verified=True)
-    with pytest.raises(RequestStateError, match="not purged yet"):
-        _intake.close(sqlite_desk.core, second.id)
-    erase(sqlite_desk, first.id)
-    assert _intake.close(sqlite_desk.core, second.id).state == "closed"
-
-
-@pytest.mark.parametrize("how", ["cancel", "reject"])
-def test_who_waited_behind_a_withdrawn_request_comes_first(desk: Desk, how: str) -> None:
-    first = desk.submit(1, 2, verified=True)
-    desk.clock.now += 1
-    second = desk.submit(1, verified=True)
-    desk.clock.now += 1
-    third = desk.submit(1, 2, verified=True)
-    if how == "cancel":
-        _intake.cancel(desk.core, first.id)
-    else:
-        _intake.reject(desk.core, first.id, "gdpr.art17.3.e")
-    assert [desk.state(one) for one in (second, third)] == ["queued", "queued"]
-    owners = {row.request_id for row in desk.rows(blocked) if row.owner}
-    assert owners == {second.id, third.id}
-
-
-def test_people_who_are_erased_pass_on_to_who_erased_them(sqlite_desk: Desk) -> None:
-    """Else a duplicate without a body would be queued, and wait for ever."""
-    desk = sqlite_desk
-    owner = desk.submit(1, verified=True)
-    desk.clock.now += 1
-    waits = desk.submit(1, verified=True)
-    desk.clock.now += 1
-    quicker = desk.submit(1, 2, verified=True)
-    _intake.reseal(desk.core, erase(desk, quicker.id, upto="purging"))
-    assert waits.id not in bodies(desk)
-    _intake.cancel(desk.core, owner.id)
-    assert desk.state(waits) == "duplicate"
-    assert {row.request_id for row in desk.rows(blocked) if row.owner} == {quicker.id}
-
-
-def test_a_request_whose_people_left_with_others_is_taken_off_the_queue(desk: Desk) -> None:
-    first, both = desk.submit(1, verified=True), desk.submit(1, 2, verified=True)
-    more, unverified = desk.submit(2, 3, verified=True), desk.submit(1)
-    assert _intake.settle_queue(desk.core, desk.model.id) == []
-    erase(desk, both.id, upto="applied")
-    assert _intake.settle_queue(desk.core, desk.other.id) == []
-    assert _intake.settle_queue(desk.core, desk.model.id) == [first.id]
-    waits = desk.found(first)
-    assert (waits.state, waits.duplicate_of) == ("duplicate", both.id)
-    assert [desk.state(one) for one in (more, unverified)] == ["queued", "received"]
-
-
-def test_a_withdrawn_request_has_no_body_and_blocks_nobody(sqlite_desk: Desk) -> None:
-    request = sqlite_desk.submit(1, verified=True)
-    _intake.cancel(sqlite_desk.core, request.id)
-    assert bodies(sqlite_desk) == {}
-    assert sqlite_desk.rows(blocked) == []
-
-
 @pytest.mark.parametrize("people", [(1,), (1, 2)], ids=["duplicate", "overlap"])
 def test_a_cancel_waits_for_a_submission_that_counts_on_it(
     desk: Desk, people: tuple[int, ...]
@@ -658,94 +536,6 @@ def test_a_kill_leaves_all_or_nothing(desk: Desk, point: str) -> None:
     assert len(desk.rows(requests)) == 2
 
 
-def test_resealing_removes_the_batch_and_keeps_the_rest(desk: Desk) -> None:
-    first, second = desk.submit(1, verified=True), desk.submit(2, 3)
-    waiting = desk.submit(1, verified=True)
-    old = desk.rows(intake_keys)[0].id
-    batch = erase(desk, first.id, upto="purging")
-    assert set(bodies(desk)) == {first.id, second.id, waiting.id}
-    _intake.reseal(desk.core, batch)
-    assert bodies(desk) == {second.id: ["person-2", "person-3"]}
-    assert not desk.core.keys.has(old)
-    assert sorted(row.destroyed_at is None for row in desk.rows(intake_keys)) == [False, True]
-    assert _intake.verify(desk.core, second.id).state == "queued"
-
-
-def test_a_duplicate_keeps_its_body_while_somebody_is_still_waited_for(desk: Desk) -> None:
-    first, second = desk.submit(1, verified=True), desk.submit(2, verified=True)
-    both = desk.submit(1, 2, verified=True)
-    _intake.reseal(desk.core, erase(desk, first.id))
-    assert bodies(desk) == {second.id: ["person-2"], both.id: ["person-1", "person-2"]}
-    _intake.reseal(desk.core, erase(desk, second.id))
-    assert bodies(desk) == {}
-
-
-def test_resealing_may_be_repeated(sqlite_desk: Desk) -> None:
-    request = sqlite_desk.submit(1)
-    for _ in range(3):
-        _intake.reseal(sqlite_desk.core, NO_BATCH)
-    assert bodies(sqlite_desk) == {request.id: ["person-1"]}
-    assert len(sqlite_desk.core.keys.ids("intake")) == 1
-
-
-def test_keys_of_processes_that_died_are_destroyed(sqlite_desk: Desk) -> None:
-    sqlite_desk.submit(1)
-    orphan = sqlite_desk.core.keys.new_key("intake")
-    _intake.reseal(sqlite_desk.core, NO_BATCH)
-    assert not sqlite_desk.core.keys.has(orphan)
-
-
-def test_submissions_during_resealing_are_never_under_a_destroyed_key(desk: Desk) -> None:
-    desk.submit(999)
-    other = desk.reopened()
-    stop = threading.Event()
-
-    def rotate() -> None:
-        while not stop.is_set():
-            _intake.reseal(other, NO_BATCH)
-
-    thread = threading.Thread(target=rotate)
-    thread.start()
-    try:
-        sent = {desk.submit(number).id: [f"person-{number}"] for number in range(30)}
-    finally:
-        stop.set()
-        thread.join()
-    rotated = len(desk.rows(intake_keys))
-    other.database.dispose()
-    assert rotated >= 2
-    assert {one: people for one, people in bodies(desk).items() if one in sent} == sent
-
-
-def test_the_net_above_catches_a_submitter_that_trusts_its_memory(
-    sqlite_desk: Desk, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    sqlite_desk.submit(999)
-    remembered = _bodies.remembered_key(sqlite_desk.core)
-    monkeypatch.setattr(_recording, "hold_current_key", lambda *_: remembered)
-    other = sqlite_desk.reopened()
-    _intake.reseal(other, NO_BATCH)
-    other.database.dispose()
-    with pytest.raises(KeyFileError):
-        sqlite_desk.submit(1)
-
-
-def test_reading_a_batch_goes_on_when_the_key_is_exchanged(desk: Desk) -> None:
-    one, two = desk.submit(1, 2, verified=True), desk.submit(2, 3, verified=True)
-    batch = erase(desk, one.id, two.id, upto="applying")
-    with desk.database.reading() as connection:
-        connection.execute(select(meta)).all()  # a snapshot from before
-        other = desk.reopened()
-        if desk.kind == "sqlite-delete":
-            ids = _intake.unsealed_ids(desk.core, connection, batch)
-        else:
-            _intake.reseal(other, NO_BATCH)
-            ids = _intake.unsealed_ids(desk.core, connection, batch)
-    other.database.dispose()
-    assert ids is not None
-    assert sorted(ids.to_list()) == ["person-1", "person-2", "person-3"]
-
-
 def test_an_empty_batch_has_no_ids(still_desk: Desk) -> None:
     with still_desk.database.reading() as connection:
         assert _intake.unsealed_ids(still_desk.core, connection, NO_BATCH) is None
@@ -757,209 +547,6 @@ def test_a_request_during_a_retrain_is_taken_in(sqlite_desk: Desk) -> None:
     with sqlite_desk.database.transaction() as connection:
         connection.execute(update(batches).values(kind="retrain", state="open"))
     assert sqlite_desk.submit(2, verified=True).state == "queued"
-
-
-def test_a_pause_puts_the_day_off_and_ends_with_verification(sqlite_desk: Desk) -> None:
-    request = sqlite_desk.submit(1)
-    _intake.await_identity(sqlite_desk.core, request.id)
-    sqlite_desk.clock.now += 5 * 86_400
-    _intake.await_identity(sqlite_desk.core, request.id)
-    sqlite_desk.clock.now += 5 * 86_400
-    verified = _intake.verify(sqlite_desk.core, request.id)
-    assert verified.due_on - request.due_on >= timedelta(days=9)
-    row = sqlite_desk.rows(requests)[0]
-    assert (row.paused_at, row.paused_seconds) == (None, 10 * 86_400)
-
-
-def test_nothing_stops_the_clock_of_ccpa(sqlite_desk: Desk) -> None:
-    request = sqlite_desk.submit(1, regime="ccpa", ground="ccpa.1798.105")
-    with pytest.raises(RequestStateError, match="ccpa"):
-        _intake.await_identity(sqlite_desk.core, request.id)
-
-
-def test_an_extension_is_given_once_and_in_time(sqlite_desk: Desk) -> None:
-    request = sqlite_desk.submit(1, verified=True)
-    extended = _intake.extend(sqlite_desk.core, request.id)
-    assert extended.due_on == date(2027, 4, 15)
-    with pytest.raises(RequestStateError, match="once"):
-        _intake.extend(sqlite_desk.core, request.id)
-    late = sqlite_desk.submit(2)
-    sqlite_desk.clock.now += 60 * 86_400
-    with pytest.raises(RequestStateError):
-        _intake.extend(sqlite_desk.core, late.id)
-
-
-def test_a_hold_has_a_ground_and_an_end(sqlite_desk: Desk) -> None:
-    request = sqlite_desk.submit(1, verified=True)
-    day = date(2027, 3, 1)
-    with pytest.raises(ValueError, match="registered code"):
-        _intake.hold(sqlite_desk.core, request.id, "because", day)
-    with pytest.raises(ValueError, match="passed"):
-        _intake.hold(sqlite_desk.core, request.id, "litigation-hold", date(2020, 1, 1))
-    with pytest.raises(ValueError, match="time zone"):
-        _intake.hold(sqlite_desk.core, request.id, "litigation-hold", datetime(2027, 3, 1))
-    held = _intake.hold(sqlite_desk.core, request.id, "litigation-hold", day)
-    assert (held.state, held.reason) == ("on_hold", "litigation-hold")
-    assert _intake.release(sqlite_desk.core, request.id).state == "queued"
-
-
-@pytest.mark.parametrize(
-    ("until", "seconds"),
-    [
-        ("2027-03-01", 1_803_855_600),  # midnight in Brussels is 23 h UTC
-        (date(2027, 3, 1), 1_803_855_600),
-        (datetime(2027, 3, 1, tzinfo=UTC), 1_803_859_200),
-    ],
-)
-def test_a_hold_ends_with_a_day_of_the_seat_or_a_moment(
-    sqlite_desk: Desk, until: Any, seconds: int
-) -> None:
-    request = sqlite_desk.submit(1, verified=True)
-    _intake.hold(sqlite_desk.core, request.id, "litigation-hold", until)
-    assert sqlite_desk.rows(requests.c.hold_until) == [(seconds,)]
-
-
-@pytest.mark.parametrize("until", ["tomorrow", "2027-02-30", "2027-3", "20270301", ""])
-def test_a_text_that_is_no_day_ends_no_hold(still_desk: Desk, until: str) -> None:
-    with pytest.raises(ValueError, match="is no day"):
-        _intake.hold(still_desk.core, "0" * 32, "litigation-hold", until)
-
-
-@pytest.mark.parametrize("until", [None, 5, timedelta(days=1)])
-def test_what_is_no_day_at_all_ends_no_hold(still_desk: Desk, until: Any) -> None:
-    with pytest.raises(TypeError, match="give a date"):
-        _intake.hold(still_desk.core, "0" * 32, "litigation-hold", until)
-
-
-@pytest.mark.parametrize("how", ["model", "tenant"])
-def test_a_model_is_named_by_a_text(still_desk: Desk, how: str) -> None:
-    given: dict[str, Any] = {"model": "risk", "tenant": "default", how: still_desk.model}
-    with pytest.raises(TypeError, match=f"{how} is a ModelRow; give its name"):
-        _desk.Desk(still_desk.core).request(["person-1"], **given)
-
-
-@pytest.mark.parametrize("upto", ["applying", "applied", "purged"])
-def test_a_hold_that_comes_too_late_is_refused(desk: Desk, upto: str) -> None:
-    """Somebody whom it names leaves with another request: a promise could not be kept."""
-    first, both = desk.submit(1, verified=True), desk.submit(1, 2, verified=True)
-    apart = desk.submit(3, verified=True)
-    erase(desk, both.id, upto=upto)
-    with pytest.raises(RequestStateError, match=f"request {both.id} names some"):
-        _intake.hold(desk.core, first.id, "litigation-hold", "2027-03-01")
-    assert desk.state(first) == "queued"
-    held = _intake.hold(desk.core, apart.id, "litigation-hold", "2027-03-01")
-    assert held.state == "on_hold"
-
-
-def fail(desk: Desk, request: str, state: str) -> None:
-    """Do to a queued request what a worker does whose computation fails."""
-    erase(desk, request, upto="applying")
-    with desk.database.transaction() as connection:
-        connection.execute(update(batches).values(state="abandoned"))
-        move(connection, request, state, at=desk.clock(), batch_id=None, tries=1)
-
-
-@pytest.mark.parametrize("state", ["retry_wait", "stuck"])
-@pytest.mark.parametrize("how", ["cancel", "reject"])
-def test_a_request_that_failed_can_be_withdrawn(sqlite_desk: Desk, state: str, how: str) -> None:
-    request = sqlite_desk.submit(1, verified=True)
-    sqlite_desk.clock.now += 1
-    waits = sqlite_desk.submit(1, verified=True)
-    fail(sqlite_desk, request.id, state)
-    if how == "cancel":
-        done = _intake.cancel(sqlite_desk.core, request.id)
-    else:
-        done = _intake.reject(sqlite_desk.core, request.id, "gdpr.art17.3.e")
-    assert done.state == {"cancel": "cancelled", "reject": "rejected"}[how]
-    assert sqlite_desk.state(waits) == "queued"
-
-
-def test_a_request_that_waits_for_its_next_try_can_be_held(sqlite_desk: Desk) -> None:
-    request = sqlite_desk.submit(1, verified=True)
-    fail(sqlite_desk, request.id, "retry_wait")
-    held = _intake.hold(sqlite_desk.core, request.id, "litigation-hold", "2027-03-01")
-    assert held.state == "on_hold"
-    assert _intake.release(sqlite_desk.core, request.id).state == "queued"
-
-
-def stuck_purge(desk: Desk) -> tuple[str, str, str]:
-    """Two requests whose purge found something, and their batch."""
-    one, two = desk.submit(1, verified=True).id, desk.submit(2, verified=True).id
-    batch = erase(desk, one, two, upto="purging")
-    with desk.database.transaction() as connection:
-        move(connection, [one, two], "stuck", at=NOON, reason="residue-found", tries=8)
-    return one, two, batch
-
-
-def test_a_stuck_purge_is_not_cancelled(sqlite_desk: Desk) -> None:
-    one, _, _ = stuck_purge(sqlite_desk)
-    with pytest.raises(RequestStateError, match="was applied"):
-        _intake.cancel(sqlite_desk.core, one)
-
-
-def test_what_is_stuck_in_one_purge_is_retried_together(desk: Desk) -> None:
-    one, two, _ = stuck_purge(desk)
-    _intake.retry(desk.core, one)
-    assert [desk.state(request) for request in (one, two)] == ["purging", "purging"]
-
-
-def test_a_retry_after_the_purge_was_finished_finishes(desk: Desk) -> None:
-    one, two, _ = stuck_purge(desk)
-    with desk.database.transaction() as connection:
-        move(connection, one, "purging", at=NOON)
-        move(connection, one, "purged", at=NOON)
-        connection.execute(update(batches).values(state="purged"))
-    assert _intake.retry(desk.core, two).state == "purged"
-    assert desk.state(one) == "purged"
-
-
-def test_a_stuck_purge_is_retried_as_a_purge(sqlite_desk: Desk) -> None:
-    request = sqlite_desk.submit(1, verified=True)
-    erase(sqlite_desk, request.id, upto="purging")
-    with sqlite_desk.database.transaction() as connection:
-        move(connection, request.id, "stuck", at=NOON, reason="residue-found", tries=8)
-    with pytest.raises(RequestStateError, match="was applied"):
-        _intake.reject(sqlite_desk.core, request.id, "internal")
-    retried = _intake.retry(sqlite_desk.core, request.id)
-    assert (retried.state, retried.tries, retried.reason) == ("purging", 0, None)
-
-
-def test_a_stuck_request_that_was_not_applied_is_queued_again(sqlite_desk: Desk) -> None:
-    request = sqlite_desk.submit(1, verified=True)
-    erase(sqlite_desk, request.id, upto="applying")
-    with sqlite_desk.database.transaction() as connection:
-        connection.execute(update(batches).values(state="abandoned"))
-        move(connection, request.id, "stuck", at=NOON)
-    assert _intake.retry(sqlite_desk.core, request.id).state == "queued"
-
-
-@pytest.mark.parametrize("recipients", [-1, True, 1.5, "2"])
-def test_recipients_are_a_number(still_desk: Desk, recipients: Any) -> None:
-    with pytest.raises(ValueError, match="whole number"):
-        _intake.close(still_desk.core, "0" * 32, recipients=recipients)
-    with pytest.raises(ValueError, match="whole number from 1"):
-        _intake.tell(still_desk.core, "0" * 32, recipients)
-
-
-def test_recipients_may_be_told_at_several_times(sqlite_desk: Desk) -> None:
-    desk = sqlite_desk
-    request = desk.submit(1, verified=True)
-    for count in (2, 3):
-        assert _desk.Desk(desk.core).tell(request.id, count).state == "queued"
-    assert desk.rows(requests.c.recipients) == [(5,)]  # what the purge will attest
-    erase(desk, request.id)
-    _intake.close(desk.core, request.id, recipients=4)
-    assert desk.rows(requests.c.recipients) == [(9,)]
-    told = [row.body for row in desk.rows(events) if row.kind == "recipients-told"]
-    assert ['"recipients":2' in told[0], '"recipients":3' in told[1]] == [True, True]
-
-
-def test_nobody_is_told_of_what_is_not_verified_or_over(sqlite_desk: Desk) -> None:
-    open_one, gone = sqlite_desk.submit(1), sqlite_desk.submit(2, verified=True)
-    _intake.cancel(sqlite_desk.core, gone.id)
-    for request in (open_one, gone):
-        with pytest.raises(RequestStateError, match="nobody is told"):
-            _intake.tell(sqlite_desk.core, request.id, 1)
 
 
 def test_a_full_disk_is_no_acknowledgement(

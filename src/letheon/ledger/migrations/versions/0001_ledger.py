@@ -146,12 +146,35 @@ def _changed(columns: tuple[str, ...], differs: str) -> str:
 
 
 def _tables() -> None:
+    _create_allowed_moves()
+    _create_checkpoints()
+    _create_events()
+    _create_intake_keys()
+    _create_log()
+    _create_meta()
+    _create_models()
+    _create_stores()
+    _create_batches()
+    _create_purge_steps()
+    _create_purges()
+    _create_requests()
+    _create_versions()
+    _create_blocked()
+    _create_certificates()
+    _create_heads()
+    _create_pins()
+
+
+def _create_allowed_moves() -> None:
     op.create_table(
         "allowed_moves",
         sa.Column("before", sa.Text(), nullable=False),
         sa.Column("after", sa.Text(), nullable=False),
         sa.PrimaryKeyConstraint("before", "after", name=op.f("pk_allowed_moves")),
     )
+
+
+def _create_checkpoints() -> None:
     op.create_table(
         "checkpoints",
         sa.Column("size", sa.BigInteger(), autoincrement=False, nullable=False),
@@ -160,6 +183,9 @@ def _tables() -> None:
         sa.Column("at", sa.BigInteger(), nullable=False),
         sa.PrimaryKeyConstraint("size", name=op.f("pk_checkpoints")),
     )
+
+
+def _create_events() -> None:
     op.create_table(
         "events",
         sa.Column(
@@ -189,6 +215,9 @@ def _tables() -> None:
     op.create_index(op.f("ix_events_about"), "events", ["about"], unique=False)
     op.create_index(op.f("ix_events_era_at"), "events", ["era", "at"], unique=False)
     op.create_index(op.f("ix_events_kind"), "events", ["kind"], unique=False)
+
+
+def _create_intake_keys() -> None:
     op.create_table(
         "intake_keys",
         sa.Column("id", sa.Text(), nullable=False),
@@ -196,6 +225,9 @@ def _tables() -> None:
         sa.Column("destroyed_at", sa.BigInteger(), nullable=True),
         sa.PrimaryKeyConstraint("id", name=op.f("pk_intake_keys")),
     )
+
+
+def _create_log() -> None:
     op.create_table(
         "log",
         sa.Column("id", sa.Integer(), nullable=False),
@@ -204,12 +236,18 @@ def _tables() -> None:
         sa.CheckConstraint("id = 1", name=op.f("ck_log_one")),
         sa.PrimaryKeyConstraint("id", name=op.f("pk_log")),
     )
+
+
+def _create_meta() -> None:
     op.create_table(
         "meta",
         sa.Column("key", sa.Text(), nullable=False),
         sa.Column("value", sa.Text(), nullable=False),
         sa.PrimaryKeyConstraint("key", name=op.f("pk_meta")),
     )
+
+
+def _create_models() -> None:
     op.create_table(
         "models",
         sa.Column(
@@ -232,6 +270,9 @@ def _tables() -> None:
         sa.UniqueConstraint("folder", name=op.f("uq_models_folder")),
         sa.UniqueConstraint("tenant", "name", name=op.f("uq_models_tenant_name")),
     )
+
+
+def _create_stores() -> None:
     op.create_table(
         "stores",
         sa.Column("name", sa.Text(), nullable=False),
@@ -242,6 +283,9 @@ def _tables() -> None:
         sa.Column("days", sa.BigInteger(), nullable=True),
         sa.PrimaryKeyConstraint("name", name=op.f("pk_stores")),
     )
+
+
+def _create_batches() -> None:
     op.create_table(
         "batches",
         sa.Column("id", sa.Text(), nullable=False),
@@ -272,6 +316,9 @@ def _tables() -> None:
         sqlite_where=sa.text("state = 'open'"),
         postgresql_where=sa.text("state = 'open'"),
     )
+
+
+def _create_purge_steps() -> None:
     op.create_table(
         "purge_steps",
         sa.Column("batch_id", sa.Text(), nullable=False),
@@ -284,6 +331,9 @@ def _tables() -> None:
         ),
         sa.PrimaryKeyConstraint("batch_id", "step", name=op.f("pk_purge_steps")),
     )
+
+
+def _create_purges() -> None:
     op.create_table(
         "purges",
         sa.Column("sequence", sa.BigInteger(), autoincrement=False, nullable=False),
@@ -298,6 +348,9 @@ def _tables() -> None:
         sa.UniqueConstraint("batch_id", name=op.f("uq_purges_batch_id")),
         sa.UniqueConstraint("id", name=op.f("uq_purges_id")),
     )
+
+
+def _create_requests() -> None:
     op.create_table(
         "requests",
         sa.Column("id", sa.Text(), nullable=False),
@@ -353,6 +406,9 @@ def _tables() -> None:
     op.create_index(
         op.f("ix_requests_model_id_state"), "requests", ["model_id", "state"], unique=False
     )
+
+
+def _create_versions() -> None:
     op.create_table(
         "versions",
         sa.Column(
@@ -394,6 +450,9 @@ def _tables() -> None:
         sa.UniqueConstraint("parent_id", name=op.f("uq_versions_parent_id")),
         sa.UniqueConstraint("sequence", name=op.f("uq_versions_sequence")),
     )
+
+
+def _create_blocked() -> None:
     op.create_table(
         "blocked",
         sa.Column("tenant", sa.Text(), nullable=False),
@@ -418,6 +477,9 @@ def _tables() -> None:
         sqlite_where=sa.text("owner"),
         postgresql_where=sa.text("owner"),
     )
+
+
+def _create_certificates() -> None:
     op.create_table(
         "certificates",
         sa.Column("sequence", sa.BigInteger(), autoincrement=False, nullable=False),
@@ -432,6 +494,9 @@ def _tables() -> None:
         sa.UniqueConstraint("id", name=op.f("uq_certificates_id")),
         sa.UniqueConstraint("version_id", name=op.f("uq_certificates_version_id")),
     )
+
+
+def _create_heads() -> None:
     op.create_table(
         "heads",
         sa.Column("model_id", sa.BigInteger(), nullable=False),
@@ -445,6 +510,9 @@ def _tables() -> None:
         ),
         sa.PrimaryKeyConstraint("model_id", name=op.f("pk_heads")),
     )
+
+
+def _create_pins() -> None:
     op.create_table(
         "pins",
         sa.Column("id", sa.Text(), nullable=False),
