@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from sqlalchemy import select, update
 
-from letheon.exceptions import BlockedIdsError, StaleWorkerError
+from letheon.exceptions import BlockedIdsError, RequestStateError, StaleWorkerError
 from letheon.ledger import Ledger, Policy, _compute, _faults
 from letheon.ledger._apply import Batch, apply, seal
 from letheon.ledger._compute import ComputationFailed, Job, Product, compute
@@ -81,6 +81,19 @@ def test_a_batch_that_was_given_up_is_not_published(ledger: Ledger) -> None:
         apply(ledger._core, lease, _model(ledger), batch, given_up)
     assert len(ledger.versions("risk")) == 1
     assert len(ledger._core.keys.ids("epoch")) == 1, "what was written is destroyed"
+
+
+def test_a_batch_planned_before_a_hold_is_not_sealed(ledger: Ledger) -> None:
+    first = ledger.request([person(1)], model="risk", verified=True)
+    second = ledger.request([person(1), person(2)], model="risk", verified=True)
+    ledger.hold(first.id, "litigation-hold", "2099-01-01")
+    lease = take(ledger._core, 1, _worker(1))
+    assert lease is not None
+    with pytest.raises(RequestStateError, match="put on hold"):
+        seal(ledger._core, lease, _model(ledger), "erase", [second.id], "operator")
+    assert ledger.request_of(second.id).state == "queued"
+    with ledger._core.database.reading() as conn:
+        assert conn.scalar(select(batches.c.id)) is None
 
 
 class Killed(BaseException):
