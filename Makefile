@@ -1,7 +1,7 @@
 # Commands a newcomer needs: make demo, make test, make lint, make bench, make soak.
 # Each sets up .venv itself; a machine needs Python >= 3.11, a C++20 compiler, make and a package
-# index. Nothing is installed outside this directory but a PostgreSQL server for the tests, where
-# there is none and Debian's packages can be installed.
+# index. Nothing is installed outside this directory but a PostgreSQL server and a browser for the
+# tests, where there are none and Debian's packages can be installed.
 
 PYTHON ?= python3
 JOBS ?= 2
@@ -23,7 +23,7 @@ BENCHMARKS := $(sort $(filter-out benchmarks/_%,$(wildcard benchmarks/*.py)))
 LETHEON_DATA ?= $(abspath $(wildcard ../shared/data))
 
 .DEFAULT_GOAL := help
-.PHONY: help setup postgres demo test test-cpp test-python lint bench soak fuzz clean
+.PHONY: help setup packages demo test test-cpp test-python lint bench soak fuzz clean
 
 help:
 	@echo "make demo   set up and run the main job end to end"
@@ -34,23 +34,27 @@ help:
 	@echo "make fuzz   damaged forests for FUZZ_SECONDS; needs Clang"
 	@echo "make clean  remove .venv, builds and caches"
 
-setup: postgres $(STAMP)
+setup: packages $(STAMP)
 
-# Debian packages that the tests need belong here, before .venv. Without a server the tests of
-# PostgreSQL are left out and say so; they fail where CI=true.
-postgres:
-	@if command -v initdb >/dev/null || ls /usr/lib/postgresql/*/bin/initdb >/dev/null 2>&1; \
-	then exit 0; fi; \
+# Debian packages that the tests need, installed before .venv. Without a server or a browser the
+# tests that need one are left out and say so; they fail where CI=true.
+packages:
+	@missing=; \
+	command -v initdb >/dev/null || ls /usr/lib/postgresql/*/bin/initdb >/dev/null 2>&1 \
+	  || missing="postgresql"; \
+	command -v chromium >/dev/null || command -v chromium-browser >/dev/null \
+	  || missing="$$missing chromium"; \
+	if [ -z "$$missing" ]; then exit 0; fi; \
 	if ! command -v apt-get >/dev/null; then root=none; \
 	elif [ "$$(id -u)" = 0 ]; then root=env; \
 	elif sudo -n true 2>/dev/null; then root="sudo -n env"; \
 	else root=none; fi; \
-	if [ "$$root" != none ] && echo "Installing a PostgreSQL server for the tests." \
+	if [ "$$root" != none ] && echo "Installing for the tests: $$missing" \
 	  && $$root apt-get update --quiet=2 \
 	  && $$root DEBIAN_FRONTEND=noninteractive apt-get install --quiet=2 --yes \
-	    --no-install-recommends postgresql; then exit 0; fi; \
-	echo "No PostgreSQL server was found or could be installed: the tests of PostgreSQL will be" \
-	     "left out. Debian: sudo apt-get install postgresql. Elsewhere: put initdb in PATH." >&2
+	    --no-install-recommends $$missing; then exit 0; fi; \
+	echo "Not found, and could not be installed: $$missing. The tests that need it will be left" \
+	     "out. Debian: sudo apt-get install $$missing. Elsewhere: put initdb and chromium in PATH." >&2
 
 # Python sources are linked (editable install); only C++ and packaging changes reinstall.
 $(STAMP): pyproject.toml constraints.txt CMakeLists.txt $(CPP_SOURCES)
@@ -74,7 +78,7 @@ test-cpp: $(STAMP)
 	$(BIN)/cmake --build $(CPP_BUILD)
 	$(BIN)/ctest --test-dir $(CPP_BUILD) --output-on-failure
 
-test-python: postgres $(STAMP)
+test-python: packages $(STAMP)
 	$(PYTEST)
 
 lint: $(STAMP)
@@ -84,13 +88,13 @@ lint: $(STAMP)
 	$(BIN)/lint-imports
 
 # Every script runs, also after one that misses a line.
-bench: postgres $(STAMP)
+bench: packages $(STAMP)
 	@status=0; for script in $(BENCHMARKS); do \
 	  echo "== $$script"; \
 	  $(if $(LETHEON_DATA),LETHEON_DATA="$(LETHEON_DATA)") $(BIN)/python "$$script" || status=1; \
 	done; exit $$status
 
-soak: postgres $(STAMP)
+soak: packages $(STAMP)
 	$(PYTEST) -m "soak or not soak" --hypothesis-profile=soak
 
 # New inputs gather in $(FUZZ_BUILD)/inputs; what breaks the core lands in $(FUZZ_BUILD).

@@ -25,10 +25,13 @@ settings.register_profile(
 )
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "test"))
 
+# Each of these starts something that takes its time: a cluster, a tracking server.
+TOGETHER = ("tests/cluster/", "tests/test_mlflow.py")
+
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_make_scheduler(config: Any, log: Any) -> Any:
-    """Keep the cluster tests in one process, so that each cluster is started once.
+    """Keep some tests in one process, so that what they share is started once.
 
     xdist's own `loadgroup` sets a private name of pytest's that pytest 9 no longer reads.
     """
@@ -36,6 +39,6 @@ def pytest_xdist_make_scheduler(config: Any, log: Any) -> Any:
 
     class ByGroup(LoadScopeScheduling):
         def _split_scope(self, nodeid: str) -> str:
-            return "cluster" if nodeid.startswith("tests/cluster/") else nodeid
+            return next((group for group in TOGETHER if nodeid.startswith(group)), nodeid)
 
     return ByGroup(config, log)

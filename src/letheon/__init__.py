@@ -116,6 +116,7 @@ _MODULES = frozenset(
         "base",
         "bench",
         "checks",
+        "client",
         "compose",
         "convex",
         "datasets",
@@ -126,6 +127,7 @@ _MODULES = frozenset(
         "guarantee",
         "ledger",
         "measures",
+        "mlflow",
         "monitor",
         "naive",
         "parallel",
@@ -135,6 +137,7 @@ _MODULES = frozenset(
         "rows",
         "seeds",
         "select",
+        "service",
         "sharded",
         "state",
         "verifier",
@@ -145,9 +148,16 @@ _MODULES = frozenset(
 _EXTRAS = {
     "alembic": "letheon[ledger]",
     "cryptography": "letheon[ledger]",
+    "fastapi": "letheon[service]",
+    "jinja2": "letheon[service]",
+    "limits": "letheon[service]",
+    "mlflow": "letheon[mlflow]",
+    "multipart": "letheon[service]",
+    "prometheus_client": "letheon[service]",
     "psycopg": "letheon[ledger]",
     "sqlalchemy": "letheon[ledger]",
     "torch": "letheon[torch]",
+    "uvicorn": "letheon[service]",
 }
 
 

@@ -15,6 +15,8 @@ V2     exactly the stated number of slots of   what the rows were, and that the 
        the data set became empty, no other     was trained on them (re-derivation does)
 V3     the ledger signed for each purge and    stores that are not listed; the scan itself
        for a scan without a hit                is done by `letheon audit residue`
+W1     the rows of a person's receipt were     whose rows they are, without row and salt;
+       in the data set and left it             what the model learnt from them
 ====== ======================================= ===========================================
 """
 
@@ -293,6 +295,15 @@ _ENVELOPE = _fields(
     signatures=_list(_fields("keyid:hex32 sig:text"), minItems=1, maxItems=2),
 )
 _RECEIPT = _fields("certificate:hex32 slot:count place:count salt:hex32 before:path after:path")
+MOST_RECEIPT_ROWS = 64
+_COMMITMENTS = _fields(
+    "certificate:hex32 rows",
+    rows=_list(
+        _fields("slot:count commitment:hex32 before:path after:path"),
+        minItems=1,
+        maxItems=MOST_RECEIPT_ROWS,
+    ),
+)
 
 
 def _statement_schema(kind: str, title: str, predicate: dict[str, Any]) -> dict[str, Any]:
@@ -824,7 +835,17 @@ def slot_leaf(salt: bytes, place: int, row_bytes: bytes) -> bytes:
     `place` is the row's position when the model was registered. It binds the order of the rows,
     which could otherwise be chosen after a request is known.
     """
-    return _sha256(b"\0" + hmac.digest(salt, place.to_bytes(8, "big") + row_bytes, "sha256"))
+    return commitment_leaf(slot_commitment(salt, place, row_bytes))
+
+
+def slot_commitment(salt: bytes, place: int, row_bytes: bytes) -> bytes:
+    """Return what a leaf is the hash of: ``HMAC-SHA256(salt, place || row)``."""
+    return hmac.digest(salt, place.to_bytes(8, "big") + row_bytes, "sha256")
+
+
+def commitment_leaf(commitment: bytes) -> bytes:
+    """Return the leaf over a commitment: ``SHA-256(00 || commitment)``."""
+    return _sha256(b"\0" + commitment)
 
 
 def transition_roots(proof: bytes) -> tuple[bytes, bytes, int]:
@@ -873,17 +894,45 @@ def _level_above(nodes: dict[int, _Pair], siblings: Iterator[str]) -> dict[int, 
 def check_receipt(receipt: bytes, row_bytes: bytes, certificate: Opened) -> None:
     """Raise unless a person's row was in the data set before and its slot is empty after (W1).
 
-    It says nothing of what the model has learnt.
+    `row_bytes` and the salt in the receipt fix the leaf, so it is this row and no other. It says
+    nothing of what the model has learnt.
     """
     found = parse_strict(receipt, SMALL)
     _conform(found, _RECEIPT, "receipt")
-    data, slot = certificate.predicate["dataset"], found["slot"]
-    require(found["certificate"] == certificate.id, "the receipt is for another certificate")
+    _require_certificate(found, certificate)
     leaf = slot_leaf(from_hex(found["salt"]), found["place"], row_bytes)
+    _check_paths(found, leaf, certificate)
+
+
+def check_receipt_commitment(receipt: bytes, certificate: Opened) -> int:
+    """Return how many rows a receipt without salts shows to have left the data set, or raise.
+
+    Each commitment stood in its slot of rootBefore, and the slot is empty in rootAfter. Whose row
+    a commitment is, only `check_receipt` shows, which needs the row and its salt.
+    """
+    found = parse_strict(receipt, SMALL)
+    _conform(found, _COMMITMENTS, "receipt")
+    _require_certificate(found, certificate)
+    slots = [row["slot"] for row in found["rows"]]
+    require(slots == sorted(set(slots)), "the rows are not in the order of their slots")
+    for row in found["rows"]:
+        _check_paths(row, commitment_leaf(from_hex(row["commitment"])), certificate)
+    return len(slots)
+
+
+def _require_certificate(receipt: dict[str, Any], certificate: Opened) -> None:
+    is_one = certificate.statement["predicateType"] == UNLEARNING
+    require(is_one, "not checked against a certificate of unlearning")
+    require(receipt["certificate"] == certificate.id, "the receipt is for another certificate")
+
+
+def _check_paths(row: dict[str, Any], leaf: bytes, certificate: Opened) -> None:
+    """The leaf leads to the root before, and an empty slot in its place to the root after."""
+    data, slot = certificate.predicate["dataset"], row["slot"]
     for when, start, root in (("before", leaf, "rootBefore"), ("after", TOMBSTONE, "rootAfter")):
-        require(1 << len(found[when]) == data["slots"] > slot, "the path has another length")
+        require(1 << len(row[when]) == data["slots"] > slot, "the path has another length")
         node = start
-        for level, sibling in enumerate(map(from_hex, found[when])):
+        for level, sibling in enumerate(map(from_hex, row[when])):
             node = node_hash(sibling, node) if slot >> level & 1 else node_hash(node, sibling)
         require(node.hex() == data[root], f"the row's slot does not lead to {root}")
 
@@ -911,6 +960,7 @@ class _Bundle:
     chain: list[Opened]
     seen: str | None
     witnesses: tuple[str, ...]
+    receipt: bytes | None = None
 
 
 def verify_bundle(
@@ -919,8 +969,9 @@ def verify_bundle(
     *,
     seen_checkpoint: str | None = None,
     witnesses: Iterable[str] = (),
+    receipt: bytes | None = None,
 ) -> list[Verdict]:
-    """Check V0 to V2 and the signed part of V3 of an exported folder.
+    """Check V0 to V2 and the signed part of V3 of an exported folder, and W1 of a receipt.
 
     Parameters
     ----------
@@ -932,16 +983,19 @@ def verify_bundle(
         Text of a checkpoint kept from an earlier look; the log must continue it.
     witnesses : iterable of str
         Verifier keys of witnesses that must have co-signed the newest checkpoint.
+    receipt : bytes, optional
+        A person's receipt without salts, as ``letheon receipt open`` writes it.
     """
     folder = Path(folder)
+    levels = {"V0": _check_v0, "V1": _check_v1, "V2": _check_v2, "V3": _check_v3}
+    levels |= {} if receipt is None else {"W1": _check_w1}
     try:
         trust, chain = _read_chain(folder, pinned_hex)
     except Refused as error:
-        later = [Verdict(f"V{level}", None, "not looked at: V0 failed") for level in (1, 2, 3)]
+        later = [Verdict(level, None, "not looked at: V0 failed") for level in [*levels][1:]]
         return [Verdict("V0", False, str(error)), *later]
-    bundle = _Bundle(folder, trust, chain, seen_checkpoint, tuple(witnesses))
-    levels = (_check_v0, _check_v1, _check_v2, _check_v3)
-    return [_judge(f"V{level}", check, bundle) for level, check in enumerate(levels)]
+    bundle = _Bundle(folder, trust, chain, seen_checkpoint, tuple(witnesses), receipt)
+    return [_judge(level, check, bundle) for level, check in levels.items()]
 
 
 def _judge(level: str, check: Callable[[_Bundle], str], bundle: _Bundle) -> Verdict:
@@ -1196,6 +1250,15 @@ def _check_v3(bundle: _Bundle) -> str:
     return f"{len(purges)} purges attested, each with a scan without a hit"
 
 
+def _check_w1(bundle: _Bundle) -> str:
+    receipt = parse_strict(bundle.receipt or b"", SMALL)
+    named = receipt.get("certificate") if isinstance(receipt, dict) else None
+    found = [certificate for certificate in bundle.chain if certificate.id == named]
+    require(bool(found), "the receipt names no certificate of this bundle")
+    rows = check_receipt_commitment(bundle.receipt or b"", found[0])
+    return f"certificate {found[0].sequence} covers the receipt: {rows} rows left the data set"
+
+
 def rows_left(chain: Sequence[Opened]) -> list[int]:
     """Return how many rows left their model with each certificate, a retrain's own ones only."""
     live: dict[str, int] = {}
@@ -1250,6 +1313,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--key", required=True, help="public key (hex), or a file with it")
     parser.add_argument("--seen", type=Path, help="checkpoint file kept from an earlier look")
     parser.add_argument("--witness", action="append", default=[], help="verifier key; repeatable")
+    parser.add_argument("--receipt", type=Path, help="a person's receipt, to be looked for")
     parser.add_argument("--json", action="store_true", help="print JSON")
     options = parser.parse_args(argv)
     try:
@@ -1259,8 +1323,9 @@ def main(argv: Sequence[str] | None = None) -> int:
             key = read_capped(Path(key), SMALL).decode("ascii", "replace").strip()
         from_hex(key)
         seen = read_capped(options.seen, SMALL).decode("utf-8", "replace") if options.seen else None
+        receipt = read_capped(options.receipt, SMALL) if options.receipt else None
         verdicts = verify_bundle(
-            options.bundle, key, seen_checkpoint=seen, witnesses=options.witness
+            options.bundle, key, seen_checkpoint=seen, witnesses=options.witness, receipt=receipt
         )
     except (Refused, ImportError) as error:
         sys.stderr.write(f"cannot check: {error}\n")

@@ -26,7 +26,7 @@ ASKED_FOR = """
     model add | model list | model show
     request add | request list | request show | request verify | request cancel | request retry
     request hold | request release | request reject | request extend | request tell
-    request close | request await
+    request close | request await | request approve
     batch plan | batch apply
     cert show | cert verify | cert chain
     audit replay | audit bound | audit residue | audit report | audit verifier

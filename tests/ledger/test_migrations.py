@@ -43,7 +43,7 @@ def test_checks_and_partial_indices_are_there(database: Database) -> None:
             for table in ("batches", "blocked", "events")
             for one in found.get_indexes(table)
         }
-    assert checks == {"ck_batches_kind", "ck_batches_state", "ck_log_one"}
+    assert checks == {"ck_batches_kind", "ck_batches_state", "ck_jobs_state", "ck_log_one"}
     assert indices >= {"one_open_batch_per_model", "one_owner_per_person", "events_to_integrate"}
 
 
@@ -91,14 +91,14 @@ def test_a_newer_ledger_is_refused_and_left_alone(
 
 def test_an_older_ledger_names_the_upgrade(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     open_kind("sqlite", tmp_path, create=True).dispose()
-    monkeypatch.setattr(_database, "REVISION", "0002")
-    monkeypatch.setattr(_database, "KNOWN_REVISIONS", ("0001", "0002"))
+    monkeypatch.setattr(_database, "REVISION", "0003")
+    monkeypatch.setattr(_database, "KNOWN_REVISIONS", (*KNOWN_REVISIONS, "0003"))
     with pytest.raises(LedgerError, match="letheon ledger upgrade"):
         Database.open(tmp_path / "ledger.db")
     older = Database.open_to_upgrade(tmp_path / "ledger.db")
     older.upgrade()
     older.dispose()
-    assert older.revision == "0001"
+    assert older.revision == REVISION
     older.dispose()
 
 
@@ -162,9 +162,9 @@ def test_a_schema_that_is_there_is_used(postgres_server: Server) -> None:
 
 
 def test_downgrade_is_refused() -> None:
-    script = ScriptDirectory.from_config(config_for()).get_revision(REVISION)
-    with pytest.raises(NotImplementedError):
-        script.module.downgrade()
+    for script in ScriptDirectory.from_config(config_for()).walk_revisions():
+        with pytest.raises(NotImplementedError):
+            script.module.downgrade()
 
 
 STATEMENTS = (1, 20, 40)
@@ -202,4 +202,5 @@ def test_a_kill_at_any_statement_leaves_all_or_nothing(
 
 def test_the_migrations_are_shipped_beside_the_package() -> None:
     folder = Path(_database.__file__).parent / "migrations"
-    assert (folder / "versions" / "0001_ledger.py").is_file()
+    names = {path.name for path in (folder / "versions").glob("*.py")}
+    assert names == {"0001_ledger.py", "0002_desk.py"}

@@ -8,7 +8,7 @@ import inspect
 import itertools
 import random
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import date
 from typing import Any, ClassVar
 
@@ -29,6 +29,7 @@ from letheon.exceptions import IdempotencyError, RequestStateError, UnknownIdErr
 from letheon.ledger import _bodies, _events, _handling, _intake, _owners, _recording
 from letheon.ledger._log_tree import root_of
 from letheon.ledger._moves import ALLOWED, NEW, PUBLISHED, STATES, is_allowed, move
+from letheon.ledger._policy import Policy
 from letheon.ledger._tables import batches, blocked, events, intake_keys, requests
 from letheon.rows import as_ids
 from tests.ledger.databases import Desk, add_model, desk, kind, place, sqlite_desk
@@ -38,7 +39,8 @@ __all__ = ["desk", "kind", "place", "sqlite_desk"]
 PEOPLE = [f"p{number}" for number in range(8)]
 WITHDRAWN = ("cancelled", "rejected")
 DONE = ("purged", "closed")
-WITHDRAWABLE = ("received", "queued", "duplicate", "on_hold", "retry_wait", "stuck")
+WITHDRAWABLE = ("received", "verified", "queued", "duplicate", "on_hold", "retry_wait", "stuck")
+APPROVE_ABOVE = 1
 
 people = st.sets(st.sampled_from(PEOPLE), min_size=1, max_size=3)
 picks = st.integers(0, 10**6)
@@ -57,10 +59,15 @@ class Known:
     batch: str | None = None
     has_body: bool = True
     extended: bool = False
+    n_rows: int = 0
 
     @property
     def state(self) -> str:
         return self.states[-1]
+
+    @property
+    def when_it_owns(self) -> str:
+        return "verified" if self.n_rows > APPROVE_ABOVE else "queued"
 
 
 @dataclass
@@ -78,9 +85,11 @@ class Reference:
             self.owners.setdefault(person, one.id)
             self.claims.setdefault(person, []).append(one.id)
         owns = any(self.owners[person] == one.id for person in one.people)
-        one.states.append("queued" if owns else "duplicate")
-        if not owns and self.is_covered(one):
-            one.has_body = False
+        if not owns:
+            one.states.append("duplicate")
+            one.has_body = not self.is_covered(one)
+        elif one.when_it_owns == "queued":
+            one.states.append("queued")
 
     def withdraw(self, one: Known, state: str) -> None:
         one.states.append(state)
@@ -96,7 +105,7 @@ class Reference:
                     heirs.append(self.all[self.owners[person]])
         for heir in heirs:
             if heir.state == "duplicate":
-                heir.states.append("queued")
+                heir.states.append(heir.when_it_owns)
 
     def rank(self, other: str) -> tuple[bool, int]:
         one = self.all[other]
@@ -160,6 +169,7 @@ class History(RuleBasedStateMachine):
         assert not unknown
         request = self.submit(whom, key, verified)
         one = Known(request.id, key, frozenset(whom), verified, self.desk.clock.now, ["received"])
+        one.n_rows = len(whom - self.known.erased)
         self.known.all[one.id] = one
         if verified:
             self.known.claim(one)
@@ -189,6 +199,13 @@ class History(RuleBasedStateMachine):
         if one is not None:
             self.known.claim(one)
             assert _intake.verify(self.core, one.id).state == one.state
+
+    @rule(number=picks)
+    def is_approved(self, number: int) -> None:
+        one = self.pick(number, "verified")
+        if one is not None:
+            assert _intake.approve(self.core, one.id).state == "queued"
+            one.states.append("queued")
 
     @rule(number=picks)
     def is_asked_who_it_is(self, number: int) -> None:
@@ -396,6 +413,15 @@ class History(RuleBasedStateMachine):
         assert claims == {(p, one) for p, asked in self.known.claims.items() for one in asked}
 
     @invariant()
+    def nothing_large_passes_without_an_approval(self) -> None:
+        with self.desk.database.reading() as connection:
+            query = select(events.c.about).where(events.c.kind == "approved")
+            approved = set(connection.scalars(query))
+        for one in self.known.all.values():
+            is_past = "queued" in one.states and one.n_rows > APPROVE_ABOVE
+            assert not is_past or one.id in approved
+
+    @invariant()
     def nobody_waits_for_nothing(self) -> None:
         """A person who asked, verified, is erased or has an owner that will do it."""
         for one in self.in_state("duplicate"):
@@ -438,7 +464,9 @@ class History(RuleBasedStateMachine):
 
 
 def here(desk: Desk) -> type[History]:
-    """The machine of one database."""
+    """The machine of one database; requests of several people need an approval."""
+    policy = Policy(approve_above=APPROVE_ABOVE)
+    desk.core = replace(desk.core, settings=replace(desk.core.settings, policy=policy))
 
     class Here(History):
         place, visited, numbers = desk, set(), itertools.count()
@@ -459,6 +487,7 @@ RULES: dict[str, tuple[str, ...]] = {
     "asks_something_else_under_an_old_key": STATES,
     "names_somebody_unknown": (),
     "is_verified": ("received",),
+    "is_approved": ("verified",),
     "is_asked_who_it_is": ("received",),
     "is_cancelled": WITHDRAWABLE,
     "is_rejected": WITHDRAWABLE,
@@ -527,13 +556,15 @@ def playable(machine: History) -> list[str]:
 CHECKS = (
     "states_are_those_of_the_reference",
     "owners_are_those_of_the_reference",
+    "nothing_large_passes_without_an_approval",
     "nobody_waits_for_nothing",
     "bodies_are_readable_while_they_are_needed",
     "one_intake_key_is_left",
     "every_move_is_an_event",
 )
 STEPS = {"sqlite": 500, "sqlite-delete": 60, "postgresql": 150}
-PASSED_THROUGH = {(NEW, "queued")}  # the events tell the states in between
+# The events tell the states in between.
+PASSED_THROUGH = {(NEW, "queued"), (NEW, "verified")}
 
 
 def test_a_long_history_is_as_the_reference_says(desk: Desk) -> None:
@@ -562,7 +593,7 @@ def test_the_rules_of_the_walk_are_all_of_them() -> None:
     assert checks == set(CHECKS)
 
 
-@pytest.mark.parametrize("bug", ["no heir", "no event", "body kept", "no owner"])
+@pytest.mark.parametrize("bug", ["no heir", "no event", "body kept", "no owner", "no approval"])
 def test_the_net_catches_a_planted_bug(
     bug: str, sqlite_desk: Desk, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -571,6 +602,7 @@ def test_the_net_catches_a_planted_bug(
         "no event": (_recording, "_story", lambda *_: []),
         "body kept": (_bodies, "_drop_bodies", lambda *_: None),
         "no owner": (_owners, "_promote", lambda *_: {}),
+        "no approval": (Policy, "needs_approval", lambda *_: False),
     }
     monkeypatch.setattr(*patches[bug])
     with pytest.raises(AssertionError):

@@ -58,6 +58,7 @@ def audit(
     measures: Measures | None = None,
     model: str | None = None,
     trusted: Iterable[Any] = (),
+    progress: Callable[[LevelResult], None] | None = None,
 ) -> AuditReport:
     """Audit an exported bundle with its files and the ledger's public key alone.
 
@@ -87,6 +88,9 @@ def audit(
         One model only, as its certificates name it.
     trusted : iterable of class or str
         Classes besides letheon's and scikit-learn's that a model may name.
+    progress : callable, optional
+        Called with every result as soon as it is there, in the order in which they are found.
+        What it raises ends the audit.
 
     Returns
     -------
@@ -105,19 +109,27 @@ def audit(
     if not Path(bundle).is_dir():
         raise FileNotFoundError(f"{bundle} is no folder; give the one that `Ledger.export` wrote")
     read = Bundle(Path(bundle), key_text(key))
-    found = list(_paper(read, order, _text(seen), witnesses))
+    found: list[LevelResult] = []
+
+    def keep(results: Iterable[LevelResult]) -> None:
+        for result in results:
+            found.append(result)
+            if progress is not None:
+                progress(result)
+
+    keep(_paper(read, order, _text(seen), witnesses))
     if order.wants("V3") and (stores or markers is not None):
-        found.append(check_residue(stores, markers))
+        keep([check_residue(stores, markers)])
     if any(result.level == "V0" and result.verdict == "fail" for result in found):
         return AuditReport(tuple(found), key=read.key)
     try:
         _require_known(read, order)
         log_holds = all(result.verdict != "fail" for result in found if result.level == "V1")
-        found += _about_requests(read, order, log_holds=log_holds)
-        found += _about_models(read, order, log_holds=log_holds)
+        keep(_about_requests(read, order, log_holds=log_holds))
+        keep(_about_models(read, order, log_holds=log_holds))
         subjects = tuple(summary_of(read, one) for one in _newest(read, order))
     except Refused as error:
-        found.append(LevelResult("V0", "", "fail", str(error)))
+        keep([LevelResult("V0", "", "fail", str(error))])
         return AuditReport(tuple(found), key=read.key)
     ranked = sorted(found, key=lambda result: tuple(LEVELS).index(result.level))
     return AuditReport(tuple(ranked), read.ledger, read.key, subjects)

@@ -12,7 +12,7 @@ from letheon.ledger._moves import STATES
 __all__ = ["check_requests"]
 
 # Verified, and the people are still in the model.
-_WAITING = frozenset({"queued", "applying", "retry_wait"})
+_WAITING = frozenset({"verified", "queued", "applying", "retry_wait"})
 _DAY = 86_400
 
 
@@ -34,6 +34,7 @@ class _Course:
             self.paused_at = at
         if kind == "verified" and self.paused_at is not None:
             self.paused += at - self.paused_at
+            self.paused_at = None
         if kind in STATES:
             self.state = kind
         self.is_published = self.is_published or kind == "applied"

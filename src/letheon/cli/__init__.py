@@ -17,8 +17,11 @@ from letheon.cli._ledger_common import LedgerCommand, ScriptedGroup
 from letheon.cli._ledger_keys import keys, stores
 from letheon.cli._ledger_ledger import ledgers
 from letheon.cli._ledger_models import models
+from letheon.cli._ledger_receipts import receipts
 from letheon.cli._ledger_requests import requests as requests_of_people
 from letheon.cli._ledger_setup import doctor, init
+from letheon.cli._serve import serve
+from letheon.cli._serve import tokens as tokens_of_desk
 from letheon.cli._words import whole_number, whole_numbers
 
 __all__ = ["app"]
@@ -189,5 +192,11 @@ app.command(cls=PlainCommand)(bench)
 _LEDGER = "The erasure ledger"
 for command in (init, worker, doctor):
     app.command(cls=LedgerCommand, rich_help_panel=_LEDGER)(command)
-for commands in (models, requests_of_people, batches, certs, audits, ledgers, keys, stores):
+_GROUPS = (models, requests_of_people, receipts, batches, certs, audits, ledgers, keys, stores)
+for commands in _GROUPS:
     app.add_typer(commands, rich_help_panel=_LEDGER)
+
+# The desk over it.
+_DESK = "The erasure desk"
+app.command(cls=LedgerCommand, rich_help_panel=_DESK)(serve)
+app.add_typer(tokens_of_desk, rich_help_panel=_DESK)

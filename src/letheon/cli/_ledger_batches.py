@@ -3,7 +3,7 @@
 import json
 import signal
 import threading
-from collections.abc import Generator, Iterator
+from collections.abc import Callable, Generator, Iterator
 from contextlib import closing, contextmanager
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Annotated, Any, cast
@@ -124,7 +124,8 @@ def worker(
 
     Several workers may run at once. SIGTERM and SIGINT end it after the step it is
     in; a kill at any moment loses nothing. What fails is tried again at the next look; with --once
-    the exit status tells. A mistake in letheon itself ends it with status 70.
+    the exit status tells. A mistake in letheon itself ends it with status 70. Where the extra
+    letheon[service] is installed, it also does what the desk was asked for, audits for one.
 
     Example: letheon worker --ledger erasures
     """
@@ -132,8 +133,9 @@ def worker(
         if not (once or as_json):
             words = f"a look every {interval:g} s; Ctrl-C or SIGTERM ends it after its step"
             typer.echo(f"letheon: worker started, {words}", err=True)
+        jobs = _jobs_of(opened, stop)
         while not stop.is_set():
-            status = _look(opened, stop, as_json)
+            status = _look(opened, stop, as_json, jobs)
             if once:
                 raise typer.Exit(status)
             stop.wait(interval)
@@ -164,7 +166,24 @@ def _interrupt_held_back() -> Iterator[None]:
         signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
 
 
-def _look(opened: "Ledger", stop: threading.Event, as_json: bool) -> int:
+def _jobs_of(opened: "Ledger", stop: threading.Event) -> Callable[[], int]:
+    """Return what does the jobs of the ledger's desk; nothing where its extra is missing."""
+    try:
+        from letheon.service._job_runner import LONG, SHORT, JobRunner
+    except ImportError:
+        return lambda: 0
+
+    def work() -> int:
+        runner = JobRunner(opened, stop)
+        with _interrupt_held_back():
+            n_done = runner.do_all(SHORT)
+        # Ctrl-C ends these at once, and they are given back.
+        return n_done + runner.do_all(LONG)
+
+    return work
+
+
+def _look(opened: "Ledger", stop: threading.Event, as_json: bool, jobs: Callable[[], int]) -> int:
     """Do what is due and return a status; what is in the way now waits for the next look."""
     failed = False
     try:
@@ -175,6 +194,8 @@ def _look(opened: "Ledger", stop: threading.Event, as_json: bool) -> int:
                 failed = failed or step.what == "failed"
                 if stop.is_set():
                     break
+        if not stop.is_set():
+            jobs()
     except Exception as error:
         status = status_of(error)
         if status == INTERNAL:

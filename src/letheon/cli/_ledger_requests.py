@@ -87,6 +87,8 @@ def add(
         text = f"{request.id} is {request.state}; due on {request.due_on}"
         if request.state == "received":
             text += f"\nverify the identity, then: letheon request verify {request.id}"
+        if request.state == "verified":
+            text += f"\nit is large; once approved: letheon request approve {request.id}"
         say(as_json, request, text)
 
 
@@ -195,9 +197,22 @@ def verify(
 ) -> None:
     """Record that the identity was verified; the request is queued.
 
+    One of more rows than the policy's approve_above waits for an approval.
+
     Example: letheon request verify 73fdb37cede78c1bdc82ac08614adaef
     """
     _changed(request_id, ledger, as_json, lambda it: it.verify(request_id, tenant=tenant))
+
+
+@requests.command("approve", cls=LedgerCommand)
+def approve(
+    request_id: RequestId, tenant: OfTenant = None, ledger: Home = None, as_json: AsJson = False
+) -> None:
+    """Queue a verified request that is large enough to need a second pair of eyes.
+
+    Example: letheon request approve 73fdb37cede78c1bdc82ac08614adaef
+    """
+    _changed(request_id, ledger, as_json, lambda it: it.approve(request_id, tenant=tenant))
 
 
 @requests.command("await", cls=LedgerCommand)

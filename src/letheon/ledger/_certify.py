@@ -21,6 +21,7 @@ from letheon.ledger._facts import method_parameters, refuse_boasts
 from letheon.ledger._faults import point
 from letheon.ledger._moves import move
 from letheon.ledger._notes import sign_checkpoint
+from letheon.ledger._receipts import SealedReceipt, keep_receipts, make_receipts
 from letheon.ledger._signing import sign
 from letheon.ledger._statement import covered_by, ledger_id, unlearning
 from letheon.ledger._tables import batches, certificates, checkpoints, events, requests, versions
@@ -129,11 +130,13 @@ def certify_next(core: Core) -> int | None:
         covered = covered_by(conn, version)
         _require_line(core, conn, version, statement)
     _inspect(core, covered.model, covered.kind, version, statement["predicate"])
+    claimed = Opened(statement, (), _id_of(statement))
+    receipts = make_receipts(core, covered.model, covered.parent, version, claimed)
     envelope = _signed(core, version, statement)
     point("certify.signed")
     _write(certificate_path(core, _sequence(version)), envelope)
     point("certify.file-written")
-    _commit(core, version, envelope, _id_of(statement))
+    _commit(core, version, envelope, claimed.id, receipts)
     point("certify.after-commit")
     return version.sequence
 
@@ -248,7 +251,13 @@ def _require_same(path: Path, statement: dict[str, Any]) -> None:
         )
 
 
-def _commit(core: Core, version: VersionRow, envelope: bytes, certificate: str) -> None:
+def _commit(
+    core: Core,
+    version: VersionRow,
+    envelope: bytes,
+    certificate: str,
+    receipts: list[SealedReceipt],
+) -> None:
     with core.database.transaction() as conn:
         # The row is locked, so that of two workers the second one sees the first one's work.
         conn.execute(select(versions.c.id).where(versions.c.id == version.id).with_for_update())
@@ -261,6 +270,7 @@ def _commit(core: Core, version: VersionRow, envelope: bytes, certificate: str) 
         body = {"certificate": certificate, "sequence": version.sequence}
         record(conn, "certificate", body, now, about=version.batch_id)
         _advance(conn, version, now)
+        keep_receipts(conn, receipts)
         point("certify.before-commit")
 
 

@@ -1,10 +1,18 @@
 """The desk at which requests are taken in and looked after; a part of `Ledger`."""
 
 import time
+from collections.abc import Iterator, Sequence
+from contextlib import AbstractContextManager
+from datetime import date
 from typing import Any
 
-from letheon.ledger import _intake, _requests
+from letheon.ledger import _intake, _listing, _requests
+from letheon.ledger._actor import acting
 from letheon.ledger._core import Core
+from letheon.ledger._listing import Order, RequestCounts, RequestFilter, RequestPage
+from letheon.ledger._receipt_codes import ReceiptCode, new_private_key, public_of
+from letheon.ledger._receipt_desk import Receipts
+from letheon.ledger._receipts import receipt_key_of
 from letheon.ledger._requests import Request
 from letheon.ledger._versions import ModelRow, VersionRow, find_model, read_head, read_ids
 from letheon.rows import Ids
@@ -15,7 +23,7 @@ __all__ = ["Desk"]
 _LOOK_AGAIN = 5.0
 
 
-class Desk:
+class Desk(Receipts):
     """What can be done about requests; see `Ledger`."""
 
     def __init__(self, core: Core) -> None:
@@ -35,6 +43,7 @@ class Desk:
         regime: str = "gdpr",
         ground: str = "gdpr.art17.1.b",
         verified: bool = False,
+        receipt_key: str | None = None,
     ) -> Request:
         """Record that people are to be erased from a model; it is on the disk when this returns.
 
@@ -54,6 +63,9 @@ class Desk:
             Code of the legal ground; no free text.
         verified : bool, default=False
             Whether the caller vouches for the identity. Otherwise `verify` must follow.
+        receipt_key : str, optional
+            X25519 public key, 64 hexadecimal digits. When the erasure is certified, the person's
+            receipt is sealed to it; see `request_with_code`. For one person only.
 
         Raises
         ------
@@ -70,13 +82,55 @@ class Desk:
             regime=regime,
             ground=ground,
             verified=verified,
+            receipt_key=receipt_key,
             held=self._held(row),
             group=self._group,
         )
 
+    def request_with_code(
+        self, ids: Any, *, model: str, **given: Any
+    ) -> tuple[Request, str | None]:
+        """Record that one person is to be erased, and return a receipt code for them too.
+
+        The code opens the receipt that is made when the erasure is certified. It is nowhere kept:
+        who repeats a request by its idempotency key gets None in its place.
+
+        Parameters
+        ----------
+        ids, model, **given
+            As for `request`, without `receipt_key`; one person.
+        """
+        private = new_private_key()
+        public = public_of(private)
+        request = self.request(ids, model=model, receipt_key=public, **given)
+        code = ReceiptCode(request.id, private)
+        is_mine = receipt_key_of(self._core, request.id) == public
+        return request, str(code) if is_mine else None
+
     def verify(self, request_id: str, *, tenant: str | None = None) -> Request:
-        """Record that the identity was verified: the rows are blocked, the request is queued."""
+        """Record that the identity was verified: the rows are blocked, the request is queued.
+
+        A request of more rows than `Policy.approve_above` stays verified until `approve`.
+        """
         return _intake.verify(self._core, request_id, tenant=tenant)
+
+    def approve(self, request_id: str, *, tenant: str | None = None) -> Request:
+        """Queue a verified request that is large enough to need a second pair of eyes.
+
+        Raises
+        ------
+        RequestStateError
+            It waits for no approval, or whoever acts (see `acting`) has filed or verified it.
+        """
+        return _intake.approve(self._core, request_id, tenant=tenant)
+
+    def acting(self, by: str) -> AbstractContextManager[None]:
+        """Name who acts, by an opaque id, until the context is left.
+
+        Every event of a request that is recorded meanwhile in this thread carries it as ``by``;
+        requests remember who filed and who verified them, so that nobody approves their own.
+        """
+        return acting(by)
 
     def await_identity(self, request_id: str, *, tenant: str | None = None) -> Request:
         """Record that the person was asked for a proof of identity: the GDPR's clock pauses."""
@@ -127,10 +181,85 @@ class Desk:
     def requests(
         self, *, model: str | None = None, state: str | None = None, tenant: str | None = None
     ) -> tuple[Request, ...]:
-        """Return requests, earliest due first."""
+        """Return all requests, earliest due first; `find_requests` returns them page by page."""
         with self._core.database.reading() as conn:
             found = _requests.listed(conn, model=model, state=state, tenant=tenant)
         return tuple(sorted(found, key=lambda request: (request.due_on, request.received_at)))
+
+    def find_requests(
+        self,
+        *,
+        tenant: str | None = None,
+        model: str | None = None,
+        states: Sequence[str] = (),
+        regime: str | None = None,
+        overdue: bool = False,
+        due_before: date | None = None,
+        search: str | None = None,
+        filed_by: str | None = None,
+        order: Order = "due",
+        after: str | None = None,
+        limit: int = 50,
+    ) -> RequestPage:
+        """Return one page of requests; quick however many there are.
+
+        Requests that are there while all pages are read come once each, whatever is filed
+        meanwhile. One whose last day is put off meanwhile may come again.
+
+        Parameters
+        ----------
+        tenant, model, regime, filed_by : str, optional
+            Those of this tenant, model, law, or filed by this one.
+        states : sequence of str, default=()
+            Those in one of these states; all by default.
+        overdue : bool, default=False
+            Open ones whose last day has passed at the seat.
+        due_before : date, optional
+            Those whose last day is before this one.
+        search : str, optional
+            The beginning of a request's id, that of a batch's id from four digits on, or ``#12``
+            for certificate 12.
+        order : {"due", "newest"}, default="due"
+            Earliest last day first, or latest receipt first.
+        after : str, optional
+            `next` of the page before.
+        limit : int, default=50
+            Requests of a page, up to 500.
+
+        Raises
+        ------
+        ValueError
+            `after` is no cursor of this list, or another value is none.
+        """
+        wanted = RequestFilter(
+            tenant=tenant,
+            model=model,
+            states=states,
+            regime=regime,
+            overdue=overdue,
+            due_before=due_before,
+            search=search,
+            filed_by=filed_by,
+        )
+        return _listing.find_requests(self._core, wanted, order=order, after=after, limit=limit)
+
+    def iter_requests(self, *, order: Order = "due", **wanted: Any) -> Iterator[Request]:
+        """Yield all requests that `find_requests` would return, a few hundred at a time."""
+        return _listing.iter_requests(self._core, RequestFilter(**wanted), order=order)
+
+    def count_requests(
+        self, *, tenant: str | None = None, model: str | None = None, filed_by: str | None = None
+    ) -> RequestCounts:
+        """Count requests by their state, and those that are late."""
+        wanted = RequestFilter(tenant=tenant, model=model, filed_by=filed_by)
+        return _listing.count_requests(self._core, wanted)
+
+    def count_due(
+        self, *, tenant: str | None = None, model: str | None = None, filed_by: str | None = None
+    ) -> dict[date, int]:
+        """Count the open requests by their last day, the earliest first."""
+        wanted = RequestFilter(tenant=tenant, model=model, filed_by=filed_by)
+        return _listing.count_by_day(self._core, wanted)
 
     def timeline(self, request_id: str, *, tenant: str | None = None) -> tuple[Any, ...]:
         """Return what happened to a request, oldest first."""

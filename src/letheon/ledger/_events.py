@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 from sqlalchemy import Connection, bindparam, select, update
 
 from letheon.exceptions import ClockError
+from letheon.ledger._actor import actor
 from letheon.ledger._codes import is_code
 from letheon.ledger._log_tree import Frontier
 from letheon.ledger._rows_in import RowsIn
@@ -60,7 +61,7 @@ class Event(NamedTuple):
 def record(
     connection: Connection, kind: str, body: dict[str, Any], at: int, *, about: str | None = None
 ) -> None:
-    """Append one event to the transaction.
+    """Append one event to the transaction; an event of a request says who acted, if anybody.
 
     Parameters
     ----------
@@ -92,11 +93,17 @@ def record_many(
     about: str | None = None,
 ) -> None:
     """Append several events of one kind and time; see `record`."""
+    by = actor()
+    if by is not None:
+        items = [{**body, "by": by} if "request" in body else body for body in items]
     record_all(connection, [Event(kind, body, at, about) for body in items])
 
 
 def record_all(connection: Connection, items: Sequence[Event]) -> None:
-    """Append any events in one statement; see `record`."""
+    """Append any events in one statement, as they are; see `record`.
+
+    They may be of several threads, whose actors differ.
+    """
     if items:
         era = require_clock(connection, min(item.at for item in items))
         _append(connection, [_row(item, era) for item in items])

@@ -9,6 +9,7 @@ from sqlalchemy import Connection, Row, or_, select, update
 
 from letheon.exceptions import RequestStateError, UnknownRequestError
 from letheon.ledger import _events
+from letheon.ledger._actor import actor
 from letheon.ledger._bodies import (
     is_covered,
     person_tags,
@@ -25,6 +26,7 @@ from letheon.ledger._requests import Request, found
 from letheon.ledger._tables import batches, blocked, requests
 
 __all__ = [
+    "approve",
     "await_identity",
     "cancel",
     "close",
@@ -49,12 +51,15 @@ _Lock = Callable[[Connection, str], None]
 def verify(core: Core, request_id: str, *, tenant: str | None = None) -> Request:
     """Record that whoever asks is who they say: block their rows and queue the request.
 
-    A pause of the clock ends. The request becomes a duplicate if others erase all its people.
+    A pause of the clock ends. The request becomes a duplicate if others erase all its people. It
+    stays verified if it needs an approval; its rows are blocked meanwhile.
     """
 
     def work(connection: Connection, row: Row[Any], now: int) -> None:
+        if row.state != "received":  # a duplicate may become verified, but not by this
+            raise RequestStateError(f"request {row.id} is {row.state}; its identity was verified")
         clock = _clock_started(core, row, now)
-        move(connection, row.id, "verified", at=now, **clock)
+        move(connection, row.id, "verified", at=now, verified_by=actor(), **clock)
         # Who exchanges the key waits for this row, and keeps the old key until then.
         body = connection.execute(
             select(requests.c.intake_key, requests.c.sealed).where(requests.c.id == row.id)
@@ -62,9 +67,35 @@ def verify(core: Core, request_id: str, *, tenant: str | None = None) -> Request
         ids = read_body(core, body.intake_key, row.id, body.sealed)
         tags = person_tags(core, row.tenant, ids)
         waits = claim(connection, [Claimant(row.id, row.tenant, row.model_id, tags)])
-        _queue_or_wait(connection, row.id, waits.get(row.id), now)
+        if row.id in waits:
+            _wait_behind(connection, row.id, waits[row.id], now)
+        elif not core.settings.policy.needs_approval(row.n_rows):
+            move(connection, row.id, "queued", at=now)
 
     return _changed(core, request_id, tenant, work, first=_share_model)
+
+
+def approve(core: Core, request_id: str, *, tenant: str | None = None) -> Request:
+    """Queue a verified request of many rows, as somebody else than who filed or verified it.
+
+    Raises
+    ------
+    RequestStateError
+        It waits for no approval, or whoever acts has filed or verified it.
+    """
+
+    def work(connection: Connection, row: Row[Any], now: int) -> None:
+        if row.state != "verified":
+            raise RequestStateError(f"request {row.id} is {row.state}; it waits for no approval")
+        if actor() is not None and actor() in (row.filed_by, row.verified_by):
+            raise RequestStateError(
+                f"request {row.id} was filed or verified by the one who would approve it; "
+                "somebody else has to"
+            )
+        _events.record(connection, "approved", {"request": row.id}, now)
+        move(connection, row.id, "queued", at=now)
+
+    return _changed(core, request_id, tenant, work)
 
 
 def await_identity(core: Core, request_id: str, *, tenant: str | None = None) -> Request:
@@ -88,7 +119,7 @@ def cancel(core: Core, request_id: str, *, tenant: str | None = None) -> Request
     def work(connection: Connection, row: Row[Any], now: int) -> None:
         _require_not_applied(row)
         move(connection, row.id, "cancelled", at=now, closed_at=now, **_NO_BODY)
-        pass_on(connection, row.id, row.model_id, at=now)
+        pass_on(connection, row.id, row.model_id, at=now, policy=core.settings.policy)
 
     return _changed(core, request_id, tenant, work, first=_lock_model)
 
@@ -101,7 +132,7 @@ def reject(core: Core, request_id: str, ground: str, *, tenant: str | None = Non
         _require_not_applied(row)
         columns = {"reason": ground, "closed_at": now, **_NO_BODY}
         move(connection, row.id, "rejected", at=now, fields={"ground": ground}, **columns)
-        pass_on(connection, row.id, row.model_id, at=now)
+        pass_on(connection, row.id, row.model_id, at=now, policy=core.settings.policy)
 
     return _changed(core, request_id, tenant, work, first=_lock_model)
 
@@ -298,13 +329,6 @@ def _lock_batch(connection: Connection, request_id: str) -> None:
     mine = select(requests.c.batch_id).where(requests.c.id == request_id)
     query = select(batches.c.id).where(batches.c.id == mine.scalar_subquery())
     connection.execute(query.with_for_update())
-
-
-def _queue_or_wait(connection: Connection, request_id: str, owner: str | None, now: int) -> None:
-    if owner is None:
-        move(connection, request_id, "queued", at=now)
-        return
-    _wait_behind(connection, request_id, owner, now)
 
 
 def _wait_behind(connection: Connection, request_id: str, owner: str, now: int) -> None:

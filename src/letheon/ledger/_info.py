@@ -4,11 +4,11 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any
 
-from sqlalchemy import Connection, select
+from sqlalchemy import Connection, Select, select
 
 from letheon.ledger._core import Core
-from letheon.ledger._tables import models
-from letheon.ledger._versions import ModelRow, VersionRow, head_of, model_of
+from letheon.ledger._tables import heads, models, versions
+from letheon.ledger._versions import ModelRow, VersionRow, model_row
 from letheon.verifier import MAX_INT
 
 __all__ = [
@@ -18,7 +18,9 @@ __all__ = [
     "all_models",
     "key_infos",
     "model_info",
+    "model_infos",
     "version_info",
+    "version_infos",
 ]
 
 
@@ -138,12 +140,32 @@ def key_infos(core: Core) -> tuple[KeyInfo, ...]:
     )
 
 
+# Without the facts: to parse them costs more than all the rest.
+_VERSION = (
+    versions.c.number,
+    versions.c.sequence,
+    versions.c.model_blob,
+    versions.c.live,
+    versions.c.published_at,
+    versions.c.certified_at,
+    versions.c.purged_at,
+)
+_MODEL = tuple(
+    models.c[name]
+    for name in ("name", "tenant", "dataset", "method", "releases", "slots", "created_at")
+)
+
+
 def _when(seconds: int | None) -> datetime | None:
     return None if seconds is None else datetime.fromtimestamp(seconds, UTC)
 
 
 def version_info(version: VersionRow) -> VersionInfo:
     """Return what is told about a version."""
+    return _version_info(version)
+
+
+def _version_info(version: Any) -> VersionInfo:
     return VersionInfo(
         number=version.number,
         sequence=version.sequence,
@@ -155,25 +177,54 @@ def version_info(version: VersionRow) -> VersionInfo:
     )
 
 
+def version_infos(
+    conn: Connection, model_id: int, *, after: int | None = None, limit: int | None = None
+) -> list[VersionInfo]:
+    """Return what is told about the versions of a model after a number, oldest first."""
+    query = select(*_VERSION).where(versions.c.model_id == model_id).order_by(versions.c.number)
+    if after is not None:
+        query = query.where(versions.c.number > after)
+    return [_version_info(row) for row in conn.execute(query.limit(limit))]
+
+
 def model_info(conn: Connection, model: ModelRow) -> ModelInfo:
     """Return what is told about a model."""
-    head = head_of(conn, model.id)
+    return _model_info(conn.execute(_models_query().where(models.c.id == model.id)).one())
+
+
+def model_infos(conn: Connection, tenant: str | None = None) -> list[ModelInfo]:
+    """Return what is told about all models, or those of a tenant, oldest first."""
+    query = _models_query().order_by(models.c.id)
+    if tenant is not None:
+        query = query.where(models.c.tenant == tenant)
+    return [_model_info(row) for row in conn.execute(query)]
+
+
+def _models_query() -> Select[Any]:
+    return (
+        select(*_MODEL, *_VERSION)
+        .join(heads, heads.c.model_id == models.c.id)
+        .join(versions, versions.c.id == heads.c.version_id)
+    )
+
+
+def _model_info(row: Any) -> ModelInfo:
     return ModelInfo(
-        name=model.name,
-        tenant=model.tenant,
-        dataset=model.dataset,
-        method=model.method,
-        releases=model.releases,
-        n_rows=head.live,
-        slots=model.slots,
-        head=version_info(head),
-        registered_at=datetime.fromtimestamp(model.created_at, UTC),
+        name=row.name,
+        tenant=row.tenant,
+        dataset=row.dataset,
+        method=row.method,
+        releases=row.releases,
+        n_rows=row.live,
+        slots=row.slots,
+        head=_version_info(row),
+        registered_at=datetime.fromtimestamp(row.created_at, UTC),
     )
 
 
 def all_models(conn: Connection, tenant: str | None = None) -> list[ModelRow]:
     """Return all models, or those of a tenant, in the order of their registration."""
-    query = select(models.c.id).order_by(models.c.id)
+    query = select(models).order_by(models.c.id)
     if tenant is not None:
         query = query.where(models.c.tenant == tenant)
-    return [model_of(conn, key) for key in conn.scalars(query)]
+    return [model_row(dict(row)) for row in conn.execute(query).mappings()]

@@ -18,6 +18,7 @@ from letheon.exceptions import (
     LedgerBusyError,
     UnknownModelError,
 )
+from letheon.ledger._actor import actor
 from letheon.ledger._bodies import (
     id_bytes,
     name_tags,
@@ -30,6 +31,7 @@ from letheon.ledger._core import Core
 from letheon.ledger._grounds import REQUEST_GROUNDS, require_ground
 from letheon.ledger._group import GroupCommit
 from letheon.ledger._handling import (
+    approve,
     await_identity,
     cancel,
     close,
@@ -42,6 +44,7 @@ from letheon.ledger._handling import (
     tell,
     verify,
 )
+from letheon.ledger._receipt_codes import checked_public_key
 from letheon.ledger._recording import Prepared, record_all
 from letheon.ledger._requests import Request
 from letheon.ledger._versions import ModelRow
@@ -50,6 +53,7 @@ from letheon.rows import IdIndex, Ids, as_ids
 __all__ = [
     "Intake",
     "Prepared",
+    "approve",
     "await_identity",
     "cancel",
     "close",
@@ -96,6 +100,7 @@ def submit(
     regime: str = "gdpr",
     ground: str = "gdpr.art17.1.b",
     verified: bool = False,
+    receipt_key: str | None = None,
     held: Ids,
     group: Intake | None = None,
 ) -> Request:
@@ -117,7 +122,10 @@ def submit(
         Registered codes.
     verified : bool
         Whether the identity of whoever asks is known. If so, the people are blocked from new
-        training at once, and the request is queued.
+        training at once, and the request is queued; above `Policy.approve_above` rows it waits
+        for an approval.
+    receipt_key : str, optional
+        X25519 public key that the person's receipt is sealed to; for a request of one person.
     held : Ids
         People in the newest version of the model.
     group : GroupCommit, optional
@@ -146,6 +154,7 @@ def submit(
         regime=regime,
         ground=ground,
         verified=verified,
+        receipt_key=receipt_key,
         held=held,
     )
     if group is not None:
@@ -166,6 +175,7 @@ def prepare(
     regime: str,
     ground: str,
     verified: bool,
+    receipt_key: str | None = None,
     held: Ids,
 ) -> Prepared:
     """Check a request and do all work that needs no transaction."""
@@ -178,13 +188,16 @@ def prepare(
     names = id_bytes(people)
     tags = tuple(name_tags(core, tenant, names))
     is_held, n_rows = _held_rows(held, people)
-    received = core.clock()
+    received, by = core.clock(), actor()
+    first_state = "received"
+    if verified:
+        first_state = "verified" if core.settings.policy.needs_approval(n_rows) else "queued"
     content = [model.name, regime, ground, "verified" if verified else "received"]
     row = {
         "id": secrets.token_hex(16),
         "tenant": tenant,
         "model_id": model.id,
-        "state": "queued" if verified else "received",
+        "state": first_state,
         "regime": regime,
         "ground": ground,
         "received_at": received,
@@ -194,6 +207,9 @@ def prepare(
         "nonce": secrets.token_hex(32),
         "n_ids": len(people),
         "n_rows": n_rows,
+        "filed_by": by,
+        "verified_by": by if verified else None,
+        "receipt_key": _checked_receipt_key(receipt_key, people),
     }
     missing = tuple(tag for tag, here in zip(tags, is_held, strict=True) if not here)
     return Prepared(core, model, people, tags, missing, verified, row)
@@ -216,6 +232,15 @@ def _checked_ids(ids: Any) -> Ids:
     if people.kind == "str" and max(map(len, values)) > LONGEST_ID:
         raise IdsTypeError(f"an id has more than {LONGEST_ID} characters")
     return people
+
+
+def _checked_receipt_key(key: str | None, people: Ids) -> str | None:
+    if key is not None and len(people) != 1:
+        raise ValueError(
+            f"a receipt is for one person, and this request names {len(people)}; file one request "
+            "for each of them"
+        )
+    return None if key is None else checked_public_key(key)
 
 
 def _checked_key(key: str | None) -> bytes:

@@ -13,6 +13,7 @@ from sqlalchemy import select
 
 from letheon.exceptions import LedgerError, LedgerMissingError
 from letheon.ledger._apply import last_sequence
+from letheon.ledger._archive import Archive
 from letheon.ledger._bodies import person_tags
 from letheon.ledger._calendar import Calendar
 from letheon.ledger._certify import Checkpoint, take_checkpoint
@@ -21,15 +22,16 @@ from letheon.ledger._database import Database
 from letheon.ledger._desk import Desk
 from letheon.ledger._doctor import Finding, examine
 from letheon.ledger._events import accept_clock
+from letheon.ledger._history import version_records
 from letheon.ledger._home import create_home, database_url, open_home, record_statements
 from letheon.ledger._info import (
     KeyInfo,
     ModelInfo,
     VersionInfo,
-    all_models,
     key_infos,
     model_info,
-    version_info,
+    model_infos,
+    version_infos,
 )
 from letheon.ledger._lease import owner_name
 from letheon.ledger._newcomers import judged_by, register_fitted, register_trained
@@ -45,14 +47,13 @@ from letheon.ledger._versions import (
     model_of,
     read_head,
     read_model,
-    versions_of,
 )
 from letheon.ledger._worker import Step, retrain, run_once
 
 __all__ = ["Ledger"]
 
 
-class Ledger(Desk):
+class Ledger(Desk, Archive):
     """Models, the requests to be erased from them, and the certificates that they were.
 
     A request is acknowledged when it is on the disk. From then on it is applied exactly once,
@@ -386,13 +387,49 @@ class Ledger(Desk):
     def models(self, *, tenant: str | None = None) -> tuple[ModelInfo, ...]:
         """Return the registered models."""
         with self._core.database.reading() as conn:
-            return tuple(model_info(conn, row) for row in all_models(conn, tenant))
+            return tuple(model_infos(conn, tenant))
 
-    def versions(self, model: str, *, tenant: str = "default") -> tuple[VersionInfo, ...]:
-        """Return the versions of a model, oldest first."""
+    def versions(
+        self,
+        model: str,
+        *,
+        tenant: str = "default",
+        after: int | None = None,
+        limit: int | None = None,
+    ) -> tuple[VersionInfo, ...]:
+        """Return the versions of a model, oldest first.
+
+        Parameters
+        ----------
+        model, tenant : str
+            The model.
+        after : int, optional
+            Versions with a higher number only.
+        limit : int, optional
+            So many at most.
+        """
         with self._core.database.reading() as conn:
             row = find_model(conn, model, tenant)
-            return tuple(version_info(version) for version in versions_of(conn, row.id))
+            return tuple(version_infos(conn, row.id, after=after, limit=limit))
+
+    def version_facts(self, model: str, number: int, *, tenant: str = "default") -> dict[str, Any]:
+        """Return what was found out about a version: what its certificate says, or will say.
+
+        The keys are `number`, `kind` (``registration``, ``erase`` or ``retrain``), `n_erased`,
+        `seconds`, and, but for a registration, `method`, `guarantee` with its `accounting`,
+        `measurements`, `monitor`, `execution` and `notClaimed`.
+
+        Raises
+        ------
+        UnknownModelError, LedgerMissingError
+            There is no such model or version.
+        """
+        found = version_records(self, model, tenant=tenant, numbers=[number], limit=1)
+        if not found:
+            raise LedgerMissingError(f"model {model!r} has no version {number}")
+        one = found[0]
+        about = {"number": number, "kind": one.kind, "n_erased": one.n_erased}
+        return about | {"seconds": one.seconds} | (one.facts or {})
 
     def certificates(self) -> tuple[int, ...]:
         """Return the numbers of all certificates."""

@@ -5,13 +5,22 @@ of no leaves is the SHA-256 of nothing.
 """
 
 import hashlib
+from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Self
 
 from letheon.verifier import node_hash
 
-__all__ = ["Frontier", "LogTree", "consistency_proof", "inclusion_proof", "root_of"]
+__all__ = [
+    "Frontier",
+    "LogTree",
+    "Proofs",
+    "consistency_proof",
+    "inclusion_proof",
+    "root_of",
+    "split",
+]
 
 _EMPTY = hashlib.sha256(b"").digest()
 _HASH_BYTES = 32
@@ -55,7 +64,69 @@ class Frontier:
         return cls(int(size), tuple(bytes.fromhex(one) for one in hashes))
 
 
-class LogTree:
+class Proofs(ABC):
+    """Roots and proofs of a log, by the roots over its parts."""
+
+    @property
+    @abstractmethod
+    def size(self) -> int:
+        """Leaves that are there."""
+
+    @abstractmethod
+    def span(self, begin: int, end: int) -> bytes:
+        """Return the root over leaves begin..end; `begin` is a multiple of the largest part."""
+
+    def root(self, size: int | None = None) -> bytes:
+        """Return the root of the first `size` leaves; of all of them by default."""
+        size = self.size if size is None else size
+        self._require(0 <= size <= self.size, f"no tree of {size} leaves")
+        return self.span(0, size)
+
+    def inclusion(self, index: int, size: int) -> list[bytes]:
+        """Return the audit path of leaf `index` in the tree of the first `size` leaves.
+
+        ``PATH(m, D[n])`` of RFC 6962, section 2.1.1: siblings from the leaf to the root.
+        """
+        fits = 0 <= index < size <= self.size
+        self._require(fits, f"no leaf {index} in a tree of {size}")
+        path, begin, end = [], 0, size
+        while end - begin > 1:
+            middle = begin + split(end - begin)
+            if index < middle:
+                path.append(self.span(middle, end))
+                end = middle
+            else:
+                path.append(self.span(begin, middle))
+                begin = middle
+        return path[::-1]
+
+    def consistency(self, size1: int, size2: int) -> list[bytes]:
+        """Return the proof that the first tree is the beginning of the second.
+
+        ``PROOF(m, D[n])`` of RFC 6962, section 2.1.2; empty if the sizes are equal or the first
+        is 0.
+        """
+        fits = 0 <= size1 <= size2 <= self.size
+        self._require(fits, f"no trees of {size1} and {size2} leaves")
+        if size1 in {0, size2}:
+            return []
+        path, begin, end, whole = [], 0, size2, True
+        while size1 != end:
+            middle = begin + split(end - begin)
+            if size1 <= middle:
+                path.append(self.span(middle, end))
+                end = middle
+            else:
+                path.append(self.span(begin, middle))
+                begin, whole = middle, False
+        return [*([] if whole else [self.span(begin, end)]), *path[::-1]]
+
+    def _require(self, fits: bool, what: str) -> None:
+        if not fits:
+            raise ValueError(f"{what}: the log has {self.size} leaves")
+
+
+class LogTree(Proofs):
     """All leaves of a log with the roots of all full subtrees, for many proofs.
 
     Parameters
@@ -70,66 +141,22 @@ class LogTree:
             pairs = zip(below[0::2], below[1::2], strict=False)
             self.levels.append([node_hash(left, right) for left, right in pairs])
 
-    def root(self, size: int | None = None) -> bytes:
-        """Return the root of the first `size` leaves; of all of them by default."""
-        size = len(self.levels[0]) if size is None else size
-        self._require(0 <= size <= len(self.levels[0]), f"no tree of {size} leaves")
-        return self._span(0, size)
+    @property
+    def size(self) -> int:
+        """Leaves that are there."""
+        return len(self.levels[0])
 
-    def inclusion(self, index: int, size: int) -> list[bytes]:
-        """Return the audit path of leaf `index` in the tree of the first `size` leaves.
-
-        ``PATH(m, D[n])`` of RFC 6962, section 2.1.1: siblings from the leaf to the root.
-        """
-        fits = 0 <= index < size <= len(self.levels[0])
-        self._require(fits, f"no leaf {index} in a tree of {size}")
-        path, begin, end = [], 0, size
-        while end - begin > 1:
-            middle = begin + _split(end - begin)
-            if index < middle:
-                path.append(self._span(middle, end))
-                end = middle
-            else:
-                path.append(self._span(begin, middle))
-                begin = middle
-        return path[::-1]
-
-    def consistency(self, size1: int, size2: int) -> list[bytes]:
-        """Return the proof that the first tree is the beginning of the second.
-
-        ``PROOF(m, D[n])`` of RFC 6962, section 2.1.2; empty if the sizes are equal or the first
-        is 0.
-        """
-        fits = 0 <= size1 <= size2 <= len(self.levels[0])
-        self._require(fits, f"no trees of {size1} and {size2} leaves")
-        if size1 in {0, size2}:
-            return []
-        path, begin, end, whole = [], 0, size2, True
-        while size1 != end:
-            middle = begin + _split(end - begin)
-            if size1 <= middle:
-                path.append(self._span(middle, end))
-                end = middle
-            else:
-                path.append(self._span(begin, middle))
-                begin, whole = middle, False
-        return [*([] if whole else [self._span(begin, end)]), *path[::-1]]
-
-    def _span(self, begin: int, end: int) -> bytes:
+    def span(self, begin: int, end: int) -> bytes:
         """Return the root over leaves begin..end; `begin` is a multiple of the largest part."""
         parts = []
         while begin < end:
-            level = _split(end - begin + 1).bit_length() - 1
+            level = split(end - begin + 1).bit_length() - 1
             parts.append(self.levels[level][begin >> level])
             begin += 1 << level
         return _fold(parts)
 
-    def _require(self, fits: bool, what: str) -> None:
-        if not fits:
-            raise ValueError(f"{what}: the log has {len(self.levels[0])} leaves")
 
-
-def _split(size: int) -> int:
+def split(size: int) -> int:
     """Return the largest power of two below `size`, which is at least 2."""
     return 1 << ((size - 1).bit_length() - 1)
 

@@ -28,9 +28,10 @@ __all__ = [
 NEW = ""
 
 _AFTER = {
-    NEW: ("received", "queued"),  # a request that comes verified passes the states in between
+    # A request that comes verified passes the states in between, but for an approval that it needs.
+    NEW: ("received", "verified", "queued"),
     "received": ("verified", "rejected", "cancelled"),
-    "verified": ("queued", "duplicate"),
+    "verified": ("queued", "duplicate", "rejected", "cancelled"),
     "queued": ("applying", "duplicate", "rejected", "cancelled", "on_hold"),
     "applying": ("applied", "queued", "retry_wait", "stuck"),
     "retry_wait": ("queued", "stuck", "rejected", "cancelled", "on_hold"),
@@ -39,7 +40,7 @@ _AFTER = {
     "purging": ("purged", "stuck"),
     "purged": ("closed",),
     # A person who waits behind another request comes first when that one is withdrawn.
-    "duplicate": ("queued", "closed", "rejected", "cancelled"),
+    "duplicate": ("queued", "verified", "closed", "rejected", "cancelled"),
     "on_hold": ("queued", "rejected", "cancelled"),
     "stuck": ("queued", "purging", "rejected", "cancelled"),  # the last two: if not published
     "rejected": (),

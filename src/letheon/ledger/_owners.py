@@ -12,6 +12,7 @@ from typing import NamedTuple
 from sqlalchemy import Connection, bindparam, case, delete, select, tuple_, update
 
 from letheon.ledger._moves import has_erased, move
+from letheon.ledger._policy import Policy
 from letheon.ledger._rows_in import RowsIn
 from letheon.ledger._tables import blocked, models, requests
 
@@ -74,16 +75,24 @@ def known_tags(connection: Connection, pairs: Sequence[tuple[int, str]]) -> set[
     return found
 
 
-def pass_on(connection: Connection, request_id: str, model_id: int, *, at: int) -> list[str]:
-    """Give up all claims of a withdrawn request; return who was queued for its people instead."""
+def pass_on(
+    connection: Connection, request_id: str, model_id: int, *, at: int, policy: Policy
+) -> list[str]:
+    """Give up all claims of a withdrawn request; return who erases its people instead.
+
+    They are queued, or wait for an approval if they are of many rows.
+    """
     hold_model(connection, model_id, alone=True)
     mine = blocked.c.request_id == request_id
     tags = list(connection.scalars(select(blocked.c.tag).where(mine, blocked.c.owner)))
     connection.execute(delete(blocked).where(mine))
     heirs = _promote(connection, model_id, tags)
     waiting = _duplicates(connection, sorted(set(heirs.values())))
-    move(connection, waiting, "queued", at=at, duplicate_of=None)
-    return waiting
+    large = [one for one, n_rows in waiting.items() if policy.needs_approval(n_rows)]
+    small = [one for one in waiting if one not in large]
+    move(connection, large, "verified", at=at, duplicate_of=None)
+    move(connection, small, "queued", at=at, duplicate_of=None)
+    return list(waiting)
 
 
 def _promote(connection: Connection, model_id: int, tags: Sequence[str]) -> dict[str, str]:
@@ -103,12 +112,14 @@ def _promote(connection: Connection, model_id: int, tags: Sequence[str]) -> dict
     return heirs
 
 
-def _duplicates(connection: Connection, request_ids: Sequence[str]) -> list[str]:
-    found: list[str] = []
+def _duplicates(connection: Connection, request_ids: Sequence[str]) -> dict[str, int]:
+    """Return those that are duplicates, with the number of their rows."""
+    found: dict[str, int] = {}
     for start in range(0, len(request_ids), _CHUNK):
         those = requests.c.id.in_(request_ids[start : start + _CHUNK])
-        query = select(requests.c.id).where(those, requests.c.state == "duplicate")
-        found.extend(connection.scalars(query))
+        query = select(requests.c.id, requests.c.n_rows)
+        rows = connection.execute(query.where(those, requests.c.state == "duplicate"))
+        found.update((row.id, row.n_rows) for row in rows)
     return found
 
 

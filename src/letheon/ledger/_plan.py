@@ -1,5 +1,6 @@
 """What the next batch of a model would be, and whether it is time for it."""
 
+import json
 from dataclasses import dataclass
 from datetime import UTC, date, datetime
 from typing import Any
@@ -10,12 +11,13 @@ from letheon.ledger._claims import adds_up
 from letheon.ledger._core import Core
 from letheon.ledger._info import all_models
 from letheon.ledger._policy import Decision, Queued, backoff, earliest_first, should_seal
-from letheon.ledger._tables import batches, blocked, requests
+from letheon.ledger._tables import batches, blocked, requests, versions
 from letheon.ledger._versions import ModelRow, VersionRow, versions_of
 
 __all__ = ["BatchPlan", "beside_a_hold", "plan", "plan_all"]
 
 _RECENT_VERSIONS = 100
+_QUEUED = tuple(requests.c[name] for name in ("received_at", "last_day", "n_rows", "id", "tries"))
 
 
 @dataclass(frozen=True)
@@ -54,14 +56,13 @@ class BatchPlan:
 def plan(core: Core, conn: Connection, model: ModelRow, *, forced: bool = False) -> BatchPlan:
     """Say what the next batch of a model would be, and whether it is time for it."""
     queue = _company(earliest_first(_queued(conn, model)))
-    history = versions_of(conn, model.id, newest=_RECENT_VERSIONS)
-    head = history[-1]
+    head = versions_of(conn, model.id, newest=1)[-1]
     n_rows = sum(member.n_rows for member in queue)
     decision = should_seal(
         queue,
         datetime.fromtimestamp(core.clock(), UTC),
         core.settings.policy,
-        apply_seconds=_apply_seconds(history),
+        apply_seconds=_apply_seconds(conn, model.id),
         releases=model.releases,
         budget_runs_out=_budget_runs_out(head, n_rows),
         retrain_due=_is_retrain_due(core, conn, head),
@@ -94,12 +95,12 @@ def _queued(conn: Connection, model: ModelRow) -> list[_Member]:
     return [
         _Member(
             datetime.fromtimestamp(row.received_at, UTC),
-            date.fromisoformat(row.extended_to or row.due_on),
+            date.fromisoformat(row.last_day),
             row.n_rows,
             row.id,
             row.tries,
         )
-        for row in conn.execute(select(requests).where(wanted))
+        for row in conn.execute(select(*_QUEUED).where(wanted))
     ]
 
 
@@ -124,17 +125,17 @@ def beside_a_hold(model_id: int) -> Select[Any]:
         select(other.c.request_id)
         .join(held, (held.c.model_id == other.c.model_id) & (held.c.tag == other.c.tag))
         .join(requests, requests.c.id == held.c.request_id)
-        .where(requests.c.state == "on_hold", other.c.model_id == model_id)
+        # The model of the request, not of a claim: the search begins at the few that are held.
+        .where(requests.c.model_id == model_id, requests.c.state == "on_hold")
     )
 
 
-def _apply_seconds(history: list[VersionRow]) -> float:
+def _apply_seconds(conn: Connection, model_id: int) -> float:
     """Return the longest of the last applications and retrains: no less than their p99."""
-    return max(
-        float(version.run[name] or 0)
-        for version in history
-        for name in ("seconds", "retrain_seconds")
-    )
+    newest = select(versions.c.facts).where(versions.c.model_id == model_id)
+    newest = newest.order_by(versions.c.number.desc()).limit(_RECENT_VERSIONS)
+    runs = [json.loads(facts)["run"] for facts in conn.scalars(newest)]
+    return max(float(run[name] or 0) for run in runs for name in ("seconds", "retrain_seconds"))
 
 
 def _budget_runs_out(head: VersionRow, n_rows: int) -> bool:

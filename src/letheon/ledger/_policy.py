@@ -59,6 +59,9 @@ class Policy:
     keep_keys_months : int, default=24
         How long tags that recognise people and repeated requests are kept after a request was
         closed; see `forget_closed`.
+    approve_above : int or None, default=None
+        Rows above which a request waits, verified, for an approval by somebody else than who
+        filed or verified it; None: none does.
     settle : bool, default=True
         Whether a certified method's model is settled after an erasure, so that its saved state
         holds no trace of a lone removal. It takes the time of a fit; without it the purge says
@@ -75,6 +78,7 @@ class Policy:
     lease_seconds: int = 60
     pin_seconds: int = 30
     keep_keys_months: int = 24
+    approve_above: int | None = None
     settle: bool = True
 
     def __post_init__(self) -> None:
@@ -83,6 +87,11 @@ class Policy:
             value = getattr(self, name)
             if type(value) is not int or value < least:
                 raise ValueError(f"{name}={value!r} must be a whole number of at least {least}")
+        most = self.approve_above
+        if most is not None and (type(most) is not int or most < 0):
+            raise ValueError(
+                f"approve_above={most!r} must be a whole number of rows, not negative, or left out"
+            )
         if type(self.settle) is not bool:
             raise ValueError(f"settle={self.settle!r} must be true or false")
         for name in _SPANS:
@@ -100,6 +109,10 @@ class Policy:
     def enough_rows(self, releases: str | None) -> int:
         """Return how many rows make a batch, by what of the model is released."""
         return self.k_min if releases == "labels-only" else self.k_min_released
+
+    def needs_approval(self, n_rows: int) -> bool:
+        """Return whether a request of so many rows has to be approved."""
+        return self.approve_above is not None and n_rows > self.approve_above
 
 
 def _is_span(value: object) -> bool:

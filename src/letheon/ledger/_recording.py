@@ -44,6 +44,9 @@ _COLUMNS = (
     "n_rows",
     "sealed",
     "intake_key",
+    "filed_by",
+    "verified_by",
+    "receipt_key",
 )
 _insert_firsts = RowsIn(requests, _COLUMNS, unless_there=True, returning=("id",))
 
@@ -61,7 +64,7 @@ class Prepared:
     tags, missing : tuple of str
         Tags of all of them, and of those whom the model does not hold.
     is_verified : bool
-        Whether it is queued at once.
+        Whether it is queued at once, or waits for an approval only.
     row : dict
         Columns of the request, but for its body, which is sealed when it is stored.
     """
@@ -206,13 +209,13 @@ def _story(item: Prepared, duplicates: dict[str, str]) -> list[Event]:
     if item.is_verified:
         story.append(Event("verified", {"request": item.id, "from": "received"}, at))
         last: dict[str, Any] = {"request": item.id, "from": "verified"}
-        owner = duplicates.get(item.id)
-        story.append(
-            Event("queued", last, at)
-            if owner is None
-            else Event("duplicate", last | {"of": owner}, at)
-        )
-    return story
+        if item.id in duplicates:
+            story.append(Event("duplicate", last | {"of": duplicates[item.id]}, at))
+        elif item.row["state"] == "queued":
+            story.append(Event("queued", last, at))
+    # The thread that stores a request may be another one's: who filed it stands in its row.
+    by = item.row["filed_by"]
+    return story if by is None else [one._replace(body=one.body | {"by": by}) for one in story]
 
 
 @cache
@@ -238,6 +241,8 @@ def _request(item: Prepared, duplicates: dict[str, str]) -> Request:
         tries=0,
         reason=None,
         duplicate_of=duplicates.get(item.id),
+        filed_by=row["filed_by"],
+        verified_by=row["verified_by"],
     )
 
 

@@ -1,12 +1,13 @@
 """Requests as their users see them: no id of a person, no key, no body."""
 
+import functools
 import json
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from datetime import UTC, date, datetime
 from typing import Any
 
-from sqlalchemy import Connection, Row, Select, func, or_, select
+from sqlalchemy import Connection, Row, Select, func, select
 
 from letheon.exceptions import UnknownRequestError
 from letheon.ledger._calendar import Calendar
@@ -14,9 +15,21 @@ from letheon.ledger._clocks import confirm_by
 from letheon.ledger._moves import FINAL
 from letheon.ledger._tables import certificates, events, models, requests, versions
 
-__all__ = ["Entry", "Request", "found", "found_all", "listed", "timeline", "unconfirmed"]
+__all__ = [
+    "Entry",
+    "Request",
+    "found",
+    "found_all",
+    "found_in_order",
+    "listed",
+    "timeline",
+    "unconfirmed",
+]
 
-_LAST_DAY = func.coalesce(requests.c.extended_to, requests.c.due_on)
+
+# Sealed bodies and receipts may be large, and tags are nobody's business.
+_UNSEEN = ("sealed", "receipt", "key_tag", "body_tag", "nonce")
+_SHOWN = tuple(column for column in requests.c if column.name not in _UNSEEN)
 
 
 @dataclass(frozen=True)
@@ -51,6 +64,16 @@ class Request:
         Why it is in a side state, as a code.
     duplicate_of : str or None
         The request that erases these people.
+    filed_by, verified_by : str or None
+        Opaque ids of who filed it and who vouched for the identity; None where nobody was named.
+    is_extended : bool
+        Whether its last day was put off.
+    hold_until : datetime or None
+        When a hold ends.
+    recipients : int
+        How many recipients of the data were told of the erasure.
+    closed_at : datetime or None
+        When it was answered, rejected or cancelled.
     """
 
     id: str
@@ -68,6 +91,12 @@ class Request:
     tries: int
     reason: str | None
     duplicate_of: str | None = None
+    filed_by: str | None = None
+    verified_by: str | None = None
+    is_extended: bool = False
+    hold_until: datetime | None = None
+    recipients: int = 0
+    closed_at: datetime | None = None
 
     @property
     def is_open(self) -> bool:
@@ -126,6 +155,12 @@ def found_all(connection: Connection, request_ids: Collection[str]) -> dict[str,
     return {row.id: _request(row) for row in rows}
 
 
+def found_in_order(connection: Connection, request_ids: Sequence[str]) -> list[Request]:
+    """Return requests in the order in which their ids are given."""
+    known = found_all(connection, request_ids)
+    return [known[one] for one in request_ids if one in known]
+
+
 def listed(
     connection: Connection,
     *,
@@ -161,23 +196,20 @@ def timeline(connection: Connection, request_id: str, *, tenant: str | None = No
     return [_entry(row) for row in connection.execute(query)]
 
 
+@functools.cache  # building it takes as long as running it
 def _query() -> Select[Any]:
     origin = requests.alias("origin")
     signed = (
         select(certificates.c.sequence)
         .join(versions, versions.c.id == certificates.c.version_id)
-        .where(
-            or_(
-                versions.c.batch_id == requests.c.batch_id, versions.c.batch_id == origin.c.batch_id
-            )
-        )
+        .where(versions.c.batch_id == func.coalesce(requests.c.batch_id, origin.c.batch_id))
         .scalar_subquery()
     )
     return (
-        select(requests, models.c.name.label("model"), signed.label("certificate"))
+        select(*_SHOWN, models.c.name.label("model"), signed.label("certificate"))
         .join(models, models.c.id == requests.c.model_id)
         .outerjoin(origin, origin.c.id == requests.c.duplicate_of)
-        .order_by(_LAST_DAY, requests.c.received_at, requests.c.id)
+        .order_by(requests.c.last_day, requests.c.received_at, requests.c.id)
     )
 
 
@@ -202,7 +234,17 @@ def _request(row: Row[Any]) -> Request:
         tries=row.tries,
         reason=row.reason,
         duplicate_of=row.duplicate_of,
+        filed_by=row.filed_by,
+        verified_by=row.verified_by,
+        is_extended=row.extended_to is not None,
+        hold_until=_when(row.hold_until),
+        recipients=row.recipients or 0,
+        closed_at=_when(row.closed_at),
     )
+
+
+def _when(seconds: int | None) -> datetime | None:
+    return None if seconds is None else datetime.fromtimestamp(seconds, UTC)
 
 
 def _entry(row: Row[Any]) -> Entry:

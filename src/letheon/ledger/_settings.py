@@ -253,7 +253,9 @@ def _lines(settings: Settings) -> Iterator[str]:
         part = getattr(settings, table)
         yield f"\n[{table}]\n"
         for entry in fields(part):
-            yield f"{entry.name} = {_written(getattr(part, entry.name))}\n"
+            value = getattr(part, entry.name)
+            if value is not None:
+                yield f"{entry.name} = {_written(value)}\n"
 
 
 def _written(value: Any) -> str:

@@ -10,6 +10,7 @@ from sqlalchemy import (
     Boolean,
     CheckConstraint,
     Column,
+    Computed,
     ForeignKey,
     Index,
     Integer,
@@ -22,8 +23,9 @@ from sqlalchemy import (
 )
 from sqlalchemy.types import TypeEngine
 
-REVISION = "0001"
-KNOWN_REVISIONS = (REVISION,)
+REVISION = "0002"
+KNOWN_REVISIONS = ("0001", REVISION)
+LISTED_BY = ("tenant", "model_id", "state", "regime", "filed_by")
 SCHEMA = "letheon"  # of a PostgreSQL database, where other programs may have tables too
 
 metadata = MetaData(
@@ -171,6 +173,11 @@ requests = Table(
     _words("reason", null=True),
     _whole("recipients", null=True),
     _whole("closed_at", null=True),
+    _words("filed_by", null=True),
+    _words("verified_by", null=True),
+    _words("receipt_key", null=True),
+    Column("receipt", LargeBinary, nullable=True),
+    Column("last_day", Text, Computed("coalesce(extended_to, due_on)")),
     UniqueConstraint("tenant", "key_tag"),
     Index(None, "model_id", "state"),
     Index(None, "batch_id"),
@@ -182,6 +189,16 @@ Index(
     requests.c.closed_at,
     sqlite_where=text("body_tag <> ''"),
     postgresql_where=text("body_tag <> ''"),
+)
+
+# Lists of requests are read along one of these, whatever they are filtered by: all columns that
+# can be asked for are in the index, so that rows which do not match are never looked up.
+Index(
+    "requests_by_due",
+    *(requests.c[name] for name in ("last_day", "received_at", "id", *LISTED_BY)),
+)
+Index(
+    "requests_newest", *(requests.c[name] for name in ("received_at", "id", *LISTED_BY, "last_day"))
 )
 
 allowed_moves = Table(
@@ -311,4 +328,100 @@ stores = Table(
     _words("owner"),
     _words("scope"),
     _whole("days", null=True),
+)
+
+# What follows belongs to the desk: who may do what there, and what it was asked to do. Nothing in
+# these tables is about a person who asks to be erased.
+tokens = Table(
+    "tokens",
+    metadata,
+    Column("id", Text, primary_key=True),
+    Column("hash", Text, nullable=False, unique=True),
+    _words("name"),
+    _words("role"),
+    _words("scopes"),
+    _words("tenant", null=True),
+    _whole("created_at"),
+    _whole("expires_at"),
+    _whole("revoked_at", null=True),
+    _words("created_by", null=True),
+)
+
+sessions = Table(
+    "sessions",
+    metadata,
+    Column("id", Text, primary_key=True),
+    Column("token_id", Text, ForeignKey("tokens.id"), nullable=False),
+    _words("csrf"),
+    _whole("created_at"),
+    _whole("expires_at"),
+    _whole("last_seen_at"),
+    Index(None, "token_id"),
+)
+
+webhooks = Table(
+    "webhooks",
+    metadata,
+    Column("id", Text, primary_key=True),
+    _words("tenant", null=True),
+    _words("url"),
+    _words("events"),
+    _whole("created_at"),
+    _words("created_by", null=True),
+    _whole("cursor", default=0),
+    _whole("disabled_at", null=True),
+)
+
+deliveries = Table(
+    "deliveries",
+    metadata,
+    Column("id", Text, primary_key=True),
+    Column("webhook_id", Text, ForeignKey("webhooks.id"), nullable=False),
+    _words("kind"),
+    _words("about"),
+    _words("body"),
+    _whole("created_at"),
+    _whole("tries", default=0),
+    _whole("not_before", default=0),
+    _whole("delivered_at", null=True),
+    _whole("given_up_at", null=True),
+    _whole("last_status", null=True),
+    UniqueConstraint("webhook_id", "kind", "about"),
+)
+Index(
+    "deliveries_to_try",
+    deliveries.c.not_before,
+    sqlite_where=text("delivered_at IS NULL AND given_up_at IS NULL"),
+    postgresql_where=text("delivered_at IS NULL AND given_up_at IS NULL"),
+)
+
+jobs = Table(
+    "jobs",
+    metadata,
+    Column("id", Text, primary_key=True),
+    _words("kind"),
+    _words("tenant", null=True),
+    _words("model", null=True),
+    _words("asked"),
+    _words("state"),
+    _whole("created_at"),
+    _words("created_by", null=True),
+    _whole("started_at", null=True),
+    _whole("finished_at", null=True),
+    _words("progress"),
+    _words("result", null=True),
+    _words("owner", null=True),
+    _whole("lease_until", default=0),
+    CheckConstraint("state IN ('queued', 'running', 'done', 'failed')", name="state"),
+    Index(None, "state", "created_at"),
+)
+
+actions = Table(
+    "actions",
+    metadata,
+    _number(),
+    _whole("at"),
+    _words("token_id"),
+    _words("action"),
+    _words("about", null=True),
 )

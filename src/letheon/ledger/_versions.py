@@ -31,6 +31,7 @@ __all__ = [
     "find_model",
     "head_of",
     "model_of",
+    "model_row",
     "new_key_of",
     "proof_path",
     "raw_model",
@@ -133,7 +134,8 @@ class Judged(NamedTuple):
     then: float
 
 
-def _model_row(row: Mapping[str, Any]) -> ModelRow:
+def model_row(row: Mapping[str, Any]) -> ModelRow:
+    """Return a model from its columns."""
     return ModelRow(**{**row, "trusted": tuple(filter(None, row["trusted"].split(",")))})
 
 
@@ -153,13 +155,13 @@ def find_model(conn: Connection, name: str, tenant: str) -> ModelRow:
             f"no model {name!r} is registered for tenant {tenant!r}; `letheon model list` shows "
             "those that are"
         )
-    return _model_row(dict(row))
+    return model_row(dict(row))
 
 
 def model_of(conn: Connection, model_id: int) -> ModelRow:
     """Return the model with this key."""
     row = conn.execute(select(models).where(models.c.id == model_id)).mappings().one()
-    return _model_row(dict(row))
+    return model_row(dict(row))
 
 
 def version_of(conn: Connection, version_id: int) -> VersionRow:

@@ -1,0 +1,241 @@
+"""``letheon serve`` and ``letheon token``: the desk of a ledger, and who may come in."""
+
+import contextlib
+import tempfile
+from collections.abc import Iterator
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from letheon.cli._ledger_common import (
+    AsJson,
+    Home,
+    LedgerCommand,
+    UsageError,
+    group,
+    home_of,
+    no_core_dump,
+    open_ledger,
+    reported,
+    say,
+    say_table,
+    taken_at_their_word,
+)
+from letheon.exceptions import LedgerMissingError
+
+if TYPE_CHECKING:
+    from letheon.ledger import Ledger
+    from letheon.service import Tokens
+
+__all__ = ["serve", "tokens"]
+
+tokens = group("token", "Tokens of the desk: who may come in, and what they may do.")
+
+
+def serve(
+    host: Annotated[
+        str,
+        typer.Option(metavar="ADDRESS", help="Where to listen; others than loopback need HTTPS."),
+    ] = "127.0.0.1",
+    port: Annotated[
+        int, typer.Option(metavar="N", min=0, max=65535, help="Port; 0 for any that is free.")
+    ] = 8311,
+    database: Annotated[
+        str | None,
+        typer.Option(
+            metavar="URL",
+            help="PostgreSQL database of a new ledger.",
+            show_default="a SQLite file in the folder",
+        ),
+    ] = None,
+    worker: Annotated[
+        bool, typer.Option("--worker/--no-worker", help="Whether a worker runs beside the server.")
+    ] = True,
+    certfile: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="Certificate of the server, for HTTPS.")
+    ] = None,
+    keyfile: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="Private key of the certificate.")
+    ] = None,
+    insecure: Annotated[
+        bool,
+        typer.Option("--insecure", metavar="", help="Serve others without HTTPS all the same."),
+    ] = False,
+    demo: Annotated[
+        bool,
+        typer.Option("--demo", metavar="", help="Show a filled example, in a folder that is new."),
+    ] = False,
+    ledger: Home = None,
+) -> None:
+    """Serve the desk: API, pages and a worker over one ledger.
+
+    The first start makes the ledger if the folder is empty or not there, and prints one token of an
+    admin: it is shown this once. The desk listens on this machine only unless --host says
+    otherwise. SIGTERM and Ctrl-C stop it after the calls and the step in hand; a kill at
+    any moment loses nothing. More is set in service.toml in the folder of the ledger.
+
+    Example: letheon serve --ledger erasures
+    """
+    with reported(False), _opened(ledger, database, demo=demo) as (opened, greeting):
+        import letheon
+
+        desk = letheon.service  # by the package: it says what to install if the extra is missing
+        settings = desk.ServiceSettings.read(opened.folder)
+        binding = desk.Binding(host, port, certfile, keyfile)
+        with taken_at_their_word():
+            binding.require_safe(settings, insecure=insecure)
+
+        def said(url: str) -> None:
+            for line in (*greeting, f"The desk is open at {url} (Ctrl-C closes it)"):
+                typer.echo(line)
+
+        desk.serve(opened, settings, binding, with_worker=worker, is_demo=demo, said=said)
+
+
+@contextlib.contextmanager
+def _opened(
+    folder: Path | None, database: str | None, *, demo: bool
+) -> "Iterator[tuple[Ledger, list[str]]]":
+    """Open the ledger, or make it; yield it with what is to be said of it."""
+    no_core_dump()
+    import letheon
+
+    _ = letheon.service
+    from letheon.service._first_start import admin_token, open_or_create
+
+    with contextlib.ExitStack() as stack:
+        if demo:
+            yield from _example(folder, stack)
+            return
+        home = _home(folder)
+        with taken_at_their_word():
+            opened = stack.enter_context(open_or_create(home, database=database))
+        token = admin_token(opened, days=365)
+        greeting = [] if token is None else [f"Token of the admin, shown this once: {token}"]
+        yield opened, greeting
+
+
+def _example(
+    folder: Path | None, stack: contextlib.ExitStack
+) -> "Iterator[tuple[Ledger, list[str]]]":
+    import letheon
+    from letheon.service._demo import make_demo
+
+    if folder is None:
+        place = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="letheon-desk-")))
+        folder = place / "ledger"
+    typer.echo("Filling an example ledger; this takes some seconds.")
+    made = make_demo(folder)
+    opened = stack.enter_context(letheon.Ledger.open(folder))
+    greeting = [f"Token of the {role}: {text}" for role, text in made.tokens.items()]
+    greeting.append(f"A person's receipt code, for /receipt: {made.receipt_code}")
+    yield opened, greeting
+
+
+def _home(folder: Path | None) -> Path:
+    try:
+        return home_of(folder)
+    except LedgerMissingError:
+        raise LedgerMissingError(
+            "no ledger here: give --ledger DIR or set LETHEON_LEDGER; a folder that is new becomes "
+            "one. `letheon serve --demo` shows a filled example"
+        ) from None
+
+
+@contextlib.contextmanager
+def _tokens_of(folder: Path | None) -> "Iterator[Tokens]":
+    import letheon
+
+    desk = letheon.service
+    with open_ledger(folder) as opened:
+        yield desk.Tokens(opened, opened._core.clock)
+
+
+@tokens.command("add", cls=LedgerCommand)
+def add(
+    name: Annotated[str, typer.Argument(metavar="NAME", help="What it is called in lists.")],
+    role: Annotated[
+        str, typer.Option(metavar="ROLE", help="requester, operator, approver, auditor or admin.")
+    ],
+    scopes: Annotated[
+        str | None,
+        typer.Option(
+            metavar="A,B", help="Fewer scopes than the role has.", show_default="all of the role"
+        ),
+    ] = None,
+    tenant: Annotated[
+        str | None,
+        typer.Option(metavar="NAME", help="Whose things it sees.", show_default="everybody's"),
+    ] = None,
+    days: Annotated[int, typer.Option(metavar="N", min=1, help="How long it is valid.")] = 90,
+    ledger: Home = None,
+    as_json: AsJson = False,
+) -> None:
+    """Make a token and print it; it is shown this once.
+
+    Example: letheon token add reviewer --role auditor --days 30
+    """
+    with reported(as_json), _tokens_of(ledger) as known, taken_at_their_word():
+        wanted = None if scopes is None else [one.strip() for one in scopes.split(",")]
+        text, token = known.mint(name, role, scopes=wanted, tenant=tenant, days=days)
+        say(as_json, {"token": text} | _facts(token), text)
+
+
+@tokens.command("list", cls=LedgerCommand)
+def listed(ledger: Home = None, as_json: AsJson = False) -> None:
+    """Show the tokens, newest first; their texts are not kept.
+
+    Example: letheon token list
+    """
+    with reported(as_json), _tokens_of(ledger) as known:
+        found = known.listed(limit=10_000)
+        facts = [_facts(token) for token in found]
+        columns = ("id", "name", "role", "tenant", "expires", "revoked")
+        lines = [
+            [
+                one["id"],
+                one["name"],
+                one["role"],
+                one["tenant"] or "all",
+                one["expires_at"][:10],
+                (one["revoked_at"] or "")[:10],
+            ]
+            for one in facts
+        ]
+        say_table(
+            as_json, facts, columns, lines, empty="no token yet; `letheon token add` makes one"
+        )
+
+
+@tokens.command("revoke", cls=LedgerCommand)
+def revoke(
+    token: Annotated[str, typer.Argument(metavar="ID", help="Id of the token, from the list.")],
+    ledger: Home = None,
+    as_json: AsJson = False,
+) -> None:
+    """Take a token back at once, with the browsers that were logged in with it.
+
+    Example: letheon token revoke 0123456789abcdef
+    """
+    with reported(as_json), _tokens_of(ledger) as known:
+        if not known.revoke(token):
+            raise UsageError("no such token, or it is revoked already; see `letheon token list`")
+        say(as_json, {"revoked": token}, f"revoked {token}")
+
+
+def _facts(token: Any) -> dict[str, Any]:
+    def when(seconds: int | None) -> str | None:
+        return None if seconds is None else datetime.fromtimestamp(seconds, UTC).isoformat()
+
+    return {
+        "id": token.id,
+        "name": token.name,
+        "role": token.role,
+        "scopes": sorted(token.scopes),
+        "tenant": token.tenant,
+        "created_at": when(token.created_at),
+        "expires_at": when(token.expires_at),
+        "revoked_at": when(token.revoked_at),
+    }

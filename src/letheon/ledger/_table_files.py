@@ -1,0 +1,127 @@
+"""Rows of a model from a file: arrays, or a table with named columns.
+
+What a reader of tables says about a file may quote values of rows, so only the kind of its error is
+passed on.
+"""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+
+__all__ = ["Columns", "NoTableReaderError", "TableFileError", "read_table_file"]
+
+
+class TableFileError(ValueError):
+    """A file of rows cannot be used; the text holds names of columns, and no value."""
+
+
+class NoTableReaderError(TableFileError):
+    """Neither pandas nor polars is installed."""
+
+
+class Columns(NamedTuple):
+    """What the columns of a table are, and what the model was fitted on.
+
+    Attributes
+    ----------
+    target, ids : str or None
+        Names of columns; X is what is left of the table. Without `ids` people are numbered from 0.
+    has_text_ids : bool
+        Whether the model holds texts as ids. They are read as they stand: 007 stays 007.
+    is_table : bool
+        Whether the model was fitted on a table with names of columns, and not on an array.
+    """
+
+    target: str | None
+    ids: str | None
+    has_text_ids: bool
+    is_table: bool
+
+
+def read_table_file(path: Path, columns: Columns) -> tuple[Any, Any, Any]:
+    """Return X, y and ids of a file.
+
+    Parameters
+    ----------
+    path : Path
+        ``.npz`` with arrays X, y and perhaps ids; ``.csv`` or ``.parquet`` with named columns.
+    columns : Columns
+        Which of them are target and ids.
+
+    Raises
+    ------
+    TableFileError
+        It is of another kind, cannot be read, or lacks an array or a column.
+    """
+    if path.suffix == ".npz":
+        return _from_arrays(path)
+    if path.suffix not in (".csv", ".parquet"):
+        raise TableFileError(f"{path.name} is no .npz, .csv or .parquet file")
+    if columns.target is None:
+        raise TableFileError(f"say which column of {path.name} is the target: --target COLUMN")
+    with _read_from(path):
+        table = _table(path, columns)
+    X, y, people = _from_table(table, path, columns)
+    return X if columns.is_table else X.to_numpy(), y, people
+
+
+@contextmanager
+def _read_from(path: Path) -> Iterator[None]:
+    """Say that a file cannot be read; what its reader says may hold values of rows."""
+    try:
+        yield
+    except (OSError, TableFileError):
+        raise
+    except Exception as error:
+        why = type(error).__name__
+        if "allow_pickle" in str(error):
+            why = "it holds Python objects; save numbers or texts"
+        text = f"{path.name} cannot be read as a {path.suffix} file: {why}"
+        raise TableFileError(text) from error
+
+
+def _from_arrays(path: Path) -> tuple[Any, Any, Any]:
+    with _read_from(path), np.load(path, allow_pickle=False) as file:
+        missing = [name for name in ("X", "y") if name not in file]
+        if missing:
+            raise TableFileError(f"{path.name} has no array {missing[0]!r}; it has {sorted(file)}")
+        return file["X"], file["y"], file.get("ids")
+
+
+def _table(path: Path, columns: Columns) -> Any:
+    texts = {columns.ids} if columns.ids is not None and columns.has_text_ids else set()
+    try:
+        import pandas as pd
+    except ModuleNotFoundError:
+        return _polars_table(path, texts)
+    if path.suffix == ".parquet":
+        return pd.read_parquet(path)
+    return pd.read_csv(path, dtype=dict.fromkeys(texts, str))
+
+
+def _polars_table(path: Path, texts: set[str]) -> Any:
+    try:
+        import polars as pl
+    except ModuleNotFoundError as error:
+        raise NoTableReaderError(
+            f"to read {path.name} pandas or polars must be installed; or give an .npz file with "
+            "the arrays X, y and ids"
+        ) from error
+    if path.suffix == ".parquet":
+        return pl.read_parquet(path)
+    return pl.read_csv(path, schema_overrides=dict.fromkeys(texts, pl.String))
+
+
+def _from_table(table: Any, path: Path, columns: Columns) -> tuple[Any, Any, Any]:
+    import narwhals as nw
+
+    frame = nw.from_native(table, eager_only=True)
+    named = [name for name in (columns.target, columns.ids) if name is not None]
+    for name in named:
+        if name not in frame.columns:
+            raise TableFileError(f"{path.name} has no column {name!r}; it has {frame.columns}")
+    people = None if columns.ids is None else frame[columns.ids].to_list()
+    return frame.drop(named).to_native(), frame[str(columns.target)].to_numpy(), people

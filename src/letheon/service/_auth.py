@@ -1,0 +1,266 @@
+"""Who is asking, and whether they may.
+
+Every route names its scope with `allows` or says that it is `public`; `create_app` refuses one that
+does neither. A bearer token is looked at first, then the cookie of a session. A session may change
+things only with its CSRF token, because a browser sends cookies whoever made the form.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Annotated, Any
+
+from fastapi import Request, Security
+from fastapi.security import HTTPAuthorizationCredentials, HTTPBearer
+from pydantic import BaseModel
+
+from letheon.ledger._codes import require_name
+from letheon.service._context import Context, context
+from letheon.service._problems import Problem
+from letheon.service._sessions import COOKIE, Session
+from letheon.service._tokens import Token
+
+__all__ = [
+    "Gate",
+    "Principal",
+    "address_of",
+    "allows",
+    "allows_any",
+    "anybody",
+    "principal_of_session",
+    "public",
+    "require_csrf",
+    "require_unbound",
+]
+
+SAFE = frozenset({"GET", "HEAD", "OPTIONS"})
+_bearer = HTTPBearer(auto_error=False, description="A token of the desk.", scheme_name="token")
+
+
+@dataclass(frozen=True)
+class Principal:
+    """Who is asking.
+
+    Attributes
+    ----------
+    token_id, name, role : str
+        The token.
+    scopes : frozenset of str
+        What it may do.
+    tenant : str or None
+        Whose things it sees; None for everybody's.
+    session : Session or None
+        The browser that it came through.
+    """
+
+    token_id: str
+    name: str
+    role: str
+    scopes: frozenset[str]
+    tenant: str | None
+    session: Session | None = None
+
+    def may(self, scope: str) -> bool:
+        """Whether it has a scope."""
+        return scope in self.scopes
+
+    @property
+    def sees_all_requests(self) -> bool:
+        """Whether it sees requests that others filed."""
+        return self.role != "requester"
+
+    def tenant_for(self, asked: str | None) -> str:
+        """Return the tenant of one thing; another's things are as if they were not there."""
+        if self.tenant is None:
+            return "default" if asked is None else _name(asked)
+        if asked is not None and asked != self.tenant:
+            raise Problem(404, "not-there", "not there", "There is nothing of that name.")
+        return self.tenant
+
+    def tenant_filter(self, asked: str | None) -> str | None:
+        """Return whose things a list shows; None for everybody's."""
+        if self.tenant is None:
+            return None if asked is None else _name(asked)
+        return self.tenant_for(asked)
+
+
+def _name(asked: str) -> str:
+    try:
+        return require_name("tenant", asked)
+    except ValueError:
+        raise Problem(404, "not-there", "not there", "There is nothing of that name.") from None
+
+
+@dataclass(frozen=True)
+class Gate:
+    """What a route demands: one of some scopes; none for anybody with a token.
+
+    `is_public` marks a route that demands nothing.
+    """
+
+    scopes: tuple[str, ...]
+    is_public: bool = False
+
+    def __call__(
+        self,
+        request: Request,
+        credentials: Annotated[HTTPAuthorizationCredentials | None, Security(_bearer)] = None,
+    ) -> Principal:
+        """Return who is asking, or refuse."""
+        desk = context(request)
+        who = _known(desk, request, credentials)
+        request.scope["letheon_token"] = who.token_id
+        desk.limiter.count_call(who.token_id)
+        if self.scopes and who.scopes.isdisjoint(self.scopes):
+            raise Problem(
+                403,
+                "not-allowed",
+                "this token may not do that",
+                f"It needs the scope {' or '.join(self.scopes)}; its role is {who.role}.",
+            )
+        _require_known_query(request)
+        return who
+
+
+@dataclass(frozen=True)
+class _Open(Gate):
+    """A gate that stands open."""
+
+    def __call__(self, request: Request) -> None:  # type: ignore[override]
+        """Let everybody in."""
+
+
+def allows(scope: str) -> Gate:
+    """Return a dependency: who is asking, if they have this scope."""
+    return Gate((scope,))
+
+
+def allows_any(*scopes: str) -> Gate:
+    """Return a dependency: who is asking, if they have one of these scopes."""
+    return Gate(scopes)
+
+
+def anybody() -> Gate:
+    """Return a dependency: who is asking, whoever it is."""
+    return Gate(())
+
+
+def public() -> Gate:
+    """Return a dependency that marks a route as open to everybody."""
+    return _Open((), is_public=True)
+
+
+def principal_of_session(desk: Context, session: Session) -> Principal | None:
+    """Return who a session belongs to; None when its token is no longer valid."""
+    token = desk.tokens.of_id(session.token_id)
+    return None if token is None else _principal(token, session)
+
+
+def address_of(request: Request) -> str:
+    """Return the address that a call comes from, for counting."""
+    return "unknown" if request.client is None else request.client.host
+
+
+def require_csrf(request: Request, session: Session, sent: str | None) -> None:
+    """Refuse a change that no page of this session has asked for."""
+    if not _is_same_origin(request) or not session.accepts(sent):
+        raise Problem(
+            403,
+            "csrf",
+            "the form is not from this session",
+            "Load the page again and send its form; programs use a bearer token.",
+        )
+
+
+def require_unbound(who: Principal) -> None:
+    """Refuse what concerns the whole ledger to whoever sees one tenant only."""
+    if who.tenant is not None:
+        raise Problem(
+            403,
+            "needs-unbound-token",
+            "this concerns all tenants",
+            "Use a token that is not bound to a tenant.",
+        )
+
+
+def _is_same_origin(request: Request) -> bool:
+    """Whether a browser says that our own page made the call; old ones say nothing."""
+    if request.headers.get("sec-fetch-site", "same-origin") not in ("same-origin", "none"):
+        return False
+    origin = request.headers.get("origin")
+    if origin is None:
+        return True
+    public_url = context(request).settings.public_url
+    ours = {f"{scheme}://{request.headers.get('host', '')}" for scheme in ("http", "https")}
+    return origin in ours or (public_url is not None and origin == public_url.rstrip("/"))
+
+
+def _known(
+    desk: Context, request: Request, credentials: HTTPAuthorizationCredentials | None
+) -> Principal:
+    if "authorization" in request.headers:
+        return _by_token(desk, request, credentials)
+    cookie = request.cookies.get(COOKIE)
+    session = None if cookie is None else desk.sessions.find(cookie)
+    who = None if session is None else principal_of_session(desk, session)
+    if session is None or who is None:
+        raise _no_token("no token", "Send the header Authorization: Bearer TOKEN.")
+    if request.method not in SAFE:
+        require_csrf(request, session, request.headers.get("x-csrf-token"))
+    return who
+
+
+def _by_token(
+    desk: Context, request: Request, credentials: HTTPAuthorizationCredentials | None
+) -> Principal:
+    address = address_of(request)
+    desk.limiter.require_room("failed", address)
+    text = "" if credentials is None else credentials.credentials
+    token = desk.tokens.find(text)
+    if token is None:
+        desk.limiter.count("failed", address)
+        raise _no_token("the token is not valid", "It is unknown, expired or revoked.")
+    return _principal(token, None)
+
+
+def _principal(token: Token, session: Session | None) -> Principal:
+    return Principal(token.id, token.name, token.role, token.scopes, token.tenant, session)
+
+
+def _no_token(title: str, detail: str) -> Problem:
+    return Problem(401, "no-token", title, detail, headers={"WWW-Authenticate": "Bearer"})
+
+
+def gates_of(route: Any) -> list[Gate]:
+    """Return the gates among the dependencies of a route."""
+    return [one.call for one in _dependants(route) if isinstance(one.call, Gate)]
+
+
+def _dependants(route: Any) -> Iterator[Any]:
+    """Yield what a route depends on, itself included."""
+    waiting: list[Any] = [route.dependant]
+    while waiting:
+        dependant = waiting.pop()
+        yield dependant
+        waiting += dependant.dependencies
+
+
+def _query_names(route: Any) -> set[str]:
+    """Return the parameters that a route knows; a single model stands for its fields."""
+    fields = [field for one in _dependants(route) for field in one.query_params]
+    models = [one.field_info.annotation for one in fields if _is_model(one.field_info.annotation)]
+    inner = [field.alias or name for one in models for name, field in one.model_fields.items()]
+    return {field.alias for field in fields} | set(inner)
+
+
+def _is_model(annotation: Any) -> bool:
+    return isinstance(annotation, type) and issubclass(annotation, BaseModel)
+
+
+def _require_known_query(request: Request) -> None:
+    """Refuse a filter that does not exist: whoever mistypes one must not be shown everything."""
+    if not request.query_params:
+        return
+    names = _query_names(request.scope["route"])
+    if not request.query_params.keys() <= names:
+        known = ", ".join(sorted(names)) or "none"
+        raise Problem(422, "query", "there is no such parameter", f"Known here: {known}.")

@@ -1,0 +1,57 @@
+"""What a call of the desk has at hand."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from fastapi import Request
+
+from letheon.ledger import Ledger
+from letheon.service._limits import Limiter
+from letheon.service._sessions import Sessions
+from letheon.service._settings import ServiceSettings
+from letheon.service._tokens import Tokens
+
+__all__ = ["Context", "context"]
+
+
+@dataclass(frozen=True)
+class Context:
+    """The desk of one ledger.
+
+    Attributes
+    ----------
+    ledger : Ledger
+        What it is about.
+    settings : ServiceSettings
+        What its operator decided.
+    clock : callable
+        Seconds since 1970.
+    tokens, sessions, limiter
+        Who may come in, and how often.
+    templates : Jinja2Templates
+        Of the pages.
+    is_secure : bool
+        Whether browsers reach it by HTTPS, so that cookies may insist on it.
+    is_demo : bool
+        Whether it is the filled example.
+    has_worker : callable
+        Whether a worker runs beside the server; None where none should.
+    """
+
+    ledger: Ledger
+    settings: ServiceSettings
+    clock: Callable[[], int]
+    tokens: Tokens
+    sessions: Sessions
+    limiter: Limiter
+    templates: Any
+    is_secure: bool = False
+    is_demo: bool = False
+    has_worker: Callable[[], bool] | None = None
+
+
+def context(request: Request) -> Context:
+    """Return the desk that a call is for."""
+    found: Context = request.app.state.context
+    return found

@@ -1,0 +1,130 @@
+"""What stands before every route: sizes, hosts, headers; plain ASGI, nothing is buffered."""
+
+from collections.abc import Mapping
+from urllib.parse import urlsplit
+
+from starlette.datastructures import Headers, MutableHeaders
+from starlette.requests import Request
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from letheon.service._problems import Problem, respond
+from letheon.service._settings import ServiceSettings
+
+__all__ = ["CONTENT_POLICY", "HEADERS", "Guards", "allowed_hosts"]
+
+CONTENT_POLICY = (
+    "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data:; "
+    "connect-src 'self'; font-src 'self'; form-action 'self'; frame-ancestors 'none'; "
+    "base-uri 'none'"
+)
+HEADERS: Mapping[str, str] = {
+    "Content-Security-Policy": CONTENT_POLICY,
+    "X-Content-Type-Options": "nosniff",
+    "X-Frame-Options": "DENY",
+    "Referrer-Policy": "same-origin",
+    "Cross-Origin-Opener-Policy": "same-origin",
+    "Cross-Origin-Resource-Policy": "same-origin",
+    "Permissions-Policy": "camera=(), geolocation=(), microphone=()",
+    "Cache-Control": "no-store",
+}
+_ONE_YEAR = "max-age=31536000"
+_UPLOADS = frozenset({"/api/v1/requests/upload", "/requests/upload"})
+_MODELS = frozenset({"/api/v1/models", "/models/new"})
+_LOOPBACK = ("localhost", "127.0.0.1", "[::1]", "::1")
+
+
+def allowed_hosts(settings: ServiceSettings, *bound: str) -> frozenset[str]:
+    """Return the names by which the desk may be addressed.
+
+    Others are refused: a page of a stranger whose name leads to this machine must not reach it.
+    """
+    own = [] if settings.public_url is None else [urlsplit(settings.public_url).hostname or ""]
+    return frozenset(name.lower() for name in (*_LOOPBACK, *settings.hosts, *bound, *own))
+
+
+class Guards:
+    """Refuses what is too large or meant for another host, and adds headers to every answer.
+
+    Parameters
+    ----------
+    app : ASGI application
+        What lies behind.
+    settings : ServiceSettings
+        Sizes.
+    hosts : frozenset of str
+        As `allowed_hosts` gives them.
+    is_secure : bool
+        Whether browsers shall insist on HTTPS from now on.
+    """
+
+    def __init__(
+        self, app: ASGIApp, *, settings: ServiceSettings, hosts: frozenset[str], is_secure: bool
+    ) -> None:
+        self.app = app
+        self.settings = settings
+        self.hosts = hosts
+        self.headers = dict(HEADERS)
+        if is_secure:
+            self.headers["Strict-Transport-Security"] = _ONE_YEAR
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Serve one call."""
+        if scope["type"] != "http":
+            await self.app(scope, receive, send)
+            return
+
+        async def send_with_headers(message: Message) -> None:
+            if message["type"] == "http.response.start":
+                headers = MutableHeaders(scope=message)
+                for name, value in self.headers.items():
+                    headers.setdefault(name, value)
+            await send(message)
+
+        try:
+            self._require_host(scope)
+            receive = self._capped(scope, receive)
+        except Problem as problem:
+            await respond(Request(scope), problem)(scope, receive, send_with_headers)
+            return
+        await self.app(scope, receive, send_with_headers)
+
+    def _require_host(self, scope: Scope) -> None:
+        host = Headers(scope=scope).get("host", "").lower()
+        name = host.rpartition(":")[0] if not host.endswith("]") and ":" in host else host
+        if name not in self.hosts:
+            raise Problem(
+                400,
+                "host",
+                "this desk is not addressed by that name",
+                "Put the name into `hosts` or `public_url` of service.toml.",
+            )
+
+    def _capped(self, scope: Scope, receive: Receive) -> Receive:
+        """Return a `receive` that stops at the largest body of this path."""
+        most = self._most(scope["path"])
+        length = Headers(scope=scope).get("content-length", "0")
+        if not length.isdigit() or int(length) > most:
+            raise _too_large(most)
+        seen = 0
+
+        async def receive_capped() -> Message:
+            nonlocal seen
+            message = await receive()
+            seen += len(message.get("body", b""))
+            if seen > most:
+                raise _too_large(most)
+            return message
+
+        return receive_capped
+
+    def _most(self, path: str) -> int:
+        if path in _UPLOADS:
+            return self.settings.max_upload_bytes
+        return self.settings.max_model_bytes if path in _MODELS else self.settings.max_body_bytes
+
+
+def _too_large(most: int) -> Problem:
+    headers = {"Connection": "close"}
+    return Problem(
+        413, "too-large", "the body is too large", f"At most {most} bytes.", headers=headers
+    )

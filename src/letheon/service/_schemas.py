@@ -1,0 +1,46 @@
+"""What every answer of the API has in common."""
+
+from typing import Generic, TypeVar
+
+from pydantic import BaseModel, ConfigDict, Field
+
+__all__ = ["In", "Out", "Page", "ProblemOut"]
+
+T = TypeVar("T")
+
+
+class Out(BaseModel):
+    """An answer; made from an object with the same attributes, or from values."""
+
+    model_config = ConfigDict(from_attributes=True, extra="forbid")
+
+
+class In(BaseModel):
+    """What a caller sends; a name that is not known is an error, not ignored."""
+
+    model_config = ConfigDict(extra="forbid", str_strip_whitespace=False)
+
+
+class Page(Out, Generic[T]):
+    """A part of a list."""
+
+    items: list[T]
+    next: str | None = Field(
+        default=None, description="Give it as `after` for the next part; null at the end."
+    )
+    total: int | None = Field(default=None, description="How many there are in all, where known.")
+
+
+class ProblemOut(Out):
+    """An error (RFC 9457)."""
+
+    type: str = Field(
+        description="urn:letheon:problem: and a code", pattern="^urn:letheon:problem:"
+    )
+    title: str
+    status: int = Field(ge=400, le=599)
+    detail: str
+    instance: str = Field(description="Id of this call, as the log of the server names it.")
+    errors: list[dict[str, str]] | None = Field(
+        default=None, description="Which values were refused, and why."
+    )

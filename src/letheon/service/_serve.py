@@ -1,0 +1,224 @@
+"""`serve`: the desk as a process, with a worker beside it.
+
+The worker is a process of its own, so that training takes no time from answers. It is started
+again when it ends, and ends when the server does; if the server is killed it notices and goes.
+"""
+
+import os
+import signal
+import socket
+import ssl
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+import uvicorn
+
+from letheon.ledger import Ledger
+from letheon.service._app import create_app
+from letheon.service._logs import configure, log_line
+from letheon.service._rooms import sweep_rooms
+from letheon.service._settings import ServiceSettings
+
+__all__ = ["Binding", "Worker", "serve"]
+
+_STOP_SECONDS = 30
+_LONGEST_PAUSE = 30.0
+_BACKLOG = 2048
+
+
+@dataclass(frozen=True)
+class Binding:
+    """Where a desk listens.
+
+    Attributes
+    ----------
+    host : str
+        Name or address.
+    port : int
+        0 for any that is free.
+    certificate, key : Path or None
+        Files of the server's certificate, for HTTPS.
+    """
+
+    host: str = "127.0.0.1"
+    port: int = 8311
+    certificate: Path | None = None
+    key: Path | None = None
+
+    @property
+    def is_loopback(self) -> bool:
+        """Whether only this machine reaches it."""
+        return self.host in ("localhost", "::1") or self.host.startswith("127.")
+
+    def require_safe(self, settings: ServiceSettings, *, insecure: bool) -> None:
+        """Refuse to send tokens over a network in the clear.
+
+        Raises
+        ------
+        ValueError
+            Others reach the desk, and neither it nor a proxy before it speaks HTTPS.
+        """
+        if (self.certificate is None) != (self.key is None):
+            raise ValueError("HTTPS needs both a certificate and its key")
+        if self.is_loopback or self.certificate is not None or settings.is_https or insecure:
+            return
+        raise ValueError(
+            f"others would reach {self.host} without HTTPS and could read tokens on the way; give "
+            "--certfile and --keyfile, or put it behind a proxy and write its https:// address as "
+            "public_url into service.toml, or say --insecure"
+        )
+
+    def listen(self) -> socket.socket:
+        """Return a socket that listens; an address in use is an error now, not later."""
+        family = socket.AF_INET6 if ":" in self.host else socket.AF_INET
+        bound = socket.socket(family, socket.SOCK_STREAM)
+        try:
+            bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            bound.bind((self.host, self.port))
+            bound.listen(_BACKLOG)
+        except BaseException:
+            bound.close()
+            raise
+        return bound
+
+
+class Worker:
+    """The worker process beside a server.
+
+    Parameters
+    ----------
+    home : Path
+        Folder of the ledger.
+    """
+
+    def __init__(self, home: Path) -> None:
+        program = [sys.executable, "-m", "letheon.service._worker", str(home)]
+        self._command = [*program, "--parent", str(os.getpid())]
+        self._stopping = threading.Event()
+        self._child: subprocess.Popen[bytes] | None = None
+        self._thread = threading.Thread(target=self._keep_alive, daemon=True)
+
+    def start(self) -> None:
+        """Start it, and again whenever it ends."""
+        self._thread.start()
+
+    def is_alive(self) -> bool:
+        """Whether it runs."""
+        return self._child is not None and self._child.poll() is None
+
+    def stop(self) -> None:
+        """Let it finish the step that it is in, then end it."""
+        self._stopping.set()
+        if self._child is not None:
+            self._child.terminate()
+        self._thread.join(_STOP_SECONDS)
+        if self.is_alive() and self._child is not None:
+            self._child.kill()  # nothing is lost: the next worker goes on from what is on the disk
+            self._child.wait()
+
+    def _keep_alive(self) -> None:
+        pause = 0.5
+        while not self._stopping.is_set():
+            start = time.monotonic()
+            self._child = subprocess.Popen(self._command, stdin=subprocess.DEVNULL)
+            if self._stopping.is_set():
+                self._child.terminate()
+            status = self._child.wait()
+            if self._stopping.is_set():
+                return
+            log_line("worker-ended", status=status)
+            pause = 0.5 if time.monotonic() - start > 60 else min(2 * pause, _LONGEST_PAUSE)
+            self._stopping.wait(pause)
+
+
+def serve(
+    ledger: Ledger,
+    settings: ServiceSettings,
+    binding: Binding,
+    *,
+    with_worker: bool = True,
+    is_demo: bool = False,
+    said: Callable[[str], None] = lambda _: None,
+) -> None:
+    """Serve the desk of a ledger until a signal says stop.
+
+    Parameters
+    ----------
+    ledger : Ledger
+        It is closed by whoever opened it.
+    settings : ServiceSettings
+        What the operator decided.
+    binding : Binding
+        Where to listen.
+    with_worker : bool, default=True
+        Whether a worker process is started beside.
+    is_demo : bool, default=False
+        Whether pages say that this is the filled example.
+    said : callable
+        Called with the address once the server listens.
+    """
+    configure()
+    sweep_rooms(ledger)
+    with binding.listen() as bound, _worker(ledger.folder, wanted=with_worker) as worker:
+        is_secure = binding.certificate is not None or settings.is_https
+        app = create_app(
+            ledger,
+            settings,
+            bound=binding.host,
+            is_secure=is_secure,
+            is_demo=is_demo,
+            has_worker=None if worker is None else worker.is_alive,
+        )
+        said(_address(binding, bound))
+        config = uvicorn.Config(
+            app,
+            log_config=None,
+            access_log=False,
+            server_header=False,
+            lifespan="off",
+            timeout_graceful_shutdown=_STOP_SECONDS,
+            forwarded_allow_ips=list(settings.trusted_proxies),
+            proxy_headers=bool(settings.trusted_proxies),
+            ssl_certfile=binding.certificate,
+            ssl_keyfile=binding.key,
+            ssl_version=ssl.PROTOCOL_TLS_SERVER,
+        )
+        with _signals_held():
+            uvicorn.Server(config).run(sockets=[bound])
+
+
+@contextmanager
+def _signals_held() -> Iterator[None]:
+    """Survive the signal that uvicorn raises once more when it has stopped: the worker is left."""
+    numbers = (signal.SIGTERM, signal.SIGINT)
+    before = {number: signal.signal(number, lambda *_: None) for number in numbers}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+@contextmanager
+def _worker(home: Path, *, wanted: bool) -> Iterator[Worker | None]:
+    if not wanted:
+        yield None
+        return
+    worker = Worker(home)
+    worker.start()
+    try:
+        yield worker
+    finally:
+        worker.stop()
+
+
+def _address(binding: Binding, bound: socket.socket) -> str:
+    scheme = "http" if binding.certificate is None else "https"
+    host = f"[{binding.host}]" if ":" in binding.host else binding.host
+    return f"{scheme}://{host}:{bound.getsockname()[1]}"

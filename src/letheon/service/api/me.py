@@ -1,0 +1,80 @@
+"""Who the caller is, and whether the server is well."""
+
+from typing import Annotated
+
+from fastapi import APIRouter, Depends, Request, Response
+
+from letheon.service._auth import Principal, allows, anybody, public
+from letheon.service._context import context
+from letheon.service._metrics import CONTENT_TYPE, Metrics
+from letheon.service._problems import Problem
+from letheon.service._schemas import Out
+
+router = APIRouter()
+
+
+class MeOut(Out):
+    """The token of the caller."""
+
+    token: str
+    name: str
+    role: str
+    scopes: list[str]
+    tenant: str | None
+    ledger: str
+
+
+class HealthOut(Out):
+    """Whether the server answers."""
+
+    status: str
+
+
+@router.get("/api/v1/me", summary="Who am I?", tags=["tokens"])
+def show_me(request: Request, who: Annotated[Principal, Depends(anybody())]) -> MeOut:
+    """Return the role, the scopes and the tenant of the token that is used."""
+    return MeOut(
+        token=who.token_id,
+        name=who.name,
+        role=who.role,
+        scopes=sorted(who.scopes),
+        tenant=who.tenant,
+        ledger=context(request).ledger.name,
+    )
+
+
+@router.get(
+    "/healthz", summary="Is the server alive?", tags=["server"], dependencies=[Depends(public())]
+)
+def show_health() -> HealthOut:
+    """Answer without touching the ledger."""
+    return HealthOut(status="ok")
+
+
+@router.get(
+    "/readyz", summary="Is the server ready?", tags=["server"], dependencies=[Depends(public())]
+)
+def show_readiness(request: Request) -> HealthOut:
+    """Answer when the database answers and the worker, if there should be one, runs."""
+    desk = context(request)
+    desk.tokens.has_admin()
+    if desk.has_worker is not None and not desk.has_worker():
+        headers = {"Retry-After": "5"}
+        raise Problem(
+            503, "no-worker", "the worker does not run", "It is started again.", headers=headers
+        )
+    return HealthOut(status="ok")
+
+
+@router.get(
+    "/metrics",
+    summary="Metrics for Prometheus",
+    tags=["server"],
+    dependencies=[Depends(allows("metrics:read"))],
+    response_class=Response,
+    responses={200: {"content": {"text/plain": {"schema": {"type": "string"}}}}},
+)
+def show_metrics(request: Request) -> Response:
+    """Return counts and times, in the text form of Prometheus."""
+    metrics: Metrics = request.app.state.metrics
+    return Response(metrics.text(), headers={"Content-Type": CONTENT_TYPE})

@@ -1,0 +1,256 @@
+"""Taking requests in: one, one for every model that knows the person, or many at once.
+
+Each request is a transaction of its own, and is on the disk when the answer goes out. Whoever sends
+the same again, with the same idempotency key, gets the same requests and no new ones.
+"""
+
+import hashlib
+import json
+import secrets
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any, NamedTuple
+
+from letheon.exceptions import IdempotencyError, UnknownIdError
+from letheon.ledger import Request
+from letheon.service._auth import Principal
+from letheon.service._context import Context
+from letheon.service._problems import Problem
+from letheon.service.desk.people import known_ids, model_names, requests_by_key
+from letheon.service.desk.request_forms import (
+    EVERY_MODEL,
+    BulkItem,
+    BulkOut,
+    Filed,
+    RequestFiled,
+    RequestIn,
+    RequestOut,
+)
+from letheon.service.desk.request_refusals import outcome_of, refusals
+from letheon.service.desk.requests import answers
+
+__all__ = ["Wish", "derived_key", "file_everywhere", "file_many", "file_request", "people_of"]
+
+_GROUNDS = {"gdpr": "gdpr.art17.1.b", "ccpa": "ccpa.1798.105"}
+# Threads that wait for the disk together share its commits; more of them gain nothing.
+_pool = ThreadPoolExecutor(max_workers=32, thread_name_prefix="letheon-filing")
+
+
+class Wish(NamedTuple):
+    """One request as the ledger takes it."""
+
+    ids: Sequence[int | str]
+    model: str
+    tenant: str
+    regime: str
+    ground: str
+    verified: bool
+    key: str | None
+
+
+class _Stored(NamedTuple):
+    request: Request
+    is_new: bool
+    code: str | None = None
+
+
+def file_request(
+    context: Context, who: Principal, body: RequestIn, *, key: str | None = None
+) -> Filed:
+    """File one request; or, for the model ``*``, one for every model that knows the people."""
+    _require_vouching(who, body.verified)
+    if body.receipt and body.receipt_key is not None:
+        raise Problem(
+            422, "two-receipts", "both receipt and receipt_key", "Ask for a code, or send a key."
+        )
+    wish = Wish(
+        ids=body.ids,
+        model=body.model,
+        tenant=who.tenant_for(body.tenant),
+        regime=body.regime,
+        ground=body.ground or _GROUNDS[body.regime],
+        verified=body.verified,
+        key=key,
+    )
+    with refusals():
+        if body.model == EVERY_MODEL:
+            stored = _every(context, who, wish, body)
+        else:
+            stored = [_filed(context, who, wish, body)]
+        return _shown(context, who, stored)
+
+
+def file_everywhere(
+    context: Context, who: Principal, wishes: Sequence[Wish], *, stored: Sequence[Request] = ()
+) -> Filed:
+    """File what one person asks of several models; `stored` are what a repeat finds done."""
+    with refusals():
+        made = [_filed(context, who, wish, None) for wish in wishes]
+        return _shown(context, who, [*(_Stored(one, False) for one in stored), *made])
+
+
+def derived_key(purpose: str, *parts: str) -> str:
+    """Return an idempotency key that no caller can send: it begins with a control character."""
+    text = json.dumps([purpose, *parts]).encode()
+    return f"\x1f{purpose}:{hashlib.sha256(text).hexdigest()}"
+
+
+def people_of(context: Context, model: str, tenant: str, lines: Sequence[str]) -> list[int | str]:
+    """Return ids that were written as text: as numbers where the model holds numbers.
+
+    Raises
+    ------
+    Problem
+        One of them is no number; the text says which, not what it is.
+    """
+    if not context.ledger.holds_numbers(model, tenant=tenant):
+        return list(lines)
+    for place, line in enumerate(lines, start=1):
+        if as_number(line) is None:
+            raise Problem(
+                422,
+                "ids",
+                "this model holds numbers as ids",
+                f"Id {place} of the list is none, or one of more than 64 bits.",
+            )
+    return [int(line) for line in lines]
+
+
+def as_number(text: str) -> int | None:
+    """Return the number that a text is, or None; of 64 bits, in plain digits."""
+    digits = text.removeprefix("-")
+    if not (digits.isascii() and digits.isdecimal() and len(digits) <= 19):
+        return None
+    number = int(text)
+    return number if -(2**63) <= number < 2**63 else None
+
+
+def file_many(
+    context: Context,
+    who: Principal,
+    items: Sequence[BulkItem],
+    *,
+    tenant: str | None = None,
+    key: str | None = None,
+) -> BulkOut:
+    """File many requests, each in a transaction of its own; say for each what became of it.
+
+    With `key` an item without a key of its own gets one, derived from `key`, its place and its
+    content. So whoever repeats the whole gets the same requests, also after a crash half-way.
+    """
+    _require_vouching(who, any(item.verified for item in items))
+    whose = who.tenant_for(tenant)
+    wishes = [_wish(index, item, whose, key) for index, item in enumerate(items)]
+    keys = [wish.key for wish in wishes if wish.key is not None]
+    before = {one.id for one in requests_by_key(context.ledger, keys, tenant=whose).values()}
+
+    def work(wish: Wish) -> Request | Exception:
+        try:
+            return _submitted(context, who, wish)
+        except Exception as error:  # noqa: BLE001  (`outcome_of` raises what is no refusal)
+            return error
+
+    results = list(_pool.map(work, wishes))
+    return _outcomes(context, who, results, before)
+
+
+def _outcomes(
+    context: Context, who: Principal, results: Sequence[Request | Exception], before: set[str]
+) -> BulkOut:
+    done = [one for one in results if isinstance(one, Request)]
+    shown = {one.id: one for one in answers(context, who, done)}
+    seen = set(before)
+    outcomes = []
+    for index, one in enumerate(results):
+        if isinstance(one, Request):
+            status = 200 if one.id in seen else 201
+            seen.add(one.id)
+            outcomes.append(outcome_of(index, shown[one.id], status=status))
+        else:
+            outcomes.append(outcome_of(index, one))
+    return BulkOut(items=outcomes, n_done=len(done), n_refused=len(results) - len(done))
+
+
+def _wish(index: int, item: BulkItem, tenant: str, key: str | None) -> Wish:
+    own = item.key
+    if own is None and key is not None:
+        content = item.model_dump_json(exclude={"key"})
+        own = derived_key("bulk", key, str(index), content)
+    return Wish(
+        ids=item.ids,
+        model=item.model,
+        tenant=tenant,
+        regime=item.regime,
+        ground=item.ground or _GROUNDS[item.regime],
+        verified=item.verified,
+        key=own,
+    )
+
+
+def _every(context: Context, who: Principal, wish: Wish, body: RequestIn) -> list[_Stored]:
+    """File one request for each model that knows some of the people.
+
+    Each has a key of its own, derived from the caller's: a repeat finds those that were made
+    before a crash, and makes the others.
+    """
+    base = wish.key if wish.key is not None else secrets.token_hex(16)
+    stored = []
+    for model in model_names(context.ledger, wish.tenant):
+        known = known_ids(context.ledger, wish.ids, model=model, tenant=wish.tenant)
+        if known:
+            key = derived_key("every-model", base, model)
+            one = wish._replace(ids=known, model=model, key=key)
+            stored.append(_filed(context, who, one, body))
+    if not stored:
+        raise UnknownIdError("no model of this tenant knows these people")
+    return stored
+
+
+def _filed(context: Context, who: Principal, wish: Wish, body: RequestIn | None) -> _Stored:
+    known = None
+    if wish.key is not None:
+        known = requests_by_key(context.ledger, [wish.key], tenant=wish.tenant).get(wish.key)
+    if body is not None and body.receipt:
+        with context.ledger.acting(who.token_id):
+            request, code = context.ledger.request_with_code(wish.ids, **_terms(wish))
+        return _Stored(_own(who, request), known is None, code)
+    extra = {} if body is None or body.receipt_key is None else {"receipt_key": body.receipt_key}
+    return _Stored(_submitted(context, who, wish, **extra), known is None)
+
+
+def _submitted(context: Context, who: Principal, wish: Wish, **extra: Any) -> Request:
+    with context.ledger.acting(who.token_id):
+        request = context.ledger.request(wish.ids, **_terms(wish), **extra)
+    return _own(who, request)
+
+
+def _terms(wish: Wish) -> dict[str, Any]:
+    return {name: value for name, value in wish._asdict().items() if name != "ids"}
+
+
+def _own(who: Principal, request: Request) -> Request:
+    """Return a request, unless a key led somebody to one that they may not see."""
+    if not who.sees_all_requests and request.filed_by != who.token_id:
+        raise IdempotencyError("this idempotency key was used by somebody else; take another one")
+    return request
+
+
+def _shown(context: Context, who: Principal, stored: Sequence[_Stored]) -> Filed:
+    shown = answers(context, who, [one.request for one in stored])
+    codes = [one.code for one in stored]
+    filed = [_with_code(one, code) for one, code in zip(shown, codes, strict=True)]
+    return Filed(requests=filed, is_new=any(one.is_new for one in stored))
+
+
+def _with_code(shown: RequestOut, code: str | None) -> RequestFiled:
+    return RequestFiled(**shown.model_dump(), receipt_code=code)
+
+
+def _require_vouching(who: Principal, verified: bool) -> None:
+    if verified and not who.may("requests:vouch"):
+        raise Problem(
+            403,
+            "not-allowed",
+            "this token may not vouch for an identity",
+            "It needs the scope requests:vouch; or leave `verified` out, and somebody verifies.",
+        )

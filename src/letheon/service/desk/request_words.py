@@ -1,0 +1,158 @@
+"""Requests in words: what happened to one, and what a legal ground says."""
+
+from collections.abc import Callable, Mapping
+from datetime import UTC, datetime
+from typing import Any
+
+from letheon.ledger import Entry
+from letheon.ledger._grounds import HOLD_GROUNDS, REJECT_GROUNDS, REQUEST_GROUNDS
+from letheon.service.desk.request_forms import Ground, Grounds, GroundsOfRegime
+
+__all__ = ["GROUND_WORDS", "all_grounds", "sentence"]
+
+GROUND_WORDS = {
+    "gdpr.art17.1.a": "the data are no longer needed",
+    "gdpr.art17.1.b": "consent was withdrawn",
+    "gdpr.art17.1.c": "the person objects",
+    "gdpr.art17.1.d": "the data were processed unlawfully",
+    "gdpr.art17.1.e": "a law demands the erasure",
+    "gdpr.art17.1.f": "they are the data of a child",
+    "gdpr.art11.2": "nobody can tell who the person is",
+    "gdpr.art12.5": "manifestly unfounded or excessive",
+    "gdpr.art12.6": "the identity was not confirmed",
+    "gdpr.art17.3.a": "freedom of expression",
+    "gdpr.art17.3.b": "a legal obligation to keep the data",
+    "gdpr.art17.3.c": "public health",
+    "gdpr.art17.3.d": "archives, research or statistics",
+    "gdpr.art17.3.e": "legal claims",
+    "gdpr.art18.1": "restriction instead of erasure",
+    "ccpa.1798.105": "the right to delete",
+    "ccpa.1798.105.d": "an exception to the right to delete",
+    "ccpa.1798.145": "an exemption",
+    "ccpa.7060": "the identity was not verified",
+    "litigation-hold": "a dispute in court",
+    "internal": "a decision of the house",
+}
+"""Every ground that a request, a rejection or a hold may name."""
+
+_Details = Mapping[str, Any]
+
+
+def all_grounds() -> Grounds:
+    """Return every code with its words."""
+    return Grounds(
+        request=GroundsOfRegime(
+            gdpr=_in_words(REQUEST_GROUNDS["gdpr"]), ccpa=_in_words(REQUEST_GROUNDS["ccpa"])
+        ),
+        reject=_in_words(REJECT_GROUNDS),
+        hold=_in_words(HOLD_GROUNDS),
+    )
+
+
+def _in_words(codes: tuple[str, ...]) -> list[Ground]:
+    return [Ground(code=code, words=GROUND_WORDS[code]) for code in codes]
+
+
+def sentence(entry: Entry) -> str:
+    """Return what happened, in one sentence; codes and counts only.
+
+    An event that this version has no words for is named by its code.
+    """
+    words = _WORDS.get(entry.kind)
+    if words is None:
+        return f"{entry.kind.replace('-', ' ').replace('_', ' ').capitalize()}."
+    return words(entry.details)
+
+
+def _received(found: _Details) -> str:
+    people = _count(found.get("people", 1), "person", "people")
+    return f"Received, about {people}; due on {found.get('due')} ({_ground(found)})."
+
+
+def _verified(found: _Details) -> str:
+    if found.get("from") == "duplicate":
+        return "The request before it was withdrawn; this one is large and needs an approval."
+    return "The identity was verified; the rows are blocked from new training."
+
+
+def _queued(found: _Details) -> str:
+    return {
+        "verified": "Queued for the next batch.",
+        "on_hold": "The hold ended; queued again.",
+        "duplicate": "The request before it was withdrawn; queued in its place.",
+        "applying": "The batch was given up; queued again.",
+    }.get(str(found.get("from")), "Queued again.")
+
+
+def _duplicate(found: _Details) -> str:
+    other = f"request {found['of']}" if "of" in found else "another request"
+    return f"Waits for {other}, which erases these people."
+
+
+def _sealed(found: _Details) -> str:
+    if "requests" not in found:
+        return "Sealed into a batch."
+    return f"Sealed into a batch of {_count(found['requests'], 'request', 'requests')}."
+
+
+def _held(found: _Details) -> str:
+    until = datetime.fromtimestamp(int(found.get("until", 0)), UTC).date()
+    return f"Put on hold until {until}: {_ground(found)}."
+
+
+def _closed(found: _Details) -> str:
+    told = int(found.get("recipients", 0))
+    also = f", and {_count(told, 'recipient', 'recipients')} told" if told else ""
+    return f"The person was answered{also}; closed."
+
+
+def _told(found: _Details) -> str:
+    told = _count(found.get("recipients", 0), "recipient", "recipients")
+    return f"Told {told} of the data."
+
+
+def _certificate(found: _Details) -> str:
+    sequence = found.get("sequence")
+    return f"Certificate {sequence} was signed." if sequence is not None else "A certificate."
+
+
+def _ground(found: _Details) -> str:
+    code = str(found.get("ground"))
+    return GROUND_WORDS.get(code, code)
+
+
+def _count(number: Any, one: str, many: str) -> str:
+    return f"1 {one}" if number == 1 else f"{int(number):,} {many}"
+
+
+def _plain(text: str) -> Callable[[_Details], str]:
+    return lambda _: text
+
+
+_WORDS: dict[str, Callable[[_Details], str]] = {
+    "received": _received,
+    "identity-asked": _plain("The person was asked for a proof of identity; the clock stands."),
+    "verified": _verified,
+    "approved": _plain("Approved by a second person."),
+    "queued": _queued,
+    "duplicate": _duplicate,
+    "sealed": _sealed,
+    "applying": _plain("The batch that erases them began."),
+    "published": _plain("A model without them was published."),
+    "applied": _plain("Erased from the model that is served."),
+    "certificate": _certificate,
+    "certified": _plain("A certificate covers it."),
+    "purging": _plain("What is left of them is being destroyed."),
+    "purge": _plain("The destruction of what was left was attested."),
+    "purged": _plain("Nothing that the ledger keeps holds them any more."),
+    "closed": _closed,
+    "rejected": lambda found: f"Rejected: {_ground(found)}.",
+    "cancelled": _plain("The request was withdrawn."),
+    "on_hold": _held,
+    "retry_wait": _plain("The batch failed; it is tried again after a pause."),
+    "stuck": _plain("Failed too often: somebody has to look, then retry. The clock goes on."),
+    "abandoned": _plain("The batch was given up."),
+    "extended": lambda found: f"Extended; now due on {found.get('due')}, and the person was told.",
+    "recipients-told": _told,
+    "receipt-code": _plain("A new receipt code was made."),
+}

@@ -1,0 +1,345 @@
+"""What all pages share: who may see one, the form that was sent, the frame around the content.
+
+A page is open to browser sessions only. A form is accepted only with the CSRF token of its session,
+and from a page of this very site.
+"""
+
+import re
+from collections.abc import AsyncIterator
+from dataclasses import dataclass
+from typing import Annotated, Any, NamedTuple
+from urllib.parse import quote, urlencode
+
+from fastapi import Depends, Request
+from fastapi.responses import HTMLResponse, RedirectResponse, Response
+from starlette.concurrency import run_in_threadpool
+from starlette.datastructures import FormData, Headers
+from starlette.exceptions import HTTPException
+from starlette.formparsers import FormParser, MultiPartException, MultiPartParser
+
+from letheon.ledger._codes import NAME
+from letheon.service._auth import SAFE, Gate, Principal, principal_of_session, require_csrf
+from letheon.service._context import context
+from letheon.service._problems import Problem
+from letheon.service._sessions import COOKIE
+
+__all__ = [
+    "FLASHES",
+    "csrf_protected",
+    "done",
+    "page",
+    "page_allows",
+    "problem_page",
+    "safe_path",
+    "visitor",
+]
+
+FLASH = "letheon_flash"
+THEME = "letheon_theme"
+_FLASH_SECONDS = 30
+_MOST_FIELDS = 2000
+# No control characters, spaces or backslashes: browsers read "/\" and "/<tab>/" as "//".
+_SAFE_PATH = re.compile(r"/(?!/)[!-\[\]-~]{0,1000}")
+_FLASH_VALUE = re.compile(r"([a-z-]{1,40})(?:\.([0-9]{1,9}))?")
+
+FLASHES: dict[str, tuple[str, str]] = {
+    "verify": ("good", "Identity recorded as verified."),
+    "await-identity": ("good", "Recorded that a proof of identity was asked for."),
+    "approve": ("good", "Approved: it waits for the next batch."),
+    "hold": ("good", "Put on hold. The legal clock goes on."),
+    "release": ("good", "The hold ended."),
+    "extend": ("good", "Extended."),
+    "retry": ("good", "Queued again."),
+    "cancel": ("good", "Cancelled."),
+    "reject": ("good", "Rejected."),
+    "tell": ("good", "Recorded that recipients were told."),
+    "answer": ("good", "Closed: the person was answered."),
+    "filed": ("good", "The request is recorded."),
+    "many-done": ("good", "Done. Requests changed: {number}."),
+    "many-none": ("warn", "Select at least one request first."),
+    "token-revoked": ("good", "The token was revoked. Its sessions have ended."),
+    "webhook-made": ("good", "The webhook was made."),
+    "webhook-removed": ("good", "The webhook was removed."),
+    "webhook-delivered": ("good", "The test was delivered (status {number})."),
+    "webhook-failed": ("bad", "The test was not delivered."),
+    "logged-out": ("good", "You are logged out."),
+    "model-registered": ("good", "The model is registered."),
+    "example-added": ("good", "The example model is registered."),
+    "job-queued": ("good", "The worker has been asked; progress shows here."),
+    "audit-started": ("good", "The audit is under way."),
+}
+"""What a page may say after an action: tone and words. Only codes travel, in a cookie."""
+
+_NAV = (
+    (
+        "",
+        (
+            ("Home", "/", "home", None),
+            ("Requests", "/requests", "inbox", "requests:read"),
+            ("Models", "/models", "box", "models:read"),
+            ("Certificates", "/certificates", "seal", "certificates:read"),
+            ("Audits", "/audits", "audit", "audits:read"),
+            ("Residue", "/residue", "grid", "certificates:read"),
+        ),
+    ),
+    (
+        "Desk",
+        (
+            ("Tokens", "/tokens", "key", "tokens:manage"),
+            ("Webhooks", "/webhooks", "hook", "webhooks:manage"),
+        ),
+    ),
+)
+
+
+class NavEntry(NamedTuple):
+    """A link of the menu."""
+
+    label: str
+    href: str
+    icon: str
+    is_current: bool
+
+
+@dataclass(frozen=True)
+class PageGate(Gate):
+    """What a page demands: a session whose token has one of some scopes.
+
+    Without a session it leads to the log-in. A change needs the CSRF token in its form as well.
+    """
+
+    async def __call__(self, request: Request) -> AsyncIterator[Principal]:  # type: ignore[override]
+        """Yield who is looking, or refuse; what was sent is let go of at the end."""
+        try:
+            yield await self._admitted(request)
+        finally:
+            await _let_go(request)
+
+    async def _admitted(self, request: Request) -> Principal:
+        who = await run_in_threadpool(visitor, request)
+        if who is None or who.session is None:
+            raise _to_login(request)
+        request.scope["letheon_token"] = who.token_id
+        context(request).limiter.count_call(who.token_id)
+        if request.method not in SAFE:
+            require_csrf(request, who.session, await _sent_token(request))
+        if self.scopes and who.scopes.isdisjoint(self.scopes):
+            raise Problem(
+                403,
+                "not-allowed",
+                "Your token may not do that",
+                f"It needs the scope {' or '.join(self.scopes)}; its role is {who.role}.",
+            )
+        return who
+
+
+def page_allows(*scopes: str) -> PageGate:
+    """Return a dependency: who is looking, if they have one of these scopes; none for anybody."""
+    return PageGate(scopes)
+
+
+async def csrf_protected(request: Request) -> AsyncIterator[FormData]:
+    """Yield the form that was sent; the page's gate has checked its CSRF token."""
+    try:
+        yield await _form_of(request)
+    finally:
+        await _let_go(request)
+
+
+SentForm = Annotated[FormData, Depends(csrf_protected)]
+
+
+def visitor(request: Request) -> Principal | None:
+    """Return whose session a browser shows, if it lasts."""
+    desk, cookie = context(request), request.cookies.get(COOKIE)
+    session = None if cookie is None else desk.sessions.find(cookie)
+    return None if session is None else principal_of_session(desk, session)
+
+
+def page(
+    request: Request,
+    name: str,
+    who: Principal | None,
+    *,
+    json: str | None = None,
+    status: int = 200,
+    **values: Any,
+) -> HTMLResponse:
+    """Return a page.
+
+    Parameters
+    ----------
+    request : Request
+        The call.
+    name : str
+        File of the template.
+    who : Principal or None
+        Who is looking; None on public pages.
+    json : str, optional
+        Address of the same in JSON.
+    status : int, default=200
+        Of the answer.
+    **values
+        What the template shows. It also has `nav`, `csrf`, `theme`, `flash`, `tenant`, `now`.
+    """
+    desk = context(request)
+    code = request.cookies.get(FLASH)
+    frame = {
+        "who": who,
+        "nav": _nav(request, who),
+        "csrf": "" if who is None or who.session is None else who.session.csrf,
+        "theme": _theme(request),
+        "flash": _flash(code),
+        "tenant": _tenant(request, who),
+        "tenant_query": _tenant_query(request, who),
+        "json": json,
+        "now": desk.clock(),
+        "is_demo": desk.is_demo,
+    }
+    answer: HTMLResponse = desk.templates.TemplateResponse(
+        request, name, frame | values, status_code=status
+    )
+    if code is not None:
+        answer.delete_cookie(FLASH, path="/", httponly=True, samesite="strict")
+    return answer
+
+
+def done(request: Request, path: str, code: str, number: int | None = None) -> Response:
+    """Lead to another page that says, once, that something was done.
+
+    `code` is one of `FLASHES`; `number` takes the place that its words leave for one.
+    """
+    if code not in FLASHES:
+        raise KeyError(f"{code} is no message; add it to FLASHES")
+    answer: Response = RedirectResponse(path, status_code=303)
+    if "hx-request" in request.headers:  # a script would follow by itself, and lose the message
+        answer = Response(status_code=204, headers={"HX-Redirect": path})
+    answer.set_cookie(
+        FLASH,
+        code if number is None else f"{code}.{number}",
+        max_age=_FLASH_SECONDS,
+        path="/",
+        httponly=True,
+        samesite="strict",
+        secure=context(request).is_secure,
+    )
+    return answer
+
+
+def problem_page(request: Request, problem: Problem) -> Response:
+    """Return a problem as a page; a redirection stays one."""
+    headers = dict(problem.headers or {})
+    if problem.status_code == 303:
+        if "hx-request" in request.headers:
+            return Response(status_code=204, headers={"HX-Redirect": headers["Location"]})
+        return RedirectResponse(headers["Location"], status_code=303)
+    who = visitor(request) if problem.status_code < 500 else None
+    answer = page(request, "problem.html", who, status=problem.status_code, problem=problem)
+    for name, value in headers.items():
+        answer.headers[name] = value
+    return answer
+
+
+def safe_path(text: str | None) -> str:
+    """Return where a log-in may lead: a path of this desk, and nothing else."""
+    return text if text is not None and _SAFE_PATH.fullmatch(text) else "/"
+
+
+def _to_login(request: Request) -> HTTPException:
+    path = request.url.path
+    if request.method not in SAFE:
+        path = "/"
+    elif request.url.query:
+        path = f"{path}?{request.url.query}"
+    where = "/login" if path == "/" else f"/login?next={quote(safe_path(path), safe='/')}"
+    return HTTPException(303, headers={"Location": where})
+
+
+async def _sent_token(request: Request) -> str | None:
+    header = request.headers.get("x-csrf-token")
+    if header is not None:
+        return header
+    found = (await _form_of(request)).get("csrf")
+    return found if isinstance(found, str) else None
+
+
+async def _form_of(request: Request) -> FormData:
+    """Return the form that was sent, read once."""
+    found: FormData | None = getattr(request.state, "form", None)
+    if found is None:
+        found = request.state.form = await _read_form(request)
+    return found
+
+
+async def _let_go(request: Request) -> None:
+    found: FormData | None = getattr(request.state, "form", None)
+    if found is not None:
+        await found.close()
+
+
+class _MemoryParser(MultiPartParser):
+    """Keeps files in memory: rows of people must not lie in a temporary file."""
+
+    spool_max_size = 1 << 40
+
+
+async def _read_form(request: Request) -> FormData:
+    kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
+    try:
+        if kind == "multipart/form-data":
+            headers = Headers(scope=request.scope)
+            return await _MemoryParser(
+                headers, request.stream(), max_files=8, max_fields=_MOST_FIELDS
+            ).parse()
+        if kind == "application/x-www-form-urlencoded":
+            return await FormParser(request.headers, request.stream()).parse()
+    except MultiPartException as error:
+        raise Problem(400, "form", "The form could not be read", "Load the page again.") from error
+    return FormData()
+
+
+def _nav(request: Request, who: Principal | None) -> list[dict[str, Any]]:
+    if who is None:
+        return []
+    path, query = request.url.path, _tenant_query(request, who)
+    groups = []
+    for title, entries in _NAV:
+        shown = [
+            NavEntry(label, href + query, icon, _is_under(path, href))
+            for label, href, icon, scope in entries
+            if scope is None or who.may(scope)
+        ]
+        if shown:
+            groups.append({"title": title, "entries": shown})
+    return groups
+
+
+def _is_under(path: str, href: str) -> bool:
+    return path == href or (href != "/" and path.startswith(href + "/"))
+
+
+def _tenant(request: Request, who: Principal | None) -> str | None:
+    """Return the tenant in the address, or the one that the visitor is bound to."""
+    if who is not None and who.tenant is not None:
+        return who.tenant
+    asked = request.query_params.get("tenant")
+    return asked if asked is not None and NAME.fullmatch(asked) else None
+
+
+def _tenant_query(request: Request, who: Principal | None) -> str:
+    tenant = _tenant(request, who)
+    is_chosen = tenant is not None and who is not None and who.tenant is None
+    return "?" + urlencode({"tenant": tenant}) if is_chosen else ""
+
+
+def _theme(request: Request) -> str | None:
+    found = request.cookies.get(THEME)
+    return found if found in ("light", "dark") else None
+
+
+def _flash(value: str | None) -> dict[str, str] | None:
+    found = None if value is None else _FLASH_VALUE.fullmatch(value)
+    if found is None or found[1] not in FLASHES:
+        return None
+    tone, words = FLASHES[found[1]]
+    return {"tone": tone, "words": words.format(number=found[2] or "")}

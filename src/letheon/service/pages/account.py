@@ -1,0 +1,188 @@
+"""Tokens and webhooks: who and what may come in, and where messages go."""
+
+from typing import Annotated
+
+from fastapi import APIRouter, Depends, Request
+from fastapi.responses import HTMLResponse, Response
+
+from letheon.service._auth import Principal
+from letheon.service._context import context
+from letheon.service._problems import Problem
+from letheon.service._roles import ROLES, SCOPES
+from letheon.service.desk.tokens import (
+    TokenIn,
+    TokenMade,
+    add_token,
+    page_of_tokens,
+    revoke_token,
+)
+from letheon.service.desk.webhooks import (
+    WebhookIn,
+    WebhookMade,
+    add_webhook,
+    find_webhook,
+    page_of_deliveries,
+    page_of_webhooks,
+    remove_webhook,
+    test_webhook,
+)
+from letheon.service.pages._choices import checked, tenant_choices, text_of
+from letheon.service.pages._shared import SentForm, done, page, page_allows
+
+router = APIRouter(include_in_schema=False)
+
+TokenKeeper = Annotated[Principal, Depends(page_allows("tokens:manage"))]
+HookKeeper = Annotated[Principal, Depends(page_allows("webhooks:manage"))]
+_ROLE_WORDS = {
+    "requester": "files requests and sees its own",
+    "operator": "handles requests, models and batches",
+    "approver": "approves or rejects requests",
+    "auditor": "reads all, runs audits",
+    "admin": "all of it",
+}
+_EVENT_WORDS = {
+    "received": "a request came in",
+    "certified": "a certificate covers a request",
+    "overdue": "a request is past its day",
+    "retrained": "a model was trained afresh",
+}
+
+
+@router.get("/tokens")
+def show_tokens(request: Request, who: TokenKeeper, after: str | None = None) -> HTMLResponse:
+    """Show the tokens, and a form for a new one."""
+    return _tokens(request, who, after=after)
+
+
+@router.post("/tokens")
+def make_token(request: Request, who: TokenKeeper, form: SentForm) -> HTMLResponse:
+    """Make a token, and show it once."""
+    scopes = [one for one in form.getlist("scopes") if isinstance(one, str)]
+    typed = {name: text_of(form, name) for name in ("name", "role", "tenant", "days")}
+    try:
+        wanted = checked(TokenIn, typed | {"scopes": scopes})
+        made = add_token(context(request), who, wanted)
+    except Problem as problem:
+        if problem.status_code == 404:
+            raise
+        return _tokens(request, who, problem=problem, typed=typed)
+    return _tokens(request, who, made=made)
+
+
+@router.post("/tokens/{token_id}/revoke")
+def revoke(request: Request, who: TokenKeeper, token_id: str) -> Response:
+    """Take a token back."""
+    revoke_token(context(request), who, token_id)
+    return done(request, "/tokens", "token-revoked")
+
+
+def _tokens(
+    request: Request,
+    who: Principal,
+    *,
+    after: str | None = None,
+    made: TokenMade | None = None,
+    problem: Problem | None = None,
+    typed: dict[str, str] | None = None,
+) -> HTMLResponse:
+    desk = context(request)
+    roles = [(role, role, _ROLE_WORDS[role]) for role in ROLES if ROLES[role] <= who.scopes]
+    return page(
+        request,
+        "tokens.html",
+        who,
+        json="/api/v1/tokens",
+        status=200 if problem is None else problem.status_code,
+        found=page_of_tokens(desk, who, after=after or None),
+        after=after,
+        made=made,
+        problem=problem,
+        typed=typed or {"name": "", "role": "requester", "tenant": who.tenant or "", "days": ""},
+        roles=roles,
+        scopes={scope: words for scope, words in SCOPES.items() if who.may(scope)},
+        days=desk.settings.token_days,
+        tenants=tenant_choices(desk, who),
+    )
+
+
+@router.get("/webhooks")
+def show_webhooks(request: Request, who: HookKeeper, after: str | None = None) -> HTMLResponse:
+    """Show the webhooks, and a form for a new one."""
+    return _webhooks(request, who, after=after)
+
+
+@router.post("/webhooks")
+def make_webhook(request: Request, who: HookKeeper, form: SentForm) -> HTMLResponse:
+    """Make a webhook, and show its secret once."""
+    events = [one for one in form.getlist("events") if isinstance(one, str)]
+    typed = {name: text_of(form, name) for name in ("url", "tenant")}
+    try:
+        wanted = checked(WebhookIn, typed | {"events": events})
+        made = add_webhook(
+            context(request), who, url=wanted.url, events=wanted.events, tenant=wanted.tenant
+        )
+    except Problem as problem:
+        if problem.status_code == 404:
+            raise
+        return _webhooks(request, who, problem=problem, typed=typed)
+    return _webhooks(request, who, made=made)
+
+
+@router.get("/webhooks/{webhook_id}")
+def show_webhook(
+    request: Request, who: HookKeeper, webhook_id: str, after: str | None = None
+) -> HTMLResponse:
+    """Show one webhook and its messages."""
+    desk = context(request)
+    return page(
+        request,
+        "webhook.html",
+        who,
+        json=f"/api/v1/webhooks/{webhook_id}",
+        hook=find_webhook(desk, who, webhook_id),
+        found=page_of_deliveries(desk, who, webhook_id, after=after or None),
+        after=after,
+        event_words=_EVENT_WORDS,
+    )
+
+
+@router.post("/webhooks/{webhook_id}/test")
+def try_webhook(request: Request, who: HookKeeper, webhook_id: str) -> Response:
+    """Send a test message now."""
+    came = test_webhook(context(request), who, webhook_id)
+    code = "webhook-delivered" if came.delivered else "webhook-failed"
+    return done(request, f"/webhooks/{webhook_id}", code, came.status)
+
+
+@router.post("/webhooks/{webhook_id}/delete")
+def delete_webhook(request: Request, who: HookKeeper, webhook_id: str) -> Response:
+    """Remove a webhook."""
+    remove_webhook(context(request), who, webhook_id)
+    return done(request, "/webhooks", "webhook-removed")
+
+
+def _webhooks(
+    request: Request,
+    who: Principal,
+    *,
+    after: str | None = None,
+    made: WebhookMade | None = None,
+    problem: Problem | None = None,
+    typed: dict[str, str] | None = None,
+) -> HTMLResponse:
+    desk = context(request)
+    return page(
+        request,
+        "webhooks.html",
+        who,
+        json="/api/v1/webhooks",
+        status=200 if problem is None else problem.status_code,
+        found=page_of_webhooks(desk, who, after=after or None),
+        after=after,
+        made=made,
+        problem=problem,
+        typed=typed or {"url": "", "tenant": who.tenant or ""},
+        event_words=_EVENT_WORDS,
+        tenants=tenant_choices(desk, who),
+        has_hosts=bool(desk.settings.webhook_hosts),
+    )

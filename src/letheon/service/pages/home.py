@@ -1,0 +1,69 @@
+"""Home: how the requests stand against the legal clock, and what waits for whom."""
+
+from collections.abc import Iterator
+from typing import Annotated, NamedTuple
+
+from fastapi import APIRouter, Depends, Request
+from fastapi.responses import HTMLResponse
+
+from letheon.ledger._moves import OPEN
+from letheon.service._auth import Principal
+from letheon.service._context import context
+from letheon.service.desk.request_forms import RequestQuery, Summary
+from letheon.service.desk.requests import list_requests, summary
+from letheon.service.pages._choices import checked
+from letheon.service.pages._shared import page, page_allows
+
+router = APIRouter(include_in_schema=False)
+
+_SHOWN = 6
+_TONES = ("bad", "warn", "warn", "info", "info", "neutral")
+
+
+class Task(NamedTuple):
+    """Something that waits for somebody."""
+
+    number: int
+    words: str
+    href: str
+    tone: str
+
+
+@router.get("/")
+def show_home(
+    request: Request,
+    who: Annotated[Principal, Depends(page_allows())],
+    tenant: str | None = None,
+) -> HTMLResponse:
+    """Show how the requests stand, and what waits for the one who looks."""
+    if not who.may("requests:read"):
+        return page(request, "home.html", who, stand=None, tasks=[], bars=[], first=[])
+    desk = context(request)
+    stand = summary(desk, who, tenant=tenant)
+    query = checked(RequestQuery, {"tenant": tenant, "state": list(OPEN)})
+    return page(
+        request,
+        "home.html",
+        who,
+        json="/api/v1/summary" + (f"?tenant={tenant}" if tenant else ""),
+        stand=stand,
+        tasks=list(_tasks(who, stand)),
+        bars=list(zip(stand.by_days_left, _TONES, strict=True)),
+        first=list_requests(desk, who, query, limit=_SHOWN).items,
+    )
+
+
+def _tasks(who: Principal, stand: Summary) -> Iterator[Task]:
+    """Yield what waits, by what the one who looks may do about it."""
+    counts, handle = stand.counts, "requests:handle"
+    known = (
+        ("requests:approve", counts["verified"], "to approve", "state=verified", "warn"),
+        (handle, counts["received"], "identity to verify", "state=received", "warn"),
+        (handle, counts["stuck"], "stuck: look, then retry", "state=stuck", "bad"),
+        (handle, counts["purged"], "to answer: all is destroyed", "state=purged", "info"),
+        ("requests:read", stand.n_overdue, "overdue", "overdue=true", "bad"),
+        ("requests:read", stand.n_due_soon, "due within a week", "order=due", "warn"),
+    )
+    for scope, number, words, query, tone in known:
+        if number and who.may(scope):
+            yield Task(number, words, f"/requests?{query}", tone)

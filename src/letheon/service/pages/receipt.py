@@ -1,0 +1,46 @@
+"""Check my receipt: a page for people without an account.
+
+It says whether a certificate covers the receipt, and nothing about models, tenants or others.
+"""
+
+from typing import Any
+
+from fastapi import APIRouter, Depends, Request
+from fastapi.responses import Response
+
+from letheon.service._auth import public
+from letheon.service._context import context
+from letheon.service._problems import Problem
+from letheon.service.desk import receipts
+from letheon.service.pages._shared import SentForm, page
+
+__all__ = ["router"]
+
+router = APIRouter(include_in_schema=False)
+
+
+@router.get("/receipt", dependencies=[Depends(public())])
+def show_receipt_form(request: Request) -> Response:
+    """Show the form."""
+    return _page(request)
+
+
+@router.post("/receipt", dependencies=[Depends(public())])
+def check_receipt(request: Request, form: SentForm) -> Response:
+    """Say whether a certificate covers the receipt; it is posted, so that no log has it."""
+    desk = context(request)
+    receipts.limit(desk, request)
+    text = form.get("code")
+    if not isinstance(text, str) or not text.strip():
+        return _page(request, error="Paste the code that you were given.", status=422)
+    try:
+        verdict = receipts.check(desk, text)
+    except Problem as problem:
+        if problem.status_code != 422:
+            raise
+        return _page(request, error=problem.detail or problem.title, status=422)
+    return _page(request, verdict=verdict)
+
+
+def _page(request: Request, *, verdict: Any = None, error: str = "", status: int = 200) -> Response:
+    return page(request, "receipt.html", None, status=status, verdict=verdict, error=error)

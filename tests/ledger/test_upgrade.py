@@ -1,0 +1,188 @@
+"""A ledger of the first revision is brought up to date: nothing is lost, and it goes on."""
+
+import functools
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from sqlalchemy import MetaData, Table, create_engine, event, insert, inspect, text
+
+from letheon.audit import audit
+from letheon.exceptions import LedgerError
+from letheon.ledger import Ledger, Settings
+from letheon.ledger._database import Database
+from letheon.ledger._home import database_url
+from letheon.ledger._tables import REVISION, metadata
+from letheon.ledger.migrations import upgrade
+from tests.ledger.databases import Clock, die, in_processes
+from tests.ledger.homes import make, person
+from tests.postgres import Server
+
+
+@pytest.fixture(params=["sqlite", "postgresql"])
+def address(request: pytest.FixtureRequest) -> Callable[[], str | None]:
+    """Gives the address of a new server's database; None for a file in the folder."""
+    if request.param == "sqlite":
+        return lambda: None
+    server: Server = request.getfixturevalue("postgres_server")
+    return server.create
+
+
+def story(ledger: Ledger, clock: Clock) -> None:
+    """One erasure, and a request in each of some states."""
+    ledger.request([person(1), person(2)], model="risk", verified=True, key="first")
+    ledger.run_once(force=True)
+    clock.now += 3600
+    ledger.request([person(3)], model="risk")
+    ledger.request([person(4)], model="risk", verified=True)
+    ledger.request([person(4)], model="risk", verified=True)
+    held = ledger.request([person(5)], model="risk", verified=True)
+    ledger.hold(held.id, "litigation-hold", "2099-01-01")
+    ledger.extend(held.id)
+
+
+@pytest.fixture
+def old(tmp_path: Path, address: Callable[[], str | None]) -> tuple[Path, Clock, Any]:
+    """The home of a ledger whose tables are of the first revision, and what was in it."""
+    clock, url = Clock(), address()
+    given = {} if url is None else {"database": url}
+    with make(tmp_path, clock=clock, **given) as ledger:
+        story(ledger, clock)
+        told = facts(ledger)
+        home = ledger.folder
+        rows = contents(ledger._core.database)
+    take_back(home, url, rows)
+    return home, clock, told
+
+
+def facts(ledger: Ledger) -> dict[str, Any]:
+    found = ledger.requests()
+    return {
+        "requests": found,
+        "timelines": [ledger.timeline(one.id) for one in found],
+        "certificates": [ledger.certificate(one) for one in ledger.certificates()],
+        "models": ledger.models(),
+    }
+
+
+def contents(database: Database) -> dict[str, list[dict[str, Any]]]:
+    with database.reading() as connection:
+        return {
+            table.name: [dict(row) for row in connection.execute(table.select()).mappings()]
+            for table in metadata.sorted_tables
+        }
+
+
+def take_back(home: Path, url: str | None, rows: dict[str, list[dict[str, Any]]]) -> None:
+    """Replace the database by one of revision 0001 with the same rows."""
+    path = home / "ledger.db"
+    if url is None:
+        path.unlink()
+    else:
+        wipe(url)
+    database = Database._connect(url or path, create=True, journal=None)
+    with database.transaction() as connection:
+        upgrade(connection, "0001")
+    with database.transaction() as connection:
+        without_triggers(connection, functools.partial(put, connection, rows))
+    assert database.revision == "0001"
+    database.dispose()
+
+
+def wipe(url: str) -> None:
+    engine = create_engine(url.replace("postgresql://", "postgresql+psycopg://"))
+    with engine.begin() as connection:
+        connection.execute(text("DROP SCHEMA letheon CASCADE"))
+    engine.dispose()
+
+
+def put(connection: Any, rows: dict[str, list[dict[str, Any]]]) -> None:
+    there = MetaData()
+    for name in [table.name for table in metadata.sorted_tables]:
+        if not inspect(connection).has_table(name):
+            continue
+        table = Table(name, there, autoload_with=connection)
+        connection.execute(table.delete())
+        kept = [{key: row[key] for key in row if key in table.c} for row in rows[name]]
+        if name == "allowed_moves":
+            kept = [row for row in kept if (row["before"], row["after"]) not in NEW_MOVES]
+        for row in kept:
+            connection.execute(insert(table).values(row))
+
+
+NEW_MOVES = {
+    ("", "verified"),
+    ("verified", "rejected"),
+    ("verified", "cancelled"),
+    ("duplicate", "verified"),
+}
+
+
+def without_triggers(connection: Any, work: Callable[[], None]) -> None:
+    if connection.dialect.name == "postgresql":
+        connection.execute(text("SET LOCAL session_replication_role = replica"))
+        work()
+        for table in ("events", "models", "versions"):
+            sequence = f"pg_get_serial_sequence('{table}', 'id')"
+            connection.execute(text(f"SELECT setval({sequence}, max(id)) FROM {table}"))
+        return
+    query = "SELECT name, sql FROM sqlite_master WHERE type = 'trigger'"
+    triggers = connection.execute(text(query)).all()
+    for name, _ in triggers:
+        connection.execute(text(f"DROP TRIGGER {name}"))
+    work()
+    for _, sql in triggers:
+        connection.exec_driver_sql(sql)
+
+
+def test_it_is_refused_until_it_is_upgraded_and_then_goes_on(
+    old: tuple[Path, Clock, Any], tmp_path: Path
+) -> None:
+    home, clock, told = old
+    with pytest.raises(LedgerError, match="letheon ledger upgrade"):
+        Ledger.open(home, clock=clock)
+    Ledger.upgrade(home)
+    Ledger.upgrade(home)
+    with Ledger.open(home, clock=clock) as ledger:
+        assert facts(ledger) == told
+        page = ledger.find_requests()
+        assert sorted(page.items, key=str) == sorted(told["requests"], key=str)
+        assert ledger.count_requests().by_state["on_hold"] == 1
+        again = ledger.request([person(1), person(2)], model="risk", verified=True, key="first")
+        assert again.id in {one.id for one in told["requests"]}
+        with ledger.acting("a1"):
+            fresh = ledger.request([person(6)], model="risk", verified=True)
+        ledger.run_once(force=True)
+        assert ledger.request_of(fresh.id).state == "purged"
+        assert ledger.request_of(fresh.id).filed_by == "a1"
+        assert [one for one in ledger.doctor() if one.level == "error"] == []
+        bundle = ledger.export(tmp_path / "bundle", tier="auditor")
+        assert audit(bundle, key=ledger.public_key).passed
+
+
+@pytest.mark.parametrize("stop", [1, 9, 18])
+def test_a_kill_in_the_middle_leaves_the_old_one(old: tuple[Path, Clock, Any], stop: int) -> None:
+    home, clock, told = old
+    url = database_url(home, Settings.read(home))
+
+    def work() -> None:
+        opened = Database.open_to_upgrade(url)
+        count: list[int] = []
+
+        def tick(*_: Any) -> None:
+            count.append(1)
+            if len(count) == stop:
+                die()
+
+        event.listen(opened.engine, "after_cursor_execute", tick)
+        opened.upgrade()
+
+    assert in_processes([work]) == [-9]
+    older = Database.open_to_upgrade(url)
+    assert older.revision == "0001"
+    older.upgrade()
+    assert older.revision == REVISION
+    older.dispose()
+    with Ledger.open(home, clock=clock) as ledger:
+        assert facts(ledger) == told

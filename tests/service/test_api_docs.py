@@ -1,0 +1,51 @@
+"""docs/api.md against the API: the table of routes, and every address in an example."""
+
+import re
+import runpy
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+PAGE = (ROOT / "docs" / "api.md").read_text("utf-8")
+EXAMPLES = [
+    line
+    for block in re.findall(r"^```sh\n(.*?)^```$", PAGE, re.MULTILINE | re.DOTALL)
+    for line in block.replace("\\\n", " ").splitlines()
+    if line.startswith("curl")
+]
+
+
+@cache
+def made() -> dict[str, Any]:
+    return runpy.run_path(str(ROOT / "docs" / "make_api.py"))
+
+
+def test_the_page_is_what_the_api_says() -> None:
+    assert made()["page"]() == PAGE, "run python docs/make_api.py"
+
+
+@cache
+def paths() -> list[tuple[str, str]]:
+    found = made()["document"]()["paths"]
+    return [
+        (method, re.sub(r"\{\w+\}", "[^/]+", path))
+        for path, methods in found.items()
+        for method in methods
+    ]
+
+
+@pytest.mark.parametrize("line", EXAMPLES)
+def test_every_address_in_an_example_exists(line: str) -> None:
+    address = re.search(r"\$DESK(/[^\s?\"]*)", line)
+    assert address is not None
+    method = "post" if re.search(r" -[dF] ", line) else "get"
+    assert [one for one in paths() if one[0] == method and re.fullmatch(one[1], address[1])]
+
+
+def test_a_route_without_a_place_on_the_page_is_noticed() -> None:
+    found = {"paths": {"/x": {"get": {"tags": ["new"], "summary": "x", "x-public": True}}}}
+    with pytest.raises(ValueError, match="no place for the routes of"):
+        list(made()["routes"](found))

@@ -1,0 +1,99 @@
+"""The filled example: everything in it is real, and a visitor finds each state."""
+
+import time
+from pathlib import Path
+
+import pytest
+
+from letheon.exceptions import LedgerError
+from letheon.ledger import Ledger
+from letheon.service import ROLES, ServiceSettings, Tokens, create_app
+from letheon.service._demo import DemoInfo, make_demo
+from letheon.service._jobs import Jobs
+
+STATES = {
+    "received",
+    "verified",
+    "queued",
+    "purged",
+    "closed",
+    "rejected",
+    "cancelled",
+    "duplicate",
+    "on_hold",
+    "stuck",
+}
+
+
+@pytest.fixture(scope="module")
+def example(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, DemoInfo]:
+    folder = tmp_path_factory.mktemp("demo") / "ledger"
+    return folder, make_demo(folder)
+
+
+def test_requests_are_in_every_state_that_lasts(example: tuple[Path, DemoInfo]) -> None:
+    with Ledger.open(example[0]) as ledger:
+        counts = ledger.count_requests()
+    assert {state for state, n in counts.by_state.items() if n} == STATES
+    assert 50 <= sum(counts.by_state.values()) <= 70
+    assert counts.overdue == 1
+
+
+def test_models_have_certificates_purges_and_a_retrain(example: tuple[Path, DemoInfo]) -> None:
+    with Ledger.open(example[0]) as ledger:
+        methods = {one.name: one.method for one in ledger.models()}
+        kinds = [one.kind for one in ledger.batches(limit=100).items]
+        last = ledger.certificates()[-1]
+        assert ledger.purge_attestation(last)
+        assert [one.name for one in ledger.stores()] == ["exports"]
+    assert methods["credit"] == "dare"
+    assert methods["churn"] == "sisa"
+    assert methods["marketing"] == "influence"
+    assert "retrain" in kinds
+    assert len(kinds) > 10
+
+
+def test_the_clock_of_the_ledger_is_right(example: tuple[Path, DemoInfo]) -> None:
+    with Ledger.open(example[0]) as ledger:
+        clock = next(one for one in ledger.doctor() if one.check == "clock")
+        newest = max(one.received_at for one in ledger.find_requests(order="newest").items)
+        filed = ledger.request(["credit-person-0400"], model="credit")
+        ledger.cancel(filed.id)
+    assert clock.level == "ok"
+    assert 0 <= time.time() - newest.timestamp() < 86_400
+
+
+def test_the_audit_passed(example: tuple[Path, DemoInfo]) -> None:
+    with Ledger.open(example[0]) as ledger:
+        (job,) = Jobs(ledger).page(kinds=["audit"]).items
+    assert job.state == "done"
+    assert (job.result or {})["passed"] is True
+
+
+def test_the_tokens_open_the_desk(example: tuple[Path, DemoInfo]) -> None:
+    folder, info = example
+    assert set(ROLES) < info.tokens.keys()
+    with Ledger.open(folder) as ledger:
+        known = Tokens(ledger, ledger._core.clock)
+        found = {name: known.find(text) for name, text in info.tokens.items()}
+    assert all(found.values())
+    bound = found["operator of acme"]
+    assert bound is not None
+    assert bound.tenant == "acme"
+
+
+def test_the_receipt_code_is_covered_by_a_certificate(example: tuple[Path, DemoInfo]) -> None:
+    from fastapi.testclient import TestClient
+
+    folder, info = example
+    with Ledger.open(folder) as ledger:
+        app = create_app(ledger, ServiceSettings())
+        with TestClient(app, base_url="http://localhost") as client:
+            answer = client.post("/api/v1/receipts/check", json={"code": info.receipt_code})
+    assert answer.status_code == 200
+    assert answer.json()["covered"] is True
+
+
+def test_a_folder_that_holds_something_is_refused(example: tuple[Path, DemoInfo]) -> None:
+    with pytest.raises(LedgerError, match="already"):
+        make_demo(example[0])

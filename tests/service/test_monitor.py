@@ -1,0 +1,180 @@
+"""Measures over time, tolerances, and the forecast of the next retrain."""
+
+from collections.abc import Iterator
+from datetime import UTC, date, datetime, timedelta
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from scipy.stats import theilslopes
+
+from letheon import InfluenceClassifier
+from letheon.monitor import Monitor, Tolerances
+from letheon.service.desk.forecast import forecast, slope
+from tests.ledger.databases import NOON
+from tests.service.desks import Desk, make_desk
+from tests.sharded.people import examples
+
+DAY = 86_400
+TODAY = datetime.fromtimestamp(NOON, UTC).date()
+
+times = st.integers(0, 1000)
+amounts = st.floats(0, 1, allow_subnormal=False).map(lambda value: round(value, 6))
+points = st.lists(st.tuples(times, amounts), min_size=2, max_size=30)
+
+
+@examples(100)
+@given(points)
+def test_the_slope_is_that_of_theil_and_sen(found: list[tuple[int, float]]) -> None:
+    x, y = zip(*found, strict=True)
+    ours = slope(found)
+    if len(set(x)) == 1:
+        assert ours is None
+    else:
+        # SciPy also computes an interval, which need not exist.
+        with np.errstate(invalid="ignore"):
+            assert ours == pytest.approx(theilslopes(y, x).slope, abs=1e-12)
+
+
+def line(days: int, per_day: float) -> list[tuple[int, float]]:
+    """Return what a model spent that loses as much each day, up to now."""
+    return [(NOON - (days - day) * DAY, day * per_day) for day in range(days + 1)]
+
+
+@examples(100)
+@given(st.integers(2, 60), st.floats(1e-3, 0.01))
+def test_a_steady_rate_is_continued(days: int, per_day: float) -> None:
+    spent = line(days, per_day)
+    left = (1 - spent[-1][1]) / per_day
+    found = forecast(spent, 1.0, NOON)
+    assert found.on is not None
+    assert abs((found.on - TODAY).days - left) <= 1
+
+
+def test_one_large_request_does_not_move_the_forecast_as_a_line_would() -> None:
+    spent = line(30, 0.01)
+    jump = [(at, value + (0.3 if place >= 29 else 0)) for place, (at, value) in enumerate(spent)]
+    found = forecast(jump, 1.0, NOON).on
+    assert found is not None
+    assert abs((found - TODAY).days - (1 - 0.6) / 0.01) <= 5
+
+
+def test_days_without_requests_count() -> None:
+    spent = [(NOON - 10 * DAY, 0.0), (NOON - 9 * DAY, 0.5)]
+    quiet, busy = forecast(spent, 1.0, NOON).on, forecast(spent, 1.0, NOON - 9 * DAY).on
+    assert quiet == TODAY + timedelta(days=10)
+    assert busy == TODAY - timedelta(days=8)
+
+
+@pytest.mark.parametrize(
+    ("spent", "on", "words"),
+    [
+        ([(NOON, 0.0)], None, "Nothing was spent"),
+        ([(NOON, 0.5)], None, "too early"),
+        ([(NOON - DAY, 0.9), (NOON, 0.5)], None, "too early"),
+        ([(NOON - DAY, 0.0), (NOON, 1e-9)], None, "twenty years"),
+        ([(NOON - DAY, 0.0), (NOON, 1.0)], TODAY, "is spent"),
+    ],
+)
+def test_what_cannot_be_foretold_says_why(
+    spent: list[tuple[int, float]], on: date | None, words: str
+) -> None:
+    found = forecast(spent, 1.0, NOON)
+    assert found.on == on
+    assert words in found.words
+
+
+@pytest.fixture(scope="module")
+def watched(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Desk]:
+    """A desk with a certified model that a monitor watches, after two removals and a retrain."""
+    desk = make_desk(tmp_path_factory.mktemp("watched"))
+    rng = np.random.default_rng(3)
+    X = rng.normal(size=(240, 3))
+    y = (X[:, 0] + 0.3 * rng.normal(size=240) > 0).astype(int)
+    X /= np.linalg.norm(X, axis=1).max()
+    people = [f"client-{number:03d}" for number in range(200)]
+    model = InfluenceClassifier(l2=0.05, epsilon=1.0, delta=1e-4, random_state=0)
+    model.fit(X[:200], y[:200], ids=people)
+    monitor = Monitor(
+        model,
+        X[200:],
+        y[200:],
+        retrain_with=(X[:200], y[:200], people),
+        tolerances=Tolerances(effectiveness=0.5, certifiability=60.0, efficiency=0.001),
+        calibration=None,
+        random_state=0,
+    )
+    desk.ledger.register(model, X[:200], y[:200], ids=people, name="watched", monitor=monitor)
+    for number in (1, 2):
+        desk.clock.now += 5 * DAY
+        desk.ledger.request(people[3 * number : 3 * number + 2], model="watched", verified=True)
+        desk.work()
+    yield desk
+    desk.close()
+
+
+def test_tolerances_stand_beside_the_proxies(watched: Desk) -> None:
+    found = watched.client("approver").get("/api/v1/models/watched/history").json()
+    lines = {one["measure"]: (one["value"], one["side"]) for one in found["tolerances"]}
+    assert found["is_watched"] is True
+    assert lines["effectiveness"] == (0.5, "at most")
+    assert lines["certifiability"] == (60.0, "at most")
+    assert lines["efficiency"] == (0.001, "at least")
+    assert {one["measure"] for one in found["limits"]} == {"effectiveness", "certifiability"}
+    last = found["items"][-1]["measures"]
+    bases = {name: one["basis"] for name, one in last.items()}
+    assert bases["effectiveness"] == bases["certifiability"] == "proxy"
+    assert (bases["consistency"], last["consistency"]["value"]) == ("not-measured", None)
+
+
+def test_history_is_oldest_first_and_agrees_with_the_certificates(watched: Desk) -> None:
+    client = watched.client("auditor")
+    found = client.get("/api/v1/models/watched/history").json()
+    assert [point["version"] for point in found["items"]] == [0, 1, 2]
+    assert found["items"][0]["measures"] is None
+    for point in found["items"][1:]:
+        said = client.get(f"/api/v1/certificates/{point['certificate']}").json()
+        assert point["measures"] == said["measures"]
+        assert (point["spent"], point["budget"]) == (
+            said["budget"]["spent"],
+            said["budget"]["budget"],
+        )
+
+
+def test_older_parts_of_a_long_history_follow(watched: Desk) -> None:
+    client = watched.client("auditor")
+    newest = client.get("/api/v1/models/watched/history?limit=1").json()
+    older = client.get(f"/api/v1/models/watched/history?after={newest['next']}").json()
+    assert [point["version"] for point in newest["items"]] == [2]
+    assert [point["version"] for point in older["items"]] == [0, 1]
+    assert older["next"] is None
+
+
+def test_the_budget_is_shown_as_coarsely_as_in_certificates(watched: Desk) -> None:
+    found = watched.client("operator").get("/api/v1/models/watched").json()
+    budget = found["budget"]
+    assert (budget["rule"], budget["adds_up"]) == ("guo2020-residual-sum", True)
+    assert budget["share"] * 10 == pytest.approx(round(budget["share"] * 10), abs=0.1)
+    assert found["deletions_since_retrain"] == 4
+    assert found["next_retrain"]["on"] is not None or found["next_retrain"]["words"]
+
+
+def test_after_a_retrain_nothing_is_spent_and_the_budget_is_still_known(desk: Desk) -> None:
+    client = desk.client("operator")
+    client.post("/api/v1/models/example", json={"kind": "certified", "name": "fresh"})
+    desk.ledger.request(["person-0002"], model="fresh", verified=True)
+    desk.work()
+    desk.clock.now += DAY
+    desk.ledger.retrain("fresh")
+    found = client.get("/api/v1/models/fresh").json()
+    assert found["guarantee"]["kind"] == "exact"
+    assert (found["budget"]["spent"], found["budget"]["budget"]) == (0, 0.32)
+    assert found["next_retrain"]["on"] is None
+    assert found["monitor"] == "retrained"
+
+
+def test_a_model_that_nobody_watches_has_no_tolerances(shared_desk: Desk) -> None:
+    found = shared_desk.client("approver").get("/api/v1/models/forest/history").json()
+    assert (found["is_watched"], found["tolerances"], found["limits"]) == (False, [], [])
+    assert [point["version"] for point in found["items"]] == [0]

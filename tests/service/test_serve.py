@@ -1,0 +1,124 @@
+"""``letheon serve``: first start, one admin token, graceful stop, the worker beside it."""
+
+import json
+import os
+import signal
+import socket
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from letheon.service import Binding, ServiceSettings
+from tests.service.servers import LETHEON, Server, serving, wait_for
+
+
+def run_serve(*words: str) -> "subprocess.CompletedProcess[str]":
+    return subprocess.run(
+        [str(LETHEON), "serve", *words],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+
+
+def test_first_start_makes_a_ledger_and_one_token(tmp_path: Path) -> None:
+    with serving(tmp_path / "home") as server:
+        assert set(server.tokens) == {"admin"}
+        me = server.client().get("/api/v1/me").json()
+        assert (me["role"], me["tenant"]) == ("admin", None)
+        assert server.client().get("/readyz").status_code == 200
+        assert server.stop() == 0
+        first = dict(server.tokens)
+        server.said.clear()
+        server.start()
+        assert not any("Token" in line for line in server.said), "it is shown once"
+        assert server.tokens == first
+        assert server.client().get("/api/v1/me").status_code == 200
+    logged = server.errors.read_text()
+    assert first["admin"] not in logged
+    assert {json.loads(line)["event"] for line in logged.splitlines()} >= {"call"}
+
+
+def children_of(pid: int) -> list[int]:
+    text = Path(f"/proc/{pid}/task").glob("*/children")
+    return [int(child) for path in text for child in path.read_text().split()]
+
+
+def worker_of(server: Server) -> int | None:
+    return next(iter(children_of(server.process.pid)), None)
+
+
+def test_a_worker_that_dies_is_started_again_and_leaves_with_the_server(tmp_path: Path) -> None:
+    with serving(tmp_path / "home") as server:
+        first = wait_for(lambda: worker_of(server), what="a worker")
+        os.kill(first, signal.SIGKILL)
+        second = wait_for(
+            lambda: (found := worker_of(server)) not in (None, first) and found, what="another"
+        )
+        os.kill(server.process.pid, signal.SIGKILL)
+        wait_for(lambda: not is_alive(second), what="the worker to leave")
+
+
+def is_alive(pid: int) -> bool:
+    """Whether a process runs; one that has ended and was not waited for does not."""
+    try:
+        return "\nState:\tZ" not in Path(f"/proc/{pid}/status").read_text()
+    except FileNotFoundError:
+        return False
+
+
+def test_a_server_without_a_worker_has_none(tmp_path: Path) -> None:
+    with serving(tmp_path / "home", "--no-worker") as server:
+        assert server.client().get("/readyz").status_code == 200
+        assert worker_of(server) is None
+
+
+def test_an_address_in_use_is_an_error_at_once(tmp_path: Path) -> None:
+    with socket.socket() as other:
+        other.bind(("127.0.0.1", 0))
+        other.listen()
+        port = str(other.getsockname()[1])
+        done = run_serve("--ledger", str(tmp_path / "home"), "--port", port, "--no-worker")
+    assert done.returncode == 5
+    assert "in use" in done.stderr
+
+
+def test_others_are_not_served_in_the_clear(tmp_path: Path) -> None:
+    done = run_serve("--ledger", str(tmp_path / "home"), "--host", "0.0.0.0")
+    assert done.returncode == 2
+    assert "HTTPS" in done.stderr
+
+
+def test_a_folder_with_other_things_is_left_alone(tmp_path: Path) -> None:
+    (tmp_path / "notes.txt").write_text("mine")
+    done = run_serve("--ledger", str(tmp_path))
+    assert done.returncode == 4
+    assert "holds files and no ledger" in done.stderr
+    assert [path.name for path in tmp_path.iterdir()] == ["notes.txt"]
+
+
+@pytest.mark.parametrize(
+    ("binding", "settings", "insecure", "safe"),
+    [
+        (Binding("127.0.0.1"), {}, False, True),
+        (Binding("localhost"), {}, False, True),
+        (Binding("::1"), {}, False, True),
+        (Binding("192.0.2.1"), {}, False, False),
+        (Binding("0.0.0.0"), {}, True, True),
+        (Binding("0.0.0.0"), {"public_url": "https://desk.example.org"}, False, True),
+        (Binding("0.0.0.0"), {"public_url": "http://desk.example.org"}, False, False),
+        (Binding("0.0.0.0", certificate=Path("c"), key=Path("k")), {}, False, True),
+        (Binding("127.0.0.1", certificate=Path("c")), {}, False, False),
+    ],
+)
+def test_what_is_safe(
+    binding: Binding, settings: dict[str, str], insecure: bool, safe: bool
+) -> None:
+    wanted = ServiceSettings(**settings)  # type: ignore[arg-type]
+    if safe:
+        binding.require_safe(wanted, insecure=insecure)
+    else:
+        with pytest.raises(ValueError, match="HTTPS"):
+            binding.require_safe(wanted, insecure=insecure)

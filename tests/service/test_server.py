@@ -1,0 +1,234 @@
+"""The server around the routes: gates, problems, sizes, hosts, headers, logs, health, metrics."""
+
+import json
+import logging
+from collections.abc import Iterator
+from typing import Annotated, Any
+
+import pytest
+from fastapi import APIRouter, Depends
+from fastapi.testclient import TestClient
+
+from letheon.service import ServiceSettings, create_app
+from letheon.service._auth import allows, anybody
+from letheon.service._guards import HEADERS
+from letheon.service.api import ROUTERS
+from tests.service.desks import BASE, QUICK, Desk
+
+
+@pytest.fixture
+def lines() -> Iterator[list[dict[str, Any]]]:
+    """What the server logs, line by line."""
+    found: list[dict[str, Any]] = []
+
+    class _Kept(logging.Handler):
+        def emit(self, record: logging.LogRecord) -> None:
+            text = record.getMessage()
+            assert "\n" not in text
+            found.append(json.loads(text))
+
+    logger, handler = logging.getLogger("letheon.desk"), _Kept()
+    logger.addHandler(handler)
+    logger.setLevel(logging.INFO)
+    yield found
+    logger.removeHandler(handler)
+
+
+def client_of(desk: Desk, settings: ServiceSettings, **given: Any) -> TestClient:
+    app = create_app(desk.ledger, settings, **given)
+    return TestClient(app, base_url=BASE, follow_redirects=False)
+
+
+def test_a_route_without_a_gate_is_refused(desk: Desk, monkeypatch: pytest.MonkeyPatch) -> None:
+    router = APIRouter()
+
+    @router.get("/api/v1/forgotten")
+    def forgotten() -> None: ...
+
+    monkeypatch.setattr("letheon.service._app.API", (*ROUTERS, router))
+    with pytest.raises(RuntimeError, match="/api/v1/forgotten names 0 gates"):
+        create_app(desk.ledger, QUICK)
+
+
+def test_a_route_with_two_gates_is_refused(desk: Desk, monkeypatch: pytest.MonkeyPatch) -> None:
+    router = APIRouter()
+
+    @router.get("/api/v1/double", dependencies=[Depends(anybody())])
+    def double(who: Annotated[Any, Depends(allows("requests:read"))]) -> None: ...
+
+    monkeypatch.setattr("letheon.service._app.API", (*ROUTERS, router))
+    with pytest.raises(RuntimeError, match="2 gates"):
+        create_app(desk.ledger, QUICK)
+
+
+@pytest.mark.parametrize(
+    "path", ["/healthz", "/api/v1/me", "/login", "/nowhere", "/api/v1/nowhere"]
+)
+def test_every_answer_has_the_headers(shared_desk: Desk, path: str) -> None:
+    found = shared_desk.client(None).get(path)
+    assert {name: found.headers.get(name) for name in HEADERS} == dict(HEADERS)
+    assert "server" not in found.headers
+    assert len(found.headers["x-request-id"]) == 16
+
+
+def test_https_is_insisted_on_where_it_is_spoken(desk: Desk) -> None:
+    plain = client_of(desk, QUICK).get("/healthz")
+    secure = client_of(desk, QUICK, is_secure=True).get("/healthz")
+    assert "strict-transport-security" not in plain.headers
+    assert "max-age" in secure.headers["strict-transport-security"]
+
+
+@pytest.mark.parametrize("host", ["evil.example", "localhost.evil.example", "", "169.254.169.254"])
+def test_other_hosts_are_refused(shared_desk: Desk, host: str) -> None:
+    found = shared_desk.client().get("/api/v1/me", headers={"Host": host})
+    assert (found.status_code, found.json()["type"]) == (400, "urn:letheon:problem:host")
+
+
+@pytest.mark.parametrize(
+    "host", ["localhost", "localhost:8311", "127.0.0.1:1", "[::1]:99", "[::1]"]
+)
+def test_own_hosts_are_served(shared_desk: Desk, host: str) -> None:
+    assert shared_desk.client().get("/api/v1/me", headers={"Host": host}).status_code == 200
+
+
+def test_problems_are_problem_json(shared_desk: Desk) -> None:
+    found = shared_desk.client(None).get("/api/v1/me")
+    assert found.headers["content-type"] == "application/problem+json"
+    assert found.headers["www-authenticate"] == "Bearer"
+    body = found.json()
+    assert set(body) == {"type", "title", "status", "detail", "instance"}
+    assert (body["status"], body["instance"]) == (401, found.headers["x-request-id"])
+
+
+def test_refused_values_are_not_echoed(shared_desk: Desk) -> None:
+    secret = "jane.doe@example.org"
+    bodies: list[Any] = [
+        {"name": secret, "role": secret, "scopes": [secret], "days": secret, secret: 1},
+        {"name": "x", "role": "admin", "scopes": [secret]},
+        [secret],
+        secret,
+    ]
+    for body in bodies:
+        found = shared_desk.client().post("/api/v1/tokens", json=body)
+        assert found.status_code in (403, 422)
+        if not (isinstance(body, dict) and body.get("role") == "admin"):
+            assert found.json()["errors"]
+        assert secret not in found.text
+
+
+def test_bodies_stop_at_their_size(desk: Desk) -> None:
+    client = client_of(desk, ServiceSettings(max_body_bytes=2000))
+    client.headers["Authorization"] = f"Bearer {desk.tokens['admin'].text}"
+
+    def chunks(number: int) -> Iterator[bytes]:
+        for _ in range(number):
+            seen.append(1)
+            yield b" " * 500
+
+    seen: list[int] = []
+    told = client.post("/api/v1/tokens", content=b" " * 2001)
+    assert (told.status_code, told.json()["type"]) == (413, "urn:letheon:problem:too-large")
+    streamed = client.post("/api/v1/tokens", content=chunks(1000))
+    assert streamed.status_code == 413
+    fits = client.post("/api/v1/tokens", content=chunks(4))
+    assert fits.status_code == 422
+
+
+def test_wrong_lengths_are_refused(shared_desk: Desk) -> None:
+    for length in ("-1", "1e3", "99999999999999999999"):
+        found = shared_desk.client().post(
+            "/api/v1/tokens", content=b"{}", headers={"Content-Length": length}
+        )
+        assert found.status_code == 413
+
+
+def test_a_token_that_calls_too_often_is_slowed_down(desk: Desk) -> None:
+    client = client_of(desk, ServiceSettings(rate_per_token="3/minute"))
+    client.headers["Authorization"] = f"Bearer {desk.tokens['admin'].text}"
+    statuses = [client.get("/api/v1/me").status_code for _ in range(5)]
+    assert statuses == [200] * 3 + [429] * 2
+    last = client.get("/api/v1/me")
+    assert 1 <= int(last.headers["retry-after"]) <= 60
+    client.headers["Authorization"] = f"Bearer {desk.tokens['operator'].text}"
+    assert client.get("/api/v1/me").status_code == 200
+
+
+def test_guessing_tokens_locks_the_address_out_even_with_a_right_one(desk: Desk) -> None:
+    client = client_of(desk, ServiceSettings(rate_failed="5/minute"))
+    wrong = {"Authorization": "Bearer lth_" + "A" * 43}
+    statuses = [client.get("/api/v1/me", headers=wrong).status_code for _ in range(7)]
+    assert statuses == [401] * 5 + [429] * 2
+    right = {"Authorization": f"Bearer {desk.tokens['admin'].text}"}
+    assert client.get("/api/v1/me", headers=right).status_code == 429
+
+
+def test_a_call_is_logged_without_what_the_caller_sent(
+    shared_desk: Desk, lines: list[dict[str, Any]]
+) -> None:
+    client = shared_desk.client()
+    client.get("/api/v1/requests/jane%0d%0adoe?search=jane%40example.org")
+    client.get("/api/v1/me", headers={"User-Agent": "jane\x1b[31m"})
+    assert [line["event"] for line in lines] == ["call", "call"]
+    assert {frozenset(line) for line in lines} == {
+        frozenset({"time", "event", "method", "route", "status", "ms", "token", "id"})
+    }
+    assert "jane" not in json.dumps(lines)
+    assert lines[1]["route"] == "/api/v1/me"
+    assert lines[1]["token"] == shared_desk.tokens["admin"].id
+
+
+def test_a_mistake_tells_its_kind_only(
+    desk: Desk, monkeypatch: pytest.MonkeyPatch, lines: list[dict[str, Any]]
+) -> None:
+    def broken(*_: Any, **__: Any) -> None:
+        raise ZeroDivisionError("person-007 is the reason")
+
+    monkeypatch.setattr("letheon.service.desk.tokens.page_of_tokens", broken)
+    client = TestClient(desk.app, base_url=BASE, raise_server_exceptions=False)
+    client.headers["Authorization"] = f"Bearer {desk.tokens['admin'].text}"
+    found = client.get("/api/v1/tokens")
+    assert (found.status_code, found.json()["type"]) == (500, "urn:letheon:problem:internal")
+    assert "person-007" not in found.text + json.dumps(lines)
+    assert any(line.get("kind") == "ZeroDivisionError" for line in lines)
+
+
+def test_readiness_tells_of_a_worker_that_does_not_run(desk: Desk) -> None:
+    runs = [True]
+    client = client_of(desk, QUICK, has_worker=lambda: runs[0])
+    assert client.get("/readyz").status_code == 200
+    runs[0] = False
+    assert client.get("/readyz").status_code == 503
+    assert client.get("/healthz").status_code == 200
+
+
+def test_metrics_count_calls_by_route_and_requests_by_state(desk: Desk) -> None:
+    desk.ledger.request(["person-001"], model="risk", verified=True)
+    client = desk.client()
+    client.delete("/api/v1/tokens/0123")
+    text = client.get("/metrics").text
+    assert 'letheon_requests{state="queued"} 1.0' in text
+    assert 'route="/api/v1/tokens/{token_id}"' in text
+    assert "0123" not in text
+    assert desk.client("auditor").get("/metrics").status_code == 403
+
+
+def test_unknown_methods_name_the_known_ones(shared_desk: Desk) -> None:
+    found = shared_desk.client().put("/api/v1/tokens", json={})
+    assert found.status_code == 405
+    assert "POST" in found.headers["allow"] or "GET" in found.headers["allow"]
+    assert found.headers["content-type"] == "application/problem+json"
+
+
+@pytest.mark.parametrize(
+    ("path", "status"),
+    [
+        ("/api/v1/requests?state=queued&limit=1", 200),
+        ("/api/v1/requests?stat=queued", 422),
+        ("/api/v1/tokens?limit=1", 200),
+        ("/api/v1/tokens?limit=1&limt=1", 422),
+        ("/api/v1/me?x=1", 422),
+    ],
+)
+def test_a_mistyped_filter_is_refused(shared_desk: Desk, path: str, status: int) -> None:
+    found = shared_desk.client().get(path)
+    assert found.status_code == status, found.text

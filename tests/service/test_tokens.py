@@ -1,0 +1,225 @@
+"""Tokens and sessions: random, kept as hashes, scoped, expiring; nobody grants beyond their own."""
+
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from sqlalchemy import select
+
+from letheon.ledger._tables import actions, sessions, tokens
+from letheon.service import ROLES, SCOPES, ServiceSettings, Tokens
+from letheon.service._roles import narrowed
+from letheon.service._sessions import Sessions
+from tests.service.desks import OTHER, Desk
+
+DAY = 86_400
+
+
+def known(desk: Desk) -> Tokens:
+    return Tokens(desk.ledger, desk.clock)
+
+
+def test_a_token_is_found_until_it_expires(desk: Desk) -> None:
+    text, token = known(desk).mint("ci", "operator", days=2)
+    assert known(desk).find(text) == token
+    desk.clock.now += 2 * DAY - 1
+    assert known(desk).find(text) == token
+    desk.clock.now += 1
+    assert known(desk).find(text) is None
+
+
+def test_a_revoked_token_opens_nothing(desk: Desk) -> None:
+    text, token = known(desk).mint("ci", "operator")
+    assert known(desk).revoke(token.id)
+    assert known(desk).find(text) is None
+    assert not known(desk).revoke(token.id)
+
+
+def test_the_text_of_a_token_is_nowhere_in_the_ledger(desk: Desk) -> None:
+    text, _ = known(desk).mint("ci", "operator")
+    desk.ledger.close()
+    held = [path.read_bytes() for path in desk.folder.rglob("*") if path.is_file()]
+    assert not any(text.encode() in content for content in held)
+    assert any(b"first" in content or b"operator" in content for content in held)
+
+
+def test_texts_are_256_random_bits(desk: Desk) -> None:
+    texts = {known(desk).mint("ci", "operator")[0] for _ in range(20)}
+    assert len(texts) == 20
+    assert {len(text) for text in texts} == {4 + 43}
+
+
+@pytest.mark.parametrize(
+    "text", ["", "lth_", "lth_x", "lth_" + "A" * 43, "lth_" + "A" * 5000, "Bearer lth_"]
+)
+def test_other_texts_are_no_tokens(shared_desk: Desk, text: str) -> None:
+    assert known(shared_desk).find(text) is None
+
+
+@given(st.sampled_from(sorted(ROLES)), st.sets(st.sampled_from(sorted(SCOPES)), max_size=6))
+def test_a_token_has_no_scope_that_its_role_has_not(role: str, wanted: set[str]) -> None:
+    if wanted and wanted <= ROLES[role]:
+        assert narrowed(role, wanted) == wanted
+    else:
+        with pytest.raises(ValueError, match=r"does not have|can do nothing"):
+            narrowed(role, wanted)
+
+
+@pytest.mark.parametrize(
+    ("name", "role", "given"),
+    [
+        ("Jane Doe <jane@example.org>", "admin", {}),
+        ("ci", "root", {}),
+        ("ci", "admin", {"days": 0}),
+        ("ci", "admin", {"days": 4000}),
+        ("ci", "admin", {"tenant": "a/b"}),
+        ("ci", "auditor", {"scopes": ["tokens:manage"]}),
+    ],
+)
+def test_what_cannot_be_is_refused_and_nothing_is_made(
+    shared_desk: Desk, name: str, role: str, given: dict[str, object]
+) -> None:
+    before = len(known(shared_desk).listed(limit=1000))
+    with pytest.raises(ValueError, match=r".{20}"):
+        known(shared_desk).mint(name, role, **given)  # type: ignore[arg-type]
+    assert len(known(shared_desk).listed(limit=1000)) == before
+
+
+def test_pages_of_tokens_are_the_whole_list(desk: Desk) -> None:
+    whole = [token.id for token in known(desk).listed(limit=1000)]
+    found: list[str] = []
+    while part := known(desk).listed(after=found[-1] if found else None, limit=4):
+        found += [token.id for token in part]
+    assert found == whole
+    assert len(whole) > 12
+
+
+def test_who_makes_and_revokes_is_noted(desk: Desk) -> None:
+    _, token = known(desk).mint("ci", "operator", by="0123456789abcdef")
+    known(desk).revoke(token.id, by="fedcba9876543210")
+    with desk.ledger._core.database.reading() as conn:
+        rows = conn.execute(select(actions).where(actions.c.about == token.id)).all()
+    assert [(row.action, row.token_id) for row in rows] == [
+        ("token.made", "0123456789abcdef"),
+        ("token.revoked", "fedcba9876543210"),
+    ]
+
+
+def test_the_api_makes_lists_and_revokes_tokens(desk: Desk) -> None:
+    admin = desk.client()
+    desk.clock.now += 1
+    made = admin.post("/api/v1/tokens", json={"name": "reviewer", "role": "auditor"})
+    assert made.status_code == 201
+    fresh = desk.client(None, cookies={})
+    fresh.headers["Authorization"] = f"Bearer {made.json()['token']}"
+    me = fresh.get("/api/v1/me").json()
+    assert (me["role"], me["tenant"]) == ("auditor", None)
+    assert set(me["scopes"]) == ROLES["auditor"]
+    listed = admin.get("/api/v1/tokens", params={"limit": 1}).json()
+    assert listed["items"][0]["id"] == made.json()["id"]
+    assert "token" not in listed["items"][0]
+    assert admin.delete(f"/api/v1/tokens/{made.json()['id']}").status_code == 204
+    assert fresh.get("/api/v1/me").status_code == 401
+
+
+def test_nobody_grants_more_than_they_hold(desk: Desk) -> None:
+    made = desk.client().post(
+        "/api/v1/tokens",
+        json={"name": "helper", "role": "admin", "scopes": ["tokens:manage", "requests:read"]},
+    )
+    helper = desk.client(None)
+    helper.headers["Authorization"] = f"Bearer {made.json()['token']}"
+    asked = [
+        {"name": "x", "role": "admin"},
+        {"name": "x", "role": "operator"},
+        {"name": "x", "role": "admin", "scopes": ["bundles:read"]},
+    ]
+    assert [helper.post("/api/v1/tokens", json=one).status_code for one in asked] == [403] * 3
+    allowed = {"name": "x", "role": "approver", "scopes": ["requests:read"]}
+    assert helper.post("/api/v1/tokens", json=allowed).status_code == 201
+
+
+def test_a_tenants_admin_stays_within_the_tenant(desk: Desk) -> None:
+    bound = desk.client(f"admin@{OTHER}")
+    made = bound.post("/api/v1/tokens", json={"name": "x", "role": "operator"})
+    assert made.json()["tenant"] == OTHER
+    other = {"name": "x", "role": "operator", "tenant": "default"}
+    assert bound.post("/api/v1/tokens", json=other).status_code == 404
+    seen = {one["tenant"] for one in bound.get("/api/v1/tokens").json()["items"]}
+    assert seen == {OTHER}
+    unbound = desk.tokens["operator"].id
+    assert bound.delete(f"/api/v1/tokens/{unbound}").status_code == 404
+    assert known(desk).of_id(unbound) is not None
+
+
+def test_a_session_ends_by_time_by_idleness_and_with_its_token(desk: Desk) -> None:
+    settings = ServiceSettings(session_hours=2, idle_minutes=30)
+    held = Sessions(desk.ledger, settings, desk.clock)
+    token_id = desk.tokens["operator"].id
+    cookie, session = held.start(token_id)
+    assert held.find(cookie) == session
+    assert held.find(cookie + "x") is None
+    for _ in range(3):
+        desk.clock.now += 29 * 60
+        assert held.find(cookie) is not None
+    desk.clock.now += 31 * 60
+    assert held.find(cookie) is None
+    cookie, session = held.start(token_id)
+    with desk.ledger._core.database.reading() as conn:
+        assert len(conn.execute(select(sessions)).all()) == 1, "the old one was swept"
+    held.end(session.id)
+    assert held.find(cookie) is None
+
+
+def test_csrf_tokens_belong_to_one_session(desk: Desk) -> None:
+    held = Sessions(desk.ledger, ServiceSettings(), desk.clock)
+    _, one = held.start(desk.tokens["operator"].id)
+    _, other = held.start(desk.tokens["operator"].id)
+    assert one.accepts(one.csrf)
+    assert not one.accepts(other.csrf)
+    assert not one.accepts(None)
+    assert not one.accepts("")
+
+
+def test_cookies_are_kept_as_hashes(desk: Desk) -> None:
+    cookie, _ = Sessions(desk.ledger, ServiceSettings(), desk.clock).start(
+        desk.tokens["operator"].id
+    )
+    with desk.ledger._core.database.reading() as conn:
+        rows = [tuple(row) for row in conn.execute(select(sessions))]
+        rows += [tuple(row) for row in conn.execute(select(tokens))]
+    assert rows
+    assert cookie not in str(rows)
+
+
+def test_settings_are_read_from_the_home(tmp_path: Path) -> None:
+    assert ServiceSettings.read(tmp_path) == ServiceSettings()
+    (tmp_path / "service.toml").write_text(
+        'public_url = "https://desk.example.org"\nhosts = ["desk"]\nsession_hours = 3\n'
+        'webhook_hosts = ["hooks.example.org", {host = "http://10.0.0.5:80", internal = true}]\n'
+    )
+    found = ServiceSettings.read(tmp_path)
+    assert (found.session_hours, found.hosts, found.is_https) == (3, ("desk",), True)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "sesion_hours = 3",
+        "session_hours = 0",
+        'session_hours = "3"',
+        'public_url = "desk.example.org"',
+        'rate_login = "often"',
+        'hosts = "desk"',
+        "hosts = [3]",
+        'webhook_hosts = ["http://"]',
+        "session_hours = ",
+    ],
+)
+def test_wrong_settings_are_named(tmp_path: Path, text: str) -> None:
+    from letheon.exceptions import LedgerError
+
+    (tmp_path / "service.toml").write_text(text)
+    with pytest.raises(LedgerError, match=r"service\.toml: .{10}"):
+        ServiceSettings.read(tmp_path)

@@ -1,0 +1,478 @@
+"""Webhooks: every event once, signed, at least once delivered, whoever is killed."""
+
+import base64
+import hashlib
+import hmac
+import json
+import stat
+import threading
+from collections.abc import Iterator
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from sqlalchemy import select
+
+from letheon.ledger import Ledger, Policy
+from letheon.ledger._events import record
+from letheon.ledger._tables import deliveries, events, webhooks
+from letheon.service import _delivery
+from letheon.service._delivery import TRIES, Courier, deliver_due, drop_old, longest_pause
+from letheon.service._feed import feed
+from letheon.service._settings import ServiceSettings
+from letheon.service._webhooks import EVENTS, Webhook, Webhooks, secret_of, service_key, sign
+from letheon.verifier import verify_bundle
+from tests.ledger.databases import (
+    NOON,
+    Clock,
+    Desk,
+    die,
+    in_processes,
+    sqlite_desk,
+)
+from tests.ledger.homes import make, person
+from tests.postgres import _ledger_template, postgres_server, postgres_url
+from tests.service.receivers import Receiver, receiving
+from tests.sharded.people import examples
+
+__all__ = ["_ledger_template", "postgres_server", "postgres_url", "sqlite_desk"]
+
+DAY = 86_400
+
+
+@pytest.fixture
+def receiver() -> Iterator[Receiver]:
+    with receiving() as made:
+        yield made
+
+
+@pytest.fixture
+def clock() -> Clock:
+    return Clock(NOON)
+
+
+@pytest.fixture
+def ledger(tmp_path: Path, clock: Clock) -> Iterator[Ledger]:
+    with make(tmp_path, clock=clock, policy=Policy(pin_seconds=1, k_min=1)) as made:
+        yield made
+
+
+def settings_for(*receivers: Receiver) -> ServiceSettings:
+    return ServiceSettings(webhook_hosts=tuple(one.entry for one in receivers))
+
+
+def add(ledger: Ledger, url: str, *events: str, tenant: str | None = None) -> tuple[Webhook, str]:
+    hooks = Webhooks(ledger, ledger._core.clock)
+    return hooks.add(url, events or EVENTS, tenant=tenant)
+
+
+def waiting(ledger: Ledger, *columns: Any) -> list[Any]:
+    with ledger._core.database.reading() as conn:
+        return list(conn.execute(select(*(columns or (deliveries,)))))
+
+
+def told(receiver: Receiver) -> list[tuple[str, Any]]:
+    messages = [call.message for call in receiver.calls]
+    return [
+        (one["type"], one["data"].get("request", one["data"].get("version"))) for one in messages
+    ]
+
+
+def test_the_key_of_the_desk_is_made_once_and_private(ledger: Ledger) -> None:
+    first = service_key(ledger.folder)
+    path = ledger.folder / "keys" / "service.key"
+    assert (len(first), service_key(ledger.folder)) == (32, first)
+    assert stat.S_IMODE(path.stat().st_mode) == 0o600
+
+
+def test_the_ledgers_own_checks_do_not_mind_the_desk(
+    ledger: Ledger, clock: Clock, tmp_path: Path
+) -> None:
+    """Its key lies beside the ledger's, and places in the log are given without a checkpoint."""
+    add(ledger, "https://hooks.example.org/")
+    ledger.request([person(1)], model="risk", verified=True)
+    feed(ledger, clock.now)
+    ledger.run_once(force=True)
+    feed(ledger, clock.now)
+    assert [finding for finding in ledger.doctor() if finding.level == "error"] == []
+    verdicts = verify_bundle(ledger.export(tmp_path / "bundle"), ledger.public_key)
+    assert {one.level: one.passed for one in verdicts}.items() >= {("V0", True), ("V1", True)}
+
+
+def test_secrets_are_derived_and_not_stored(ledger: Ledger) -> None:
+    one, secret = add(ledger, "https://hooks.example.org/")
+    _, other = add(ledger, "https://hooks.example.org/")
+    assert secret == secret_of(service_key(ledger.folder), one.id) != other
+    raw = base64.b64decode(secret.removeprefix("whsec_"))
+    for path in ledger._core.database.files():
+        assert raw not in path.read_bytes()
+        assert secret.encode() not in path.read_bytes()
+
+
+def test_the_signature_is_that_of_standard_webhooks() -> None:
+    # The example of the specification's own test suites.
+    body = b'{"event_type":"ping","data":{"success":true}}'
+    found = sign("whsec_plJ3nmyCDGBKInavdOK15jsl", "msg_loFOjxBNrRLzqYUf", 1731705121, body)
+    assert found == "v1,rAvfW3dJ/X/qxhsaXPOyyCGmRKsaKWcsNccKXlIktD0="
+
+
+def test_a_request_is_told_signed_and_without_the_person(
+    ledger: Ledger, receiver: Receiver, clock: Clock
+) -> None:
+    _, secret = add(ledger, receiver.url)
+    request = ledger.request([person(1)], model="risk", verified=True)
+    clock.now += 5
+    assert deliver_due(ledger, settings_for(receiver)) == 1
+    (call,) = receiver.calls
+    message = call.message
+    assert message["data"] == {
+        "request": request.id,
+        "model": "risk",
+        "tenant": "default",
+        "state": "queued",
+        "due_on": request.due_on.isoformat(),
+        "certificate": None,
+    }
+    assert message["created_at"] == datetime.fromtimestamp(NOON, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+    assert (message["id"], message["type"]) == (call.headers["webhook-id"], "received")
+    assert call.headers["webhook-timestamp"] == str(NOON + 5)
+    signed = f"{message['id']}.{NOON + 5}.".encode() + call.body
+    key = base64.b64decode(secret.removeprefix("whsec_"))
+    expected = base64.b64encode(hmac.digest(key, signed, hashlib.sha256)).decode()
+    assert call.headers["webhook-signature"] == f"v1,{expected}"
+    assert b"person" not in call.body
+
+
+def test_everything_is_told_once(ledger: Ledger, receiver: Receiver, clock: Clock) -> None:
+    add(ledger, receiver.url)
+    settings = settings_for(receiver)
+    first = ledger.request([person(1)], model="risk", verified=True)
+    behind = ledger.request([person(1)], model="risk", verified=True)
+    deliver_due(ledger, settings)
+    ledger.run_once(force=True)
+    deliver_due(ledger, settings)
+    clock.now += 60
+    late = ledger.request([person(1)], model="risk", verified=True)
+    ledger.retrain("risk")
+    for _ in range(3):
+        deliver_due(ledger, settings)
+    assert sorted(told(receiver), key=str) == sorted(
+        [
+            *(
+                (event, one.id)
+                for event in ("received", "certified")
+                for one in (first, behind, late)
+            ),
+            ("retrained", 2),
+        ],
+        key=str,
+    )
+    certified = [call.message["data"] for call in receiver.calls if b"certified" in call.body]
+    assert {one["certificate"] for one in certified if "request" in one} <= {None, 1}
+
+
+def test_a_retrain_names_version_certificate_and_model(ledger: Ledger, receiver: Receiver) -> None:
+    add(ledger, receiver.url, "retrained")
+    ledger.request([person(3)], model="risk", verified=True)
+    ledger.retrain("risk")
+    deliver_due(ledger, settings_for(receiver))
+    (call,) = receiver.calls
+    assert call.message["data"] == {
+        "version": 1,
+        "certificate": 1,
+        "model": "risk",
+        "tenant": "default",
+    }
+
+
+def test_what_is_overdue_is_told_once(ledger: Ledger, receiver: Receiver, clock: Clock) -> None:
+    settings = settings_for(receiver)
+    request = ledger.request([person(2)], model="risk")
+    add(ledger, receiver.url, "overdue")
+    last_day = datetime.combine(request.due_on, datetime.min.time(), UTC)
+    clock.now = int(last_day.timestamp()) + DAY // 2
+    deliver_due(ledger, settings)
+    assert told(receiver) == []
+    for _ in range(3):
+        clock.now += DAY
+        deliver_due(ledger, settings)
+    assert told(receiver) == [("overdue", request.id)]
+    ledger.cancel(request.id)
+    add(ledger, receiver.url, "overdue")
+    deliver_due(ledger, settings)
+    assert len(receiver.calls) == 1
+
+
+def test_a_webhook_hears_of_its_own_tenant_only(ledger: Ledger, receiver: Receiver) -> None:
+    from tests.ledger.homes import IDS, X, Y, fitted
+
+    ledger.register(fitted(), X, Y, ids=IDS, name="other", tenant="acme")
+    add(ledger, receiver.url, "received", tenant="acme")
+    ledger.request([person(1)], model="risk")
+    mine = ledger.request([person(1)], model="other", tenant="acme")
+    deliver_due(ledger, settings_for(receiver))
+    assert told(receiver) == [("received", mine.id)]
+
+
+def test_nothing_from_before_a_webhook_is_told(ledger: Ledger, receiver: Receiver) -> None:
+    ledger.request([person(1)], model="risk")
+    add(ledger, receiver.url)
+    deliver_due(ledger, settings_for(receiver))
+    assert receiver.calls == []
+
+
+def test_a_receiver_that_was_down_gets_the_same_message_later(ledger: Ledger, clock: Clock) -> None:
+    with receiving() as before:
+        before.statuses = [500]
+        settings, port = settings_for(before), before.port
+        add(ledger, before.url, "received")
+        request = ledger.request([person(1)], model="risk")
+        deliver_due(ledger, settings)
+    first = before.calls[0].message["id"]
+    clock.now += 60
+    assert deliver_due(ledger, settings) == 1  # nobody is there
+    clock.now += 600
+    with receiving(port) as after:
+        assert deliver_due(ledger, settings) == 1
+        assert deliver_due(ledger, settings) == 0
+    assert told(after) == [("received", request.id)]
+    assert after.calls[0].message["id"] == first
+    (row,) = waiting(ledger)
+    assert (row.tries, row.last_status, row.delivered_at) == (3, 204, clock.now)
+
+
+def test_a_courier_killed_after_sending_sends_again(
+    ledger: Ledger, receiver: Receiver, clock: Clock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    add(ledger, receiver.url, "received")
+    ledger.request([person(1)], model="risk")
+    settings = settings_for(receiver)
+    ledger.close()
+    home = ledger.folder
+
+    def killed() -> None:
+        monkeypatch.setattr(_delivery, "_note", lambda *given: die())
+        deliver_due(Ledger.open(home, clock=clock), settings)
+
+    assert in_processes([killed]) == [-9]
+    assert len(receiver.calls) == 1
+    with Ledger.open(home, clock=clock) as again:
+        assert deliver_due(again, settings) == 0  # it may still be on its way
+        clock.now += 61
+        assert deliver_due(again, settings) == 1
+    assert len({call.message["id"] for call in receiver.calls}) == 1
+    assert len(receiver.calls) == 2
+
+
+def test_two_couriers_send_one_message_once(
+    ledger: Ledger, receiver: Receiver, clock: Clock
+) -> None:
+    add(ledger, receiver.url, "received")
+    for number in range(6):
+        ledger.request([person(number)], model="risk")
+    settings = settings_for(receiver)
+    ledger.close()
+
+    def work() -> None:
+        deliver_due(Ledger.open(ledger.folder, clock=clock), settings)
+
+    assert in_processes([work, work, work]) == [0, 0, 0]
+    assert len(receiver.calls) == len({call.message["id"] for call in receiver.calls}) == 6
+
+
+def test_after_twelve_tries_it_is_given_up_and_visible(
+    ledger: Ledger, receiver: Receiver, clock: Clock
+) -> None:
+    hook, _ = add(ledger, receiver.url, "received")
+    ledger.request([person(1)], model="risk")
+    receiver.statuses = [503] * 100
+    pauses = []
+    for _ in range(TRIES + 3):
+        deliver_due(ledger, settings_for(receiver), overdue=False)
+        (row,) = waiting(ledger)
+        pauses.append(row.not_before - clock.now)
+        clock.now += 6 * 3600
+    assert len(receiver.calls) == TRIES
+    assert Webhooks(ledger, clock).counts(hook.id) == (0, 1)
+    assert all(5 <= pause <= longest_pause(n) for n, pause in enumerate(pauses[: TRIES - 1], 1))
+
+
+def test_pauses_grow_from_seconds_to_hours() -> None:
+    longest = [longest_pause(tries) for tries in range(1, TRIES)]
+    assert longest[0] == 5
+    assert longest[-1] == 6 * 3600
+    assert longest == sorted(longest)
+
+
+def test_gone_switches_a_webhook_off(ledger: Ledger, receiver: Receiver, clock: Clock) -> None:
+    hook, _ = add(ledger, receiver.url, "received")
+    receiver.statuses = [410]
+    ledger.request([person(1)], model="risk")
+    deliver_due(ledger, settings_for(receiver))
+    ledger.request([person(2)], model="risk")
+    clock.now += DAY
+    deliver_due(ledger, settings_for(receiver))
+    assert len(receiver.calls) == 1
+    found = Webhooks(ledger, clock).find(hook.id)
+    assert found is not None
+    assert found.disabled_at == NOON
+
+
+def test_one_slow_receiver_leaves_room_for_others(
+    ledger: Ledger, receiver: Receiver, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(_delivery, "_PER_WEBHOOK", 2)
+    with receiving() as failing:
+        failing.statuses = [500] * 100
+        for hook in (failing, receiver):
+            add(ledger, hook.url, "received")
+        for number in range(5):
+            ledger.request([person(number)], model="risk")
+        assert deliver_due(ledger, settings_for(failing, receiver)) == 4
+    assert (len(failing.calls), len(receiver.calls)) == (2, 2)
+
+
+def test_a_host_that_was_taken_off_the_list_is_called_no_more(
+    ledger: Ledger, receiver: Receiver
+) -> None:
+    add(ledger, receiver.url, "received")
+    ledger.request([person(1)], model="risk")
+    deliver_due(ledger, ServiceSettings())
+    (row,) = waiting(ledger)
+    assert receiver.calls == []
+    assert (row.tries, row.last_status, row.delivered_at) == (1, None, None)
+
+
+def test_delivered_messages_are_dropped_after_a_month(
+    ledger: Ledger, receiver: Receiver, clock: Clock
+) -> None:
+    add(ledger, receiver.url, "received", "overdue")
+    ledger.request([person(1)], model="risk")
+    deliver_due(ledger, settings_for(receiver))
+    clock.now += 60 * DAY
+    deliver_due(ledger, settings_for(receiver))
+    clock.now += 31 * DAY
+    assert drop_old(ledger, clock.now) == 1
+    assert [row.kind for row in waiting(ledger)] == ["overdue"]
+
+
+def test_a_removed_webhook_takes_its_messages_along(ledger: Ledger, clock: Clock) -> None:
+    hook, _ = add(ledger, "https://hooks.example.org/", "received")
+    ledger.request([person(1)], model="risk")
+    feed(ledger, clock.now)
+    assert len(waiting(ledger)) == 1
+    Webhooks(ledger, clock).remove(hook.id)
+    assert waiting(ledger) == waiting(ledger, webhooks) == []
+
+
+def test_the_courier_delivers_beside_others_and_stops(ledger: Ledger, receiver: Receiver) -> None:
+    arrived = threading.Event()
+    receiver.answer = lambda handler, call: arrived.set()
+    courier = Courier(ledger, settings_for(receiver), pause=30)
+    courier.start()
+    add(ledger, receiver.url, "received")
+    ledger.request([person(1)], model="risk")
+    courier.wake()
+    assert arrived.wait(20)
+    courier.stop()
+    assert len(receiver.calls) == 1
+
+
+def test_a_round_that_fails_is_reported_and_not_the_last(ledger: Ledger) -> None:
+    failed = threading.Event()
+    reported: list[Exception] = []
+
+    def report(error: Exception) -> None:
+        reported.append(error)
+        failed.set()
+
+    courier = Courier(ledger, ServiceSettings(), pause=0.01, report=report)
+    ledger.close()
+    courier.start()
+    assert failed.wait(20)
+    courier.stop()
+    assert "closed" in str(reported[0])
+
+
+def test_an_event_committed_late_is_not_passed_by(postgres_url: str, tmp_path: Path) -> None:
+    """Numbers of rows are given before the commit, places in the log after it."""
+    desk = Desk(tmp_path, "postgresql", postgres_url)
+    ledger, old = Ledger(desk.core), desk.submit(1)
+    add(ledger, "https://hooks.example.org/", "received")
+    with desk.database.engine.connect() as slow, slow.begin():
+        record(slow, "received", {"request": old.id}, at=NOON)
+        quick = desk.submit(2)
+        assert feed(ledger, NOON) == 1
+    assert feed(ledger, NOON) == 1
+    numbers = {row.about: row.id for row in desk.rows(events)}
+    found = {row.about for row in desk.rows(deliveries)}
+    desk.database.dispose()
+    assert numbers[old.id] < numbers[quick.id]  # a cursor over numbers would have passed it by
+    assert found == {old.id, quick.id}
+
+
+@examples(20)
+@given(st.lists(st.sampled_from(["submit", "feed", "killed feed"]), max_size=12))
+def test_each_event_gives_one_message_whatever_is_killed(
+    tmp_path_factory: pytest.TempPathFactory, steps: list[str]
+) -> None:
+    desk = Desk(*_fresh(tmp_path_factory))
+    ledger = Ledger(desk.core)
+    add(ledger, "https://hooks.example.org/", "received")
+    filed: list[str] = []
+    for step in steps:
+        if step == "submit":
+            filed.append(desk.submit(len(filed)).id)
+        else:
+            _feed(ledger, is_killed=step == "killed feed")
+    feed(ledger, NOON)
+    found = [row.about for row in desk.rows(deliveries)]
+    desk.database.dispose()
+    assert sorted(found) == sorted(filed)
+
+
+def _fresh(factory: pytest.TempPathFactory) -> tuple[Path, str, Path]:
+    folder = factory.mktemp("desk")
+    return folder, "sqlite", folder
+
+
+def _feed(ledger: Ledger, *, is_killed: bool) -> None:
+    if not is_killed:
+        feed(ledger, NOON)
+        return
+
+    class Killed(Exception):
+        pass
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("letheon.service._feed._feed_overdue", lambda *given: _raise(Killed()))
+        with pytest.raises(Killed):
+            feed(ledger, NOON)
+
+
+def _raise(error: Exception) -> int:
+    raise error
+
+
+def test_more_events_than_a_round_takes_come_in_the_next(
+    sqlite_desk: Desk, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("letheon.service._feed._MOST", 3)
+    ledger = Ledger(sqlite_desk.core)
+    add(ledger, "https://hooks.example.org/", "received")
+    filed = [sqlite_desk.submit(number).id for number in range(8)]
+    assert [feed(ledger, NOON) for _ in range(4)] == [3, 3, 2, 0]
+    assert sorted(row.about for row in sqlite_desk.rows(deliveries)) == sorted(filed)
+
+
+def test_bodies_are_plain_json(ledger: Ledger, clock: Clock) -> None:
+    add(ledger, "https://hooks.example.org/")
+    ledger.request([person(1)], model="risk")
+    feed(ledger, clock.now)
+    (row,) = waiting(ledger)
+    found = json.loads(row.body)
+    assert list(found) == ["id", "type", "created_at", "data"]
+    assert found["id"] == row.id

@@ -1,0 +1,461 @@
+"""The worker of a desk: applies, retrains, audits, and leaves when it is told to."""
+
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from multiprocessing import Pipe
+from pathlib import Path
+from typing import Any
+from unittest.mock import Mock
+
+import pytest
+
+from letheon.audit import LevelResult
+from letheon.ledger import Ledger, Policy, Step
+from letheon.ledger._compute import ComputationFailed, compute
+from letheon.ledger._versions import find_model, head_of
+from letheon.service import _apart, _audit_job, _job_runner, _worker
+from letheon.service._job_runner import LONG, SHORT, JobRunner
+from letheon.service._jobs import KINDS, Job, Jobs
+from letheon.service._rooms import sweep_rooms
+from letheon.service._worker import DeskWorker
+from tests.cli.ledgers import call
+from tests.ledger.homes import IDS, X, Y, fitted, person
+from tests.service.children import dies, raises, sleeps
+from tests.service.desks import Desk, make_desk
+
+DRILLS = ("model", "certificate", "log")
+
+
+@pytest.fixture(scope="module")
+def erased(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Desk]:
+    """A desk with one certificate of each model, which only audits look at."""
+    made = make_desk(tmp_path_factory.mktemp("erased"))
+    for model, tenant, ids in (
+        ("risk", "default", ["person-001"]),
+        ("forest", "default", [2]),
+        ("churn", "rival", ["person-003"]),
+    ):
+        made.ledger.request(ids, model=model, tenant=tenant, verified=True)
+    made.work()
+    yield made
+    made.close()
+
+
+def _told_here(
+    work: Callable[..., None], argument: Any, *, stop: threading.Event, silence: float | None = None
+) -> Iterator[Any]:
+    """As `told`, in this process: a process of its own takes seconds to start."""
+    heard: list[Any] = []
+    work(heard.append, argument)
+    for value in heard:
+        if stop.is_set():
+            raise _apart.StoppedError
+        yield value
+    assert silence is None or silence > 0
+
+
+@pytest.fixture
+def _here(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Compute and look in this process."""
+    monkeypatch.setattr(_job_runner, "told", _told_here)
+    monkeypatch.setattr("letheon.ledger._ledger.compute_apart", compute)
+
+
+here = pytest.mark.usefixtures("_here")
+
+
+def _runner(desk: Desk, stop: threading.Event | None = None, **given: Any) -> JobRunner:
+    return JobRunner(desk.ledger, stop or threading.Event(), **given)
+
+
+def _over(desk: Desk, job: Job) -> Job:
+    found = Jobs(desk.ledger).find(job.id)
+    assert found is not None
+    assert found.is_over
+    return found
+
+
+def _audited(desk: Desk, name: str = "auditor", **asked: Any) -> dict[str, Any]:
+    """Ask for an audit, let it be done, and return how it is shown."""
+    client = desk.client(name)
+    asked_for = client.post("/api/v1/audits", json=asked)
+    assert asked_for.status_code == 202, asked_for.text
+    _runner(desk).do_all(LONG)
+    shown: dict[str, Any] = client.get(f"/api/v1/audits/{asked_for.json()['id']}").json()
+    assert shown["is_over"]
+    return shown
+
+
+def _rooms(desk: Desk) -> list[Path]:
+    place = desk.ledger.folder / ".desk"
+    return list(place.iterdir()) if place.is_dir() else []
+
+
+@here
+def test_apply_applies_certifies_and_purges_what_is_queued(desk: Desk) -> None:
+    request = desk.ledger.request([person(1)], model="risk", verified=True)
+    other = desk.ledger.request(["person-004"], model="churn", tenant="rival", verified=True)
+    job = desk.client("operator").post("/api/v1/models/risk/apply").json()
+    assert _runner(desk).do_all() == 1
+    shown = desk.client("operator").get(f"/api/v1/jobs/{job['id']}").json()
+    steps = [(one["what"], one["sequence"]) for one in shown["result"]["steps"]]
+    assert steps == [("applied", 1), ("certified", 1), ("purged", 1)]
+    assert [line["words"].split(":")[0] for line in shown["progress"]] == [
+        "applied, certificate 1",
+        "certified, certificate 1",
+        "purged, certificate 1",
+    ]
+    assert desk.ledger.request_of(request.id).state == "purged"
+    assert desk.ledger.request_of(other.id).state == "queued"
+
+
+@here
+def test_apply_tells_nothing_of_what_belongs_to_others(desk: Desk) -> None:
+    desk.ledger.request(["person-004"], model="churn", tenant="rival", verified=True)
+    steps = desk.ledger.steps(force=True, model="churn", tenant="rival")
+    assert next(iter(steps)).what == "applied"  # and its worker is gone
+    desk.client("operator@default").post("/api/v1/models/risk/apply")
+    _runner(desk).do_all()
+    shown = desk.client("operator@default").get("/api/v1/jobs").json()["items"][0]
+    assert (shown["result"], shown["progress"]) == ({"steps": []}, [])
+    assert desk.ledger.certificates() == (1,)
+
+
+@here
+def test_apply_waits_for_another_worker_that_is_at_the_model(
+    desk: Desk, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(_job_runner, "_AGAIN_SECONDS", 0.01)
+    desk.ledger.request([person(1)], model="risk", verified=True)
+    job = Jobs(desk.ledger).add("apply", tenant="default", model="risk")
+    real, calls = desk.ledger.steps, []
+
+    def busy_once(**given: Any) -> Any:
+        calls.append(given)
+        if len(calls) == 1:
+            return (one for one in [Step("waits", "risk", None, "another-worker-is-at-it")])
+        return real(**given)
+
+    monkeypatch.setattr(desk.ledger, "steps", busy_once)
+    _runner(desk).do_all()
+    assert len(calls) == 2
+    assert (_over(desk, job).result or {})["steps"][0]["what"] == "applied"
+
+
+def test_a_batch_that_fails_fails_the_job_with_its_code(
+    desk: Desk, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fails(_: Any) -> Any:
+        raise ComputationFailed("value-error")
+
+    monkeypatch.setattr("letheon.ledger._ledger.compute_apart", fails)
+    desk.ledger.request([person(1)], model="risk", verified=True)
+    job = Jobs(desk.ledger).add("apply", tenant="default", model="risk")
+    _runner(desk).do_all()
+    found = _over(desk, job)
+    assert found.state == "failed"
+    assert found.result == {"code": "step-failed", "words": "the batch failed: value-error"}
+
+
+def test_retrain_needs_something_that_was_erased(desk: Desk) -> None:
+    job = Jobs(desk.ledger).add("retrain", tenant="default", model="risk")
+    _runner(desk).do_all()
+    assert (_over(desk, job).result or {})["code"] == "nothing-to-retrain"
+
+
+@here
+def test_retrain_trains_afresh_with_what_is_queued(desk: Desk) -> None:
+    desk.ledger.request([person(2)], model="risk", verified=True)
+    job = desk.client("operator").post("/api/v1/models/risk/retrain").json()
+    _runner(desk).do_all()
+    shown = desk.client("operator").get(f"/api/v1/jobs/{job['id']}").json()
+    assert [one["what"] for one in shown["result"]["steps"]] == [
+        "retrained",
+        "certified",
+        "purged",
+    ]
+
+
+def test_a_model_that_is_not_there_fails_the_job(desk: Desk) -> None:
+    job = Jobs(desk.ledger).add("apply", tenant="default", model="nobody")
+    _runner(desk).do_all()
+    assert (_over(desk, job).result or {})["code"] == "unknown-model"
+
+
+def test_what_an_error_says_is_not_kept(desk: Desk, monkeypatch: pytest.MonkeyPatch) -> None:
+    def boom(*_: Any, **__: Any) -> Any:
+        raise KeyError("alice@example.org")
+
+    monkeypatch.setattr(desk.ledger, "steps", boom)
+    job = Jobs(desk.ledger).add("apply", tenant="default", model="risk")
+    _runner(desk).do_all()
+    found = _over(desk, job)
+    assert (found.result or {})["code"] == "key-error"
+    assert "alice" not in str(found)
+
+
+@here
+def test_an_audit_passes_level_by_level_and_leaves_nothing(erased: Desk) -> None:
+    shown = _audited(erased)
+    assert shown["passed"] is True, shown
+    verdicts = {(one["level"], one["model"]): one["verdict"] for one in shown["levels"]}
+    assert verdicts["V0", ""] == verdicts["V1", ""] == "pass"
+    assert {verdicts["V4", name] for name in ("risk", "forest", "rival/churn")} == {"pass"}
+    assert next(line["words"] for line in shown["progress"]).startswith("exports")
+    assert _rooms(erased) == []
+
+
+@here
+def test_the_report_is_a_page_that_can_run_nothing(erased: Desk) -> None:
+    audit = _audited(erased, model="risk")
+    answer = erased.client("auditor").get(f"/api/v1/audits/{audit['id']}/report")
+    assert answer.status_code == 200
+    assert "Audit of desk-test" in answer.text
+    assert "sandbox" in answer.headers["content-security-policy"]
+    assert "script-src" not in answer.headers["content-security-policy"]
+
+
+@here
+@pytest.mark.parametrize("drill", DRILLS)
+def test_a_drill_fails_and_the_ledger_is_untouched(erased: Desk, drill: str) -> None:
+    before = {path: path.read_bytes() for path in erased.ledger.folder.glob("blobs/**/*.*")}
+    shown = _audited(erased, drill=drill)
+    assert shown["passed"] is False
+    assert shown["changed"].startswith("one byte of")
+    assert before == {path: path.read_bytes() for path in before}
+    assert _audited(erased, levels=["V0"])["passed"] is True
+
+
+@here
+@pytest.mark.parametrize("drill", DRILLS)
+def test_a_drill_adds_the_levels_that_must_notice_it(erased: Desk, drill: str) -> None:
+    assert _audited(erased, drill=drill, levels=["V3"])["passed"] is False
+
+
+@here
+def test_an_auditor_of_a_tenant_sees_its_models_only(erased: Desk) -> None:
+    shown = _audited(erased, "auditor@rival")
+    assert {one["model"] for one in shown["levels"]} <= {"", "rival/churn"}
+    assert shown["passed"] is True
+    assert "risk" not in str(shown)
+    report = erased.client("auditor@rival").get(f"/api/v1/audits/{shown['id']}/report").text
+    assert "rival/churn" in report
+    assert "risk" not in report
+
+
+@here
+def test_an_audit_of_a_model_without_a_certificate_says_so(desk: Desk) -> None:
+    shown = _audited(desk, model="risk")
+    assert shown["problem"]["code"] == "nothing-certified"
+    shown = _audited(desk, drill="model")
+    assert shown["problem"]["code"] == "nothing-certified"
+
+
+@here
+def test_a_damaged_file_of_the_ledger_fails_the_audit(desk: Desk) -> None:
+    desk.ledger.request([person(1)], model="risk", verified=True)
+    desk.work()
+    with desk.ledger._core.database.reading() as conn:
+        row = find_model(conn, "risk", "default")
+        address = head_of(conn, row.id).model_blob
+    path = next(desk.ledger.folder.glob(f"blobs/{row.folder}/**/{address}*"))
+    data = bytearray(path.read_bytes())
+    data[len(data) // 2] ^= 1
+    path.chmod(0o600)
+    path.write_bytes(data)
+    shown = _audited(desk)
+    assert shown["state"] == "done"
+    assert shown["passed"] is False
+    assert "damaged" in shown["levels"][0]["reason"]
+
+
+def test_a_model_that_quotes_rows_is_not_quoted() -> None:
+    reason = "it could not be looked at: UnknownIdError: ids not in this model: ['alice']"
+    plain = _audit_job._plain(LevelResult("V4", "risk", "fail", reason))
+    assert plain["reason"] == "it could not be looked at: UnknownIdError"
+
+
+@here
+@pytest.mark.parametrize("kind", ["audit", "what-if"])
+def test_who_is_told_to_stop_gives_the_job_back(
+    erased: Desk, monkeypatch: pytest.MonkeyPatch, kind: Any
+) -> None:
+    stop = threading.Event()
+    runner = _runner(erased, stop)
+    progress = runner.jobs.progress
+
+    def stop_soon(*given: Any) -> None:
+        progress(*given)
+        stop.set()
+
+    monkeypatch.setattr(runner.jobs, "progress", stop_soon)
+    asked: dict[str, Any] = {"levels": None, "drill": "none", "people": 2}
+    job = Jobs(erased.ledger).add(kind, tenant="default", model="risk", asked=asked)
+    runner.do_all(LONG)
+    found = Jobs(erased.ledger).find(job.id)
+    assert found is not None
+    assert (found.state, found.starts) == ("queued", 0)
+    assert _rooms(erased) == []
+    _runner(erased).do_all(LONG)
+    assert _over(erased, job).state == "done"
+
+
+def test_a_process_that_dies_gives_a_code() -> None:
+    words = _apart.told(dies, None, stop=threading.Event())
+    assert next(words) == "once"
+    with pytest.raises(_apart.EndedError, match="process-ended"):
+        next(words)
+
+
+def test_what_a_process_raised_is_told_as_a_code_only(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(_apart, "_die_with_parent", lambda: None)
+    monkeypatch.setattr(_apart, "resource", Mock())
+    monkeypatch.setattr(_apart, "signal", Mock())
+    ours, theirs = Pipe(duplex=False)
+    _apart._run(theirs, raises, None)
+    assert [ours.recv(), ours.recv()] == [("told", "once"), ("failed", "value-error")]
+    ours.close()
+
+
+class _Hurry:
+    """A clock of which every look takes long."""
+
+    def __init__(self) -> None:
+        self.now = 0.0
+
+    def monotonic(self) -> float:
+        self.now += 1000.0
+        return self.now
+
+
+def test_a_process_that_is_silent_for_too_long_is_ended(monkeypatch: pytest.MonkeyPatch) -> None:
+    words = _apart.told(sleeps, None, stop=threading.Event(), silence=500.0)
+    monkeypatch.setattr(_apart, "_LOOK_SECONDS", 60.0)
+    pid = next(words)
+    monkeypatch.setattr(_apart, "_LOOK_SECONDS", 0.01)
+    monkeypatch.setattr(_apart, "time", _Hurry())
+    with pytest.raises(_apart.TooLongError):
+        next(words)
+    with pytest.raises(ProcessLookupError):
+        os.kill(pid, 0)
+
+
+@pytest.fixture
+def home(tmp_path: Path) -> Path:
+    """The home of a ledger with a real clock and one model."""
+    folder = tmp_path / "home"
+    with Ledger.create(folder, name="test", policy=Policy(pin_seconds=1)) as ledger:
+        ledger.register(fitted(), X, Y, ids=IDS, name="risk")
+    return folder
+
+
+def _started(home: Path, *more: str) -> subprocess.Popen[bytes]:
+    command = [sys.executable, "-m", "letheon.service._worker", str(home), *more]
+    return subprocess.Popen(command, stdin=subprocess.DEVNULL, stderr=subprocess.PIPE)
+
+
+@contextmanager
+def _working(home: Path) -> Iterator[subprocess.Popen[bytes]]:
+    with _started(home) as process:
+        try:
+            yield process
+        finally:
+            process.kill()
+
+
+def _until(holds: Callable[[], bool], seconds: float = 60.0) -> None:
+    deadline = time.monotonic() + seconds
+    while not holds():
+        assert time.monotonic() < deadline, "it took too long"
+        time.sleep(0.05)
+
+
+def test_a_worker_process_serves_requests_and_jobs_and_leaves_on_sigterm(home: Path) -> None:
+    with _working(home) as process, Ledger.open(home) as ledger:
+        request = ledger.request([person(1)], model="risk", verified=True)
+        found = Jobs(ledger)
+        apply = found.add("apply", tenant="default", model="risk")
+        _until(lambda: getattr(found.find(apply.id), "state", "") == "done")
+        audit = found.add("audit", asked={"levels": None, "drill": "none"})
+        _until(lambda: getattr(found.find(audit.id), "is_over", False))
+        passed = (getattr(found.find(audit.id), "result", None) or {}).get("passed")
+        state = ledger.request_of(request.id).state
+        process.send_signal(signal.SIGTERM)
+        _, said = process.communicate(timeout=60)
+    assert (process.returncode, state, passed) == (0, "purged", True)
+    assert b"worker-started" in said
+    assert b"worker-stopped" in said
+    assert b"person-" not in said
+
+
+def test_a_worker_leaves_when_its_parent_is_gone(home: Path) -> None:
+    worker = DeskWorker.__new__(DeskWorker)
+    with Ledger.open(home) as ledger:
+        worker.__init__(ledger, poll=0.01)  # type: ignore[misc]
+        worker._parent = -1
+        worker.run()
+    assert worker.stop.is_set()
+
+
+@here
+def test_a_job_of_a_killed_worker_is_done_by_the_next_one(home: Path) -> None:
+    with _working(home) as process, Ledger.open(home) as ledger:
+        job = Jobs(ledger).add("audit", asked={"levels": None, "drill": "none"})
+        _until(lambda: getattr(Jobs(ledger).find(job.id), "state", "") == "running")
+        process.kill()
+        process.communicate()
+        sweep_rooms(ledger)
+        assert JobRunner(ledger, threading.Event()).do_all(LONG) == 1
+        found = Jobs(ledger).find(job.id)
+    assert found is not None
+    assert found.state == "done"
+    assert found.starts == 2
+    assert not list((home / ".desk").iterdir())
+
+
+@here
+def test_the_worker_of_the_command_line_does_jobs_too(home: Path) -> None:
+    with Ledger.open(home) as ledger:
+        ledger.request([person(1)], model="risk", verified=True)
+        found = Jobs(ledger)
+        jobs = [
+            found.add("apply", tenant="default", model="risk"),
+            found.add("audit", asked={"levels": ["V0"], "drill": "none"}),
+        ]
+    result = call("worker", "--once", "--ledger", home)
+    assert result.exit_code == 0, result.output
+    with Ledger.open(home) as ledger:
+        assert [getattr(Jobs(ledger).find(one.id), "state", "") for one in jobs] == ["done"] * 2
+
+
+def test_short_and_long_jobs_are_all_jobs() -> None:
+    assert sorted((*SHORT, *LONG)) == sorted(KINDS)
+
+
+def test_a_worker_goes_on_after_an_error(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(_worker, "_AFTER_AN_ERROR", 0.0)
+    with Ledger.open(home) as ledger:
+        worker = DeskWorker(ledger, poll=0.01)
+        calls: list[int] = []
+
+        def fails() -> None:
+            calls.append(1)
+            if len(calls) == 3:
+                worker.stop.set()
+            raise OSError("disk full")
+
+        monkeypatch.setattr(worker, "_round", fails)
+        worker.run()
+    assert len(calls) == 3
+
+
+@pytest.mark.parametrize("arguments", [[], ["a", "b"], ["a", "--parent"]])
+def test_wrong_arguments_are_told(arguments: list[str]) -> None:
+    with pytest.raises(SystemExit, match="usage"):
+        _worker.main(arguments)

@@ -1,0 +1,231 @@
+"""Versions in MLflow, on a real tracking server with a SQLite database."""
+
+import contextlib
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+import urllib.request
+from collections.abc import Iterator
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from letheon import InfluenceClassifier
+from letheon.exceptions import GuaranteeWarning, LedgerMissingError, UnknownModelError
+from letheon.ledger import Ledger, Policy
+from letheon.verifier import Refused
+from tests.ledger.homes import IDS, X, Y, make, person
+
+has_server = find_spec("mlflow") is not None and find_spec("flask") is not None
+pytestmark = pytest.mark.skipif(
+    not has_server, reason="needs MLflow's server: pip install 'mlflow>=3'"
+)
+
+# MLflow reports its use to its makers unless told not to; tests reach no other machine.
+os.environ["MLFLOW_DISABLE_TELEMETRY"] = "true"
+os.environ["DO_NOT_TRACK"] = "true"
+LIGHT = {"MLFLOW_SERVER_ENABLE_JOB_EXECUTION": "false"}
+START_SECONDS = 180
+
+
+@pytest.fixture(scope="session")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """Address of a tracking server, started once."""
+    folder = tmp_path_factory.mktemp("mlflow")
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = str(probe.getsockname()[1])
+    where = ["--host", "127.0.0.1", "--port", port, "--workers", "1"]
+    stores = ["--backend-store-uri", f"sqlite:///{folder / 'mlflow.db'}"]
+    stores += ["--artifacts-destination", str(folder / "artifacts")]
+    command = [sys.executable, "-m", "mlflow", "server", *where, *stores]
+    with (folder / "log").open("w", encoding="utf-8") as log:
+        process = subprocess.Popen(
+            command,
+            stdout=log,
+            stderr=log,
+            cwd=folder,
+            env=os.environ | LIGHT,
+            start_new_session=True,
+        )
+        try:
+            _wait(process, f"http://127.0.0.1:{port}/health", folder / "log")
+            yield f"http://127.0.0.1:{port}"
+        finally:
+            os.killpg(process.pid, signal.SIGKILL)  # its group is its own; nothing is kept
+            process.wait()
+
+
+def _wait(process: "subprocess.Popen[bytes]", url: str, log: Path) -> None:
+    import letheon.mlflow  # the client's imports take as long as the server's: at the same time
+
+    assert letheon.mlflow.HEAD
+    end = time.monotonic() + START_SECONDS
+    while process.poll() is None and time.monotonic() < end:
+        with contextlib.suppress(OSError), urllib.request.urlopen(url, timeout=5):
+            return
+        time.sleep(0.1)
+    pytest.fail(f"MLflow's server did not start: {log.read_text(encoding='utf-8')[-2000:]}")
+
+
+@pytest.fixture
+def client(server: str) -> Any:
+    from mlflow import MlflowClient
+
+    return MlflowClient(server)
+
+
+@pytest.fixture
+def ledger(tmp_path: Path) -> Iterator[Ledger]:
+    with make(tmp_path, policy=Policy(pin_seconds=1, k_min=1)) as made:
+        yield made
+
+
+def forget(ledger: Ledger, *numbers: int, model: str = "risk", tenant: str = "default") -> None:
+    ids = [person(number) for number in numbers]
+    ledger.request(ids, model=model, tenant=tenant, verified=True)
+    ledger.run_once(force=True)
+
+
+def files_of(client: Any, run_id: str) -> set[str]:
+    return {Path(one.path).name for one in client.list_artifacts(run_id, "letheon")}
+
+
+def test_the_story_of_a_model_in_mlflow(ledger: Ledger, client: Any) -> None:
+    from letheon.mlflow import HEAD, follow, log_version, verify_logged
+
+    forget(ledger, 1)
+    first = log_version(ledger, "risk", registered_model="story", client=client)
+    assert (first.version, first.certificate, first.is_new) == (1, 1, True)
+
+    run = client.get_run(first.run_id)
+    assert run.info.status == "FINISHED"
+    assert run.data.metrics["letheon.efficiency"] > 0
+    assert run.data.metrics["letheon.rows_erased"] == 2
+    assert run.data.tags["letheon.efficiency.basis"] == "proxy-estimate"
+    assert run.data.tags["letheon.guarantee"] == "exact"
+    assert run.data.tags["letheon.address"] == ledger.versions("risk")[1].address
+    expected = {"certificate.json", "proof.json", "purge.json", "public_key.txt"}
+    assert files_of(client, first.run_id) == expected
+
+    claims = verify_logged(first.run_id, ledger.public_key, client=client)
+    assert claims["predicate"]["ledger"]["sequence"] == 1
+    assert client.get_model_version_by_alias("story", HEAD).version == first.registered_version
+
+    again = log_version(ledger, "risk", registered_model="story", client=client)
+    assert (again.is_new, again.run_id) == (False, first.run_id)
+
+    forget(ledger, 2)
+    ledger.rotate_key()
+    forget(ledger, 3)
+    second = log_version(ledger, "risk", registered_model="story", client=client)
+    assert client.get_model_version_by_alias("story", HEAD).version == second.registered_version
+    older = client.get_model_version("story", first.registered_version)
+    assert older.tags["letheon.superseded"] == "3"
+    assert verify_logged(second.run_id, ledger.public_key, client=client)["subject"]
+
+    logged = follow(ledger, client=client)
+    assert [one.version for one in logged] == [0, 1, 2, 3]
+    assert follow(ledger, client=client) == ()
+    heads = client.get_model_version_by_alias("risk", HEAD)
+    assert heads.tags["letheon.version"] == "3"
+
+
+def test_what_was_changed_in_mlflow_is_noticed(ledger: Ledger, client: Any) -> None:
+    from letheon.mlflow import log_version, verify_logged
+
+    forget(ledger, 1)
+    run = log_version(ledger, "risk", registered_model="changed", client=client).run_id
+    key = ledger.public_key
+    with pytest.raises(Refused):
+        verify_logged(run, "00" * 32, client=client)
+
+    client.set_tag(run, "letheon.guarantee", "certified")
+    with pytest.raises(Refused, match=r"tags letheon\.guarantee"):
+        verify_logged(run, key, client=client)
+    client.set_tag(run, "letheon.guarantee", "exact")
+
+    client.log_metric(run, "letheon.consistency", 0.5)
+    with pytest.raises(Refused, match=r"metrics letheon\.consistency"):
+        verify_logged(run, key, client=client)
+    client.log_metric(run, "letheon.consistency", 0.0)
+    assert verify_logged(run, key, client=client)
+
+    for name, data in (
+        ("proof.json", ledger.certificate(1)),
+        ("purge.json", ledger.certificate(1)),
+        ("certificate.json", ledger.purge_attestation(1)),
+    ):
+        good = {"proof.json": ledger.proof, "purge.json": ledger.purge_attestation}
+        client.log_text(run, data.decode(), f"letheon/{name}")
+        with pytest.raises(Refused):
+            verify_logged(run, key, client=client)
+        client.log_text(run, good.get(name, ledger.certificate)(1).decode(), f"letheon/{name}")
+    assert verify_logged(run, key, client=client)
+
+
+def test_interrupted_calls_purges_and_models(
+    ledger: Ledger, client: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from letheon.mlflow import log_version, verify_logged
+
+    forget(ledger, 1)
+    given = {"registered_model": "interrupted", "client": client}
+    with monkeypatch.context() as early_on:
+        early_on.setattr(ledger, "purge_attestation", _no_purge)
+        with monkeypatch.context() as cut_off:
+            cut_off.setattr(type(client), "create_model_version", _cut)
+            with pytest.raises(OSError, match="cut"):
+                log_version(ledger, "risk", **given)
+        early = log_version(ledger, "risk", **given)
+    assert early.is_new
+    assert "purge.json" not in files_of(client, early.run_id)
+    assert verify_logged(early.run_id, ledger.public_key, client=client)
+
+    with pytest.warns(GuaranteeWarning, match="no purge of the ledger reaches"):
+        later = log_version(ledger, "risk", with_model=True, **given)
+    assert (later.run_id, later.is_new) == (early.run_id, False)
+    assert {"purge.json", "model.letheon"} <= files_of(client, early.run_id)
+    assert len(client.search_model_versions("name='interrupted'")) == 1
+
+    forget(ledger, 2)
+    log_version(ledger, "risk", **given)
+    assert "model.letheon" not in files_of(client, early.run_id)
+    with pytest.raises(ValueError, match="not the one that is served"):
+        log_version(ledger, "risk", version=1, with_model=True, **given)
+    with pytest.raises(LedgerMissingError, match="no version 9"):
+        log_version(ledger, "risk", version=9, **given)
+    with pytest.raises(UnknownModelError):
+        log_version(ledger, "none", **given)
+    with pytest.raises(ValueError, match="quotation mark"):
+        log_version(ledger, "risk", registered_model="it's", client=client)
+
+
+def test_a_certified_model_of_a_tenant(ledger: Ledger, client: Any) -> None:
+    from letheon.mlflow import log_version, verify_logged
+
+    scaled = X / 10
+    model = InfluenceClassifier(l2=0.05, random_state=0).fit(scaled, Y, ids=IDS)
+    ledger.register(model, scaled, Y, ids=IDS, name="certified", tenant="acme")
+    forget(ledger, 1, model="certified", tenant="acme")
+    logged = log_version(ledger, "certified", tenant="acme", client=client)
+    assert logged.registered_model == "acme.certified"
+    run = client.get_run(logged.run_id)
+    said = verify_logged(logged.run_id, ledger.public_key, client=client)["predicate"]["guarantee"]
+    assert run.data.tags["letheon.epsilon"] == said["epsilon"]
+    assert run.data.metrics["letheon.spent"] == float(said["accounting"]["spent"])
+    assert run.data.tags["letheon.consistency.basis"] == "not-measured"
+    assert "letheon.consistency" not in run.data.metrics
+
+
+def _cut(*given: Any, **more: Any) -> None:
+    raise OSError("the line was cut")
+
+
+def _no_purge(sequence: int) -> bytes:
+    raise LedgerMissingError("not yet")
