@@ -27,7 +27,7 @@ import hmac
 import json
 import re
 import sys
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Sized
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field, replace
 from datetime import datetime, timedelta
@@ -949,6 +949,10 @@ class Verdict:
     reason: str
 
 
+def _counted(things: Sized, word: str) -> str:
+    return f"1 {word}" if len(things) == 1 else f"{len(things)} {word}s"
+
+
 class _Skipped(Exception):  # noqa: N818
     """The bundle does not have what a level needs."""
 
@@ -1046,7 +1050,7 @@ def _read_chain(folder: Path, pinned_hex: str) -> tuple[Trust, list[Opened]]:
 def _check_v0(bundle: _Bundle) -> str:
     if not bundle.chain:
         raise _Skipped("the bundle has no certificate")
-    return f"{len(bundle.chain)} certificates, each signed and following the one before"
+    return f"{_counted(bundle.chain, 'certificate')}, each signed and following the one before"
 
 
 def _check_v1(bundle: _Bundle) -> str:
@@ -1210,7 +1214,7 @@ def _check_v2(bundle: _Bundle) -> str:
                 since[model] = {}
             else:
                 since[model] = earlier | erased
-    return f"{len(bundle.chain)} transitions: only erased slots changed, as many as stated"
+    return f"{_counted(bundle.chain, 'transition')}: only erased slots changed, as many as stated"
 
 
 def _check_transition(folder: Path, data: dict[str, Any], certificate: Opened) -> dict[int, str]:
@@ -1246,8 +1250,10 @@ def _check_v3(bundle: _Bundle) -> str:
             require(listed == found, "the purges are not those that the events name")
     missing = [one.sequence for one in bundle.chain if one.sequence not in purges]
     if missing or not purges:
-        raise _Skipped(f"{len(purges)} purges attested; none yet for certificates {missing[:8]}")
-    return f"{len(purges)} purges attested, each with a scan without a hit"
+        raise _Skipped(
+            f"{_counted(purges, 'purge')} attested; none yet for certificates {missing[:8]}"
+        )
+    return f"{_counted(purges, 'purge')} attested, each with a scan without a hit"
 
 
 def _check_w1(bundle: _Bundle) -> str:

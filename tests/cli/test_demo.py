@@ -326,3 +326,9 @@ def test_who_left_is_not_asked_again(scene: _scene.Scene) -> None:
     scene.gone = [*scene.some_people(6), scene.somebody_else()]
     assert scene.somebody_else() not in scene.gone
     assert scene.staying().sum() == len(scene.X) - 7 * 4
+
+
+def test_the_end_says_how_to_open_the_desk(output: str) -> None:
+    last = output.rpartition("The same with pages and an API")[2]
+    assert "letheon serve --demo" in last
+    assert "letheon serve --ledger" in last

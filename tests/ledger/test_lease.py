@@ -65,6 +65,15 @@ def test_a_lease_of_a_clock_that_was_ahead_is_no_lease(ledger: Ledger, clock: Cl
     assert take(ledger._core, 1, _alive(2)) is not None
 
 
+@pytest.mark.parametrize("seconds", [-1, 1])
+def test_clocks_that_differ_a_little_take_nothing_over(
+    seconds: int, ledger: Ledger, clock: Clock
+) -> None:
+    assert take(ledger._core, 1, _alive(1)) is not None
+    clock.now += seconds
+    assert take(ledger._core, 1, _alive(2)) is None
+
+
 def test_threads_and_forks_are_different_owners() -> None:
     names = [_lease.owner_name()]
     thread = threading.Thread(target=lambda: names.append(_lease.owner_name()))

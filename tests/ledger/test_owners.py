@@ -6,7 +6,7 @@ from letheon.exceptions import (
     RequestStateError,
 )
 from letheon.ledger import _intake
-from letheon.ledger._tables import blocked
+from letheon.ledger._tables import blocked, events
 from letheon.rows import as_ids
 from tests.ledger.databases import (
     Desk,
@@ -86,6 +86,24 @@ def test_who_waited_behind_a_withdrawn_request_comes_first(desk: Desk, how: str)
     assert owners == {second.id, third.id}
 
 
+def test_the_others_wait_behind_the_heir_of_a_withdrawn_request(desk: Desk) -> None:
+    """Else they would wait for ever behind one that erases nobody."""
+    first = desk.submit(1, 2, verified=True)
+    desk.clock.now += 1
+    second = desk.submit(1, verified=True)
+    desk.clock.now += 1
+    third, other = desk.submit(1, verified=True), desk.submit(2, verified=True)
+    desk.clock.now += 1
+    fourth = desk.submit(1, verified=True)
+    _intake.cancel(desk.core, first.id)
+    found = [desk.found(one) for one in (second, third, other, fourth)]
+    assert [one.state for one in found] == ["queued", "duplicate", "queued", "duplicate"]
+    assert [one.duplicate_of for one in found] == [None, second.id, None, second.id]
+    assert [row.about for row in desk.rows(events) if row.kind == "waits-for"] == [
+        *sorted([third.id, fourth.id])
+    ]
+
+
 def test_people_who_are_erased_pass_on_to_who_erased_them(sqlite_desk: Desk) -> None:
     """Else a duplicate without a body would be queued, and wait for ever."""
     desk = sqlite_desk
@@ -111,6 +129,15 @@ def test_a_request_whose_people_left_with_others_is_taken_off_the_queue(desk: De
     waits = desk.found(first)
     assert (waits.state, waits.duplicate_of) == ("duplicate", both.id)
     assert [desk.state(one) for one in (more, unverified)] == ["queued", "received"]
+
+
+def test_who_waits_behind_one_that_was_overtaken_waits_behind_who_erased_them(desk: Desk) -> None:
+    slow = desk.submit(1, verified=True)
+    waits = desk.submit(1, verified=True)
+    both = desk.submit(1, 2, verified=True)
+    erase(desk, both.id, upto="applied")
+    assert _intake.settle_queue(desk.core, desk.model.id) == [slow.id]
+    assert [desk.found(one).duplicate_of for one in (slow, waits)] == [both.id, both.id]
 
 
 def test_a_withdrawn_request_has_no_body_and_blocks_nobody(sqlite_desk: Desk) -> None:

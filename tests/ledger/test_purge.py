@@ -1,6 +1,9 @@
 """The purge as a whole: what it attests, when it waits, and what happens twice at once."""
 
+import fcntl
 import json
+import os
+import shutil
 import threading
 from collections.abc import Iterator
 from contextlib import closing
@@ -141,6 +144,40 @@ def test_residue_is_tried_again_then_stuck_then_goes_on(marked: Marked) -> None:
     marked.ledger.retry(marked.ledger.requests()[0].id)
     marked.run()
     assert marked.states() == {"purged"}
+
+
+def test_a_purge_waits_for_a_room_of_the_desk_without_giving_up(marked: Marked) -> None:
+    room = marked.home / ".desk" / "audit-1"
+    room.mkdir(parents=True)
+    (room / "copy").write_text(str(marked.ids[0]))
+    lock = room.with_name("audit-1.lock")
+    marked.ask(marked.ids[0])
+    with lock.open("w") as held:
+        fcntl.flock(held, fcntl.LOCK_EX)
+        for _ in range(marked.core.settings.policy.max_tries + 2):
+            marked.run()
+            assert marked.states() == {"purging"}
+            marked.clock.now += 4000
+        shutil.rmtree(room)
+    marked.run()
+    assert marked.states() == {"purged"}
+
+
+@pytest.mark.parametrize("how", ["left", "too-long"])
+def test_a_room_that_does_not_go_away_is_residue(marked: Marked, how: str) -> None:
+    room = marked.home / ".desk" / "audit-1"
+    room.mkdir(parents=True)
+    (room / "copy").write_text(str(marked.ids[0]))
+    lock = room.with_name("audit-1.lock")
+    marked.ask(marked.ids[0])
+    with lock.open("w") as held:
+        if how == "too-long":
+            fcntl.flock(held, fcntl.LOCK_EX)
+            os.utime(lock, (1, 1))
+        for _ in range(marked.core.settings.policy.max_tries):
+            marked.run()
+            marked.clock.now += 4000
+        assert marked.states() == {"stuck"}
 
 
 def test_residue_is_not_looked_for_during_the_pause(marked: Marked) -> None:

@@ -5,6 +5,7 @@ import hmac
 import json
 import os
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +19,7 @@ from sqlalchemy import func, select
 from letheon import NaiveUnlearner, verifier
 from letheon.exceptions import CorruptFileError, RequestStateError
 from letheon.ledger import Ledger, Policy, _faults, _receipts
+from letheon.ledger._moves import move
 from letheon.ledger._receipt_codes import ReceiptCode, open_sealed
 from letheon.ledger._row_bytes import row_bytes
 from letheon.ledger._slot_tree import SlotTree
@@ -25,7 +27,7 @@ from letheon.ledger._tables import certificates, events, requests
 from letheon.ledger._training import held_rows
 from letheon.ledger._versions import read_vault
 from letheon.verifier import Opened, Refused, check_receipt, check_receipt_commitment
-from tests.ledger.databases import Clock, die, in_processes
+from tests.ledger.databases import NOON, Clock, die, in_processes
 from tests.ledger.homes import IDS, X, Y, fitted, make, person
 from tests.sharded.people import examples
 
@@ -125,6 +127,46 @@ def test_who_asks_twice_has_two_receipts(sqlite_ledger: Ledger) -> None:
     opened = [open_code(sqlite_ledger, code) for code in (first, second)]
     assert opened[0] == opened[1]
     assert check_receipt_commitment(opened[1].receipt, certificate(sqlite_ledger, 1)) == 2
+
+
+def test_who_waited_behind_a_withdrawn_request_has_a_receipt(ledger: Ledger) -> None:
+    first, _ = ask(ledger, 1)
+    requests_and_codes = [ask(ledger, 1) for _ in range(3)]
+    ledger.cancel(first.id)
+    ledger.run_once(force=True)
+    assert {ledger.request_of(one.id).certificate for one, _ in requests_and_codes} == {1}
+    assert all(ledger.opened_receipt(code) for _, code in requests_and_codes)
+
+
+def test_who_was_overtaken_by_another_request_has_a_receipt(ledger: Ledger) -> None:
+    slow, code = ask(ledger, 1)
+    with ledger._core.database.transaction() as conn:
+        move(conn, slow.id, "applying", at=NOON)
+        move(conn, slow.id, "retry_wait", at=NOON, not_before=NOON + 100)
+    ledger.request([person(1), person(2)], model="risk", verified=True)
+    ledger.run_once(force=True)
+    assert ledger.opened_receipt(code) is not None
+    with pytest.raises(RequestStateError, match="until it is applied"):
+        ledger.new_receipt_code(slow.id)
+
+
+def test_no_code_is_handed_out_that_would_never_open(sqlite_ledger: Ledger) -> None:
+    ask(sqlite_ledger, 1)
+    sqlite_ledger.run_once(force=True)
+    late, code = sqlite_ledger.request_with_code([person(1)], model="risk", verified=True)
+    assert (late.state, code) == ("duplicate", None)
+
+
+def test_a_code_and_the_withdrawal_of_the_request_before_do_not_meet(
+    postgres_url: str, tmp_path: Path
+) -> None:
+    with make(tmp_path, database=postgres_url) as ledger, ThreadPoolExecutor(2) as threads:
+        for _ in range(12):
+            first, waits = ask(ledger, 1)[0], ask(ledger, 1)[0]
+            asked = threads.submit(ledger.new_receipt_code, waits.id)
+            assert threads.submit(ledger.cancel, first.id).result().state == "cancelled"
+            assert asked.result().startswith("lethe-")
+            assert ledger.cancel(waits.id).state == "cancelled"
 
 
 def test_before_the_certificate_nothing_is_there(sqlite_ledger: Ledger) -> None:

@@ -82,7 +82,10 @@ class Reference:
     def claim(self, one: Known) -> None:
         one.states.append("verified")
         for person in one.people:
-            self.owners.setdefault(person, one.id)
+            owner = self.all.get(self.owners.get(person, ""))
+            may_take = one.when_it_owns == "queued"
+            if owner is None or (owner.state == "verified" and may_take):
+                self.owners[person] = one.id
             self.claims.setdefault(person, []).append(one.id)
         owns = any(self.owners[person] == one.id for person in one.people)
         if not owns:
@@ -107,10 +110,14 @@ class Reference:
             if heir.state == "duplicate":
                 heir.states.append(heir.when_it_owns)
 
-    def rank(self, other: str) -> tuple[bool, int]:
+    def rank(self, other: str) -> tuple[int, int]:
         one = self.all[other]
         has_erased = one.state in PUBLISHED or (one.state == "stuck" and one.batch is not None)
-        return (not has_erased, one.received)
+        waits = one.state == "verified" or (one.state, one.when_it_owns) == (
+            "duplicate",
+            "verified",
+        )
+        return (0 if has_erased else 1 + waits, one.received)
 
     def loses_somebody(self, one: Known) -> bool:
         others = {other for person in one.people for other in self.claims[person]} - {one.id}

@@ -16,7 +16,18 @@ from letheon.ledger import Ledger, _purge, _vocabulary
 from letheon.ledger._events import record
 from letheon.ledger._grounds import HOLD_GROUNDS, REJECT_GROUNDS
 from letheon.ledger._moves import STATES
-from letheon.ledger._tables import blocked, events, metadata, purge_steps, requests, versions
+from letheon.ledger._tables import (
+    actions,
+    blocked,
+    deliveries,
+    events,
+    jobs,
+    metadata,
+    purge_steps,
+    requests,
+    versions,
+    webhooks,
+)
 from letheon.ledger._vocabulary import own_words
 from letheon.verifier import open_envelope
 from tests.ledger.residue import Marked, make_marked, quick_folder
@@ -132,6 +143,7 @@ def leak_into_nonce(marked: Marked, person: str) -> None:
         request = conn.execute(select(requests)).mappings().first()
         assert request is not None
         values = {**request, "id": "f" * 32, "key_tag": person, "nonce": person}
+        del values["last_day"]  # follows from the others
         conn.execute(insert(requests).values(values))
 
 
@@ -141,8 +153,31 @@ def leak_into_event(marked: Marked, person: str) -> None:
             record(conn, "received", body, at=marked.clock())
 
 
+def leak_into_jobs(marked: Marked, person: str) -> None:
+    told = f"looked at {person} and others"
+    lines = [{"at": 1, "words": told, "found": {"reason": person}}]
+    values = {"id": "a" * 32, "kind": "audit", "state": "done", "created_at": 1}
+    values |= {"asked": json.dumps({"people": [person]}), "progress": json.dumps(lines)}
+    with marked.core.database.transaction() as conn:
+        values |= {"result": json.dumps({"x": person, "words": told})}
+        conn.execute(insert(jobs).values(values))
+
+
+def leak_into_messages(marked: Marked, person: str) -> None:
+    body = json.dumps({"type": "received", "data": {"request": "a" * 32, "person": person}})
+    hook = {"id": "b" * 16, "url": "https://example.org", "events": "[]", "created_at": 1}
+    sent = {"id": "c" * 16, "webhook_id": "b" * 16, "kind": "received", "about": person}
+    with marked.core.database.transaction() as conn:
+        conn.execute(insert(webhooks).values(hook))
+        conn.execute(insert(deliveries).values(sent | {"body": body, "created_at": 1}))
+        conn.execute(insert(actions).values(at=1, token_id="d" * 16, action="x", about=person))
+
+
+LEAKS = [leak_into_tag, leak_into_nonce, leak_into_event, leak_into_jobs, leak_into_messages]
+
+
 @pytest.mark.parametrize("person", ["anna.smith", "7302118845"])
-@pytest.mark.parametrize("leak", [leak_into_tag, leak_into_nonce, leak_into_event])
+@pytest.mark.parametrize("leak", LEAKS)
 def test_a_person_is_no_word_of_the_ledger_where_a_bug_would_write_them(
     leak: object, person: str, marked: Marked
 ) -> None:
@@ -150,6 +185,20 @@ def test_a_person_is_no_word_of_the_ledger_where_a_bug_would_write_them(
     marked.ledger.request([marked.ids[0]], model="risk", verified=True)
     leak(marked, person)
     assert own_words(marked.core, [person, "o'brien%_\\", "nul\0-person"]) == frozenset()
+
+
+def test_words_of_the_desk_are_known_as_such(marked: Marked) -> None:
+    (marked.home / "service.toml").write_text('hosts = ["desk.example.org"]\n')
+    digest = "0123456789abcdef" * 4
+    found = {"level": "V0", "reason": "each certificate was looked through", "root": digest}
+    line = {"at": 1_234_567_890, "words": "exports everything", "found": {"other": digest}}
+    values = {"id": "e" * 32, "kind": "audit", "state": "done", "created_at": 1, "asked": "{}"}
+    with marked.core.database.transaction() as conn:
+        values |= {"progress": json.dumps([line]), "result": json.dumps(found)}
+        conn.execute(insert(jobs).values(values))
+        conn.execute(insert(actions).values(at=1, token_id="t", action="x", about=digest))
+    words = {"service", "desk.example.org", "through", "exports", "1234567890", "bcdef0", "reason"}
+    assert own_words(marked.core, words | {"abcd-ef"}) == words
 
 
 def test_words_are_known_on_a_server(postgres_url: str, tmp_path: Path) -> None:

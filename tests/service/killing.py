@@ -1,10 +1,10 @@
 """The story of a desk through HTTP while its processes die.
 
-``python -m tests.service.killing FOLDER``: one process with one thread imports everything once and forks a server and a worker, which share a
-process group. A hook in one of them kills the whole group at the chosen moment: in the server
-before or after its n-th commit, in the worker at a named place of the ledger. The client tries
-again, as a client must, until its step is done. A report of what is left goes to the standard
-output as JSON.
+``python -m tests.service.killing FOLDER``: one process with one thread imports everything once and
+forks a server and a worker, which share a process group. A hook in one of them kills the whole
+group at the chosen moment: in the server before or after its n-th commit, in the worker at a named
+place of the ledger. The client tries again, as a client must, until its step is done. A report of
+what is left goes to the standard output as JSON.
 """
 
 import contextlib
@@ -240,8 +240,8 @@ def story(client: Client, processes: Processes) -> dict[str, Any]:
 def _file(client: Client, number: int) -> tuple[str, str]:
     """File a request with a receipt; return its id and the code."""
     body = {"model": MODEL, "ids": [f"person-{number:04d}"], "verified": True, "receipt": True}
-    sent = {"json": body, "headers": {"Idempotency-Key": f"person-{number}"}}
-    filed = client.post("/api/v1/requests", 200, 201, **sent)
+    headers = {"Idempotency-Key": f"person-{number}"}
+    filed = client.post("/api/v1/requests", 200, 201, json=body, headers=headers)
     code = filed["receipt_code"]
     if code is None:  # nobody got the answer that showed it
         code = client.post(f"/api/v1/requests/{filed['id']}/receipt-code", 201)["code"]
@@ -273,7 +273,9 @@ def _left(client: Client, codes: dict[str, str]) -> dict[str, Any]:
         [entry["code"] for entry in client.get(f"/api/v1/requests/{one['id']}/timeline")["items"]]
         for one in requests["items"]
     ]
-    checks = [client.post("/api/v1/receipts/check", 200, json={"code": code}) for code in codes.values()]
+    checks = [
+        client.post("/api/v1/receipts/check", 200, json={"code": code}) for code in codes.values()
+    ]
     return {
         "counts": {k: n for k, n in client.get("/api/v1/summary")["counts"].items() if n},
         "timelines": timelines,

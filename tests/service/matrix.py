@@ -16,6 +16,7 @@ LEDGER_WIDE = frozenset(
         "GET /api/v1/log/inclusion",
         "GET /api/v1/log/consistency",
         "GET /api/v1/bundle",
+        "GET /metrics",
     }
 )
 

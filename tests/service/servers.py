@@ -98,6 +98,15 @@ class Server:
         self.kill()
         self.start()
 
+    def worker(self) -> int:
+        """Return the process id of its worker, once it has started one."""
+
+        def children() -> list[str]:
+            paths = Path(f"/proc/{self.process.pid}/task").glob("*/children")
+            return [child for path in paths for child in path.read_text().split()]
+
+        return int(wait_for(children, what="a worker")[0])
+
     def client(self, role: str = "admin") -> httpx2.Client:
         """Return a client with a token that the server printed or that was put into `tokens`."""
         headers = {"Authorization": f"Bearer {self.tokens[role]}"}

@@ -17,7 +17,9 @@ from sqlalchemy import select
 from letheon.audit import audit
 from letheon.exceptions import LedgerError
 from letheon.ledger._tables import actions, events
+from letheon.service._problems import Problem
 from letheon.service._rooms import Room, private_room, sweep_rooms
+from letheon.service.desk import bundles
 from letheon.service.desk.bundles import BundleResponse, zipped
 from letheon.verifier import verify_bundle
 from tests.service.desks import Desk, make_desk, person
@@ -118,6 +120,40 @@ def test_a_client_that_hangs_up_leaves_nothing(filled: Desk) -> None:
         asyncio.run(serve())
     assert any(message.get("body") for message in sent)
     assert rooms(filled) == []
+
+
+def test_a_client_that_does_not_read_is_left(filled: Desk, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(bundles, "_LONGEST_SECONDS", 0.1)
+    answer, sent = response(filled), []
+
+    async def send(message: Any) -> None:
+        sent.append(message)
+        if message.get("body"):
+            await anyio.sleep(60)
+
+    async def serve() -> None:
+        await answer({"type": "http", "asgi": {"spec_version": "2.4"}}, nothing, send)
+
+    asyncio.run(serve())
+    assert sent[-1].get("more_body") is True, "it broke off"
+    assert rooms(filled) == []
+
+
+def test_few_bundles_are_sent_at_once(filled: Desk) -> None:
+    desk = filled.app.state.context
+    tokens = [filled.tokens[name].id for name in ("auditor", "admin", "operator")]
+    first = bundles._slots.take(desk.ledger, tokens[0])
+    with pytest.raises(Problem, match="at a time"):
+        bundles._slots.take(desk.ledger, tokens[0])
+    assert filled.client("auditor").get("/api/v1/bundle").status_code == 429
+    second = bundles._slots.take(desk.ledger, tokens[1])
+    with pytest.raises(Problem, match="at a time"):
+        bundles._slots.take(desk.ledger, tokens[2])
+    first()
+    first()
+    assert filled.client("auditor").get("/api/v1/bundle").status_code == 200
+    assert filled.client("auditor").get("/api/v1/bundle").status_code == 200, "it was given back"
+    second()
 
 
 def test_a_server_that_stops_leaves_nothing(filled: Desk) -> None:

@@ -2,6 +2,7 @@
 
 import base64
 import json
+import re
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -335,6 +336,33 @@ def test_lists_of_a_tenant_hold_only_its_own(filled: Desk) -> None:
     assert {one["tenant"] for one in client.get("/api/v1/batches").json()["items"]} == {"rival"}
     assert [one["certificate"] for one in client.get("/api/v1/residue").json()["purges"]] == [2]
     assert client.get("/api/v1/certificates?tenant=default").status_code == 404
+
+
+def test_no_size_of_the_whole_ledger_is_told_to_a_tenant(filled: Desk) -> None:
+    def told(name: str) -> tuple[Any, ...]:
+        client = filled.client(name)
+        checks = client.get("/api/v1/certificates/2/verification").json()["checks"]
+        log = next(one for one in checks if one["check"] == "log")
+        request = client.get("/api/v1/requests?tenant=rival").json()["items"][0]["id"]
+        entries = client.get(f"/api/v1/requests/{request}/timeline").json()["items"]
+        places = {entry["log_index"] for entry in entries}
+        stores = {one["name"] for one in client.get("/api/v1/residue").json()["stores"]}
+        assert log["passed"] is True
+        return log["reason"], places, stores
+
+    (filled.folder / "new").mkdir()
+    filled.ledger.add_store("new", filled.folder / "new")
+    try:
+        reason, places, stores = told("auditor@rival")
+        assert (re.search(r"\d", reason), places) == (None, {None})
+        assert "store:new" not in stores, "no attestation of theirs names it"
+        assert set(_OWN) < stores
+        reason, places, stores = told("auditor")
+        assert re.search(r"entry \d+ of the log of \d+", reason)
+        assert None not in places
+        assert "store:new" in stores
+    finally:
+        filled.ledger.remove_store("new")
 
 
 @pytest.mark.parametrize(

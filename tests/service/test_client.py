@@ -21,7 +21,7 @@ from letheon.service._tokens import PREFIX
 from letheon.verifier import Refused as NotVerified
 from tests.service.desks import Desk, make_desk, person
 
-SRC = Path(client_module.__file__)
+SOURCES = sorted(Path(client_module.__file__).parent.glob("*.py"))
 
 
 @contextlib.contextmanager
@@ -58,9 +58,11 @@ def admin(desk: Desk, url: str) -> Client:
 
 
 def test_it_needs_nothing_but_the_standard_library() -> None:
-    names = re.findall(r"^\s*(?:from|import) (\w+(?:\.\w+)*)", SRC.read_text("utf-8"), re.MULTILINE)
+    text = "\n".join(path.read_text("utf-8") for path in SOURCES)
+    names = re.findall(r"^\s*(?:from|import) (\w+(?:\.\w+)*)", text, re.MULTILINE)
     ours = {name for name in names if name.startswith("letheon")}
-    assert ours == {"letheon.client", "letheon.exceptions", "letheon.verifier"}
+    private = "letheon.client._transport"
+    assert ours == {"letheon.client", private, "letheon.exceptions", "letheon.verifier"}
     others = {name.partition(".")[0] for name in names} - {"letheon"}
     assert others <= sys.stdlib_module_names
 
@@ -202,6 +204,16 @@ def test_a_plan_is_shown(admin: Client) -> None:
     assert admin.plan("risk")["model"] == "risk"
 
 
+def test_a_new_code_takes_the_place_of_the_first(desk: Desk, admin: Client) -> None:
+    filed = admin.request([person(11)], model="risk", verified=True, receipt=True)
+    code = admin.new_receipt_code(filed["id"])
+    desk.work()
+    assert admin.check_receipt(code)["covered"] is True
+    assert admin.check_receipt(filed["receipt_code"])["covered"] is False
+    with pytest.raises(Refused):
+        admin.new_receipt_code(filed["id"])
+
+
 def test_a_receipt_that_is_none_is_said_so(admin: Client) -> None:
     found: Any
     try:
@@ -293,6 +305,76 @@ def test_a_request_is_repeated_with_its_key_until_it_is_filed() -> None:
     assert len({key for _, _, key in server.seen}) == 1
 
 
+def says(status: int, body: Any) -> Callable[[Moody], None]:
+    return lambda one: one.answer(status, body)
+
+
+FILED_BEFORE = says(200, {"id": "a", "state": "received", "receipt_code": None})
+NEW_CODE = says(201, {"code": "lethe-new"})
+TOO_LATE = says(409, {"type": "urn:letheon:problem:wrong-state", "title": "applied"})
+
+
+def test_a_code_that_was_lost_on_the_way_is_made_anew() -> None:
+    with moody(Moody.stop_short, FILED_BEFORE, NEW_CODE) as (client, server):
+        assert client.request(["a"], model="risk", receipt=True)["receipt_code"] == "lethe-new"
+    assert server.seen[-1][:2] == ("POST", "/api/v1/requests/a/receipt-code")
+
+
+def test_codes_of_all_models_are_made_anew_where_they_are_lost() -> None:
+    both = [{"id": "a", "receipt_code": None}, {"id": "b", "receipt_code": "lethe-b"}]
+    with moody(says(200, {"requests": both}), NEW_CODE) as (client, server):
+        filed = client.request(["a"], model="*", receipt=True)["requests"]
+    assert [one["receipt_code"] for one in filed] == ["lethe-new", "lethe-b"]
+    assert len(server.seen) == 2
+
+
+@pytest.mark.parametrize("mood", [TOO_LATE, Moody.hang_up], ids=["refused", "no answer"])
+def test_a_request_is_filed_even_if_no_code_can_be_had(mood: Callable[[Moody], None]) -> None:
+    with moody(FILED_BEFORE, mood) as (client, server):
+        filed = client.request(["a"], model="risk", receipt=True)
+    assert (filed["id"], filed["receipt_code"], len(server.seen)) == ("a", None, 2)
+
+
+def test_a_repeat_with_a_key_does_not_end_the_code_of_the_first_call() -> None:
+    with moody(FILED_BEFORE) as (client, server):
+        again = client.request(["a"], model="risk", receipt=True, key="mine")
+    assert again["receipt_code"] is None
+    assert len(server.seen) == 1
+
+
+def test_nobody_gets_a_code_who_did_not_ask_for_one() -> None:
+    with moody(FILED_BEFORE) as (client, server):
+        client.request(["a"], model="risk")
+    assert len(server.seen) == 1
+
+
+@pytest.mark.parametrize(
+    "host", ["desk.example.org", "10.0.0.7", "localhost.example.org", "127.example.org", "0.0.0.0"]
+)
+def test_the_token_does_not_leave_the_machine_in_clear(host: str) -> None:
+    with pytest.raises(ValueError, match="in clear"):
+        Client(f"http://{host}", "token")
+    assert Client(f"http://{host}", "token", insecure=True).url == f"http://{host}"
+    assert Client(f"https://{host}", "token").url == f"https://{host}"
+
+
+@pytest.mark.parametrize("host", ["localhost", "LOCALHOST", "127.0.0.1", "127.1.2.3", "[::1]"])
+def test_this_machine_may_be_called_by_plain_http(host: str) -> None:
+    assert Client(f"http://{host}:8311", "token").url == f"http://{host}:8311"
+
+
+def test_a_proxy_does_not_see_what_is_meant_for_this_machine(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    with moody() as (proxy, elsewhere):
+        monkeypatch.setenv("http_proxy", proxy.url)
+        monkeypatch.delenv("no_proxy", raising=False)
+        monkeypatch.delenv("NO_PROXY", raising=False)
+        with moody() as (client, server):
+            client.me()
+        assert (len(server.seen), elsewhere.seen) == (1, [])
+
+
 def test_an_action_is_not_repeated_when_it_may_have_been_done() -> None:
     with moody(Moody.busy, Moody.hang_up) as (client, server), pytest.raises(TryAgain):
         client.verify("0" * 32)
@@ -330,9 +412,8 @@ def test_an_answer_that_is_no_problem_is_an_error_all_the_same() -> None:
 def test_nobody_there() -> None:
     with moody() as (client, _):
         pass
-    client._retries = 0
     with pytest.raises(TryAgain, match="could not be reached"):
-        client.verify("0" * 32)
+        Client(client.url, "token", retries=0).verify("0" * 32)
 
 
 def test_parts_of_a_path_cannot_leave_it() -> None:
@@ -346,14 +427,11 @@ def test_a_job_is_waited_for_and_its_failure_raised() -> None:
     over = {"id": "j", "is_over": True, "problem": None, "result": {}}
     failed = over | {"problem": {"code": "failed", "words": "no memory"}}
 
-    def says(body: Any) -> Callable[[Moody], None]:
-        return lambda one: one.answer(200, body)
-
-    with moody(says(started), says(started), says(over)) as (client, server):
+    with moody(says(200, started), says(200, started), says(200, over)) as (client, server):
         assert client.what_if("risk", people=3, tenant="acme") == over
         assert server.seen[0][1] == "/api/v1/models/risk/what-if?people=3&tenant=acme"
-        server.moods = [says(started), says(failed)]
+        server.moods = [says(200, started), says(200, failed)]
         with pytest.raises(Refused, match="no memory"):
             client.audit(drill="log")
-        server.moods = [says(started)]
+        server.moods = [says(200, started)]
         assert client.apply("risk", wait=False) == started

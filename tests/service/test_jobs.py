@@ -180,6 +180,16 @@ def test_a_lease_of_a_clock_that_was_ahead_does_not_last(desk_jobs: Jobs, clock:
     assert desk_jobs.claim("b", LEASE) is not None
 
 
+@pytest.mark.parametrize("seconds", [-1, 1])
+def test_clocks_that_differ_a_little_take_nothing_over(
+    seconds: int, desk_jobs: Jobs, clock: Clock
+) -> None:
+    desk_jobs.add("audit")
+    _claimed(desk_jobs)
+    clock.now += seconds
+    assert desk_jobs.claim("b", LEASE) is None
+
+
 def test_a_worker_that_is_seen_to_be_dead_is_not_waited_for(desk_jobs: Jobs) -> None:
     desk_jobs.add("audit")
     alive = owner_name()
@@ -193,7 +203,7 @@ def test_a_worker_that_is_seen_to_be_dead_is_not_waited_for(desk_jobs: Jobs) -> 
 
 def test_after_three_starts_a_job_has_failed(desk_jobs: Jobs, clock: Clock) -> None:
     job = desk_jobs.add("audit")
-    for _ in range(MOST_STARTS):
+    for _ in range(3):
         _claimed(desk_jobs)
         clock.now += LEASE
     assert desk_jobs.claim("a", LEASE) is None
@@ -233,6 +243,37 @@ def test_too_many_jobs_are_refused(desk_jobs: Jobs, monkeypatch: pytest.MonkeyPa
     with pytest.raises(JobsFullError, match="wait already"):
         desk_jobs.add("audit", model="c")
     assert desk_jobs.add("audit", model="a").id == first.id
+
+
+def test_one_token_or_tenant_leaves_room_for_the_others(desk_jobs: Jobs) -> None:
+    def fill(what: Any, by: str, tenant: str) -> int:
+        for number in range(1000):
+            try:
+                desk_jobs.add(what, model=f"{by}-{number}", by=by, tenant=tenant)
+            except JobsFullError:
+                return number
+        return 1000
+
+    assert fill("audit", "0" * 16, "rival") == 10
+    assert fill("what-if", "0" * 16, "rival") == 0, "audits and what-ifs wait for the same turn"
+    assert fill("apply", "0" * 16, "rival") == 10, "what changes a model does not wait behind them"
+    assert sum(fill("audit", f"{number:016d}", "rival") for number in range(1, 9)) == 30
+    assert desk_jobs.add("audit", by="f" * 16, tenant="default").state == "queued"
+
+
+def test_tenants_take_turns(desk_jobs: Jobs, clock: Clock) -> None:
+    for number in range(4):
+        desk_jobs.add("audit", tenant="rival", model=f"m{number}")
+    clock.now += 1
+    for number in range(2):
+        desk_jobs.add("audit", tenant="default", model=f"m{number}")
+    order = []
+    for _ in range(6):
+        clock.now += 1
+        job = _claimed(desk_jobs)
+        order.append(job.tenant)
+        desk_jobs.finish(job, {})
+    assert order == ["rival", "default", "rival", "default", "rival", "rival"]
 
 
 def test_old_jobs_are_dropped_and_unfinished_ones_are_not(desk_jobs: Jobs, clock: Clock) -> None:

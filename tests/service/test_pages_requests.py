@@ -22,6 +22,7 @@ from letheon.ledger._moves import STATES
 from letheon.service import ServiceSettings
 from letheon.service._templates import STATE_WORDS, days_words, make_templates
 from letheon.service.desk.request_actions import ACTIONS
+from letheon.service.pages import _shared
 from letheon.service.pages._shared import FLASHES, safe_path
 from tests.browser import chromium
 from tests.service.desks import OTHER, QUICK, Desk, make_desk, person
@@ -306,6 +307,21 @@ def test_an_action_is_done_in_the_name_of_the_token_and_said_once(desk: Desk) ->
     assert desk.ledger.request_of(found.id).verified_by == desk.tokens["operator"].id
 
 
+def test_a_request_is_told_about_and_answered_with_what_the_forms_hold(desk: Desk) -> None:
+    """Numbers come as texts from a form; the page's own values must do."""
+    client = desk.browser("operator")
+    made = desk.ledger.request([person(3)], model="risk", verified=True)
+    assert send(client, f"/requests/{made.id}", action="tell", recipients="2").status_code == 303  # type: ignore[attr-defined]
+    desk.work()
+    wrong = send(client, f"/requests/{made.id}", action="answer", recipients="two")
+    assert wrong.status_code == 422  # type: ignore[attr-defined]
+    page = client.get(f"/requests/{made.id}").text
+    fields = re.findall(r'name="recipients"[^>]*value="([^"]*)"', page)
+    answered = send(client, f"/requests/{made.id}", action="answer", recipients=fields[-1])
+    assert answered.status_code == 303  # type: ignore[attr-defined]
+    assert desk.ledger.request_of(made.id).state == "closed"
+
+
 def test_an_action_that_is_refused_says_why_on_the_page(desk: Desk) -> None:
     found, client = file(desk, 1, verified=True), desk.browser("operator")
     answer = client.post(
@@ -543,6 +559,40 @@ def test_home_counts_what_waits_for_the_one_who_looks(filled: Desk) -> None:
     assert "to approve</span>" not in operator
 
 
+def test_home_lists_what_it_counts_as_open(desk: Desk) -> None:
+    found = file(desk, 1, verified=True)
+    desk.work()
+    assert desk.ledger.request_of(found.id).state == "purged"
+    text = desk.browser("operator").get("/").text
+    assert shown_ids(text) == [found.id]
+    assert "answer by" in text
+    assert "No open requests" not in text
+
+
+def test_a_day_of_a_moment_is_that_of_utc() -> None:
+    day = make_templates().env.filters["day"]
+    assert day("2026-11-16T00:30:00+01:00") == "15 Nov 2026 UTC"
+    assert day("2026-11-16") == "16 Nov 2026"
+
+
+def test_what_somebody_sends_who_may_not_is_not_read(
+    desk: Desk, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    read: list[str] = []
+
+    async def noted(request: Any) -> Any:
+        read.append(request.url.path)
+        return await real(request)
+
+    real = _shared._read_form
+    monkeypatch.setattr(_shared, "_read_form", noted)
+    large = {"model": ("a.blob", b"x" * 2**20)}
+    for name in ("requester", "admin"):
+        answer = desk.browser(name).post("/models/new", data={"csrf": "wrong"}, files=large)
+        assert answer.status_code == 403
+    assert read.count("/models/new") == 1, "of the admin, who may send models, only"
+
+
 def test_home_of_a_token_that_sees_no_requests(filled: Desk) -> None:
     answer = filled.browser("narrow").get("/")
     assert answer.status_code == 200
@@ -609,6 +659,12 @@ def test_requests_are_handled_with_keys_alone(served: tuple[Desk, str]) -> None:
         page.keyboard.press("t")
         page.reload()
         assert page.evaluate("document.documentElement.dataset.theme") == "dark"
+        page.click("footer button[popovertarget=keys]")
+        page.uncheck("[data-keys-switch]")
+        page.reload()
+        assert page.is_checked("[data-keys-switch]") is False
+        page.keyboard.press("t")
+        assert page.evaluate("document.documentElement.dataset.theme") == "dark", "keys are off"
         assert faults == []
 
 

@@ -37,7 +37,7 @@ def test_a_person_follows_their_receipt(desk: Desk) -> None:
     desk.work()
     desk.ledger.checkpoint()
     verdict = check(desk, code=code.lower().replace("-", " ").replace("lethe ", "lethe-")).json()
-    assert verdict.pop("words").startswith("Certificate 1, signed on 2027-01-15, covers")
+    assert verdict.pop("words").startswith("Certificate 1, signed on 2027-01-15 (UTC), covers")
     assert verdict == {
         "covered": True,
         "certificate": 1,

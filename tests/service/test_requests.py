@@ -13,6 +13,7 @@ from fastapi.testclient import TestClient
 from hypothesis import given
 from hypothesis import strategies as st
 
+from letheon.exceptions import UnknownIdError
 from letheon.ledger import Entry
 from letheon.ledger._grounds import HOLD_GROUNDS, REJECT_GROUNDS, REQUEST_GROUNDS
 from letheon.ledger._moves import ALLOWED, STATES
@@ -175,8 +176,7 @@ def test_a_repeat_completes_what_a_crash_left_out(
     wish, headers = {"model": "*", "ids": [person(3)]}, {"Idempotency-Key": "all"}
     with monkeypatch.context() as patched:
         patched.setattr(filing, "_submitted", dies_at_the_second)
-        with pytest.raises(OSError):  # noqa: PT011  (the one above)
-            operator.post(URL, json=wish, headers=headers)
+        assert operator.post(URL, json=wish, headers=headers).status_code == 500
     assert desk.ledger.count_requests().total == 1
     again = operator.post(URL, json=wish, headers=headers)
     assert (again.status_code, len(_ids(again))) == (201, 2)
@@ -210,18 +210,123 @@ def test_bulk_keeps_the_order_and_says_what_became_of_each(desk: Desk) -> None:
     ]
 
 
-def test_a_repeated_bulk_gives_the_same_requests(desk: Desk) -> None:
+def test_a_repeated_bulk_gives_the_same_requests(
+    desk: Desk, monkeypatch: pytest.MonkeyPatch
+) -> None:
     items = [{"model": "risk", "ids": [person(number)]} for number in range(30)]
     operator, headers = desk.client("operator"), {"Idempotency-Key": "bulk-1"}
-    half = operator.post(f"{URL}/bulk", json={"items": items[:15]}, headers=headers).json()
+    real = filing._submitted
+
+    def dies_at_some(context: Any, who: Any, wish: filing.Wish) -> Any:
+        if str(wish.ids[0]) >= person(15):
+            raise UnknownIdError("as if there had been a crash before it")
+        return real(context, who, wish)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(filing, "_submitted", dies_at_some)
+        half = operator.post(f"{URL}/bulk", json={"items": items}, headers=headers).json()
     first = operator.post(f"{URL}/bulk", json={"items": items}, headers=headers).json()
     again = operator.post(f"{URL}/bulk", json={"items": items}, headers=headers).json()
     assert [one["status"] for one in first["items"]] == [200] * 15 + [201] * 15
     assert [one["status"] for one in again["items"]] == [200] * 30
-    ids = [[one["request"]["id"] for one in many["items"]] for many in (half, first, again)]
-    assert ids[0] == ids[1][:15]
-    assert ids[1] == ids[2]
+    ids = [[one["request"]["id"] for one in many["items"]] for many in (first, again)]
+    assert [one["request"]["id"] for one in half["items"][:15]] == ids[0][:15]
+    assert ids[0] == ids[1]
     assert desk.ledger.count_requests().total == 30
+
+
+@pytest.mark.parametrize("n_before", [1, 2, 5])
+def test_a_key_stands_for_one_list(desk: Desk, n_before: int) -> None:
+    operator, headers = desk.client("operator"), {"Idempotency-Key": "list"}
+    # The first is refused, and is no request: what was filed still has the key.
+    people = ["nobody", *(person(number) for number in range(1, 6))]
+    items = [{"model": "risk", "ids": [one]} for one in people]
+    first = operator.post(f"{URL}/bulk", json={"items": items[: n_before + 1]}, headers=headers)
+    assert first.json()["n_done"] == n_before
+    others = (
+        [*items[: n_before + 1], {"model": "risk", "ids": [person(9)]}],
+        [{"model": "risk", "ids": [person(9)]}],
+        [{"model": "forest", "ids": [1]}, *items[1:]],
+        [{"model": "risk", "ids": [person(9)], "key": "own"}] * 2,
+    )
+    for other in others:
+        answer = operator.post(f"{URL}/bulk", json={"items": other}, headers=headers)
+        assert answer.status_code == 422, answer.text
+    assert desk.ledger.count_requests().total == n_before
+
+
+def test_a_key_stands_for_one_request_to_all_models(desk: Desk) -> None:
+    operator = desk.client("operator")
+
+    def post(key: str, model: str, person: int | str) -> int:
+        body = {"model": model, "ids": [person]}
+        return operator.post(URL, json=body, headers={"Idempotency-Key": key}).status_code
+
+    assert [post("all", "*", person(1)), post("all", "*", person(1))] == [201, 200]
+    assert [post("all", "*", 7), post("all", "*", person(2))] == [422, 422]
+    assert [post("all", "risk", person(1)), post("all", "forest", 7)] == [422, 422]
+    assert [post("one", "risk", person(1)), post("one", "*", 7)] == [201, 422]
+    assert desk.ledger.count_requests().total == 2
+
+
+def test_of_many_posts_at_once_with_one_key_one_is_new(desk: Desk) -> None:
+    with ThreadPoolExecutor(8) as pool:
+        posts = [pool.submit(_file, desk.client("operator"), 1, key="k") for _ in range(16)]
+    assert sorted(one.result().status_code for one in posts) == [200] * 15 + [201]
+
+
+def test_nobody_approves_with_a_token_that_they_made_or_that_made_them(desk: Desk) -> None:
+    admin, large = desk.client("admin"), [person(number) for number in range(10, 14)]
+
+    def made(by: TestClient, role: str) -> TestClient:
+        answer = by.post("/api/v1/tokens", json={"name": role, "role": role})
+        assert answer.status_code == 201, answer.text
+        return TestClient(
+            desk.app,
+            base_url=str(by.base_url),
+            headers={"Authorization": f"Bearer {answer.json()['token']}"},
+        )
+
+    second = made(admin, "admin")
+    third = made(second, "approver")
+    filed = _file(admin, 1, ids=large, verified=True).json()["id"]
+    for own in (admin, second, third):
+        assert _act(own, filed, "approve").status_code == 409
+        assert "approve" not in own.get(f"{URL}/{filed}").json()["actions"]
+    theirs = _file(second, 1, ids=[person(number) for number in range(4)], verified=True)
+    assert _act(admin, theirs.json()["id"], "approve").status_code == 409
+    other = desk.client("approver")
+    assert "approve" in other.get(f"{URL}/{filed}").json()["actions"]
+    assert _act(other, filed, "approve").status_code == 200
+
+
+def test_what_one_call_vouches_for_counts_together(desk: Desk) -> None:
+    operator = desk.client("operator")
+
+    def bulk(*numbers: int, verified: bool = True) -> list[dict[str, Any]]:
+        items = [
+            {"model": "risk", "ids": [person(number)], "verified": verified} for number in numbers
+        ]
+        done = operator.post(f"{URL}/bulk", json={"items": items}).json()
+        return [one["request"] for one in done["items"]]
+
+    # Each person has two rows, and more than six need an approval.
+    assert {one["state"] for one in bulk(1, 2, 3)} == {"queued"}
+    waiting = bulk(4, 5, 6, 7)
+    assert {one["state"] for one in waiting} == {"verified"}
+    desk.work()
+    assert desk.ledger.request_of(waiting[0]["id"]).state == "verified"
+    assert _act(desk.client("approver"), waiting[0]["id"], "approve").json()["state"] == "queued"
+    received = bulk(10, 11, 12, 13, verified=False)
+    assert {one["state"] for one in received} == {"received"}
+
+    def verified(some: list[dict[str, Any]]) -> set[str]:
+        body = {"action": "verify", "requests": [one["id"] for one in some]}
+        done = operator.post(f"{URL}/actions", json=body).json()
+        return {one["request"]["state"] for one in done["items"]}
+
+    assert verified(received) == {"verified"}
+    assert verified(bulk(14, 15, 16, verified=False)) == {"queued"}
 
 
 def test_a_key_in_an_item_goes_before_the_key_of_all(desk: Desk) -> None:

@@ -75,6 +75,27 @@ def test_a_server_without_a_worker_has_none(tmp_path: Path) -> None:
         assert worker_of(server) is None
 
 
+def test_scripts_get_one_document(tmp_path: Path) -> None:
+    words = ["--ledger", str(tmp_path / "home"), "--port", "0", "--no-worker", "--json"]
+    server = subprocess.Popen(
+        [str(LETHEON), "serve", *words],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
+        text=True,
+    )
+    assert server.stdout is not None
+    text = ""
+    while not text.endswith("}\n"):
+        line = server.stdout.readline()
+        assert line, "it ended without a document"
+        text += line
+    server.terminate()
+    server.communicate(timeout=60)
+    found = json.loads(text)
+    assert found["url"].startswith("http://127.0.0.1:")
+    assert set(found["tokens"]) == {"admin"}
+
+
 def test_an_address_in_use_is_an_error_at_once(tmp_path: Path) -> None:
     with socket.socket() as other:
         other.bind(("127.0.0.1", 0))

@@ -2,18 +2,26 @@
 
 import json
 import logging
+import re
+import subprocess
+import sys
+import threading
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 from typing import Annotated, Any
 
+import anyio
 import pytest
-from fastapi import APIRouter, Depends
+from fastapi import APIRouter, Depends, Request
 from fastapi.testclient import TestClient
 
 from letheon.service import ServiceSettings, create_app
-from letheon.service._auth import allows, anybody
+from letheon.service._auth import address_of, allows, anybody
 from letheon.service._guards import HEADERS
 from letheon.service.api import ROUTERS
 from tests.service.desks import BASE, QUICK, Desk
+from tests.service.servers import wait_for
 
 
 @pytest.fixture
@@ -153,13 +161,63 @@ def test_a_token_that_calls_too_often_is_slowed_down(desk: Desk) -> None:
     assert client.get("/api/v1/me").status_code == 200
 
 
-def test_guessing_tokens_locks_the_address_out_even_with_a_right_one(desk: Desk) -> None:
+def test_guessing_tokens_is_slowed_down_and_others_get_in(desk: Desk) -> None:
     client = client_of(desk, ServiceSettings(rate_failed="5/minute"))
     wrong = {"Authorization": "Bearer lth_" + "A" * 43}
     statuses = [client.get("/api/v1/me", headers=wrong).status_code for _ in range(7)]
     assert statuses == [401] * 5 + [429] * 2
     right = {"Authorization": f"Bearer {desk.tokens['admin'].text}"}
-    assert client.get("/api/v1/me", headers=right).status_code == 429
+    assert client.get("/api/v1/me", headers=right).status_code == 200
+
+
+@pytest.mark.parametrize(
+    ("address", "counted"),
+    [
+        ("192.0.2.7", "192.0.2.7"),
+        ("2001:db8:1:2:3::4", "2001:db8:1:2::/64"),
+        ("fe80::1%eth0", "fe80::/64"),
+        ("no:address", "no:address"),
+    ],
+)
+def test_addresses_are_counted_by_house(address: str, counted: str) -> None:
+    request = Request({"type": "http", "client": (address, 1), "headers": []})
+    assert address_of(request) == counted
+
+
+@pytest.mark.parametrize("path", ["/healthz", "/login", "/api/v1/me", "/static/desk.css"])
+def test_heads_are_answered_like_gets_without_a_body(shared_desk: Desk, path: str) -> None:
+    client = shared_desk.client()
+    head, whole = client.head(path), client.get(path)
+    assert (head.status_code, head.content) == (200, b"")
+    assert head.headers["content-type"] == whole.headers["content-type"]
+
+
+def test_a_body_that_trickles_is_cut_off(desk: Desk, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("letheon.service._guards._BODY_SECONDS", 0.2)
+    sent: list[Any] = []
+
+    async def receive() -> dict[str, Any]:
+        await anyio.sleep(0.05)
+        return {"type": "http.request", "body": b" ", "more_body": True}
+
+    async def send(message: Any) -> None:
+        sent.append(message)
+
+    headers = {"host": "localhost", "authorization": f"Bearer {desk.tokens['admin'].text}"}
+    scope = {
+        "type": "http",
+        "method": "POST",
+        "path": "/api/v1/tokens",
+        "raw_path": b"/api/v1/tokens",
+        "query_string": b"",
+        "headers": [(name.encode(), value.encode()) for name, value in headers.items()],
+        "client": ("127.0.0.1", 1),
+        "server": ("localhost", 80),
+        "scheme": "http",
+        "http_version": "1.1",
+    }
+    anyio.run(desk.app, scope, receive, send)
+    assert sent[0]["status"] == 408
 
 
 def test_a_call_is_logged_without_what_the_caller_sent(
@@ -184,12 +242,80 @@ def test_a_mistake_tells_its_kind_only(
         raise ZeroDivisionError("person-007 is the reason")
 
     monkeypatch.setattr("letheon.service.desk.tokens.page_of_tokens", broken)
-    client = TestClient(desk.app, base_url=BASE, raise_server_exceptions=False)
-    client.headers["Authorization"] = f"Bearer {desk.tokens['admin'].text}"
-    found = client.get("/api/v1/tokens")
+    found = desk.client().get("/api/v1/tokens")
     assert (found.status_code, found.json()["type"]) == (500, "urn:letheon:problem:internal")
     assert "person-007" not in found.text + json.dumps(lines)
-    assert any(line.get("kind") == "ZeroDivisionError" for line in lines)
+    assert {name: found.headers.get(name) for name in HEADERS} == dict(HEADERS)
+    told = [line for line in lines if line["event"] == "mistake"]
+    assert [(line["kind"], line["at"].partition(":")[0]) for line in told] == [
+        ("ZeroDivisionError", "tokens.py")
+    ]
+
+
+def test_a_mistake_under_a_real_server_prints_no_traceback(tmp_path: Path) -> None:
+    """The server's own log is the danger: it prints the words of whatever reaches it."""
+    done = subprocess.run(
+        [sys.executable, "-c", BROKEN_SERVER, str(tmp_path)],
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr[-2000:]
+    assert done.stdout.split() == ["500", "500", "cut"]
+    assert "person-007" not in done.stderr
+    assert "Traceback" not in done.stderr
+    events = [json.loads(line)["event"] for line in done.stderr.splitlines()]
+    assert events.count("mistake") == 3
+
+
+BROKEN_SERVER = """
+import sys, threading, time, pathlib, urllib.request, urllib.error, http.client
+import uvicorn
+from starlette.responses import StreamingResponse
+from fastapi import Depends
+from letheon.service import create_app, ServiceSettings
+from letheon.service._auth import public
+from letheon.service._logs import configure
+from letheon.service.api.me import router
+from letheon.ledger import Ledger
+
+@router.get("/api/v1/broken", dependencies=[Depends(public())])
+def broken():
+    raise KeyError("person-007")
+
+@router.get("/broken", include_in_schema=False, dependencies=[Depends(public())])
+def broken_page():
+    raise KeyError("person-007")
+
+@router.get("/api/v1/half", include_in_schema=False, dependencies=[Depends(public())])
+def half():
+    def parts():
+        yield b"a" * 10
+        raise KeyError("person-007")
+    return StreamingResponse(parts(), headers={"Content-Length": "100"})
+
+configure()
+ledger = Ledger.create(pathlib.Path(sys.argv[1]) / "home", name="broken")
+app = create_app(ledger, ServiceSettings())
+config = uvicorn.Config(app, port=0, log_config=None, lifespan="off")
+server = uvicorn.Server(config)
+threading.Thread(target=server.run, daemon=True).start()
+while not server.started:
+    time.sleep(0.05)
+port = server.servers[0].sockets[0].getsockname()[1]
+for path in ("/api/v1/broken", "/broken", "/api/v1/half"):
+    connection = http.client.HTTPConnection("127.0.0.1", port, timeout=60)
+    connection.request("GET", path)
+    answer = connection.getresponse()
+    try:
+        answer.read()
+        print(answer.status)
+    except http.client.IncompleteRead:
+        print("cut")
+    connection.close()
+server.should_exit = True
+"""
 
 
 def test_readiness_tells_of_a_worker_that_does_not_run(desk: Desk) -> None:
@@ -232,3 +358,41 @@ def test_unknown_methods_name_the_known_ones(shared_desk: Desk) -> None:
 def test_a_mistyped_filter_is_refused(shared_desk: Desk, path: str, status: int) -> None:
     found = shared_desk.client().get(path)
     assert found.status_code == status, found.text
+
+
+def test_scripts_and_styles_may_be_kept_and_pages_not(shared_desk: Desk) -> None:
+    client = shared_desk.browser()
+    asset = re.search(r'href="(/static/desk\.css\?[^"]+)"', client.get("/").text)
+    assert asset is not None
+    assert "immutable" in client.get(asset[1]).headers["cache-control"]
+    assert client.get("/").headers["cache-control"] == "no-store"
+    assert client.get("/static/../_tokens.py").status_code == 404
+
+
+def test_long_calls_leave_room_for_short_ones(desk: Desk, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As many long calls as one likes: most are refused, and everybody else is served."""
+    goes_on = threading.Event()
+
+    def wait(*_: Any, **__: Any) -> list[Any]:
+        goes_on.wait(60)
+        return []
+
+    handlers = sys.modules["letheon.service.api.request_actions"]
+    monkeypatch.setattr(handlers, "act_on_many", wait)
+    body = {"action": "verify", "requests": ["0" * 32]}
+    admin, operator = desk.client("admin"), desk.client("operator")
+    with ThreadPoolExecutor(30) as pool:
+        asked = [
+            pool.submit(client.post, "/api/v1/requests/actions", json=body)
+            for client in [admin] * 15 + [operator] * 15
+        ]
+        refused = wait_for(
+            lambda: [one for one in asked if one.done()][21:] and [x for x in asked if x.done()],
+            what="refusals",
+        )
+        assert {one.result().status_code for one in refused} == {429}
+        assert len(refused) == 22, "four of each token are served"
+        assert desk.client("auditor").get("/api/v1/me").status_code == 200
+        goes_on.set()
+    freed = operator.post("/api/v1/requests/actions", json=body)
+    assert freed.status_code != 429

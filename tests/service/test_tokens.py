@@ -1,5 +1,6 @@
 """Tokens and sessions: random, kept as hashes, scoped, expiring; nobody grants beyond their own."""
 
+import threading
 from pathlib import Path
 
 import pytest
@@ -96,12 +97,13 @@ def test_pages_of_tokens_are_the_whole_list(desk: Desk) -> None:
 
 
 def test_who_makes_and_revokes_is_noted(desk: Desk) -> None:
-    _, token = known(desk).mint("ci", "operator", by="0123456789abcdef")
+    maker = known(desk).of_id(desk.tokens["admin"].id)
+    _, token = known(desk).mint("ci", "operator", by=maker)
     known(desk).revoke(token.id, by="fedcba9876543210")
     with desk.ledger._core.database.reading() as conn:
         rows = conn.execute(select(actions).where(actions.c.about == token.id)).all()
     assert [(row.action, row.token_id) for row in rows] == [
-        ("token.made", "0123456789abcdef"),
+        ("token.made", desk.tokens["admin"].id),
         ("token.revoked", "fedcba9876543210"),
     ]
 
@@ -140,6 +142,56 @@ def test_nobody_grants_more_than_they_hold(desk: Desk) -> None:
     assert helper.post("/api/v1/tokens", json=allowed).status_code == 201
 
 
+def made_with(desk: Desk, text: str, **wanted: object) -> dict[str, str]:
+    client = desk.client(None)
+    client.headers["Authorization"] = f"Bearer {text}"
+    made = client.post("/api/v1/tokens", json={"name": "x", "role": "admin"} | wanted)
+    assert made.status_code == 201, made.text
+    found: dict[str, str] = made.json()
+    return found
+
+
+def test_a_token_ends_with_its_maker_at_the_latest(desk: Desk) -> None:
+    short = made_with(desk, desk.tokens["admin"].text, days=1)
+    child = made_with(desk, short["token"], days=3650)
+    assert child["expires_at"] == short["expires_at"]
+
+
+def test_a_stolen_token_is_taken_back_with_its_descendants(desk: Desk) -> None:
+    stolen = made_with(desk, desk.tokens["admin"].text)
+    child = made_with(desk, stolen["token"])
+    grandchild = made_with(desk, child["token"])
+    other = made_with(desk, desk.tokens["admin"].text)
+    path = f"/api/v1/tokens/{stolen['id']}"
+    assert desk.client().delete(path, params={"descendants": True}).status_code == 204
+    found = {
+        name: known(desk).find(one["token"]) is not None
+        for name, one in {
+            "stolen": stolen,
+            "child": child,
+            "grandchild": grandchild,
+            "other": other,
+        }.items()
+    }
+    assert found == {"stolen": False, "child": False, "grandchild": False, "other": True}
+
+
+def test_without_a_word_descendants_stay(desk: Desk) -> None:
+    maker = made_with(desk, desk.tokens["admin"].text)
+    child = made_with(desk, maker["token"])
+    assert known(desk).revoke(maker["id"]) == 1
+    assert known(desk).find(child["token"]) is not None
+
+
+def test_nobody_revokes_who_holds_more(desk: Desk) -> None:
+    narrow = made_with(desk, desk.tokens["admin"].text, scopes=["tokens:manage"])
+    client = desk.client(None)
+    client.headers["Authorization"] = f"Bearer {narrow['token']}"
+    found = client.delete(f"/api/v1/tokens/{desk.tokens['admin'].id}")
+    assert (found.status_code, found.json()["type"]) == (403, "urn:letheon:problem:beyond-own")
+    assert known(desk).of_id(desk.tokens["admin"].id) is not None
+
+
 def test_a_tenants_admin_stays_within_the_tenant(desk: Desk) -> None:
     bound = desk.client(f"admin@{OTHER}")
     made = bound.post("/api/v1/tokens", json={"name": "x", "role": "operator"})
@@ -170,6 +222,23 @@ def test_a_session_ends_by_time_by_idleness_and_with_its_token(desk: Desk) -> No
         assert len(conn.execute(select(sessions)).all()) == 1, "the old one was swept"
     held.end(session.id)
     assert held.find(cookie) is None
+
+
+def test_a_page_that_is_read_does_not_wait_for_who_writes(desk: Desk) -> None:
+    held = Sessions(desk.ledger, ServiceSettings(), desk.clock)
+    cookie, _ = held.start(desk.tokens["operator"].id)
+    desk.clock.now += 600
+    done = threading.Event()
+
+    def look() -> None:
+        if held.find(cookie) is not None:
+            done.set()
+
+    with desk.ledger._core.database.transaction():
+        looker = threading.Thread(target=look)
+        looker.start()
+        assert done.wait(30), "it waited for the writer"
+    looker.join()
 
 
 def test_csrf_tokens_belong_to_one_session(desk: Desk) -> None:

@@ -1,6 +1,7 @@
 """The worker of a desk: applies, retrains, audits, and leaves when it is told to."""
 
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -247,6 +248,30 @@ def test_an_auditor_of_a_tenant_sees_its_models_only(erased: Desk) -> None:
     report = erased.client("auditor@rival").get(f"/api/v1/audits/{shown['id']}/report").text
     assert "rival/churn" in report
     assert "risk" not in report
+
+
+@here
+def test_no_number_of_another_tenant_is_in_an_audit(desk: Desk) -> None:
+    def seen(drill: str) -> tuple[Any, str]:
+        shown = _audited(desk, "auditor@rival", drill=drill)
+        report = desk.client("auditor@rival").get(f"/api/v1/audits/{shown['id']}/report").text
+        lines = [line["words"] for line in shown["progress"]]
+        levels, text = shown["levels"], report.replace(shown["id"], "")
+        return (shown["passed"], shown["changed"], levels, lines), re.sub(
+            r"\d\d:\d\d:\d\d", "", text
+        )
+
+    desk.ledger.request(["person-003"], model="churn", tenant="rival", verified=True)
+    desk.work()
+    before = {drill: seen(drill) for drill in ("none", "log")}
+    desk.ledger.request(["person-004"], model="risk", verified=True)
+    desk.ledger.request(["person-005"], model="risk")
+    desk.ledger.request([1, 2, 3, 4], model="forest", verified=True)  # nobody approves it
+    desk.clock.now += 70 * 86_400
+    desk.ledger.request(["person-006"], model="risk", verified=True)
+    assert {drill: seen(drill) for drill in ("none", "log")} == before
+    assert "1 recorded request(s)" in str(before)
+    assert _audited(desk)["passed"] is False, "somebody who sees all is told of the late one"
 
 
 @here

@@ -1,6 +1,7 @@
 """What became of the requests in the log: none that was recorded may be left lying."""
 
 from collections import Counter
+from collections.abc import Collection
 from dataclasses import dataclass
 from datetime import UTC, date, datetime, timedelta
 from typing import Any
@@ -46,18 +47,25 @@ class _Course:
         return waits and today - allowance > self.due
 
 
-def check_requests(bundle: Bundle) -> LevelResult | None:
+def check_requests(bundle: Bundle, models: Collection[int] | None = None) -> LevelResult | None:
     """Say what became of the recorded requests; None where the bundle has no events of them.
 
+    With `models`, numbers of models as events give them, only requests to these are looked at.
     "fail" if one was verified, is past its day and is neither erased nor rejected nor on hold.
     Requests that nobody recorded do not show.
     """
     courses: dict[str, _Course] = {}
+    others: set[str] = set()
     last = 0
     for event in bundle.events():
         last = max(last, int(event["at"]))
-        if "request" in event:
-            courses.setdefault(str(event["request"]), _Course()).follow(event)
+        if "request" not in event:
+            continue
+        name = str(event["request"])
+        if models is not None and event["kind"] == "received" and event["model"] not in models:
+            others.add(name)
+        if name not in others:
+            courses.setdefault(name, _Course()).follow(event)
     if not courses:
         return None
     today = datetime.fromtimestamp(last, UTC).date()

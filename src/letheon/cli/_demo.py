@@ -9,6 +9,7 @@ import time
 from collections.abc import Callable
 from importlib.util import find_spec
 from pathlib import Path
+from shutil import which
 from typing import NamedTuple
 
 import numpy as np
@@ -419,6 +420,25 @@ def _table(*columns: str) -> Table:
     return table
 
 
+def open_desk(scene: Scene) -> None:
+    """Say how to open the desk."""
+    if find_spec("fastapi") is None:
+        scene.say("The desk needs an extra:")
+        scene.quote("pip install 'letheon[service]'")
+    scene.say(
+        "A desk before a ledger takes requests, shows models and certificates, replays audits by a "
+        "button, and lets people check their receipts. A filled example, a token for each role:"
+    )
+    scene.quote(f"{_program()} serve --demo")
+    scene.say("Your own, made at the first start, which prints one token of an admin:")
+    scene.quote(f"{_program()} serve --ledger erasures")
+
+
+def _program() -> str:
+    """Return the command as it can be typed here."""
+    return "letheon" if which("letheon") else ".venv/bin/letheon"
+
+
 ACTS: tuple[Act, ...] = (
     Act("People and their rows", meet),
     Act("Train", train),
@@ -436,4 +456,5 @@ ACTS: tuple[Act, ...] = (
     Act("A report", report),
     Act("What this means", explain),
     Act("The whole story: asked, erased, certified, purged, audited", erase),
+    Act("The same with pages and an API", open_desk),
 )

@@ -1,4 +1,4 @@
-"""The last act of the demo: a request from its receipt to an audit by a stranger."""
+"""An act of the demo: a request from its receipt to an audit by a stranger."""
 
 import base64
 import json

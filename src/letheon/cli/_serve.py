@@ -5,7 +5,7 @@ import tempfile
 from collections.abc import Iterator
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 
 import typer
 
@@ -51,7 +51,10 @@ def serve(
         ),
     ] = None,
     worker: Annotated[
-        bool, typer.Option("--worker/--no-worker", help="Whether a worker runs beside the server.")
+        bool,
+        typer.Option(
+            "--worker/--no-worker", metavar="", help="Whether a worker runs beside the server."
+        ),
     ] = True,
     certfile: Annotated[
         Path | None, typer.Option(metavar="FILE", help="Certificate of the server, for HTTPS.")
@@ -68,6 +71,12 @@ def serve(
         typer.Option("--demo", metavar="", help="Show a filled example, in a folder that is new."),
     ] = False,
     ledger: Home = None,
+    as_json: Annotated[
+        bool,
+        typer.Option(
+            "--json", metavar="", help="Print address and new tokens as one JSON document."
+        ),
+    ] = False,
 ) -> None:
     """Serve the desk: API, pages and a worker over one ledger.
 
@@ -78,27 +87,47 @@ def serve(
 
     Example: letheon serve --ledger erasures
     """
-    with reported(False), _opened(ledger, database, demo=demo) as (opened, greeting):
+    with reported(as_json), _opened(ledger, database, demo=demo, quiet=as_json) as opening:
         import letheon
 
         desk = letheon.service  # by the package: it says what to install if the extra is missing
+        opened = opening.ledger
         settings = desk.ServiceSettings.read(opened.folder)
         binding = desk.Binding(host, port, certfile, keyfile)
         with taken_at_their_word():
             binding.require_safe(settings, insecure=insecure)
 
         def said(url: str) -> None:
-            for line in (*greeting, f"The desk is open at {url} (Ctrl-C closes it)"):
-                typer.echo(line)
+            document = {"url": url, "tokens": opening.tokens, "receipt_code": opening.receipt_code}
+            say(as_json, document, "\n".join(_greeting(opening, url)))
 
         desk.serve(opened, settings, binding, with_worker=worker, is_demo=demo, said=said)
 
 
+class _Opening(NamedTuple):
+    """A ledger that was opened, and what is told once: new tokens by role, a receipt code."""
+
+    ledger: "Ledger"
+    tokens: dict[str, str]
+    receipt_code: str | None = None
+
+
+def _greeting(opening: _Opening, url: str) -> Iterator[str]:
+    if opening.receipt_code is None:
+        for text in opening.tokens.values():
+            yield f"Token of the admin, shown this once: {text}"
+    else:
+        for role, text in opening.tokens.items():
+            yield f"Token of the {role}: {text}"
+        yield f"A person's receipt code, for /receipt: {opening.receipt_code}"
+    yield f"The desk is open at {url} (Ctrl-C closes it)"
+
+
 @contextlib.contextmanager
 def _opened(
-    folder: Path | None, database: str | None, *, demo: bool
-) -> "Iterator[tuple[Ledger, list[str]]]":
-    """Open the ledger, or make it; yield it with what is to be said of it."""
+    folder: Path | None, database: str | None, *, demo: bool, quiet: bool
+) -> Iterator[_Opening]:
+    """Open the ledger, or make it."""
     no_core_dump()
     import letheon
 
@@ -107,31 +136,27 @@ def _opened(
 
     with contextlib.ExitStack() as stack:
         if demo:
-            yield from _example(folder, stack)
+            yield _example(folder, stack, quiet=quiet)
             return
         home = _home(folder)
         with taken_at_their_word():
             opened = stack.enter_context(open_or_create(home, database=database))
         token = admin_token(opened, days=365)
-        greeting = [] if token is None else [f"Token of the admin, shown this once: {token}"]
-        yield opened, greeting
+        yield _Opening(opened, {} if token is None else {"admin": token})
 
 
-def _example(
-    folder: Path | None, stack: contextlib.ExitStack
-) -> "Iterator[tuple[Ledger, list[str]]]":
+def _example(folder: Path | None, stack: contextlib.ExitStack, *, quiet: bool) -> _Opening:
     import letheon
     from letheon.service._demo import make_demo
 
     if folder is None:
         place = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="letheon-desk-")))
         folder = place / "ledger"
-    typer.echo("Filling an example ledger; this takes some seconds.")
+    if not quiet:
+        typer.echo("Filling an example ledger; this takes some seconds.")
     made = make_demo(folder)
     opened = stack.enter_context(letheon.Ledger.open(folder))
-    greeting = [f"Token of the {role}: {text}" for role, text in made.tokens.items()]
-    greeting.append(f"A person's receipt code, for /receipt: {made.receipt_code}")
-    yield opened, greeting
+    return _Opening(opened, dict(made.tokens), made.receipt_code)
 
 
 def _home(folder: Path | None) -> Path:
@@ -212,17 +237,24 @@ def listed(ledger: Home = None, as_json: AsJson = False) -> None:
 @tokens.command("revoke", cls=LedgerCommand)
 def revoke(
     token: Annotated[str, typer.Argument(metavar="ID", help="Id of the token, from the list.")],
+    descendants: Annotated[
+        bool,
+        typer.Option("--descendants", metavar="", help="Those too that were made with it."),
+    ] = False,
     ledger: Home = None,
     as_json: AsJson = False,
 ) -> None:
     """Take a token back at once, with the browsers that were logged in with it.
 
-    Example: letheon token revoke 0123456789abcdef
+    Of a token that was stolen, take back what was made with it as well.
+
+    Example: letheon token revoke 0123456789abcdef --descendants
     """
     with reported(as_json), _tokens_of(ledger) as known:
-        if not known.revoke(token):
+        done = known.revoke(token, descendants=descendants)
+        if not done:
             raise UsageError("no such token, or it is revoked already; see `letheon token list`")
-        say(as_json, {"revoked": token}, f"revoked {token}")
+        say(as_json, {"revoked": done}, f"revoked {done}")
 
 
 def _facts(token: Any) -> dict[str, Any]:

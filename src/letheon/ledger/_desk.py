@@ -12,7 +12,7 @@ from letheon.ledger._core import Core
 from letheon.ledger._listing import Order, RequestCounts, RequestFilter, RequestPage
 from letheon.ledger._receipt_codes import ReceiptCode, new_private_key, public_of
 from letheon.ledger._receipt_desk import Receipts
-from letheon.ledger._receipts import receipt_key_of
+from letheon.ledger._receipts import may_come, receipt_key_of
 from letheon.ledger._requests import Request
 from letheon.ledger._versions import ModelRow, VersionRow, find_model, read_head, read_ids
 from letheon.rows import Ids
@@ -44,6 +44,8 @@ class Desk(Receipts):
         ground: str = "gdpr.art17.1.b",
         verified: bool = False,
         receipt_key: str | None = None,
+        part_of: str | None = None,
+        needs_approval: bool = False,
     ) -> Request:
         """Record that people are to be erased from a model; it is on the disk when this returns.
 
@@ -66,6 +68,11 @@ class Desk(Receipts):
         receipt_key : str, optional
             X25519 public key, 64 hexadecimal digits. When the erasure is certified, the person's
             receipt is sealed to it; see `request_with_code`. For one person only.
+        part_of : str, optional
+            Digest of what it was sent with, such as a list of requests. It counts as content: a
+            repeat by the key has to be a part of the same.
+        needs_approval : bool, default=False
+            Whether it waits for `approve` once it is verified, however few rows it has.
 
         Raises
         ------
@@ -83,6 +90,8 @@ class Desk(Receipts):
             ground=ground,
             verified=verified,
             receipt_key=receipt_key,
+            part_of=part_of,
+            needs_approval=needs_approval,
             held=self._held(row),
             group=self._group,
         )
@@ -93,7 +102,8 @@ class Desk(Receipts):
         """Record that one person is to be erased, and return a receipt code for them too.
 
         The code opens the receipt that is made when the erasure is certified. It is nowhere kept:
-        who repeats a request by its idempotency key gets None in its place.
+        who repeats a request by its idempotency key gets None in its place. So does who asks for
+        somebody whose erasure was applied already: there is no receipt to come.
 
         Parameters
         ----------
@@ -105,14 +115,18 @@ class Desk(Receipts):
         request = self.request(ids, model=model, receipt_key=public, **given)
         code = ReceiptCode(request.id, private)
         is_mine = receipt_key_of(self._core, request.id) == public
-        return request, str(code) if is_mine else None
+        is_late = request.state == "duplicate" and not may_come(self._core, request.id)
+        return request, str(code) if is_mine and not is_late else None
 
-    def verify(self, request_id: str, *, tenant: str | None = None) -> Request:
+    def verify(
+        self, request_id: str, *, tenant: str | None = None, needs_approval: bool = False
+    ) -> Request:
         """Record that the identity was verified: the rows are blocked, the request is queued.
 
-        A request of more rows than `Policy.approve_above` stays verified until `approve`.
+        A request of more rows than `Policy.approve_above` stays verified until `approve`; with
+        `needs_approval` any does.
         """
-        return _intake.verify(self._core, request_id, tenant=tenant)
+        return _intake.verify(self._core, request_id, tenant=tenant, needs_approval=needs_approval)
 
     def approve(self, request_id: str, *, tenant: str | None = None) -> Request:
         """Queue a verified request that is large enough to need a second pair of eyes.

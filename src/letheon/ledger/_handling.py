@@ -21,7 +21,15 @@ from letheon.ledger._clocks import due_on, extended, may_pause, paused_seconds
 from letheon.ledger._core import Core
 from letheon.ledger._grounds import HOLD_GROUNDS, REJECT_GROUNDS, require_ground
 from letheon.ledger._moves import FINAL, FINISHED, has_erased, move
-from letheon.ledger._owners import Claimant, claim, hold_model, pass_on
+from letheon.ledger._owners import (
+    NEEDS_APPROVAL,
+    Claimant,
+    claim,
+    hold_model,
+    lead_on,
+    needing_approval,
+    pass_on,
+)
 from letheon.ledger._requests import Request, found
 from letheon.ledger._tables import batches, blocked, requests
 
@@ -48,11 +56,14 @@ _Work = Callable[[Connection, Row[Any], int], None]
 _Lock = Callable[[Connection, str], None]
 
 
-def verify(core: Core, request_id: str, *, tenant: str | None = None) -> Request:
+def verify(
+    core: Core, request_id: str, *, tenant: str | None = None, needs_approval: bool = False
+) -> Request:
     """Record that whoever asks is who they say: block their rows and queue the request.
 
     A pause of the clock ends. The request becomes a duplicate if others erase all its people. It
-    stays verified if it needs an approval; its rows are blocked meanwhile.
+    stays verified if it needs an approval, for its size or as `needs_approval` says; its rows are
+    blocked meanwhile.
     """
 
     def work(connection: Connection, row: Row[Any], now: int) -> None:
@@ -66,10 +77,15 @@ def verify(core: Core, request_id: str, *, tenant: str | None = None) -> Request
         ).one()
         ids = read_body(core, body.intake_key, row.id, body.sealed)
         tags = person_tags(core, row.tenant, ids)
-        waits = claim(connection, [Claimant(row.id, row.tenant, row.model_id, tags)])
+        if needs_approval:
+            _events.record(connection, NEEDS_APPROVAL, {"request": row.id}, now)
+        is_marked = bool(needing_approval(connection, [row.id]))
+        is_large = is_marked or core.settings.policy.needs_approval(row.n_rows)
+        claimant = Claimant(row.id, row.tenant, row.model_id, tags, is_large)
+        waits = claim(connection, [claimant])
         if row.id in waits:
             _wait_behind(connection, row.id, waits[row.id], now)
-        elif not core.settings.policy.needs_approval(row.n_rows):
+        elif not is_large:
             move(connection, row.id, "queued", at=now)
 
     return _changed(core, request_id, tenant, work, first=_share_model)
@@ -270,7 +286,9 @@ def settle_queue(core: Core, model_id: int) -> list[str]:
         found_ids = list(connection.scalars(query))
         for request_id in found_ids:
             eraser = _eraser(connection, request_id)
-            _wait_behind(connection, request_id, eraser, core.clock())
+            now = core.clock()
+            _wait_behind(connection, request_id, eraser, now)
+            lead_on(connection, request_id, model_id, at=now)
         return found_ids
 
     return core.database.run(work)

@@ -101,6 +101,8 @@ def submit(
     ground: str = "gdpr.art17.1.b",
     verified: bool = False,
     receipt_key: str | None = None,
+    part_of: str | None = None,
+    needs_approval: bool = False,
     held: Ids,
     group: Intake | None = None,
 ) -> Request:
@@ -126,6 +128,11 @@ def submit(
         for an approval.
     receipt_key : str, optional
         X25519 public key that the person's receipt is sealed to; for a request of one person.
+    part_of : str, optional
+        Digest of what it was sent with. It counts as content: a repeat by the key has to be a part
+        of the same. Only its tag is kept.
+    needs_approval : bool
+        Whether it waits for an approval, once it is verified, however few rows it has.
     held : Ids
         People in the newest version of the model.
     group : GroupCommit, optional
@@ -155,6 +162,8 @@ def submit(
         ground=ground,
         verified=verified,
         receipt_key=receipt_key,
+        part_of=part_of,
+        needs_approval=needs_approval,
         held=held,
     )
     if group is not None:
@@ -176,6 +185,8 @@ def prepare(
     ground: str,
     verified: bool,
     receipt_key: str | None = None,
+    part_of: str | None = None,
+    needs_approval: bool = False,
     held: Ids,
 ) -> Prepared:
     """Check a request and do all work that needs no transaction."""
@@ -191,8 +202,10 @@ def prepare(
     received, by = core.clock(), actor()
     first_state = "received"
     if verified:
-        first_state = "verified" if core.settings.policy.needs_approval(n_rows) else "queued"
+        waits = needs_approval or core.settings.policy.needs_approval(n_rows)
+        first_state = "verified" if waits else "queued"
     content = [model.name, regime, ground, "verified" if verified else "received"]
+    content += [] if part_of is None else ["part-of", part_of]
     row = {
         "id": secrets.token_hex(16),
         "tenant": tenant,
@@ -212,7 +225,7 @@ def prepare(
         "receipt_key": _checked_receipt_key(receipt_key, people),
     }
     missing = tuple(tag for tag, here in zip(tags, is_held, strict=True) if not here)
-    return Prepared(core, model, people, tags, missing, verified, row)
+    return Prepared(core, model, people, tags, missing, verified, row, needs_approval)
 
 
 def _due_on(core: Core, regime: str, received: int) -> date:

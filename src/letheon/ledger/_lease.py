@@ -21,7 +21,7 @@ from letheon.ledger._core import Core
 from letheon.ledger._faults import point
 from letheon.ledger._tables import heads
 
-__all__ = ["Lease", "keep_renewed", "owner_name", "release", "require_fence", "take"]
+__all__ = ["Lease", "is_current", "keep_renewed", "owner_name", "release", "require_fence", "take"]
 
 
 @dataclass(frozen=True)
@@ -70,6 +70,15 @@ def _is_dead(owner: str) -> bool:
     return tuple(place) == _place() and bool(started) and _started(int(pid)) != started
 
 
+def is_current(until: int, now: int, seconds: int) -> bool:
+    """Whether a lease of so many seconds has not run out.
+
+    An end that no honest clock can have set is one of a clock that was ahead. Clocks of two hosts
+    may differ by the length of a lease.
+    """
+    return now < until <= now + 2 * seconds
+
+
 def take(core: Core, model_id: int, owner: str) -> Lease | None:
     """Take the lease of a model; None if somebody else holds it and is alive."""
     with core.database.transaction() as conn:
@@ -77,8 +86,9 @@ def take(core: Core, model_id: int, owner: str) -> Lease | None:
         query = select(heads).where(heads.c.model_id == model_id).with_for_update()
         head = conn.execute(query).one()
         until = now + core.settings.policy.lease_seconds
-        # An end that no honest clock can have set is one of a clock that was ahead.
-        is_held = head.owner not in (None, owner) and now < head.lease_until <= until
+        is_held = head.owner not in (None, owner) and is_current(
+            head.lease_until, now, core.settings.policy.lease_seconds
+        )
         if is_held and not _is_dead(head.owner):
             return None
         fence = head.fence + 1

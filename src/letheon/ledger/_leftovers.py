@@ -15,10 +15,15 @@ from pathlib import Path
 from letheon.ledger._blobs import destroy_file
 from letheon.ledger._core import Core
 
-__all__ = ["leftovers", "purging_alone", "sweep_partials"]
+__all__ = ["ROOMS", "ROOM_LOCK", "is_in_use", "leftovers", "purging_alone", "sweep_partials"]
+
+# Private folders of the desk, each with a lock beside it while its maker lives.
+ROOMS = ".desk"
+ROOM_LOCK = ".lock"
 
 _PARTIAL = ".*.partial"
 _LEFT_AFTER = 600
+_LONGEST_USE = 86_400
 _UNLOCKED = (".", "certificates", "checkpoints")
 
 
@@ -59,6 +64,22 @@ def purging_alone(core: Core) -> Iterator[bool]:
             yield False
         else:
             yield True
+    finally:
+        os.close(descriptor)
+
+
+def is_in_use(core: Core, room: str) -> bool:
+    """Whether somebody has a private folder of the desk at hand, since less than a day."""
+    try:
+        descriptor = os.open(core.folder / ROOMS / f"{room}{ROOM_LOCK}", os.O_RDWR)
+    except OSError:
+        return False
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return time.time() - os.fstat(descriptor).st_mtime < _LONGEST_USE
+    else:
+        return False
     finally:
         os.close(descriptor)
 

@@ -3,20 +3,45 @@
 A verified request claims everybody whom it names. The first one owns the person; the database
 allows one owner only, so racing requests have one effect. A request that owns nobody is a
 duplicate: it waits behind the owners, with its own clock. When an owner is withdrawn, its people
-pass on to the next request that claims them.
+pass on to the next request that claims them. An owner that waits for an approval keeps nobody
+waiting: a request that needs none takes its people over.
 """
 
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
-from sqlalchemy import Connection, bindparam, case, delete, select, tuple_, update
+from sqlalchemy import (
+    ColumnElement,
+    Connection,
+    bindparam,
+    case,
+    delete,
+    func,
+    or_,
+    select,
+    tuple_,
+    update,
+)
 
+from letheon.ledger import _events
 from letheon.ledger._moves import has_erased, move
 from letheon.ledger._policy import Policy
 from letheon.ledger._rows_in import RowsIn
-from letheon.ledger._tables import blocked, models, requests
+from letheon.ledger._tables import blocked, events, models, requests
 
-__all__ = ["Claimant", "claim", "hold_model", "known_tags", "pass_on"]
+__all__ = [
+    "NEEDS_APPROVAL",
+    "Claimant",
+    "claim",
+    "hold_model",
+    "known_tags",
+    "lead_on",
+    "needing_approval",
+    "pass_on",
+]
+
+# The event of a request that waits for an approval however few rows it has.
+NEEDS_APPROVAL = "approval-needed"
 
 _CHUNK = 400
 _insert = RowsIn(
@@ -28,12 +53,13 @@ _insert = RowsIn(
 
 
 class Claimant(NamedTuple):
-    """A verified request, and the tags of the people whom it names."""
+    """A verified request, the tags of the people whom it names, and whether it has to wait."""
 
     request_id: str
     tenant: str
     model_id: int
     tags: Sequence[str]
+    needs_approval: bool = False
 
 
 def hold_model(connection: Connection, model_id: int, *, alone: bool) -> None:
@@ -59,10 +85,47 @@ def claim(connection: Connection, claimants: Sequence[Claimant]) -> dict[str, st
     wanted.sort(key=lambda row: (row["model_id"], row["tag"]))
     owned = set(_insert(connection, [row | {"owner": True} for row in wanted]))
     rest = [row for row in wanted if (row["request_id"], row["tag"]) not in owned]
-    _insert(connection, [row | {"owner": False} for row in rest])
+    ready = {one.request_id for one in claimants if not one.needs_approval}
+    owned |= _take_over(connection, [row for row in rest if row["request_id"] in ready])
+    rest = [row | {"owner": (row["request_id"], row["tag"]) in owned} for row in rest]
+    _insert(connection, rest)
     owners = {request_id for request_id, _ in owned}
     idle = [one for one in claimants if one.request_id not in owners]
     return {one.request_id: _owner(connection, one.model_id, one.tags[0]) for one in idle}
+
+
+def _take_over(connection: Connection, wanted: Sequence[dict[str, Any]]) -> set[tuple[str, str]]:
+    """Free people whose owner waits for an approval; return who may own whom instead."""
+    firsts: dict[tuple[int, str], str] = {}
+    for row in wanted:
+        firsts.setdefault((row["model_id"], row["tag"]), row["request_id"])
+    waits = blocked.c.owner & (requests.c.state == "verified")
+    query = select(blocked.c.model_id, blocked.c.tag, blocked.c.request_id).join(requests)
+    pairs, found = list(firsts), list[Any]()
+    for start in range(0, len(pairs), _CHUNK):
+        here = tuple_(blocked.c.model_id, blocked.c.tag).in_(pairs[start : start + _CHUNK])
+        found += connection.execute(query.where(here, waits)).all()
+    taken = set()
+    for model_id, tag, owner in sorted(found):
+        person = (blocked.c.model_id == model_id) & (blocked.c.tag == tag) & blocked.c.owner
+        change = update(blocked).where(person, blocked.c.request_id == owner)
+        # Of two who come at once the second one finds nothing to free.
+        if (
+            firsts[model_id, tag] != owner
+            and connection.execute(change.values(owner=False)).rowcount
+        ):
+            taken.add((firsts[model_id, tag], tag))
+    return taken
+
+
+def needing_approval(connection: Connection, request_ids: Sequence[str]) -> set[str]:
+    """Return which of these requests were marked as waiting for an approval."""
+    marked: set[str] = set()
+    for start in range(0, len(request_ids), _CHUNK):
+        those = events.c.about.in_(request_ids[start : start + _CHUNK])
+        query = select(events.c.about).where(those, events.c.kind == NEEDS_APPROVAL)
+        marked.update(connection.scalars(query))
+    return marked
 
 
 def known_tags(connection: Connection, pairs: Sequence[tuple[int, str]]) -> set[tuple[int, str]]:
@@ -80,24 +143,61 @@ def pass_on(
 ) -> list[str]:
     """Give up all claims of a withdrawn request; return who erases its people instead.
 
-    They are queued, or wait for an approval if they are of many rows.
+    They are queued, or wait for an approval if they are of many rows. Who waited behind it too and
+    owns nobody now either waits behind them.
     """
     hold_model(connection, model_id, alone=True)
     mine = blocked.c.request_id == request_id
     tags = list(connection.scalars(select(blocked.c.tag).where(mine, blocked.c.owner)))
     connection.execute(delete(blocked).where(mine))
-    heirs = _promote(connection, model_id, tags)
+    heirs = _promote(connection, model_id, tags, policy)
     waiting = _duplicates(connection, sorted(set(heirs.values())))
-    large = [one for one, n_rows in waiting.items() if policy.needs_approval(n_rows)]
+    marked = needing_approval(connection, list(waiting))
+    large = [one for one, n in waiting.items() if one in marked or policy.needs_approval(n)]
     small = [one for one in waiting if one not in large]
     move(connection, large, "verified", at=at, duplicate_of=None)
     move(connection, small, "queued", at=at, duplicate_of=None)
+    lead_on(connection, request_id, model_id, at=at)
     return list(waiting)
 
 
-def _promote(connection: Connection, model_id: int, tags: Sequence[str]) -> dict[str, str]:
-    """Make a claim on each person the owner: one that has erased them, else the oldest."""
-    order = (case((has_erased(requests), 0), else_=1), requests.c.received_at, requests.c.id)
+def lead_on(connection: Connection, request_id: str, model_id: int, *, at: int) -> None:
+    """Let who waits behind a request that erases nobody wait behind one that does, or has."""
+    waiting = requests.c.duplicate_of == request_id
+    query = select(requests.c.id, func.min(blocked.c.tag).label("tag")).where(waiting)
+    query = query.join(blocked, blocked.c.request_id == requests.c.id).group_by(requests.c.id)
+    behind: dict[str, list[str]] = {}
+    for row in connection.execute(query.order_by(requests.c.id)):
+        behind.setdefault(row.tag, []).append(row.id)
+    for tag, followers in sorted(behind.items()):
+        leader = _leader(connection, model_id, tag)
+        moved = [one for one in followers if one != leader]
+        change = update(requests).where(requests.c.id == bindparam("request"))
+        rows = [{"request": one, "leader": leader} for one in moved]
+        if rows and leader != request_id:
+            connection.execute(change.values(duplicate_of=bindparam("leader")), rows)
+            bodies = [{"request": one, "of": leader} for one in moved]
+            _events.record_many(connection, "waits-for", bodies, at)
+
+
+def _leader(connection: Connection, model_id: int, tag: str) -> str:
+    """Return the request whose batch has erased a person, else the one that is to."""
+    has_left = has_erased(requests) & requests.c.batch_id.is_not(None)
+    order = (case((has_left, 0), (blocked.c.owner, 1), else_=2), requests.c.id)
+    query = select(blocked.c.request_id).join(requests).order_by(*order).limit(1)
+    here = (blocked.c.model_id == model_id) & (blocked.c.tag == tag)
+    return str(connection.scalars(query.where(here)).one())
+
+
+def _promote(
+    connection: Connection, model_id: int, tags: Sequence[str], policy: Policy
+) -> dict[str, str]:
+    """Make a claim on each person the owner: of who has erased them, else the oldest.
+
+    One that has to wait for an approval comes last.
+    """
+    rank = case((has_erased(requests), 0), (_would_wait(policy), 2), else_=1)
+    order = (rank, requests.c.received_at, requests.c.id)
     query = select(blocked.c.tag, blocked.c.request_id).join(requests).order_by(*order)
     heirs: dict[str, str] = {}
     for start in range(0, len(tags), _CHUNK):
@@ -110,6 +210,16 @@ def _promote(connection: Connection, model_id: int, tags: Sequence[str]) -> dict
         rows = [{"person": tag, "heir": heir} for tag, heir in heirs.items()]
         connection.execute(change.values(owner=True), rows)
     return heirs
+
+
+def _would_wait(policy: Policy) -> ColumnElement[bool]:
+    """Whether a request would own people and wait for an approval."""
+    mark = (events.c.about == requests.c.id) & (events.c.kind == NEEDS_APPROVAL)
+    needs: list[ColumnElement[bool]] = [select(events.c.id).where(mark).exists()]
+    if policy.approve_above is not None:
+        needs.append(requests.c.n_rows > policy.approve_above)
+    is_idle = requests.c.state == "duplicate"
+    return or_(requests.c.state == "verified", is_idle & or_(*needs))
 
 
 def _duplicates(connection: Connection, request_ids: Sequence[str]) -> dict[str, int]:

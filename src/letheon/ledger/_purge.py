@@ -30,7 +30,7 @@ from letheon.ledger._core import Core
 from letheon.ledger._events import record
 from letheon.ledger._faults import point
 from letheon.ledger._lease import owner_name, release, take
-from letheon.ledger._leftovers import purging_alone, sweep_partials
+from letheon.ledger._leftovers import ROOMS, is_in_use, purging_alone, sweep_partials
 from letheon.ledger._markers import Markers, markers_of
 from letheon.ledger._moves import move
 from letheon.ledger._pins import DRAINED, count_pins
@@ -60,6 +60,8 @@ __all__ = ["STEPS", "Problem", "problems", "purge_next", "purge_path"]
 _DONE, _FAILED = "done", "failed"
 _RESIDUE = "residue-found"
 _SEARCHES = 3
+# Seconds.
+_LOOK_AGAIN = 30
 
 
 class Problem(NamedTuple):
@@ -118,7 +120,8 @@ def purge_next(core: Core, batch_id: str) -> bool:
 
     It is not while a reader holds the version before, while another worker purges, or while
     something is left in a store: `problems` says what and where, and the purge is tried again
-    later. After ``policy.max_tries`` the requests are stuck, and a person must look.
+    later. After ``policy.max_tries`` the requests are stuck, and a person must look. What is left
+    in a private folder that the desk has at hand does not count as a try.
 
     Guarantee
     ---------
@@ -455,17 +458,24 @@ def _report(purge: Purge, name: str, results: Iterable[ScanResult]) -> None:
     core, policy = purge.core, purge.core.settings.policy
     found = [problem for result in results for problem in _problems_of(purge, result)]
     write_atomically(purge.problems_file, [json.dumps(found).encode()])
+    is_at_hand = all(_is_at_hand(core, problem) for problem in found)
     with core.database.transaction() as conn:
         row = _step_row(conn, purge.batch, name)
-        tries = 1 + (json.loads(row["evidence"])["tries"] if row is not None else 0)
-        if tries > policy.max_tries:
-            # A person looked and let it go on: it starts anew.
-            tries = 1
+        tries = json.loads(row["evidence"])["tries"] if row is not None else 0
+        if not is_at_hand:
+            # After the last one a person looked and let it go on: it starts anew.
+            tries = 1 if tries >= policy.max_tries else tries + 1
         now = core.clock()
-        pause = backoff(tries, policy, random.SystemRandom().random())
-        evidence = {"tries": tries, "not_before": now + pause, "problems": len(found)}
+        pause = backoff(max(tries, 1), policy, random.SystemRandom().random())
+        not_before = now + (_LOOK_AGAIN if is_at_hand else pause)
+        evidence = {"tries": tries, "not_before": not_before, "problems": len(found)}
         _note(conn, purge, name, _FAILED, evidence)
-        _tell_requests(conn, purge, now, give_up=tries == policy.max_tries)
+        _tell_requests(conn, purge, now, give_up=not is_at_hand and tries == policy.max_tries)
+
+
+def _is_at_hand(core: Core, problem: Problem) -> bool:
+    """Whether it lies in a private folder of the desk that goes away by itself."""
+    return problem.store == ROOMS and is_in_use(core, problem.file.partition("/")[0])
 
 
 def _tell_requests(conn: Connection, purge: Purge, now: int, *, give_up: bool) -> None:

@@ -13,7 +13,7 @@ from typing import Any, Literal, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
-from sqlalchemy import Connection, func, or_, select, update
+from sqlalchemy import Connection, func, select, tuple_, update
 
 from letheon.exceptions import (
     CorruptFileError,
@@ -25,10 +25,19 @@ from letheon.exceptions import (
 from letheon.ledger._bodies import hold_current_key, read_body
 from letheon.ledger._core import Core
 from letheon.ledger._events import record
+from letheon.ledger._owners import hold_model
 from letheon.ledger._receipt_codes import OpenedReceipt, checked_public_key, seal_receipt
 from letheon.ledger._requests import found
 from letheon.ledger._row_bytes import row_bytes
-from letheon.ledger._tables import certificates, checkpoints, events, purges, requests, versions
+from letheon.ledger._tables import (
+    blocked,
+    certificates,
+    checkpoints,
+    events,
+    purges,
+    requests,
+    versions,
+)
 from letheon.ledger._versions import ModelRow, Vault, VersionRow, proof_path, read_rows, read_vault
 from letheon.rows import IdIndex, Ids, Rows
 from letheon.verifier import (
@@ -51,6 +60,7 @@ __all__ = [
     "coverage",
     "keep_receipts",
     "make_receipts",
+    "may_come",
     "receipt_key_of",
     "sealed_receipt",
     "set_key",
@@ -104,9 +114,9 @@ def make_receipts(
 ) -> list[SealedReceipt]:
     """Return the receipts of a batch that is about to be certified.
 
-    They go to requests that name one person and have a key, and to those that wait behind such a
-    request for the same person. If the version before is damaged there are none: that must not
-    keep a certificate back.
+    They go to requests that name one person and have a key, if somebody's request of the batch
+    names that person: their own, one that they wait behind, or one that overtook theirs. If the
+    version before is damaged there are none: that must not keep a certificate back.
 
     Raises
     ------
@@ -133,10 +143,12 @@ def make_receipts(
 
 def _asked(core: Core, version: VersionRow) -> list[_Asked]:
     """Return who is to get a receipt with this version, read under the key of the moment."""
-    members = select(requests.c.id).where(requests.c.batch_id == version.batch_id)
-    behind = (requests.c.state == "duplicate") & requests.c.duplicate_of.in_(members)
-    mine = or_(requests.c.batch_id == version.batch_id, behind)
-    wanted = mine & requests.c.receipt_key.is_not(None) & (requests.c.n_ids == 1)
+    member, claim = requests.alias(), blocked.alias()
+    erased = select(claim.c.tag).join(member, member.c.id == claim.c.request_id)
+    erased = erased.where(member.c.batch_id == version.batch_id)
+    here = blocked.c.model_id == version.model_id
+    theirs = requests.c.id.in_(select(blocked.c.request_id).where(here, blocked.c.tag.in_(erased)))
+    wanted = theirs & requests.c.receipt_key.is_not(None) & (requests.c.n_ids == 1)
     columns = select(
         requests.c.id, requests.c.receipt_key, requests.c.intake_key, requests.c.sealed
     )
@@ -236,15 +248,16 @@ def set_key(core: Core, request_id: str, key: str, *, tenant: str | None = None)
         The request was applied, is closed, or names several people.
     """
     checked_public_key(key)
-    with core.database.transaction() as conn:
+
+    def work(conn: Connection) -> None:
         request = found(conn, request_id, tenant=tenant)
-        # The request that it waits behind too: from its application on a receipt may be made.
-        both = requests.c.id.in_({request.id, request.duplicate_of or request.id})
-        query = select(requests.c.id, requests.c.state, requests.c.batch_id).where(both)
-        rows = {
-            row.id: row for row in conn.execute(query.order_by(requests.c.id).with_for_update())
-        }
-        _require_unapplied(rows[request.id], rows[request.duplicate_of or request.id])
+        # Claims change with the model in hand. Who comes to it after a request meets who does not.
+        model = select(requests.c.model_id).where(requests.c.id == request.id)
+        hold_model(conn, conn.execute(model).scalar_one(), alone=False)
+        if not _may_come(conn, request.id):
+            raise RequestStateError(
+                f"this request is {request.state}; a receipt code is given out until it is applied"
+            )
         if request.n_ids != 1:
             raise RequestStateError(
                 f"this request names {request.n_ids} people, and a receipt is for one; file one "
@@ -253,14 +266,31 @@ def set_key(core: Core, request_id: str, key: str, *, tenant: str | None = None)
         conn.execute(update(requests).where(requests.c.id == request.id).values(receipt_key=key))
         record(conn, "receipt-code", {"request": request.id}, core.clock())
 
+    core.database.run(work)
 
-def _require_unapplied(request: Any, origin: Any) -> None:
-    is_waiting = request.state == "duplicate" or request is origin
-    is_open = origin.state in _UNAPPLIED or (origin.state == "stuck" and origin.batch_id is None)
-    if not (is_waiting and is_open):
-        raise RequestStateError(
-            f"this request is {request.state}; a receipt code is given out until it is applied"
-        )
+
+def may_come(core: Core, request_id: str) -> bool:
+    """Return whether the receipt of a request is still to be made."""
+    with core.database.transaction() as conn:
+        return _may_come(conn, request_id)
+
+
+def _may_come(conn: Connection, request_id: str) -> bool:
+    """Whether nobody has applied a request that names this one's person; held so till the end."""
+    mine = select(blocked.c.model_id, blocked.c.tag).where(blocked.c.request_id == request_id)
+    same = tuple_(blocked.c.model_id, blocked.c.tag).in_(mine)
+    # Others that wait erase nobody themselves.
+    query = select(requests.c.id).join(blocked).where(same, requests.c.state != "duplicate")
+    names = {request_id, *conn.scalars(query)}
+    held = select(requests.c.id, requests.c.state, requests.c.batch_id)
+    held = held.where(requests.c.id.in_(names)).order_by(requests.c.id).with_for_update()
+    rows = conn.execute(held).all()
+    return all(
+        row.state in _UNAPPLIED
+        or (row.state == "duplicate" and row.id == request_id)
+        or (row.state == "stuck" and row.batch_id is None)
+        for row in rows
+    )
 
 
 def receipt_key_of(core: Core, request_id: str) -> str | None:

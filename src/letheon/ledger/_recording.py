@@ -1,7 +1,7 @@
 """Storing requests: one transaction for all that wait, each with exactly one effect."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, date, datetime
 from functools import cache
 from typing import Any, NamedTuple
@@ -14,7 +14,7 @@ from letheon.ledger._bodies import body_sealer, hold_current_key, is_covered, re
 from letheon.ledger._core import Core
 from letheon.ledger._events import Event
 from letheon.ledger._faults import point
-from letheon.ledger._owners import Claimant, claim, known_tags
+from letheon.ledger._owners import NEEDS_APPROVAL, Claimant, claim, known_tags
 from letheon.ledger._requests import Request, found_all
 from letheon.ledger._rows_in import RowsIn
 from letheon.ledger._tables import requests
@@ -67,6 +67,8 @@ class Prepared:
         Whether it is queued at once, or waits for an approval only.
     row : dict
         Columns of the request, but for its body, which is sealed when it is stored.
+    needs_approval : bool
+        Whether it waits for an approval however few rows it has.
     """
 
     core: Core
@@ -76,6 +78,7 @@ class Prepared:
     missing: tuple[str, ...]
     is_verified: bool
     row: dict[str, Any]
+    needs_approval: bool = False
 
     @property
     def id(self) -> str:
@@ -180,7 +183,13 @@ def _insert(
 
 def _claim(connection: Connection, items: Sequence[Prepared]) -> dict[str, str]:
     """Claim the people of verified requests; return whom the duplicates wait for."""
-    claimants = [Claimant(item.id, item.row["tenant"], item.model.id, item.tags) for item in items]
+    claimants = [
+        Claimant(
+            *(item.id, item.row["tenant"], item.model.id, item.tags),
+            needs_approval=item.row["state"] == "verified",
+        )
+        for item in items
+    ]
     duplicates = claim(connection, claimants) if claimants else {}
     if duplicates:
         change = update(requests).where(requests.c.id == bindparam("request"))
@@ -206,6 +215,8 @@ def _story(item: Prepared, duplicates: dict[str, str]) -> list[Event]:
         "tz": _tz_version(),
     }
     story = [Event("received", received, at)]
+    if item.needs_approval:
+        story.append(Event(NEEDS_APPROVAL, {"request": item.id}, at))
     if item.is_verified:
         story.append(Event("verified", {"request": item.id, "from": "received"}, at))
         last: dict[str, Any] = {"request": item.id, "from": "verified"}
@@ -243,6 +254,7 @@ def _request(item: Prepared, duplicates: dict[str, str]) -> Request:
         duplicate_of=duplicates.get(item.id),
         filed_by=row["filed_by"],
         verified_by=row["verified_by"],
+        is_new=True,
     )
 
 
@@ -252,4 +264,5 @@ def _answer(item: Prepared, stored: _Stored, known: dict[str, Request]) -> Reque
             "this idempotency key was used for a request with another content; "
             "take another key, or repeat the request as it was"
         )
-    return known[stored.id]
+    # Of two with one key that are stored together, one is new.
+    return replace(known[stored.id], is_new=stored.id == item.id)

@@ -3,7 +3,7 @@
 import functools
 import json
 from collections.abc import Collection, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import UTC, date, datetime
 from typing import Any
 
@@ -74,6 +74,8 @@ class Request:
         How many recipients of the data were told of the erasure.
     closed_at : datetime or None
         When it was answered, rejected or cancelled.
+    is_new : bool
+        Whether the call that returned it has recorded it; False for a repeat, and in lists.
     """
 
     id: str
@@ -97,6 +99,7 @@ class Request:
     hold_until: datetime | None = None
     recipients: int = 0
     closed_at: datetime | None = None
+    is_new: bool = field(default=False, compare=False, repr=False)
 
     @property
     def is_open(self) -> bool:

@@ -200,6 +200,13 @@ Index(
 Index(
     "requests_newest", *(requests.c[name] for name in ("received_at", "id", *LISTED_BY, "last_day"))
 )
+# Most requests of an old ledger are closed; what is late is found among the others.
+Index(
+    "requests_open",
+    *(requests.c[name] for name in ("last_day", "received_at", "id", *LISTED_BY)),
+    sqlite_where=text("closed_at IS NULL"),
+    postgresql_where=text("closed_at IS NULL"),
+)
 
 allowed_moves = Table(
     "allowed_moves",

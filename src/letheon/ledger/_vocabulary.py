@@ -3,14 +3,16 @@
 Anybody may be called ``calendar``, or have a number that looks like a time. Such an id cannot be
 told from the ledger's own words, so its finding says nothing about the person. It is left out of
 the search and counted. What could be about people, if a bug put it there, is no own word: tags,
-and fields of events that are not on the list below. Facts and signed statements are: they have
-schemas of their own, and hold codes, digests and figures.
+and fields of events, jobs and messages that are not on the lists below. Facts and signed statements
+are: they have schemas of their own, and hold codes, digests and figures. So are names that an
+operator chose, of models, stores and tokens.
 """
 
 import json
 import re
 import socket
 from collections.abc import Iterable, Iterator
+from pathlib import Path
 from typing import Any
 
 from sqlalchemy import BigInteger, Column, ColumnElement, Connection, Text, or_, select, text
@@ -24,6 +26,7 @@ from letheon.verifier import PAYLOAD_TYPE, SCHEMAS, STATEMENT_TYPE, from_base64,
 
 __all__ = ["own_words"]
 
+_DESK_FILE = "service.toml"
 _MOST_WORDS = 200
 _MOST_INT64 = (1 << 63) - 1
 # Names of files and folders, fields of envelopes, notes and proofs, words of SQLite itself.
@@ -31,6 +34,7 @@ _FIXED = (
     "SQLite format 3 sqlite_sequence sqlite_schema sqlite_master sqlite_autoindex_ sqlite_stat1 "
     "blobs proofs certificates purges checkpoints keys public root.pub current ledger.db-journal "
     ".partial .markers .problems .lock letheon.toml tag.key epoch-intake-training-noise-purge-sign "
+    "service.toml service.key .desk "
     "payload payloadType signatures keyid sig scheme slots erased slot leaf siblings "
     "letheon-seal-v1 not_before problems tries destroyed dropped lease-holder"
 )
@@ -41,9 +45,24 @@ _CODES = (
     "by requests"
 )
 _CODED = frozenset(_CODES.split())
+# The same for what the desk was asked to do, what came out, and what it told others. There a reason
+# is a sentence.
+_DESK_CODES = (
+    "type timestamp state due_on version tenant drill levels level name verdict audited_at what "
+    "basis code"
+)
+_DESK_CODED = (_CODED - {"reason"}) | frozenset(_DESK_CODES.split())
 # Where a bug would write people: these are compared with nothing.
 _ABOUT_PEOPLE = frozenset({"key_tag", "body_tag", "nonce", "tag"})
 _JSON = (_tables.events.c.body, _tables.purge_steps.c.evidence)
+_DESK_JSON = (
+    *(_tables.jobs.c.asked, _tables.jobs.c.progress, _tables.jobs.c.result),
+    _tables.deliveries.c.body,
+)
+_OPAQUE = (_tables.actions.c.about, _tables.deliveries.c.about)
+_APART = (*_JSON, *_DESK_JSON, *_OPAQUE, _tables.versions.c.facts)
+_DIGEST = re.compile(r"[0-9a-f]{16,}")
+_PROSE = re.compile(r"[A-Za-z]+")
 _DATE = re.compile(r"[0-9]{4}-[0-9]{2}-[0-9]{2}(T[0-9:]{0,8}Z?)?")
 
 
@@ -79,7 +98,7 @@ def _fixed_text(core: Core) -> str:
     grounds = [ground for group in REQUEST_GROUNDS.values() for ground in group]
     parts = [
         _FIXED,
-        (core.folder / FILE).read_text("utf-8"),
+        *(path.read_text("utf-8") for path in _settings_of(core)),
         *(json.dumps(schema) for schema in SCHEMAS.values()),
         *(PAYLOAD_TYPE, STATEMENT_TYPE, socket.gethostname()),
         *names,
@@ -87,6 +106,10 @@ def _fixed_text(core: Core) -> str:
         *_schema_of(core),
     ]
     return "\n".join(parts)
+
+
+def _settings_of(core: Core) -> list[Path]:
+    return [path for name in (FILE, _DESK_FILE) if (path := core.folder / name).exists()]
 
 
 def _schema_of(core: Core) -> list[str]:
@@ -112,6 +135,7 @@ def _stands_in_database(conn: Connection, word: str) -> bool:
         _stands_in_columns(conn, word)
         or any(_stands_in_json(conn, column, word, _CODED) for column in _JSON)
         or _stands_in_json(conn, _tables.versions.c.facts, word, None)
+        or any(_stands_in_desk(conn, column, word) for column in (*_DESK_JSON, *_OPAQUE))
     )
 
 
@@ -131,8 +155,7 @@ def _tests(column: Column[Any], word: str) -> Iterator[ColumnElement[bool]]:
     elif (
         isinstance(column.type, Text)
         and column.name not in _ABOUT_PEOPLE
-        and column is not _tables.versions.c.facts
-        and not any(column is one for one in _JSON)
+        and not any(column is one for one in _APART)
     ):
         yield column.contains(word, autoescape=True)
 
@@ -146,6 +169,22 @@ def _stands_in_json(
 ) -> bool:
     query = select(column).where(column.contains(word, autoescape=True))
     return any(_is_own(json.loads(found), word, coded) for found in conn.scalars(query))
+
+
+def _stands_in_desk(conn: Connection, column: Column[str], word: str) -> bool:
+    """Whether it is a code, or there by chance, in a text that the desk wrote."""
+    query = select(column).where(column.contains(word, autoescape=True))
+    values = conn.scalars(query)
+    if any(column is one for one in _OPAQUE):
+        return any(_is_chance(value, word) for value in values)
+    return any(_is_own(json.loads(value), word, _DESK_CODED, by_chance=True) for value in values)
+
+
+def _is_chance(said: str, word: str) -> bool:
+    """Whether it is a part of a digest, or a word of letters in a sentence."""
+    if _DIGEST.fullmatch(said):
+        return word != said
+    return " " in said.strip() and word in _PROSE.findall(said)
 
 
 def _stands_in_envelope(envelope: bytes, word: str) -> bool:
@@ -164,12 +203,18 @@ def _envelopes(core: Core, conn: Connection) -> Iterator[bytes]:
         yield from (bytes(envelope) for envelope in conn.scalars(query))
 
 
-def _is_own(value: Any, word: str, coded: frozenset[str] | None) -> bool:
+def _is_own(
+    value: Any, word: str, coded: frozenset[str] | None, *, by_chance: bool = False
+) -> bool:
     """Whether a word that stands in a JSON text is part of a field's name, a code or a number.
 
     It is the ledger's own as well if it is in no single text, but reaches over several.
     """
-    found = [is_told for said, is_told in _said(value, coded) if word in said]
+    found = [
+        is_told or (by_chance and _is_chance(said, word))
+        for said, is_told in _said(value, coded)
+        if word in said
+    ]
     return any(found) or not found
 
 

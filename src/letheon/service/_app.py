@@ -10,6 +10,7 @@ from fastapi.responses import Response
 from fastapi.routing import APIRoute
 from fastapi.staticfiles import StaticFiles
 from sqlalchemy.exc import SQLAlchemyError
+from starlette.concurrency import run_in_threadpool
 from starlette.exceptions import HTTPException
 
 from letheon import __version__
@@ -19,7 +20,7 @@ from letheon.service import _openapi
 from letheon.service._context import Context
 from letheon.service._guards import Guards, allowed_hosts
 from letheon.service._limits import Limiter
-from letheon.service._logs import CallLog, log_line
+from letheon.service._logs import CallLog, Mistakes, log_line, place_of
 from letheon.service._metrics import Metrics
 from letheon.service._problems import Problem, problem_of, respond
 from letheon.service._sessions import Sessions
@@ -88,13 +89,24 @@ def create_app(
     _openapi.require_gates(routes)
     for router in (*API, *PAGES):
         app.include_router(router)
-    app.mount("/static", StaticFiles(directory=_STATIC), name="static")
+    app.mount("/static", _Assets(directory=_STATIC), name="static")
     _describe(app, routes)
     _handle_errors(app)
     hosts = allowed_hosts(settings, bound)
+    app.add_middleware(Mistakes, answer=_answer)
     app.add_middleware(Guards, settings=settings, hosts=hosts, is_secure=secure)
     app.add_middleware(CallLog, observe=metrics.observe)
     return app
+
+
+class _Assets(StaticFiles):
+    """Scripts and styles; pages name them with a digest of their content, so they may be kept."""
+
+    def file_response(self, *words: Any, **given: Any) -> Response:
+        """Return a file that browsers keep."""
+        found = super().file_response(*words, **given)
+        found.headers["Cache-Control"] = "public, max-age=31536000, immutable"
+        return found
 
 
 def _describe(app: FastAPI, routes: list[APIRoute]) -> None:
@@ -106,7 +118,7 @@ def _describe(app: FastAPI, routes: list[APIRoute]) -> None:
 
 def _handle_errors(app: FastAPI) -> None:
     known = (HTTPException, RequestValidationError, LetheonError, Refused, SQLAlchemyError)
-    for kind in (*known, Exception):
+    for kind in known:
         app.add_exception_handler(kind, _answer)
 
 
@@ -114,7 +126,7 @@ async def _answer(request: Request, error: Exception) -> Response:
     """Turn an error into an answer; of a mistake in the program only its kind is told."""
     problem = problem_of(error)
     if problem is None:
-        log_line("mistake", kind=type(error).__name__, at=_place(error))
+        log_line("mistake", kind=type(error).__name__, at=place_of(error))
         problem = Problem(
             500,
             "internal",
@@ -125,14 +137,5 @@ async def _answer(request: Request, error: Exception) -> Response:
         return respond(request, problem)
     from letheon.service.pages._shared import problem_page
 
-    return problem_page(request, problem)
-
-
-def _place(error: BaseException) -> str:
-    trace, place = error.__traceback__, "-"
-    while trace is not None:
-        code = trace.tb_frame.f_code
-        if "letheon" in Path(code.co_filename).parts:
-            place = f"{Path(code.co_filename).name}:{trace.tb_lineno}"
-        trace = trace.tb_next
-    return place
+    # It reads the session: the loop that serves everybody must not wait for the database.
+    return await run_in_threadpool(problem_page, request, problem)

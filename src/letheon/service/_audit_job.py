@@ -1,5 +1,8 @@
 """An audit asked for at the desk: a bundle, the public key, and a process that has nothing else.
 
+Certificates, log and requests are one chain for all tenants. Whoever asks for a tenant is told of
+the whole whether it holds, and of requests and models only what is the tenant's.
+
 A *drill* changes one byte of the copy first. Then the audit must fail; one that passes would be
 worth nothing. The ledger itself is never touched.
 """
@@ -12,6 +15,8 @@ from pathlib import Path
 from typing import Any, Literal, get_args
 
 from letheon.audit import AuditReport, LevelResult, audit
+from letheon.audit._reading import Bundle, key_text
+from letheon.audit._requests import check_requests
 
 __all__ = [
     "DRILLS",
@@ -40,6 +45,12 @@ _NOTICED_BY: dict[str, tuple[str, ...]] = {
 _QUOTES = re.compile(r"(it could not be looked at: \w+):.*", re.DOTALL)
 _LONGEST_REASON = 600
 _ROOT = b'"root":"'
+# What a tenant is told of everybody's things: counts in other reasons would be of other tenants.
+_OF_THE_WHOLE = {
+    "pass": "of the whole ledger: it holds",
+    "fail": "of the whole ledger: it does not hold; ask the operator of the desk",
+    "skipped": "of the whole ledger: it was not looked at",
+}
 
 
 class NothingToTamperError(Exception):
@@ -48,13 +59,19 @@ class NothingToTamperError(Exception):
 
 @dataclass(frozen=True)
 class AuditOrder:
-    """What the process is given: a folder, a key to hold against it, what to look at."""
+    """What the process is given: a folder, a key to hold against it, what to look at.
+
+    `tenant` is who is told, None for somebody who sees everything; `models` are the numbers of the
+    tenant's models in the events of requests.
+    """
 
     bundle: str
     key: str
     levels: tuple[str, ...] | None
     model: str | None
     trusted: tuple[str, ...]
+    tenant: str | None = None
+    models: tuple[int, ...] = ()
 
 
 def levels_for(asked: Iterable[str] | None, drill: str) -> tuple[str, ...] | None:
@@ -66,15 +83,37 @@ def levels_for(asked: Iterable[str] | None, drill: str) -> tuple[str, ...] | Non
 
 def look(tell: Callable[[Any], None], order: AuditOrder) -> None:
     """Audit a bundle; tell every result, and at last the report."""
+
+    def told(result: LevelResult) -> None:
+        for one in _told(order, [result]):
+            tell({"level": one})
+
     report = audit(
         order.bundle,
         key=order.key,
         levels=order.levels,
         model=order.model,
         trusted=order.trusted,
-        progress=lambda result: tell({"level": _plain(result)}),
+        progress=told,
     )
-    tell({"report": _plain_report(report)})
+    tell({"report": _plain_report(report) | {"levels": _told(order, report)}})
+
+
+def _told(order: AuditOrder, results: Iterable[LevelResult]) -> list[dict[str, Any]]:
+    shown = (_for_tenant(order, result) for result in results)
+    return [_plain(result) for result in shown if result is not None]
+
+
+def _for_tenant(order: AuditOrder, result: LevelResult) -> LevelResult | None:
+    """Return a result as the one who asked may see it; None if it is about others only."""
+    if order.tenant is None:
+        return result
+    if result.model:
+        return result if concerns(order.tenant, result.model) else None
+    if "requests" in result.details:
+        bundle = Bundle(Path(order.bundle), key_text(order.key))
+        return check_requests(bundle, order.models)
+    return LevelResult(result.level, "", result.verdict, _OF_THE_WHOLE[result.verdict])
 
 
 def _plain_report(report: AuditReport) -> dict[str, Any]:
@@ -97,7 +136,7 @@ def _plain(result: LevelResult) -> dict[str, Any]:
 def concerns(tenant: str | None, model: str) -> bool:
     """Whether what is said about a model, as certificates name it, is for somebody of a tenant.
 
-    What is said about the whole ledger (no model) is for everybody.
+    What is said about the whole ledger (no model) is for everybody, in the words of `look`.
     """
     if tenant is None or model == "":
         return True
@@ -131,7 +170,8 @@ def tamper(bundle: Path, drill: str) -> str:
     """
     described = json.loads((bundle / "bundle.json").read_bytes())["models"]
     if drill == "log":
-        return f"one byte of log.json, {_flip(bundle / 'log.json', _ROOT)}"
+        _flip(bundle / "log.json", _ROOT)
+        return "one byte of log.json, in the root of its tree"  # its size tells of other tenants
     if not described:
         raise NothingToTamperError
     newest = max(described, key=lambda one: int(one["sequence"]))

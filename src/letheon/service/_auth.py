@@ -7,6 +7,7 @@ things only with its CSRF token, because a browser sends cookies whoever made th
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from ipaddress import IPv6Network
 from typing import Annotated, Any
 
 from fastapi import Request, Security
@@ -94,11 +95,13 @@ def _name(asked: str) -> str:
 class Gate:
     """What a route demands: one of some scopes; none for anybody with a token.
 
-    `is_public` marks a route that demands nothing.
+    `is_public` marks a route that demands nothing, `is_long` one that may take its time: few of
+    these are served at once.
     """
 
     scopes: tuple[str, ...]
     is_public: bool = False
+    is_long: bool = False
 
     def __call__(
         self,
@@ -118,20 +121,27 @@ class Gate:
                 f"It needs the scope {' or '.join(self.scopes)}; its role is {who.role}.",
             )
         _require_known_query(request)
+        self.enter(request, who)
         return who
+
+    def enter(self, request: Request, who: Principal) -> None:
+        """Take a place among the long calls if this is one; it is given back at the end."""
+        if self.is_long:
+            limiter = context(request).limiter
+            request.scope["letheon_release"] = limiter.begin_long(who.token_id)
 
 
 @dataclass(frozen=True)
 class _Open(Gate):
     """A gate that stands open."""
 
-    def __call__(self, request: Request) -> None:  # type: ignore[override]
-        """Let everybody in."""
+    async def __call__(self, request: Request) -> None:  # type: ignore[override]
+        """Let everybody in; without a thread, so that a full server can say that it is alive."""
 
 
-def allows(scope: str) -> Gate:
+def allows(scope: str, *, is_long: bool = False) -> Gate:
     """Return a dependency: who is asking, if they have this scope."""
-    return Gate((scope,))
+    return Gate((scope,), is_long=is_long)
 
 
 def allows_any(*scopes: str) -> Gate:
@@ -156,8 +166,14 @@ def principal_of_session(desk: Context, session: Session) -> Principal | None:
 
 
 def address_of(request: Request) -> str:
-    """Return the address that a call comes from, for counting."""
-    return "unknown" if request.client is None else request.client.host
+    """Return the address that a call comes from, for counting; of IPv6 the network of a house."""
+    host = "unknown" if request.client is None else request.client.host
+    if ":" not in host:
+        return host
+    try:
+        return str(IPv6Network((host.partition("%")[0], 64), strict=False))
+    except ValueError:
+        return host
 
 
 def require_csrf(request: Request, session: Session, sent: str | None) -> None:
@@ -212,12 +228,11 @@ def _known(
 def _by_token(
     desk: Context, request: Request, credentials: HTTPAuthorizationCredentials | None
 ) -> Principal:
-    address = address_of(request)
-    desk.limiter.require_room("failed", address)
     text = "" if credentials is None else credentials.credentials
     token = desk.tokens.find(text)
     if token is None:
-        desk.limiter.count("failed", address)
+        # Only wrong ones are counted and slowed down: others behind one address must get in.
+        desk.limiter.count("failed", address_of(request))
         raise _no_token("the token is not valid", "It is unknown, expired or revoked.")
     return _principal(token, None)
 

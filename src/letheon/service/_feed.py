@@ -36,7 +36,8 @@ __all__ = ["Message", "feed", "message_body"]
 
 # Of one webhook in one round: a round holds the database for a moment only.
 _MOST = 500
-_KINDS = ("received", "certified", "duplicate", "certificate")
+_FOLLOWS = ("duplicate", "waits-for")
+_KINDS = ("received", "certified", *_FOLLOWS, "certificate")
 _ALIVE = webhooks.c.disabled_at.is_(None)
 _UNPLACED = select(events.c.id).where(events.c.log_index.is_(None)).limit(1)
 _insert = RowsIn(
@@ -147,7 +148,7 @@ def _about_requests(conn: Connection, found: Sequence[Row[Any]]) -> Iterator[Mes
     times = {row.about: int(row.at) for row in found if row.kind == "received"}
     for request in _read(conn, times):
         yield Message("received", request.id, times[request.id], _facts(request))
-    times = {row.about: int(row.at) for row in found if row.kind in ("certified", "duplicate")}
+    times = {row.about: int(row.at) for row in found if row.kind in ("certified", *_FOLLOWS)}
     behind = select(requests.c.id, requests.c.duplicate_of).where(
         requests.c.duplicate_of.in_([row.about for row in found if row.kind == "certified"])
     )

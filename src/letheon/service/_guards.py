@@ -3,6 +3,7 @@
 from collections.abc import Mapping
 from urllib.parse import urlsplit
 
+import anyio
 from starlette.datastructures import Headers, MutableHeaders
 from starlette.requests import Request
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
@@ -30,6 +31,9 @@ HEADERS: Mapping[str, str] = {
 _ONE_YEAR = "max-age=31536000"
 _UPLOADS = frozenset({"/api/v1/requests/upload", "/requests/upload"})
 _MODELS = frozenset({"/api/v1/models", "/models/new"})
+# A body may take this long, and so many bytes a second beyond that.
+_BODY_SECONDS = 60.0
+_SLOWEST = 50_000
 _LOOPBACK = ("localhost", "127.0.0.1", "[::1]", "::1")
 
 
@@ -80,13 +84,16 @@ class Guards:
                     headers.setdefault(name, value)
             await send(message)
 
+        inner_send: Send = send_with_headers
+        if scope["method"] == "HEAD":  # every address that can be got can be asked about
+            scope, inner_send = dict(scope, method="GET"), _without_body(send_with_headers)
         try:
             self._require_host(scope)
             receive = self._capped(scope, receive)
         except Problem as problem:
-            await respond(Request(scope), problem)(scope, receive, send_with_headers)
+            await respond(Request(scope), problem)(scope, receive, inner_send)
             return
-        await self.app(scope, receive, send_with_headers)
+        await self.app(scope, receive, inner_send)
 
     def _require_host(self, scope: Scope) -> None:
         host = Headers(scope=scope).get("host", "").lower()
@@ -105,14 +112,22 @@ class Guards:
         length = Headers(scope=scope).get("content-length", "0")
         if not length.isdigit() or int(length) > most:
             raise _too_large(most)
-        seen = 0
+        seen, is_whole = 0, False
+        ends_at = anyio.current_time() + _BODY_SECONDS + int(length or 0) / _SLOWEST
 
         async def receive_capped() -> Message:
-            nonlocal seen
-            message = await receive()
+            nonlocal seen, is_whole
+            if is_whole:  # what comes now is that the caller has gone
+                return await receive()
+            try:
+                with anyio.fail_after(ends_at - anyio.current_time()):
+                    message = await receive()
+            except TimeoutError:
+                raise _too_slow() from None
             seen += len(message.get("body", b""))
             if seen > most:
                 raise _too_large(most)
+            is_whole = not message.get("more_body", False)
             return message
 
         return receive_capped
@@ -121,6 +136,22 @@ class Guards:
         if path in _UPLOADS:
             return self.settings.max_upload_bytes
         return self.settings.max_model_bytes if path in _MODELS else self.settings.max_body_bytes
+
+
+def _without_body(send: Send) -> Send:
+    """Return a `send` for an answer whose head alone was asked for."""
+
+    async def send_head(message: Message) -> None:
+        if message["type"] == "http.response.body":
+            message = {**message, "body": b""}
+        await send(message)
+
+    return send_head
+
+
+def _too_slow() -> Problem:
+    headers = {"Connection": "close"}
+    return Problem(408, "too-slow", "the body came too slowly", "Send it again.", headers=headers)
 
 
 def _too_large(most: int) -> Problem:

@@ -33,15 +33,11 @@ from letheon.service._audit_job import (
     tamper,
     to_result,
 )
-from letheon.service._jobs import LEASE_SECONDS, Job, Jobs, Kind
+from letheon.service._jobs import LEASE_SECONDS, LONG, SHORT, Job, Jobs, Kind
 from letheon.service._rooms import private_room
 from letheon.service._what_if import RETRAIN, WhatIfOrder, measure, not_run, trimmed
 
 __all__ = ["LONG", "SHORT", "JobRunner"]
-
-# Those that change a model, and those that only look; a worker does one of each at a time.
-SHORT: tuple[Kind, ...] = ("apply", "retrain")
-LONG: tuple[Kind, ...] = ("audit", "what-if")
 
 _PATIENCE_SECONDS = 120.0
 _METHOD_SECONDS = 60.0
@@ -68,6 +64,10 @@ class JobRunner:
         When it is set, work that only looks is ended and given back; a batch is finished first.
     method_seconds : float, default=60
         How long one method may take in a what-if.
+
+    Notes
+    -----
+    A worker does one job that changes a model and one that only looks at a time.
     """
 
     def __init__(
@@ -86,7 +86,7 @@ class JobRunner:
         return n_done
 
     def do_next(self, kinds: Iterable[Kind]) -> Job | None:
-        """Do the oldest job of these kinds that waits; return it as it was claimed."""
+        """Do the next job of these kinds that waits; return it as it was claimed."""
         job = self.jobs.claim(owner_name(), kinds=kinds)
         if job is not None:
             # Whoever took it over, after a pause of this process, goes on with it.
@@ -266,12 +266,15 @@ class JobRunner:
             raise _FailedError(
                 "nothing-certified", "the model has no certificate yet; erase somebody first"
             )
+        own = self._models(job.tenant)
         order = AuditOrder(
             bundle=str(bundle),
             key=self._ledger.public_key,
             levels=levels_for(job.asked["levels"], job.asked["drill"]),
             model=wanted,
-            trusted=self._trusted(job.tenant),
+            trusted=tuple(sorted({name for model in own for name in model.trusted})),
+            tenant=job.tenant,
+            models=tuple(model.id for model in own),
         )
         report: dict[str, Any] | None = None
         for message in told(look, order, stop=self._stop):
@@ -289,10 +292,9 @@ class JobRunner:
             found = {name: level[name] for name in _SHOWN}
             self.jobs.progress(job, words, found)
 
-    def _trusted(self, tenant: str | None) -> tuple[str, ...]:
+    def _models(self, tenant: str | None) -> list[ModelRow]:
         with self._ledger._core.database.reading() as conn:
-            found: list[ModelRow] = all_models(conn, tenant)
-        return tuple(sorted({name for model in found for name in model.trusted}))
+            return all_models(conn, tenant)
 
 
 _SHOWN = ("level", "name", "model", "verdict", "reason")

@@ -3,6 +3,9 @@
 A job is a row. Whoever claims it holds a lease that ends by itself, under a name that no other
 claim has: every later change compares that name, so a worker that was thought dead changes nothing
 any more. After `MOST_STARTS` claims that ended with their worker a job has failed.
+
+Nobody can keep the others waiting: so many jobs of one token, of one tenant and of all may wait,
+those that only look and those that change a model counted apart; and tenants take turns.
 """
 
 import json
@@ -34,7 +37,9 @@ __all__ = [
     "CURSOR",
     "JOB_ID",
     "KINDS",
+    "LONG",
     "MOST_STARTS",
+    "SHORT",
     "STATES",
     "Job",
     "JobPage",
@@ -48,6 +53,9 @@ __all__ = [
 Kind = Literal["apply", "retrain", "what-if", "audit"]
 State = Literal["queued", "running", "done", "failed"]
 KINDS: tuple[Kind, ...] = get_args(Kind)
+# Those that change a model, and those that only look.
+SHORT: tuple[Kind, ...] = ("apply", "retrain")
+LONG: tuple[Kind, ...] = ("audit", "what-if")
 STATES: tuple[State, ...] = get_args(State)
 
 JOB_ID = "^[0-9a-f]{32}$"
@@ -55,6 +63,8 @@ CURSOR = "^[0-9]{1,12}-[0-9a-f]{32}$"
 MOST_STARTS = 3
 LEASE_SECONDS = 60
 _MOST_QUEUED = 200
+_MOST_OF_TENANT = 40
+_MOST_OF_TOKEN = 10
 _MOST_LINES = 500
 _KEPT_DAYS = 90
 _DAY = 86_400
@@ -168,7 +178,7 @@ class Jobs:
         Raises
         ------
         JobsFullError
-            Too many wait already.
+            Too many wait already: of this token, of this tenant, or of all.
         """
         text = _canonical(asked or {})
         same = _is(jobs.c.tenant, tenant) & _is(jobs.c.model, model)
@@ -178,7 +188,7 @@ class Jobs:
             found = conn.execute(select(jobs).where(same).limit(1)).first()
             if found is not None:
                 return _job(found)
-            _require_room(conn)
+            _require_room(conn, kind, tenant, by)
             now, job_id = self._clock(), secrets.token_hex(16)
             conn.execute(
                 insert(jobs).values(
@@ -245,7 +255,9 @@ class Jobs:
     def claim(
         self, owner: str, seconds: int = LEASE_SECONDS, *, kinds: Iterable[Kind] = KINDS
     ) -> Job | None:
-        """Take the oldest job that waits, or whose worker is gone; None if there is none.
+        """Take a job that waits, or whose worker is gone; None if there is none.
+
+        The tenant whose last job was begun longest ago is next, with its oldest one.
 
         Parameters
         ----------
@@ -270,11 +282,10 @@ class Jobs:
         return None
 
     def _free(self, conn: Connection, query: Select[Any], seconds: int) -> Row[Any] | None:
-        """Return the oldest job that may be begun."""
+        """Return the job that may be begun and is next."""
         now = self._clock()
-        for row in conn.execute(query):
-            # An end that no honest clock can have set is one of a clock that was ahead.
-            is_held = row.state == "running" and now < row.lease_until <= now + seconds
+        for row in _in_turn(conn, list(conn.execute(query))):
+            is_held = row.state == "running" and _lease.is_current(row.lease_until, now, seconds)
             if not is_held or _lease._is_dead(_holder(row.owner)):
                 return row
         return None
@@ -382,10 +393,29 @@ def _one_at_a_time(conn: Connection) -> None:
     conn.execute(select(log.c.id).with_for_update()).one()
 
 
-def _require_room(conn: Connection) -> None:
-    waiting = select(func.count()).select_from(jobs).where(jobs.c.state == "queued")
-    if (conn.scalar(waiting) or 0) >= _MOST_QUEUED:
-        raise JobsFullError(f"{_MOST_QUEUED} jobs wait already; is a worker running?")
+def _in_turn(conn: Connection, rows: list[Row[Any]]) -> list[Row[Any]]:
+    """Return jobs, the oldest first, in the order in which tenants take turns."""
+    if len({row.tenant for row in rows}) < 2:
+        return rows
+    kinds = {row.kind for row in rows}
+    query = select(jobs.c.tenant, func.max(jobs.c.started_at)).where(jobs.c.kind.in_(kinds))
+    served = {tenant: at or 0 for tenant, at in conn.execute(query.group_by(jobs.c.tenant))}
+    return sorted(rows, key=lambda row: served[row.tenant])
+
+
+def _require_room(conn: Connection, kind: Kind, tenant: str | None, by: str | None) -> None:
+    """Refuse a job if too many wait that are done in the same turn."""
+    those = jobs.c.kind.in_(SHORT if kind in SHORT else LONG) & (jobs.c.state == "queued")
+    query = select(jobs.c.tenant, jobs.c.created_by).where(those)
+    waiting = conn.execute(query).all()
+    of_token = sum(row.created_by == by for row in waiting)
+    of_tenant = sum(row.tenant == tenant for row in waiting)
+    if by is not None and of_token >= _MOST_OF_TOKEN:
+        raise JobsFullError(f"{of_token} jobs of this token wait already")
+    if tenant is not None and of_tenant >= _MOST_OF_TENANT:
+        raise JobsFullError(f"{of_tenant} jobs of this tenant wait already")
+    if len(waiting) >= _MOST_QUEUED:
+        raise JobsFullError("too many jobs wait already; is a worker running?")
 
 
 def _one(conn: Connection, job_id: str) -> Job:

@@ -1,5 +1,10 @@
 """How often somebody may call: in the memory of the server, forgotten when it stops."""
 
+import threading
+from collections import Counter
+from collections.abc import Callable
+from functools import partial
+
 from limits import RateLimitItem, parse
 from limits.storage import MemoryStorage
 from limits.strategies import FixedWindowRateLimiter, MovingWindowRateLimiter
@@ -10,8 +15,13 @@ from letheon.service._settings import ServiceSettings
 __all__ = ["Limiter"]
 
 
+# Long calls hold a thread of the server each; it has 40, and short ones must always find one.
+_LONG_AT_ONCE = 16
+_LONG_PER_TOKEN = 4
+
+
 class Limiter:
-    """Counts calls by token and by address.
+    """Counts calls by token and by address, and long ones at a time.
 
     Parameters
     ----------
@@ -29,6 +39,28 @@ class Limiter:
             "failed": parse(settings.rate_failed),
             "receipt": parse(settings.rate_receipt),
         }
+        self._one = threading.Lock()
+        self._long: Counter[str] = Counter()
+
+    def begin_long(self, token_id: str) -> Callable[[], None]:
+        """Begin a long call; return what ends it. Or raise a problem: too many at a time."""
+        with self._one:
+            if self._long[token_id] >= _LONG_PER_TOKEN or self._long.total() >= _LONG_AT_ONCE:
+                raise Problem(
+                    429,
+                    "too-many-long-calls",
+                    "too many long calls at a time",
+                    f"At most {_LONG_PER_TOKEN} of one token. Wait for the answers, then go on.",
+                    headers={"Retry-After": "1"},
+                )
+            self._long[token_id] += 1
+        return partial(self._end_long, token_id)
+
+    def _end_long(self, token_id: str) -> None:
+        with self._one:
+            self._long[token_id] -= 1
+            if not self._long[token_id]:
+                del self._long[token_id]
 
     def count_call(self, token_id: str) -> None:
         """Count a call of a token, or raise the problem 429."""
@@ -40,12 +72,6 @@ class Limiter:
         """Count a log-in, a wrong token or a check of a receipt; or raise the problem 429."""
         rate = self._rates[what]
         if not self._by_address.hit(rate, what, address):
-            raise _too_many(rate)
-
-    def require_room(self, what: str, address: str) -> None:
-        """Raise the problem 429 if an address has used up its tries; count nothing."""
-        rate = self._rates[what]
-        if not self._by_address.test(rate, what, address):
             raise _too_many(rate)
 
 

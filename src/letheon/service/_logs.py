@@ -7,26 +7,51 @@ import json
 import logging
 import secrets
 import sys
+import threading
 import time
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
+from pathlib import Path
 from typing import Any
 
+from starlette.requests import Request
+from starlette.responses import Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-__all__ = ["CallLog", "configure", "log_line"]
+__all__ = ["CallLog", "Mistakes", "configure", "log_line", "place_of"]
 
 _logger = logging.getLogger("letheon.desk")
 _METHODS = frozenset({"GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"})
 
 
 def configure() -> None:
-    """Send the lines to the error stream, as they are."""
-    if not _logger.handlers:
-        handler = logging.StreamHandler(sys.stderr)
-        handler.setFormatter(logging.Formatter("%(message)s"))
-        _logger.addHandler(handler)
-        _logger.setLevel(logging.INFO)
-        _logger.propagate = False
+    """Send the lines to the error stream, as they are; of libraries only what is known by heart."""
+    if _logger.handlers:
+        return
+    handler = logging.StreamHandler(sys.stderr)
+    handler.setFormatter(logging.Formatter("%(message)s"))
+    _logger.addHandler(handler)
+    _logger.setLevel(logging.INFO)
+    _logger.propagate = False
+    logging.getLogger().handlers = [_Brief()]
+    logging.captureWarnings(True)
+    threading.excepthook = _log_thread
+
+
+def _log_thread(died: threading.ExceptHookArgs) -> None:
+    at = "-" if died.exc_value is None else place_of(died.exc_value)
+    log_line("mistake", kind=died.exc_type.__name__, at=at)
+
+
+class _Brief(logging.Handler):
+    """Logs what a library says without its values and without a traceback: they may name people."""
+
+    def emit(self, record: logging.LogRecord) -> None:
+        """Write one line."""
+        if record.levelno < logging.WARNING:
+            return
+        error = record.exc_info[0] if record.exc_info else None
+        kind = None if error is None else error.__name__
+        log_line("server", level=record.levelname.lower(), words=str(record.msg)[:80], kind=kind)
 
 
 def log_line(event: str, **facts: Any) -> None:
@@ -35,6 +60,10 @@ def log_line(event: str, **facts: Any) -> None:
         now = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
         # JSON escapes line breaks and every control character.
         _logger.info(json.dumps({"time": now, "event": event} | facts, ensure_ascii=True))
+
+
+def _nothing() -> None:
+    """End a call that took no place."""
 
 
 class CallLog:
@@ -70,6 +99,7 @@ class CallLog:
         try:
             await self.app(scope, receive, send_noted)
         finally:
+            scope.get("letheon_release", _nothing)()
             self._note(scope, call, status, time.perf_counter() - start)
 
     def _note(self, scope: Scope, call: str, status: int, seconds: float) -> None:
@@ -85,3 +115,53 @@ class CallLog:
             token=scope.get("letheon_token"),
             id=call,
         )
+
+
+class Mistakes:
+    """Answers where the program itself fails, and tells nothing but the kind and the place.
+
+    It stands inside everything else that is ours. What reaches the server would be printed with a
+    traceback, and the words of an error may name people.
+
+    Parameters
+    ----------
+    app : ASGI application
+        What lies behind.
+    answer : callable
+        Turns a call and an error into an answer.
+    """
+
+    def __init__(
+        self, app: ASGIApp, *, answer: Callable[[Request, Exception], Awaitable[Response]]
+    ) -> None:
+        self.app = app
+        self.answer = answer
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Serve one call."""
+        has_begun = False
+
+        async def send_noted(message: Message) -> None:
+            nonlocal has_begun
+            has_begun = True
+            await send(message)
+
+        try:
+            await self.app(scope, receive, send_noted)
+        except Exception as error:  # noqa: BLE001  (whatever it is, it must not be printed)
+            if has_begun:  # the server notices that the rest is missing, and hangs up
+                log_line("mistake", kind=type(error).__name__, at=place_of(error))
+                return
+            response = await self.answer(Request(scope, receive), error)
+            await response(scope, receive, send)
+
+
+def place_of(error: BaseException) -> str:
+    """Return the file and line of ours that an error comes from."""
+    trace, place = error.__traceback__, "-"
+    while trace is not None:
+        code = trace.tb_frame.f_code
+        if "letheon" in Path(code.co_filename).parts:
+            place = f"{Path(code.co_filename).name}:{trace.tb_lineno}"
+        trace = trace.tb_next
+    return place

@@ -1,8 +1,9 @@
 """Private folders for what is at hand for a moment: bundles that are sent, models that arrive.
 
 They lie in the ledger's home, which is readable by its owner only and which every purge searches:
-a purge waits until a room that holds an erased person is gone. A room is destroyed by whoever made
-it. If that process died, its lock is free, and the next start of the desk destroys the room.
+a purge waits until a room that holds an erased person is gone, for a day at most. A room is
+destroyed by whoever made it. If that process died, its lock is free, and the next start of the desk
+destroys the room.
 """
 
 import contextlib
@@ -15,11 +16,10 @@ from pathlib import Path
 
 from letheon.ledger import Ledger
 from letheon.ledger._blobs import destroy_file
+from letheon.ledger._leftovers import ROOM_LOCK as _LOCK
+from letheon.ledger._leftovers import ROOMS as _FOLDER
 
 __all__ = ["Room", "private_room", "sweep_rooms"]
-
-_FOLDER = ".desk"
-_LOCK = ".lock"
 
 
 class Room:

@@ -122,14 +122,22 @@ class Worker:
             self._child.kill()  # nothing is lost: the next worker goes on from what is on the disk
             self._child.wait()
 
+    def _run(self) -> int | None:
+        """Run it once; return its status, or None if it could not be started."""
+        try:
+            self._child = subprocess.Popen(self._command, stdin=subprocess.DEVNULL)
+        except OSError as error:  # no memory, too many files: perhaps not for long
+            log_line("worker-not-started", kind=type(error).__name__)
+            return None
+        if self._stopping.is_set():
+            self._child.terminate()
+        return self._child.wait()
+
     def _keep_alive(self) -> None:
         pause = 0.5
         while not self._stopping.is_set():
             start = time.monotonic()
-            self._child = subprocess.Popen(self._command, stdin=subprocess.DEVNULL)
-            if self._stopping.is_set():
-                self._child.terminate()
-            status = self._child.wait()
+            status = self._run()
             if self._stopping.is_set():
                 return
             log_line("worker-ended", status=status)

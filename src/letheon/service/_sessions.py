@@ -1,8 +1,10 @@
 """Browser sessions: a random cookie kept as SHA-256, bound to a token, with a CSRF token."""
 
+import contextlib
 import hashlib
 import hmac
 import secrets
+import threading
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -64,6 +66,7 @@ class Sessions:
         self._database = ledger._core.database
         self._settings = settings
         self._clock = clock
+        self._seen: dict[str, int] = {}
 
     def start(self, token_id: str) -> tuple[str, Session]:
         """Log a browser in; return the cookie, which is not kept, and the session."""
@@ -77,6 +80,7 @@ class Sessions:
         )
         idle = now - self._settings.idle_minutes * 60
         over = or_(sessions.c.expires_at <= now, sessions.c.last_seen_at < idle)
+        self._seen = {known: at for known, at in list(self._seen.items()) if at >= idle}
         with self._database.transaction() as conn:
             conn.execute(delete(sessions).where(over))
             conn.execute(insert(sessions).values(**vars(session), created_at=now))
@@ -89,25 +93,29 @@ class Sessions:
             row = conn.execute(select(sessions).where(sessions.c.id == _hash(cookie))).first()
         if row is None:
             return None
-        session = Session(row.id, row.token_id, row.csrf, row.expires_at, row.last_seen_at)
+        seen = max(row.last_seen_at, self._seen.get(row.id, 0))
+        session = Session(row.id, row.token_id, row.csrf, row.expires_at, seen)
         now = self._clock()
         is_idle = now - session.last_seen_at > self._settings.idle_minutes * 60
         if now >= session.expires_at or is_idle:
             return None
         if now - session.last_seen_at >= _NOTE_SECONDS:
-            self._see(session.id, now)
+            # Aside: a page that is only read must not wait for whoever writes.
+            self._seen[session.id] = now
+            threading.Thread(target=self._see, args=(session.id, now), daemon=True).start()
         return session
 
     def end(self, session_id: str) -> None:
         """Log a browser out."""
+        self._seen.pop(session_id, None)
         with self._database.transaction() as conn:
             conn.execute(delete(sessions).where(sessions.c.id == session_id))
 
     def _see(self, session_id: str, now: int) -> None:
-        with self._database.transaction() as conn:
-            conn.execute(
-                update(sessions).where(sessions.c.id == session_id).values(last_seen_at=now)
-            )
+        # Memory knows it as well; a visit that is not noted costs a log-in after a restart.
+        change = update(sessions).where(sessions.c.id == session_id).values(last_seen_at=now)
+        with contextlib.suppress(Exception), self._database.transaction() as conn:
+            conn.execute(change)
 
 
 def _hash(text: str) -> str:

@@ -139,8 +139,14 @@ def _iso(value: Any) -> str:
 
 
 def _day(value: Any) -> str:
-    """Return "15 Nov 2026"."""
+    """Return "15 Nov 2026" for a day of the calendar, "15 Nov 2026 UTC" for that of a moment."""
     found = _time(value)
+    if isinstance(found, datetime):
+        return f"{_date(found.astimezone(UTC))} UTC"
+    return _date(found)
+
+
+def _date(found: date) -> str:
     return f"{found.day} {_MONTHS[found.month - 1]} {found.year}"
 
 
@@ -148,9 +154,9 @@ def _moment(value: Any) -> str:
     """Return "15 Nov 2026, 14:03 UTC"."""
     found = _time(value)
     if not isinstance(found, datetime):
-        return _day(found)
+        return _date(found)
     found = found.astimezone(UTC)
-    return f"{_day(found)}, {found:%H:%M} UTC"
+    return f"{_date(found)}, {found:%H:%M} UTC"
 
 
 def _ago(value: Any, now: int) -> str:

@@ -81,9 +81,11 @@ class Tokens:
         scopes: Iterable[str] | None = None,
         tenant: str | None = None,
         days: int = 90,
-        by: str | None = None,
+        by: Token | None = None,
     ) -> tuple[str, Token]:
         """Make a token; return its text, which is not kept, and what is kept.
+
+        One that is made with another token ends with it at the latest.
 
         Raises
         ------
@@ -103,14 +105,14 @@ class Tokens:
             scopes=narrowed(role, scopes),
             tenant=tenant,
             created_at=now,
-            expires_at=now + days * _DAY,
+            expires_at=min(now + days * _DAY, by.expires_at if by else now + days * _DAY),
             revoked_at=None,
-            created_by=by,
+            created_by=by.id if by else None,
         )
         values = vars(token) | {"scopes": json.dumps(sorted(token.scopes)), "hash": _hash(text)}
         with self._database.transaction() as conn:
             conn.execute(insert(tokens).values(values))
-            note_action(conn, now, by or token.id, "token.made", token.id)
+            note_action(conn, now, by.id if by else token.id, "token.made", token.id)
         return text, token
 
     def find(self, text: str) -> Token | None:
@@ -138,7 +140,7 @@ class Tokens:
             query = query.where(tokens.c.tenant == tenant)
         with self._database.reading() as conn:
             if after is not None:
-                mark = conn.execute(select(tokens).where(tokens.c.id == after)).first()
+                mark = conn.execute(query.where(tokens.c.id == after)).first()
                 if mark is None:
                     raise ValueError("after names no token; use what the last part gave as next")
                 older = (tokens.c.created_at < mark.created_at) | (
@@ -147,17 +149,37 @@ class Tokens:
                 query = query.where(older)
             return [_token(row) for row in conn.execute(query.limit(limit))]
 
-    def revoke(self, token_id: str, *, tenant: str | None = None, by: str | None = None) -> bool:
-        """Take a token back; its sessions end with it. False if there is none to take back."""
-        now = self._clock()
-        wanted = (tokens.c.id == token_id) & tokens.c.revoked_at.is_(None)
+    def any_of_id(self, token_id: str, *, tenant: str | None = None) -> Token | None:
+        """Return a token, valid or not; of a tenant only if one is named."""
+        wanted = tokens.c.id == token_id
         if tenant is not None:
             wanted &= tokens.c.tenant == tenant
+        with self._database.reading() as conn:
+            row = conn.execute(select(tokens).where(wanted)).first()
+        return None if row is None else _token(row)
+
+    def revoke(self, token_id: str, *, descendants: bool = False, by: str | None = None) -> int:
+        """Take a token back; its sessions end with it. Return how many were taken back.
+
+        Parameters
+        ----------
+        token_id : str
+            The token.
+        descendants : bool, default=False
+            Whether those that were made with it, with these, and so on, are taken back too: what
+            is to be done when it was stolen.
+        by : str, optional
+            The token that does it.
+        """
+        now = self._clock()
         with self._database.transaction() as conn:
-            done = conn.execute(update(tokens).where(wanted).values(revoked_at=now)).rowcount
-            if done:
-                note_action(conn, now, by, "token.revoked", token_id)
-        return bool(done)
+            found = _with_descendants(conn, token_id) if descendants else [token_id]
+            alive = tokens.c.id.in_(found) & tokens.c.revoked_at.is_(None)
+            done = list(conn.scalars(select(tokens.c.id).where(alive)))
+            conn.execute(update(tokens).where(tokens.c.id.in_(done)).values(revoked_at=now))
+            for one in done:
+                note_action(conn, now, by, "token.revoked", one)
+        return len(done)
 
     def has_admin(self) -> bool:
         """Whether a valid token of an admin exists."""
@@ -175,6 +197,13 @@ class Tokens:
 def note_action(conn: Any, at: int, token_id: str | None, action: str, about: str | None) -> None:
     """Note who did what at the desk, in the transaction that does it."""
     conn.execute(insert(actions).values(at=at, token_id=token_id or "", action=action, about=about))
+
+
+def _with_descendants(conn: Any, token_id: str) -> list[str]:
+    """Return a token and all that were made with it, directly or not."""
+    start = select(tokens.c.id).where(tokens.c.id == token_id).cte(recursive=True)
+    family = start.union(select(tokens.c.id).where(tokens.c.created_by == start.c.id))
+    return list(conn.scalars(select(family.c.id)))
 
 
 def _hash(text: str) -> str:

@@ -23,7 +23,7 @@ _ZIP: dict[int | str, dict[str, Any]] = {
 @router.get("/api/v1/bundle", summary="Download a bundle", response_class=Response, responses=_ZIP)
 def download_bundle(
     request: Request,
-    who: Annotated[Principal, Depends(allows("certificates:read"))],
+    who: Annotated[Principal, Depends(allows("certificates:read", is_long=True))],
     tier: Annotated[
         Tier,
         Query(description="The auditor's holds rows of people, and needs the scope bundles:read."),

@@ -4,7 +4,7 @@ from typing import Annotated
 
 from fastapi import APIRouter, Depends, Request, Response
 
-from letheon.service._auth import Principal, allows, anybody, public
+from letheon.service._auth import Principal, allows, anybody, public, require_unbound
 from letheon.service._context import context
 from letheon.service._metrics import CONTENT_TYPE, Metrics
 from letheon.service._problems import Problem
@@ -46,8 +46,8 @@ def show_me(request: Request, who: Annotated[Principal, Depends(anybody())]) -> 
 @router.get(
     "/healthz", summary="Is the server alive?", tags=["server"], dependencies=[Depends(public())]
 )
-def show_health() -> HealthOut:
-    """Answer without touching the ledger."""
+async def show_health() -> HealthOut:
+    """Answer without touching the ledger, and without waiting for a thread."""
     return HealthOut(status="ok")
 
 
@@ -70,11 +70,13 @@ def show_readiness(request: Request) -> HealthOut:
     "/metrics",
     summary="Metrics for Prometheus",
     tags=["server"],
-    dependencies=[Depends(allows("metrics:read"))],
     response_class=Response,
     responses={200: {"content": {"text/plain": {"schema": {"type": "string"}}}}},
 )
-def show_metrics(request: Request) -> Response:
-    """Return counts and times, in the text form of Prometheus."""
+def show_metrics(
+    request: Request, who: Annotated[Principal, Depends(allows("metrics:read"))]
+) -> Response:
+    """Return counts and times, in the text form of Prometheus; of all tenants together."""
+    require_unbound(who)
     metrics: Metrics = request.app.state.metrics
     return Response(metrics.text(), headers={"Content-Type": CONTENT_TYPE})

@@ -21,7 +21,7 @@ from letheon.service.desk.uploads import read_form
 router = APIRouter(tags=["models"])
 
 Reader = Annotated[Principal, Depends(allows("models:read"))]
-Writer = Annotated[Principal, Depends(allows("models:write"))]
+Writer = Annotated[Principal, Depends(allows("models:write", is_long=True))]
 Column = Annotated[str, Field(min_length=1, max_length=200)]
 Tenant = Annotated[Name | None, Query(description="Whose; default: your own, or `default`.")]
 

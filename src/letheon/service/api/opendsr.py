@@ -57,6 +57,7 @@ class _Route(APIRoute):
 router = APIRouter(tags=["opendsr"], route_class=_Route)
 
 Filer = Annotated[Principal, Depends(allows("requests:file"))]
+Finder = Annotated[Principal, Depends(allows("requests:file", is_long=True))]
 Id = Annotated[SubjectRequestId, Path(description="As the controller chose it.")]
 
 
@@ -92,7 +93,7 @@ async def _raw(request: Request) -> bytes:
     "/opendsr/v2/requests", summary="Send an erasure", status_code=201, response_model=Received
 )
 def send_opendsr_request(
-    request: Request, who: Filer, body: OpenDsrIn, raw: Annotated[bytes, Depends(_raw)]
+    request: Request, who: Finder, body: OpenDsrIn, raw: Annotated[bytes, Depends(_raw)]
 ) -> Response:
     """File the erasure of a person from every model that knows them; the answer is signed.
 

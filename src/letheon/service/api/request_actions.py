@@ -57,7 +57,7 @@ class AnswerIn(In):
 @router.post("/api/v1/requests/actions", summary="Do one thing about many requests")
 def act_on_requests(
     request: Request,
-    who: Annotated[Principal, Depends(allows("requests:read"))],
+    who: Annotated[Principal, Depends(allows("requests:read", is_long=True))],
     body: ActionOnMany,
 ) -> BulkOut:
     """Do one thing about many requests, each for itself; it needs the scope of the action."""

@@ -36,6 +36,7 @@ router = APIRouter(tags=["requests"])
 
 Reader = Annotated[Principal, Depends(allows("requests:read"))]
 Filer = Annotated[Principal, Depends(allows("requests:file"))]
+BulkFiler = Annotated[Principal, Depends(allows("requests:file", is_long=True))]
 Id = Annotated[RequestId, Path(description="Id of the request.")]
 Key = Annotated[
     IdempotencyKey | None,
@@ -152,7 +153,7 @@ def file_request(
 
 
 @router.post("/api/v1/requests/bulk", summary="File many requests")
-def file_requests(request: Request, who: Filer, body: BulkIn, key: Key = None) -> BulkOut:
+def file_requests(request: Request, who: BulkFiler, body: BulkIn, key: Key = None) -> BulkOut:
     """File many requests, each for itself; the answer says what became of each, in their order.
 
     Repeated with the same Idempotency-Key, the whole gives the same requests again.

@@ -34,6 +34,13 @@ def make_token(request: Request, who: Manager, wanted: TokenIn) -> TokenMade:
 
 
 @router.delete("/api/v1/tokens/{token_id}", summary="Revoke a token", status_code=204)
-def revoke_token(request: Request, who: Manager, token_id: str) -> None:
+def revoke_token(
+    request: Request,
+    who: Manager,
+    token_id: str,
+    descendants: Annotated[
+        bool, Query(description="Whether those that were made with it are taken back too.")
+    ] = False,
+) -> None:
     """Take a token back at once, with the sessions that were opened with it."""
-    desk.revoke_token(context(request), who, token_id)
+    desk.revoke_token(context(request), who, token_id, descendants=descendants)

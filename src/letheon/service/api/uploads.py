@@ -57,7 +57,7 @@ async def _sent(request: Request) -> Upload:
 )
 def upload_requests(
     request: Request,
-    who: Annotated[Principal, Depends(allows("requests:file"))],
+    who: Annotated[Principal, Depends(allows("requests:file", is_long=True))],
     upload: Annotated[Upload, Depends(_sent)],
     key: Key = None,
 ) -> BulkOut:

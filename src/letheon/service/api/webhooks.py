@@ -20,6 +20,7 @@ from letheon.service.desk.webhooks import (
 router = APIRouter(tags=["webhooks"])
 
 Manager = Annotated[Principal, Depends(allows("webhooks:manage"))]
+Caller = Annotated[Principal, Depends(allows("webhooks:manage", is_long=True))]
 WebhookId = Annotated[str, Path(pattern="^[0-9a-f]{16}$")]
 Limit = Annotated[int, Query(ge=1, le=200)]
 
@@ -60,7 +61,7 @@ def remove_webhook(request: Request, who: Manager, webhook_id: WebhookId) -> Non
 
 
 @router.post("/api/v1/webhooks/{webhook_id}/test", summary="Send a test message")
-def test_webhook(request: Request, who: Manager, webhook_id: WebhookId) -> WebhookTest:
+def test_webhook(request: Request, who: Caller, webhook_id: WebhookId) -> WebhookTest:
     """Send a message of type `test` once, now, and say what came of it."""
     return desk.test_webhook(context(request), who, webhook_id)
 

@@ -1,11 +1,14 @@
 """Bundles: what a stranger or an auditor verifies, as one zip file that is made while it is sent.
 
 The folder that it is made from lies in a private room of the ledger's home. It is destroyed when
-the last byte was sent, when the client hangs up, and at the next start after a kill.
+the last byte was sent, when the client hangs up or is too slow, and at the next start after a
+kill. Purges wait for it, so that a token has one at a time, and all tokens together few.
 """
 
+import threading
+import weakref
 import zipfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Literal
 
@@ -14,6 +17,7 @@ from fastapi.responses import StreamingResponse
 from starlette.concurrency import run_in_threadpool
 from starlette.types import Receive, Scope, Send
 
+from letheon.ledger import Ledger
 from letheon.service._auth import Principal, require_unbound
 from letheon.service._context import Context
 from letheon.service._problems import Problem
@@ -24,8 +28,42 @@ __all__ = ["BundleResponse", "Tier", "open_bundle", "zipped"]
 
 Tier = Literal["public", "auditor"]
 _CHUNK = 1 << 18
+_LONGEST_SECONDS = 900.0
+_MOST_AT_ONCE = 2
 # Certificates have no time of a file; the same bundle gives the same names and times.
 _EPOCH = (1980, 1, 1, 0, 0, 0)
+
+
+class _Slots:
+    """Who is being sent a bundle of a ledger now."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._taken: weakref.WeakKeyDictionary[Ledger, list[str]] = weakref.WeakKeyDictionary()
+
+    def take(self, ledger: Ledger, token_id: str) -> Callable[[], None]:
+        """Take a slot, and return what gives it back."""
+        with self._lock:
+            taken = self._taken.setdefault(ledger, [])
+            if token_id in taken or len(taken) >= _MOST_AT_ONCE:
+                raise Problem(
+                    429,
+                    "too-many-bundles",
+                    "bundles are being sent already",
+                    f"One at a time for each token, {_MOST_AT_ONCE} in all; ask again later.",
+                    headers={"Retry-After": "30"},
+                )
+            taken.append(token_id)
+
+        def give_back() -> None:
+            with self._lock:
+                if token_id in taken:
+                    taken.remove(token_id)
+
+        return give_back
+
+
+_slots = _Slots()
 
 
 def open_bundle(context: Context, who: Principal, tier: Tier) -> "BundleResponse":
@@ -43,15 +81,21 @@ def open_bundle(context: Context, who: Principal, tier: Tier) -> "BundleResponse
             f"It needs the scope bundles:read; its role is {who.role}.",
         )
     ledger = context.ledger
-    room = Room(ledger, "bundle")
+    give_back = _slots.take(ledger, who.token_id)
+    try:
+        room = Room(ledger, "bundle")
+    except BaseException:
+        give_back()
+        raise
     try:
         with ledger._core.database.transaction() as conn:
             note_action(conn, context.clock(), who.token_id, f"bundle-{tier}", None)
         folder = ledger.export(room.folder / "bundle", tier=tier)
     except BaseException:
         room.close()
+        give_back()
         raise
-    return BundleResponse(room, folder, f"{ledger.name}-{tier}")
+    return BundleResponse(room, folder, f"{ledger.name}-{tier}", give_back)
 
 
 class BundleResponse(StreamingResponse):
@@ -65,22 +109,34 @@ class BundleResponse(StreamingResponse):
         What is sent.
     name : str
         Name of the file, and of the folder in it.
+    after : callable
+        Called at the end, too.
+
+    Guarantee
+    ---------
+    The room is gone after 15 minutes, however slowly the client reads.
     """
 
-    def __init__(self, room: Room, folder: Path, name: str) -> None:
+    def __init__(
+        self, room: Room, folder: Path, name: str, after: Callable[[], None] = lambda: None
+    ) -> None:
         # A name of a ledger has letters, digits and ._:- only; some systems dislike the colon.
         safe = name.replace(":", "-")
         headers = {"Content-Disposition": f'attachment; filename="{safe}.zip"'}
         super().__init__(zipped(folder, safe), media_type="application/zip", headers=headers)
         self.room = room
+        self._after = after
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Send it, then destroy the room: also when the client hung up."""
         try:
-            await super().__call__(scope, receive, send)
+            # A file that breaks off is no zip file: its end is missing.
+            with anyio.move_on_after(_LONGEST_SECONDS):
+                await super().__call__(scope, receive, send)
         finally:
             with anyio.CancelScope(shield=True):
                 await run_in_threadpool(self.room.close)
+            self._after()
 
 
 class _Sink:

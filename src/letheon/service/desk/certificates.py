@@ -283,7 +283,7 @@ def verification(context: Context, who: Principal, number: int) -> VerificationO
     rows give is for an audit.
     """
     record = certificate_seen(context, who, number)
-    checks = _Checks(context, record)
+    checks = _Checks(context, record, tells_sizes=who.tenant is None)
     found = [
         _judged("schema", checks.schema),
         _judged("signature", checks.signature),
@@ -328,9 +328,12 @@ def _without_paths(reason: Exception) -> str:
 
 
 class _Checks:
-    """The checks of one certificate."""
+    """The checks of one certificate; sizes of the log tell of all tenants."""
 
-    def __init__(self, context: Context, record: CertificateRecord) -> None:
+    def __init__(
+        self, context: Context, record: CertificateRecord, *, tells_sizes: bool = True
+    ) -> None:
+        self.tells_sizes = tells_sizes
         self.context = context
         self.record = record
         self.envelope = context.ledger.certificate(record.sequence)
@@ -375,6 +378,8 @@ class _Checks:
         found = certificate_in_log(self.context, self.record.sequence, self.opened().id, self.trust)
         if found is None:
             raise _Absent("no checkpoint of the log covers it yet")
+        if not self.tells_sizes:
+            return "it is an entry of the log that the ledger signed"
         return f"entry {found.index} of the log of {found.size} that the ledger signed"
 
     def proof(self) -> str:

@@ -7,15 +7,16 @@ the same again, with the same idempotency key, gets the same requests and no new
 import hashlib
 import json
 import secrets
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, NamedTuple
 
-from letheon.exceptions import IdempotencyError, UnknownIdError
+from letheon.exceptions import IdempotencyError, LetheonError, UnknownIdError
 from letheon.ledger import Request
 from letheon.service._auth import Principal
 from letheon.service._context import Context
 from letheon.service._problems import Problem
+from letheon.service.desk.four_eyes import needs_approval_together
 from letheon.service.desk.people import known_ids, model_names, requests_by_key
 from letheon.service.desk.request_forms import (
     EVERY_MODEL,
@@ -29,9 +30,20 @@ from letheon.service.desk.request_forms import (
 from letheon.service.desk.request_refusals import outcome_of, refusals
 from letheon.service.desk.requests import answers
 
-__all__ = ["Wish", "derived_key", "file_everywhere", "file_many", "file_request", "people_of"]
+__all__ = [
+    "Wish",
+    "as_number",
+    "derived_key",
+    "file_everywhere",
+    "file_many",
+    "file_request",
+    "people_of",
+]
 
 _GROUNDS = {"gdpr": "gdpr.art17.1.b", "ccpa": "ccpa.1798.105"}
+# As many as a list may have; a file may have more.
+_MOST_ITEMS = 1000
+_OTHER_LIST = "this idempotency key was used for another list; take another key, or repeat that one"
 # Threads that wait for the disk together share its commits; more of them gain nothing.
 _pool = ThreadPoolExecutor(max_workers=32, thread_name_prefix="letheon-filing")
 
@@ -46,6 +58,8 @@ class Wish(NamedTuple):
     ground: str
     verified: bool
     key: str | None
+    part_of: str | None = None
+    needs_approval: bool = False
 
 
 class _Stored(NamedTuple):
@@ -85,7 +99,7 @@ def file_everywhere(
 ) -> Filed:
     """File what one person asks of several models; `stored` are what a repeat finds done."""
     with refusals():
-        made = [_filed(context, who, wish, None) for wish in wishes]
+        made = [_filed(context, who, wish, None) for wish in _with_approval(context, wishes)]
         return _shown(context, who, [*(_Stored(one, False) for one in stored), *made])
 
 
@@ -132,17 +146,27 @@ def file_many(
     *,
     tenant: str | None = None,
     key: str | None = None,
+    most: int = _MOST_ITEMS,
 ) -> BulkOut:
     """File many requests, each in a transaction of its own; say for each what became of it.
 
-    With `key` an item without a key of its own gets one, derived from `key`, its place and its
-    content. So whoever repeats the whole gets the same requests, also after a crash half-way.
+    With `key` an item without a key of its own gets one, derived from `key` and its place, and is
+    recorded as a part of the whole. So whoever repeats the whole gets the same requests, also after
+    a crash half-way; and whoever sends anything else with `key` is refused, and nothing is filed.
+    An item with a key of its own stands for itself: `key` says nothing about it. `most` is how many
+    items such a list can have. Rows that are vouched for count together: above
+    `Policy.approve_above` all of them wait.
+
+    Raises
+    ------
+    Problem
+        422 if `key` was used for another list.
     """
     _require_vouching(who, any(item.verified for item in items))
     whose = who.tenant_for(tenant)
-    wishes = [_wish(index, item, whose, key) for index, item in enumerate(items)]
-    keys = [wish.key for wish in wishes if wish.key is not None]
-    before = {one.id for one in requests_by_key(context.ledger, keys, tenant=whose).values()}
+    whole = None if key is None else _digest(item.model_dump_json() for item in items)
+    wishes = [_wish(index, item, whose, key, whole) for index, item in enumerate(items)]
+    wishes = _with_approval(context, wishes)
 
     def work(wish: Wish) -> Request | Exception:
         try:
@@ -150,32 +174,74 @@ def file_many(
         except Exception as error:  # noqa: BLE001  (`outcome_of` raises what is no refusal)
             return error
 
-    results = list(_pool.map(work, wishes))
-    return _outcomes(context, who, results, before)
+    with refusals():
+        ahead = {} if key is None else _take_key(context, who, wishes, key, most)
+    others = iter(_pool.map(work, [one for n, one in enumerate(wishes) if n not in ahead]))
+    results = [ahead[n] if n in ahead else next(others) for n in range(len(wishes))]
+    return _outcomes(context, who, results)
 
 
-def _outcomes(
-    context: Context, who: Principal, results: Sequence[Request | Exception], before: set[str]
-) -> BulkOut:
+def _take_key(
+    context: Context, who: Principal, wishes: Sequence[Wish], key: str, most: int
+) -> dict[int, Request]:
+    """File one request of a list ahead of the others: it decides what the key stands for.
+
+    Returned is that request, by its place in the list.
+
+    Raises
+    ------
+    IdempotencyError
+        The key stands for another list.
+    """
+    places = {_place_key(key, place): place for place in range(max(len(wishes), most))}
+    tenant = wishes[0].tenant
+    stored = requests_by_key(context.ledger, places, tenant=tenant)
+    for name in stored:
+        place = places[name]
+        if place >= len(wishes) or wishes[place].key != name:
+            raise IdempotencyError(_OTHER_LIST)
+        return {place: _submitted(context, who, wishes[place])}
+    for place, wish in enumerate(wishes):
+        if wish.part_of is not None:
+            try:
+                return {place: _submitted(context, who, wish)}
+            except IdempotencyError:
+                raise
+            except (LetheonError, ValueError):
+                continue  # it is refused again, with its reason, among the others
+    return {}
+
+
+def _outcomes(context: Context, who: Principal, results: Sequence[Request | Exception]) -> BulkOut:
     done = [one for one in results if isinstance(one, Request)]
     shown = {one.id: one for one in answers(context, who, done)}
-    seen = set(before)
     outcomes = []
     for index, one in enumerate(results):
         if isinstance(one, Request):
-            status = 200 if one.id in seen else 201
-            seen.add(one.id)
-            outcomes.append(outcome_of(index, shown[one.id], status=status))
+            outcomes.append(outcome_of(index, shown[one.id], status=201 if one.is_new else 200))
         else:
             outcomes.append(outcome_of(index, one))
     return BulkOut(items=outcomes, n_done=len(done), n_refused=len(results) - len(done))
 
 
-def _wish(index: int, item: BulkItem, tenant: str, key: str | None) -> Wish:
-    own = item.key
+def _with_approval(context: Context, wishes: Sequence[Wish]) -> list[Wish]:
+    """Let everything that one call vouches for wait if it is too much together."""
+    waits = needs_approval_together(context, wishes)
+    return [wish._replace(needs_approval=waits) for wish in wishes]
+
+
+def _digest(texts: Iterable[str]) -> str:
+    return hashlib.sha256(json.dumps(list(texts)).encode()).hexdigest()
+
+
+def _place_key(key: str, place: int) -> str:
+    return derived_key("bulk", key, str(place))
+
+
+def _wish(index: int, item: BulkItem, tenant: str, key: str | None, whole: str | None) -> Wish:
+    own, part_of = item.key, None
     if own is None and key is not None:
-        content = item.model_dump_json(exclude={"key"})
-        own = derived_key("bulk", key, str(index), content)
+        own, part_of = _place_key(key, index), whole
     return Wish(
         ids=item.ids,
         model=item.model,
@@ -184,38 +250,44 @@ def _wish(index: int, item: BulkItem, tenant: str, key: str | None) -> Wish:
         ground=item.ground or _GROUNDS[item.regime],
         verified=item.verified,
         key=own,
+        part_of=part_of,
     )
 
 
 def _every(context: Context, who: Principal, wish: Wish, body: RequestIn) -> list[_Stored]:
     """File one request for each model that knows some of the people.
 
-    Each has a key of its own, derived from the caller's: a repeat finds those that were made
-    before a crash, and makes the others.
+    The first has the caller's key, so that the key cannot stand for anything else; the others have
+    keys derived from it. A repeat finds those that were made before a crash, and makes the others.
     """
     base = wish.key if wish.key is not None else secrets.token_hex(16)
-    stored = []
-    for model in model_names(context.ledger, wish.tenant):
+    whole = _digest(sorted({json.dumps(one) for one in wish.ids}))
+    wishes: list[Wish] = []
+    for model in _first_used(context, base, wish.tenant):
         known = known_ids(context.ledger, wish.ids, model=model, tenant=wish.tenant)
         if known:
-            key = derived_key("every-model", base, model)
-            one = wish._replace(ids=known, model=model, key=key)
-            stored.append(_filed(context, who, one, body))
-    if not stored:
+            key = derived_key("every-model", base, model) if wishes else base
+            wishes.append(wish._replace(ids=known, model=model, key=key, part_of=whole))
+    if not wishes:
         raise UnknownIdError("no model of this tenant knows these people")
-    return stored
+    return [_filed(context, who, one, body) for one in _with_approval(context, wishes)]
+
+
+def _first_used(context: Context, key: str, tenant: str) -> list[str]:
+    """Return the names of all models, first of all that of the request which has the key."""
+    names = model_names(context.ledger, tenant)
+    used = requests_by_key(context.ledger, [key], tenant=tenant).get(key)
+    return names if used is None else sorted(names, key=lambda name: name != used.model)
 
 
 def _filed(context: Context, who: Principal, wish: Wish, body: RequestIn | None) -> _Stored:
-    known = None
-    if wish.key is not None:
-        known = requests_by_key(context.ledger, [wish.key], tenant=wish.tenant).get(wish.key)
     if body is not None and body.receipt:
         with context.ledger.acting(who.token_id):
             request, code = context.ledger.request_with_code(wish.ids, **_terms(wish))
-        return _Stored(_own(who, request), known is None, code)
+        return _Stored(_own(who, request), request.is_new, code)
     extra = {} if body is None or body.receipt_key is None else {"receipt_key": body.receipt_key}
-    return _Stored(_submitted(context, who, wish, **extra), known is None)
+    request = _submitted(context, who, wish, **extra)
+    return _Stored(request, request.is_new)
 
 
 def _submitted(context: Context, who: Principal, wish: Wish, **extra: Any) -> Request:

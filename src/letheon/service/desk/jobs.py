@@ -84,7 +84,7 @@ def add_job(
             429,
             "too-many-jobs",
             "too many jobs wait already",
-            "Wait until a worker has done some; GET /readyz tells whether one runs.",
+            f"{error}. Wait until a worker has done some; GET /readyz tells whether one runs.",
             headers={"Retry-After": "30"},
         ) from error
 

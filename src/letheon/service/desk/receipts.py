@@ -6,7 +6,7 @@ query that finds nothing.
 """
 
 import base64
-from datetime import date
+from datetime import UTC, date
 from typing import Literal
 
 from fastapi import Request
@@ -33,9 +33,11 @@ class ReceiptVerdict(Out):
 
     covered: bool
     certificate: int | None = Field(default=None, description="Its number.")
-    certified_on: date | None = Field(default=None, description="When it was signed.")
+    certified_on: date | None = Field(
+        default=None, description="Day, in UTC, on which it was signed."
+    )
     purged_on: date | None = Field(
-        default=None, description="When what was left of the rows was destroyed."
+        default=None, description="Day, in UTC, on which what was left of the rows was destroyed."
     )
     guarantee: Literal["exact", "certified", "empirical"] | None = Field(
         default=None, description="Kind of guarantee that the model has forgotten."
@@ -74,7 +76,7 @@ def check(context: Context, text: str) -> ReceiptVerdict:
             f"It cannot be read: {error}. Copy the whole code, which begins with lethe-.",
         ) from None
     found = None if receipt is None else context.ledger.coverage(receipt)
-    return ReceiptVerdict(covered=False, words=_NOT_YET) if found is None else _told(context, found)
+    return ReceiptVerdict(covered=False, words=_NOT_YET) if found is None else _told(found)
 
 
 def _receipt(text: str) -> bytes:
@@ -87,18 +89,17 @@ def _receipt(text: str) -> bytes:
     return data
 
 
-def _told(context: Context, found: Coverage) -> ReceiptVerdict:
-    calendar = context.ledger.settings.calendar
-    certified = calendar.day_of(found.certified_at)
-    purged = None if found.purged_at is None else calendar.day_of(found.purged_at)
+def _told(found: Coverage) -> ReceiptVerdict:
+    certified = found.certified_at.astimezone(UTC).date()
+    purged = None if found.purged_at is None else found.purged_at.astimezone(UTC).date()
     words = (
-        f"Certificate {found.certificate}, signed on {certified}, covers this receipt: what it "
-        "stands for was in the training data before, and its place is empty now."
+        f"Certificate {found.certificate}, signed on {certified} (UTC), covers this receipt: what "
+        "it stands for was in the training data before, and its place is empty now."
     )
     if purged is None:
         words += " What was left of it still has to be destroyed."
     else:
-        words += f" What was left of it was destroyed on {purged}."
+        words += f" What was left of it was destroyed on {purged} (UTC)."
     if not found.in_log:
         words += " The next signed checkpoint of the log will cover the certificate."
     return ReceiptVerdict(

@@ -260,7 +260,9 @@ class TimelineEntry(Out):
     code: str
     words: str
     by: str | None = Field(description="Id of the token that did it; null for the ledger itself.")
-    log_index: int | None = Field(description="Place in the log; null until the next checkpoint.")
+    log_index: int | None = Field(
+        description="Place in the log; null until the next checkpoint, and for a tenant's token."
+    )
 
 
 class Bucket(Out):

@@ -115,16 +115,20 @@ ACTIONS: dict[ActionName, Action] = {
 """Every action, in the order in which a page offers them."""
 
 
-def actions_for(who: Principal, request: Request, *, is_overdue: bool) -> list[ActionName]:
+def actions_for(
+    who: Principal, request: Request, *, is_overdue: bool, is_own: bool = False
+) -> list[ActionName]:
     """Return what somebody may do about a request as it is now.
 
-    The ledger decides again when it is done; this is for buttons.
+    `is_own` says that they filed or verified it, perhaps with another token. The ledger decides
+    again when it is done; this is for buttons.
     """
     return [
         name
         for name, action in ACTIONS.items()
         if request.state in action.states
         and not who.scopes.isdisjoint(action.scopes)
+        and not (name == "approve" and is_own)
         and _makes_sense(name, who, request, is_overdue)
     ]
 

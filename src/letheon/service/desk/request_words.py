@@ -136,6 +136,7 @@ _WORDS: dict[str, Callable[[_Details], str]] = {
     "approved": _plain("Approved by a second person."),
     "queued": _queued,
     "duplicate": _duplicate,
+    "waits-for": _duplicate,
     "sealed": _sealed,
     "applying": _plain("The batch that erases them began."),
     "published": _plain("A model without them was published."),

@@ -15,6 +15,7 @@ from letheon.service._auth import Principal
 from letheon.service._context import Context
 from letheon.service._problems import Problem
 from letheon.service._schemas import Page
+from letheon.service.desk.four_eyes import family
 from letheon.service.desk.people import version_numbers
 from letheon.service.desk.request_forms import (
     Bucket,
@@ -100,11 +101,22 @@ def answers(context: Context, who: Principal, found: Sequence[Request]) -> list[
     """Return requests as somebody sees them, in their order."""
     now = datetime.fromtimestamp(context.clock(), UTC)
     numbers = version_numbers(context.ledger, found)
-    return [_answer(context, who, one, now, numbers.get(one.id)) for one in found]
+    asks = who.may("requests:approve") and any(one.state == "verified" for one in found)
+    own = family(context, who.token_id) if asks else frozenset()
+    return [_answer(context, who, one, now, numbers.get(one.id), _is_of(own, one)) for one in found]
+
+
+def _is_of(own: frozenset[str], found: Request) -> bool:
+    return not own.isdisjoint({found.filed_by, found.verified_by})
 
 
 def _answer(
-    context: Context, who: Principal, found: Request, now: datetime, number: int | None
+    context: Context,
+    who: Principal,
+    found: Request,
+    now: datetime,
+    number: int | None,
+    is_own: bool,
 ) -> RequestOut:
     left = found.days_left(now, context.ledger.settings.calendar) if found.is_open else None
     is_overdue = left is not None and left < 0
@@ -121,7 +133,7 @@ def _answer(
         is_overdue=is_overdue,
         version=None if number is None else f"{found.model}@{number}",
         needs_approval=found.state == "verified",
-        actions=actions_for(who, found, is_overdue=is_overdue),
+        actions=actions_for(who, found, is_overdue=is_overdue, is_own=is_own),
     )
 
 
@@ -218,8 +230,10 @@ def _entry(who: Principal, entry: Entry) -> TimelineEntry:
     if not who.sees_all_requests:
         kept = {key: one for key, one in entry.details.items() if key not in ("of", "requests")}
         entry, by = replace(entry, details=kept), by if by == who.token_id else None
+    # Places in the log of all tenants would tell how much the others do.
+    place = entry.log_index if who.tenant is None else None
     return TimelineEntry(
-        at=entry.at, code=entry.kind, words=sentence(entry), by=by, log_index=entry.log_index
+        at=entry.at, code=entry.kind, words=sentence(entry), by=by, log_index=place
     )
 
 

@@ -99,7 +99,7 @@ def residue(
     )
     purges = [_purge(record) for record in found[:limit]]
     return ResidueOut(
-        stores=_stores(context, purges),
+        stores=_stores(context, who, purges),
         purges=purges,
         next=str(purges[-1].certificate) if len(found) > limit else None,
     )
@@ -152,13 +152,19 @@ def _cell(store: dict[str, Any], evidence: dict[str, dict[str, Any]]) -> CellOut
     )
 
 
-def _stores(context: Context, purges: list[PurgeOut]) -> list[StoreOut]:
-    """Return the ledger's own stores, those that are registered, and those that purges name."""
+def _stores(context: Context, who: Principal, purges: list[PurgeOut]) -> list[StoreOut]:
+    """Return the ledger's own stores, those that are registered, and those that purges name.
+
+    Somebody of a tenant is told of registered stores only where an attestation of theirs does.
+    """
+    former = {cell.store: cell for purge in purges for cell in purge.cells}
     found = [
         StoreOut(name=name, scope=scope, kind="own", words=words, is_registered=True)
         for name, (scope, words) in _OWN.items()
     ]
     for store in context.ledger.stores():
+        if who.tenant is not None and _USERS + store.name not in former:
+            continue
         is_backup = store.days is not None
         words = (
             f"A backup that expires after {store.days} days."
@@ -171,7 +177,6 @@ def _stores(context: Context, purges: list[PurgeOut]) -> list[StoreOut]:
             StoreOut(name=name, scope=store.scope, kind=kind, words=words, is_registered=True)
         )
     known = {store.name for store in found}
-    former = {cell.store: cell for purge in purges for cell in purge.cells}
     for name in sorted(former.keys() - known):
         words = "It was taken off the list: later purges do not look there."
         kind = "backup" if former[name].state == "expires" else "folder"

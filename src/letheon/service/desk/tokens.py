@@ -88,16 +88,36 @@ def add_token(context: Context, who: Principal, wanted: TokenIn) -> TokenMade:
         )
     if who.role != "admin" and wanted.role == "admin":
         raise Problem(403, "beyond-own", "only an admin makes admins", "Ask one of them.")
+    maker = context.tokens.of_id(who.token_id)
+    if maker is None:  # taken back a moment ago
+        raise Problem(401, "no-token", "the token is not valid", "It is expired or revoked.")
     text, token = context.tokens.mint(
-        wanted.name, wanted.role, scopes=scopes, tenant=tenant, days=days, by=who.token_id
+        wanted.name,
+        wanted.role,
+        scopes=scopes,
+        tenant=tenant,
+        days=days,
+        by=maker,
     )
     return TokenMade(token=text, **_out(context, token).model_dump())
 
 
-def revoke_token(context: Context, who: Principal, token_id: str) -> None:
-    """Take a token back."""
-    if not context.tokens.revoke(token_id, tenant=who.tenant, by=who.token_id):
+def revoke_token(
+    context: Context, who: Principal, token_id: str, *, descendants: bool = False
+) -> None:
+    """Take a token back that one could have made; with `descendants` those made with it too."""
+    token = context.tokens.any_of_id(token_id, tenant=who.tenant)
+    if token is None or token.revoked_at is not None:
         raise Problem(404, "unknown-token", "no such token", "It may be revoked already.")
+    beyond = sorted(token.scopes - who.scopes)
+    if beyond:
+        raise Problem(
+            403,
+            "beyond-own",
+            "nobody revokes who holds more than they do",
+            f"Your token does not have {', '.join(beyond)}.",
+        )
+    context.tokens.revoke(token_id, descendants=descendants, by=who.token_id)
 
 
 def _out(context: Context, token: Token) -> TokenOut:

@@ -6,9 +6,10 @@ it names lines and columns, never what stands there.
 
 import csv
 import io
-from collections.abc import Iterator, Sequence
+from collections.abc import Awaitable, Iterator, Sequence
 from typing import Any, NamedTuple
 
+import anyio
 from fastapi import Request
 from pydantic import TypeAdapter, ValidationError
 from starlette.datastructures import FormData, UploadFile
@@ -29,7 +30,7 @@ from letheon.service.desk.request_forms import (
     ModelName,
 )
 
-__all__ = ["COLUMNS", "MOST_ROWS", "Upload", "file_upload", "read_form", "upload_of"]
+__all__ = ["COLUMNS", "MOST_ROWS", "Upload", "file_upload", "in_time", "read_form", "upload_of"]
 
 COLUMNS = ("model", "id", "key", "regime", "ground")
 REQUIRED = ("model", "id")
@@ -37,6 +38,8 @@ MOST_ROWS = 10_000
 _MOST_SHOWN = 20
 _MOST_FIELDS = 8
 _LONGEST_FIELD = 1024
+# Time for the largest model over a line of 10 Mbit/s.
+_READ_SECONDS = 300.0
 
 _CHECKS: dict[str, TypeAdapter[Any]] = {
     "model": TypeAdapter(ModelName),
@@ -59,6 +62,23 @@ class _InMemory(MultiPartParser):
     spool_max_size = 1 << 40
 
 
+async def in_time(reading: Awaitable[FormData]) -> FormData:
+    """Return a form that is being read; one that trickles in holds up others, and is refused.
+
+    Raises
+    ------
+    Problem
+        408 if it takes more than 5 minutes.
+    """
+    try:
+        with anyio.fail_after(_READ_SECONDS):
+            return await reading
+    except TimeoutError as error:
+        raise Problem(
+            408, "too-slow", "the body did not come in time", "Send it within five minutes."
+        ) from error
+
+
 async def read_form(request: Request, *, most_fields: int = _MOST_FIELDS) -> FormData:
     """Return the parts of a multipart body, kept in memory.
 
@@ -68,7 +88,7 @@ async def read_form(request: Request, *, most_fields: int = _MOST_FIELDS) -> For
     Raises
     ------
     Problem
-        It is no multipart body, or has too many parts.
+        It is no multipart body, has too many parts, or comes too slowly.
     """
     kind = request.headers.get("content-type", "")
     if not kind.lower().startswith("multipart/form-data"):
@@ -81,7 +101,7 @@ async def read_form(request: Request, *, most_fields: int = _MOST_FIELDS) -> For
         max_part_size=_LONGEST_FIELD,
     )
     try:
-        return await parser.parse()
+        return await in_time(parser.parse())
     except (MultiPartException, UnicodeError) as error:
         raise _malformed("the parts of the body cannot be read") from error
 
@@ -142,7 +162,7 @@ def file_upload(
         )
     if not items:
         raise _wrong("there is no line below the header", 1)
-    return file_many(context, who, items, tenant=whose, key=key)
+    return file_many(context, who, items, tenant=whose, key=key, most=MOST_ROWS)
 
 
 class _Kinds:

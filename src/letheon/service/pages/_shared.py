@@ -22,6 +22,7 @@ from letheon.service._auth import SAFE, Gate, Principal, principal_of_session, r
 from letheon.service._context import context
 from letheon.service._problems import Problem
 from letheon.service._sessions import COOKIE
+from letheon.service.desk.uploads import in_time
 
 __all__ = [
     "FLASHES",
@@ -58,7 +59,6 @@ FLASHES: dict[str, tuple[str, str]] = {
     "many-done": ("good", "Done. Requests changed: {number}."),
     "many-none": ("warn", "Select at least one request first."),
     "token-revoked": ("good", "The token was revoked. Its sessions have ended."),
-    "webhook-made": ("good", "The webhook was made."),
     "webhook-removed": ("good", "The webhook was removed."),
     "webhook-delivered": ("good", "The test was delivered (status {number})."),
     "webhook-failed": ("bad", "The test was not delivered."),
@@ -121,8 +121,6 @@ class PageGate(Gate):
             raise _to_login(request)
         request.scope["letheon_token"] = who.token_id
         context(request).limiter.count_call(who.token_id)
-        if request.method not in SAFE:
-            require_csrf(request, who.session, await _sent_token(request))
         if self.scopes and who.scopes.isdisjoint(self.scopes):
             raise Problem(
                 403,
@@ -130,12 +128,15 @@ class PageGate(Gate):
                 "Your token may not do that",
                 f"It needs the scope {' or '.join(self.scopes)}; its role is {who.role}.",
             )
+        self.enter(request, who)
+        if request.method not in SAFE:  # last: what is sent may be large, and is read for this
+            require_csrf(request, who.session, await _sent_token(request))
         return who
 
 
-def page_allows(*scopes: str) -> PageGate:
+def page_allows(*scopes: str, is_long: bool = False) -> PageGate:
     """Return a dependency: who is looking, if they have one of these scopes; none for anybody."""
-    return PageGate(scopes)
+    return PageGate(scopes, is_long=is_long)
 
 
 async def csrf_protected(request: Request) -> AsyncIterator[FormData]:
@@ -288,11 +289,10 @@ async def _read_form(request: Request) -> FormData:
     try:
         if kind == "multipart/form-data":
             headers = Headers(scope=request.scope)
-            return await _MemoryParser(
-                headers, request.stream(), max_files=8, max_fields=_MOST_FIELDS
-            ).parse()
+            parser = _MemoryParser(headers, request.stream(), max_files=8, max_fields=_MOST_FIELDS)
+            return await in_time(parser.parse())
         if kind == "application/x-www-form-urlencoded":
-            return await FormParser(request.headers, request.stream()).parse()
+            return await in_time(FormParser(request.headers, request.stream()).parse())
     except MultiPartException as error:
         raise Problem(400, "form", "The form could not be read", "Load the page again.") from error
     return FormData()

@@ -33,6 +33,7 @@ router = APIRouter(include_in_schema=False)
 
 TokenKeeper = Annotated[Principal, Depends(page_allows("tokens:manage"))]
 HookKeeper = Annotated[Principal, Depends(page_allows("webhooks:manage"))]
+HookCaller = Annotated[Principal, Depends(page_allows("webhooks:manage", is_long=True))]
 _ROLE_WORDS = {
     "requester": "files requests and sees its own",
     "operator": "handles requests, models and batches",
@@ -70,9 +71,9 @@ def make_token(request: Request, who: TokenKeeper, form: SentForm) -> HTMLRespon
 
 
 @router.post("/tokens/{token_id}/revoke")
-def revoke(request: Request, who: TokenKeeper, token_id: str) -> Response:
+def revoke(request: Request, who: TokenKeeper, token_id: str, form: SentForm) -> Response:
     """Take a token back."""
-    revoke_token(context(request), who, token_id)
+    revoke_token(context(request), who, token_id, descendants="descendants" in form)
     return done(request, "/tokens", "token-revoked")
 
 
@@ -147,7 +148,7 @@ def show_webhook(
 
 
 @router.post("/webhooks/{webhook_id}/test")
-def try_webhook(request: Request, who: HookKeeper, webhook_id: str) -> Response:
+def try_webhook(request: Request, who: HookCaller, webhook_id: str) -> Response:
     """Send a test message now."""
     came = test_webhook(context(request), who, webhook_id)
     code = "webhook-delivered" if came.delivered else "webhook-failed"

@@ -6,7 +6,7 @@ from typing import Annotated, NamedTuple
 from fastapi import APIRouter, Depends, Request
 from fastapi.responses import HTMLResponse
 
-from letheon.ledger._moves import OPEN
+from letheon.ledger._moves import FINAL, STATES
 from letheon.service._auth import Principal
 from letheon.service._context import context
 from letheon.service.desk.request_forms import RequestQuery, Summary
@@ -17,6 +17,7 @@ from letheon.service.pages._shared import page, page_allows
 router = APIRouter(include_in_schema=False)
 
 _SHOWN = 6
+_UNANSWERED = tuple(state for state in STATES if state not in FINAL)
 _TONES = ("bad", "warn", "warn", "info", "info", "neutral")
 
 
@@ -40,7 +41,7 @@ def show_home(
         return page(request, "home.html", who, stand=None, tasks=[], bars=[], first=[])
     desk = context(request)
     stand = summary(desk, who, tenant=tenant)
-    query = checked(RequestQuery, {"tenant": tenant, "state": list(OPEN)})
+    query = checked(RequestQuery, {"tenant": tenant, "state": list(_UNANSWERED)})
     return page(
         request,
         "home.html",

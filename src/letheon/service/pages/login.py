@@ -38,9 +38,9 @@ def log_in(request: Request, form: SentForm) -> Response:
     if not _is_same_origin(request):
         raise Problem(403, "csrf", "This form is not from this desk", "Open /login and try again.")
     desk, address, where = context(request), address_of(request), safe_path(text_of(form, "next"))
-    desk.limiter.count("login", address)
     token = desk.tokens.find(text_of(form, "token"))
     if token is None:
+        desk.limiter.count("login", address)  # wrong ones only: an office shares its address
         return _asked(request, where, error=_UNKNOWN)
     old = visitor(request)
     if old is not None and old.session is not None:

@@ -26,7 +26,7 @@ _RELEASES = {
     "latest-only": "The newest version",
     "every-version": "Every version",
 }
-Writer = Annotated[Principal, Depends(page_allows("models:write"))]
+Writer = Annotated[Principal, Depends(page_allows("models:write", is_long=True))]
 
 
 @router.get("/models/new")

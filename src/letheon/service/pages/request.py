@@ -10,6 +10,7 @@ from letheon.ledger._tables import tokens
 from letheon.service._auth import Principal
 from letheon.service._context import Context, context
 from letheon.service._problems import Problem
+from letheon.service.desk.filing import as_number
 from letheon.service.desk.receipts import new_code
 from letheon.service.desk.request_actions import ACTIONS, act
 from letheon.service.desk.request_forms import ActionOnMany, Details, RequestOut
@@ -77,13 +78,19 @@ def act_on_request(
     name = text_of(form, "action")
     try:
         asked = checked(ActionOnMany, {"action": name, "requests": [request_id]})
-        given = {field: text_of(form, field) for field in _GIVEN.get(name, ())}
+        given = {field: _typed(field, text_of(form, field)) for field in _GIVEN.get(name, ())}
         act(context(request), who, request_id, asked.action, checked(Details, given))
     except Problem as problem:
         if problem.status_code in (403, 404):
             raise
         return _shown(request, who, request_id, problem=problem)
     return done(request, f"/requests/{request_id}", asked.action)
+
+
+def _typed(field: str, text: str) -> str | int:
+    """Return what was typed, as a number where one is asked for and one was typed."""
+    number = as_number(text) if field == "recipients" else None
+    return text if number is None else number
 
 
 @router.post("/requests/{request_id}/receipt-code")

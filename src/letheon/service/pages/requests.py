@@ -32,6 +32,7 @@ _ALL = "all"
 _ALWAYS = ("received", "verified", "queued", "stuck")
 
 Reader = Annotated[Principal, Depends(page_allows("requests:read"))]
+BulkActor = Annotated[Principal, Depends(page_allows("requests:read", is_long=True))]
 
 
 @router.get("/requests")
@@ -41,7 +42,7 @@ def show_requests(request: Request, who: Reader) -> HTMLResponse:
 
 
 @router.post("/requests/actions")
-def act_on_requests(request: Request, who: Reader, form: SentForm) -> Response:
+def act_on_requests(request: Request, who: BulkActor, form: SentForm) -> Response:
     """Do one thing about many requests; each stands for itself."""
     where = safe_path(text_of(form, "back"))
     chosen = [one for one in form.getlist("requests") if isinstance(one, str)]

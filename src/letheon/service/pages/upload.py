@@ -17,7 +17,7 @@ from letheon.service.pages._shared import SentForm, page, page_allows
 
 router = APIRouter(include_in_schema=False)
 
-Filer = Annotated[Principal, Depends(page_allows("requests:file"))]
+Filer = Annotated[Principal, Depends(page_allows("requests:file", is_long=True))]
 _MOST_SHOWN = 50
 
 

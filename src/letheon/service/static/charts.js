@@ -76,7 +76,12 @@
   const short = (value) =>
     Math.abs(value) >= 10000
       ? Intl.NumberFormat("en", { notation: "compact" }).format(value)
-      : String(Number(value.toPrecision(3)));
+      : String(Number.isInteger(value) ? value : Number(value.toPrecision(3)));
+
+  // Counts have no halves: their ticks stand at whole numbers.
+  const WHOLE = [1, 2, 5].flatMap((digit) => [0, 1, 2, 3, 4, 5, 6].map((power) => digit * 10 ** power)).sort((a, b) => a - b);
+  const steps = (points) =>
+    points.every((point) => Number.isInteger(point.value)) ? { incrs: WHOLE } : {};
 
   // From the points themselves: of a single one uPlot makes years.
   const rangeOfTime = (points) => () => {
@@ -125,7 +130,12 @@
         incrs: [1, 2, 3, 7, 14, 30, 60, 90, 180, 365, 730].map((days) => days * DAY),
         values: (plot, ticks) => ticks.map((at) => dayOf(at, { day: "numeric", month: "short" })),
       }),
-      axis(paint, { space: 34, size: 48, values: (plot, ticks) => ticks.map(short) }),
+      axis(paint, {
+        space: 34,
+        size: 48,
+        values: (plot, ticks) => ticks.map(short),
+        ...steps(column.points),
+      }),
     ],
     series: [
       {},

@@ -105,6 +105,16 @@
     g: () => { goes = true; setTimeout(() => { goes = false; }, 2000); },
   };
 
+  /* Who speaks to the computer, or slips, can switch them off; kept like the theme. */
+  const keysAreOn = () => !document.cookie.includes("letheon_keys=off");
+
+  function switchKeys(on) {
+    document.cookie =
+      `letheon_keys=${on ? "on" : "off"}; Path=/; Max-Age=31536000; SameSite=Strict`;
+  }
+
+  for (const box of document.querySelectorAll("[data-keys-switch]")) box.checked = keysAreOn();
+
   const isTyping = (target) => target.closest("input:not([type=checkbox]), textarea, select");
 
   /* Escape leaves a field and keeps what is in it; from the search the arrow goes to the rows. */
@@ -122,6 +132,7 @@
       leaveField(event);
       return;
     }
+    if (!keysAreOn()) return;
     const act = goes && places[event.key] ? () => go(places[event.key]) : keys[event.key];
     if (!act) return;
     event.preventDefault();
@@ -141,6 +152,7 @@
 
   document.addEventListener("change", (event) => {
     const box = event.target;
+    if (box.matches("[data-keys-switch]")) switchKeys(box.checked);
     const form = box.closest("form");
     if (!form) return;
     if (box.matches("[data-select-all]")) {
@@ -180,7 +192,8 @@
 
   for (const box of document.querySelectorAll("[data-chooses]")) choose(box);
   for (const form of document.querySelectorAll("[data-selects]")) countSelected(form);
-  for (const toast of document.querySelectorAll("[data-toast]")) {
+  /* What went wrong stays until it is clicked. */
+  for (const toast of document.querySelectorAll("[data-toast]:not(.bad)")) {
     setTimeout(() => toast.remove(), 8000);
   }
 

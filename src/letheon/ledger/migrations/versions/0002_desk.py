@@ -47,6 +47,14 @@ def _add_columns() -> None:
     newest = ["received_at", "id", *filters, "last_day"]
     op.create_index("requests_by_due", "requests", by_due, unique=False)
     op.create_index("requests_newest", "requests", newest, unique=False)
+    op.create_index(
+        "requests_open",
+        "requests",
+        by_due,
+        unique=False,
+        sqlite_where=sa.text("closed_at IS NULL"),
+        postgresql_where=sa.text("closed_at IS NULL"),
+    )
 
 
 def _add_moves() -> None:

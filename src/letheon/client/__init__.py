@@ -22,76 +22,36 @@ the desk and nowhere else.
     └── TryAgain                   429, 5xx, no answer: the same call may go well later
 """
 
+import contextlib
 import json
-import random
 import shutil
 import ssl
 import time
-import urllib.error
-import urllib.request
 import uuid
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from http.client import HTTPException, HTTPResponse
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from http.client import HTTPResponse
 from pathlib import Path
-from typing import Any, Literal, TypeVar
-from urllib.parse import quote, urlencode, urlsplit
+from typing import Any, Literal
+from urllib.parse import quote, urlencode
 
-from letheon.exceptions import LetheonError
+from letheon.client._transport import (
+    DeskError,
+    Json,
+    NotAllowed,
+    NotFound,
+    Refused,
+    Transport,
+    TryAgain,
+)
 
 __all__ = ["Client", "DeskError", "NotAllowed", "NotFound", "Refused", "TryAgain"]
-
-Json = dict[str, Any]
-_T = TypeVar("_T")
 
 _LINE = (
     *("received", "verified", "queued", "applying", "applied", "certified", "purging", "purged"),
     "closed",
 )
 _SIDE = ("rejected", "cancelled")
-_LONGEST_PAUSE = 30.0
 _PAGE = 200
-_BUSY = frozenset({429, 502, 503, 504})
-_NOT_DONE = frozenset({429, 503})
-
-
-class DeskError(LetheonError):
-    """The desk said no, or nothing.
-
-    Attributes
-    ----------
-    status : int or None
-        Status of the answer; None if there was none.
-    code : str
-        What programs look at, such as ``unknown-request``.
-    title, detail : str
-        What happened, and what to do.
-    """
-
-    def __init__(self, status: int | None, code: str, title: str, detail: str = "") -> None:
-        super().__init__(f"{title}: {detail}" if detail else title)
-        self.status = status
-        self.code = code
-        self.title = title
-        self.detail = detail
-
-
-class NotAllowed(DeskError):  # noqa: N818 - what the desk says
-    """The token is not valid, or may not do that."""
-
-
-class NotFound(DeskError):  # noqa: N818
-    """There is nothing of that name, or it is somebody else's."""
-
-
-class Refused(DeskError):  # noqa: N818
-    """What was sent cannot be used, or not in this state."""
-
-
-class TryAgain(DeskError):  # noqa: N818
-    """The desk was busy or could not be reached; the same call may go well later."""
-
-
-_KINDS: dict[int, type[DeskError]] = {401: NotAllowed, 403: NotAllowed, 404: NotFound}
 
 
 class Client:
@@ -109,11 +69,13 @@ class Client:
         How often a call is repeated that may be.
     context : ssl.SSLContext, optional
         For a desk with a certificate of an own authority.
+    insecure : bool, default=False
+        Whether the token may go over plain http to another machine.
 
     Raises
     ------
     ValueError
-        The address is no http or https one.
+        The address is no http or https one, or http to another machine without `insecure`.
 
     Examples
     --------
@@ -129,16 +91,16 @@ class Client:
         timeout: float = 30,
         retries: int = 4,
         context: ssl.SSLContext | None = None,
+        insecure: bool = False,
     ) -> None:
-        parts = urlsplit(url)
-        if parts.scheme not in ("http", "https") or not parts.hostname or "@" in parts.netloc:
-            raise ValueError(f"{url!r} is no address of a desk; expected https://desk.example.org")
-        self.url = url.rstrip("/")
-        self._token = token
-        self._timeout = timeout
-        self._retries = retries
-        secure = urllib.request.HTTPSHandler(context=context or ssl.create_default_context())
-        self._opener = urllib.request.build_opener(secure, _NoRedirect())
+        self._desk = Transport(
+            url, token, timeout=timeout, retries=retries, context=context, insecure=insecure
+        )
+
+    @property
+    def url(self) -> str:
+        """Where the desk is."""
+        return self._desk.url
 
     def __repr__(self) -> str:
         """Where the desk is; never the token."""
@@ -165,9 +127,32 @@ class Client:
             default a random one, so that a repeated call files one request.
         **options
             ``tenant``, ``regime``, ``ground``, ``verified``, ``receipt``, as the API has them.
+
+        Returns
+        -------
+        dict
+            The request; for the model ``*``, ``requests`` is a list of them. With ``receipt`` each
+            has a ``receipt_code``, which the desk shows once. If the answer that had it was lost
+            on the way, a new one is fetched, unless you gave the `key`: a code of an earlier call
+            may be in somebody's hands, and a new one would end it. None: no code could be had;
+            `new_receipt_code` makes one as long as the request is not applied.
         """
         body = {"model": model, "ids": list(ids), **options}
-        return self._keyed("/api/v1/requests", body, key)
+        filed = self._keyed("/api/v1/requests", body, key)
+        if options.get("receipt") and key is None:
+            for request in filed.get("requests", [filed]):
+                self._complete(request)
+        return filed
+
+    def new_receipt_code(self, request_id: str) -> str:
+        """Return a new receipt code of a request about one person; earlier ones open nothing.
+
+        Raises
+        ------
+        Refused
+            The request was applied or ended already, or names several people.
+        """
+        return str(self._post(f"/api/v1/requests/{_part(request_id)}/receipt-code")["code"])
 
     def bulk(
         self,
@@ -196,7 +181,7 @@ class Client:
         fields = _given(tenant=tenant) | ({"verified": "true"} if verified else {})
         body, kind = _form(data, fields)
         headers = {"Content-Type": kind, "Idempotency-Key": key or str(uuid.uuid4())}
-        return self._json("POST", "/api/v1/requests/upload", body, headers)
+        return self._desk.json("POST", "/api/v1/requests/upload", body, headers)
 
     def requests(self, **filters: Any) -> Iterator[Json]:
         """Yield requests, fetched part by part.
@@ -345,7 +330,8 @@ class Client:
 
     def certificate(self, number: int) -> bytes:
         """Return a certificate itself: the envelope, as it was signed."""
-        return self._call("GET", f"/api/v1/certificates/{int(number)}/envelope", _all)
+        path = f"/api/v1/certificates/{int(number)}/envelope"
+        return self._desk.call("GET", path, HTTPResponse.read)
 
     def verify_certificate(self, number: int, key: str) -> Json:
         """Return what a certificate claims, after its signature was checked here.
@@ -380,7 +366,7 @@ class Client:
         query = urlencode({"tier": tier})
         part = target.with_name(f".{target.name}.partial")
         try:
-            self._call("GET", f"/api/v1/bundle?{query}", lambda answer: _save(answer, part))
+            self._desk.call("GET", f"/api/v1/bundle?{query}", lambda answer: _save(answer, part))
             part.replace(target)
         finally:
             part.unlink(missing_ok=True)
@@ -409,7 +395,7 @@ class Client:
 
     def revoke_token(self, token_id: str) -> None:
         """Take a token back."""
-        self._json("DELETE", f"/api/v1/tokens/{_part(token_id)}", is_safe=False)
+        self._desk.json("DELETE", f"/api/v1/tokens/{_part(token_id)}", is_safe=False)
 
     def webhooks(self, **filters: Any) -> Iterator[Json]:
         """Yield webhooks, without their secrets."""
@@ -421,14 +407,20 @@ class Client:
 
     def remove_webhook(self, webhook_id: str) -> None:
         """Remove a webhook."""
-        self._json("DELETE", f"/api/v1/webhooks/{_part(webhook_id)}", is_safe=False)
+        self._desk.json("DELETE", f"/api/v1/webhooks/{_part(webhook_id)}", is_safe=False)
+
+    def _complete(self, request: Json) -> None:
+        """Fetch the receipt code that a request lacks; without one it is filed all the same."""
+        if request.get("receipt_code") is None:
+            with contextlib.suppress(DeskError):
+                request["receipt_code"] = self.new_receipt_code(request["id"])
 
     def _act(self, request_id: str, action: str, body: Json | None = None) -> Json:
         return self._post(f"/api/v1/requests/{_part(request_id)}/{action}", body)
 
     def _keyed(self, path: str, body: Json, key: str | None) -> Json:
         headers = {"Idempotency-Key": key or str(uuid.uuid4())}
-        return self._json("POST", path, json.dumps(body).encode(), headers)
+        return self._desk.json("POST", path, json.dumps(body).encode(), headers)
 
     def _job(self, path: str, options: Json, *, wait: bool) -> Json:
         started = self._post(path + _query(options))
@@ -436,7 +428,7 @@ class Client:
 
     def _post(self, path: str, body: Json | None = None, *, is_safe: bool = False) -> Json:
         data = None if body is None else json.dumps(body).encode()
-        return self._json("POST", path, data, is_safe=is_safe)
+        return self._desk.json("POST", path, data, is_safe=is_safe)
 
     def _over(self, path: str, started: Json) -> Json:
         """Look at a job until it is over; one that failed is an error."""
@@ -460,64 +452,7 @@ class Client:
             after = _given(limit=limit, after=page["next"])
 
     def _get(self, path: str, query: Json | None = None) -> Json:
-        return self._json("GET", path + _query(query or {}))
-
-    def _json(
-        self,
-        method: str,
-        path: str,
-        body: bytes | None = None,
-        headers: Mapping[str, str] | None = None,
-        *,
-        is_safe: bool = True,
-    ) -> Json:
-        data = self._call(method, path, _all, body, headers, is_safe=is_safe)
-        found: Json = json.loads(data) if data else {}
-        return found
-
-    def _call(
-        self,
-        method: str,
-        path: str,
-        read: Callable[[HTTPResponse], _T],
-        body: bytes | None = None,
-        headers: Mapping[str, str] | None = None,
-        *,
-        is_safe: bool = True,
-    ) -> _T:
-        """Return what is read of an answer; repeat a call if that cannot do a thing twice."""
-        sent = {"Authorization": f"Bearer {self._token}", "Accept": "application/json"}
-        if body is not None:
-            sent["Content-Type"] = "application/json"
-        sent.update(headers or {})
-        call = urllib.request.Request(self.url + path, body, sent, method=method)
-        tries = 0
-        while True:
-            try:
-                with self._opener.open(call, timeout=self._timeout) as answer:
-                    return read(answer)
-            except urllib.error.HTTPError as error:
-                with error:
-                    failure, pause = _problem(error), _retry_after(error)
-                may_repeat = error.code in (_BUSY if is_safe else _NOT_DONE)
-            except (OSError, HTTPException) as error:
-                failure, pause = _unreachable(error), None
-                may_repeat = is_safe or _was_never_sent(error)
-            tries += 1
-            if not may_repeat or tries > self._retries:
-                raise failure
-            time.sleep(_pause(tries) if pause is None else min(pause, _LONGEST_PAUSE))
-
-
-class _NoRedirect(urllib.request.HTTPRedirectHandler):
-    """Leaves redirects alone: the token must not go anywhere else."""
-
-    def redirect_request(self, *given: Any) -> None:
-        """Follow none; the answer becomes an error."""
-
-
-def _all(answer: HTTPResponse) -> bytes:
-    return answer.read()
+        return self._desk.json("GET", path + _query(query or {}))
 
 
 def _save(answer: HTTPResponse, path: Path) -> None:
@@ -531,37 +466,6 @@ def _has_reached(request: Json, until: str) -> bool:
     return request["certificate"] is not None and _LINE.index(until) <= _LINE.index("certified")
 
 
-def _problem(error: urllib.error.HTTPError) -> DeskError:
-    """Return the error that an answer describes."""
-    try:
-        found = json.loads(error.read())
-        code, title = str(found["type"]).rpartition(":")[2], str(found["title"])
-        detail = str(found.get("detail", ""))
-    except (ValueError, LookupError, TypeError, OSError, HTTPException):
-        code, title, detail = "no-problem", f"the desk answered with status {error.code}", ""
-    busy = error.code == 429 or error.code >= 500
-    kind = TryAgain if busy else _KINDS.get(error.code, Refused)
-    return kind(error.code, code, title, detail)
-
-
-def _unreachable(error: BaseException) -> DeskError:
-    return TryAgain(None, "unreachable", "the desk could not be reached", str(error))
-
-
-def _was_never_sent(error: BaseException) -> bool:
-    reason = error.reason if isinstance(error, urllib.error.URLError) else error
-    return isinstance(reason, ConnectionRefusedError)
-
-
-def _retry_after(error: urllib.error.HTTPError) -> float | None:
-    text = str(error.headers.get("Retry-After", "")) if error.headers else ""
-    return float(text) if text.isascii() and text.isdigit() else None
-
-
-def _pause(tries: int) -> float:
-    return random.uniform(0.05, min(_LONGEST_PAUSE, 0.2 * 2.0**tries))
-
-
 def _given(**values: Any) -> Json:
     return {name: value for name, value in values.items() if value is not None}
 
@@ -572,12 +476,9 @@ def _part(text: str) -> str:
 
 
 def _query(filters: Json) -> str:
-    kept = {name: _text(value) for name, value in _given(**filters).items()}
+    kept = _given(**filters)
+    kept |= {name: str(one).lower() for name, one in kept.items() if isinstance(one, bool)}
     return f"?{urlencode(kept, doseq=True)}" if kept else ""
-
-
-def _text(value: Any) -> Any:
-    return str(value).lower() if isinstance(value, bool) else value
 
 
 def _form(data: bytes, fields: Mapping[str, str]) -> tuple[bytes, str]:

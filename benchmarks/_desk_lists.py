@@ -1,0 +1,119 @@
+"""How long every list of the desk takes to answer, one call after the other."""
+
+import http.client
+import json
+import re
+import time
+from collections.abc import Iterator
+from typing import Any, NamedTuple
+from urllib.parse import quote, urlsplit
+
+import numpy as np
+
+from benchmarks._desk_fill import MODEL
+
+__all__ = ["Times", "lists", "measure"]
+
+N_WARM = 3
+
+
+class Times(NamedTuple):
+    """Milliseconds of one list."""
+
+    path: str
+    p50: float
+    p95: float
+    p99: float
+    kib: float
+
+
+class Caller:
+    """One connection that is kept.
+
+    Parameters
+    ----------
+    url, token : str
+        The desk, and a token of an admin.
+    """
+
+    def __init__(self, url: str, token: str) -> None:
+        place = urlsplit(url)
+        self._place = (place.hostname or "localhost", place.port)
+        self._http = http.client.HTTPConnection(*self._place, timeout=60)
+        self._headers = {"Authorization": f"Bearer {token}"}
+        self._headers["Cookie"] = self._logged_in(token)
+
+    def get(self, path: str) -> bytes:
+        """Return the body of an answer; anything but 200 is an error."""
+        # Pages are opened by a session, the API by a token: both are sent.
+        headers = self._headers if path.startswith("/api/") else {"Cookie": self._headers["Cookie"]}
+        self._http.request("GET", path, headers=headers)
+        answer = self._http.getresponse()
+        body = answer.read()
+        if answer.status != 200:
+            raise RuntimeError(f"{path}: {answer.status} {body[:300]!r}")
+        return body
+
+    def json(self, path: str) -> Any:
+        """Return what an answer says."""
+        return json.loads(self.get(path))
+
+    def _logged_in(self, token: str) -> str:
+        form = {"Content-Type": "application/x-www-form-urlencoded"}
+        self._http.request("POST", "/login", body=f"token={quote(token)}", headers=form)
+        answer = self._http.getresponse()
+        answer.read()
+        found = re.search(r"letheon_session=[^;]+", answer.getheader("Set-Cookie") or "")
+        if found is None:
+            raise RuntimeError(f"no session: {answer.status}")
+        return found[0]
+
+
+def _filters(caller: Caller) -> Iterator[str]:
+    """Yield what may be asked of the list of requests, to its far end."""
+    first = caller.json("/api/v1/requests?limit=200")
+    yield from ("", "state=all", "order=newest", "overdue=true", "regime=ccpa", f"model={MODEL}")
+    yield from ("state=queued", "state=received&state=verified", "limit=200")
+    yield f"search={first['items'][0]['id'][:4]}"
+    yield "search=%231"
+    after, far = first["next"], None
+    for _ in range(20):  # two hundred at a time: what is deep is not slower
+        far = after or far
+        after = caller.json(f"/api/v1/requests?limit=200&after={after}")["next"] if after else None
+    yield f"after={far}"
+
+
+def lists(caller: Caller) -> list[str]:
+    """Return the addresses of all lists; a list in the API that is not here is an error."""
+    filters = list(_filters(caller))
+    found = [f"/requests?{one}" for one in filters if not one.startswith("limit")]
+    found += [f"/api/v1/requests?{one}" for one in filters if "all" not in one]
+    found += ["/", "/models", f"/models/{MODEL}", f"/models/{MODEL}/plan", "/certificates"]
+    found += ["/audits", "/residue", "/tokens", "/webhooks", "/api/v1/summary"]
+    found += [f"/api/v1/models/{MODEL}/{one}" for one in ("versions", "history")]
+    names = "models batches certificates chain residue jobs audits tokens webhooks"
+    found += [f"/api/v1/{name}" for name in names.split()]
+    document = caller.json("/openapi.json")["paths"]
+    paged = {
+        path.format(model=MODEL, webhook_id="-")
+        for path, operations in document.items()
+        for one in operations.get("get", {}).get("parameters", ())
+        if one["name"] == "after" and "{webhook_id}" not in path
+    }
+    missing = paged - {path.partition("?")[0] for path in found} - {"/api/v1/requests.csv"}
+    if missing:
+        raise RuntimeError(f"lists that are not measured: {sorted(missing)}")
+    return found
+
+
+def measure(caller: Caller, path: str, n: int) -> Times:
+    """Call a list `n` times and return its quantiles."""
+    sizes = [len(caller.get(path)) for _ in range(N_WARM)]
+    times = []
+    for _ in range(n):
+        start = time.perf_counter()
+        caller.get(path)
+        times.append(1000 * (time.perf_counter() - start))
+    p50, p95, p99 = np.percentile(times, (50, 95, 99))
+    shown = re.sub(r"after=.*", "after=(the far end)", path)
+    return Times(shown, p50, p95, p99, sizes[-1] / 1024)

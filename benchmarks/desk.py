@@ -1,0 +1,201 @@
+"""The erasure desk: lists at 100,000 requests, a crowd for a minute, memory over half an hour.
+
+Run ``python benchmarks/desk.py`` (about fifteen minutes on two cores), ``--quick`` for a first look
+(about two minutes), ``--soak 30`` for memory over thirty minutes too. Results go to
+``benchmarks/results``. Server and clients share the machine, and each call goes through HTTP.
+"""
+
+import itertools
+import os
+import shutil
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import numpy as np
+import typer
+
+os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # run as a script, not a module
+
+from benchmarks._desk_fill import LOADED, MODEL, Filled, fill
+from benchmarks._desk_lists import Caller, lists, measure
+from benchmarks._report import Report, Table, Verdict
+from letheon.ledger import Ledger
+from tests.postgres import MISSING, Server, find_binaries
+from tests.service.crowd import Crowd, Wish, twice
+from tests.service.servers import Server as Desk
+from tests.service.servers import serving
+
+RESULTS = Path(__file__).resolve().parent / "results"
+MOST_MS = 150
+N_CLIENTS = 200
+MOST_GROWTH = 0.05
+SAMPLE_SECONDS = 10.0
+
+
+@contextmanager
+def desk_of(home: Path, filled: Filled) -> Iterator[Desk]:
+    """Serve a ledger, with its worker, at rates that a benchmark does not reach."""
+    rates = ("rate_per_token", "rate_login", "rate_failed", "rate_receipt")
+    text = "".join(f'{rate} = "100000000/minute"\n' for rate in rates)
+    (home / "service.toml").write_text(text)
+    with serving(home) as server:
+        server.tokens["admin"] = filled.token
+        yield server
+
+
+def list_section(report: Report, server: Desk, kind: str, n: int) -> None:
+    """Every list page and API list, one after the other."""
+    caller = Caller(server.url, server.tokens["admin"])
+    rows = [measure(caller, path, n) for path in lists(caller)]
+    slowest = max(rows, key=lambda row: row.p95)
+    verdict = Verdict(
+        f"{kind}: slowest of {len(rows)} lists, p95",
+        f"{slowest.p95:.0f} ms ({slowest.path})",
+        f"<= {MOST_MS} ms",
+        slowest.p95 <= MOST_MS,
+    )
+    columns = ("list", "p50, ms", "p95, ms", "p99, ms", "KiB")
+    note = f"Each called {n} times over one connection, after three calls that are not timed."
+    shown = [(row.path, *(round(one, 1) for one in row[1:])) for row in rows]
+    report.add(Table(f"Lists on {kind}", columns, shown, note), [verdict])
+
+
+def load_section(report: Report, server: Desk, kind: str, seconds: float) -> None:
+    """A crowd that files requests: each key twice, and a fifth of them hang up first."""
+    wishes = (Wish(f"load-{number}", number) for number in itertools.count())
+    crowd = Crowd(server.url, server.tokens["admin"], LOADED, N_CLIENTS)
+    crowd.send(twice(wishes), until=time.monotonic() + seconds)
+    acknowledged = {(one.key, one.request) for one in crowd.answers}
+    keys = {one.key for one in crowd.answers}
+    strange = sum(one.status not in (200, 201) for one in crowd.answers)
+    with Ledger.open(server.home) as ledger:
+        stored = {one.id for one in ledger.iter_requests(model=LOADED)}
+    lost = len({request for _, request in acknowledged} - stored)
+    # Whoever hung up last may have been heard; each of these has a key of its own.
+    doubled = len(acknowledged) - len(keys)
+    p50, p95, p99 = np.percentile([1000 * one.seconds for one in crowd.answers], (50, 95, 99))
+    rate = len(crowd.answers) / seconds
+    row = (N_CLIENTS, len(crowd.answers), len(keys), len(stored), crowd.n_hung_up)
+    columns = ("clients", "answers", "keys", "stored", "hung up", "per s", "p50, ms", "p99, ms")
+    shown = [(*row, round(rate), round(p50), round(p99))]
+    verdicts = [
+        Verdict(
+            f"{kind}: {N_CLIENTS} clients for {seconds:.0f} s: lost, doubled, other answers",
+            f"{lost}, {doubled}, {strange}",
+            "0, 0, 0",
+            (lost, doubled, strange) == (0, 0, 0),
+        )
+    ]
+    report.add(Table(f"A crowd on {kind}", columns, shown, f"p95 is {p95:.0f} ms."), verdicts)
+
+
+def soak_section(report: Report, server: Desk, minutes: float) -> None:
+    """Resident memory of server and worker while lists are read and requests are filed."""
+    stop, samples = threading.Event(), []
+    processes = {"server": server.process.pid, "worker": server.worker()}
+
+    def sample() -> None:
+        while not stop.wait(SAMPLE_SECONDS):
+            samples.append([resident(pid) for pid in processes.values()])
+
+    watcher = threading.Thread(target=sample)
+    watcher.start()
+    n_calls = busy(server, time.monotonic() + 60 * minutes)
+    stop.set()
+    watcher.join()
+    found, sixth = np.array(samples), max(len(samples) // 6, 1)
+    rows, verdicts = [], []
+    for place, name in enumerate(processes):
+        # The first sixth fills caches; then it must not grow any more.
+        early = float(np.median(found[sixth : 2 * sixth, place]))
+        late = float(np.median(found[-sixth:, place]))
+        growth = late / early - 1
+        rows.append(
+            (name, round(early), round(late), round(found[:, place].max()), f"{growth:.1%}")
+        )
+        what = f"memory of the {name} over {minutes:g} minutes, {n_calls} calls"
+        verdicts.append(
+            Verdict(what, f"{growth:+.1%}", f"<= {MOST_GROWTH:.0%}", growth <= MOST_GROWTH)
+        )
+    columns = ("process", "early, MiB", "late, MiB", "most, MiB", "growth")
+    note = f"Medians of the second and of the last sixth of {len(samples)} samples."
+    report.add(Table("Memory", columns, rows, note), verdicts)
+
+
+def busy(server: Desk, until: float) -> int:
+    """Read every list in turn, and file a few requests, until a moment; return how many calls."""
+    caller, n_calls = Caller(server.url, server.tokens["admin"]), 0
+    places = itertools.cycle(lists(caller))
+    numbers = itertools.count(10**6)
+    crowd = Crowd(server.url, server.tokens["admin"], MODEL, n_clients=4)
+    while time.monotonic() < until:
+        for path in itertools.islice(places, 20):
+            caller.get(path)
+        # Nobody of these is in the model, so each is refused, and nothing piles up in the ledger.
+        crowd.send([Wish(f"soak-{number}", number) for number in itertools.islice(numbers, 4)])
+        n_calls += 24
+        crowd.answers.clear()
+    return n_calls
+
+
+def resident(pid: int) -> float:
+    """Return the memory of a process that is not shared, in MiB."""
+    text = Path(f"/proc/{pid}/status").read_text()
+    return int(text.partition("RssAnon:")[2].split()[0]) / 1024
+
+
+def databases(chosen: list[str]) -> Iterator[tuple[str, str | None]]:
+    """Yield the name and the address of each database."""
+    if "sqlite" in chosen:
+        yield "SQLite", None
+    if "postgresql" not in chosen:
+        return
+    binaries = find_binaries()
+    if binaries is None:
+        print(MISSING, file=sys.stderr)
+        return
+    server = Server(binaries, durable=True)
+    try:
+        yield "PostgreSQL", server.create()
+    finally:
+        server.close()
+
+
+def main(
+    quick: bool = typer.Option(False, help="Small numbers, to see that it runs."),
+    only: str = typer.Option("sqlite,postgresql", help="Databases, with commas."),
+    soak: float = typer.Option(0.0, help="Minutes of the soak on the first database."),
+) -> None:
+    """Measure and write the report."""
+    n_requests, n_load = (3_000, 20_000) if quick else (100_000, 100_000)
+    n_calls, seconds = (10, 5.0) if quick else (100, 60.0)
+    report = Report(
+        "The erasure desk",
+        {"requests": n_requests, "clients": N_CLIENTS, "databases": only, "soak, minutes": soak},
+        RESULTS / ("desk_quick" if quick else "desk"),
+    )
+    folder = Path(tempfile.mkdtemp(prefix="letheon-bench-"))
+    try:
+        for kind, database in databases(only.split(",")):
+            home = folder / kind
+            filled = fill(home, n_requests, n_load, database=database)
+            report.settings[f"{kind} filled in, s"] = round(filled.seconds)
+            with desk_of(home, filled) as server:
+                list_section(report, server, kind, n_calls)
+                load_section(report, server, kind, seconds)
+                if soak:
+                    soak_section(report, server, soak)
+                    soak = 0.0
+    finally:
+        shutil.rmtree(folder)
+    raise typer.Exit(0 if report.passed else 1)
+
+
+if __name__ == "__main__":
+    typer.run(main)

@@ -1,0 +1,43 @@
+"""200 clients at once, with repeats and clients that hang up: nothing is lost or doubled."""
+
+from collections import Counter
+from pathlib import Path
+
+import numpy as np
+from sklearn.naive_bayes import GaussianNB
+
+from letheon import NaiveUnlearner
+from letheon.ledger import Ledger
+from tests.service.crowd import Crowd, Wish, twice
+from tests.service.servers import serving
+
+N_PEOPLE = 400
+MODEL = "crowded"
+
+
+def make_ledger(home: Path) -> None:
+    X = np.random.default_rng(0).normal(size=(N_PEOPLE, 2))
+    y = (X[:, 0] > 0).astype(int)
+    ids = list(range(N_PEOPLE))
+    model = NaiveUnlearner(GaussianNB(), random_state=0).fit(X, y, ids=ids)
+    with Ledger.create(home, name="load") as ledger:
+        ledger.register(model, X, y, ids=ids, name=MODEL)
+
+
+def test_a_crowd_loses_and_doubles_nothing(tmp_path: Path) -> None:
+    home = tmp_path / "home"
+    make_ledger(home)
+    wishes = [Wish(f"key-{number}", number) for number in range(N_PEOPLE)]
+    with serving(home, "--no-worker") as server:
+        crowd = Crowd(server.url, server.tokens["admin"], MODEL)
+        crowd.send(twice(wishes))
+    assert len(crowd.answers) == 2 * N_PEOPLE
+    assert crowd.n_hung_up > N_PEOPLE // 10
+    assert {one.status for one in crowd.answers} <= {200, 201}
+    ids = {(one.key, one.request) for one in crowd.answers}
+    assert len(ids) == N_PEOPLE, "one request for each key, the same for each repeat"
+    with Ledger.open(home) as ledger:
+        stored = [one.id for one in ledger.iter_requests()]
+    assert sorted(stored) == sorted(request for _, request in ids)
+    news = Counter(one.key for one in crowd.answers if one.status == 201)
+    assert max(news.values()) == 1, "at most one of those who asked was told that it is new"
