@@ -172,3 +172,16 @@ def test_the_proxy_lets_uploads_of_the_desks_sizes_through() -> None:
     assert f"proxy_pass http://127.0.0.1:{PORT};" in passed
     assert "X-Forwarded-For $remote_addr;" in passed
     assert text.count("{") == text.count("}")
+
+
+def test_the_proxy_keeps_nothing_of_people_on_its_disk() -> None:
+    passed = (DEPLOY / "nginx_pass.conf").read_text(encoding="utf-8").splitlines()
+    assert "proxy_max_temp_file_size 0;" in passed  # answers
+    assert "proxy_request_buffering off;" in passed  # uploads
+    text = (DEPLOY / "nginx.conf").read_text(encoding="utf-8")
+    form = re.findall(r"^log_format letheon '(.*)';$", text, re.MULTILINE)
+    assert len(form) == 1
+    assert not re.search(r"\$(request|request_uri|uri|args|document_uri|http_\w+)\b", form[0])
+    for server in text.split("server {")[1:]:
+        assert re.search(r"access_log \S+ letheon;", server)
+        assert re.search(r"error_log \S+ crit;", server), "lesser lines name the path"

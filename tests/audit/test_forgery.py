@@ -584,6 +584,23 @@ def test_a_request_that_is_left_lying_fails_v1(tmp_path: Path) -> None:
     assert late.details == {"requests": counted}
 
 
+def test_requests_that_nobody_verified_are_told_and_do_not_fail_v1(tmp_path: Path) -> None:
+    X, y = table(60)
+    now = [1_794_744_000]
+    with Ledger.create(tmp_path / "home", name="audited", clock=lambda: now[0]) as ledger:
+        ledger.register(KINDS["naive"]().fit(X, y, ids=IDS), X, y, ids=IDS, name="naive")
+        ledger.request([4], model="naive")
+        ledger.await_identity(ledger.request([5], model="naive").id)  # its clock stands
+        now[0] += 60 * 86_400
+        erase(ledger, "naive", 3)
+        [_, found] = judged(ledger, tmp_path / "bundle", "V0", "V1").of("V1")
+    assert found.verdict == "pass"
+    assert found.reason == (
+        "3 recorded request(s); none that was verified waited past its day "
+        "(1 that nobody verified, past the day)"
+    )
+
+
 def test_requests_that_were_answered_in_time_pass_v1(tmp_path: Path) -> None:
     with registered(tmp_path / "home", "naive") as ledger:
         erase(ledger, "naive", 3)

@@ -83,13 +83,49 @@ def test_it_can_be_withdrawn_and_its_people_pass_on(
     small = desk.submit(2, verified=True)
     desk.clock.now += 1
     other = desk.submit(1, 2, 3, verified=True)
-    assert {desk.state(small), desk.state(other)} == {"duplicate"}
+    assert [desk.state(small), desk.state(other)] == ["queued", "duplicate"]
     how(desk.core, large.id)
     assert desk.state(large) == state
     assert desk.state(small) == "queued"
     # The heir of the rest is as large, and was approved by nobody.
     assert desk.state(other) == "verified"
     assert _intake.approve(desk.core, other.id).state == "queued"
+
+
+def test_nobody_waits_behind_what_nobody_approved(desk: Desk) -> None:
+    """A person's own request has a clock of its own."""
+    careful(desk)
+    large = desk.submit(1, 2, 3, verified=True)
+    unverified = desk.submit(3)
+    first, second = desk.submit(1, verified=True), desk.submit(1, verified=True)
+    assert [desk.state(one) for one in (large, first, second)] == [
+        "verified",
+        "queued",
+        "duplicate",
+    ]
+    assert desk.found(second).duplicate_of == first.id
+    assert _intake.verify(desk.core, unverified.id).state == "queued"
+    # The next one comes before the large one too, which is the oldest.
+    _intake.cancel(desk.core, first.id)
+    assert [desk.state(one) for one in (large, second)] == ["verified", "queued"]
+    assert _intake.approve(desk.core, large.id).state == "queued"
+    assert desk.submit(2, verified=True).state == "duplicate"
+
+
+@pytest.mark.parametrize("is_vouched_for", [True, False])
+def test_what_has_to_be_approved_stays_so_as_an_heir(desk: Desk, is_vouched_for: bool) -> None:
+    careful(desk)
+    first = desk.submit(1, verified=True)
+    marked = desk.submit(1, verified=is_vouched_for, needs_approval=True)
+    if not is_vouched_for:
+        _intake.verify(desk.core, marked.id)
+    desk.clock.now += 1
+    late = desk.submit(1)
+    _intake.verify(desk.core, late.id, needs_approval=True)
+    assert [desk.state(one) for one in (marked, late)] == ["duplicate", "duplicate"]
+    for withdrawn, heir in ((first, marked), (marked, late)):
+        _intake.cancel(desk.core, withdrawn.id)
+        assert desk.state(heir) == "verified"
 
 
 @pytest.mark.parametrize("state", ["received", "queued", "on_hold", "cancelled", "duplicate"])

@@ -6,7 +6,7 @@ import itertools
 import random
 from collections import Counter
 from collections.abc import Callable, Iterator
-from datetime import UTC, date, datetime, timedelta
+from datetime import UTC, date, datetime, time, timedelta
 from typing import Any
 
 import pytest
@@ -181,6 +181,19 @@ def test_all_pages_together_are_the_list(
     assert {page.total for page in found} == {len(whole)}
     assert all(len(page.items) == limit for page in found[:-1])
     assert [one.id for one in public.iter_requests(order=order, **wanted)] == whole
+
+
+def test_a_request_is_late_after_its_last_day_and_not_on_it(busy: Desk) -> None:
+    request, public, before = busy.submit(1), Public(busy.core), busy.clock.now
+    noon = datetime.combine(request.due_on, time(12), UTC)
+    found = []
+    for seconds in (0, 86_400):
+        busy.clock.now = int(noon.timestamp()) + seconds
+        late = [one.id for one in public.iter_requests(overdue=True)]
+        assert public.count_requests().overdue == len(late)
+        found.append(request.id in late)
+    busy.clock.now = before
+    assert found == [False, True]
 
 
 @given(wanted=filters)

@@ -17,7 +17,7 @@ from sklearn.naive_bayes import GaussianNB
 from sqlalchemy import func, select
 
 from letheon import NaiveUnlearner, verifier
-from letheon.exceptions import CorruptFileError, RequestStateError
+from letheon.exceptions import CorruptFileError, IdempotencyError, RequestStateError
 from letheon.ledger import Ledger, Policy, _faults, _receipts
 from letheon.ledger._moves import move
 from letheon.ledger._receipt_codes import ReceiptCode, open_sealed
@@ -188,6 +188,28 @@ def test_a_repeat_gets_no_second_code(sqlite_ledger: Ledger) -> None:
     assert (again[0].id, again[1]) == (request.id, None)
     sqlite_ledger.run_once(force=True)
     assert sqlite_ledger.opened_receipt(code) is not None
+
+
+def test_a_receipt_for_a_key_that_was_replaced_meanwhile_is_not_kept(
+    sqlite_ledger: Ledger,
+) -> None:
+    request, code = ask(sqlite_ledger, 1)
+    key = ReceiptCode.parse(code).public
+    for used, kept in (("0" * 64, None), (key, b"sealed")):
+        with sqlite_ledger._core.database.transaction() as conn:
+            _receipts.keep_receipts(conn, [_receipts.SealedReceipt(request.id, used, b"sealed")])
+        assert sqlite_ledger.sealed_receipt(request.id, key) == kept
+
+
+def test_a_repeat_with_another_receipt_key_is_refused(sqlite_ledger: Ledger) -> None:
+    keys = [ReceiptCode("0" * 32, bytes([number]) * 32).public for number in (1, 2)]
+    given: dict[str, Any] = {"model": "risk", "key": "once"}
+    first = sqlite_ledger.request([person(1)], receipt_key=keys[0], **given)
+    again = sqlite_ledger.request([person(1)], receipt_key=keys[0], **given)
+    assert again.id == first.id
+    with pytest.raises(IdempotencyError, match="another key"):
+        sqlite_ledger.request([person(1)], receipt_key=keys[1], **given)
+    assert sqlite_ledger.receipt_key(first.id) == keys[0]
 
 
 def test_a_receipt_is_for_one_person(sqlite_ledger: Ledger) -> None:

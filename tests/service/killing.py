@@ -30,6 +30,8 @@ from letheon.service._worker import main as work
 __all__ = ["PLACES", "Kill"]
 
 MODEL = "example-forest"
+# Whoever makes the approver's token may not approve with it what they filed.
+FILER = "operator"
 PATIENCE = 60.0
 SETTINGS = ServiceSettings(rate_per_token="1000000/minute", rate_failed="1000000/minute")
 # In the order in which one application passes them: each is reached once, by the worker that goes
@@ -241,20 +243,21 @@ def _file(client: Client, number: int) -> tuple[str, str]:
     """File a request with a receipt; return its id and the code."""
     body = {"model": MODEL, "ids": [f"person-{number:04d}"], "verified": True, "receipt": True}
     headers = {"Idempotency-Key": f"person-{number}"}
-    filed = client.post("/api/v1/requests", 200, 201, json=body, headers=headers)
+    filed = client.post("/api/v1/requests", 200, 201, role=FILER, json=body, headers=headers)
     code = filed["receipt_code"]
     if code is None:  # nobody got the answer that showed it
-        code = client.post(f"/api/v1/requests/{filed['id']}/receipt-code", 201)["code"]
+        code = client.post(f"/api/v1/requests/{filed['id']}/receipt-code", 201, role=FILER)["code"]
     return filed["id"], code
 
 
 def _file_many(client: Client) -> None:
     items = [{"model": MODEL, "ids": [f"person-{n:04d}"], "key": f"bulk-{n}"} for n in (7, 8, 9)]
-    client.post("/api/v1/requests/bulk", 200, json={"items": items})
+    client.post("/api/v1/requests/bulk", 200, role=FILER, json={"items": items})
     table = "model,id,key\n" + "".join(f"{MODEL},person-{n:04d},csv-{n}\n" for n in (12, 13))
-    client.post("/api/v1/requests/upload", 200, files={"file": ("people.csv", table, "text/csv")})
+    files = {"file": ("people.csv", table, "text/csv")}
+    client.post("/api/v1/requests/upload", 200, role=FILER, files=files)
     for one in client.get("/api/v1/requests?state=received&limit=200")["items"]:
-        client.post(f"/api/v1/requests/{one['id']}/verify", 200, 409)
+        client.post(f"/api/v1/requests/{one['id']}/verify", 200, 409, role=FILER)
 
 
 def _audit(client: Client, processes: Processes) -> bool:
@@ -310,14 +313,15 @@ def played(home: Path, play: Play, kills: Iterator[Kill]) -> dict[str, Any]:
     """Make a desk and go through a story; return what is left, and of what the processes died."""
     policy = Policy(approve_above=0, pin_seconds=1)
     with Ledger.create(home, name="killed", policy=policy) as ledger:
-        text, _ = Tokens(ledger, lambda: int(time.time())).mint("first", "admin")
+        known = Tokens(ledger, lambda: int(time.time()))
+        tokens = {role: known.mint(f"first-{role}", role)[0] for role in ("admin", FILER)}
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
     processes = Processes(home, port, kills)
     processes.start()
     try:
-        report = play(Client(processes, {"admin": text}), processes)
+        report = play(Client(processes, tokens), processes)
     finally:
         processes.kill()
     return report | {"died_of": processes.died_of[:-1]}

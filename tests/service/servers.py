@@ -71,6 +71,7 @@ class Server:
             if found := _OPEN.search(line):
                 self.url = found[1]
                 return
+        self._reap()
         raise AssertionError(f"no server: {self.errors.read_text()[-2000:]}")
 
     def kill(self) -> None:

@@ -4,6 +4,7 @@ import contextlib
 import http.server
 import json
 import re
+import ssl
 import subprocess
 import sys
 import threading
@@ -20,6 +21,7 @@ from letheon.service import Binding
 from letheon.service._tokens import PREFIX
 from letheon.verifier import Refused as NotVerified
 from tests.service.desks import Desk, make_desk, person
+from tests.service.test_sending import _certified as certified
 
 SOURCES = sorted(Path(client_module.__file__).parent.glob("*.py"))
 
@@ -278,7 +280,9 @@ class Moody(http.server.BaseHTTPRequestHandler):
 
 
 @contextlib.contextmanager
-def moody(*moods: Callable[[Moody], None]) -> Iterator[tuple[Client, type[Moody]]]:
+def moody(
+    *moods: Callable[[Moody], None], context: ssl.SSLContext | None = None
+) -> Iterator[tuple[Client, type[Moody]]]:
     class Handler(Moody):
         pass
 
@@ -288,6 +292,8 @@ def moody(*moods: Callable[[Moody], None]) -> Iterator[tuple[Client, type[Moody]
 
     Handler.moods, Handler.seen = list(moods), []
     server = Server(("127.0.0.1", 0), Handler)
+    if context is not None:
+        server.socket = context.wrap_socket(server.socket, server_side=True)
     thread = threading.Thread(target=server.serve_forever, args=(0.02,))
     thread.start()
     try:
@@ -412,8 +418,20 @@ def test_an_answer_that_is_no_problem_is_an_error_all_the_same() -> None:
 def test_nobody_there() -> None:
     with moody() as (client, _):
         pass
-    with pytest.raises(TryAgain, match="could not be reached"):
+    with pytest.raises(TryAgain, match=f"could not be reached: {client.url}: "):
         Client(client.url, "token", retries=0).verify("0" * 32)
+
+
+def test_a_certificate_that_nobody_vouches_for_is_said_so_at_once(tmp_path: Path) -> None:
+    context, certificate = certified(tmp_path, "localhost")
+    with moody(context=context) as (client, server):
+        url = client.url.replace("http://127.0.0.1", "https://localhost")
+        with pytest.raises(DeskError, match=r"not trusted: .*cafile") as refused:
+            Client(url, "token").me()
+        assert (refused.value.code, isinstance(refused.value, TryAgain)) == ("not-trusted", False)
+        trusting = ssl.create_default_context(cafile=certificate)
+        assert Client(url, "token", context=trusting).me()["id"] == "a"
+    assert len(server.seen) == 1
 
 
 def test_parts_of_a_path_cannot_leave_it() -> None:

@@ -257,7 +257,9 @@ def test_an_example_is_trained_with_a_seed_of_the_log(
     assert (made.status_code, found["name"]) == (201, f"example-{kind}")
     assert found["guarantee"]["kind"] == guarantee
     assert found["budget"] is None or found["budget"]["budget"] == budget
-    assert shared_desk.ledger.request(["person-0002"], model=found["name"]).n_rows == 1
+    everybody = [f"person-{number:04d}" for number in range(1, found["live_rows"] + 1)]
+    named = shared_desk.ledger.request(everybody, model=found["name"])
+    assert (named.n_ids, named.n_rows) == (found["live_rows"], found["live_rows"])
 
 
 def test_examples_get_names_that_are_free_and_leave_out_who_left(desk: Desk) -> None:

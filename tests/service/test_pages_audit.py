@@ -253,7 +253,9 @@ def test_the_verdict_is_large_and_a_drill_is_marked(
     assert f"/api/v1{where}/report" in text
     listed = words_of(client.get("/audits").text)
     assert ("drill: model" in listed) == (drill == "model")
-    assert ("Passed" in listed) == passed
+    said = {("none", True): "Passed", ("none", False): "Failed", ("model", True): "Damage missed"}
+    assert f" {said.get((drill, passed), 'Damage found')} " in listed
+    assert ("Passed" in listed) == (passed and drill == "none")
 
 
 def test_an_audit_that_broke_off_gives_no_verdict(desk: Desk) -> None:
@@ -298,7 +300,10 @@ def test_the_page_of_receipts_leads_nowhere_else(desk: Desk) -> None:
     assert set(re.findall(r'<a [^>]*href="([^"]+)"', text)) == {"#content", "/receipt", "/login"}
 
 
-@pytest.mark.parametrize("code", ["", "   ", "lethe-AAAAA", "<script>alert(1)</script>", "{", "\0"])
+@pytest.mark.parametrize(
+    "code",
+    ["", "   ", "lethe-AAAAA", "<script>alert(1)</script>", "{", "\0", '{"x": 1}', " []", "7"],
+)
 def test_what_is_no_code_is_told_apart_from_one_that_is_not_covered(desk: Desk, code: str) -> None:
     answer = check(desk, code)
     assert answer.status_code == 422

@@ -168,7 +168,7 @@ def test_two_versions_are_compared_as_the_api_does(filled: Desk) -> None:
     lines = re.findall(r'<th scope="row" class="main-cell">([^<]+)</th>', differs)
     assert lines == [one["what"].capitalize() for one in found["changes"] if one["changed"]]
     assert len(re.findall(r'class="main-cell">', same)) == len(found["changes"]) - len(lines)
-    assert "6 rows left between them, under 2 certificates" in words_of(text)
+    assert "6 rows were erased between them, under 2 certificates" in words_of(text)
 
 
 @given(st.floats(0, 1), st.floats(1e-6, 1e3))
@@ -284,8 +284,19 @@ def test_an_example_is_added_with_a_button(desk: Desk) -> None:
 def test_the_plan_says_when_and_why(filled: Desk) -> None:
     said = words_of(filled.browser("approver").get("/models/risk/plan").text)
     assert "It waits for company" in said
-    assert "Requests waiting 1 1 people" in said
+    assert "Requests queued 1 1 person" in said
     assert "Apply now" not in said
+
+
+def test_nothing_can_be_applied_while_nothing_is_queued(desk: Desk) -> None:
+    client = desk.browser("operator")
+    before = client.get("/models/risk/plan").text
+    assert 'value="apply"' not in before
+    assert 'disabled title="Nothing is queued' in before
+    desk.ledger.request([person(3)], model="risk", verified=True)
+    after = client.get("/models/risk/plan").text
+    assert "1 request with 2 rows will be erased" in after
+    assert 'value="apply"' in after
 
 
 def test_a_job_is_asked_for_watched_and_over(desk: Desk) -> None:

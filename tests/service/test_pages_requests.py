@@ -18,10 +18,14 @@ from hypothesis import strategies as st
 
 import letheon.service
 from letheon.ledger import Request
+from letheon.ledger._compute import BUDGET_SPENT, NO_MODEL, NOBODY_HELD
 from letheon.ledger._moves import STATES
+from letheon.ledger._purge import _RESIDUE
 from letheon.service import ServiceSettings
 from letheon.service._templates import STATE_WORDS, days_words, make_templates
+from letheon.service.desk.people import held_ids
 from letheon.service.desk.request_actions import ACTIONS
+from letheon.service.desk.request_words import stuck_words
 from letheon.service.pages import _shared
 from letheon.service.pages._shared import FLASHES, safe_path
 from tests.browser import chromium
@@ -230,6 +234,12 @@ def test_a_token_that_is_not_valid_does_not_come_in(shared_desk: Desk, name: str
     assert "letheon_session" not in client.cookies
 
 
+def test_a_receipt_code_in_the_log_in_is_told_apart(shared_desk: Desk) -> None:
+    answer = shared_desk.client(None).post("/login", data={"token": "LETHE-0123-4567"})
+    assert answer.status_code == 401
+    assert "That is a receipt code, and no token" in answer.text
+
+
 def test_log_in_from_another_site_is_refused(shared_desk: Desk) -> None:
     answer = shared_desk.client(None).post(
         "/login",
@@ -331,6 +341,31 @@ def test_an_action_that_is_refused_says_why_on_the_page(desk: Desk) -> None:
     assert "not in a state for that" in answer.text
 
 
+def test_a_stuck_request_says_why_and_what_helps(desk: Desk) -> None:
+    everybody = held_ids(desk.ledger, "risk", tenant="default")
+    found = desk.ledger.request(everybody, model="risk", verified=True)
+    desk.ledger.approve(found.id)
+    desk.work()
+    assert desk.ledger.request_of(found.id).state == "stuck"
+    text = desk.browser("operator").get(f"/requests/{found.id}").text
+    assert "no model can be trained on the rows that would remain" in text
+    assert NO_MODEL in text
+
+
+def test_every_code_of_the_ledger_for_stuck_has_words() -> None:
+    codes = (NO_MODEL, BUDGET_SPENT, NOBODY_HELD, _RESIDUE)
+    assert len({stuck_words(code) for code in (*codes, "memory-error")}) == len(codes) + 1
+
+
+def test_a_request_that_ended_otherwise_says_that_nobody_was_erased(desk: Desk) -> None:
+    rejected, cancelled = file(desk, 1), file(desk, 2)
+    desk.ledger.reject(rejected.id, "gdpr.art12.6")
+    desk.ledger.cancel(cancelled.id)
+    client = desk.browser("operator")
+    assert "the request was rejected." in client.get(f"/requests/{rejected.id}").text
+    assert "the request was withdrawn." in client.get(f"/requests/{cancelled.id}").text
+
+
 def test_hold_needs_a_day(desk: Desk) -> None:
     found, client = file(desk, 1, verified=True), desk.browser("operator")
     values = {"action": "hold", "ground": "litigation-hold", "csrf": csrf_of(client)}
@@ -375,6 +410,21 @@ def test_filing_several_people_is_one_request_without_a_code(desk: Desk) -> None
     found = desk.ledger.requests()[0]
     assert answer.headers["location"] == f"/requests/{found.id}"  # type: ignore[attr-defined]
     assert found.n_ids == 3
+    said = client.get(f"/requests/{found.id}").text
+    assert "Recorded for 3 people, so without a receipt code" in said
+
+
+def test_a_code_that_does_not_come_is_explained(desk: Desk) -> None:
+    client = desk.browser("operator")
+    values = {"model": "risk", "ids": person(3), "key": "d" * 32, "receipt": "on"}
+    for text in ("shown this once", "its receipt code was shown then"):
+        answer = send(client, "/requests/new", **values)
+        where = answer.headers.get("location")  # type: ignore[attr-defined]
+        assert text in (client.get(where) if where else answer).text  # type: ignore[attr-defined]
+    several = f"{person(1)}\n{person(2)}"
+    everywhere = send(client, "/requests/new", model="*", ids=several, receipt="on")
+    shown = everywhere.text if everywhere.status_code == 200 else client.get("/").text  # type: ignore[attr-defined]
+    assert "without a receipt code" in shown or "No receipt code" in shown
 
 
 def test_filing_in_a_model_with_numbers(desk: Desk) -> None:
@@ -389,8 +439,32 @@ def test_a_refused_filing_does_not_repeat_the_ids(shared_desk: Desk) -> None:
     client = shared_desk.browser("operator")
     answer = send(client, "/requests/new", model="risk", ids="somebody-unknown")
     assert answer.status_code == 422  # type: ignore[attr-defined]
-    assert "at least one id is not in the model" in answer.text.lower()  # type: ignore[attr-defined]
+    assert "Line 1: a typo, or erased already? Nothing was filed." in answer.text  # type: ignore[attr-defined]
     assert "somebody-unknown" not in answer.text  # type: ignore[attr-defined]
+
+
+@pytest.mark.parametrize(
+    ("model", "ids", "said"),
+    [
+        ("risk", f"{person(1)}\n\nnobody\n{person(2)}\nno-one", "Lines 3, 5: a typo"),
+        ("risk", f"{person(1)}, {person(2)}", "One id per line; there is a comma"),
+        ("forest", "7\n999999", "Line 2: a typo"),
+        ("*", "nobody\nno-one", "No model of tenant default knows these people"),
+    ],
+)
+def test_unknown_ids_are_named_by_their_lines(
+    shared_desk: Desk, model: str, ids: str, said: str
+) -> None:
+    before = len(shared_desk.ledger.requests())
+    answer = send(shared_desk.browser("operator"), "/requests/new", model=model, ids=ids)
+    assert (answer.status_code, said in answer.text) == (422, True)  # type: ignore[attr-defined]
+    assert len(shared_desk.ledger.requests()) == before
+
+
+def test_all_of_many_unknown_lines_are_counted(shared_desk: Desk) -> None:
+    ids = "\n".join(f"nobody-{number}" for number in range(25))
+    answer = send(shared_desk.browser("operator"), "/requests/new", model="risk", ids=ids)
+    assert "19, 20 and 5 more: a typo" in answer.text  # type: ignore[attr-defined]
 
 
 def test_who_may_not_vouch_cannot_file_as_verified(desk: Desk) -> None:
@@ -404,22 +478,41 @@ def test_who_may_not_vouch_cannot_file_as_verified(desk: Desk) -> None:
 def test_upload_files_each_line_once(desk: Desk) -> None:
     client = desk.browser("operator")
     values = {"csrf": csrf_of(client), "key": "b" * 32}
-    sheet = f"model,id\nrisk,{person(1)}\nforest,7\nrisk,nobody-we-know\n"
+    sheet = f"model,id\nrisk,{person(1)}\n\nforest,7\nrisk,nobody-we-know\n"
     for _ in range(2):
         answer = client.post("/requests/upload", data=values, files={"file": ("a.csv", sheet)})
         assert answer.status_code == 200
         assert "2 requests recorded, 1 line refused" in answer.text
+        assert "Line 5: " in answer.text
         assert "nobody-we-know" not in answer.text
     assert len(desk.ledger.requests()) == 2
 
 
-@pytest.mark.parametrize("sheet", ["", "model\nrisk\n", "model,id\nrisk\n", "\0"])
-def test_upload_of_a_wrong_file_says_so(shared_desk: Desk, sheet: str) -> None:
+def test_an_upload_says_what_is_a_duplicate(desk: Desk) -> None:
+    file(desk, 1, verified=True)
+    client, sheet = desk.browser("operator"), f"model,id\nrisk,{person(1)}\nrisk,{person(2)}\n"
+    values = {"csrf": csrf_of(client), "verified": "on"}
+    answer = client.post("/requests/upload", data=values, files={"file": ("a.csv", sheet)})
+    assert "2 requests recorded, 1 as duplicate of open requests" in answer.text
+
+
+@pytest.mark.parametrize(
+    ("sheet", "said"),
+    [
+        ("", "The file is empty"),
+        ("model\nrisk\n", "there is no column id;"),
+        ("model;id\nrisk;1\n", "there are semicolons"),
+        ("model,id\nrisk\n", "1 cells, and not 2"),
+        ("\0", "a NUL character"),
+    ],
+)
+def test_upload_of_a_wrong_file_says_so_once(shared_desk: Desk, sheet: str, said: str) -> None:
     client = shared_desk.browser("operator")
     values = {"csrf": csrf_of(client)}
     answer = client.post("/requests/upload", data=values, files={"file": ("a.csv", sheet)})
     assert answer.status_code == 422
     assert 'role="alert"' in answer.text
+    assert answer.text.count(said) == 1
 
 
 # Lists.
@@ -497,6 +590,7 @@ def test_of_many_those_that_cannot_be_are_named(desk: Desk) -> None:
     client = desk.browser("operator")
     answer = send(client, "/requests/actions", action="verify", requests=[good.id, bad.id])
     assert "1 request done, 1 request refused" in answer.text  # type: ignore[attr-defined]
+    assert f"{bad.id[:12]}</code></a>: is queued; its identity" in answer.text  # type: ignore[attr-defined]
     assert f'/requests/{bad.id}"' in answer.text  # type: ignore[attr-defined]
     assert desk.ledger.request_of(good.id).state == "queued"
 
@@ -508,7 +602,69 @@ def test_many_are_rejected_on_a_ground(desk: Desk) -> None:
     assert desk.ledger.request_of(found.id).reason == "gdpr.art12.6"
 
 
-@pytest.mark.parametrize("action", ["hold", "answer", "drop-table", ""])
+def test_many_are_not_rejected_without_a_ground(desk: Desk) -> None:
+    found, client = file(desk, 1), desk.browser("operator")
+    send(client, "/requests/actions", action="reject", requests=[found.id], ground="")
+    assert "Choose a legal ground first" in client.get("/requests").text
+    assert desk.ledger.request_of(found.id).state == "received"
+
+
+@pytest.mark.parametrize(("law", "other"), [("gdpr", "ccpa."), ("ccpa", "gdpr.")])
+def test_no_ground_is_chosen_beforehand_and_none_is_of_the_other_law(
+    desk: Desk, law: str, other: str
+) -> None:
+    ground = {"gdpr": "gdpr.art17.1.b", "ccpa": "ccpa.1798.105"}[law]
+    found = file(desk, 1, regime=law, ground=ground, verified=True)
+    text = desk.browser("operator").get(f"/requests/{found.id}").text
+    for name in ("hold", "reject"):
+        field = re.search(rf'<select[^>]* id="{name}-ground"[^>]*>(.*?)</select>', text, re.DOTALL)
+        assert field is not None
+        assert " required" in field[0].partition(">")[0]
+        codes = re.findall('<option value="([^"]*)"', field[1])
+        assert (codes[0], len(codes) > 2) == ("", True)
+        assert not any(code.startswith(other) for code in codes)
+
+
+def test_many_are_answered_at_once(desk: Desk) -> None:
+    chosen = [file(desk, number, verified=True).id for number in (1, 2)]
+    desk.work()
+    again = file(desk, 1, verified=True).id
+    client = desk.browser("operator")
+    home = client.get("/").text
+    assert "to answer: all is destroyed" in home
+    assert "to answer: erased with an earlier request" in home
+    assert "Covered by #1" in client.get(f"/requests/{again}").text
+    send(client, "/requests/actions", action="answer", requests=[*chosen, again])
+    assert {desk.ledger.request_of(one).state for one in (*chosen, again)} == {"closed"}
+    assert "to answer" not in client.get("/").text
+
+
+@pytest.mark.parametrize(
+    ("state", "offered"),
+    [("purged", ["answer"]), ("queued", ["reject"]), ("received", ["verify", "reject"])],
+)
+def test_for_many_only_what_one_of_them_permits_is_offered(
+    filled: Desk, state: str, offered: list[str]
+) -> None:
+    text = filled.browser("operator").get(f"/requests?state={state}").text
+    assert re.findall(r'name="action" value="([^"]+)"', text) == offered
+
+
+@pytest.mark.parametrize("name", ["verify", "approve"])
+def test_what_cannot_be_undone_is_asked_first(filled: Desk, name: str) -> None:
+    state = {"verify": "received", "approve": "verified"}[name]
+    role = {"verify": "operator", "approve": "approver"}[name]
+    client = filled.browser(role)
+    listed = client.get(f"/requests?state={state}").text
+    single = client.get(f"/requests/{shown_ids(listed)[0]}").text
+    for text, place in ((listed, f"bulk-{name}"), (single, f"ask-{name}")):
+        asked = text.partition(f'id="{place}" popover')[2]
+        assert "Erasing cannot be undone" in asked or "erasing cannot be undone" in asked
+        assert asked.index(f'value="{name}"') > asked.index("cannot be undone")
+        assert text.count(f'name="action" value="{name}"') == 1
+
+
+@pytest.mark.parametrize("action", ["hold", "tell", "drop-table", ""])
 def test_other_actions_are_not_for_many(desk: Desk, action: str) -> None:
     found, client = file(desk, 1, verified=True), desk.browser("operator")
     answer = send(client, "/requests/actions", action=action, requests=[found.id])
@@ -532,6 +688,17 @@ def test_no_page_shows_an_id_of_a_person(filled: Desk, role: str) -> None:
     pages = [*PAGES, *(f"/requests/{one.id}" for one in filled.ledger.requests())]
     texts = {path: client.get(path).text for path in pages}
     assert {path for path, text in texts.items() if re.search(r"person-\d", text)} == set()
+
+
+@pytest.mark.parametrize(
+    "path", ["/requests/abc", "/models/risk/compare", "/nowhere", f"/requests/{'0' * 32}"]
+)
+def test_problems_of_pages_speak_to_people(filled: Desk, path: str) -> None:
+    answer = filled.browser().get(path)
+    found = re.search('<div class="empty">(.*)</main>', answer.text, re.DOTALL)
+    assert answer.status_code in (404, 422)
+    assert found is not None
+    assert not re.search("/api/|openapi|pattern|Field required|letheon [a-z]+ list", found[1])
 
 
 def test_a_request_of_another_tenant_is_as_if_it_were_not_there(filled: Desk) -> None:
@@ -565,7 +732,6 @@ def test_home_lists_what_it_counts_as_open(desk: Desk) -> None:
     assert desk.ledger.request_of(found.id).state == "purged"
     text = desk.browser("operator").get("/").text
     assert shown_ids(text) == [found.id]
-    assert "answer by" in text
     assert "No open requests" not in text
 
 
@@ -643,7 +809,10 @@ def test_requests_are_handled_with_keys_alone(served: tuple[Desk, str]) -> None:
         for key in "jxjx":  # two rows are chosen
             page.keyboard.press(key)
         assert page.text_content("[data-selected]") == "2"
-        page.click("button[value=verify]")
+        assert page.is_disabled("button[data-does=reject]") is False
+        page.click("button[data-does=verify]")
+        assert page.text_content("#bulk-verify [data-selected]") == "2"
+        page.click("#bulk-verify button[value=verify]")
         page.wait_for_selector(".toast")
         page.wait_for_load_state("load")
         states = [one.state for one in desk.ledger.requests()]
@@ -654,7 +823,7 @@ def test_requests_are_handled_with_keys_alone(served: tuple[Desk, str]) -> None:
         assert "search=" in page.url
         page.keyboard.press("ArrowDown")
         page.keyboard.press("Enter")
-        page.wait_for_selector("button[value=verify]")
+        page.wait_for_selector("button[popovertarget=ask-verify]")
         page.wait_for_load_state("load")
         page.keyboard.press("t")
         page.reload()
@@ -707,6 +876,14 @@ def test_a_token_is_made_shown_once_used_and_revoked(desk: Desk) -> None:
     assert text not in client.get("/tokens").text
     assert send(client, f"/tokens/{me['token']}/revoke").status_code == 303  # type: ignore[attr-defined]
     assert desk.client(None).get("/api/v1/me", headers=bearer).status_code == 401
+
+
+def test_a_token_for_nobodys_tenant_or_with_a_used_name_is_made_with_a_warning(desk: Desk) -> None:
+    client, given = desk.browser(), {"role": "operator", "name": "intake"}
+    first = send(client, "/tokens", tenant="rivall", **given).text  # type: ignore[attr-defined]
+    again = send(client, "/tokens", tenant=OTHER, **given).text  # type: ignore[attr-defined]
+    assert ("Tenant rivall has no model" in first, "Another valid token" in first) == (True, False)
+    assert ("has no model" in again, "Another valid token has this name" in again) == (False, True)
 
 
 def test_a_token_bound_to_a_tenant_makes_only_such(desk: Desk) -> None:

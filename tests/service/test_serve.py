@@ -103,7 +103,8 @@ def test_an_address_in_use_is_an_error_at_once(tmp_path: Path) -> None:
         port = str(other.getsockname()[1])
         done = run_serve("--ledger", str(tmp_path / "home"), "--port", port, "--no-worker")
     assert done.returncode == 5
-    assert "in use" in done.stderr
+    assert f"127.0.0.1:{port} is taken" in done.stderr
+    assert not (tmp_path / "home").exists(), "a token would be lost that is shown once"
 
 
 def test_others_are_not_served_in_the_clear(tmp_path: Path) -> None:
@@ -112,11 +113,37 @@ def test_others_are_not_served_in_the_clear(tmp_path: Path) -> None:
     assert "HTTPS" in done.stderr
 
 
+@pytest.mark.parametrize(
+    ("certificate", "key", "status", "words"),
+    [("none.pem", "text.pem", 3, "no such file"), ("text.pem", "text.pem", 2, "swapped")],
+)
+def test_a_wrong_certificate_is_told_before_anything_is_made(
+    tmp_path: Path, certificate: str, key: str, status: int, words: str
+) -> None:
+    (tmp_path / "text.pem").write_text("no certificate")
+    files = ["--certfile", str(tmp_path / certificate), "--keyfile", str(tmp_path / key)]
+    done = run_serve("--ledger", str(tmp_path / "home"), "--port", "0", *files)
+    assert (done.returncode, done.stdout) == (status, "")
+    assert words in done.stderr
+    assert not (tmp_path / "home").exists()
+
+
+def test_a_first_start_that_failed_goes_on(tmp_path: Path) -> None:
+    """A database that does not answer leaves a folder with keys; the next start takes it up."""
+    home = tmp_path / "home"
+    nowhere = "postgresql://nobody@127.0.0.1:9/nothing?connect_timeout=2"
+    done = run_serve("--ledger", str(home), "--port", "0", "--database", nowhere)
+    assert done.returncode == 5
+    assert "Traceback" not in done.stderr
+    with serving(home, "--no-worker") as server:
+        assert server.client().get("/api/v1/me").status_code == 200
+
+
 def test_a_folder_with_other_things_is_left_alone(tmp_path: Path) -> None:
     (tmp_path / "notes.txt").write_text("mine")
     done = run_serve("--ledger", str(tmp_path))
     assert done.returncode == 4
-    assert "holds files and no ledger" in done.stderr
+    assert "holds other files" in done.stderr
     assert [path.name for path in tmp_path.iterdir()] == ["notes.txt"]
 
 
@@ -143,3 +170,9 @@ def test_what_is_safe(
     else:
         with pytest.raises(ValueError, match="HTTPS"):
             binding.require_safe(wanted, insecure=insecure)
+
+
+def test_answers_are_sent_at_once() -> None:
+    """Without the protocol's name asyncio leaves Nagle's algorithm on: 40 ms for each answer."""
+    with Binding(port=0).listen() as bound:
+        assert bound.proto == socket.IPPROTO_TCP

@@ -14,10 +14,11 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from sqlalchemy import select
+from sqlalchemy import select, update
 
 from letheon.ledger import Ledger, Policy
 from letheon.ledger._events import record
+from letheon.ledger._moves import move
 from letheon.ledger._tables import deliveries, events, webhooks
 from letheon.service import _delivery
 from letheon.service._delivery import TRIES, Courier, deliver_due, drop_old, longest_pause
@@ -174,6 +175,22 @@ def test_everything_is_told_once(ledger: Ledger, receiver: Receiver, clock: Cloc
     assert {one["certificate"] for one in certified if "request" in one} <= {None, 1}
 
 
+def test_who_waits_behind_one_that_was_overtaken_is_told_too(ledger: Ledger, clock: Clock) -> None:
+    add(ledger, "https://hooks.example.org/", "certified")
+    slow, waits = (ledger.request([person(1)], model="risk", verified=True) for _ in range(2))
+    with ledger._core.database.transaction() as conn:
+        move(conn, slow.id, "applying", at=clock.now)
+        move(conn, slow.id, "retry_wait", at=clock.now, not_before=clock.now + 100)
+    both = ledger.request([person(1), person(2)], model="risk", verified=True)
+    ledger.run_once(force=True)
+    feed(ledger, clock.now)
+    clock.now += 200
+    ledger.run_once()
+    feed(ledger, clock.now)
+    about = sorted(row.about for row in waiting(ledger))
+    assert about == sorted([both.id, slow.id, waits.id])
+
+
 def test_a_retrain_names_version_certificate_and_model(ledger: Ledger, receiver: Receiver) -> None:
     add(ledger, receiver.url, "retrained")
     ledger.request([person(3)], model="risk", verified=True)
@@ -261,7 +278,7 @@ def test_a_courier_killed_after_sending_sends_again(
     assert len(receiver.calls) == 1
     with Ledger.open(home, clock=clock) as again:
         assert deliver_due(again, settings) == 0  # it may still be on its way
-        clock.now += 61
+        clock.now += _delivery._CLAIM_SECONDS + 1
         assert deliver_due(again, settings) == 1
     assert len({call.message["id"] for call in receiver.calls}) == 1
     assert len(receiver.calls) == 2
@@ -357,6 +374,24 @@ def test_delivered_messages_are_dropped_after_a_month(
     clock.now += 31 * DAY
     assert drop_old(ledger, clock.now) == 1
     assert [row.kind for row in waiting(ledger)] == ["overdue"]
+
+
+def test_messages_that_were_given_up_are_dropped_after_a_month(
+    ledger: Ledger, clock: Clock
+) -> None:
+    add(ledger, "https://hooks.example.org/", "received")
+    ledger.request([person(1)], model="risk")
+    feed(ledger, clock.now)
+    assert drop_old(ledger, clock.now + 31 * DAY) == 0, "it still waits"
+    with ledger._core.database.transaction() as conn:
+        conn.execute(update(deliveries).values(given_up_at=clock.now))
+    assert drop_old(ledger, clock.now + 29 * DAY) == 0
+    assert drop_old(ledger, clock.now + 31 * DAY) == 1
+
+
+def test_a_claim_outlasts_a_round() -> None:
+    longest = _delivery._ROUND / _delivery._AT_ONCE * _delivery._IN_ALL_SECONDS
+    assert longest < _delivery._CLAIM_SECONDS
 
 
 def test_a_removed_webhook_takes_its_messages_along(ledger: Ledger, clock: Clock) -> None:

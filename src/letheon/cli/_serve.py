@@ -87,21 +87,34 @@ def serve(
 
     Example: letheon serve --ledger erasures
     """
-    with reported(as_json), _opened(ledger, database, demo=demo, quiet=as_json) as opening:
+    with reported(as_json), contextlib.ExitStack() as stack:
         import letheon
 
         desk = letheon.service  # by the package: it says what to install if the extra is missing
-        opened = opening.ledger
-        settings = desk.ServiceSettings.read(opened.folder)
+        home = _demo_home(ledger, stack) if demo else _home(ledger)
+        settings = desk.ServiceSettings.read(home)
         binding = desk.Binding(host, port, certfile, keyfile)
         with taken_at_their_word():
             binding.require_safe(settings, insecure=insecure)
+            binding.require_certificate()
+        # Before anything is made: what is printed once must not be lost to an address in use.
+        listening = stack.enter_context(binding.listen())
+        opening = _example(home, quiet=as_json) if demo else _opened(home, database)
+        opened = stack.enter_context(opening.ledger)
 
         def said(url: str) -> None:
             document = {"url": url, "tokens": opening.tokens, "receipt_code": opening.receipt_code}
             say(as_json, document, "\n".join(_greeting(opening, url)))
 
-        desk.serve(opened, settings, binding, with_worker=worker, is_demo=demo, said=said)
+        desk.serve(
+            opened,
+            settings,
+            binding,
+            listening=listening,
+            with_worker=worker,
+            is_demo=demo,
+            said=said,
+        )
 
 
 class _Opening(NamedTuple):
@@ -120,43 +133,39 @@ def _greeting(opening: _Opening, url: str) -> Iterator[str]:
         for role, text in opening.tokens.items():
             yield f"Token of the {role}: {text}"
         yield f"A person's receipt code, for /receipt: {opening.receipt_code}"
+    if not opening.tokens:
+        yield "Log in with a token; `letheon token add NAME --role admin` makes one"
     yield f"The desk is open at {url} (Ctrl-C closes it)"
 
 
-@contextlib.contextmanager
-def _opened(
-    folder: Path | None, database: str | None, *, demo: bool, quiet: bool
-) -> Iterator[_Opening]:
-    """Open the ledger, or make it."""
+def _opened(home: Path, database: str | None) -> _Opening:
+    """Open the ledger, or make it with a token of an admin."""
     no_core_dump()
-    import letheon
-
-    _ = letheon.service
     from letheon.service._first_start import admin_token, open_or_create
 
-    with contextlib.ExitStack() as stack:
-        if demo:
-            yield _example(folder, stack, quiet=quiet)
-            return
-        home = _home(folder)
-        with taken_at_their_word():
-            opened = stack.enter_context(open_or_create(home, database=database))
-        token = admin_token(opened, days=365)
-        yield _Opening(opened, {} if token is None else {"admin": token})
+    with taken_at_their_word():
+        opened = open_or_create(home, database=database)
+    token = admin_token(opened, days=365)
+    return _Opening(opened, {} if token is None else {"admin": token})
 
 
-def _example(folder: Path | None, stack: contextlib.ExitStack, *, quiet: bool) -> _Opening:
+def _demo_home(folder: Path | None, stack: contextlib.ExitStack) -> Path:
+    """Return the folder of the example: as given, or one that is gone at the end."""
+    if folder is not None:
+        return folder
+    place = stack.enter_context(tempfile.TemporaryDirectory(prefix="letheon-desk-"))
+    return Path(place) / "ledger"
+
+
+def _example(home: Path, *, quiet: bool) -> _Opening:
     import letheon
     from letheon.service._demo import make_demo
 
-    if folder is None:
-        place = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="letheon-desk-")))
-        folder = place / "ledger"
+    no_core_dump()
     if not quiet:
         typer.echo("Filling an example ledger; this takes some seconds.")
-    made = make_demo(folder)
-    opened = stack.enter_context(letheon.Ledger.open(folder))
-    return _Opening(opened, dict(made.tokens), made.receipt_code)
+    made = make_demo(home)
+    return _Opening(letheon.Ledger.open(home), dict(made.tokens), made.receipt_code)
 
 
 def _home(folder: Path | None) -> Path:

@@ -15,7 +15,7 @@ the desk and nowhere else.
 
 ::
 
-    DeskError (LetheonError)       the desk said no, or nothing
+    DeskError (LetheonError)       the desk said no, or nothing, or its certificate is not trusted
     ├── NotAllowed                 401, 403: no valid token, or one that may not do that
     ├── NotFound                   404: nothing of that name, or somebody else's
     ├── Refused                    400, 409, 413, 422: not like that, or not now

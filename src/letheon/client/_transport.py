@@ -135,13 +135,23 @@ class Transport:
                     failure, pause = _problem(error), _retry_after(error)
                 may_repeat = error.code in (_BUSY if is_safe else _NOT_DONE)
             except (OSError, HTTPException) as error:
-                words = "the desk could not be reached"
-                failure, pause = TryAgain(None, "unreachable", words, str(error)), None
-                may_repeat = is_safe or _was_never_sent(error)
+                reason = error.reason if isinstance(error, urllib.error.URLError) else error
+                failure, pause = self._silence(reason), None
+                was_never_sent = isinstance(reason, ConnectionRefusedError)
+                may_repeat = isinstance(failure, TryAgain) and (is_safe or was_never_sent)
             tries += 1
             if not may_repeat or tries > self._retries:
                 raise failure
             time.sleep(_pause(tries) if pause is None else min(pause, _LONGEST_PAUSE))
+
+    def _silence(self, reason: BaseException | str) -> DeskError:
+        """Return the error of a call that got no answer."""
+        if isinstance(reason, ssl.SSLCertVerificationError):
+            advice = "for an authority of your own, context=ssl.create_default_context(cafile=...)"
+            words = f"{self.url}: {reason.verify_message}; {advice}"
+            return DeskError(None, "not-trusted", "the desk's certificate is not trusted", words)
+        words = f"{self.url}: {reason}"
+        return TryAgain(None, "unreachable", "the desk could not be reached", words)
 
 
 class _NoRedirect(urllib.request.HTTPRedirectHandler):
@@ -169,11 +179,6 @@ def _problem(error: urllib.error.HTTPError) -> DeskError:
     busy = error.code == 429 or error.code >= 500
     kind = TryAgain if busy else _KINDS.get(error.code, Refused)
     return kind(error.code, code, title, detail)
-
-
-def _was_never_sent(error: BaseException) -> bool:
-    reason = error.reason if isinstance(error, urllib.error.URLError) else error
-    return isinstance(reason, ConnectionRefusedError)
 
 
 def _retry_after(error: urllib.error.HTTPError) -> float | None:

@@ -6,6 +6,7 @@ from contextlib import AbstractContextManager
 from datetime import date
 from typing import Any
 
+from letheon.exceptions import IdempotencyError
 from letheon.ledger import _intake, _listing, _requests
 from letheon.ledger._actor import acting
 from letheon.ledger._core import Core
@@ -79,21 +80,30 @@ class Desk(Receipts):
         UnknownModelError, UnknownIdError, IdsTypeError, IdempotencyError, ClockError
             Nothing was recorded then.
         """
-        row = self._row(model, tenant)
-        return _intake.submit(
-            self._core,
-            row,
+        found = self._submit(
             ids,
-            key=key,
+            model=model,
             tenant=tenant,
+            key=key,
             regime=regime,
             ground=ground,
             verified=verified,
             receipt_key=receipt_key,
             part_of=part_of,
             needs_approval=needs_approval,
-            held=self._held(row),
-            group=self._group,
+        )
+        if receipt_key not in (None, receipt_key_of(self._core, found.id)):
+            raise IdempotencyError(
+                "this idempotency key was used for a request whose receipt goes to another key; "
+                "take another idempotency key, or the receipt key that it has"
+            )
+        return found
+
+    def _submit(self, ids: Any, *, model: str, tenant: str = "default", **given: Any) -> Request:
+        row = self._row(model, tenant)
+        held = self._held(row)
+        return _intake.submit(
+            self._core, row, ids, tenant=tenant, held=held, group=self._group, **given
         )
 
     def request_with_code(
@@ -112,7 +122,7 @@ class Desk(Receipts):
         """
         private = new_private_key()
         public = public_of(private)
-        request = self.request(ids, model=model, receipt_key=public, **given)
+        request = self._submit(ids, model=model, receipt_key=public, **given)
         code = ReceiptCode(request.id, private)
         is_mine = receipt_key_of(self._core, request.id) == public
         is_late = request.state == "duplicate" and not may_come(self._core, request.id)

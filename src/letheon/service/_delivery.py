@@ -1,8 +1,8 @@
 """Messages on their way to webhooks: signed, at least once, each try later than the last.
 
 A message keeps its id through all tries, so that a receiver can drop what it has seen. Before
-a try the message is claimed for a minute: of two couriers one sends, and what a killed one had in
-hand is sent again. Nothing of the environment decides where a connection goes.
+a try the message is claimed for five minutes: of two couriers one sends, and what a killed one had
+in hand is sent again. Nothing of the environment decides where a connection goes.
 """
 
 import contextlib
@@ -38,7 +38,8 @@ __all__ = ["TRIES", "Answer", "Courier", "deliver_due", "longest_pause", "send",
 TRIES = 12
 _SHORTEST, _LONGEST = 5, 6 * 3600
 _GROWTH = 4
-_CLAIM_SECONDS = 60
+# Longer than a round can take: 64 messages, four at a time, 15 seconds each.
+_CLAIM_SECONDS = 300
 _KEPT_SECONDS = 30 * 86_400
 _ROUND, _PER_WEBHOOK, _AT_ONCE = 64, 16, 4
 
@@ -280,11 +281,12 @@ def _note(conn: Connection, delivery: Delivery, answer: Answer, now: int) -> Non
 
 
 def drop_old(ledger: Ledger, now: int) -> int:
-    """Remove what was delivered a month ago; return how many.
+    """Remove what was delivered or given up a month ago; return how many.
 
     Notes of being overdue stay: they keep the same request from being told twice.
     """
-    old = (deliveries.c.delivered_at < now - _KEPT_SECONDS) & (deliveries.c.kind != "overdue")
+    ended = func.coalesce(deliveries.c.delivered_at, deliveries.c.given_up_at)
+    old = (ended < now - _KEPT_SECONDS) & (deliveries.c.kind != "overdue")
     change = delete(deliveries).where(old)
     return ledger._core.database.run(lambda conn: conn.execute(change).rowcount)
 

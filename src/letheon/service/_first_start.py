@@ -1,6 +1,5 @@
 """What the first start of a desk makes: the ledger if there is none, and one token of an admin."""
 
-import os
 from pathlib import Path
 
 from letheon.ledger import Ledger
@@ -13,11 +12,11 @@ _NAME = "desk"
 
 
 def open_or_create(folder: Path, *, database: str | None = None, name: str | None = None) -> Ledger:
-    """Open the ledger in a folder; make it where there is none.
+    """Open the ledger in a folder; make it where there is none, or go on where that stopped.
 
     Raises
     ------
-    FileExistsError
+    LedgerError
         The folder holds other things.
     ValueError
         A database was named, and the ledger that is there has another.
@@ -31,10 +30,6 @@ def open_or_create(folder: Path, *, database: str | None = None, name: str | Non
                 f"given; leave --database out, or change {FILE}"
             )
         return ledger
-    if folder.exists() and any(os.scandir(folder)):
-        raise FileExistsError(
-            f"{folder} holds files and no ledger; name an empty folder, or one that is not there"
-        )
     return Ledger.create(folder, name=name or _NAME, database=database)
 
 

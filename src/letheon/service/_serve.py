@@ -4,6 +4,7 @@ The worker is a process of its own, so that training takes no time from answers.
 again when it ends, and ends when the server does; if the server is killed it notices and goes.
 """
 
+import errno
 import os
 import signal
 import socket
@@ -74,17 +75,51 @@ class Binding:
             "public_url into service.toml, or say --insecure"
         )
 
+    def require_certificate(self) -> None:
+        """Refuse files of a certificate that no browser could be served with.
+
+        Raises
+        ------
+        FileNotFoundError, ValueError
+            A file is not there; or the two are no certificate and its key.
+        """
+        if self.certificate is None or self.key is None:
+            return
+        for option, path in (("--certfile", self.certificate), ("--keyfile", self.key)):
+            if not path.is_file():
+                raise FileNotFoundError(f"{option} {path}: there is no such file")
+        try:
+            ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER).load_cert_chain(self.certificate, self.key)
+        except ssl.SSLError as error:
+            raise ValueError(
+                f"{self.certificate} and {self.key} are no certificate with its private key (PEM); "
+                "are --certfile and --keyfile swapped?"
+            ) from error
+
     def listen(self) -> socket.socket:
-        """Return a socket that listens; an address in use is an error now, not later."""
+        """Return a socket that listens; an address in use is an error now, not later.
+
+        Raises
+        ------
+        OSError
+            The address is taken, or not one of this machine.
+        """
         family = socket.AF_INET6 if ":" in self.host else socket.AF_INET
-        bound = socket.socket(family, socket.SOCK_STREAM)
+        # The protocol by name: with 0 no answer is sent at once, and each waits 40 ms for an echo.
+        bound = socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP)
         try:
             bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
             bound.bind((self.host, self.port))
             bound.listen(_BACKLOG)
-        except BaseException:
+        except OSError as error:
             bound.close()
-            raise
+            where = f"{self.host}:{self.port}"
+            if error.errno == errno.EADDRINUSE:
+                raise OSError(
+                    f"{where} is taken by another program, perhaps a second desk; choose another "
+                    "port with --port N"
+                ) from error
+            raise OSError(f"cannot listen at {where}: {error.strerror}") from error
         return bound
 
 
@@ -150,6 +185,7 @@ def serve(
     settings: ServiceSettings,
     binding: Binding,
     *,
+    listening: socket.socket | None = None,
     with_worker: bool = True,
     is_demo: bool = False,
     said: Callable[[str], None] = lambda _: None,
@@ -164,6 +200,8 @@ def serve(
         What the operator decided.
     binding : Binding
         Where to listen.
+    listening : socket, optional
+        As ``binding.listen()`` gave it; it is closed at the end.
     with_worker : bool, default=True
         Whether a worker process is started beside.
     is_demo : bool, default=False
@@ -173,7 +211,8 @@ def serve(
     """
     configure()
     sweep_rooms(ledger)
-    with binding.listen() as bound, _worker(ledger.folder, wanted=with_worker) as worker:
+    bound = listening or binding.listen()
+    with bound, _worker(ledger.folder, wanted=with_worker) as worker:
         is_secure = binding.certificate is not None or settings.is_https
         app = create_app(
             ledger,

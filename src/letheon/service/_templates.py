@@ -85,6 +85,7 @@ def make_templates() -> Jinja2Templates:
         days_words=days_words,
         address=_address,
         ground_options=_ground_options,
+        ground_choices=_ground_choices,
     )
     env.globals["ui"] = env.get_template("macros.html").module
     return Jinja2Templates(env=env)
@@ -121,6 +122,13 @@ def _pair(text: str) -> tuple[str, str]:
 def _ground_options(grounds: Any) -> list[tuple[str, str]]:
     """Return grounds as options of a select: what they say, then their code."""
     return [(one.code, f"{one.words[:1].upper()}{one.words[1:]} ({one.code})") for one in grounds]
+
+
+def _ground_choices(grounds: Any, law: str = "") -> list[tuple[str, str]]:
+    """Return options of which none is chosen; with `law`, without those of other laws."""
+    other = tuple(f"{one}." for one in ("gdpr", "ccpa") if law and one != law)
+    fit = [one for one in grounds if not one.code.startswith(other)]
+    return [("", "Choose a ground…"), *_ground_options(fit)]
 
 
 def _time(value: Any) -> datetime | date:

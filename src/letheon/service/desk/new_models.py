@@ -119,10 +119,10 @@ def add_example(
     wanted = who.tenant_for(tenant)
     ledger = context.ledger
     estimator, X, y = _example(kind)
-    people = [f"person-{number:04d}" for number in range(1, len(y) + 1)]
     test = [place for place in range(len(y)) if place % _TEST_SHARE == 0]
     kept = [place for place in range(len(y)) if place % _TEST_SHARE]
-    given = (X[kept], y[kept], [people[place] for place in kept])
+    people = [f"person-{number:04d}" for number in range(1, len(kept) + 1)]
+    given = (X[kept], y[kept], people)
     chosen = name or _free_name(context, f"example-{kind}", wanted)
     with _taken(), _without_warnings():
         rows, target, ids = ledger.without_blocked(*given, tenant=wanted)

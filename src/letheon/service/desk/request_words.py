@@ -8,7 +8,7 @@ from letheon.ledger import Entry
 from letheon.ledger._grounds import HOLD_GROUNDS, REJECT_GROUNDS, REQUEST_GROUNDS
 from letheon.service.desk.request_forms import Ground, Grounds, GroundsOfRegime
 
-__all__ = ["GROUND_WORDS", "all_grounds", "sentence"]
+__all__ = ["GROUND_WORDS", "all_grounds", "sentence", "stuck_words"]
 
 GROUND_WORDS = {
     "gdpr.art17.1.a": "the data are no longer needed",
@@ -35,6 +35,15 @@ GROUND_WORDS = {
 }
 """Every ground that a request, a rejection or a hold may name."""
 
+_STUCK_WORDS = {
+    "no-model-on-the-rest": "no model can be trained on the rows that would remain, so trying "
+    "again does not help; the manual of the ledger says what does",
+    "budget-spent": "the budget of the method is spent; train the model afresh",
+    "nobody-held": "the model holds none of the people any more",
+    "residue-found": "something of an erased person is still in a store; `letheon doctor` names "
+    "the file, remove it and try again",
+}
+
 _Details = Mapping[str, Any]
 
 
@@ -53,6 +62,11 @@ def _in_words(codes: tuple[str, ...]) -> list[Ground]:
     return [Ground(code=code, words=GROUND_WORDS[code]) for code in codes]
 
 
+def stuck_words(reason: str) -> str:
+    """Return why a request is stuck, and what helps; other codes are names of errors."""
+    return _STUCK_WORDS.get(reason, "the computing failed; look what the worker said, then retry")
+
+
 def sentence(entry: Entry) -> str:
     """Return what happened, in one sentence; codes and counts only.
 
@@ -66,7 +80,7 @@ def sentence(entry: Entry) -> str:
 
 def _received(found: _Details) -> str:
     people = _count(found.get("people", 1), "person", "people")
-    return f"Received, about {people}; due on {found.get('due')} ({_ground(found)})."
+    return f"Received, for {people}; due on {found.get('due')} ({_ground(found)})."
 
 
 def _verified(found: _Details) -> str:

@@ -1,7 +1,8 @@
 """Requests from a CSV file: read in memory, checked whole, then filed line by line.
 
-A file that is wrong somewhere is refused as a whole, before anything is filed. What is said about
-it names lines and columns, never what stands there.
+A file with a header, law or model that cannot be is refused as a whole, before anything is filed.
+Of one that passes, a line that the ledger refuses is left out: an unknown person, a ground of the
+other law. What is said about it names lines and columns, never what stands there.
 """
 
 import csv
@@ -30,7 +31,16 @@ from letheon.service.desk.request_forms import (
     ModelName,
 )
 
-__all__ = ["COLUMNS", "MOST_ROWS", "Upload", "file_upload", "in_time", "read_form", "upload_of"]
+__all__ = [
+    "COLUMNS",
+    "MOST_ROWS",
+    "Upload",
+    "file_upload",
+    "in_time",
+    "line_numbers",
+    "read_form",
+    "upload_of",
+]
 
 COLUMNS = ("model", "id", "key", "regime", "ground")
 REQUIRED = ("model", "id")
@@ -165,6 +175,11 @@ def file_upload(
     return file_many(context, who, items, tenant=whose, key=key, most=MOST_ROWS)
 
 
+def line_numbers(data: bytes) -> list[int]:
+    """Return the number of the line of each request in a file that was filed."""
+    return [line for line, _ in _rows(data)]
+
+
 class _Kinds:
     """Whether the ids of a model are numbers; asked once for each model."""
 
@@ -220,11 +235,21 @@ def _header(cells: Sequence[str]) -> list[str]:
     names = [cell.strip().lower() for cell in cells]
     if len(names) != len(set(names)) or not set(REQUIRED) <= set(names) <= set(COLUMNS):
         raise _wrong(
-            f"the header must name {' and '.join(REQUIRED)}, perhaps "
+            f"{_fault(names)}the header must name {' and '.join(REQUIRED)}, perhaps "
             f"{', '.join(COLUMNS[2:])}, each once, with commas between",
             1,
         )
     return names
+
+
+def _fault(names: Sequence[str]) -> str:
+    """Say what a header lacks; not what else it has, as without a header a person stands there."""
+    if any(";" in name for name in names):
+        return "there are semicolons, so save the file with commas; "
+    missing = [name for name in REQUIRED if name not in names]
+    if missing:
+        return f"there is no column {' and none '.join(missing)}; "
+    return ""
 
 
 def _item(row: dict[str, str], kinds: _Kinds, *, verified: bool) -> BulkItem | str:

@@ -41,6 +41,7 @@ _FLASH_SECONDS = 30
 _MOST_FIELDS = 2000
 # No control characters, spaces or backslashes: browsers read "/\" and "/<tab>/" as "//".
 _SAFE_PATH = re.compile(r"/(?!/)[!-\[\]-~]{0,1000}")
+_FOR_PROGRAMS = re.compile(r"/api/|/openapi|`letheon [a-z]+ list`")
 _FLASH_VALUE = re.compile(r"([a-z-]{1,40})(?:\.([0-9]{1,9}))?")
 
 FLASHES: dict[str, tuple[str, str]] = {
@@ -56,8 +57,18 @@ FLASHES: dict[str, tuple[str, str]] = {
     "tell": ("good", "Recorded that recipients were told."),
     "answer": ("good", "Closed: the person was answered."),
     "filed": ("good", "The request is recorded."),
+    "filed-many": (
+        "warn",
+        "Recorded for {number} people, so without a receipt code: that is for one person alone.",
+    ),
+    "filed-no-code": (
+        "warn",
+        "The request is recorded, without a receipt code: another request erased the person.",
+    ),
+    "filed-before": ("warn", "The request was recorded before; its receipt code was shown then."),
     "many-done": ("good", "Done. Requests changed: {number}."),
     "many-none": ("warn", "Select at least one request first."),
+    "many-no-ground": ("warn", "Choose a legal ground first. Nothing was changed."),
     "token-revoked": ("good", "The token was revoked. Its sessions have ended."),
     "webhook-removed": ("good", "The webhook was removed."),
     "webhook-delivered": ("good", "The test was delivered (status {number})."),
@@ -235,10 +246,24 @@ def problem_page(request: Request, problem: Problem) -> Response:
             return Response(status_code=204, headers={"HX-Redirect": headers["Location"]})
         return RedirectResponse(headers["Location"], status_code=303)
     who = visitor(request) if problem.status_code < 500 else None
-    answer = page(request, "problem.html", who, status=problem.status_code, problem=problem)
+    shown = _for_people(problem)
+    answer = page(request, "problem.html", who, status=problem.status_code, problem=shown)
     for name, value in headers.items():
         answer.headers[name] = value
     return answer
+
+
+def _for_people(problem: Problem) -> Problem:
+    """Return a problem without what is of use to programs only."""
+    status = problem.status_code
+    if problem.code == "not-found":
+        return Problem(status, problem.code, "There is no such page", "Use the menu, or go back.")
+    if problem.code == "invalid" and problem.fields:
+        words = "A part of it is missing, or has not the form that it must have. Use the menu."
+        return Problem(status, problem.code, "This address cannot be right", words)
+    parts = re.split(r"(?<=[.;])\s+", str(problem.detail))
+    kept = " ".join(part for part in parts if not _FOR_PROGRAMS.search(part)).removesuffix(";")
+    return Problem(status, problem.code, problem.title, kept, fields=problem.fields)
 
 
 def safe_path(text: str | None) -> str:

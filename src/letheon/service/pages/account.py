@@ -26,7 +26,7 @@ from letheon.service.desk.webhooks import (
     remove_webhook,
     test_webhook,
 )
-from letheon.service.pages._choices import checked, tenant_choices, text_of
+from letheon.service.pages._choices import checked, model_choices, tenant_choices, text_of
 from letheon.service.pages._shared import SentForm, done, page, page_allows
 
 router = APIRouter(include_in_schema=False)
@@ -103,6 +103,7 @@ def _tokens(
         scopes={scope: words for scope, words in SCOPES.items() if who.may(scope)},
         days=desk.settings.token_days,
         tenants=tenant_choices(desk, who),
+        has_model=made is None or made.tenant is None or bool(model_choices(desk, made.tenant)),
     )
 
 

@@ -8,7 +8,7 @@ from fastapi.responses import HTMLResponse
 
 from letheon.ledger._moves import FINAL, STATES
 from letheon.service._auth import Principal
-from letheon.service._context import context
+from letheon.service._context import Context, context
 from letheon.service.desk.request_forms import RequestQuery, Summary
 from letheon.service.desk.requests import list_requests, summary
 from letheon.service.pages._choices import checked
@@ -17,6 +17,7 @@ from letheon.service.pages._shared import page, page_allows
 router = APIRouter(include_in_schema=False)
 
 _SHOWN = 6
+_MOST_DUPLICATES = 200
 _UNANSWERED = tuple(state for state in STATES if state not in FINAL)
 _TONES = ("bad", "warn", "warn", "info", "info", "neutral")
 
@@ -48,13 +49,22 @@ def show_home(
         who,
         json="/api/v1/summary" + (f"?tenant={tenant}" if tenant else ""),
         stand=stand,
-        tasks=list(_tasks(who, stand)),
+        tasks=list(_tasks(who, stand, _covered(desk, who, stand, tenant))),
         bars=list(zip(stand.by_days_left, _TONES, strict=True)),
         first=list_requests(desk, who, query, limit=_SHOWN).items,
     )
 
 
-def _tasks(who: Principal, stand: Summary) -> Iterator[Task]:
+def _covered(desk: Context, who: Principal, stand: Summary, tenant: str | None) -> int:
+    """Count the duplicates whose people are erased, among the first that are due."""
+    if not stand.counts["duplicate"]:
+        return 0
+    query = checked(RequestQuery, {"tenant": tenant, "state": ["duplicate"]})
+    found = list_requests(desk, who, query, limit=_MOST_DUPLICATES).items
+    return sum(one.certificate is not None for one in found)
+
+
+def _tasks(who: Principal, stand: Summary, covered: int) -> Iterator[Task]:
     """Yield what waits, by what the one who looks may do about it."""
     counts, handle = stand.counts, "requests:handle"
     known = (
@@ -62,6 +72,7 @@ def _tasks(who: Principal, stand: Summary) -> Iterator[Task]:
         (handle, counts["received"], "identity to verify", "state=received", "warn"),
         (handle, counts["stuck"], "stuck: look, then retry", "state=stuck", "bad"),
         (handle, counts["purged"], "to answer: all is destroyed", "state=purged", "info"),
+        (handle, covered, "to answer: erased with an earlier request", "state=duplicate", "info"),
         ("requests:read", stand.n_overdue, "overdue", "overdue=true", "bad"),
         ("requests:read", stand.n_due_soon, "due within a week", "order=due", "warn"),
     )

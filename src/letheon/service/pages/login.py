@@ -24,6 +24,7 @@ from letheon.service.pages._shared import (
 router = APIRouter(include_in_schema=False)
 
 _UNKNOWN = "That token is unknown, expired or revoked."
+_RECEIPT = "That is a receipt code, and no token. Check it with the link below."
 
 
 @router.get("/login", dependencies=[Depends(public())])
@@ -41,7 +42,8 @@ def log_in(request: Request, form: SentForm) -> Response:
     token = desk.tokens.find(text_of(form, "token"))
     if token is None:
         desk.limiter.count("login", address)  # wrong ones only: an office shares its address
-        return _asked(request, where, error=_UNKNOWN)
+        is_code = text_of(form, "token").lower().startswith("lethe-")
+        return _asked(request, where, error=_RECEIPT if is_code else _UNKNOWN)
     old = visitor(request)
     if old is not None and old.session is not None:
         desk.sessions.end(old.session.id)

@@ -3,6 +3,7 @@
 It says whether a certificate covers the receipt, and nothing about models, tenants or others.
 """
 
+import json
 from typing import Any
 
 from fastapi import APIRouter, Depends, Request
@@ -17,6 +18,8 @@ from letheon.service.pages._shared import SentForm, page
 __all__ = ["router"]
 
 router = APIRouter(include_in_schema=False)
+
+_NO_RECEIPT = "This is no receipt. Paste the code (lethe-…), or the whole of an opened receipt."
 
 
 @router.get("/receipt", dependencies=[Depends(public())])
@@ -33,6 +36,8 @@ def check_receipt(request: Request, form: SentForm) -> Response:
     text = form.get("code")
     if not isinstance(text, str) or not text.strip():
         return _page(request, error="Paste the code that you were given.", status=422)
+    if _is_other_json(text):
+        return _page(request, error=_NO_RECEIPT, status=422)
     try:
         verdict = receipts.check(desk, text)
     except Problem as problem:
@@ -40,6 +45,15 @@ def check_receipt(request: Request, form: SentForm) -> Response:
             raise
         return _page(request, error=problem.detail or problem.title, status=422)
     return _page(request, verdict=verdict)
+
+
+def _is_other_json(text: str) -> bool:
+    """Whether a text is JSON of something else than a receipt; what is no JSON is for the check."""
+    try:
+        found = json.loads(text)
+    except (ValueError, RecursionError):
+        return False
+    return not (isinstance(found, dict) and "certificate" in found)
 
 
 def _page(request: Request, *, verdict: Any = None, error: str = "", status: int = 200) -> Response:

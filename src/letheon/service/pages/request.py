@@ -15,7 +15,7 @@ from letheon.service.desk.receipts import new_code
 from letheon.service.desk.request_actions import ACTIONS, act
 from letheon.service.desk.request_forms import ActionOnMany, Details, RequestOut
 from letheon.service.desk.request_refusals import refusals
-from letheon.service.desk.request_words import GROUND_WORDS
+from letheon.service.desk.request_words import GROUND_WORDS, stuck_words
 from letheon.service.desk.requests import find_request, grounds, timeline
 from letheon.service.pages._choices import checked, text_of
 from letheon.service.pages._shared import SentForm, done, page, page_allows
@@ -124,6 +124,8 @@ def _shown(
         actions=[(name, ACTIONS[name].words) for name in found.actions],
         grounds=grounds(),
         ground_words=GROUND_WORDS,
+        stuck_words=stuck_words,
+        zone=desk.ledger.settings.calendar.timezone,
         tones=_TONES,
         problem=problem,
         code=code,

@@ -26,7 +26,30 @@ from letheon.service.pages._shared import SentForm, done, page, page_allows, saf
 router = APIRouter(include_in_schema=False)
 
 _LIMIT = 50
-_BULK: tuple[ActionName, ...] = ("approve", "verify", "retry", "reject")
+_BULK: tuple[ActionName, ...] = ("approve", "verify", "answer", "retry", "reject")
+# What is asked before one of them is done about many: title, text, and what the button says.
+_QUESTIONS: dict[ActionName, tuple[str, str, str]] = {
+    "approve": (
+        "Approve the selected requests?",
+        "They are queued at once, and erasing cannot be undone.",
+        "Approve",
+    ),
+    "verify": (
+        "Was it checked who asked, for each of them?",
+        "They are queued at once, and erasing cannot be undone. Large ones wait for an approval.",
+        "Record it",
+    ),
+    "answer": (
+        "Close the selected requests?",
+        "Each person was told that the data are erased. No recipients are recorded.",
+        "Close them",
+    ),
+    "reject": (
+        "Reject the selected requests?",
+        "The people stay in the model. They must be told why, and that they may complain.",
+        "Reject",
+    ),
+}
 _OPEN = [state for state in STATES if state not in FINAL]
 _ALL = "all"
 _ALWAYS = ("received", "verified", "queued", "stuck")
@@ -52,6 +75,8 @@ def act_on_requests(request: Request, who: BulkActor, form: SentForm) -> Respons
         return done(request, where, "many-none")
     action = text_of(form, "action")
     ground = text_of(form, "ground") if action == "reject" else None
+    if ground == "":
+        return done(request, where, "many-no-ground")
     wanted = checked(ActionOnMany, {"action": action, "requests": chosen, "ground": ground})
     if wanted.action not in _BULK:
         raise Problem(422, "action", "Not for many at once", "Open the request and do it there.")
@@ -70,7 +95,12 @@ def act_on_requests(request: Request, who: BulkActor, form: SentForm) -> Respons
 
 
 def _told(ids: list[str], refused: list[Outcome]) -> list[tuple[str, str]]:
-    return [(ids[one.index], one.problem.detail if one.problem else "") for one in refused]
+    """Return why each was refused; its id stands before the text, so not in it once more."""
+    told = []
+    for one in refused:
+        why = one.problem.detail if one.problem else ""
+        told.append((ids[one.index], why.removeprefix(f"request {ids[one.index]} ")))
+    return told
 
 
 def _listed(
@@ -93,7 +123,7 @@ def _listed(
         model=query.model,
         filed_by=None if who.sees_all_requests else who.token_id,
     )
-    bulk = [name for name in _BULK if not who.scopes.isdisjoint(ACTIONS[name].scopes)]
+    bulk = [name for name in _BULK if any(name in one.actions for one in found.items)]
     return page(
         request,
         "requests.html",
@@ -111,6 +141,7 @@ def _listed(
         n_all=sum(counts.by_state.values()),
         counts=counts,
         bulk=[(name, ACTIONS[name].words) for name in bulk],
+        questions=_QUESTIONS,
         models=model_choices(desk, whose),
         tenants=tenant_choices(desk, who),
         laws=LAWS,

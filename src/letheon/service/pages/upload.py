@@ -1,6 +1,7 @@
 """Filing many requests from a CSV file."""
 
 import secrets
+from collections.abc import Sequence
 from typing import Annotated
 
 from fastapi import APIRouter, Depends, Request
@@ -11,7 +12,7 @@ from letheon.service._auth import Principal
 from letheon.service._context import context
 from letheon.service._problems import Problem
 from letheon.service.desk.request_forms import BulkOut
-from letheon.service.desk.uploads import COLUMNS, MOST_ROWS, Upload, file_upload
+from letheon.service.desk.uploads import COLUMNS, MOST_ROWS, Upload, file_upload, line_numbers
 from letheon.service.pages._choices import key_of, tenant_choices, text_of
 from letheon.service.pages._shared import SentForm, page, page_allows
 
@@ -33,15 +34,17 @@ def file_from_csv(request: Request, who: Filer, form: SentForm) -> HTMLResponse:
     tenant = who.tenant_for(text_of(form, "tenant") or None)
     file = form.get("file")
     try:
-        if not isinstance(file, UploadFile) or not file.size:
+        if not isinstance(file, UploadFile) or not file.filename:
             raise Problem(422, "csv", "No file was chosen", "Choose a CSV file first.")
+        if not file.size:
+            raise Problem(422, "csv", "The file is empty", "Choose one with a header and lines.")
         upload = Upload(file.file.read(), tenant, text_of(form, "verified") == "on")
         came = file_upload(context(request), who, upload, key=f"page-{key_of(form)}")
     except Problem as problem:
         if problem.status_code in (403, 404, 429):
             raise
         return _form(request, who, tenant, problem=problem)
-    return _form(request, who, tenant, came=came)
+    return _form(request, who, tenant, came=came, lines=line_numbers(upload.data))
 
 
 def _form(
@@ -51,9 +54,12 @@ def _form(
     *,
     problem: Problem | None = None,
     came: BulkOut | None = None,
+    lines: Sequence[int] = (),
 ) -> HTMLResponse:
     desk = context(request)
-    refused = [] if came is None else [one for one in came.items if one.problem is not None]
+    items = [] if came is None else came.items
+    refused = [(lines[one.index], one) for one in items if one.problem is not None]
+    made = [one.request.state for one in items if one.request is not None]
     return page(
         request,
         "upload.html",
@@ -62,6 +68,7 @@ def _form(
         problem=problem,
         came=came,
         refused=refused[:_MOST_SHOWN],
+        duplicates=made.count("duplicate"),
         key=secrets.token_hex(16),
         whose=tenant,
         tenants=tenant_choices(desk, who),

@@ -76,7 +76,12 @@
 
   function countSelected(form) {
     const boxes = [...form.querySelectorAll("td input[type=checkbox]")];
-    const chosen = boxes.filter((box) => box.checked).length;
+    const ticked = boxes.filter((box) => box.checked);
+    const chosen = ticked.length;
+    for (const button of form.querySelectorAll("[data-does]")) {
+      const fits = (box) => (box.dataset.can ?? "").split(" ").includes(button.dataset.does);
+      button.disabled = !ticked.some(fits);
+    }
     for (const place of form.querySelectorAll("[data-selected]")) place.textContent = chosen;
     const all = form.querySelector("[data-select-all]");
     if (!all) return;

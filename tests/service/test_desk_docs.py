@@ -1,0 +1,35 @@
+"""docs/desk.md against the desk: scopes with their roles, states with their words."""
+
+import re
+from pathlib import Path
+
+from letheon.service._roles import ROLES, SCOPES
+from letheon.service._templates import STATE_WORDS
+
+PAGE = (Path(__file__).resolve().parents[2] / "docs" / "desk.md").read_text("utf-8")
+
+
+def rows(head: str) -> dict[str, tuple[str, str]]:
+    """Lines of the table with this head: what stands in code in the first cell, and the others."""
+    table = PAGE.partition(f"{head}\n|---|---|---|\n")[2].partition("\n\n")[0]
+    found = re.findall(r"^\| `(\S+)` \| (.+) \| (.+) \|$", table, re.MULTILINE)
+    return {name: (second, third) for name, second, third in found}
+
+
+def test_every_scope_is_explained_with_the_roles_that_have_it() -> None:
+    holders = {scope: [role for role in ROLES if scope in ROLES[role]] for scope in SCOPES}
+    names = {
+        scope: "all" if len(roles) == len(ROLES) else ", ".join(roles)
+        for scope, roles in holders.items()
+    }
+    assert rows("| scope | permits to | roles |") == {
+        scope: (words, names[scope]) for scope, words in SCOPES.items()
+    }
+
+
+def test_every_state_is_explained_as_the_pages_do() -> None:
+    said = {
+        state: (words.word, words.meaning[0].lower() + words.meaning[1:].rstrip("."))
+        for state, words in STATE_WORDS.items()
+    }
+    assert rows("| state | in the pages | means |") == said
