@@ -222,7 +222,6 @@ def serve(
             is_demo=is_demo,
             has_worker=None if worker is None else worker.is_alive,
         )
-        said(_address(binding, bound))
         config = uvicorn.Config(
             app,
             log_config=None,
@@ -236,15 +235,24 @@ def serve(
             ssl_keyfile=binding.key,
             ssl_version=ssl.PROTOCOL_TLS_SERVER,
         )
-        with _signals_held():
-            uvicorn.Server(config).run(sockets=[bound])
+        server = uvicorn.Server(config)
+        with _signals_held(server):
+            said(_address(binding, bound))
+            server.run(sockets=[bound])
 
 
 @contextmanager
-def _signals_held() -> Iterator[None]:
-    """Survive the signal that uvicorn raises once more when it has stopped: the worker is left."""
+def _signals_held(server: uvicorn.Server) -> Iterator[None]:
+    """Stop the server at a signal, also before it listens for them itself and after it has stopped.
+
+    It raises the signal once more at its end; the worker has to be ended after that.
+    """
+
+    def stop(*_: object) -> None:
+        server.should_exit = True
+
     numbers = (signal.SIGTERM, signal.SIGINT)
-    before = {number: signal.signal(number, lambda *_: None) for number in numbers}
+    before = {number: signal.signal(number, stop) for number in numbers}
     try:
         yield
     finally:
