@@ -267,9 +267,11 @@ class Desk(Receipts):
         )
         return _listing.find_requests(self._core, wanted, order=order, after=after, limit=limit)
 
-    def iter_requests(self, *, order: Order = "due", **wanted: Any) -> Iterator[Request]:
-        """Yield all requests that `find_requests` would return, a few hundred at a time."""
-        return _listing.iter_requests(self._core, RequestFilter(**wanted), order=order)
+    def iter_requests(
+        self, *, order: Order = "due", chunk: int = 500, **wanted: Any
+    ) -> Iterator[Request]:
+        """Yield all requests that `find_requests` would return, read `chunk` at a time."""
+        return _listing.iter_requests(self._core, RequestFilter(**wanted), order=order, chunk=chunk)
 
     def count_requests(
         self, *, tenant: str | None = None, model: str | None = None, filed_by: str | None = None

@@ -155,17 +155,19 @@ def find_requests(
     return RequestPage(tuple(items), more, total)
 
 
-def iter_requests(core: Core, wanted: RequestFilter, *, order: Order = "due") -> Iterator[Request]:
+def iter_requests(
+    core: Core, wanted: RequestFilter, *, order: Order = "due", chunk: int = _CHUNK
+) -> Iterator[Request]:
     """Yield the whole list; no transaction is open while the caller works."""
     start: tuple[Any, ...] | None = None
     _name(order)
     while True:
         with core.database.reading() as connection:
             condition = _condition(core, connection, wanted)
-            keys = _keys(connection, condition, wanted, order, start, _CHUNK)
+            keys = _keys(connection, condition, wanted, order, start, chunk)
             items = found_in_order(connection, [key[-1] for key in keys])
         yield from items
-        if len(keys) < _CHUNK:
+        if len(keys) < chunk:
             return
         start = keys[-1]
 

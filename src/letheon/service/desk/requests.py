@@ -6,6 +6,7 @@ import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from datetime import UTC, date, datetime
+from itertools import islice
 from typing import Any
 
 from letheon.exceptions import UnknownRequestError
@@ -34,6 +35,7 @@ __all__ = [
     "answers",
     "export",
     "find_request",
+    "first_requests",
     "grounds",
     "list_requests",
     "summary",
@@ -155,6 +157,14 @@ def list_requests(
     return Page[RequestOut](
         items=answers(context, who, page.items), next=page.next, total=page.total
     )
+
+
+def first_requests(
+    context: Context, who: Principal, query: RequestQuery, *, limit: int
+) -> list[RequestOut]:
+    """Return the first requests of a list; how many there are in all is not counted."""
+    found = context.ledger.iter_requests(**_filters(who, query), order=query.order, chunk=limit)
+    return answers(context, who, list(islice(found, limit)))
 
 
 def _filters(who: Principal, query: RequestQuery) -> dict[str, Any]:

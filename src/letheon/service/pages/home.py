@@ -10,7 +10,7 @@ from letheon.ledger._moves import FINAL, STATES
 from letheon.service._auth import Principal
 from letheon.service._context import Context, context
 from letheon.service.desk.request_forms import RequestQuery, Summary
-from letheon.service.desk.requests import list_requests, summary
+from letheon.service.desk.requests import first_requests, summary
 from letheon.service.pages._choices import checked
 from letheon.service.pages._shared import page, page_allows
 
@@ -51,7 +51,7 @@ def show_home(
         stand=stand,
         tasks=list(_tasks(who, stand, _covered(desk, who, stand, tenant))),
         bars=list(zip(stand.by_days_left, _TONES, strict=True)),
-        first=list_requests(desk, who, query, limit=_SHOWN).items,
+        first=first_requests(desk, who, query, limit=_SHOWN),
     )
 
 
@@ -60,7 +60,7 @@ def _covered(desk: Context, who: Principal, stand: Summary, tenant: str | None) 
     if not stand.counts["duplicate"]:
         return 0
     query = checked(RequestQuery, {"tenant": tenant, "state": ["duplicate"]})
-    found = list_requests(desk, who, query, limit=_MOST_DUPLICATES).items
+    found = first_requests(desk, who, query, limit=_MOST_DUPLICATES)
     return sum(one.certificate is not None for one in found)
 
 
