@@ -11,6 +11,7 @@ from pathlib import Path
 
 from letheon import MethodFacts, NaiveUnlearner
 from letheon.ledger._facts import NO_MONITOR
+from letheon.ledger._words import NOT_CLAIMED
 
 ROOT = Path(__file__).resolve().parents[1]
 
@@ -96,53 +97,6 @@ SEEDS = {
         "Seed = HKDF(key committed to in the log, digest of a checkpoint signed after that)."
     ),
     "caller-seed-v1": "Whoever registered the model chose the seed.",
-}
-NOT_CLAIMED = {
-    "no-copy-kept-outside-inventory": (
-        "That nobody keeps a copy in a place that the ledger does not know."
-    ),
-    "backups-expired": "That backups have expired; the purge attestation lists them.",
-    "downstream-copies": "Anything about what others made of earlier versions.",
-    "purge-of-earlier-versions": "The purge: it comes later, with an attestation of its own.",
-    "hyper-parameters-chosen-without-erased-rows": (
-        "That hyper-parameters were chosen without looking at the erased rows."
-    ),
-    "rows-are-those-of-the-requests": (
-        "That the rows that left are those of the people who asked: leaves are salted, so no "
-        "reader sees whose they were."
-    ),
-    "every-request-recorded": (
-        "That every request was recorded: the ledger knows those that reached it."
-    ),
-    "adaptive-requests": "Anything about people who choose to leave after looking at the model.",
-    "comparison-with-earlier-versions": "Anything towards an observer who kept an earlier version.",
-    "bound-on-what-is-left": "A bound: the guarantee is empirical.",
-    "guarantee-of-the-version-before": "What the version before claimed; this claim is weaker.",
-    "saved-state-free-of-traces": (
-        "Anything about the saved state besides what is published: it may hold traces of "
-        "erased rows, which the definition names."
-    ),
-    "noise-drawn-anew": (
-        "That noise was never used before: the nonce of its commitment is kept by nobody, so it "
-        "cannot be opened."
-    ),
-    "method-checked-by-letheon": (
-        "That the method does what it declares: its class is not letheon's, and its claims are "
-        "its own."
-    ),
-    "noise-secret": "That the noise is secret: a seed for it was given.",
-    "bitwise-rederivation": "That a fresh fit gives the same bytes.",
-    "operator-chose-the-seed": (
-        "That the seed of training was settled before the erased rows were known."
-    ),
-    "beacon-not-witnessed": "That somebody besides the operator saw the beacon in time.",
-    "batch-of-one": (
-        "That the certificate hides among many whom it is about: it is about one person or one row."
-    ),
-    "efficiency-not-measured": "A speed-up.",
-    "effectiveness-not-measured": "A difference of performance.",
-    "consistency-not-measured": "A distance of parameters or answers.",
-    "certifiability-not-measured": "How much is left.",
 }
 METRICS = {
     "speedup": (

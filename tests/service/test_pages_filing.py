@@ -1,0 +1,243 @@
+"""Forms about requests: filing, uploading, acting on one."""
+
+import re
+
+import pytest
+
+from letheon.ledger._compute import BUDGET_SPENT, NO_MODEL, NOBODY_HELD
+from letheon.ledger._purge import _RESIDUE
+from letheon.service.desk.people import held_ids
+from letheon.service.desk.request_words import stuck_words
+from tests.service.desks import Desk, person
+from tests.service.page_tools import csrf_of, file, filled, send
+
+__all__ = ["filled"]
+
+
+def test_a_form_without_the_token_of_its_session_changes_nothing(desk: Desk) -> None:
+    found = file(desk, 1)
+    client, other = desk.browser("operator"), desk.browser("operator")
+    for csrf in ({}, {"csrf": ""}, {"csrf": csrf_of(other)}):
+        answer = client.post(f"/requests/{found.id}", data={"action": "verify", **csrf})
+        assert answer.status_code == 403
+    assert desk.ledger.request_of(found.id).state == "received"
+
+
+def test_a_form_of_another_site_changes_nothing(desk: Desk) -> None:
+    found, client = file(desk, 1), desk.browser("operator")
+    values = {"action": "verify", "csrf": csrf_of(client)}
+    for headers in ({"Origin": "https://evil.example"}, {"Sec-Fetch-Site": "cross-site"}):
+        answer = client.post(f"/requests/{found.id}", data=values, headers=headers)
+        assert answer.status_code == 403
+    assert desk.ledger.request_of(found.id).state == "received"
+    assert client.post(f"/requests/{found.id}", data=values).status_code == 303
+
+
+def test_an_action_is_done_in_the_name_of_the_token_and_said_once(desk: Desk) -> None:
+    found, client = file(desk, 1), desk.browser("operator")
+    answer = client.post(
+        f"/requests/{found.id}", data={"action": "verify", "csrf": csrf_of(client)}
+    )
+    said = client.get(answer.headers["location"]).text
+    assert "Identity recorded as verified." in said
+    assert "by you" in said
+    assert "Identity recorded as verified." not in client.get(f"/requests/{found.id}").text
+    assert desk.ledger.request_of(found.id).verified_by == desk.tokens["operator"].id
+
+
+def test_a_request_is_told_about_and_answered_with_what_the_forms_hold(desk: Desk) -> None:
+    """Numbers come as texts from a form; the page's own values must do."""
+    client = desk.browser("operator")
+    made = desk.ledger.request([person(3)], model="risk", verified=True)
+    assert send(client, f"/requests/{made.id}", action="tell", recipients="2").status_code == 303  # type: ignore[attr-defined]
+    desk.work()
+    wrong = send(client, f"/requests/{made.id}", action="answer", recipients="two")
+    assert wrong.status_code == 422  # type: ignore[attr-defined]
+    page = client.get(f"/requests/{made.id}").text
+    fields = re.findall(r'name="recipients"[^>]*value="([^"]*)"', page)
+    answered = send(client, f"/requests/{made.id}", action="answer", recipients=fields[-1])
+    assert answered.status_code == 303  # type: ignore[attr-defined]
+    assert desk.ledger.request_of(made.id).state == "closed"
+
+
+def test_an_action_that_is_refused_says_why_on_the_page(desk: Desk) -> None:
+    found, client = file(desk, 1, verified=True), desk.browser("operator")
+    answer = client.post(
+        f"/requests/{found.id}", data={"action": "verify", "csrf": csrf_of(client)}
+    )
+    assert answer.status_code == 409
+    assert "not in a state for that" in answer.text
+
+
+def test_a_stuck_request_says_why_and_what_helps(desk: Desk) -> None:
+    everybody = held_ids(desk.ledger, "risk", tenant="default")
+    found = desk.ledger.request(everybody, model="risk", verified=True)
+    desk.ledger.approve(found.id)
+    desk.work()
+    assert desk.ledger.request_of(found.id).state == "stuck"
+    text = desk.browser("operator").get(f"/requests/{found.id}").text
+    assert "no model can be trained on the rows that would remain" in text
+    assert NO_MODEL in text
+
+
+def test_every_code_of_the_ledger_for_stuck_has_words() -> None:
+    codes = (NO_MODEL, BUDGET_SPENT, NOBODY_HELD, _RESIDUE)
+    assert len({stuck_words(code) for code in (*codes, "memory-error")}) == len(codes) + 1
+
+
+def test_a_request_that_ended_otherwise_says_that_nobody_was_erased(desk: Desk) -> None:
+    rejected, cancelled = file(desk, 1), file(desk, 2)
+    desk.ledger.reject(rejected.id, "gdpr.art12.6")
+    desk.ledger.cancel(cancelled.id)
+    client = desk.browser("operator")
+    assert "the request was rejected." in client.get(f"/requests/{rejected.id}").text
+    assert "the request was withdrawn." in client.get(f"/requests/{cancelled.id}").text
+
+
+def test_hold_needs_a_day(desk: Desk) -> None:
+    found, client = file(desk, 1, verified=True), desk.browser("operator")
+    values = {"action": "hold", "ground": "litigation-hold", "csrf": csrf_of(client)}
+    assert client.post(f"/requests/{found.id}", data=values).status_code == 422
+    assert (
+        client.post(f"/requests/{found.id}", data=values | {"until": "2027-09-01"}).status_code
+        == 303
+    )
+    assert desk.ledger.request_of(found.id).state == "on_hold"
+
+
+@pytest.mark.parametrize("role", ["requester", "operator", "approver", "auditor", "admin"])
+def test_buttons_are_the_actions_that_the_api_names(filled: Desk, role: str) -> None:
+    browser, client = filled.browser(role), filled.client(role)
+    for one in client.get("/api/v1/requests").json()["items"]:
+        text = browser.get(f"/requests/{one['id']}").text
+        assert re.findall(r'name="action" value="([^"]+)"', text) == one["actions"]
+
+
+def test_filing_shows_the_receipt_code_once(desk: Desk) -> None:
+    client = desk.browser("operator")
+    values = {"csrf": csrf_of(client), "model": "risk", "ids": person(3), "key": "a" * 32}
+    first = client.post("/requests/new", data=values | {"receipt": "on"})
+    assert re.search("lethe-[0-9A-Z-]{20,}", first.text)
+    again = client.post("/requests/new", data=values | {"receipt": "on"})
+    assert again.status_code == 303
+    assert len(desk.ledger.requests()) == 1
+
+
+def test_a_lost_receipt_code_is_replaced_by_who_filed_or_handles(desk: Desk) -> None:
+    found = file(desk, 1, by="requester")
+    for role, status in (("operator", 200), ("requester", 200), ("approver", 403)):
+        answer = send(desk.browser(role), f"/requests/{found.id}/receipt-code")
+        assert answer.status_code == status  # type: ignore[attr-defined]
+        assert bool(re.search("lethe-[0-9A-Z-]{20,}", answer.text)) == (status == 200)  # type: ignore[attr-defined]
+
+
+def test_filing_several_people_is_one_request_without_a_code(desk: Desk) -> None:
+    client = desk.browser("operator")
+    people = "\n".join(person(number) for number in range(3))
+    answer = send(client, "/requests/new", model="risk", ids=people, receipt="on", verified="on")
+    found = desk.ledger.requests()[0]
+    assert answer.headers["location"] == f"/requests/{found.id}"  # type: ignore[attr-defined]
+    assert found.n_ids == 3
+    said = client.get(f"/requests/{found.id}").text
+    assert "Recorded for 3 people, so without a receipt code" in said
+
+
+def test_a_code_that_does_not_come_is_explained(desk: Desk) -> None:
+    client = desk.browser("operator")
+    values = {"model": "risk", "ids": person(3), "key": "d" * 32, "receipt": "on"}
+    for text in ("shown this once", "its receipt code was shown then"):
+        answer = send(client, "/requests/new", **values)
+        where = answer.headers.get("location")  # type: ignore[attr-defined]
+        assert text in (client.get(where) if where else answer).text  # type: ignore[attr-defined]
+    several = f"{person(1)}\n{person(2)}"
+    everywhere = send(client, "/requests/new", model="*", ids=several, receipt="on")
+    shown = everywhere.text if everywhere.status_code == 200 else client.get("/").text  # type: ignore[attr-defined]
+    assert "without a receipt code" in shown or "No receipt code" in shown
+
+
+def test_filing_in_a_model_with_numbers(desk: Desk) -> None:
+    client = desk.browser("operator")
+    assert send(client, "/requests/new", model="forest", ids="7").status_code == 303  # type: ignore[attr-defined]
+    refused = send(client, "/requests/new", model="forest", ids="seven")
+    assert refused.status_code == 422  # type: ignore[attr-defined]
+    assert desk.ledger.requests()[0].n_rows == 2
+
+
+def test_a_refused_filing_does_not_repeat_the_ids(shared_desk: Desk) -> None:
+    client = shared_desk.browser("operator")
+    answer = send(client, "/requests/new", model="risk", ids="somebody-unknown")
+    assert answer.status_code == 422  # type: ignore[attr-defined]
+    assert "Line 1: a typo, or erased already? Nothing was filed." in answer.text  # type: ignore[attr-defined]
+    assert "somebody-unknown" not in answer.text  # type: ignore[attr-defined]
+
+
+@pytest.mark.parametrize(
+    ("model", "ids", "said"),
+    [
+        ("risk", f"{person(1)}\n\nnobody\n{person(2)}\nno-one", "Lines 3, 5: a typo"),
+        ("risk", f"{person(1)}, {person(2)}", "One id per line; there is a comma"),
+        ("forest", "7\n999999", "Line 2: a typo"),
+        ("*", "nobody\nno-one", "No model of tenant default knows these people"),
+    ],
+)
+def test_unknown_ids_are_named_by_their_lines(
+    shared_desk: Desk, model: str, ids: str, said: str
+) -> None:
+    before = len(shared_desk.ledger.requests())
+    answer = send(shared_desk.browser("operator"), "/requests/new", model=model, ids=ids)
+    assert (answer.status_code, said in answer.text) == (422, True)  # type: ignore[attr-defined]
+    assert len(shared_desk.ledger.requests()) == before
+
+
+def test_all_of_many_unknown_lines_are_counted(shared_desk: Desk) -> None:
+    ids = "\n".join(f"nobody-{number}" for number in range(25))
+    answer = send(shared_desk.browser("operator"), "/requests/new", model="risk", ids=ids)
+    assert "19, 20 and 5 more: a typo" in answer.text  # type: ignore[attr-defined]
+
+
+def test_who_may_not_vouch_cannot_file_as_verified(desk: Desk) -> None:
+    client = desk.browser("requester")
+    assert 'name="verified"' not in client.get("/requests/new").text
+    answer = send(client, "/requests/new", model="risk", ids=person(3), verified="on")
+    assert answer.status_code == 403  # type: ignore[attr-defined]
+    assert desk.ledger.requests() == ()
+
+
+def test_upload_files_each_line_once(desk: Desk) -> None:
+    client = desk.browser("operator")
+    values = {"csrf": csrf_of(client), "key": "b" * 32}
+    sheet = f"model,id\nrisk,{person(1)}\n\nforest,7\nrisk,nobody-we-know\n"
+    for _ in range(2):
+        answer = client.post("/requests/upload", data=values, files={"file": ("a.csv", sheet)})
+        assert answer.status_code == 200
+        assert "2 requests recorded, 1 line refused" in answer.text
+        assert "Line 5: " in answer.text
+        assert "nobody-we-know" not in answer.text
+    assert len(desk.ledger.requests()) == 2
+
+
+def test_an_upload_says_what_is_a_duplicate(desk: Desk) -> None:
+    file(desk, 1, verified=True)
+    client, sheet = desk.browser("operator"), f"model,id\nrisk,{person(1)}\nrisk,{person(2)}\n"
+    values = {"csrf": csrf_of(client), "verified": "on"}
+    answer = client.post("/requests/upload", data=values, files={"file": ("a.csv", sheet)})
+    assert "2 requests recorded, 1 as duplicate of open requests" in answer.text
+
+
+@pytest.mark.parametrize(
+    ("sheet", "said"),
+    [
+        ("", "The file is empty"),
+        ("model\nrisk\n", "there is no column id;"),
+        ("model;id\nrisk;1\n", "there are semicolons"),
+        ("model,id\nrisk\n", "1 cells, and not 2"),
+        ("\0", "a NUL character"),
+    ],
+)
+def test_upload_of_a_wrong_file_says_so_once(shared_desk: Desk, sheet: str, said: str) -> None:
+    client = shared_desk.browser("operator")
+    values = {"csrf": csrf_of(client)}
+    answer = client.post("/requests/upload", data=values, files={"file": ("a.csv", sheet)})
+    assert answer.status_code == 422
+    assert 'role="alert"' in answer.text
+    assert answer.text.count(said) == 1
