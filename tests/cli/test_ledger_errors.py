@@ -3,8 +3,7 @@
 import json
 import resource
 import signal
-import subprocess
-import sys
+import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -417,8 +416,9 @@ class Busy:
     def __init__(self, *acts: Any) -> None:
         self.acts, self.closed = list(acts), False
 
-    def steps(self, *, apart: bool) -> Iterator[Step]:
+    def steps(self, *, apart: bool, stop: threading.Event) -> Iterator[Step]:
         assert apart
+        assert isinstance(stop, threading.Event)
         try:
             for number, act in enumerate(self.acts):
                 act()
@@ -447,25 +447,6 @@ def test_a_worker_finishes_its_step_and_stops(
     assert [json.loads(line)["sequence"] for line in result.stdout.splitlines()] == [0, 1]
     assert busy.closed
     assert signal.getsignal(number) is before
-
-
-def test_an_interrupt_does_not_reach_what_a_step_starts(monkeypatch: pytest.MonkeyPatch) -> None:
-    asked = "import signal as s; print(s.SIGINT in s.pthread_sigmask(s.SIG_BLOCK, []))"
-    said = []
-
-    def start() -> None:
-        run = subprocess.run([sys.executable, "-c", asked], capture_output=True, check=True)
-        said.append(run.stdout.strip())
-
-    @contextmanager
-    def opened(_: Path | None) -> Iterator[Busy]:
-        yield Busy(start)
-
-    monkeypatch.setattr(_ledger_batches, "open_ledger", opened)
-    monkeypatch.setattr(_ledger_batches, "_jobs_of", lambda *_: lambda: 0)
-    assert call("worker", "--once").exit_code == 0
-    assert said == [b"True"]
-    assert signal.SIGINT not in signal.pthread_sigmask(signal.SIG_BLOCK, [])
 
 
 @pytest.mark.parametrize(

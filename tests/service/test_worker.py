@@ -1,6 +1,5 @@
 """The worker of a desk: applies, retrains, audits, and leaves when it is told to."""
 
-import os
 import re
 import signal
 import subprocess
@@ -9,10 +8,8 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from multiprocessing import Pipe
 from pathlib import Path
 from typing import Any
-from unittest.mock import Mock
 
 import pytest
 
@@ -20,14 +17,14 @@ from letheon.audit import LevelResult
 from letheon.ledger import Ledger, Policy, Step
 from letheon.ledger._compute import ComputationFailed, compute
 from letheon.ledger._versions import find_model, head_of
-from letheon.service import _apart, _audit_job, _job_runner, _worker
+from letheon.sandbox import StoppedError
+from letheon.service import _audit_job, _job_runner, _worker
 from letheon.service._job_runner import LONG, SHORT, JobRunner
 from letheon.service._jobs import KINDS, Job, Jobs
 from letheon.service._rooms import sweep_rooms
 from letheon.service._worker import DeskWorker
 from tests.cli.ledgers import call
 from tests.ledger.homes import IDS, X, Y, fitted, person
-from tests.service.children import dies, raises, sleeps
 from tests.service.desks import Desk, make_desk
 
 DRILLS = ("model", "certificate", "log")
@@ -48,24 +45,29 @@ def erased(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Desk]:
     made.close()
 
 
-def _told_here(
-    work: Callable[..., None], argument: Any, *, stop: threading.Event, silence: float | None = None
-) -> Iterator[Any]:
-    """As `told`, in this process: a process of its own takes seconds to start."""
-    heard: list[Any] = []
-    work(heard.append, argument)
-    for value in heard:
+def _call_here(
+    work: Callable[..., Any],
+    argument: Any,
+    *,
+    tell: Callable[[Any], None],
+    stop: threading.Event,
+    **_: Any,
+) -> Any:
+    """As `sandbox.call`, in this process: tests change what the work finds here."""
+
+    def hear(value: Any) -> None:
         if stop.is_set():
-            raise _apart.StoppedError
-        yield value
-    assert silence is None or silence > 0
+            raise StoppedError
+        tell(value)
+
+    return work(argument, hear)
 
 
 @pytest.fixture
 def _here(monkeypatch: pytest.MonkeyPatch) -> None:
     """Compute and look in this process."""
-    monkeypatch.setattr(_job_runner, "told", _told_here)
-    monkeypatch.setattr("letheon.ledger._ledger.compute_apart", compute)
+    monkeypatch.setattr(_job_runner, "call", _call_here)
+    monkeypatch.setattr("letheon.ledger._ledger.computing", lambda **_: compute)
 
 
 here = pytest.mark.usefixtures("_here")
@@ -155,7 +157,7 @@ def test_a_batch_that_fails_fails_the_job_with_its_code(
     def fails(_: Any) -> Any:
         raise ComputationFailed("value-error")
 
-    monkeypatch.setattr("letheon.ledger._ledger.compute_apart", fails)
+    monkeypatch.setattr("letheon.ledger._ledger.computing", lambda **_: fails)
     desk.ledger.request([person(1)], model="risk", verified=True)
     job = Jobs(desk.ledger).add("apply", tenant="default", model="risk")
     _runner(desk).do_all()
@@ -329,46 +331,6 @@ def test_who_is_told_to_stop_gives_the_job_back(
     assert _rooms(erased) == []
     _runner(erased).do_all(LONG)
     assert _over(erased, job).state == "done"
-
-
-def test_a_process_that_dies_gives_a_code() -> None:
-    words = _apart.told(dies, None, stop=threading.Event())
-    assert next(words) == "once"
-    with pytest.raises(_apart.EndedError, match="process-ended"):
-        next(words)
-
-
-def test_what_a_process_raised_is_told_as_a_code_only(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(_apart, "_die_with_parent", lambda: None)
-    monkeypatch.setattr(_apart, "resource", Mock())
-    monkeypatch.setattr(_apart, "signal", Mock())
-    ours, theirs = Pipe(duplex=False)
-    _apart._run(theirs, raises, None)
-    assert [ours.recv(), ours.recv()] == [("told", "once"), ("failed", "value-error")]
-    ours.close()
-
-
-class _Hurry:
-    """A clock of which every look takes long."""
-
-    def __init__(self) -> None:
-        self.now = 0.0
-
-    def monotonic(self) -> float:
-        self.now += 1000.0
-        return self.now
-
-
-def test_a_process_that_is_silent_for_too_long_is_ended(monkeypatch: pytest.MonkeyPatch) -> None:
-    words = _apart.told(sleeps, None, stop=threading.Event(), silence=500.0)
-    monkeypatch.setattr(_apart, "_LOOK_SECONDS", 60.0)
-    pid = next(words)
-    monkeypatch.setattr(_apart, "_LOOK_SECONDS", 0.01)
-    monkeypatch.setattr(_apart, "time", _Hurry())
-    with pytest.raises(_apart.TooLongError):
-        next(words)
-    with pytest.raises(ProcessLookupError):
-        os.kill(pid, 0)
 
 
 @pytest.fixture

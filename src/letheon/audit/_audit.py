@@ -1,5 +1,6 @@
 """`audit`: every level that the files at hand permit."""
 
+import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -59,6 +60,7 @@ def audit(
     model: str | None = None,
     trusted: Iterable[Any] = (),
     progress: Callable[[LevelResult], None] | None = None,
+    stop: threading.Event | None = None,
 ) -> AuditReport:
     """Audit an exported bundle with its files and the ledger's public key alone.
 
@@ -91,6 +93,8 @@ def audit(
     progress : callable, optional
         Called with every result as soon as it is there, in the order in which they are found.
         What it raises ends the audit.
+    stop : Event, optional
+        When it is set, the process that looks at models is ended and `StoppedError` raised.
 
     Returns
     -------

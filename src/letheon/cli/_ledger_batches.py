@@ -4,7 +4,7 @@ import json
 import signal
 import threading
 from collections.abc import Callable, Generator, Iterator
-from contextlib import closing, contextmanager
+from contextlib import closing, contextmanager, suppress
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Annotated, Any, cast
 
@@ -122,10 +122,11 @@ def worker(
 ) -> None:
     """Apply requests as they become due, until a signal says stop.
 
-    Several workers may run at once. SIGTERM and SIGINT end it after the step it is
-    in; a kill at any moment loses nothing. What fails is tried again at the next look; with --once
-    the exit status tells. A mistake in letheon itself ends it with status 70. Where the extra
-    letheon[service] is installed, it also does what the desk was asked for, audits for one.
+    Several workers may run at once. SIGTERM and SIGINT end it after the step it is in, and within
+    10 seconds: a longer computation is begun again later. A kill at any moment loses nothing. What
+    fails is tried again at the next look; with --once the exit status tells. A mistake in letheon
+    itself ends it with status 70. Where the extra letheon[service] is installed, it also does what
+    the desk was asked for, audits for one.
 
     Example: letheon worker --ledger erasures
     """
@@ -156,16 +157,6 @@ def _told_to_stop() -> Iterator[threading.Event]:
             signal.signal(number, handler)
 
 
-@contextmanager
-def _interrupt_held_back() -> Iterator[None]:
-    """Keep Ctrl-C from the process that computes, which takes over what is blocked here."""
-    signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
-    try:
-        yield
-    finally:
-        signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
-
-
 def _jobs_of(opened: "Ledger", stop: threading.Event) -> Callable[[], int]:
     """Return what does the jobs of the ledger's desk; nothing where its extra is missing."""
     try:
@@ -173,23 +164,19 @@ def _jobs_of(opened: "Ledger", stop: threading.Event) -> Callable[[], int]:
     except ImportError:
         return lambda: 0
 
-    def work() -> int:
-        runner = JobRunner(opened, stop)
-        with _interrupt_held_back():
-            n_done = runner.do_all(SHORT)
-        # Ctrl-C ends these at once, and they are given back.
-        return n_done + runner.do_all(LONG)
-
-    return work
+    return lambda: JobRunner(opened, stop).do_all((*SHORT, *LONG))
 
 
 def _look(opened: "Ledger", stop: threading.Event, as_json: bool, jobs: Callable[[], int]) -> int:
     """Do what is due and return a status; what is in the way now waits for the next look."""
+    from letheon.sandbox import StoppedError
+
     failed = False
     try:
+        found = cast("Generator[Step, None, None]", opened.steps(apart=True, stop=stop))
         # Closing it between two steps gives the lease back.
-        with closing(cast("Generator[Step, None, None]", opened.steps(apart=True))) as steps:
-            while (step := _next(steps)) is not None:
+        with closing(found) as steps, suppress(StoppedError):
+            for step in steps:
                 _log(step, as_json)
                 failed = failed or step.what == "failed"
                 if stop.is_set():
@@ -203,11 +190,6 @@ def _look(opened: "Ledger", stop: threading.Event, as_json: bool, jobs: Callable
         typer.echo(f"letheon: {text_of(error)}; trying again", err=True)
         return status
     return FAILED if failed else 0
-
-
-def _next(steps: "Iterator[Step]") -> "Step | None":
-    with _interrupt_held_back():
-        return next(steps, None)
 
 
 def _log(step: "Step", as_json: bool) -> None:

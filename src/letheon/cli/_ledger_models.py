@@ -1,7 +1,7 @@
 """`letheon model`: register models and see which there are."""
 
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
@@ -10,6 +10,7 @@ from letheon.cli._ledger_common import (
     Home,
     LedgerCommand,
     Tenant,
+    UsageError,
     group,
     open_ledger,
     reported,
@@ -18,6 +19,9 @@ from letheon.cli._ledger_common import (
     say_table,
     taken_at_their_word,
 )
+
+if TYPE_CHECKING:
+    from letheon.ledger import Ledger, ModelFiles, ModelInfo
 
 __all__ = ["models"]
 
@@ -71,39 +75,39 @@ def add(
     --ids customer
     """
     with reported(as_json), open_ledger(ledger) as opened:
-        import letheon
-        from letheon.cli._ledger_rows import Columns, read_rows
+        from letheon.ledger import ModelFiles
 
-        with taken_at_their_word():
-            model = letheon.load(require_file(file), trusted=trusted or ())
-        columns = Columns(
+        files = ModelFiles(
+            model=require_file(file).read_bytes(),
+            rows=_table(rows),
             target=target,
             ids=ids,
-            has_text_ids=model.ids_.dtype.kind != "i",
-            is_table=hasattr(model, "feature_names_in_"),
+            test=None if test is None else _table(test),
+            trusted=tuple(trusted or ()),
         )
-        X, y, people = read_rows(require_file(rows), columns)
-        judges = None if test is None else _judges(*read_rows(require_file(test), columns))
+        options = {"name": name, "tenant": tenant, "dataset": dataset, "releases": releases}
         with taken_at_their_word():
-            info = opened.register(
-                model,
-                X,
-                y,
-                ids=people,
-                name=name,
-                tenant=tenant,
-                dataset=dataset,
-                test=judges,
-                releases=releases,
-                trusted=trusted or (),
-            )
+            info = _register(opened, files, **options)
         text = f"registered {info.name}: {info.method}, {info.n_rows:,} rows"
         say(as_json, info.to_dict(), text)
 
 
-def _judges(X: Any, y: Any, ids: Any) -> tuple[Any, ...]:
-    """Return test rows; without ids they are strangers', and stay when people leave."""
-    return (X, y) if ids is None else (X, y, ids)
+def _register(opened: "Ledger", files: "ModelFiles", **options: Any) -> "ModelInfo":
+    from letheon.sandbox import EndedError, TimeLimitError
+
+    try:
+        return opened.register_files(files, **options)
+    except TimeLimitError as error:
+        raise UsageError("reading and training took longer than an hour and was ended") from error
+    except EndedError as error:
+        raise UsageError(
+            f"reading the files and training the model again failed ({error}); give the rows as "
+            "they were given to fit, in that order"
+        ) from error
+
+
+def _table(path: Path) -> tuple[str, bytes]:
+    return path.name, require_file(path).read_bytes()
 
 
 @models.command("list", cls=LedgerCommand)

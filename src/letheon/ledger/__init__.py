@@ -10,6 +10,7 @@ from letheon.ledger._batch_list import BatchInfo, BatchPage
 from letheon.ledger._calendar import Calendar
 from letheon.ledger._certificate_list import CertificateInfo, CertificatePage
 from letheon.ledger._doctor import Finding
+from letheon.ledger._examine import ModelFiles
 from letheon.ledger._info import KeyInfo, ModelInfo, VersionInfo
 from letheon.ledger._ledger import Ledger
 from letheon.ledger._listing import RequestCounts, RequestPage
@@ -40,6 +41,7 @@ __all__ = [
     "LogEntry",
     "LogInclusion",
     "LogPage",
+    "ModelFiles",
     "ModelInfo",
     "Policy",
     "Reader",

@@ -183,6 +183,8 @@ def _job(
         seed=seed,
         image=core.settings.image,
         settle=core.settings.policy.settle,
+        is_outside=model.is_outside,
+        n_rows=parent.live,
     )
 
 

@@ -4,21 +4,17 @@ It can run in a process of its own that has neither keys nor database, and whose
 an estimator may have left anything, ends with it.
 """
 
-import contextlib
-import multiprocessing
-import re
-import resource
-import signal
+import threading
 import time
 import warnings
+from collections.abc import Callable
 from dataclasses import dataclass
-from multiprocessing.connection import Connection
 from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
-from letheon import state
+from letheon import sandbox, state
 from letheon.exceptions import (
     BudgetSpentError,
     EmptyModelError,
@@ -34,17 +30,25 @@ from letheon.rows import Ids, Rows, as_ids
 
 __all__ = [
     "BUDGET_SPENT",
+    "MEMORY_LIMIT",
     "NOBODY_HELD",
     "NO_MODEL",
+    "TIME_LIMIT",
     "ComputationFailed",
     "Job",
     "Product",
     "code_of",
     "compute",
     "compute_apart",
+    "computing",
 ]
 
+# What a computation may take. Of a model from outside it is known how long it trains.
+_GRACE_SECONDS = 4.0
+_OWN_SECONDS = 7 * 86_400.0
+_UNKNOWN_SECONDS, _LEAST_SECONDS, _TIMES = 600.0, 60.0, 20.0
 
+TIME_LIMIT, MEMORY_LIMIT = "time-limit", "memory-limit"
 BUDGET_SPENT = "budget-spent"
 NO_MODEL = "no-model-on-the-rest"
 NOBODY_HELD = "nobody-held"
@@ -70,6 +74,8 @@ class Job:
     seed: int | None = None
     image: str | None = None
     settle: bool = True
+    is_outside: bool = False
+    n_rows: int = 0
 
 
 @dataclass(frozen=True)
@@ -118,12 +124,12 @@ def code_of(error: BaseException) -> str:
     """Return why a computation failed as a code: a text may hold ids, or values of rows."""
     if isinstance(error, BudgetSpentError):
         return BUDGET_SPENT
+    if isinstance(error, MemoryError):
+        return MEMORY_LIMIT
     if isinstance(error, EmptyModelError):
         # What an estimator raised on the remaining rows may be over at the next try.
         return NO_MODEL if error.__cause__ is None else code_of(error.__cause__)
-    name = type(error).__name__
-    spaced = "".join(f"-{letter.lower()}" if letter.isupper() else letter for letter in name)
-    return re.sub("[^a-z0-9-]", "", spaced).strip("-")[:60] or "error"
+    return sandbox.error_code(error)
 
 
 def _compute(job: Job) -> Product:
@@ -131,11 +137,10 @@ def _compute(job: Job) -> Product:
     rows: Rows = state.decode(job.rows)
     point("compute.loaded")
     before = model.guarantee_
-    wanted = _held(rows, job.ids)
-    leaving = np.sort(rows.find(wanted).positions)
+    wanted, kept = _split(rows, job.ids)
+    leaving = np.setdiff1d(np.arange(len(rows)), kept)
     if len(leaving) == 0 and (job.kind == "erase" or job.since_retrain == 0):
         raise ComputationFailed(NOBODY_HELD)
-    kept = np.setdiff1d(np.arange(len(rows)), leaving)
     work = _Work(model, rows.without(leaving), _without(job.judged, wanted))
     with warnings.catch_warnings():
         # What they say about the guarantee stands in the certificate.
@@ -171,6 +176,12 @@ def _compute(job: Job) -> Product:
         facts=facts,
         retrain_seconds=work.seconds if job.kind == "retrain" else None,
     )
+
+
+def _split(rows: Rows, ids: Any) -> tuple[Ids, NDArray[np.int64]]:
+    """Return those of the people who are still there, and the positions of all other rows."""
+    wanted = _held(rows, ids)
+    return wanted, np.setdiff1d(np.arange(len(rows)), rows.find(wanted).positions)
 
 
 def _held(rows: Rows, ids: Any) -> Ids:
@@ -262,48 +273,86 @@ def _figures(work: _Work) -> TestFigures | None:
     return TestFigures(metric=code, now=now, then=judged.then, n=len(judged.test))
 
 
-def compute_apart(job: Job) -> Product:
-    """Compute in a process of its own; a failure there is raised here."""
-    context = multiprocessing.get_context("spawn")
-    ours, theirs = context.Pipe(duplex=False)
-    child = context.Process(target=_child, args=(theirs, job), name="letheon-compute")
-    try:
-        child.start()
-        theirs.close()
-        outcome = ours.recv()
-    except (EOFError, BrokenPipeError, ConnectionResetError):
-        # Killed, perhaps for want of memory.
-        raise ComputationFailed("process-ended") from None
-    finally:
-        ours.close()
-        if child.pid is not None:
-            child.join()
-    if isinstance(outcome, str):
-        raise ComputationFailed(outcome)
-    product: Product = outcome
-    return product
+def computing(*, apart: bool, stop: threading.Event | None = None) -> Callable[[Job], Product]:
+    """Return what computes a job: here, or in a process of its own.
+
+    A model from outside is computed in a sandbox, whatever the caller prefers.
+    """
+
+    def choose(job: Job) -> Product:
+        return compute_apart(job, stop=stop) if apart or job.is_outside else compute(job)
+
+    return choose
 
 
-def _child(answer: Connection, job: Job) -> None:
-    # Its memory holds erased rows: no core dump, and no life after its parent's.
-    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
-    _die_with_parent()
-    # A signal to the whole group asks the worker to stop after this step, not in it.
-    for number in (signal.SIGTERM, signal.SIGINT):
-        signal.signal(number, signal.SIG_IGN)
+def compute_apart(job: Job, *, stop: threading.Event | None = None) -> Product:
+    """Compute in a process of its own; a failure there is raised here.
+
+    What leaves, and what stays, is worked out here again: a model that took the process over
+    cannot say which rows are left.
+    """
     try:
-        outcome: Product | str = compute(job)
+        answer = sandbox.call(
+            _compute_plainly,
+            job,
+            limits=_limits(job),
+            is_restricted=job.is_outside,
+            modules=tuple(name.rpartition(".")[0] for name in job.trusted),
+            stop=stop,
+            grace=_GRACE_SECONDS,
+        )
+    except sandbox.TimeLimitError:
+        raise ComputationFailed(TIME_LIMIT) from None
+    except sandbox.EndedError as error:
+        raise ComputationFailed(str(error)) from None
+    if "failed" in answer:
+        raise ComputationFailed(str(answer["failed"])[:60])
+    return _assemble(job, answer)
+
+
+def _limits(job: Job) -> sandbox.Limits:
+    seconds = _OWN_SECONDS
+    if job.is_outside:
+        n_rows = max(job.n_rows, 1)
+        known = (
+            None if job.retrain_seconds_per_row is None else job.retrain_seconds_per_row * n_rows
+        )
+        seconds = _UNKNOWN_SECONDS if known is None else max(_LEAST_SECONDS, _TIMES * known)
+    monitor = job.judged.monitor if job.judged is not None else None
+    size = len(job.model) + len(job.rows) + len(monitor or b"")
+    return sandbox.Limits.for_input(size, seconds=seconds)
+
+
+def _compute_plainly(job: Job, _: Any) -> dict[str, Any]:
+    """Compute, and return plain values only: rows are left out, the caller has them."""
+    try:
+        product = compute(job)
     except ComputationFailed as failure:
-        outcome = str(failure)
-    with contextlib.suppress(BrokenPipeError):
-        answer.send(outcome)
-    answer.close()
+        return {"failed": str(failure)}
+    judged = product.judged
+    return {
+        "model": product.model,
+        "monitor": None if judged is None else judged.monitor,
+        "then": None if judged is None else float(judged.then),
+        "seconds": product.seconds,
+        "facts": product.facts,
+        "retrain_seconds": product.retrain_seconds,
+    }
 
 
-def _die_with_parent() -> None:
-    """Ask the kernel for a kill when the worker ends; elsewhere than on Linux nothing happens."""
-    import ctypes
-
-    set_death_signal = 1
-    with contextlib.suppress(OSError, AttributeError):
-        ctypes.CDLL(None).prctl(set_death_signal, signal.SIGKILL)
+def _assemble(job: Job, answer: dict[str, Any]) -> Product:
+    rows: Rows = state.decode(job.rows)
+    wanted, kept = _split(rows, job.ids)
+    judged = _without(job.judged, wanted)
+    if judged is not None:
+        judged = judged._replace(monitor=answer["monitor"], then=float(answer["then"]))
+    retrain_seconds = answer["retrain_seconds"]
+    return Product(
+        model=bytes(answer["model"]),
+        rows=rows.take(kept),
+        kept=kept,
+        judged=judged,
+        seconds=float(answer["seconds"]),
+        facts=dict(answer["facts"]),
+        retrain_seconds=None if retrain_seconds is None else float(retrain_seconds),
+    )

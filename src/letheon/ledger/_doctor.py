@@ -21,6 +21,7 @@ from letheon.ledger._log_tree import LogTree
 from letheon.ledger._purge import problems
 from letheon.ledger._tables import certificates, checkpoints
 from letheon.ledger._versions import head_of, sealer
+from letheon.sandbox import protection
 from letheon.verifier import Refused, check_chain, check_note, read_note
 
 __all__ = ["Finding", "examine"]
@@ -60,6 +61,7 @@ def examine(core: Core) -> Iterator[Finding]:
         ("confirmations", _confirmations),
         ("purge", _purge),
         ("clock", _clock),
+        ("sandbox", _sandbox),
     )
     for name, look in looks:
         found = False
@@ -191,3 +193,16 @@ def _clock(core: Core) -> Iterator[Finding]:
         yield Finding("clock", "error" if behind > 300 else "warning", text)
     if os.environ.get("TZ", "") not in ("", "UTC"):
         yield Finding("clock", "ok", "times are recorded in UTC, whatever TZ says")
+
+
+def _sandbox(_: Core) -> Iterator[Finding]:
+    """Start a sandboxed process and say what is blocked in it."""
+    active = protection()
+    if active.is_full:
+        yield Finding("sandbox", "ok", str(active))
+        return
+    text = (
+        f"models from outside are only partly contained: {active}. Use Linux 5.13 or later on "
+        "x86-64 with Landlock and seccomp"
+    )
+    yield Finding("sandbox", "warning", text)

@@ -1,6 +1,7 @@
 """`Ledger`: requests to be erased, applied, certified and purged."""
 
 import os
+import threading
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -17,11 +18,12 @@ from letheon.ledger._archive import Archive
 from letheon.ledger._bodies import person_tags
 from letheon.ledger._calendar import Calendar
 from letheon.ledger._certify import Checkpoint, take_checkpoint
-from letheon.ledger._compute import compute, compute_apart
+from letheon.ledger._compute import computing
 from letheon.ledger._database import Database
 from letheon.ledger._desk import Desk
 from letheon.ledger._doctor import Finding, examine
 from letheon.ledger._events import accept_clock
+from letheon.ledger._examine import ModelFiles, examine_files, examine_model
 from letheon.ledger._history import version_records
 from letheon.ledger._home import create_home, database_url, open_home, record_statements
 from letheon.ledger._info import (
@@ -34,10 +36,16 @@ from letheon.ledger._info import (
     version_infos,
 )
 from letheon.ledger._lease import owner_name
-from letheon.ledger._newcomers import judged_by, register_fitted, register_trained
+from letheon.ledger._newcomers import (
+    class_names,
+    judged_by,
+    register_fitted,
+    register_trained,
+)
 from letheon.ledger._plan import BatchPlan, plan_all
 from letheon.ledger._policy import Policy
 from letheon.ledger._reader import Reader
+from letheon.ledger._register import Registration
 from letheon.ledger._settings import Settings
 from letheon.ledger._stores import Store, add_store, remove_store, stores
 from letheon.ledger._tables import blocked, certificates, purges
@@ -258,19 +266,66 @@ class Ledger(Desk, Archive):
         """
         rows = held_rows(X, y, ids, row_params)
         judged = judged_by(model, test, monitor)
-        model_id = register_fitted(
-            self._core,
-            model,
-            rows,
+        registration = Registration(
             name=name,
             tenant=tenant,
             dataset=dataset,
             preprocessing=preprocessing,
             releases=releases,
-            judged=judged,
-            trusted=trusted,
+            trusted=class_names(trusted),
         )
-        return self._info(model_id)
+        examined = examine_model(model, rows)
+        return self._info(register_fitted(self._core, examined, rows, registration, judged=judged))
+
+    def register_files(
+        self,
+        files: ModelFiles,
+        *,
+        name: str,
+        tenant: str = "default",
+        dataset: str | None = None,
+        releases: Literal["labels-only", "latest-only", "every-version"] | None = None,
+        seconds: float = 3600.0,
+        stop: threading.Event | None = None,
+    ) -> ModelInfo:
+        """Register a model that came as files, which may be hostile.
+
+        The files are read, and the model is trained again, in a process that can reach no other
+        file, no network, no keys and no database. From then on the model is computed in such a
+        process only, one task after the other, unless `files` names classes to be trusted.
+
+        Parameters
+        ----------
+        files : ModelFiles
+            What `letheon.save` wrote, and tables of rows.
+        name, tenant, dataset, releases
+            See `register`.
+        seconds : float, default=3600
+            Longest time for reading and training.
+        stop : Event, optional
+            When it is set the work is ended.
+
+        Raises
+        ------
+        LetheonError, TableFileError
+            What is wrong with the files.
+        SandboxError
+            They took too long or too much memory, or the process failed otherwise.
+        """
+        upload = examine_files(files, seconds=seconds, stop=stop)
+        registration = Registration(
+            name=name,
+            tenant=tenant,
+            dataset=dataset,
+            releases=releases,
+            trusted=files.trusted,
+            origin="own" if files.trusted else "outside",
+        )
+        return self._info(
+            register_fitted(
+                self._core, upload.examined, upload.rows, registration, judged=upload.judged
+            )
+        )
 
     def train(
         self,
@@ -302,19 +357,15 @@ class Ledger(Desk, Archive):
             See `register`.
         """
         rows = held_rows(X, y, ids, row_params)
-        model_id = register_trained(
-            self._core,
-            estimator,
-            rows,
+        registration = Registration(
             name=name,
             tenant=tenant,
             dataset=dataset,
             preprocessing=preprocessing,
             releases=releases,
-            test=test,
-            trusted=trusted,
+            trusted=class_names(trusted),
         )
-        return self._info(model_id)
+        return self._info(register_trained(self._core, estimator, rows, registration, test=test))
 
     def without_blocked(
         self, X: Any, y: Any, ids: Any, *, tenant: str = "default"
@@ -348,7 +399,8 @@ class Ledger(Desk, Archive):
         model, tenant : str, optional
             One model only.
         apart : bool, default=False
-            Compute in a process of its own, which can reach neither keys nor database.
+            Compute in a process of its own, which can reach neither keys nor database. Models
+            that came as files always are, in a sandbox.
         """
         return tuple(self.steps(force=force, model=model, tenant=tenant, apart=apart))
 
@@ -359,20 +411,28 @@ class Ledger(Desk, Archive):
         model: str | None = None,
         tenant: str = "default",
         apart: bool = False,
+        stop: threading.Event | None = None,
     ) -> Iterator[Step]:
         """Do what `run_once` does, and yield each step when it is done.
 
-        Whoever stops between two steps leaves the rest to the next worker.
+        Whoever stops between two steps leaves the rest to the next worker. When `stop` is set a
+        computation in a process of its own is ended after a few seconds; the batch stays open, and
+        the next worker computes it again.
         """
         wanted = None if model is None else self._row(model, tenant).id
-        work = compute_apart if apart else compute
+        work = computing(apart=apart, stop=stop)
         return run_once(self._core, owner_name(), work, forced=force, wanted=wanted)
 
     def retrain(
-        self, model: str, *, tenant: str = "default", apart: bool = False
+        self,
+        model: str,
+        *,
+        tenant: str = "default",
+        apart: bool = False,
+        stop: threading.Event | None = None,
     ) -> tuple[Step, ...]:
         """Train a model afresh, with everything queued for it; a certified batch of its own."""
-        work = compute_apart if apart else compute
+        work = computing(apart=apart, stop=stop)
         return tuple(retrain(self._core, owner_name(), work, self._row(model, tenant)))
 
     def load(self, model: str, *, tenant: str = "default") -> Any:

@@ -1,6 +1,5 @@
 """Registering a model: its rows are committed to, its files are written, the log says so."""
 
-import copy
 import fcntl
 import os
 import secrets
@@ -8,15 +7,14 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
-import numpy as np
 from sqlalchemy import Connection, insert, select
 from sqlalchemy.exc import IntegrityError
 
 from letheon import state
-from letheon.exceptions import BlockedIdsError, CannotForgetError, LedgerError, NotFittedError
-from letheon.guarantee import RELEASES, MethodFacts
+from letheon.exceptions import BlockedIdsError, LedgerError
+from letheon.guarantee import RELEASES
 from letheon.ledger._blobs import destroy_file
 from letheon.ledger._bodies import person_tags
 from letheon.ledger._claims import weaker_releases
@@ -24,25 +22,44 @@ from letheon.ledger._codes import require_name
 from letheon.ledger._commitment import new_vault, tree_of
 from letheon.ledger._core import Core
 from letheon.ledger._events import record
+from letheon.ledger._examine import Examined
 from letheon.ledger._faults import point
 from letheon.ledger._row_bytes import ordered_codes
 from letheon.ledger._slot_tree import slots_for
 from letheon.ledger._tables import blocked, heads, meta, models, versions
-from letheon.ledger._training import fresh_fit
 from letheon.ledger._versions import Judged, ModelRow, Vault, new_key_of, sealer
-from letheon.rows import Ids, Rows
+from letheon.rows import Rows
 from letheon.verifier import canonical
 
 __all__ = [
+    "Registration",
     "Written",
     "new_folder",
     "register",
-    "require_kind",
     "sweep_registrations",
     "write_blobs",
 ]
 
 _LOCK = ".lock"
+# What a certificate quotes when the data went into the model as they are.
+_NO_PREPROCESSING = "e3b0c44298fc1c149afbf4c8996fb92427ae41e4649b934ca495991b7852b855"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Registration:
+    """How a model is entered: see `Ledger.register`.
+
+    `origin` is "own" for a model that the operator brought as an object or with classes of his
+    own, and "outside" for one that came as a file: that one is computed in a sandbox only.
+    """
+
+    name: str
+    tenant: str = "default"
+    dataset: str | None = None
+    preprocessing: str | None = None
+    releases: str | None = None
+    trusted: tuple[str, ...] = ()
+    origin: Literal["own", "outside"] = "own"
 
 
 @dataclass(frozen=True)
@@ -59,55 +76,52 @@ class Written:
 
 def register(
     core: Core,
-    model: Any,
+    examined: Examined,
     rows: Rows,
+    registration: Registration,
     *,
-    name: str,
-    tenant: str,
-    dataset: str,
-    preprocessing: str,
-    releases: str | None,
     judged: Judged | None,
     training: dict[str, str],
-    trusted: tuple[str, ...],
     folder: str,
 ) -> int:
-    """Register a fitted model with the rows it was fitted on; return its key in the database.
+    """Register a model that was looked over, with its rows; return its key in the database.
 
     Raises
     ------
-    CannotForgetError
-        The model has no `forget`, or keeps states in a folder that the ledger does not know.
     BlockedIdsError
         Some of the rows belong to people who asked to be erased.
     LedgerError
-        The name is taken, or an exact model is not the one that these rows give.
+        The name is taken.
     """
-    for what, text in (("name", name), ("tenant", tenant), ("dataset", dataset)):
+    dataset = registration.dataset or registration.name
+    for what, text in (
+        ("name", registration.name),
+        ("tenant", registration.tenant),
+        ("dataset", dataset),
+    ):
         require_name(what, text)
-    facts = _require_model(model)
-    _require_rows(model, rows)
-    retrain_seconds = _require_fit(model, rows) if facts.exact else None
     row = ModelRow(
         id=0,
-        tenant=tenant,
-        name=name,
+        tenant=registration.tenant,
+        name=registration.name,
         folder=folder,
         dataset=dataset,
-        method=facts.method,
+        method=examined.method,
         slots=slots_for(len(rows)),
-        preprocessing=preprocessing,
-        releases=_releases(releases, model),
+        preprocessing=registration.preprocessing or _NO_PREPROCESSING,
+        releases=_releases(registration.releases, examined.releases),
         created_at=core.clock(),
-        trusted=trusted,
+        trusted=registration.trusted,
+        origin=registration.origin,
     )
     vault = new_vault(len(rows), row.slots, ordered_codes(rows))
     root = tree_of(rows, vault, row.slots).root.hex()
-    written = write_blobs(core, row, state.encode(_plain(model)), rows, vault, judged)
+    written = write_blobs(core, row, examined.content, rows, vault, judged)
     point("register.blobs-written")
+    seconds = examined.retrain_seconds
     running = {
         "last_retrain_sequence": 0,
-        "retrain_seconds": "" if retrain_seconds is None else f"{retrain_seconds:.6g}",
+        "retrain_seconds": "" if seconds is None else f"{seconds:.6g}",
         "retrain_rows": len(rows),
         "rows_since_retrain": 0,
         "seconds": "0",
@@ -116,86 +130,10 @@ def register(
     return _insert(core, row, written, root, rows, running)
 
 
-def require_kind(model: Any) -> MethodFacts:
-    """Return the facts of an estimator of letheon, fitted or not; raise if it is none."""
-    facts = getattr(model, "facts", None)
-    if isinstance(model, type) or not isinstance(facts, MethodFacts):
-        raise CannotForgetError(
-            f"{type(model).__name__} is no forgetting estimator of letheon; wrap it: "
-            "NaiveUnlearner(estimator), or SISAClassifier(estimator)"
-        )
-    params = model.get_params(deep=True).items()
-    kept = [key for key, value in params if key.endswith("checkpoint_dir") and value is not None]
-    if kept:
-        raise CannotForgetError(
-            f"this model keeps states in a folder of its own ({', '.join(kept)}), which a purge "
-            "of the ledger would not reach; fit it with checkpoint_dir=None"
-        )
-    return facts
-
-
-def _require_model(model: Any) -> MethodFacts:
-    facts = require_kind(model)
-    if not getattr(model, "__sklearn_is_fitted__", lambda: True)():
-        raise NotFittedError(f"this {type(model).__name__} is not fitted; call fit first")
-    return facts
-
-
-def _plain(model: Any) -> Any:
-    """Return a copy without what no re-derivation can vouch for: free text, and generators.
-
-    A note on tuning is a text, and the state of a generator may carry anything; whoever re-derives
-    the model would find bytes there that the rows do not give.
-    """
-    twin = copy.copy(model)
-    vars(twin).pop("tuning_", None)
-    chosen = vars(twin).get("random_state")
-    if chosen is not None and not isinstance(chosen, int):
-        twin.random_state = model.seed_
-    inner = [
-        name for name, value in twin.get_params(deep=True).items() if _is_generator(name, value)
-    ]
-    if inner:
-        raise ValueError(
-            f"{inner[0]} is a generator, whose state nobody can re-derive; fit with a whole number"
-        )
-    return twin
-
-
-def _is_generator(name: str, value: Any) -> bool:
-    is_seed = name.rpartition("__")[2] == "random_state"
-    return is_seed and value is not None and not isinstance(value, int | np.integer)
-
-
-def _require_rows(model: Any, rows: Rows) -> None:
-    """Raise unless the rows belong to the people whom the model holds."""
-    held: Ids = model._held_ids()
-    if held.kind != rows.ids.kind or len(held) != len(rows):
-        raise LedgerError(
-            f"the model holds {len(held)} rows with {held.kind} ids, and {len(rows)} rows with "
-            f"{rows.ids.kind} ids were given; give X, y and ids as they were given to fit"
-        )
-    if not np.array_equal(np.sort(held.to_array()), np.sort(rows.ids.to_array())):
-        raise LedgerError("the ids given are not those that the model holds; see model.ids_")
-
-
-def _require_fit(model: Any, rows: Rows) -> float:
-    """Train an exact model once more on the rows and compare; return the seconds it took."""
-    fresh = fresh_fit(model, rows)
-    if fresh.model.digest() != model.digest():
-        raise LedgerError(
-            "a fresh fit on these rows gives another model than this one, so its certificates "
-            "could never be verified; give X, y and ids as they were given to fit, in that order, "
-            "and register with the library versions that it was trained with"
-        )
-    return fresh.seconds
-
-
-def _releases(wanted: str | None, model: Any) -> str:
+def _releases(wanted: str | None, permitted: str) -> str:
     """Return what is released of the model: a weaker claim than the method's, or the same."""
-    permitted = model.guarantee_.releases
     if wanted is None:
-        return str(permitted)
+        return permitted
     if wanted not in RELEASES:
         raise ValueError(f"releases={wanted!r} is not one of {RELEASES}")
     return weaker_releases(permitted, wanted)

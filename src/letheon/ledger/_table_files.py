@@ -4,14 +4,17 @@ What a reader of tables says about a file may quote values of rows, so only the 
 passed on.
 """
 
+import io
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 
 __all__ = ["Columns", "NoTableReaderError", "TableFileError", "read_table_file"]
+
+Source: TypeAlias = Path | io.BytesIO
 
 
 class TableFileError(ValueError):
@@ -41,7 +44,9 @@ class Columns(NamedTuple):
     is_table: bool
 
 
-def read_table_file(path: Path, columns: Columns) -> tuple[Any, Any, Any]:
+def read_table_file(
+    path: Path, columns: Columns, *, content: bytes | None = None
+) -> tuple[Any, Any, Any]:
     """Return X, y and ids of a file.
 
     Parameters
@@ -50,20 +55,23 @@ def read_table_file(path: Path, columns: Columns) -> tuple[Any, Any, Any]:
         ``.npz`` with arrays X, y and perhaps ids; ``.csv`` or ``.parquet`` with named columns.
     columns : Columns
         Which of them are target and ids.
+    content : bytes, optional
+        What is in the file; `path` is only its name then.
 
     Raises
     ------
     TableFileError
         It is of another kind, cannot be read, or lacks an array or a column.
     """
+    source = path if content is None else io.BytesIO(content)
     if path.suffix == ".npz":
-        return _from_arrays(path)
+        return _from_arrays(path, source)
     if path.suffix not in (".csv", ".parquet"):
         raise TableFileError(f"{path.name} is no .npz, .csv or .parquet file")
     if columns.target is None:
         raise TableFileError(f"say which column of {path.name} is the target: --target COLUMN")
     with _read_from(path):
-        table = _table(path, columns)
+        table = _table(path, source, columns)
     X, y, people = _from_table(table, path, columns)
     return X if columns.is_table else X.to_numpy(), y, people
 
@@ -83,26 +91,26 @@ def _read_from(path: Path) -> Iterator[None]:
         raise TableFileError(text) from error
 
 
-def _from_arrays(path: Path) -> tuple[Any, Any, Any]:
-    with _read_from(path), np.load(path, allow_pickle=False) as file:
+def _from_arrays(path: Path, source: Source) -> tuple[Any, Any, Any]:
+    with _read_from(path), np.load(source, allow_pickle=False) as file:
         missing = [name for name in ("X", "y") if name not in file]
         if missing:
             raise TableFileError(f"{path.name} has no array {missing[0]!r}; it has {sorted(file)}")
         return file["X"], file["y"], file.get("ids")
 
 
-def _table(path: Path, columns: Columns) -> Any:
+def _table(path: Path, source: Source, columns: Columns) -> Any:
     texts = {columns.ids} if columns.ids is not None and columns.has_text_ids else set()
     try:
         import pandas as pd
     except ModuleNotFoundError:
-        return _polars_table(path, texts)
+        return _polars_table(path, source, texts)
     if path.suffix == ".parquet":
-        return pd.read_parquet(path)
-    return pd.read_csv(path, dtype=dict.fromkeys(texts, str))
+        return pd.read_parquet(source)
+    return pd.read_csv(source, dtype=dict.fromkeys(texts, str))
 
 
-def _polars_table(path: Path, texts: set[str]) -> Any:
+def _polars_table(path: Path, source: Source, texts: set[str]) -> Any:
     try:
         import polars as pl
     except ModuleNotFoundError as error:
@@ -111,8 +119,8 @@ def _polars_table(path: Path, texts: set[str]) -> Any:
             "the arrays X, y and ids"
         ) from error
     if path.suffix == ".parquet":
-        return pl.read_parquet(path)
-    return pl.read_csv(path, schema_overrides=dict.fromkeys(texts, pl.String))
+        return pl.read_parquet(source)
+    return pl.read_csv(source, schema_overrides=dict.fromkeys(texts, pl.String))
 
 
 def _from_table(table: Any, path: Path, columns: Columns) -> tuple[Any, Any, Any]:

@@ -23,8 +23,8 @@ from sqlalchemy import (
 )
 from sqlalchemy.types import TypeEngine
 
-REVISION = "0002"
-KNOWN_REVISIONS = ("0001", REVISION)
+REVISION = "0003"
+KNOWN_REVISIONS = ("0001", "0002", REVISION)
 LISTED_BY = ("tenant", "model_id", "state", "regime", "filed_by")
 SCHEMA = "letheon"  # of a PostgreSQL database, where other programs may have tables too
 
@@ -79,6 +79,7 @@ models = Table(
     _words("releases"),
     _whole("created_at"),
     _words("trusted"),
+    Column("origin", Text, nullable=False, server_default=text("'own'")),
     UniqueConstraint("tenant", "name"),
 )
 

@@ -64,6 +64,12 @@ class ModelRow:
     releases: str
     created_at: int
     trusted: tuple[str, ...]
+    origin: str
+
+    @property
+    def is_outside(self) -> bool:
+        """Whether it came as a file, and is computed in a sandbox only."""
+        return self.origin != "own"
 
 
 @dataclass(frozen=True)

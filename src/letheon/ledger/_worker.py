@@ -23,8 +23,10 @@ from letheon.ledger._apply import Batch, Compute, apply, open_batch, seal
 from letheon.ledger._certify import certify_next
 from letheon.ledger._compute import (
     BUDGET_SPENT,
+    MEMORY_LIMIT,
     NO_MODEL,
     NOBODY_HELD,
+    TIME_LIMIT,
     ComputationFailed,
     code_of,
 )
@@ -43,6 +45,7 @@ from letheon.ledger._register import sweep_registrations
 from letheon.ledger._retention import forget_closed
 from letheon.ledger._tables import batches, models, requests, versions
 from letheon.ledger._versions import ModelRow, head_of
+from letheon.sandbox import StoppedError
 
 __all__ = ["Step", "retrain", "run_once"]
 
@@ -132,7 +135,7 @@ def _hold(core: Core, lease: Lease, model: ModelRow, work: Iterator[Step]) -> It
         yield Step("failed", model.name, None, str(error))
     except (LedgerMissingError, KeyFileError) as error:
         yield Step("failed", model.name, None, str(error))
-    except LedgerError:
+    except (LedgerError, StoppedError):
         release(core, lease)
         raise
     else:
@@ -203,6 +206,9 @@ def _apply(
         if str(failure) == BUDGET_SPENT:
             yield from _retrain_instead(core, lease, model, compute)
         return
+    except StoppedError:
+        # The intent stays open; whoever comes next computes it again.
+        raise
     except (OSError, DBAPIError, LetheonError):
         # The intent stays open, and is resumed when disk, database and files are sound again.
         # Whoever took the model over may have purged what this worker was reading.
@@ -226,7 +232,7 @@ def _retrain_instead(core: Core, lease: Lease, model: ModelRow, compute: Compute
 
 
 # What trying again cannot change.
-_FINAL = frozenset({NO_MODEL})
+_FINAL = frozenset({NO_MODEL, TIME_LIMIT, MEMORY_LIMIT})
 
 
 def _give_up(core: Core, lease: Lease, model: ModelRow, batch: Batch, reason: str) -> Step:

@@ -4,13 +4,14 @@ import os
 import warnings
 from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, BinaryIO
 
 from sklearn.exceptions import NotFittedError
 
 from letheon.base import exclusive
 from letheon.exceptions import CannotForgetError, CorruptFileError, EnvironmentWarning
 from letheon.state import build, environment, names_of, read_contents, write_file
+from letheon.state._file import name_of
 from letheon.state._nodes import Instance, Record
 
 KIND = "model"
@@ -93,13 +94,13 @@ def _is_fitted(model: Any) -> bool:
     return asked is None or bool(asked())
 
 
-def load(path: str | os.PathLike[str], *, trusted: Any = ()) -> Any:
+def load(path: str | os.PathLike[str] | BinaryIO, *, trusted: Any = ()) -> Any:
     """Load a model that `save` wrote.
 
     Parameters
     ----------
-    path : str or path-like
-        The file.
+    path : str, path-like or open file
+        The file, by name or open for reading bytes.
     trusted : iterable of class, function or str, optional
         Classes and functions of yours, or their qualified names, that the file may use besides
         letheon's and scikit-learn's. Trust only what you would import yourself.
@@ -128,11 +129,11 @@ def load(path: str | os.PathLike[str], *, trusted: Any = ()) -> Any:
     _require_several(trusted)
     contents = read_contents(path)
     if contents.kind != KIND:
-        raise CorruptFileError(f"{os.fspath(path)} holds a {contents.kind}, not a model")
+        raise CorruptFileError(f"{name_of(path)} holds a {contents.kind}, not a model")
     model = build(contents, trusted)
     if not _can_forget(model):
         raise CorruptFileError(
-            f"{os.fspath(path)} holds a {type(model).__qualname__}, which cannot forget"
+            f"{name_of(path)} holds a {type(model).__qualname__}, which cannot forget"
         )
     _warn_about(contents.versions, path)
     return model
@@ -147,7 +148,7 @@ def _require_several(trusted: Any) -> None:
         raise TypeError(f"trusted={trusted!r}; expected a list of classes, functions or names")
 
 
-def _warn_about(versions: dict[str, str], path: str | os.PathLike[str]) -> None:
+def _warn_about(versions: dict[str, str], path: Any) -> None:
     here = environment()
     differ = [
         f"{name} {versions.get(name, 'absent')} (here {here.get(name, 'absent')})"
@@ -156,7 +157,7 @@ def _warn_about(versions: dict[str, str], path: str | os.PathLike[str]) -> None:
     ]
     if differ:
         warnings.warn(
-            f"{os.fspath(path)} was written with {', '.join(differ)}; parts trained from now on "
+            f"{name_of(path)} was written with {', '.join(differ)}; parts trained from now on "
             "may differ from it in the last bits",
             EnvironmentWarning,
             stacklevel=3,

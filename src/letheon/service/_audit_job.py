@@ -9,6 +9,7 @@ worth nothing. The ledger itself is never touched.
 
 import json
 import re
+import threading
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -81,12 +82,14 @@ def levels_for(asked: Iterable[str] | None, drill: str) -> tuple[str, ...] | Non
     return tuple(sorted({*asked, *_NOTICED_BY[drill]}))
 
 
-def look(tell: Callable[[Any], None], order: AuditOrder) -> None:
-    """Audit a bundle; tell every result, and at last the report."""
+def look(
+    order: AuditOrder, tell: Callable[[Any], None], *, stop: threading.Event | None = None
+) -> dict[str, Any]:
+    """Audit a bundle; tell every result as it comes, and return the report."""
 
     def told(result: LevelResult) -> None:
         for one in _told(order, [result]):
-            tell({"level": one})
+            tell(one)
 
     report = audit(
         order.bundle,
@@ -95,8 +98,9 @@ def look(tell: Callable[[Any], None], order: AuditOrder) -> None:
         model=order.model,
         trusted=order.trusted,
         progress=told,
+        stop=stop,
     )
-    tell({"report": _plain_report(report) | {"levels": _told(order, report)}})
+    return _plain_report(report) | {"levels": _told(order, report)}
 
 
 def _told(order: AuditOrder, results: Iterable[LevelResult]) -> list[dict[str, Any]]:

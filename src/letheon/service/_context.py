@@ -1,7 +1,8 @@
 """What a call of the desk has at hand."""
 
+import threading
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from fastapi import Request
@@ -37,6 +38,8 @@ class Context:
         Whether it is the filled example.
     has_worker : callable
         Whether a worker runs beside the server; None where none should.
+    stopping : Event
+        Set when the server was asked to stop; what it computes is ended then.
     """
 
     ledger: Ledger
@@ -49,6 +52,7 @@ class Context:
     is_secure: bool = False
     is_demo: bool = False
     has_worker: Callable[[], bool] | None = None
+    stopping: threading.Event = field(default_factory=threading.Event)
 
 
 def context(request: Request) -> Context:

@@ -22,7 +22,7 @@ from letheon.ledger._compute import code_of
 from letheon.ledger._info import all_models
 from letheon.ledger._lease import owner_name
 from letheon.ledger._versions import ModelRow, VersionRow, content_of, find_model, read_head
-from letheon.service._apart import EndedError, StoppedError, TooLongError, told
+from letheon.sandbox import EndedError, Limits, SandboxError, StoppedError, TimeLimitError, call
 from letheon.service._audit_job import (
     AuditOrder,
     NothingToTamperError,
@@ -42,6 +42,7 @@ __all__ = ["LONG", "SHORT", "JobRunner"]
 _PATIENCE_SECONDS = 120.0
 _METHOD_SECONDS = 60.0
 _AGAIN_SECONDS = 0.5
+_WHAT_IF_SECONDS = 3600.0
 _DONE_BY = ("applied", "retrained", "failed")
 
 
@@ -140,7 +141,9 @@ class JobRunner:
         model, tenant = str(job.model), str(job.tenant)
         own = _Own(model)
         for _ in self._patiently("another worker is at this model"):
-            found = self._ledger.steps(force=True, model=model, tenant=tenant, apart=True)
+            found = self._ledger.steps(
+                force=True, model=model, tenant=tenant, apart=True, stop=self._stop
+            )
             with contextlib.closing(cast("Generator[Step, None, None]", found)) as steps:
                 was_busy = self._told(job, own, steps)
             if not was_busy:
@@ -166,7 +169,7 @@ class JobRunner:
         self.jobs.progress(job, "trains the model afresh")
         for _ in self._patiently("another worker is at this model"):
             try:
-                steps = self._ledger.retrain(model, tenant=tenant, apart=True)
+                steps = self._ledger.retrain(model, tenant=tenant, apart=True, stop=self._stop)
             except LedgerBusyError:
                 continue
             except UnknownModelError:
@@ -188,22 +191,37 @@ class JobRunner:
 
     def _what_if(self, job: Job) -> dict[str, Any]:
         order = self._order(job)
+        size = len(order.model) + len(order.rows)
+        limits = Limits.for_input(size, seconds=_WHAT_IF_SECONDS)
         scene: dict[str, Any] = {}
         rows: list[dict[str, Any]] = []
+        trying: dict[str, Any] = {}
+
+        def hear(message: dict[str, Any]) -> None:
+            scene.update(message.get("scene", {}))
+            if "begin" in message:
+                trying.clear()
+                trying.update(message)
+                self.jobs.progress(job, f"tries {message['begin']}")
+            if "row" in message:
+                rows.append(message["row"])
+
         is_over = False
         while not is_over:
-            trying: dict[str, Any] = {}
+            trying.clear()
             begun = trimmed(order, tuple(one["name"] for one in rows), _baseline(rows))
             try:
-                for message in told(measure, begun, stop=self._stop, silence=self._method_seconds):
-                    scene = message.get("scene", scene)
-                    trying = message if "begin" in message else trying
-                    if "begin" in message:
-                        self.jobs.progress(job, f"tries {message['begin']}")
-                    if "row" in message:
-                        rows.append(message["row"])
+                call(
+                    measure,
+                    begun,
+                    limits=limits,
+                    modules=_modules(order.trusted),
+                    tell=hear,
+                    stop=self._stop,
+                    silence=self._method_seconds,
+                )
                 is_over = True
-            except (TooLongError, EndedError) as error:
+            except (TimeLimitError, EndedError) as error:
                 rows.append(_gave_nothing(trying, error, self._method_seconds))
         return {**scene, "methods": rows}
 
@@ -276,14 +294,13 @@ class JobRunner:
             tenant=job.tenant,
             models=tuple(model.id for model in own),
         )
-        report: dict[str, Any] | None = None
-        for message in told(look, order, stop=self._stop):
-            if "level" in message:
-                self._tell_level(job, message["level"])
-            report = message.get("report", report)
-        if report is None:
-            raise EndedError("process-ended")
-        return report
+
+        def hear(level: dict[str, Any]) -> None:
+            if self._stop.is_set():
+                raise StoppedError
+            self._tell_level(job, level)
+
+        return look(order, hear, stop=self._stop)
 
     def _tell_level(self, job: Job, level: dict[str, Any]) -> None:
         if concerns(job.tenant, level["model"]):
@@ -335,17 +352,19 @@ def _words(step: Step) -> str:
     return f"{step.what}{number}: {step.detail}"
 
 
+def _modules(trusted: Iterable[str]) -> tuple[str, ...]:
+    return tuple(name.rpartition(".")[0] for name in trusted)
+
+
 def _baseline(rows: list[dict[str, Any]]) -> float | None:
     return next((one["seconds"] for one in rows if one["method"] == RETRAIN), None)
 
 
-def _gave_nothing(
-    trying: dict[str, Any], error: TooLongError | EndedError, seconds: float
-) -> dict[str, Any]:
+def _gave_nothing(trying: dict[str, Any], error: SandboxError, seconds: float) -> dict[str, Any]:
     """Return the row of a method that was ended; raise if not even the rows could be read."""
     if not trying:
         raise EndedError("process-ended") from error
-    words = f"it took more than {seconds:g} s" if isinstance(error, TooLongError) else str(error)
+    words = f"it took more than {seconds:g} s" if isinstance(error, TimeLimitError) else str(error)
     return not_run(trying["method"], trying["begin"], words, is_current=trying["is_current"])
 
 

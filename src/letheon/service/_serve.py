@@ -28,7 +28,8 @@ from letheon.service._settings import ServiceSettings
 
 __all__ = ["Binding", "Worker", "serve"]
 
-_STOP_SECONDS = 30
+# A server that is asked to stop is gone within 10 seconds, whatever runs.
+_ANSWER_SECONDS, _WORKER_SECONDS = 5, 8
 _LONGEST_PAUSE = 30.0
 _BACKLOG = 2048
 
@@ -147,12 +148,16 @@ class Worker:
         """Whether it runs."""
         return self._child is not None and self._child.poll() is None
 
-    def stop(self) -> None:
-        """Let it finish the step that it is in, then end it."""
+    def ask_to_stop(self) -> None:
+        """Ask it to end after the step that it is in, and do not wait."""
         self._stopping.set()
         if self._child is not None:
             self._child.terminate()
-        self._thread.join(_STOP_SECONDS)
+
+    def stop(self) -> None:
+        """Let it finish the step that it is in, if that is short, then end it."""
+        self.ask_to_stop()
+        self._thread.join(_WORKER_SECONDS)
         if self.is_alive() and self._child is not None:
             self._child.kill()  # nothing is lost: the next worker goes on from what is on the disk
             self._child.wait()
@@ -228,7 +233,7 @@ def serve(
             access_log=False,
             server_header=False,
             lifespan="off",
-            timeout_graceful_shutdown=_STOP_SECONDS,
+            timeout_graceful_shutdown=_ANSWER_SECONDS,
             forwarded_allow_ips=list(settings.trusted_proxies),
             proxy_headers=bool(settings.trusted_proxies),
             ssl_certfile=binding.certificate,
@@ -236,23 +241,26 @@ def serve(
             ssl_version=ssl.PROTOCOL_TLS_SERVER,
         )
         server = uvicorn.Server(config)
-        with _signals_held(server):
+
+        def stop() -> None:
+            server.should_exit = True
+            app.state.context.stopping.set()
+            if worker is not None:
+                worker.ask_to_stop()
+
+        with _signals_held(stop):
             said(_address(binding, bound))
             server.run(sockets=[bound])
 
 
 @contextmanager
-def _signals_held(server: uvicorn.Server) -> Iterator[None]:
+def _signals_held(stop: Callable[[], None]) -> Iterator[None]:
     """Stop the server at a signal, also before it listens for them itself and after it has stopped.
 
     It raises the signal once more at its end; the worker has to be ended after that.
     """
-
-    def stop(*_: object) -> None:
-        server.should_exit = True
-
     numbers = (signal.SIGTERM, signal.SIGINT)
-    before = {number: signal.signal(number, stop) for number in numbers}
+    before = {number: signal.signal(number, lambda *_: stop()) for number in numbers}
     try:
         yield
     finally:

@@ -37,6 +37,11 @@ class ServiceSettings:
         Most calls: of one token; log-ins, wrong tokens and checks of receipts from one address.
     max_body_bytes, max_upload_bytes, max_model_bytes : int
         Largest body of a call, of a CSV upload, and of the upload of a model with its rows.
+    model_seconds : int
+        Longest time for reading an uploaded model and training it again.
+    allow_partial_sandbox : bool
+        Take models from outside although the kernel of the server cannot keep them from its files
+        or network; `letheon doctor` says what it can.
     webhook_hosts : tuple of str or mapping
         Where webhooks may go: ``hooks.example.org``, ``*.example.org``, with a port if needed, with
         ``http://`` before it for plain HTTP; ``{host = ..., internal = true}`` for one in a private
@@ -56,6 +61,8 @@ class ServiceSettings:
     max_body_bytes: int = _MIB
     max_upload_bytes: int = 8 * _MIB
     max_model_bytes: int = 256 * _MIB
+    model_seconds: int = 300
+    allow_partial_sandbox: bool = False
     webhook_hosts: tuple[str | Mapping[str, object], ...] = ()
 
     def __post_init__(self) -> None:
@@ -104,7 +111,10 @@ def _made(found: Mapping[str, Any]) -> ServiceSettings:
 
 
 def _require_kind(name: str, value: Any, default: Any) -> None:
-    if isinstance(default, int) and (type(value) is not int or value < 1):
+    if isinstance(default, bool):
+        if type(value) is not bool:
+            raise ValueError(f"{name}={value!r} must be true or false")
+    elif isinstance(default, int) and (type(value) is not int or value < 1):
         raise ValueError(f"{name}={value!r} must be a whole number from 1 on")
     if isinstance(default, str) and not isinstance(value, str):
         raise ValueError(f"{name}={value!r} must be a text")

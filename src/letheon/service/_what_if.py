@@ -92,7 +92,7 @@ class _Method:
     kind: str = "erase"
 
 
-def measure(tell: Callable[[Any], None], order: WhatIfOrder) -> None:
+def measure(order: WhatIfOrder, tell: Callable[[Any], None]) -> None:
     """Try every method; tell the scene, each name before it is tried, and each row after it."""
     scene = _scene(order)
     tell({"scene": _described(scene)})

@@ -21,6 +21,7 @@ from sqlalchemy import func, select
 from letheon.ledger import Ledger, Step
 from letheon.ledger._compute import code_of
 from letheon.ledger._tables import events
+from letheon.sandbox import StoppedError
 from letheon.service._job_runner import LONG, SHORT, JobRunner
 from letheon.service._logs import configure, log_line
 from letheon.service._rooms import sweep_rooms
@@ -112,8 +113,8 @@ class DeskWorker:
 
     def _apply_due(self) -> None:
         # Closing it between two steps gives the lease back.
-        found = cast("Generator[Step, None, None]", self._ledger.steps(apart=True))
-        with contextlib.closing(found) as steps:
+        found = cast("Generator[Step, None, None]", self._ledger.steps(apart=True, stop=self.stop))
+        with contextlib.closing(found) as steps, contextlib.suppress(StoppedError):
             for step in steps:
                 log_line("step", **_plain(step))
                 if self._is_told_to_stop():

@@ -15,7 +15,7 @@ Examples
 (['b'], True)
 """
 
-from letheon.state._blob import decode, digest, encode
+from letheon.state._blob import decode, decode_plain, digest, encode
 from letheon.state._encode import classes_of, ensure_supported, to_tree
 from letheon.state._environment import environment
 from letheon.state._file import Contents, build, read_contents, read_file, write_file
@@ -31,6 +31,7 @@ __all__ = [
     "build",
     "classes_of",
     "decode",
+    "decode_plain",
     "digest",
     "encode",
     "ensure_supported",

@@ -12,7 +12,7 @@ from letheon.exceptions import CorruptFileError, NewerFormatError
 from letheon.state._canonical import chunks, to_bytes
 from letheon.state._decode import Trusted, audit, construct, trusted_names
 from letheon.state._encode import to_tree
-from letheon.state._nodes import Buffer, Node
+from letheon.state._nodes import Buffer, Node, names_of
 from letheon.state._parse import from_bytes
 
 DIGEST_PREFIX = b"letheon-v1\0"
@@ -95,6 +95,20 @@ def decode(data: Buffer, *, trusted: Trusted = ()) -> Any:
     tree = from_bytes(_verified_body(memoryview(data)))
     audit(tree, names)
     return construct(tree, names)
+
+
+def decode_plain(data: Buffer) -> Any:
+    """Return the value that `encode` wrote if it is plain: no class and no function is named.
+
+    Raises
+    ------
+    CorruptFileError
+        If the bytes are damaged, or hold more than numbers, texts, bytes, arrays and containers.
+    """
+    tree = from_bytes(_verified_body(memoryview(data)))
+    if names_of(tree):
+        raise CorruptFileError("expected plain values, and the bytes name classes or functions")
+    return construct(tree, {})
 
 
 def _verified_body(data: memoryview) -> memoryview:

@@ -12,7 +12,7 @@ import os
 import re
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 from letheon.exceptions import CorruptFileError, NewerFormatError, UnsupportedStateError
 from letheon.state._atomic import write_atomically
@@ -149,21 +149,27 @@ def build(contents: Contents, trusted: Trusted) -> Any:
     return construct(contents.tree, names)
 
 
-def read_contents(path: str | os.PathLike[str]) -> Contents:
-    """Read and verify a file; import and build nothing."""
-    raw = Path(path).read_bytes()
+def read_contents(path: str | os.PathLike[str] | BinaryIO) -> Contents:
+    """Read and verify a file, by name or open; import and build nothing."""
+    raw = Path(path).read_bytes() if isinstance(path, str | os.PathLike) else path.read()
+    name = name_of(path)
     place = _START.match(raw, 8)
     if place is None:
-        raise CorruptFileError(f"{os.fspath(path)}: {_what_else(raw)}")
+        raise CorruptFileError(f"{name}: {_what_else(raw)}")
     try:
         _verify(raw, place)
         return _parse(raw)
     except CorruptFileError as error:
         raise CorruptFileError(
-            f"{os.fspath(path)}: {error}; restore the file from a copy"
+            f"{name}: {error}; restore the file from a copy"
         ) from error.__cause__
     except NewerFormatError as error:
-        raise NewerFormatError(f"{os.fspath(path)}: {error}") from None
+        raise NewerFormatError(f"{name}: {error}") from None
+
+
+def name_of(path: str | os.PathLike[str] | BinaryIO) -> str:
+    """Return what to call a file in a message."""
+    return os.fspath(path) if isinstance(path, str | os.PathLike) else "the file"
 
 
 def _verify(raw: bytes, place: re.Match[bytes]) -> None:

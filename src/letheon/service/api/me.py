@@ -4,6 +4,7 @@ from typing import Annotated
 
 from fastapi import APIRouter, Depends, Request, Response
 
+from letheon.sandbox import protection
 from letheon.service._auth import Principal, allows, anybody, public, require_unbound
 from letheon.service._context import context
 from letheon.service._metrics import CONTENT_TYPE, Metrics
@@ -30,6 +31,12 @@ class HealthOut(Out):
     status: str
 
 
+class ReadyOut(HealthOut):
+    """Whether the server can work, and what models from outside are kept from."""
+
+    sandbox: str
+
+
 @router.get("/api/v1/me", summary="Who am I?", tags=["tokens"])
 def show_me(request: Request, who: Annotated[Principal, Depends(anybody())]) -> MeOut:
     """Return the role, the scopes and the tenant of the token that is used."""
@@ -54,8 +61,11 @@ async def show_health() -> HealthOut:
 @router.get(
     "/readyz", summary="Is the server ready?", tags=["server"], dependencies=[Depends(public())]
 )
-def show_readiness(request: Request) -> HealthOut:
-    """Answer when the database answers and the worker, if there should be one, runs."""
+def show_readiness(request: Request) -> ReadyOut:
+    """Answer when the database answers and the worker, if there should be one, runs.
+
+    `sandbox` says what models from outside are kept from on this server.
+    """
     desk = context(request)
     desk.tokens.has_admin()
     if desk.has_worker is not None and not desk.has_worker():
@@ -63,7 +73,7 @@ def show_readiness(request: Request) -> HealthOut:
         raise Problem(
             503, "no-worker", "the worker does not run", "It is started again.", headers=headers
         )
-    return HealthOut(status="ok")
+    return ReadyOut(status="ok", sandbox=str(protection()))
 
 
 @router.get(

@@ -1,12 +1,10 @@
 """Models that come to the desk: a saved one with its rows, or a small example."""
 
-import shutil
 import threading
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any, BinaryIO, Literal
 
 from letheon.exceptions import (
@@ -16,16 +14,12 @@ from letheon.exceptions import (
     StateError,
     UntrustedClassError,
 )
-from letheon.ledger._table_files import (
-    Columns,
-    NoTableReaderError,
-    TableFileError,
-    read_table_file,
-)
+from letheon.ledger._examine import ModelFiles
+from letheon.ledger._table_files import NoTableReaderError, TableFileError
+from letheon.sandbox import EndedError, StoppedError, TimeLimitError, protection
 from letheon.service._auth import Principal
 from letheon.service._context import Context
 from letheon.service._problems import Problem
-from letheon.service._rooms import private_room
 from letheon.service._tokens import note_action
 from letheon.service.desk.models import ModelOut, Releases, find_model
 
@@ -46,6 +40,7 @@ _TEST_SHARE = 5
 _COMPLAINTS = (ValueError, TypeError, LookupError, ArithmeticError, AttributeError)
 # Filters of warnings are the whole process's. Whoever waits for them keeps a thread from others.
 _quiet = threading.Lock()
+_uploads = threading.BoundedSemaphore(2)
 _PATIENCE = 5.0
 
 
@@ -82,25 +77,58 @@ class ModelUpload:
 def add_model(context: Context, who: Principal, upload: ModelUpload) -> ModelOut:
     """Register a saved model with its rows; the ledger checks that they give it.
 
-    The file is read by `letheon.load`: no pickle, only classes of letheon and scikit-learn.
+    Files are read and the model is trained in a sandboxed process: no pickle, only classes of
+    letheon and scikit-learn, no file of the server, no network, limited memory and time.
     """
     tenant = who.tenant_for(upload.tenant)
-    with private_room(context.ledger, "upload") as folder:
-        model = _model(_stored(upload.model, folder / "model.letheon"))
-        rows = _rows(_stored(upload.rows, folder / "rows.csv"), model, upload)
-    X, y, ids = rows
-    with _taken(), _without_warnings():
-        context.ledger.register(
-            model,
-            X,
-            y,
-            ids=ids,
+    _require_protection(context)
+    files = ModelFiles(
+        model=upload.model.read(),
+        rows=("rows.csv", upload.rows.read()),
+        target=upload.target,
+        ids=upload.ids,
+    )
+    with _uploads_counted(), _taken(), _refusals():
+        context.ledger.register_files(
+            files,
             name=upload.name,
             tenant=tenant,
             dataset=upload.dataset,
             releases=upload.releases,
+            seconds=context.settings.model_seconds,
+            stop=context.stopping,
         )
     return _registered(context, who, upload.name, tenant)
+
+
+def _require_protection(context: Context) -> None:
+    """Refuse models from outside where the kernel cannot hold them; the operator may decide."""
+    if context.settings.allow_partial_sandbox or protection().is_full:
+        return
+    raise Problem(
+        503,
+        "no-sandbox",
+        "this server takes no models from outside",
+        f"Its kernel protects only part: {protection()}. `letheon model add` on the server works; "
+        "allow_partial_sandbox in service.toml accepts the risk.",
+    )
+
+
+@contextmanager
+def _uploads_counted() -> Iterator[None]:
+    """Let a few uploads train at a time: each takes a processor and memory."""
+    if not _uploads.acquire(timeout=_PATIENCE):
+        raise Problem(
+            503,
+            "busy",
+            "other models are being registered",
+            "Try again when they are done.",
+            headers={"Retry-After": "5"},
+        )
+    try:
+        yield
+    finally:
+        _uploads.release()
 
 
 def add_example(
@@ -145,53 +173,58 @@ def _registered(context: Context, who: Principal, name: str, tenant: str) -> Mod
     return find_model(context, who, name, tenant=tenant)
 
 
-def _stored(file: BinaryIO, path: Path) -> Path:
-    with path.open("xb") as target:
-        shutil.copyfileobj(file, target)
-    return path
-
-
-def _model(path: Path) -> Any:
-    import letheon
-
-    with _without_warnings():
-        try:
-            return letheon.load(path)
-        except UntrustedClassError as error:
-            words = (
-                "It names a class that this desk does not trust: use `letheon model add --trust`."
-            )
-            raise _no_model(words) from error
-        except NewerFormatError as error:
-            raise _no_model("A later letheon wrote it.") from error
-        except (StateError, OSError, *_COMPLAINTS) as error:
-            words = "It is not a file that letheon.save wrote, or it was cut or altered."
-            raise _no_model(words) from error
-
-
 def _no_model(words: str) -> Problem:
     return Problem(422, "model-file", "this is no model file that can be used", words)
 
 
-def _rows(path: Path, model: Any, upload: ModelUpload) -> tuple[Any, Any, Any]:
-    columns = Columns(
-        target=upload.target,
-        ids=upload.ids,
-        has_text_ids=model.ids_.dtype.kind != "i",
-        is_table=hasattr(model, "feature_names_in_"),
-    )
+@contextmanager
+def _refusals() -> Iterator[None]:
+    """Say what is wrong with the files of an upload; texts of libraries may quote rows."""
     try:
-        return read_table_file(path, columns)
+        yield
+    except UntrustedClassError as error:
+        words = "It names a class that this desk does not trust: use `letheon model add --trust`."
+        raise _no_model(words) from error
+    except NewerFormatError as error:
+        raise _no_model("A later letheon wrote it.") from error
+    except StateError as error:
+        words = "It is not a file that letheon.save wrote, or it was cut or altered."
+        raise _no_model(words) from error
     except NoTableReaderError as error:
         words = "The server has neither pandas nor polars; install one of them beside letheon."
         raise Problem(422, "rows", "the server cannot read tables", words) from error
-    except (TableFileError, *_COMPLAINTS) as error:
+    except TableFileError as error:
         raise Problem(
             422,
             "rows",
             "the rows cannot be read",
             "Send CSV in UTF-8 whose first line names the columns, those of target and ids too.",
         ) from error
+    except StoppedError as error:
+        raise Problem(503, "stopping", "the server is stopping", "Try again later.") from error
+    except TimeLimitError as error:
+        raise _too_much("time") from error
+    except EndedError as error:
+        raise (_too_much("memory") if str(error) == "memory-limit" else _failed(error)) from error
+
+
+def _too_much(what: str) -> Problem:
+    return Problem(
+        422,
+        "too-much",
+        f"training this model again takes too much {what}",
+        "Send a smaller one, or use `letheon model add` on the server, which has other limits.",
+    )
+
+
+def _failed(error: EndedError) -> Problem:
+    return Problem(
+        422,
+        "model",
+        "the ledger cannot take this model",
+        f"Training on these rows failed ({error}); give X, y and ids as they were given to fit, in "
+        "that order.",
+    )
 
 
 @contextmanager

@@ -1,0 +1,311 @@
+"""What the kernel takes away from a process for good: files, network, other processes, memory.
+
+Landlock limits which files can be opened, a seccomp filter lists the system calls that are left,
+and resource limits bound memory and processor time. All three are set by plain system calls and
+cannot be undone by the process that set them. Where the kernel has no Landlock, a process that
+runs as root becomes another user instead.
+"""
+
+import ctypes
+import errno
+import os
+import platform
+import resource
+import struct
+import sys
+import sysconfig
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+__all__ = ["Limits", "Protection", "restrict"]
+
+_GIB = 1 << 30
+_libc = ctypes.CDLL(None, use_errno=True)
+
+# From <linux/prctl.h> and <linux/capability.h>.
+_PR_SET_DUMPABLE, _PR_SET_NO_NEW_PRIVS, _PR_CAPBSET_DROP = 4, 38, 24
+_CAPABILITY_VERSION, _LAST_CAPABILITY = 0x20080522, 63
+_NOBODY = 65534
+
+
+@dataclass(frozen=True)
+class Limits:
+    """What one call may use before it is ended.
+
+    Parameters
+    ----------
+    memory : int
+        Bytes of address space beyond what the process has when the work begins.
+    seconds : float
+        Seconds on the clock; the same number limits processor time.
+    result : int
+        Bytes that one message from the process may have.
+    """
+
+    memory: int = 4 * _GIB
+    seconds: float = 3600.0
+    result: int = 4 * _GIB
+
+    @classmethod
+    def for_input(cls, n_bytes: int, *, seconds: float) -> "Limits":
+        """Return limits for work on so many bytes: 2 GiB, and sixteen times the input."""
+        memory = 2 * _GIB + 16 * n_bytes
+        return cls(memory=memory, seconds=seconds, result=memory)
+
+
+@dataclass(frozen=True)
+class Protection:
+    """What is blocked in a sandboxed process.
+
+    Parameters
+    ----------
+    files : {"landlock", "user", "none"}
+        How the files of this machine are protected: only the Python installation can be read; or
+        the process runs as a user of its own; or not at all.
+    calls : {"seccomp", "none"}
+        Whether sockets, new processes, signals to others and writing to files are refused.
+    """
+
+    files: Literal["landlock", "user", "none"]
+    calls: Literal["seccomp", "none"]
+
+    @property
+    def is_full(self) -> bool:
+        """Whether files, network and other processes are all out of reach."""
+        return self.files == "landlock" and self.calls == "seccomp"
+
+    def __str__(self) -> str:
+        files = {
+            "landlock": "files by Landlock",
+            "user": "files by a separate user",
+            "none": "files NOT protected",
+        }[self.files]
+        calls = {
+            "seccomp": "network, processes and signals by seccomp",
+            "none": "network, processes and signals NOT protected",
+        }[self.calls]
+        return f"{files}; {calls}; memory and time by resource limits"
+
+
+def restrict(limits: Limits, *, landlock: bool = True) -> Protection:
+    """Take files, network, processes and resources away from this process, for good.
+
+    Parameters
+    ----------
+    limits : Limits
+        Memory and processor time.
+    landlock : bool, default=True
+        False: act as on a kernel without Landlock.
+
+    Returns
+    -------
+    Protection
+        What the kernel granted.
+    """
+    _libc.prctl(_PR_SET_DUMPABLE, 0, 0, 0, 0)
+    _check(_libc.prctl(_PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0))
+    _limit_resources(limits)
+    files: Literal["landlock", "user", "none"] = "none"
+    if landlock and _restrict_files(_installation()):
+        files = "landlock"
+    elif os.geteuid() == 0:
+        _become_nobody()
+        files = "user"
+    _drop_capabilities()
+    return Protection(files, "seccomp" if _filter_calls() else "none")
+
+
+def _check(result: int) -> int:
+    if result < 0:
+        number = ctypes.get_errno()
+        raise OSError(number, os.strerror(number))
+    return result
+
+
+def _limit_resources(limits: Limits) -> None:
+    pages = int(Path("/proc/self/statm").read_text().split()[0]) if _is_linux() else 0
+    space = pages * resource.getpagesize() + limits.memory
+    seconds = max(1, int(limits.seconds) + 1)
+    wanted = {
+        resource.RLIMIT_AS: (space, space),
+        # The soft limit asks; a loop in compiled code does not listen, the hard limit ends it.
+        resource.RLIMIT_CPU: (seconds, seconds + 1),
+        resource.RLIMIT_FSIZE: (0, 0),
+        resource.RLIMIT_NOFILE: (64, 64),
+        resource.RLIMIT_CORE: (0, 0),
+    }
+    for kind, pair in wanted.items():
+        hard = resource.getrlimit(kind)[1]
+        fits = hard == resource.RLIM_INFINITY
+        resource.setrlimit(kind, pair if fits else (min(pair[0], hard), min(pair[1], hard)))
+
+
+def _is_linux() -> bool:
+    return sys.platform == "linux"
+
+
+def _become_nobody() -> None:
+    os.setgroups([])
+    os.setresgid(_NOBODY, _NOBODY, _NOBODY)
+    os.setresuid(_NOBODY, _NOBODY, _NOBODY)
+
+
+def _drop_capabilities() -> None:
+    for number in range(_LAST_CAPABILITY + 1):
+        _libc.prctl(_PR_CAPBSET_DROP, number, 0, 0, 0)
+    header = struct.pack("Ii", _CAPABILITY_VERSION, 0)
+    _check(_libc.capset(header, bytes(24)))
+
+
+# Landlock: numbers of the system calls are the same on every architecture.
+_CREATE_RULESET, _ADD_RULE, _RESTRICT_SELF = 444, 445, 446
+_READ_FILE, _READ_DIR = 1 << 2, 1 << 3
+# Rights that each version of Landlock knows: the first 13, and one more each.
+_FILE_RIGHTS = {1: 13, 2: 14, 3: 15, 4: 15, 5: 16}
+_ALL_TCP, _ALL_SCOPES = 0b11, 0b11
+
+
+def _restrict_files(readable: Iterable[Path]) -> bool:
+    """Let this process read below these paths and touch no other file; False if not possible."""
+    version = _libc.syscall(_CREATE_RULESET, None, 0, 1) if _is_linux() else -1
+    if version < 1:
+        return False
+    rights = (1 << _FILE_RIGHTS[min(version, 5)]) - 1
+    attributes = struct.pack("QQQ", rights, _ALL_TCP, _ALL_SCOPES)
+    size = 8 if version < 4 else 16 if version < 6 else 24
+    ruleset = _check(_libc.syscall(_CREATE_RULESET, attributes[:size], size, 0))
+    try:
+        for path in readable:
+            _allow_reading(ruleset, path)
+        _check(_libc.syscall(_RESTRICT_SELF, ruleset, 0))
+    finally:
+        os.close(ruleset)
+    return True
+
+
+def _allow_reading(ruleset: int, path: Path) -> None:
+    try:
+        place = os.open(path, os.O_PATH | os.O_CLOEXEC)
+    except OSError:
+        return
+    try:
+        rights = _READ_FILE | _READ_DIR if path.is_dir() else _READ_FILE
+        _check(_libc.syscall(_ADD_RULE, ruleset, 1, struct.pack("=Qi", rights, place), 0))
+    finally:
+        os.close(place)
+
+
+def _installation() -> Iterator[Path]:
+    """Yield where Python, its packages and the libraries of the system lie."""
+    names = ("stdlib", "platstdlib", "purelib", "platlib")
+    yield from {Path(sysconfig.get_path(name)) for name in names}
+    # A package that is installed for editing lies elsewhere.
+    yield Path(__file__).parents[1]
+    yield from map(Path, ("/lib", "/lib64", "/usr/lib", "/usr/lib64", "/usr/share/zoneinfo"))
+    yield from map(Path, ("/etc/ld.so.cache", "/etc/localtime", "/dev/null", "/dev/urandom"))
+    # Its own libraries: BLAS is told to use one thread by name.
+    yield Path("/proc/self/maps")
+
+
+# Seccomp: what a fit needs, on x86-64. Everything else answers EPERM.
+_X86_64 = 0xC000003E
+_ALLOWED = (
+    "read:0 write:1 close:3 stat:4 fstat:5 lstat:6 poll:7 lseek:8 mmap:9 mprotect:10 munmap:11 "
+    "brk:12 rt_sigaction:13 rt_sigprocmask:14 rt_sigreturn:15 pread64:17 readv:19 writev:20 "
+    "access:21 select:23 sched_yield:24 mremap:25 mincore:27 madvise:28 dup:32 dup2:33 "
+    "nanosleep:35 getpid:39 exit:60 uname:63 fcntl:72 getcwd:79 readlink:89 gettimeofday:96 "
+    "getrlimit:97 getrusage:98 sysinfo:99 times:100 getuid:102 getgid:104 geteuid:107 getegid:108 "
+    "getppid:110 getpgrp:111 getresuid:118 getresgid:120 getpgid:121 getsid:124 rt_sigpending:127 "
+    "rt_sigtimedwait:128 sigaltstack:131 statfs:137 fstatfs:138 sched_getparam:143 "
+    "sched_getscheduler:145 sched_get_priority_max:146 sched_get_priority_min:147 arch_prctl:158 "
+    "gettid:186 time:201 futex:202 sched_getaffinity:204 getdents64:217 set_tid_address:218 "
+    "restart_syscall:219 clock_gettime:228 clock_getres:229 clock_nanosleep:230 exit_group:231 "
+    "get_mempolicy:239 newfstatat:262 readlinkat:267 faccessat:269 pselect6:270 ppoll:271 "
+    "set_robust_list:273 dup3:292 getcpu:309 getrandom:318 membarrier:324 statx:332 rseq:334 "
+    "close_range:436 faccessat2:439 futex_waitv:449"
+)
+_OPEN, _CLONE, _TGKILL, _OPENAT, _PRLIMIT, _CLONE3 = 2, 56, 234, 257, 302, 435
+_CLONE_THREAD = 0x00010000
+_O_WRITES = os.O_ACCMODE | os.O_CREAT | os.O_TRUNC | os.O_APPEND
+_KILL, _ERRNO, _ALLOW = 0x80000000, 0x00050000, 0x7FFF0000
+# Instructions of the classic packet filter: load a word, and it with a mask, compare, return.
+_LOAD, _AND, _EQUAL, _AT_LEAST, _RETURN = 0x20, 0x54, 0x15, 0x35, 0x06
+
+
+def _instruction(code: int, value: int, if_true: int = 0, if_false: int = 0) -> bytes:
+    return struct.pack("HBBI", code, if_true, if_false, value)
+
+
+def _argument(number: int, *, high: bool = False) -> bytes:
+    """Load one half of an argument of the system call."""
+    return _instruction(_LOAD, 16 + 8 * number + 4 * high)
+
+
+def _refusal(number: int = errno.EPERM) -> bytes:
+    return _instruction(_RETURN, _ERRNO | number)
+
+
+_ALLOWING = _instruction(_RETURN, _ALLOW)
+
+
+def _when(call: int, *rule: bytes) -> bytes:
+    """Apply a rule, which ends in a return, to one system call; others go on after it."""
+    body = b"".join(rule)
+    return _instruction(_EQUAL, call, 0, len(body) // 8) + body
+
+
+def _if_clear(argument: int, mask: int) -> tuple[bytes, ...]:
+    """Allow a call only if none of these bits of an argument is set."""
+    is_clear = _instruction(_EQUAL, 0, 0, 1)
+    return (_argument(argument), _instruction(_AND, mask), is_clear, _ALLOWING, _refusal())
+
+
+def _if_equal(pairs: dict[tuple[int, bool], int]) -> tuple[bytes, ...]:
+    """Allow a call only if these halves of arguments have these values."""
+    left = len(pairs)
+    rule: list[bytes] = []
+    for (number, high), value in pairs.items():
+        left -= 1
+        rule += [_argument(number, high=high), _instruction(_EQUAL, value, 0, 2 * left + 1)]
+    return (*rule, _ALLOWING, _refusal())
+
+
+def _program() -> bytes:
+    """Return the filter: an allow-list, with rules on the arguments of six calls."""
+    numbers = [int(word.partition(":")[2]) for word in _ALLOWED.split()]
+    # A thread is allowed, a process is not; glibc tries clone3 first and falls back.
+    is_thread = _instruction(_EQUAL, _CLONE_THREAD, 0, 1)
+    threads = (_argument(0), _instruction(_AND, _CLONE_THREAD), is_thread, _ALLOWING, _refusal())
+    own = os.getpid()
+    parts = [
+        _instruction(_LOAD, 4),
+        _instruction(_EQUAL, _X86_64, 1, 0),
+        _instruction(_RETURN, _KILL),
+        _instruction(_LOAD, 0),
+        # The second table of numbers of this architecture is closed.
+        _instruction(_AT_LEAST, 0x40000000, 0, 1),
+        _instruction(_RETURN, _KILL),
+        *(_when(number, _ALLOWING) for number in numbers),
+        _when(_OPEN, *_if_clear(1, _O_WRITES)),
+        _when(_OPENAT, *_if_clear(2, _O_WRITES)),
+        _when(_CLONE, *threads),
+        _when(_CLONE3, _refusal(errno.ENOSYS)),
+        _when(_TGKILL, *_if_equal({(0, False): own})),
+        _when(_PRLIMIT, *_if_equal({(0, False): 0, (2, False): 0, (2, True): 0})),
+        _refusal(),
+    ]
+    return b"".join(parts)
+
+
+def _filter_calls() -> bool:
+    """Leave this process a list of system calls; False where that is not possible."""
+    if not _is_linux() or platform.machine() != "x86_64" or struct.calcsize("P") != 8:
+        return False
+    code = _program()
+    buffer = ctypes.create_string_buffer(code, len(code))
+    # struct sock_fprog: number of instructions, padding, address.
+    program = struct.pack("HxxxxxxQ", len(code) // 8, ctypes.addressof(buffer))
+    seccomp, mode_filter, all_threads = 317, 1, 1
+    return int(_libc.syscall(seccomp, mode_filter, all_threads, program)) == 0
