@@ -18,6 +18,7 @@ The report of ``NAME.json`` goes to ``NAME.report``.
 import contextlib
 import functools
 import gc
+import io
 import json
 import os
 import random
@@ -34,9 +35,9 @@ from typing import Any
 import numpy as np
 from sklearn.naive_bayes import GaussianNB
 
-from letheon import DaREForestClassifier, NaiveUnlearner
+from letheon import DaREForestClassifier, NaiveUnlearner, save
 from letheon.exceptions import IdempotencyError, LedgerError, StaleWorkerError
-from letheon.ledger import Ledger, _faults, _postgresql, _sqlite
+from letheon.ledger import Ledger, ModelFiles, _faults, _postgresql, _sqlite
 from letheon.ledger._settings import Settings
 from tests.ledger import planted
 from tests.ledger.arena_checks import DONE, Expected, no_trace, quick_violations, violations
@@ -82,6 +83,8 @@ class Plan:
         Which visit of a point is the last one, from the second round at that point on.
     bug
         Name of a planted bug, for the test of the test.
+    is_outside
+        Whether the models come as files, and are computed in sandboxed processes.
     """
 
     home: str
@@ -91,6 +94,7 @@ class Plan:
     workers: int = 1
     seed: int = 0
     bug: str | None = None
+    is_outside: bool = False
 
 
 @dataclass
@@ -193,7 +197,7 @@ class Arena:
             replace(settings, journal=self.plan.journal).write(self.home)
         with self.open() as ledger:
             for name, (X, y, ids) in self.tables.items():
-                ledger.register(fitted(name), X, y, ids=ids, name=name)
+                self.enter(ledger, fitted(name), (X, y, ids), name)
         for name in MODELS:
             self.erased[name] += self.people[name][-1:]
             self.submit([(f"first-{name}", name, self.people[name][-1:])])
@@ -232,7 +236,22 @@ class Arena:
             if name not in {model.name for model in ledger.models()}:
                 X, y, ids = table_of("bayes-" + name)
                 model = NaiveUnlearner(GaussianNB(), random_state=0).fit(X[:8], y[:8], ids=ids[:8])
-                ledger.register(model, X[:8], y[:8], ids=ids[:8], name=name)
+                self.enter(ledger, model, (X[:8], y[:8], ids[:8]), name)
+
+    def enter(
+        self, ledger: Ledger, model: Any, rows: tuple[Any, Any, list[str]], name: str
+    ) -> None:
+        """Register a model, as an object or as files."""
+        X, y, ids = rows
+        if not self.plan.is_outside:
+            ledger.register(model, X, y, ids=ids, name=name)
+            return
+        table, file = io.BytesIO(), self.home.with_name(f"{name}-{os.getpid()}.letheon")
+        np.savez(table, X=X, y=y, ids=np.array(ids))
+        save(model, file)
+        files = ModelFiles(model=file.read_bytes(), rows=("rows.npz", table.getvalue()))
+        file.unlink()
+        ledger.register_files(files, name=name)
 
     def read(self, model: str, gone: Sequence[str]) -> None:
         """Read as a server of predictions does: an old or a new version, never a half one."""

@@ -100,6 +100,39 @@ def test_nothing_is_lost_or_done_twice(
     assert report["acknowledged"] == 3 * report["rounds"] + 2
 
 
+# What lies around the sandboxed process, and what its answer decides.
+SANDBOXED = (
+    "register.before-commit",
+    "compute.loaded",
+    "compute.forgotten",
+    "publish.before-commit",
+    "purge.key-destroyed",
+)
+
+
+def test_nothing_is_lost_with_sandboxed_processes(quick_folder: Path) -> None:
+    rounds = [("kill", point) for point in SANDBOXED]
+    (report,) = fight(quick_folder, Plan(str(quick_folder / "home"), rounds, is_outside=True))
+    assert report["violations"] == []
+    assert missed(report, "kill", SANDBOXED) == []
+
+
+@pytest.mark.soak
+@pytest.mark.parametrize("seed", range(SOAK_PASSES))
+@pytest.mark.parametrize("workers", [1, 3])
+@pytest.mark.parametrize("database", ["sqlite", "postgresql"])
+def test_nothing_is_lost_with_sandboxed_processes_for_long(
+    database: str, workers: int, seed: int, quick_folder: Path, request: pytest.FixtureRequest
+) -> None:
+    where = address(database, request)
+    rounds = [("kill", point) for point in POINTS]
+    home = str(quick_folder / "home")
+    plan = Plan(home, rounds, workers=workers, seed=seed, is_outside=True, **where)
+    (report,) = fight(quick_folder, plan)
+    assert report["violations"] == []
+    assert missed(report, "kill", POINTS) == []
+
+
 @pytest.mark.parametrize("database", ["sqlite", "postgresql"])
 def test_worker_that_was_overtaken_does_no_harm(
     database: str, quick_folder: Path, request: pytest.FixtureRequest

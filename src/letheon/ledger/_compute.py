@@ -291,6 +291,7 @@ def compute_apart(job: Job, *, stop: threading.Event | None = None) -> Product:
     What leaves, and what stays, is worked out here again: a model that took the process over
     cannot say which rows are left.
     """
+    point("compute.loaded")
     try:
         answer = sandbox.call(
             _compute_plainly,
@@ -307,6 +308,7 @@ def compute_apart(job: Job, *, stop: threading.Event | None = None) -> Product:
         raise ComputationFailed(str(error)) from None
     if "failed" in answer:
         raise ComputationFailed(str(answer["failed"])[:60])
+    point("compute.forgotten")
     return _assemble(job, answer)
 
 

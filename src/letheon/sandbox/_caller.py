@@ -64,7 +64,7 @@ class EndedError(SandboxError):
 
 
 class _Caller:
-    """The zygote of this process; started when it is first needed."""
+    """The zygote of this process, started when it is first needed; a fork shares its parent's."""
 
     def __init__(self) -> None:
         self.lock = threading.Lock()
@@ -89,7 +89,7 @@ class _Caller:
         return ours, status
 
     def _started(self) -> socket.socket:
-        if self.control is not None and self.owner == os.getpid():
+        if self.control is not None:
             return self.control
         self.control, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         with theirs:
@@ -120,9 +120,14 @@ class _Caller:
         with self.lock:
             self._close()
 
+    def renew_lock(self) -> None:
+        """Make the lock free in a fork: it may have been held by a thread that is not there."""
+        self.lock = threading.Lock()
+
 
 _caller = _Caller()
 atexit.register(_caller.close)
+os.register_at_fork(after_in_child=_caller.renew_lock)
 
 
 def _environment() -> dict[str, str]:
