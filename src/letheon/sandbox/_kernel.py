@@ -28,6 +28,7 @@ _libc = ctypes.CDLL(None, use_errno=True)
 _PR_SET_DUMPABLE, _PR_SET_NO_NEW_PRIVS, _PR_CAPBSET_DROP = 4, 38, 24
 _CAPABILITY_VERSION, _LAST_CAPABILITY = 0x20080522, 63
 _NOBODY = 65534
+_LOW_PRIORITY = 10
 
 
 @dataclass(frozen=True)
@@ -104,6 +105,8 @@ def restrict(limits: Limits, *, landlock: bool = True) -> Protection:
     Protection
         What the kernel granted.
     """
+    # Whatever it computes, answers of the server come first.
+    os.nice(_LOW_PRIORITY)
     _libc.prctl(_PR_SET_DUMPABLE, 0, 0, 0, 0)
     _check(_libc.prctl(_PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0))
     _limit_resources(limits)
