@@ -46,6 +46,8 @@ from letheon.state._plans import (
     require_plain_attributes,
 )
 from letheon.state._registry import codec_named, qualified_name
+from letheon.state._settings_rules import find_refusals
+from letheon.state._settings_table import RULES
 from letheon.state._sklearn_checks import check_estimator_arrays
 
 Trusted = Iterable[Any]
@@ -106,7 +108,7 @@ def _name_of(thing: Any) -> str:
 
 
 def audit(tree: Node, trusted: Mapping[str, Any]) -> None:
-    """Check every name in a tree against the allow-list; import nothing.
+    """Check every name and every setting in a tree against the allow-lists; import nothing.
 
     Raises
     ------
@@ -118,6 +120,15 @@ def audit(tree: Node, trusted: Mapping[str, Any]) -> None:
         raise UntrustedClassError(
             f"the file names {_listed(wrong)}, which letheon does not know; if you know where the "
             f"file comes from, {_ways_to_trust(wrong)}{_about_main(wrong)}"
+        )
+    refusals = find_refusals(tree, trusted)
+    if refusals:
+        shown = "; ".join(map(str, refusals[:3]))
+        more = f"; and {len(refusals) - 3} more" if len(refusals) > 3 else ""
+        classes = {refusal.class_name: Instance for refusal in refusals}
+        raise UntrustedClassError(
+            f"the file has settings that letheon does not take from files: {shown}{more}. If you "
+            f"know where the file comes from, {_ways_to_trust(classes)}"
         )
 
 
@@ -260,6 +271,8 @@ class _Builder:
 
     def _object(self, node: Instance) -> Any:
         cls = self._class(node.name)
+        if node.name not in self.trusted:
+            _require_no_shadows(cls, node)
         state = self._record(node.state)
         if hasattr(cls, "_from_state"):
             return cls._from_state(state)
@@ -289,6 +302,27 @@ class _Builder:
             known = self.trusted.get(name)
             self.found[name] = import_name(name) if known is None else known
         return self.found[name]
+
+
+def _require_no_shadows(cls: type, node: Instance) -> None:
+    """Refuse attributes that would stand in the way of a method or constant of the class."""
+    builds_itself = hasattr(cls, "_from_state") and not hasattr(cls, "get_params")
+    if builds_itself or dataclass_fields(cls) is not None:
+        return
+    for name, _ in node.state.items:
+        for base in cls.__mro__:
+            if name in vars(base):
+                _require_setting(cls, name, vars(base)[name])
+
+
+def _require_setting(cls: type, name: str, default: Any) -> None:
+    is_plain = not (callable(default) or hasattr(default, "__get__"))
+    if not is_plain or name not in RULES:
+        raise UntrustedClassError(
+            f"the file gives an object of {cls.__qualname__} an attribute {name!r}, which would "
+            f"replace what the class has under that name; if you know where the file comes from, "
+            f"pass trusted=[{qualified_name(cls)!r}]"
+        )
 
 
 def _keeps_state(cls: type) -> bool:
