@@ -176,7 +176,7 @@ class NewerFormatError(StateError, ValueError):
 
 
 class UntrustedClassError(StateError, ValueError):
-    """A file names a class that is neither on the allow-list nor trusted by the caller."""
+    """A file names a class, or has a setting, that is neither allowed nor trusted by the caller."""
 
 
 class CheckpointError(StateError, OSError):

@@ -82,10 +82,14 @@ def register(
         Some of the rows belong to people who asked to be erased.
     LedgerError
         The name is taken, or an exact model is not the one that these rows give.
+    UntrustedClassError
+        The model uses a class or setting that workers would not read back without trust.
     """
     for what, text in (("name", name), ("tenant", tenant), ("dataset", dataset)):
         require_name(what, text)
     facts = _require_model(model)
+    plain = _plain(model)
+    state.require_trust(state.to_tree(plain), trusted)
     _require_rows(model, rows)
     retrain_seconds = _require_fit(model, rows) if facts.exact else None
     row = ModelRow(
@@ -103,7 +107,7 @@ def register(
     )
     vault = new_vault(len(rows), row.slots, ordered_codes(rows))
     root = tree_of(rows, vault, row.slots).root.hex()
-    written = write_blobs(core, row, state.encode(_plain(model)), rows, vault, judged)
+    written = write_blobs(core, row, state.encode(plain), rows, vault, judged)
     point("register.blobs-written")
     running = {
         "last_retrain_sequence": 0,

@@ -21,6 +21,7 @@ from letheon.state._allowed import (
     is_listed,
 )
 from letheon.state._arrays import array_from, dtype_from, scalar_from
+from letheon.state._encode import encode_tree
 from letheon.state._nodes import (
     Array,
     Coded,
@@ -46,8 +47,7 @@ from letheon.state._plans import (
     require_plain_attributes,
 )
 from letheon.state._registry import codec_named, qualified_name
-from letheon.state._settings_rules import find_refusals
-from letheon.state._settings_table import RULES
+from letheon.state._settings_rules import find_refusals, require_no_shadows
 from letheon.state._sklearn_checks import check_estimator_arrays
 
 Trusted = Iterable[Any]
@@ -130,6 +130,33 @@ def audit(tree: Node, trusted: Mapping[str, Any]) -> None:
             f"the file has settings that letheon does not take from files: {shown}{more}. If you "
             f"know where the file comes from, {_ways_to_trust(classes)}"
         )
+
+
+def require_trust(tree: Node, trusted: Trusted = ()) -> None:
+    """Raise `UntrustedClassError` if a decoder would refuse a name or a setting in a tree."""
+    audit(tree, trusted_names(trusted))
+
+
+def trust_of(value: Any) -> frozenset[Any]:
+    """Return the classes and functions that `decode` must trust to read a value back.
+
+    These are the ones that are not on the allow-list, and listed classes with a setting that is not
+    taken from files. A model that came from a file without trust needs none, so states that came
+    with it are held to the same rules.
+
+    Examples
+    --------
+    >>> from sklearn.feature_extraction.text import CountVectorizer
+    >>> from letheon.state import trust_of
+    >>> trust_of([CountVectorizer()])
+    frozenset()
+    >>> [cls.__name__ for cls in trust_of([CountVectorizer(input="filename")])]
+    ['CountVectorizer']
+    """
+    tree, things = encode_tree(value, "file")
+    needed = {name for kind, name in names_in(tree) if not _is_allowed(kind, name, {})}
+    needed |= {refusal.class_name for refusal in find_refusals(tree, {})}
+    return frozenset(thing for thing in things if _name_of(thing) in needed)
 
 
 def _listed(names: Iterable[str]) -> str:
@@ -272,7 +299,7 @@ class _Builder:
     def _object(self, node: Instance) -> Any:
         cls = self._class(node.name)
         if node.name not in self.trusted:
-            _require_no_shadows(cls, node)
+            require_no_shadows(cls, node)
         state = self._record(node.state)
         if hasattr(cls, "_from_state"):
             return cls._from_state(state)
@@ -302,27 +329,6 @@ class _Builder:
             known = self.trusted.get(name)
             self.found[name] = import_name(name) if known is None else known
         return self.found[name]
-
-
-def _require_no_shadows(cls: type, node: Instance) -> None:
-    """Refuse attributes that would stand in the way of a method or constant of the class."""
-    builds_itself = hasattr(cls, "_from_state") and not hasattr(cls, "get_params")
-    if builds_itself or dataclass_fields(cls) is not None:
-        return
-    for name, _ in node.state.items:
-        for base in cls.__mro__:
-            if name in vars(base):
-                _require_setting(cls, name, vars(base)[name])
-
-
-def _require_setting(cls: type, name: str, default: Any) -> None:
-    is_plain = not (callable(default) or hasattr(default, "__get__"))
-    if not is_plain or name not in RULES:
-        raise UntrustedClassError(
-            f"the file gives an object of {cls.__qualname__} an attribute {name!r}, which would "
-            f"replace what the class has under that name; if you know where the file comes from, "
-            f"pass trusted=[{qualified_name(cls)!r}]"
-        )
 
 
 def _keeps_state(cls: type) -> bool:

@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping
 from functools import lru_cache
 from typing import Any, NamedTuple
 
+from letheon.exceptions import UntrustedClassError
 from letheon.state._allowed import CLASS_VALUES, FUNCTIONS, TYPES, is_listed
 from letheon.state._nodes import (
     Array,
@@ -24,8 +25,8 @@ from letheon.state._nodes import (
     Strings,
     Triple,
 )
-from letheon.state._plans import is_ours
-from letheon.state._registry import codec_named
+from letheon.state._plans import dataclass_fields, is_ours
+from letheon.state._registry import codec_named, qualified_name
 from letheon.state._settings_table import KINDS, OUR_RULES, PATTERNS, RULES
 
 _MOST_JOBS = 128
@@ -290,14 +291,15 @@ class _Checker:
 
     def _partial(self, node: Coded, rule: Rule) -> None:
         """Check that a partial is of a function allowed here, with plain arguments."""
-        parts = node.payload.items if type(node.payload) is Record else ()
+        payload: Any = node.payload
+        parts = payload.items if type(payload) is Record else ()
         func = dict(parts).get("func")
-        is_plain = type(func) is Name and func.name not in TYPES
-        self._require(is_plain and self._allows_name(func.name, rule), node, rule)
-        is_trusted = is_plain and func.name in self.trusted
+        name = func.name if type(func) is Name and func.name not in TYPES else ""
+        self._require(bool(name) and self._allows_name(name, rule), node, rule)
+        is_free = rule is _ANYTHING or name in self.trusted
         for key, item in parts:
             inside = _KEYWORDS if key == "keywords" else _NUMBERS
-            self.visit(item, _ANYTHING if is_trusted or key == "func" else inside)
+            self.visit(item, _ANYTHING if is_free or key == "func" else inside)
 
     def _ref(self, node: Ref, rule: Rule) -> None:
         if self.kept is None or node.number >= len(self.kept):
@@ -358,3 +360,24 @@ _VISITS: dict[type, Callable[[_Checker, Any, Rule], None]] = {
     Coded: _Checker._coded,
     Ref: _Checker._ref,
 }
+
+
+def require_no_shadows(cls: type, node: Instance) -> None:
+    """Refuse attributes that would stand in the way of a method or constant of the class."""
+    builds_itself = hasattr(cls, "_from_state") and not hasattr(cls, "get_params")
+    if builds_itself or dataclass_fields(cls) is not None:
+        return
+    for name, _ in node.state.items:
+        for base in cls.__mro__:
+            if name in vars(base):
+                _require_setting(cls, name, vars(base)[name])
+
+
+def _require_setting(cls: type, name: str, default: Any) -> None:
+    is_plain = not (callable(default) or hasattr(default, "__get__"))
+    if not is_plain or name not in RULES:
+        raise UntrustedClassError(
+            f"the file gives an object of {cls.__qualname__} an attribute {name!r}, which would "
+            f"replace what the class has under that name; if you know where the file comes from, "
+            f"pass trusted=[{qualified_name(cls)!r}]"
+        )

@@ -25,13 +25,12 @@ TYPES      types and dtypes of NumPy, and built-in ones
 ========== =====================================================================================
 """
 
-KINDS = frozenset(
-    "ARRAYS CLASSES FUNCTIONS JOBS KEYWORDS LABELS NONE OBJECTS SIZE TEXT THREADS TYPES".split()
-)
+_KINDS = "ARRAYS CLASSES FUNCTIONS JOBS KEYWORDS LABELS NONE OBJECTS SIZE TEXT THREADS TYPES"
+KINDS = frozenset(_KINDS.split())
 
 # Regular expressions that take time in proportion to the text. Only the last character may repeat,
-# so a match that began well cannot fail later; what may follow is a word boundary, after `\w`, which
-# always stops at one, or in a pattern that starts at one. Beside these only plain words.
+# so a match that began well cannot fail later. A word boundary may follow `\w`, which always stops
+# at one, or any pattern that starts at one. Beside these only plain words.
 _CHARACTER = r"(?:\\[wdsWDS]|[A-Za-z0-9_@#:,/' .-]|\\[.+*?()\[\]{}|^$-]|\[\^?[A-Za-z0-9_@#', -]+\])"
 _WORD_CHARACTER = r"(?:\\[wd]|[A-Za-z0-9_]|\[[A-Za-z0-9_]+(?:-[A-Za-z0-9_]+)*\]|\[\^\\d\\W\])"
 _REPEAT = r"(?:[+*]|\{[0-9]{1,2}(?:,(?:[0-9]{1,2})?)?\})"
@@ -110,12 +109,12 @@ _SKLEARN: dict[str, str] = {
         "min_weight_fraction_leaf mini_batch modified_tol momentum nesterov nesterovs_momentum "
         "noise_variance normalize_y novelty nu passthrough percentile perp_tol perplexity "
         "positive positive_code positive_dict power power_t predecessor_correction prefit "
-        "quantile radius raise_exc reassignment_ratio refit reg reg_covar reg_param remove_zero_eig "
-        "residual_threshold ridge_alpha rtol sample_interval sample_posterior scale score "
-        "shrink_threshold shrinking sign skewedness skip_complete smooth_idf sort sparse_output "
-        "sparse_threshold split_sign standardize stop_probability stop_score store_covariance "
-        "store_cv_results store_precision sublinear_tf support_fraction test_size "
-        "threshold_lambda tol topic_word_prior total_samples train_size transform_alpha "
+        "quantile radius raise_exc reassignment_ratio refit reg reg_covar reg_param "
+        "remove_zero_eig residual_threshold ridge_alpha rtol sample_interval sample_posterior "
+        "scale score shrink_threshold shrinking sign skewedness skip_complete smooth_idf sort "
+        "sparse_output sparse_threshold split_sign standardize stop_probability stop_score "
+        "store_covariance store_cv_results store_precision sublinear_tf support_fraction "
+        "test_size threshold_lambda tol topic_word_prior total_samples train_size transform_alpha "
         "unit_variance use_idf validate var_smoothing verbose warm_start "
         "weight_concentration_prior with_centering with_mean with_scaling with_std xi y_max y_min"
     ),
@@ -148,7 +147,9 @@ _SKLEARN: dict[str, str] = {
         "sigma_0 test_fold w_init weights_init"
     ),
     "ARRAYS SIZE": "Cs alphas degree hidden_layer_sizes min_categories n_bins thresholds",
-    "ARRAYS LABELS": "known_categories monotonic_cst transform_input transformer_weights vocabulary",
+    "ARRAYS LABELS": (
+        "known_categories monotonic_cst transform_input transformer_weights vocabulary"
+    ),
     "ARRAYS LABELS auto": "categories",
     "ARRAYS LABELS balanced balanced_subsample": "class_weight",
     "ARRAYS LABELS english": "stop_words",

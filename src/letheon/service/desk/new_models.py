@@ -159,7 +159,8 @@ def _model(path: Path) -> Any:
             return letheon.load(path)
         except UntrustedClassError as error:
             words = (
-                "It names a class that this desk does not trust: use `letheon model add --trust`."
+                "It uses a class or a setting that this desk does not trust; `letheon inspect` "
+                "names it. An operator can add it with `letheon model add --trust`."
             )
             raise _no_model(words) from error
         except NewerFormatError as error:
