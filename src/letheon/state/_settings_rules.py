@@ -58,8 +58,10 @@ class Rule(NamedTuple):
         is_candidate = pattern is not None and len(text) <= _LONGEST_TEXT
         return is_candidate and re.fullmatch(pattern or "", text) is not None
 
-    def allows_number(self, number: float) -> bool:
-        """Say whether a number is allowed."""
+    def allows_number(self, number: complex) -> bool:
+        """Say whether a number or bool is allowed."""
+        if self.allows("NONE", "OFF"):
+            return number is False and self.allows("OFF")
         if self.allows("JOBS"):
             return type(number) is int and abs(number) <= _MOST_JOBS
         if self.allows("THREADS"):
@@ -69,6 +71,8 @@ class Rule(NamedTuple):
 
     def describe(self) -> str:
         """Return what is allowed, in words."""
+        if self.allows("OFF"):
+            return "None, False"
         if self.allows("NONE", "NOTHING"):
             return "None" if self.allows("NONE") else "nothing, the class has no such setting"
         kinds = [text for kind, text in _DESCRIPTIONS.items() if kind in self.kinds]
@@ -95,6 +99,7 @@ _DESCRIPTIONS = {
     "<dtype>": "names of dtypes",
     "<format>": "a text with {feature_name} and {transformer_name}",
     "<importance>": "'auto' or a path that ends in coef_ or feature_importances_",
+    "<name>": "a plain name",
     "<regex>": "a regular expression that repeats its last character only",
     "<scaled>": "'mean', 'median' or such as '1.5*mean'",
 }
@@ -177,8 +182,7 @@ class _Checker:
         elif kind in _VISITS:
             _VISITS[kind](self, node, rule)
         elif node is not None:
-            is_number = kind is bool or kind is complex or rule.allows_number(node)
-            self._require(is_number and not rule.allows("NONE"), node, rule)
+            self._require(rule.allows_number(node), node, rule)
 
     def _require(self, condition: bool, node: Any, rule: Rule) -> None:
         if not condition and len(self.refusals) < _MOST_REFUSALS:
@@ -194,7 +198,7 @@ class _Checker:
         if type(node) is Items and node.kind in {"set", "frozenset"}:
             self.kept = None
         inside = _inside(rule)
-        is_free = inside.allows("TEXT") and not inside.allows("JOBS", "NONE", "SIZE", "THREADS")
+        is_free = inside.allows("TEXT") and not inside.allows("SIZE")
         for item in node.items:
             if not (is_free and type(item) in _ATOMS):
                 self.visit(item, inside)
@@ -229,7 +233,7 @@ class _Checker:
         if type(value) in {int, str, bytes}:
             self.visit(value, rule)
         else:
-            self._require(not rule.allows("NONE", "JOBS", "THREADS"), node, rule)
+            self._require(not rule.allows("JOBS", "NONE", "OFF", "THREADS"), node, rule)
 
     def _triple(self, node: Triple, rule: Rule) -> None:
         self._require(rule.allows("ARRAYS"), node, rule)

@@ -18,6 +18,7 @@ KEYWORDS   a dict whose values obey the rules of their keys; unknown keys take n
 LABELS     any text, but only inside a container: names of columns, labels, words
 NONE       nothing but None
 OBJECTS    instances of listed classes
+OFF        nothing but None and False
 SIZE       a number of at most 10^9
 TEXT       any text: it is compared, counted or shown, and never looked up or run
 THREADS    a number of threads: a whole number from 1 to 1024
@@ -25,7 +26,7 @@ TYPES      types and dtypes of NumPy, and built-in ones
 ========== =====================================================================================
 """
 
-_KINDS = "ARRAYS CLASSES FUNCTIONS JOBS KEYWORDS LABELS NONE OBJECTS SIZE TEXT THREADS TYPES"
+_KINDS = "ARRAYS CLASSES FUNCTIONS JOBS KEYWORDS LABELS NONE OBJECTS OFF SIZE TEXT THREADS TYPES"
 KINDS = frozenset(_KINDS.split())
 
 # Regular expressions that take time in proportion to the text. Only the last character may repeat,
@@ -49,6 +50,7 @@ PATTERNS: dict[str, str] = {
     "<format>": r"(?:[^{}]|\{feature_name\}|\{transformer_name\})*",
     "<importance>": r"auto|(?:[A-Za-z][A-Za-z0-9_]{0,40}\.){0,8}(?:coef_|feature_importances_)",
     "<scaled>": r" ?(?:[0-9]{0,9}\.?[0-9]{1,9} ?\* ?)?(?:mean|median)",
+    "<name>": r"[a-z0-9-]+",
     "<device>": r"auto|cpu|mps|cuda(?::[0-9]{1,2})?",
     "<dtype>": (
         r"bool|boolean|u?int(?:8|16|32|64)?|float(?:16|32|64)?|complex(?:64|128)?|number|object|"
@@ -283,6 +285,7 @@ _SKLEARN: dict[str, str] = {
 _MORE: dict[str, str] = {
     "": "approx_hessian constant_hessian force_int_remainder_cols t _stop_words_id",
     "SIZE": "n_alphas",
+    "OFF": "skip_parameter_validation",
     "ARRAYS": ("class_indexing_offsets f_cached ms rng velocities vs y_true_int y_true_one_hot"),
     "ARRAYS TEXT": "estimator_params label",
     "ARRAYS OBJECTS": "closs interval_y_pred interval_y_true left right",
@@ -331,6 +334,8 @@ _OURS: dict[str, str] = {
     "FUNCTIONS OBJECTS cross_entropy pseudo_huber squared": "loss",
     "NONE": "checkpoint_dir checkpoint_given_ checkpoint_home_",
     "<device>": "device",
+    "<name>": "definition_name",
+    "KEYWORDS default diagram pandas polars sparray spmatrix text": "config_",
     "auto cudnn matmul": "conv",
     "basic distributed regularized-strong regularized-weak": "variant",
     "bfloat16 float32 tf32": "precision",
