@@ -20,7 +20,7 @@
     │   ├── UnsupportedStateError (TypeError)   a value with no canonical bytes
     │   ├── CorruptFileError      (ValueError)  truncated or altered
     │   ├── NewerFormatError      (ValueError)  written by a later letheon
-    │   ├── UntrustedClassError   (ValueError)  names a class that nobody allowed
+    │   ├── UntrustedClassError   (ValueError)  has a class or setting nobody allowed
     │   └── CheckpointError       (OSError)     a checkpoint cannot be written
     └── LedgerError
         ├── LedgerMissingError  (FileNotFoundError)  no ledger in that folder
