@@ -20,7 +20,7 @@
     │   ├── UnsupportedStateError (TypeError)   a value with no canonical bytes
     │   ├── CorruptFileError      (ValueError)  truncated or altered
     │   ├── NewerFormatError      (ValueError)  written by a later letheon
-    │   ├── UntrustedClassError   (ValueError)  names a class that nobody allowed
+    │   ├── UntrustedClassError   (ValueError)  has a class or setting nobody allowed
     │   └── CheckpointError       (OSError)     a checkpoint cannot be written
     └── LedgerError
         ├── LedgerMissingError  (FileNotFoundError)  no ledger in that folder
@@ -176,7 +176,7 @@ class NewerFormatError(StateError, ValueError):
 
 
 class UntrustedClassError(StateError, ValueError):
-    """A file names a class that is neither on the allow-list nor trusted by the caller."""
+    """A file names a class, or has a setting, that is neither allowed nor trusted by the caller."""
 
 
 class CheckpointError(StateError, OSError):

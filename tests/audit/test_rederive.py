@@ -103,7 +103,7 @@ def test_a_large_number_in_a_nested_neutral_setting_fails(name: str) -> None:
     inner = SGDClassifier(**{name: 7 << 200})
     honest = SISAClassifier(SGDClassifier(), n_shards=2, random_state=1).fit(X, y, ids=IDS)
     honest.estimator = inner
-    assert verdict(honest, held(X, y, IDS)) == "fail"
+    assert _judged(honest, held(X, y, IDS)) == "fail"
 
 
 @pytest.mark.parametrize(("name", "value"), [("verbose", 3), ("n_jobs", 2), ("random_state", None)])

@@ -341,7 +341,7 @@ def test_files_of_a_loaded_model_are_destroyed_when_a_class_vanishes(tmp_path: P
     model = fitted(people_of_a_small_class(), checkpoint_dir=tmp_path / "states")
     old = files_in(tmp_path)
     letheon.save(model, tmp_path / "model")
-    loaded = letheon.load(tmp_path / "model", trusted=[linear])
+    loaded = letheon.load(tmp_path / "model", trusted=[linear, DeepObliviateClassifier])
     loaded.forget([3, 4])
     assert not old & files_in(tmp_path)
 
@@ -380,7 +380,7 @@ def test_save_load_then_forget(settings: dict[str, Any], tmp_path: Path) -> None
     model = fitted(people, **HASTY, **placed(settings, tmp_path / "states"))
     model.forget([1])
     letheon.save(model, tmp_path / "model")
-    loaded = letheon.load(tmp_path / "model", trusted=[linear])
+    loaded = letheon.load(tmp_path / "model", trusted=[linear, DeepObliviateClassifier])
     assert loaded.digest() == model.digest()
     loaded.forget([7, 2])
     twin = fitted(people, **HASTY)

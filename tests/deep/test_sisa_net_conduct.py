@@ -243,7 +243,7 @@ def test_a_new_class_destroys_the_files_of_a_loaded_model(tmp_path: Path) -> Non
     people = make_people(30, seed=19)
     model = fitted(people, n_slices=2, checkpoint_dir=tmp_path / "states")
     letheon.save(model, tmp_path / "net.letheon")
-    loaded = letheon.load(tmp_path / "net.letheon")
+    loaded = letheon.load(tmp_path / "net.letheon", trusted=[SISANetClassifier])
     loaded.learn(people.X[:1], [9], ids=[99])
     left = {file.name.split(".")[0] for file in (tmp_path / "states").rglob("*.letheon-state")}
     assert left == loaded.vault_.files

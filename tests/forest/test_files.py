@@ -121,7 +121,7 @@ WRONG: dict[str, Any] = {
     "trees as text": {"n_trees": "3"},
     "another number of columns": {"n_columns": 4},
     "no column": {"n_columns": 0},
-    "a criterion that does not exist": {"criterion": "luck"},
+    "a criterion that forests do not have": {"criterion": "absolute_error"},
     "a criterion of the other kind": {"criterion": "squared_error"},
     "a seed that is too long": {"seed": 2**128},
     "a share above one": {"subsample": 1.5},

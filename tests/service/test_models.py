@@ -9,7 +9,11 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import pytest
+from sklearn.compose import ColumnTransformer
+from sklearn.feature_extraction.text import CountVectorizer
+from sklearn.linear_model import LogisticRegression
 from sklearn.naive_bayes import GaussianNB
+from sklearn.pipeline import make_pipeline
 
 import letheon
 from letheon import NaiveUnlearner
@@ -145,6 +149,28 @@ def test_a_model_of_a_class_that_nobody_trusts_is_refused(
     answer = send(shared_desk, path.read_bytes(), files.rows, name="own")
     assert answer.status_code == 422
     assert "--trust" in answer.json()["detail"]
+
+
+def test_a_model_that_would_read_files_of_the_server_is_refused(
+    shared_desk: Desk, tmp_path: Path
+) -> None:
+    pd = pytest.importorskip("pandas")
+    names = [str(tmp_path / name) for name in ("a", "b")]
+    for name in names:
+        Path(name).write_text(f"words {name[-1] * 3}")
+    table = pd.DataFrame({"file": names * 6})
+    reader = ColumnTransformer([("files", CountVectorizer(input="filename"), "file")])
+    model = NaiveUnlearner(make_pipeline(reader, LogisticRegression()), random_state=0)
+    people = [f"client-{number}" for number in range(12)]
+    letheon.save(model.fit(table, [0, 1] * 6, ids=people), tmp_path / "model.letheon")
+    lines = [
+        f"{who},{name},{i % 2}" for i, (who, name) in enumerate(zip(people, names * 6, strict=True))
+    ]
+    rows = "\n".join(["who,file,label", *lines])
+    answer = send(shared_desk, (tmp_path / "model.letheon").read_bytes(), rows, name="reader")
+    assert (answer.status_code, answer.json()["type"].rpartition(":")[2]) == (422, "model-file")
+    assert "a setting that this desk does not trust" in answer.json()["detail"]
+    assert "reader" not in [info.name for info in shared_desk.ledger.models()]
 
 
 class OwnModel(GaussianNB):  # type: ignore[misc]

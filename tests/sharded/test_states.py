@@ -232,7 +232,7 @@ def test_a_relative_directory_is_found_from_anywhere(
     letheon.save(model, "model.letheon")
     (tmp_path / "other").mkdir()
     monkeypatch.chdir(tmp_path / "other")
-    loaded = letheon.load(tmp_path / "model.letheon")
+    loaded = letheon.load(tmp_path / "model.letheon", trusted=[SISAClassifier])
     loaded.forget([in_slice(loaded, 2)])
     assert loaded.digest() == fitted(gone=[in_slice(model, 2)]).digest()
     assert {n.partition(".")[0] for n in files(tmp_path / "states")} == loaded.ensemble_.files
@@ -336,7 +336,7 @@ KILLED = """
     import os, sys, signal
     import letheon
     from letheon.state import DirectoryStore
-    model = letheon.load(sys.argv[1])
+    model = letheon.load(sys.argv[1], trusted=[letheon.SISAClassifier])
     put, count = DirectoryStore.put, [0]
     def dying(self, blob):
         checkpoint = put(self, blob)
@@ -360,7 +360,7 @@ def test_a_killed_process_leaves_nothing_that_a_later_forget_does_not_sweep(tmp_
     )
     assert done.returncode == -signal.SIGKILL
     assert len(files(tmp_path / "states")) > len(model.ensemble_.files)
-    again = letheon.load(tmp_path / "model.letheon")
+    again = letheon.load(tmp_path / "model.letheon", trusted=[SISAClassifier])
     again.forget([int(name) for name in leaving])
     assert again.digest() == fitted(gone=[int(name) for name in leaving]).digest()
     assert {n.partition(".")[0] for n in files(tmp_path / "states")} == again.ensemble_.files

@@ -37,4 +37,6 @@ def _table(info: FileInfo) -> Table:
     if trained:
         table.add_row("trained with", _listed(dict(sorted(trained))))
     table.add_row("names", "\n".join(info.classes))
+    if info.needs_trust:
+        table.add_row("needs trust", info.needs_trust)
     return table

@@ -43,7 +43,9 @@ Key = Annotated[
 Model = Annotated[str | None, typer.Option(metavar="NAME", help="This model only.")]
 Trust = Annotated[
     list[str] | None,
-    typer.Option("--trust", metavar="CLASS", help="A class of yours that a model may use."),
+    typer.Option(
+        "--trust", metavar="CLASS", help="A class that a model may use, with any settings."
+    ),
 ]
 Stores = Annotated[
     list[str] | None,

@@ -50,7 +50,9 @@ def add(
     ] = None,
     trusted: Annotated[
         list[str] | None,
-        typer.Option("--trust", metavar="CLASS", help="A class of yours that the file may use."),
+        typer.Option(
+            "--trust", metavar="CLASS", help="A class that the file may use, with any settings."
+        ),
     ] = None,
     test: Annotated[
         Path | None,

@@ -87,7 +87,7 @@ class Upload:
     judged: Judged | None
 
 
-def examine_model(model: Any, rows: Rows) -> Examined:
+def examine_model(model: Any, rows: Rows, trusted: tuple[str, ...] = ()) -> Examined:
     """Check that a fitted model belongs to its rows, and return what is registered of it.
 
     Raises
@@ -96,14 +96,18 @@ def examine_model(model: Any, rows: Rows) -> Examined:
         The model has no `forget`, or keeps states in a folder that the ledger does not know.
     LedgerError
         The rows are not the model's, or an exact model is not the one that these rows give.
+    UntrustedClassError
+        The model uses a class or setting that workers would not read back without trust.
     """
     facts = require_kind(model)
     if not getattr(model, "__sklearn_is_fitted__", lambda: True)():
         raise NotFittedError(f"this {type(model).__name__} is not fitted; call fit first")
+    plain = _plain(model)
+    state.require_trust(state.to_tree(plain), trusted)
     _require_rows(model, rows)
     seconds = _require_fit(model, rows) if facts.exact else None
     return Examined(
-        content=state.encode(_plain(model)),
+        content=state.encode(plain),
         method=facts.method,
         releases=str(model.guarantee_.releases),
         seed=str(getattr(model, "seed_", "")),
@@ -272,7 +276,7 @@ def _examined_files(files: ModelFiles) -> dict[str, Any]:
             is_table=hasattr(model, "feature_names_in_"),
         )
         rows = held_rows(*_read(files.rows, columns))
-        examined = examine_model(model, rows)
+        examined = examine_model(model, rows, files.trusted)
         test = None if files.test is None else _judged(model, files.test, columns)
     return {"examined": vars(examined), "rows": state.encode(rows), "test": test}
 

@@ -274,7 +274,7 @@ class Ledger(Desk, Archive):
             releases=releases,
             trusted=class_names(trusted),
         )
-        examined = examine_model(model, rows)
+        examined = examine_model(model, rows, registration.trusted)
         return self._info(register_fitted(self._core, examined, rows, registration, judged=judged))
 
     def register_files(

@@ -77,7 +77,7 @@ def register_trained(
         }
         return register(
             core,
-            examine_model(model, rows),
+            examine_model(model, rows, registration.trusted),
             rows,
             registration,
             judged=judged_by(model, test, None),

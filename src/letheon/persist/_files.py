@@ -9,8 +9,20 @@ from typing import Any, BinaryIO
 from sklearn.exceptions import NotFittedError
 
 from letheon.base import exclusive
-from letheon.exceptions import CannotForgetError, CorruptFileError, EnvironmentWarning
-from letheon.state import build, environment, names_of, read_contents, write_file
+from letheon.exceptions import (
+    CannotForgetError,
+    CorruptFileError,
+    EnvironmentWarning,
+    UntrustedClassError,
+)
+from letheon.state import (
+    build,
+    environment,
+    names_of,
+    read_contents,
+    require_trust,
+    write_file,
+)
 from letheon.state._file import name_of
 from letheon.state._nodes import Instance, Record
 
@@ -36,6 +48,8 @@ class FileInfo:
     trained_with : dict
         What the model was trained with, as far as it affects results: versions, and for a net the
         device. Empty where the file does not say.
+    needs_trust : str
+        What `load` refuses in it without `trusted`, and what to trust; empty if nothing.
     """
 
     format: str
@@ -44,13 +58,16 @@ class FileInfo:
     size: int
     classes: tuple[str, ...]
     trained_with: dict[str, str]
+    needs_trust: str = ""
 
 
 def save(model: Any, path: str | os.PathLike[str]) -> None:
     """Save a fitted model to one file that `load` reads: no pickle, nothing executable.
 
     The file appears whole or not at all, and only its owner can read it. The same model gives the
-    same bytes. A model that keeps its rows saves them too: the file is personal data.
+    same bytes. A model that keeps its rows saves them too: the file is personal data. A model with
+    classes of yours, or with settings that `load` does not take from files, is saved as any other;
+    to load it they must be trusted.
 
     Parameters
     ----------
@@ -103,7 +120,8 @@ def load(path: str | os.PathLike[str] | BinaryIO, *, trusted: Any = ()) -> Any:
         The file, by name or open for reading bytes.
     trusted : iterable of class, function or str, optional
         Classes and functions of yours, or their qualified names, that the file may use besides
-        letheon's and scikit-learn's. Trust only what you would import yourself.
+        letheon's and scikit-learn's. Trust only what you would import yourself. A class of letheon
+        or scikit-learn in it may have any settings, also those that read files or run code.
 
     Returns
     -------
@@ -119,7 +137,8 @@ def load(path: str | os.PathLike[str] | BinaryIO, *, trusted: Any = ()) -> Any:
     NewerFormatError
         If a later letheon wrote it.
     UntrustedClassError
-        If it names a class that nobody allowed; nothing was imported then.
+        If it names a class that nobody allowed, or a known class has a setting that could read
+        files or run code; nothing was built then.
 
     Warns
     -----
@@ -185,7 +204,16 @@ def inspect(path: str | os.PathLike[str]) -> FileInfo:
         size=contents.size,
         classes=names,
         trained_with=_trained_with(contents.tree),
+        needs_trust=_needed_trust(contents.tree),
     )
+
+
+def _needed_trust(tree: Any) -> str:
+    try:
+        require_trust(tree)
+    except UntrustedClassError as error:
+        return str(error)
+    return ""
 
 
 def _trained_with(tree: Any) -> dict[str, str]:

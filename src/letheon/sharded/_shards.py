@@ -109,6 +109,6 @@ def start_job(change: Change, shelf: StateShelf) -> Job:
             return Job(change.number, change.rows, first)
         data = shelf.read(saved)
         if data is not None:
-            trusted = state.classes_of(change.old.model)
+            trusted = state.trust_of(change.old.model)
             return Job(change.number, change.rows, first, data, trusted)
     return Job(change.number, change.rows)

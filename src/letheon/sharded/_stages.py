@@ -133,9 +133,7 @@ def _train_stages(recipe: Recipe, job: Job) -> Trained:
     for stage in range(job.first, recipe.n_slices):
         model = _train_stage(recipe, job, ends, stage, model)
         if stage < recipe.n_slices - 1:
-            # The classes of a state are those of the first; looking again costs time.
-            trusted = trusted or (frozenset() if model is None else state.classes_of(model))
-            blob, model = _save(model, trusted)
+            blob, model, trusted = _save(model, trusted)
             states.append(blob)
     return Trained(model, tuple(states))
 
@@ -164,15 +162,17 @@ def _stage_seed(recipe: Recipe, job: Job, stage: int) -> int:
     return library_seed(recipe.seed, Purpose.STAGE, job.number, stage)
 
 
-def _save(model: Any, trusted: frozenset[type]) -> tuple[Blob | None, Any]:
+def _save(model: Any, trusted: frozenset[Any]) -> tuple[Blob | None, Any, frozenset[Any]]:
+    """Return a state, the model read back from it, and what had to be trusted for that."""
     if model is None:
-        return None, None
+        return None, None, trusted
     data = state.encode(model)
     try:
         copy = state.decode(data, trusted=trusted)
-    except UntrustedClassError:  # a class that came with later rows
-        copy = state.decode(data, trusted=state.classes_of(model))
-    return Blob(data, state.digest(copy)), copy
+    except UntrustedClassError:  # the first state, or a class that came with later rows
+        trusted = state.trust_of(model)
+        copy = state.decode(data, trusted=trusted)
+    return Blob(data, state.digest(copy)), copy, trusted
 
 
 def total_visits(recipe: Recipe, blocks: Iterable[Rows]) -> int:

@@ -2,7 +2,7 @@
 
 A value goes ``to_tree`` (plain nodes, no classes) and from there to a `digest`, to bytes in memory
 (`encode`), or to a file (`write_file`). The way back has three phases: read and verify the bytes,
-audit every name in them against an allow-list before anything is imported, and only then construct.
+audit every name and setting in them before anything is imported, and only then construct.
 Nothing in a file is ever executed.
 
 Examples
@@ -16,6 +16,7 @@ Examples
 """
 
 from letheon.state._blob import decode, decode_plain, digest, encode
+from letheon.state._decode import require_trust, trust_of
 from letheon.state._encode import classes_of, ensure_supported, to_tree
 from letheon.state._environment import environment
 from letheon.state._file import Contents, build, read_contents, read_file, write_file
@@ -40,6 +41,8 @@ __all__ = [
     "read_contents",
     "read_file",
     "register_codec",
+    "require_trust",
     "to_tree",
+    "trust_of",
     "write_file",
 ]

@@ -21,6 +21,7 @@ from letheon.state._allowed import (
     is_listed,
 )
 from letheon.state._arrays import array_from, dtype_from, scalar_from
+from letheon.state._encode import encode_tree
 from letheon.state._nodes import (
     Array,
     Coded,
@@ -46,6 +47,7 @@ from letheon.state._plans import (
     require_plain_attributes,
 )
 from letheon.state._registry import codec_named, qualified_name
+from letheon.state._settings_rules import find_refusals, require_no_shadows
 from letheon.state._sklearn_checks import check_estimator_arrays
 
 Trusted = Iterable[Any]
@@ -106,7 +108,7 @@ def _name_of(thing: Any) -> str:
 
 
 def audit(tree: Node, trusted: Mapping[str, Any]) -> None:
-    """Check every name in a tree against the allow-list; import nothing.
+    """Check every name and every setting in a tree against the allow-lists; import nothing.
 
     Raises
     ------
@@ -119,6 +121,42 @@ def audit(tree: Node, trusted: Mapping[str, Any]) -> None:
             f"the file names {_listed(wrong)}, which letheon does not know; if you know where the "
             f"file comes from, {_ways_to_trust(wrong)}{_about_main(wrong)}"
         )
+    refusals = find_refusals(tree, trusted)
+    if refusals:
+        shown = "; ".join(map(str, refusals[:3]))
+        more = f"; and {len(refusals) - 3} more" if len(refusals) > 3 else ""
+        classes = {refusal.class_name: Instance for refusal in refusals}
+        raise UntrustedClassError(
+            f"the file has settings that letheon does not take from files: {shown}{more}. If you "
+            f"know where the file comes from, {_ways_to_trust(classes)}"
+        )
+
+
+def require_trust(tree: Node, trusted: Trusted = ()) -> None:
+    """Raise `UntrustedClassError` if a decoder would refuse a name or a setting in a tree."""
+    audit(tree, trusted_names(trusted))
+
+
+def trust_of(value: Any) -> frozenset[Any]:
+    """Return the classes and functions that `decode` must trust to read a value back.
+
+    These are the ones that are not on the allow-list, and listed classes with a setting that is not
+    taken from files. A model that came from a file without trust needs none, so states that came
+    with it are held to the same rules.
+
+    Examples
+    --------
+    >>> from sklearn.feature_extraction.text import CountVectorizer
+    >>> from letheon.state import trust_of
+    >>> trust_of([CountVectorizer()])
+    frozenset()
+    >>> [cls.__name__ for cls in trust_of([CountVectorizer(input="filename")])]
+    ['CountVectorizer']
+    """
+    tree, things = encode_tree(value, "file")
+    needed = {name for kind, name in names_in(tree) if not _is_allowed(kind, name, {})}
+    needed |= {refusal.class_name for refusal in find_refusals(tree, {})}
+    return frozenset(thing for thing in things if _name_of(thing) in needed)
 
 
 def _listed(names: Iterable[str]) -> str:
@@ -260,6 +298,8 @@ class _Builder:
 
     def _object(self, node: Instance) -> Any:
         cls = self._class(node.name)
+        if node.name not in self.trusted:
+            require_no_shadows(cls, node)
         state = self._record(node.state)
         if hasattr(cls, "_from_state"):
             return cls._from_state(state)

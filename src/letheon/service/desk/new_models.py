@@ -183,7 +183,10 @@ def _refusals() -> Iterator[None]:
     try:
         yield
     except UntrustedClassError as error:
-        words = "It names a class that this desk does not trust: use `letheon model add --trust`."
+        words = (
+            "It uses a class or a setting that this desk does not trust; `letheon inspect` names "
+            "it. An operator can add it with `letheon model add --trust`."
+        )
         raise _no_model(words) from error
     except NewerFormatError as error:
         raise _no_model("A later letheon wrote it.") from error

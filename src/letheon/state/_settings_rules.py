@@ -1,0 +1,387 @@
+"""Check the settings of every object in a tree against the rules, before anything is imported."""
+
+import math
+import re
+from collections.abc import Callable, Mapping
+from functools import lru_cache
+from typing import Any, NamedTuple
+
+from letheon.exceptions import UntrustedClassError
+from letheon.state._allowed import CLASS_VALUES, FUNCTIONS, TYPES, is_listed
+from letheon.state._nodes import (
+    Array,
+    Coded,
+    Dtype,
+    Fields,
+    Instance,
+    Items,
+    Name,
+    Node,
+    Objects,
+    Pairs,
+    Record,
+    Ref,
+    Scalar,
+    Strings,
+    Triple,
+)
+from letheon.state._plans import dataclass_fields, is_ours
+from letheon.state._registry import codec_named, qualified_name
+from letheon.state._settings_table import KINDS, OUR_RULES, PATTERNS, RULES
+
+_MOST_JOBS = 128
+_MOST_THREADS = 1024
+_MOST_SIZE = 10**9
+_MOST_REFUSALS = 20
+_LONGEST_TEXT = 200
+_ATOMS = frozenset({type(None), bool, int, float, complex, str, bytes})
+_PLAIN_WORD = re.compile(r"[\w .+*-]{0,24}")
+_PARTIAL, _PATH = "functools.partial", "pathlib.Path"
+
+
+class Rule(NamedTuple):
+    """What one attribute may be."""
+
+    kinds: frozenset[str]
+    words: frozenset[str] = frozenset()
+    pattern: str = ""
+
+    def allows(self, *kinds: str) -> bool:
+        """Say whether one of these kinds is allowed."""
+        return not self.kinds.isdisjoint(kinds)
+
+    def allows_text(self, text: str) -> bool:
+        """Say whether a text is allowed."""
+        if "TEXT" in self.kinds or text in self.words:
+            return True
+        pattern = PATTERNS.get(self.pattern)
+        is_candidate = pattern is not None and len(text) <= _LONGEST_TEXT
+        return is_candidate and re.fullmatch(pattern or "", text) is not None
+
+    def allows_number(self, number: complex) -> bool:
+        """Say whether a number or bool is allowed."""
+        if self.allows("NONE", "OFF"):
+            return number is False and self.allows("OFF")
+        if self.allows("JOBS"):
+            return type(number) is int and abs(number) <= _MOST_JOBS
+        if self.allows("THREADS"):
+            return type(number) is int and 1 <= number <= _MOST_THREADS
+        is_infinite = isinstance(number, float) and not math.isfinite(number)
+        return not self.allows("SIZE") or is_infinite or abs(number) <= _MOST_SIZE
+
+    def describe(self) -> str:
+        """Return what is allowed, in words."""
+        if self.allows("OFF"):
+            return "None, False"
+        if self.allows("NONE", "NOTHING"):
+            return "None" if self.allows("NONE") else "nothing, the class has no such setting"
+        kinds = [text for kind, text in _DESCRIPTIONS.items() if kind in self.kinds]
+        words = [repr(word) for word in sorted(self.words)]
+        if len(words) > 8:
+            words[8:] = [f"{len(words) - 8} other words"]
+        named = [_DESCRIPTIONS[self.pattern]] if self.pattern else []
+        numbers = [] if words or named else ["numbers"]
+        return ", ".join(["None", *numbers, *kinds, *words, *named])
+
+
+_DESCRIPTIONS = {
+    "ARRAYS": "arrays and lists",
+    "CLASSES": "known networks and optimisers",
+    "FUNCTIONS": "known functions",
+    "JOBS": f"from -{_MOST_JOBS} to {_MOST_JOBS}",
+    "KEYWORDS": "a dict of plain values",
+    "OBJECTS": "known objects",
+    "SIZE": "up to 10^9",
+    "TEXT": "texts",
+    "THREADS": f"from 1 to {_MOST_THREADS}",
+    "TYPES": "types",
+    "<device>": "'auto', 'cpu', 'mps', 'cuda' or 'cuda:1'",
+    "<dtype>": "names of dtypes",
+    "<format>": "a text with {feature_name} and {transformer_name}",
+    "<importance>": "'auto' or a path that ends in coef_ or feature_importances_",
+    "<name>": "a plain name",
+    "<regex>": "a regular expression that repeats its last character only",
+    "<scaled>": "'mean', 'median' or such as '1.5*mean'",
+}
+# What a trusted class, or a value outside any object, may hold: the names in it were audited.
+_ANYTHING = Rule(frozenset({"ARRAYS", "CLASSES", "FUNCTIONS", "OBJECTS", "PATHS", "TEXT", "TYPES"}))
+# What an object has learned.
+_FITTED = Rule(frozenset({"ARRAYS", "OBJECTS", "TEXT", "TYPES"}))
+_UNKNOWN = Rule(frozenset({"NOTHING"}))
+_NUMBERS = Rule(frozenset({"ARRAYS"}))
+_KEYWORDS = Rule(frozenset({"ARRAYS", "KEYWORDS"}))
+
+
+@lru_cache(maxsize=1024)
+def _parsed(text: str) -> Rule:
+    tokens = frozenset(text.split())
+    patterns = tokens & PATTERNS.keys()
+    words = frozenset(word.replace("~", " ") for word in tokens - KINDS - patterns)
+    kinds = tokens & KINDS
+    if "LABELS" in kinds or "KEYWORDS" in kinds:
+        kinds |= {"ARRAYS"}
+    return Rule(kinds, words, next(iter(patterns), ""))
+
+
+def rule_of(class_name: str, attribute: str) -> Rule | None:
+    """Return the rule of an attribute, or None if a listed class has no such attribute.
+
+    Parameters
+    ----------
+    class_name : str
+        Qualified name of a class that is on the allow-list.
+    attribute : str
+        Name of the attribute.
+    """
+    if is_ours(class_name):
+        text = OUR_RULES.get(attribute)
+        return _FITTED if text is None else _parsed(text)
+    short = class_name.rpartition(".")[2]
+    text = RULES.get(f"{short}.{attribute}", RULES.get(attribute))
+    if text is not None:
+        return _parsed(text)
+    is_fitted = attribute.endswith("_") or attribute.startswith("_")
+    return _FITTED if is_fitted and not attribute.startswith("__") else None
+
+
+class Refusal(NamedTuple):
+    """A setting that breaks its rule."""
+
+    class_name: str
+    attribute: str
+    value: str
+    allowed: str
+
+    def __str__(self) -> str:
+        short = self.class_name.rpartition(".")[2]
+        return f"{short}.{self.attribute} is {self.value} (allowed: {self.allowed})"
+
+
+def find_refusals(tree: Node, trusted: Mapping[str, Any]) -> list[Refusal]:
+    """Return the settings in a tree that break their rule, those of trusted classes excepted."""
+    checker = _Checker(trusted)
+    checker.visit(tree, _ANYTHING)
+    return list(dict.fromkeys(checker.refusals))
+
+
+class _Checker:
+    """Visits nodes in the order in which `_Builder` builds them, so that references resolve."""
+
+    def __init__(self, trusted: Mapping[str, Any]) -> None:
+        self.trusted = trusted
+        self.refusals: list[Refusal] = []
+        self.place = ("", "")
+        self.kept: list[Any] | None = None
+
+    def visit(self, node: Any, rule: Rule) -> None:
+        """Check a node and everything below it."""
+        kind = type(node)
+        if kind is str or kind is bytes:
+            text = node if kind is str else repr(node)
+            self._require(rule.allows_text(text), node, rule)
+        elif kind in _VISITS:
+            _VISITS[kind](self, node, rule)
+        elif node is not None:
+            self._require(rule.allows_number(node), node, rule)
+
+    def _require(self, condition: bool, node: Any, rule: Rule) -> None:
+        if not condition and len(self.refusals) < _MOST_REFUSALS:
+            self.refusals.append(Refusal(*self.place, _described(node), rule.describe()))
+
+    def _keep(self, node: Any) -> None:
+        if self.kept is not None:
+            self.kept.append(node)
+
+    def _items(self, node: Items | Objects, rule: Rule) -> None:
+        self._require(rule.allows("ARRAYS"), node, rule)
+        kept = self.kept
+        if type(node) is Items and node.kind in {"set", "frozenset"}:
+            self.kept = None
+        inside = _inside(rule)
+        is_free = inside.allows("TEXT") and not inside.allows("SIZE")
+        for item in node.items:
+            if not (is_free and type(item) in _ATOMS):
+                self.visit(item, inside)
+        self.kept = kept
+        if type(node) is Objects:
+            self._keep(node)
+
+    def _record(self, node: Record, rule: Rule) -> None:
+        self._require(rule.allows("ARRAYS"), node, rule)
+        has_keywords, inside = rule.allows("KEYWORDS"), _inside(rule)
+        for key, item in node.items:
+            self.visit(item, _parsed(RULES[key]) if has_keywords and key in RULES else inside)
+
+    def _pairs(self, node: Pairs, rule: Rule) -> None:
+        self._require(rule.allows("ARRAYS"), node, rule)
+        kept, self.kept, inside = self.kept, None, _inside(rule)
+        for key, _ in node.items:
+            self.visit(key, rule._replace(kinds=rule.kinds | _FITTED.kinds))
+        self.kept = kept
+        for _, item in node.items:
+            self.visit(item, inside)
+
+    def _array(self, node: Any, rule: Rule) -> None:
+        needed = "TEXT" if _holds_text(node) else "ARRAYS"
+        self._require(_inside(rule).allows(needed), node, rule)
+        self._keep(node)
+
+    def _scalar(self, node: Scalar, rule: Rule) -> None:
+        value: Any = node.value
+        if type(value) is Array and value.dtype[1:2] in ("i", "u") and not value.shape:
+            value = int.from_bytes(value.data, "little", signed=value.dtype[1:2] == "i")
+        if type(value) in {int, str, bytes}:
+            self.visit(value, rule)
+        else:
+            self._require(not rule.allows("JOBS", "NONE", "OFF", "THREADS"), node, rule)
+
+    def _triple(self, node: Triple, rule: Rule) -> None:
+        self._require(rule.allows("ARRAYS"), node, rule)
+        for part in node[1:]:
+            self.visit(part, _inside(rule))
+
+    def _dtype(self, node: Dtype, rule: Rule) -> None:
+        self._require(rule.allows("TYPES"), node, rule)
+
+    def _name(self, node: Name, rule: Rule) -> None:
+        self._require(self._allows_name(node.name, rule), node, rule)
+
+    def _allows_name(self, name: str, rule: Rule) -> bool:
+        if name in TYPES:
+            return rule.allows("TYPES") or name in self.trusted
+        if is_listed(FUNCTIONS, name):
+            return rule.allows("FUNCTIONS") or name in self.trusted
+        if is_listed(CLASS_VALUES, name):
+            return rule.allows("CLASSES") or name in self.trusted
+        return True  # trusted by the caller, or refused by the audit of names
+
+    def _instance(self, node: Instance, rule: Rule) -> None:
+        is_trusted = node.name in self.trusted
+        self._require(rule.allows("OBJECTS") or is_trusted, node, rule)
+        place, outermost = self.place, self._enter(node.name)
+        for key, item in node.state.items:
+            self.place = node.name, key
+            own = _ANYTHING if is_trusted else rule_of(node.name, key)
+            if own is None:
+                self._require(False, item, _UNKNOWN)
+            self.visit(item, own or _ANYTHING)
+        self.place = place
+        self._leave(node, outermost)
+
+    def _enter(self, name: str) -> bool:
+        outermost = self.kept is None and not is_ours(name)
+        if outermost:
+            self.kept = []
+        return outermost
+
+    def _leave(self, node: Any, outermost: bool) -> None:
+        self._keep(node)
+        if outermost:
+            self.kept = None
+
+    def _coded(self, node: Coded, rule: Rule) -> None:
+        outermost = self._enter(node.name)
+        if node.name == _PARTIAL:
+            self._partial(node, rule)
+        else:
+            self._require(self._allows_coded(node.name, rule), node, rule)
+            codec = codec_named(node.name)
+            is_registered = codec is not None and codec[1] is not None
+            self.visit(node.payload, _ANYTHING if is_registered else _FITTED)
+        self._leave(node, outermost)
+
+    def _allows_coded(self, name: str, rule: Rule) -> bool:
+        return rule.allows("PATHS") if name == _PATH else rule.allows("ARRAYS", "OBJECTS")
+
+    def _partial(self, node: Coded, rule: Rule) -> None:
+        """Check that a partial is of a function allowed here, with plain arguments."""
+        payload: Any = node.payload
+        parts = payload.items if type(payload) is Record else ()
+        func = dict(parts).get("func")
+        name = func.name if type(func) is Name and func.name not in TYPES else ""
+        self._require(bool(name) and self._allows_name(name, rule), node, rule)
+        is_free = rule is _ANYTHING or name in self.trusted
+        for key, item in parts:
+            inside = _KEYWORDS if key == "keywords" else _NUMBERS
+            self.visit(item, _ANYTHING if is_free or key == "func" else inside)
+
+    def _ref(self, node: Ref, rule: Rule) -> None:
+        if self.kept is None or node.number >= len(self.kept):
+            return  # points nowhere: the builder refuses it
+        target = self.kept[node.number]
+        kind = type(target)
+        if kind is Instance:
+            is_allowed = rule.allows("OBJECTS") or target.name in self.trusted
+        elif kind is Coded and target.name == _PARTIAL:
+            is_allowed = rule.allows("CLASSES", "FUNCTIONS")
+        elif kind is Coded:
+            is_allowed = self._allows_coded(target.name, rule)
+        else:
+            has_text = kind is Objects or _holds_text(target)
+            is_allowed = _inside(rule).allows("TEXT" if has_text else "ARRAYS")
+        self._require(is_allowed, target, rule)
+
+
+def _inside(rule: Rule) -> Rule:
+    """Return the rule of what is inside a container."""
+    if "LABELS" in rule.kinds:
+        return rule._replace(kinds=rule.kinds | {"TEXT"})
+    return rule._replace(kinds=rule.kinds - {"KEYWORDS"}) if "KEYWORDS" in rule.kinds else rule
+
+
+def _holds_text(node: Any) -> bool:
+    if type(node) is Fields:
+        return any(_holds_text(column) for column in node.columns)
+    return type(node) is Strings or (type(node) is Array and node.dtype[1:2] in ("S", "V"))
+
+
+def _described(node: Any) -> str:
+    """Return what a value is; short plain words are quoted, nothing else is."""
+    if isinstance(node, str):
+        is_short = _PLAIN_WORD.fullmatch(node) is not None
+        return repr(node) if is_short else f"a text of {len(node)} characters"
+    if type(node) is Name or type(node) is Instance or type(node) is Coded:
+        return f"the {_NAMED[type(node)]} {node.name.rpartition('.')[2][:40]!r}"
+    if isinstance(node, int) and abs(node) < 10**15:
+        return repr(node)
+    return f"a value of kind {getattr(node, 'kind', type(node).__name__).lower()}"
+
+
+_NAMED = {Name: "function or class", Instance: "object", Coded: "value"}
+_VISITS: dict[type, Callable[[_Checker, Any, Rule], None]] = {
+    Items: _Checker._items,
+    Objects: _Checker._items,
+    Record: _Checker._record,
+    Pairs: _Checker._pairs,
+    Array: _Checker._array,
+    Strings: _Checker._array,
+    Fields: _Checker._array,
+    Scalar: _Checker._scalar,
+    Triple: _Checker._triple,
+    Dtype: _Checker._dtype,
+    Name: _Checker._name,
+    Instance: _Checker._instance,
+    Coded: _Checker._coded,
+    Ref: _Checker._ref,
+}
+
+
+def require_no_shadows(cls: type, node: Instance) -> None:
+    """Refuse attributes that would stand in the way of a method or constant of the class."""
+    builds_itself = hasattr(cls, "_from_state") and not hasattr(cls, "get_params")
+    if builds_itself or dataclass_fields(cls) is not None:
+        return
+    for name, _ in node.state.items:
+        for base in cls.__mro__:
+            if name in vars(base):
+                _require_setting(cls, name, vars(base)[name])
+
+
+def _require_setting(cls: type, name: str, default: Any) -> None:
+    is_plain = not (callable(default) or hasattr(default, "__get__"))
+    if not is_plain or name not in RULES:
+        raise UntrustedClassError(
+            f"the file gives an object of {cls.__qualname__} an attribute {name!r}, which would "
+            f"replace what the class has under that name; if you know where the file comes from, "
+            f"pass trusted=[{qualified_name(cls)!r}]"
+        )

@@ -1,0 +1,140 @@
+"""The table of rules for settings is complete: every parameter of every listed class is in it."""
+
+import importlib
+import inspect
+import warnings
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from sklearn.utils._param_validation import Hidden, StrOptions, make_constraint
+
+import letheon
+from letheon import state
+from letheon.state._allowed import CLASSES
+from letheon.state._nodes import Instance, Record, Scalar
+from letheon.state._settings_rules import find_refusals, rule_of
+from letheon.state._settings_table import OUR_RULES, RULES
+from tests.state.test_estimators import estimators, made
+
+
+def listed_classes() -> dict[str, Any]:
+    """Return the listed classes of the installed scikit-learn by qualified name."""
+    found = {}
+    for module, names in CLASSES.items():
+        for name in names:
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore")
+                cls = getattr(importlib.import_module(module), name, None)
+            if cls is not None:
+                found[f"{module}.{name}"] = cls
+    return found
+
+
+def parameters_of(cls: Any) -> list[str]:
+    parameters = list(inspect.signature(cls.__init__).parameters.values())[1:]
+    variable = (inspect.Parameter.VAR_KEYWORD, inspect.Parameter.VAR_POSITIONAL)
+    return [each.name for each in parameters if each.kind not in variable]
+
+
+def unknown_parameters(rules: dict[str, str]) -> set[str]:
+    """Return the parameters of listed classes that have no rule."""
+    return {
+        f"{cls.__name__}.{name}"
+        for cls in listed_classes().values()
+        for name in parameters_of(cls)
+        if name not in rules
+    }
+
+
+def choices_of(cls: Any) -> dict[str, set[str]]:
+    """Return the texts that scikit-learn documents for each parameter of a class."""
+    constraints = getattr(cls, "_parameter_constraints", {})
+    found: dict[str, set[str]] = {}
+    for name, rules in constraints.items() if isinstance(constraints, dict) else ():
+        for rule in () if isinstance(rules, str) else rules:
+            known = make_constraint(rule)
+            known = make_constraint(known.constraint) if isinstance(known, Hidden) else known
+            if isinstance(known, StrOptions):
+                found.setdefault(name, set()).update(known.options)
+    return found
+
+
+def test_every_parameter_has_a_rule() -> None:
+    assert unknown_parameters(RULES) == set(), (
+        "scikit-learn has parameters that letheon does not know. Find out what each does with its "
+        "value and add its name to _SKLEARN in letheon/state/_settings_table.py, under its rule."
+    )
+
+
+def test_a_rule_that_is_removed_is_missed() -> None:
+    for name in ("input", "memory", "n_jobs", "token_pattern", "max_iter"):
+        rest = {key: rule for key, rule in RULES.items() if key != name}
+        assert any(place.endswith(f".{name}") for place in unknown_parameters(rest))
+
+
+def test_every_parameter_of_ours_has_a_rule() -> None:
+    ours = [getattr(letheon, name) for name in letheon.__all__]
+    ours = [cls for cls in ours if isinstance(cls, type) and hasattr(cls, "get_params")]
+    assert len(ours) > 10
+    names = {name for cls in ours for name in parameters_of(cls)}
+    assert names - OUR_RULES.keys() == set()
+
+
+def test_every_word_of_every_class_is_allowed_but_those_that_read_files() -> None:
+    wrong = {
+        f"{cls.__name__}.{name}={word}"
+        for qualified, cls in listed_classes().items()
+        for name, words in choices_of(cls).items()
+        for word in words
+        if not (rule := rule_of(qualified, name)) or not rule.allows_text(word)
+    }
+    assert {place.partition(".")[2] for place in wrong} == {"input=file", "input=filename"}
+
+
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize("name", sorted(set(estimators()) - {"Birch"}))
+def test_every_estimator_with_every_word_is_read_back(name: str) -> None:
+    cls = estimators()[name]
+    if "SearchCV" in name:
+        pytest.skip("cannot be inside a model")
+    words = [(key, word) for key, words in choices_of(cls).items() for word in sorted(words)]
+    for key, word in [(None, None), *words]:
+        value = made(name, cls)
+        if key is not None:
+            setattr(value, key, word)
+        if word not in {"file", "filename"}:
+            blob = state.encode(value)
+            assert state.encode(state.decode(blob)) == blob
+
+
+FREE_TEXT = {
+    *("classes", "constant", "estimators", "fill_value", "missing_values", "outlier_label"),
+    *("owner", "pos_label", "requests", "separator", "steps", "transformer_list", "transformers"),
+}
+PLACES = sorted(
+    {
+        (qualified, name)
+        for qualified, cls in listed_classes().items()
+        for name in parameters_of(cls)
+        if name not in FREE_TEXT
+    }
+)
+
+
+@settings(max_examples=5)
+@given(text=st.text(min_size=1))
+def test_no_other_text_is_allowed_anywhere(text: str) -> None:
+    for class_name, name in PLACES:
+        rule = rule_of(class_name, name)
+        assert rule is not None
+        is_allowed = text in rule.words or (bool(rule.pattern) and rule.allows_text(text))
+        for node in (text, Scalar(text)):
+            refusals = find_refusals(Instance(class_name, Record(((name, node),))), {})
+            assert bool(refusals) != is_allowed, (class_name, name, text)
+
+
+def test_free_text_is_what_the_table_calls_text() -> None:
+    parameters = {name for cls in listed_classes().values() for name in parameters_of(cls)}
+    assert {name for name in parameters if "TEXT" in RULES[name].split()} == FREE_TEXT
