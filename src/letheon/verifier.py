@@ -1090,17 +1090,17 @@ def list_files(folder: Path) -> dict[str, int]:
         require(depth < _DEEPEST_FOLDER, f"{prefix}: folders are nested too deeply")
         with _at(prefix or "the bundle"), os.scandir(folder / prefix) as entries:
             for entry in entries:
-                name = f"{prefix}{entry.name}"
-                _match("[A-Za-z0-9._:@+-]{1,255}", entry.name, f"{name[:80]!r}: odd name")
-                require(name.lower() not in known, f"{name}: two names that differ only in case")
+                name, shown = f"{prefix}{entry.name}", entry.name[:80]
+                _match("[A-Za-z0-9._:@+-]{1,255}", entry.name, f"{shown!r}: odd name")
+                require(name.lower() not in known, f"{shown}: two names that differ only in case")
                 known.add(name.lower())
                 require(len(known) <= MOST_FILES, f"more than {MOST_FILES} files")
                 facts = entry.stat(follow_symlinks=False)
                 if stat.S_ISDIR(facts.st_mode):
                     open_folders.append((f"{name}/", depth + 1))
                     continue
-                require(stat.S_ISREG(facts.st_mode), f"{name}: a link or device, no plain file")
-                require(facts.st_size <= LARGEST, f"{name}: larger than {LARGEST} bytes")
+                require(stat.S_ISREG(facts.st_mode), f"{shown}: a link or device, no plain file")
+                require(facts.st_size <= LARGEST, f"{shown}: larger than {LARGEST} bytes")
                 found[name] = facts.st_size
     require(sum(found.values()) <= LARGEST_BUNDLE, f"larger than {LARGEST_BUNDLE} bytes")
     return found
