@@ -8,7 +8,8 @@ then the levels. Everything raises `Refused` with the place and the reason, or r
 level  shows                                   does not show
 ====== ======================================= ===========================================
 V0     no certificate was edited, swapped or   that the work was done; that no certificate
-       dropped from the middle                 is missing at the end (V1 with events does)
+       dropped from the middle; every file is  is missing at the end (V1 with events does)
+       in the signed index of the bundle
 V1     one append-only log, no roll-back       private copies; a fork shown to others only,
        behind a checkpoint you have seen       unless witnesses are pinned
 V2     exactly the stated number of slots of   what the rows were, and that the model
@@ -18,6 +19,9 @@ V3     the ledger signed for each purge and    stores that are not listed; the s
 W1     the rows of a person's receipt were     whose rows they are, without row and salt;
        in the data set and left it             what the model learnt from them
 ====== ======================================= ===========================================
+
+The verdict of a bundle is `passed`, `failed` or `incomplete`. A bundle passes only if no level was
+skipped that its tier promises: V0, V1 and V3 for the public tier, V0 to V3 for the auditor's.
 """
 
 import argparse
@@ -25,7 +29,9 @@ import base64
 import hashlib
 import hmac
 import json
+import os
 import re
+import stat
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Sized
 from contextlib import contextmanager
@@ -37,6 +43,9 @@ from typing import Any
 
 SMALL = 1 << 20  # bytes of a certificate, statement, note or event
 LARGE = 1 << 28  # bytes of a proof or of the log's proofs
+LARGEST = 1 << 34  # bytes of any file of a bundle
+LARGEST_BUNDLE = 1 << 38
+MOST_FILES = 1_000_000
 DEEPEST = 32
 MAX_INT = 2**53 - 1
 
@@ -46,6 +55,7 @@ UNLEARNING = "urn:letheon:attestation:unlearning:v1"
 PURGE = "urn:letheon:attestation:purge:v1"
 ROTATION = "urn:letheon:attestation:key-rotation:v1"
 REVOCATION = "urn:letheon:attestation:key-revocation:v1"
+INDEX = "urn:letheon:attestation:bundle-index:v1"
 
 
 class Refused(ValueError):  # noqa: N818 - what the verifier says
@@ -280,6 +290,17 @@ _ROTATION = _fields(
     newKey=_fields("keyid:hex32 public:hex32"),
 )
 _REVOCATION = _fields("ledger revokedKey:hex32 lastSequence:count", ledger=_KEY_CHAIN)
+_TIER = {"enum": ["public", "auditor"]}
+_INDEX = _fields("ledger tier files:count", ledger=_fields("id:code sequence:count"), tier=_TIER)
+_FILES = _mapping(_WORDS["hex32"])
+_DESCRIPTION = _fields(
+    "format tier ledger:code exportedAt:count size:count models scope",
+    "destroyBy:count",
+    format={"const": "letheon-bundle-v1"},
+    tier=_TIER,
+    models=_list(_fields("tenant:code name:code sequence:positive")),
+    scope=_fields("", "tenant:code model:code"),
+)
 _LOG = _fields(
     "size:count root:hex32 certificates consistency",
     certificates=_list(_fields("sequence:positive index:count event:object proof:path")),
@@ -328,6 +349,7 @@ SCHEMAS: dict[str, dict[str, Any]] = {
     PURGE: _statement_schema(PURGE, "purge attestation", _PURGE),
     ROTATION: _statement_schema(ROTATION, "key rotation", _ROTATION),
     REVOCATION: _statement_schema(REVOCATION, "key revocation", _REVOCATION),
+    INDEX: _statement_schema(INDEX, "signed index of a bundle", _INDEX),
 }
 _TYPES = {"object": dict, "array": list, "string": str, "integer": int, "boolean": bool}
 _RULES: dict[str, Callable[[Any, Any], bool]] = {
@@ -553,8 +575,8 @@ def open_envelope(data: bytes, trust: Trust) -> Opened:
         envelope.check(keyid, trust.public(keyid))
     opened = envelope.open()
     kind = opened.statement["predicateType"]
-    if kind in (UNLEARNING, PURGE):
-        trust.key(opened.keyids[0], opened.sequence, later=kind == PURGE)
+    if kind in (UNLEARNING, PURGE, INDEX):
+        trust.key(opened.keyids[0], opened.sequence, later=kind != UNLEARNING)
     return opened
 
 
@@ -937,16 +959,44 @@ def _check_paths(row: dict[str, Any], leaf: bytes, certificate: Opened) -> None:
         require(node.hex() == data[root], f"the row's slot does not lead to {root}")
 
 
-# The bundle: a folder with all of this. Nothing in bundle.json is believed.
+# The bundle: a folder with all of this. A signed index lists every file.
+
+TOP_PUBLIC = {"keys", "certificates", "purges", "checkpoints", "log.json", "bundle.json"}
+TOP_AUDITOR = TOP_PUBLIC | {"events.jsonl", "proofs", "models", "definitions"}
+MODEL_FILES = ("model.blob", "rows.blob", "vault.blob", "training.json")
+INDEX_FILES = ("index.json", "index.signed.json")
+DEFAULT_TENANT = "default"
+_DEEPEST_FOLDER = 5
 
 
 @dataclass(frozen=True)
 class Verdict:
-    """The outcome of one level; `passed` is None where the bundle has nothing to look at."""
+    """The outcome of one level.
+
+    `passed` is None where the level was skipped. A skipped level that is `promised`, by the tier
+    of the bundle or because it was asked for by name, makes the whole bundle incomplete.
+    """
 
     level: str
     passed: bool | None
     reason: str
+    promised: bool = True
+
+
+def overall(verdicts: Iterable[tuple[bool | None, bool]]) -> str:
+    """Return "passed", "failed" or "incomplete" from pairs of (passed, promised).
+
+    Failed: one check failed. Passed: a check passed, and no promised one was skipped.
+    """
+    found = list(verdicts)
+    if any(passed is False for passed, _ in found):
+        return "failed"
+    is_open = any(passed is None and promised for passed, promised in found)
+    shown = any(passed is True for passed, _ in found)
+    return "passed" if shown and not is_open else "incomplete"
+
+
+EXIT_CODES = {"passed": 0, "failed": 1, "incomplete": 3}
 
 
 def _counted(things: Sized, word: str) -> str:
@@ -957,14 +1007,24 @@ class _Skipped(Exception):  # noqa: N818
     """The bundle does not have what a level needs."""
 
 
+class _NotPromised(_Skipped):
+    """As `_Skipped`, and the tier of the bundle does not promise the level either."""
+
+
 @dataclass(frozen=True)
 class _Bundle:
     folder: Path
+    files: Mapping[str, int]
     trust: Trust
     chain: list[Opened]
     seen: str | None
     witnesses: tuple[str, ...]
     receipt: bytes | None = None
+
+    @property
+    def tier(self) -> str:
+        """The tier by what the folder has; the signed index must say the same."""
+        return tier_of(self.files)
 
 
 def verify_bundle(
@@ -976,6 +1036,9 @@ def verify_bundle(
     receipt: bytes | None = None,
 ) -> list[Verdict]:
     """Check V0 to V2 and the signed part of V3 of an exported folder, and W1 of a receipt.
+
+    V0 gives two verdicts: the first is about the chain of certificates, the second about the
+    signed index. If the first fails nothing else is looked at.
 
     Parameters
     ----------
@@ -991,24 +1054,170 @@ def verify_bundle(
         A person's receipt without salts, as ``letheon receipt open`` writes it.
     """
     folder = Path(folder)
-    levels = {"V0": _check_v0, "V1": _check_v1, "V2": _check_v2, "V3": _check_v3}
-    levels |= {} if receipt is None else {"W1": _check_w1}
+    levels = [("V0", _check_v0), ("V0", _check_index)]
+    levels += [("V1", _check_v1), ("V2", _check_v2), ("V3", _check_v3)]
+    levels += [] if receipt is None else [("W1", _check_w1)]
     try:
+        files = list_files(folder)
         trust, chain = _read_chain(folder, pinned_hex)
     except Refused as error:
-        later = [Verdict(level, None, "not looked at: V0 failed") for level in [*levels][1:]]
+        later = [Verdict(level, None, "not looked at: V0 failed") for level, _ in levels[2:]]
         return [Verdict("V0", False, str(error)), *later]
-    bundle = _Bundle(folder, trust, chain, seen_checkpoint, tuple(witnesses), receipt)
-    return [_judge(level, check, bundle) for level, check in levels.items()]
+    bundle = _Bundle(folder, files, trust, chain, seen_checkpoint, tuple(witnesses), receipt)
+    return [_judge(level, check, bundle) for level, check in levels]
 
 
 def _judge(level: str, check: Callable[[_Bundle], str], bundle: _Bundle) -> Verdict:
     try:
         return Verdict(level, True, check(bundle))
     except _Skipped as reason:
-        return Verdict(level, None, str(reason))
+        return Verdict(level, None, str(reason), promised=not isinstance(reason, _NotPromised))
     except Refused as reason:
         return Verdict(level, False, str(reason))
+
+
+def list_files(folder: Path) -> dict[str, int]:
+    """Return size by path of every file in a bundle.
+
+    Links, pipes, sockets and devices are refused, and so are names that are equal but for case:
+    what a name leads to must not depend on the machine.
+    """
+    found: dict[str, int] = {}
+    known: set[str] = set()
+    open_folders = [("", 0)]
+    while open_folders:
+        prefix, depth = open_folders.pop()
+        require(depth < _DEEPEST_FOLDER, f"{prefix}: folders are nested too deeply")
+        with _at(prefix or "the bundle"), os.scandir(folder / prefix) as entries:
+            for entry in entries:
+                name, shown = f"{prefix}{entry.name}", entry.name[:80]
+                _match("[A-Za-z0-9._:@+-]{1,255}", entry.name, f"{shown!r}: odd name")
+                require(name.lower() not in known, f"{shown}: two names that differ only in case")
+                known.add(name.lower())
+                require(len(known) <= MOST_FILES, f"more than {MOST_FILES} files")
+                facts = entry.stat(follow_symlinks=False)
+                if stat.S_ISDIR(facts.st_mode):
+                    open_folders.append((f"{name}/", depth + 1))
+                    continue
+                require(stat.S_ISREG(facts.st_mode), f"{shown}: a link or device, no plain file")
+                require(facts.st_size <= LARGEST, f"{shown}: larger than {LARGEST} bytes")
+                found[name] = facts.st_size
+    require(sum(found.values()) <= LARGEST_BUNDLE, f"larger than {LARGEST_BUNDLE} bytes")
+    return found
+
+
+def tier_of(files: Iterable[str]) -> str:
+    """Return "auditor" if something is there that no public bundle has."""
+    tops = {name.partition("/")[0] for name in files}
+    return "auditor" if tops & (TOP_AUDITOR - TOP_PUBLIC) else "public"
+
+
+def _check_index(bundle: _Bundle) -> str:
+    """The files are those that the ledger signed for, and bundle.json says what they are."""
+    if not set(INDEX_FILES) & bundle.files.keys():
+        raise _Skipped(
+            "the bundle has no signed index, so nobody signed for bundle.json, training.json and "
+            "definitions/: it is of an older version; ask for a new export"
+        )
+    text = read_capped(bundle.folder / INDEX_FILES[0], LARGE)
+    with _at(INDEX_FILES[1]):
+        claims = _read_index_claims(bundle, text)
+    with _at(INDEX_FILES[0]):
+        listed = parse_strict(text)
+        _conform(listed, _FILES, "index")
+        require(len(listed) == claims["files"], f"lists {len(listed)} files")
+        _check_files(bundle, listed)
+    with _at("bundle.json"):
+        _check_description(bundle, claims["tier"])
+    return f"{_counted(listed, 'file')}, each as the signed index lists it"
+
+
+def _read_index_claims(bundle: _Bundle, text: bytes) -> dict[str, Any]:
+    signed = open_envelope(read_capped(bundle.folder / INDEX_FILES[1], SMALL), bundle.trust)
+    require(signed.statement["predicateType"] == INDEX, "no index of a bundle")
+    subject = {"name": INDEX_FILES[0], "digest": {"sha256": _sha256(text).hex()}}
+    require(signed.statement["subject"] == [subject], "of another index.json")
+    claims = signed.predicate
+    require(claims["ledger"]["sequence"] == len(bundle.chain), "of another number of certificates")
+    ledgers = {one.predicate["ledger"]["id"] for one in bundle.chain} | {claims["ledger"]["id"]}
+    require(len(ledgers) == 1 and bundle.trust.ledger in (None, *ledgers), "of another ledger")
+    return claims
+
+
+def _check_files(bundle: _Bundle, listed: Mapping[str, str]) -> None:
+    there = bundle.files.keys() - set(INDEX_FILES)
+    extra, missing = sorted(there - listed.keys()), sorted(listed.keys() - there)
+    require(not extra, f"files that it does not list: {', '.join(extra[:3])}; they are not signed")
+    require(not missing, f"files that are missing: {', '.join(missing[:3])}")
+    for name, digest in listed.items():
+        with (bundle.folder / name).open("rb") as file:
+            found = hashlib.file_digest(file, "sha256").hexdigest()
+        require(found == digest, f"{name} is not the file that was signed")
+
+
+def _check_description(bundle: _Bundle, tier: str) -> None:
+    """What bundle.json says follows from certificates, checkpoints and the files themselves."""
+    said = read_description(bundle.folder)
+    require(said["tier"] == tier == bundle.tier, f"the tier is {bundle.tier} by the files")
+    tops = {name.partition("/")[0] for name in bundle.files} - set(INDEX_FILES)
+    odd = sorted(tops - (TOP_AUDITOR if tier == "auditor" else TOP_PUBLIC))
+    require(not odd, f"{', '.join(odd[:3])} belong in no bundle of the tier {tier}")
+    sizes = [int(name[12:-4]) for name in bundle.files if re.match(r"checkpoints/\d+\.txt$", name)]
+    require(said["size"] == max(sizes, default=0), "the size is not that of the newest checkpoint")
+    newest = {one.predicate["model"]["id"]: one for one in bundle.chain}
+    ledgers = {one.predicate["ledger"]["id"] for one in newest.values()}
+    require(ledgers <= {said["ledger"]}, f"the ledger is not {said['ledger']}")
+    wanted = {name for name in newest if tier == "auditor" and is_in_scope(name, said["scope"])}
+    listed = {model_id(one["tenant"], one["name"]): one["sequence"] for one in said["models"]}
+    missing = sorted(wanted - listed.keys())
+    require(not missing, f"the files of {', '.join(missing[:3])} are missing")
+    require(
+        listed == {name: newest[name].sequence for name in wanted},
+        "the models are not those of the newest certificates",
+    )
+    if tier == "auditor":
+        _check_model_files(bundle, [newest[name] for name in sorted(wanted)])
+
+
+def _check_model_files(bundle: _Bundle, newest: Sequence[Opened]) -> None:
+    names = [model_folder(one.predicate["model"]["id"]) for one in newest]
+    wanted = {f"{name}/{file}" for name in names for file in MODEL_FILES}
+    there = {name for name in bundle.files if name.startswith("models/")}
+    odd = sorted(there ^ wanted)
+    require(not odd, f"{', '.join(odd[:3])}: missing, or of no model that is listed")
+    texts = {name for name in bundle.files if name.startswith("definitions/")}
+    for name in texts:
+        digest = _sha256(read_capped(bundle.folder / name, SMALL)).hex()
+        require(name == f"definitions/{digest}.md", f"{name} is not named by its hash")
+    for one in newest:
+        digest = one.predicate["method"]["definition"]["sha256"]
+        require(f"definitions/{digest}.md" in texts, f"the definition {digest[:16]} is missing")
+
+
+def read_description(folder: Path) -> dict[str, Any]:
+    """Return bundle.json, in the form that it has since bundles have a signed index."""
+    said = parse_strict(read_capped(folder / "bundle.json", SMALL), SMALL)
+    _conform(said, _DESCRIPTION, "bundle")
+    return dict(said)
+
+
+def model_id(tenant: str, name: str) -> str:
+    """Return the name of a model as certificates have it."""
+    return name if tenant == DEFAULT_TENANT else f"{tenant}/{name}"
+
+
+def model_folder(name: str) -> str:
+    """Return where the files of a model lie in a bundle."""
+    tenant, _, bare = name.rpartition("/")
+    require(".." not in (tenant, bare) and "/" not in tenant, f"{name} is no name of a model")
+    return f"models/{tenant or DEFAULT_TENANT}/{bare}"
+
+
+def is_in_scope(name: str, scope: Mapping[str, str]) -> bool:
+    """Whether an export of this scope has the files of a model."""
+    tenant, _, bare = name.rpartition("/")
+    found = {"tenant": tenant or DEFAULT_TENANT, "model": bare}
+    return scope.items() <= found.items()
 
 
 def read_capped(path: Path, limit: int) -> bytes:
@@ -1063,9 +1272,8 @@ def _check_v1(bundle: _Bundle) -> str:
     if events.exists():
         _check_events(events, bundle, notes[size].root)
         return f"log of {size} events, all of them read"
-    has_more = any((bundle.folder / name).exists() for name in ("models", "proofs"))
     require(
-        not has_more,
+        bundle.tier == "public",
         "events.jsonl is missing, and an auditor's bundle has one: certificates left off the end "
         "of the log would not show",
     )
@@ -1201,8 +1409,9 @@ def _events(path: Path) -> Iterator[tuple[bytes, dict[str, Any]]]:
 
 def _check_v2(bundle: _Bundle) -> str:
     folder = bundle.folder / "proofs"
-    if not folder.is_dir():
-        raise _Skipped("the bundle has no proofs; ask for the auditor's bundle")
+    if bundle.tier == "public":
+        raise _NotPromised("a public bundle has no proofs; ask for the auditor's bundle")
+    require(folder.is_dir(), "proofs/ is missing, and an auditor's bundle has it")
     since: dict[str, dict[int, str]] = {}
     for certificate in bundle.chain:
         with _at(f"certificate {certificate.sequence}"):
@@ -1313,8 +1522,12 @@ def check_purge(data: bytes, certificate: Opened, trust: Trust) -> Opened:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Check a bundle: 0 nothing failed, 1 a level failed, 2 it could not be looked at."""
-    parser = argparse.ArgumentParser(description="Check certificates of unlearning.")
+    """Check a bundle: 0 passed, 1 failed, 2 it could not be looked at, 3 incomplete."""
+    parser = argparse.ArgumentParser(
+        description="Check certificates of unlearning.",
+        epilog="Exit status: 0 passed, 1 failed, 2 could not be looked at, 3 incomplete. Models "
+        "are not looked at: `letheon audit report` does that.",
+    )
     parser.add_argument("bundle", type=Path, help="folder that the ledger exported")
     parser.add_argument("--key", required=True, help="public key (hex), or a file with it")
     parser.add_argument("--seen", type=Path, help="checkpoint file kept from an earlier look")
@@ -1336,12 +1549,14 @@ def main(argv: Sequence[str] | None = None) -> int:
     except (Refused, ImportError) as error:
         sys.stderr.write(f"cannot check: {error}\n")
         return 2
-    failed = any(verdict.passed is False for verdict in verdicts)
+    verdict = overall((one.passed, one.promised) for one in verdicts)
     words = {True: "pass", False: "FAIL", None: "skipped"}
     lines = [f"{one.level}  {words[one.passed]:8}{one.reason}" for one in verdicts]
-    report = json.dumps({"passed": not failed, "levels": [asdict(one) for one in verdicts]})
+    lines.append(f"{verdict}; this file looks at no model: `letheon audit report` does that")
+    levels = [asdict(one) for one in verdicts]
+    report = json.dumps({"verdict": verdict, "passed": verdict == "passed", "levels": levels})
     sys.stdout.write((report if options.json else "\n".join(lines)) + "\n")
-    return int(failed)
+    return EXIT_CODES[verdict]
 
 
 if __name__ == "__main__":

@@ -1,6 +1,7 @@
 """Ledgers with a history, their bundles, and an operator who can sign whatever they like."""
 
 import base64
+import hashlib
 import json
 import shutil
 from collections.abc import Callable, Iterator
@@ -9,12 +10,24 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pytest
 from sklearn.naive_bayes import GaussianNB
 
 from letheon import DaREForestClassifier, NaiveUnlearner, SISAClassifier
 from letheon.audit import AuditReport, audit
-from letheon.ledger import Ledger
+from letheon.ledger import Ledger, _certify, _compute
+from letheon.ledger._bundle import sign_index
+from letheon.ledger._log_tree import LogTree
+from letheon.ledger._notes import sign_checkpoint
 from letheon.ledger._signing import sign
+from letheon.verifier import (
+    INDEX_FILES,
+    canonical,
+    certificate_id,
+    leaf_hash,
+    log_root,
+    note_digest,
+)
 from tests.audit.people import table
 
 KINDS: dict[str, Callable[[], Any]] = {
@@ -73,3 +86,92 @@ def resign(ledger: Ledger, path: Path, change: Callable[[dict[str, Any]], None])
     statement = payload_of(path.read_bytes())
     change(statement)
     path.write_bytes(sign(statement, ledger._core.keys.signer))
+
+
+def reindex(ledger: Ledger, bundle: Path, tier: str | None = None) -> Path:
+    """Sign for the files as they are now, as the operator can who holds the key."""
+    for name in INDEX_FILES:
+        (bundle / name).unlink(missing_ok=True)
+    files = [path for path in sorted(bundle.rglob("*")) if path.is_file()]
+    listed = {
+        path.relative_to(bundle).as_posix(): hashlib.sha256(path.read_bytes()).hexdigest()
+        for path in files
+    }
+    said = json.loads((bundle / "bundle.json").read_bytes())["tier"] if tier is None else tier
+    count = sum(name.startswith("certificates/") for name in listed)
+    (bundle / INDEX_FILES[0]).write_bytes(canonical(listed))
+    signed = sign_index(ledger._core, listed, said, count)
+    (bundle / INDEX_FILES[1]).write_bytes(signed)
+    return bundle
+
+
+def computing(patch: pytest.MonkeyPatch, change: Callable[[Any, Any], Any]) -> None:
+    """Let the ledger compute honestly, and publish something else instead."""
+    honest = _compute._compute
+    patch.setattr(_compute, "_compute", lambda job: change(job, honest(job)))
+
+
+def signing(patch: pytest.MonkeyPatch, change: Callable[[dict[str, Any]], Any]) -> None:
+    """Sign something else than what follows from the database, and look at nothing before."""
+    honest: Callable[..., Any] = vars(_certify)["unlearning"]
+
+    def boasting(conn: Any, version: Any) -> dict[str, Any]:
+        statement: dict[str, Any] = honest(conn, version)
+        change(statement["predicate"])
+        return statement
+
+    patch.setattr(_certify, "unlearning", boasting)
+    patch.setattr(_certify, "_inspect", lambda *_: None)
+
+
+def rewrite(
+    ledger: Ledger, bundle: Path, change: Callable[[dict[str, Any]], Any], hashes: dict[str, str]
+) -> None:
+    """Sign the whole history anew, as the operator can who holds the key: nothing is left of it.
+
+    `change` edits every certificate, and `hashes` says which digests are replaced by which. Then
+    ids, events, checkpoints, proofs and the index follow.
+    """
+    new = dict(hashes)
+    signer, name = ledger._core.keys.signer, ledger._core.settings.name
+
+    def renew(data: bytes) -> bytes:
+        for old, text in new.items():
+            data = data.replace(old.encode(), text.encode())
+        return data
+
+    def renew_envelope(path: Path, edit: Callable[[dict[str, Any]], Any]) -> None:
+        old = path.read_bytes()
+        statement = json.loads(renew(canonical(payload_of(old))))
+        edit(statement)
+        path.write_bytes(sign(statement, signer))
+        new[certificate_id(old)] = certificate_id(path.read_bytes())
+
+    lines: list[bytes] = []
+    for line in (bundle / "events.jsonl").read_bytes().splitlines():
+        event = json.loads(line)
+        if event["kind"] == "certificate":
+            renew_envelope(bundle / f"certificates/{event['sequence']:06d}.json", change)
+        elif event["kind"] == "purge":
+            renew_envelope(bundle / f"purges/{event['sequence']:06d}.json", lambda _: None)
+        lines.append(renew(line))
+        note = bundle / f"checkpoints/{len(lines):012d}.txt"
+        if note.exists():
+            old = note_digest(note.read_text())
+            root = log_root(map(leaf_hash, lines))
+            note.write_text(sign_checkpoint(name, len(lines), root, signer))
+            new[old] = note_digest(note.read_text())
+    (bundle / "events.jsonl").write_bytes(b"".join(line + b"\n" for line in lines))
+    _rewrite_log(bundle, lines)
+    reindex(ledger, bundle)
+
+
+def _rewrite_log(bundle: Path, lines: list[bytes]) -> None:
+    tree, log = LogTree([leaf_hash(line) for line in lines]), bundle / "log.json"
+    found = json.loads(log.read_bytes()) | {"root": log_root(map(leaf_hash, lines)).hex()}
+    for entry in found["certificates"]:
+        entry["event"] = json.loads(lines[entry["index"]])
+        entry["proof"] = [one.hex() for one in tree.inclusion(entry["index"], len(lines))]
+    for step in found["consistency"]:
+        step["proof"] = [one.hex() for one in tree.consistency(step["from"], step["to"])]
+    log.write_bytes(canonical(found))

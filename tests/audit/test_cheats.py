@@ -26,7 +26,7 @@ from letheon.ledger._keys import KeyRing
 from letheon.ledger._versions import Vault
 from letheon.rows import Rows
 from letheon.sharded._shards import Ensemble
-from tests.audit.bundles import copied, erase, judged, ledger_of, resign, verdicts
+from tests.audit.bundles import copied, erase, judged, ledger_of, reindex, resign, verdicts
 from tests.audit.people import table
 
 Erase = Callable[..., None]
@@ -196,6 +196,7 @@ def test_two_certificates_of_one_number_fail_v1(scene: Scene) -> None:
         statement["predicate"]["measurements"]["efficiency"]["value"] = "9999"
 
     resign(scene.ledger, path, flatter)
+    reindex(scene.ledger, bundle)
     found = said(scene, bundle)
     assert (found["V0"], found["V1"]) == ("pass", "fail")
 

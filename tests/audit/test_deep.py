@@ -72,10 +72,10 @@ def test_nothing_is_beside_an_approximate_net(kind: str) -> None:
     model.forget([3])
     model.forget([5, 7])
     model, rows = state.decode(state.encode(model)), without(held(X, y, None), [3, 5, 7])
-    assert beside_the_model(model, rows) is None
-    assert beside_the_model(model, without(rows, [9])) is not None
+    assert beside_the_model(model, rows) == (None, None)
+    assert beside_the_model(model, without(rows, [9])).wrong is not None
     model.note_ = X[3]
-    assert "note_" in str(beside_the_model(model, rows))
+    assert "note_" in str(beside_the_model(model, rows).wrong)
 
 
 def head_of(X: Any, y: Any) -> Any:

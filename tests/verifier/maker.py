@@ -347,7 +347,19 @@ class Ledger:
         for number, data in enumerate(self.statements, 1):
             self.files[f"keys/{number:04d}.json"] = data
         self.files["keys/root.pub"] = ROOT.public.hex().encode() + b"\n"
-        self.files["bundle.json"] = b'{"tier":"auditor"}'
+        self.files["bundle.json"] = rfc8785.dumps(
+            {
+                "format": "letheon-bundle-v1",
+                "tier": "auditor",
+                "ledger": LEDGER,
+                "exportedAt": 1_790_000_000,
+                "size": len(self.events),
+                "models": [],
+                # This ledger has no models: the export was limited to one that has none.
+                "scope": {"model": "none"},
+                "destroyBy": 1_792_592_000,
+            }
+        )
         self.files["events.jsonl"] = b"".join(event + b"\n" for event in self.events)
         self.files["log.json"] = log_of(self.events, self.entries, sorted(self.notes))
         return self.files
@@ -425,7 +437,33 @@ def honest_bundle() -> Files:
     return dict(_honest())
 
 
-def write(files: Mapping[str, bytes], folder: Path) -> Path:
+def index_of(files: Mapping[str, bytes], signer: Signer = ROOT, /, **claims: Any) -> Files:
+    """The signed index of files."""
+    listed = rfc8785.dumps({name: sha(data).hex() for name, data in files.items()})
+    count = sum(name.startswith("certificates/") for name in files)
+    predicate = {
+        "ledger": {"id": LEDGER, "sequence": count},
+        "tier": "auditor" if "events.jsonl" in files else "public",
+        "files": len(files),
+        **claims,
+    }
+    signed = envelope(statement("bundle-index", "index.json", sha(listed).hex(), predicate), signer)
+    return {"index.json": listed, "index.signed.json": signed}
+
+
+def public(files: Mapping[str, bytes]) -> Files:
+    """What a public bundle has of the files."""
+    tops = ("certificates", "purges", "checkpoints", "keys", "log.json")
+    found = {name: data for name, data in files.items() if name.partition("/")[0] in tops}
+    said = json.loads(files["bundle.json"]) | {"tier": "public", "scope": {}}
+    del said["destroyBy"]
+    return {**found, "bundle.json": rfc8785.dumps(said)}
+
+
+def write(files: Mapping[str, bytes], folder: Path, *, indexed: bool = True) -> Path:
+    """Write a bundle, and unless told otherwise an index that fits it, as its operator can."""
+    if indexed and "index.json" not in files:
+        files = {**files, **index_of(files, SECOND if "keys/0001.json" in files else ROOT)}
     for name, data in files.items():
         path = folder / name
         path.parent.mkdir(parents=True, exist_ok=True)

@@ -9,17 +9,21 @@ from typing import Any
 import pytest
 import rfc8785
 
-from letheon.verifier import SMALL, Refused, Verdict, main, read_capped, verify_bundle
+from letheon.verifier import LARGEST, SMALL, Refused, Verdict, main, read_capped, verify_bundle
 from tests.verifier import maker
 from tests.verifier.maker import ROOT, SECOND, STRANGER, WITNESS, Files, Statement, Step
 
 PINNED = ROOT.public.hex()
-PUBLIC = ("certificates/", "purges/", "checkpoints/", "keys/", "log.json", "bundle.json")
 
 
 def judged(files: Files, folder: Path, **options: Any) -> dict[str, Verdict]:
-    verdicts = verify_bundle(maker.write(files, folder), PINNED, **options)
-    return {verdict.level: verdict for verdict in verdicts}
+    return by_level(verify_bundle(maker.write(files, folder), PINNED, **options))
+
+
+def by_level(verdicts: list[Verdict]) -> dict[str, Verdict]:
+    """The verdict of every level; V0 is that of the chain, "index" that of the signed index."""
+    found = {verdict.level: verdict for verdict in reversed(verdicts)}
+    return found | {"index": verdicts[1]}
 
 
 def passed(verdicts: dict[str, Verdict]) -> list[bool | None]:
@@ -45,9 +49,9 @@ def test_honest_bundle_passes(tmp_path: Path) -> None:
 
 
 def test_public_bundle_passes_what_it_can_show(tmp_path: Path) -> None:
-    files = {k: v for k, v in maker.honest_bundle().items() if k.startswith(PUBLIC)}
-    verdicts = judged(files, tmp_path)
+    verdicts = judged(maker.public(maker.honest_bundle()), tmp_path)
     assert passed(verdicts) == [True, True, None, True]
+    assert (verdicts["index"].passed, verdicts["V2"].promised) == (True, False)
     assert "left off its end show only with events" in verdicts["V1"].reason
 
 
@@ -501,7 +505,7 @@ def test_names_of_files_write_nothing_on_a_terminal(tmp_path: Path) -> None:
     folder = maker.write(maker.honest_bundle(), tmp_path)
     (folder / "certificates" / "\x1b[2K\rV0  pass\n").write_bytes(b"")
     reasons = "".join(verdict.reason for verdict in verify_bundle(folder, PINNED))
-    assert "does not belong there" in reasons
+    assert "odd name" in reasons
     assert reasons.isprintable()
 
 
@@ -538,7 +542,9 @@ def test_command_prints_levels(tmp_path: Path, capsys: pytest.CaptureFixture[str
     folder = maker.write(maker.honest_bundle(), tmp_path)
     assert main([str(folder), "--key", PINNED]) == 0
     lines = capsys.readouterr().out.splitlines()
-    assert [line.split()[:2] for line in lines] == [[f"V{i}", "pass"] for i in range(4)]
+    levels = ["V0", "V0", "V1", "V2", "V3"]
+    assert [line.split()[:2] for line in lines[:-1]] == [[level, "pass"] for level in levels]
+    assert lines[-1].startswith("passed; this file looks at no model")
 
 
 def test_command_gives_json_and_fails(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -546,12 +552,159 @@ def test_command_gives_json_and_fails(tmp_path: Path, capsys: pytest.CaptureFixt
     (folder / "certificates/000006.json").write_bytes(b"")
     assert main([str(folder), "--key", str(folder / "keys/root.pub"), "--json"]) == 1
     report = json.loads(capsys.readouterr().out)
-    assert report["passed"] is False
+    assert (report["verdict"], report["passed"]) == ("failed", False)
     assert report["levels"][0] == {
         "level": "V0",
         "passed": False,
         "reason": "certificate 6: not JSON in UTF-8: Expecting value: line 1 column 1 (char 0)",
+        "promised": True,
     }
+
+
+def test_command_tells_an_incomplete_bundle_from_one_that_passes(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    without = maker.write(maker.honest_bundle(), tmp_path / "old", indexed=False)
+    assert main([str(without), "--key", PINNED]) == 3
+    assert "has no signed index" in capsys.readouterr().out
+    unpurged = {k: v for k, v in maker.public(maker.honest_bundle()).items() if "purges/" not in k}
+    assert main([str(maker.write(unpurged, tmp_path / "early")), "--key", PINNED]) == 3
+    public = maker.write(maker.public(maker.honest_bundle()), tmp_path / "public")
+    assert main([str(public), "--key", PINNED]) == 0
+    (tmp_path / "empty").mkdir()
+    assert main([str(tmp_path / "empty"), "--key", PINNED]) == 1
+
+
+# The signed index.
+
+
+def signed_anew(files: Files, **changes: Any) -> Files:
+    """The operator changes bundle.json and signs for it."""
+    said = json.loads(files["bundle.json"]) | changes
+    return {**files, "bundle.json": rfc8785.dumps(said)}
+
+
+@pytest.mark.parametrize(
+    ("change", "reason"),
+    [
+        ({"tier": "public"}, "the tier is auditor by the files"),
+        ({"ledger": "other"}, "the ledger is not other"),
+        ({"size": 3}, "not that of the newest checkpoint"),
+        ({"scope": {}}, "the files of churn, credit-risk are missing"),
+        ({"scope": {"model": "churn"}}, "the files of churn are missing"),
+        ({"models": [{"tenant": "default", "name": "x", "sequence": 1}]}, "newest certificates"),
+        ({"format": "letheon-bundle-v2"}, "not as const asks"),
+        ({"note": "hello"}, "unknown key 'note'"),
+    ],
+)
+def test_a_description_that_does_not_fit_the_bundle_fails(
+    change: dict[str, Any], reason: str, tmp_path: Path
+) -> None:
+    verdict = judged(signed_anew(maker.honest_bundle(), **change), tmp_path)["index"]
+    assert verdict.passed is False
+    assert reason in verdict.reason
+
+
+def test_a_public_bundle_that_says_auditor_fails(tmp_path: Path) -> None:
+    files = signed_anew(maker.public(maker.honest_bundle()), tier="auditor")
+    claims = maker.index_of(files, tier="auditor")
+    verdict = judged({**files, **claims}, tmp_path)["index"]
+    assert verdict.passed is False
+    assert "the tier is public by the files" in verdict.reason
+
+
+@pytest.mark.parametrize(
+    ("claims", "reason"),
+    [
+        ({"ledger": {"id": "other", "sequence": 6}}, "of another ledger"),
+        ({"ledger": {"id": maker.LEDGER, "sequence": 5}}, "another number of certificates"),
+        ({"files": 1}, "lists"),
+        ({"tier": "public"}, "the tier is auditor by the files"),
+    ],
+)
+def test_an_index_that_does_not_fit_the_bundle_fails(
+    claims: dict[str, Any], reason: str, tmp_path: Path
+) -> None:
+    files = maker.honest_bundle()
+    verdict = judged({**files, **maker.index_of(files, **claims)}, tmp_path)["index"]
+    assert verdict.passed is False
+    assert reason in verdict.reason
+
+
+def test_an_index_by_a_stranger_or_of_something_else_fails(tmp_path: Path) -> None:
+    files = maker.honest_bundle()
+    strange = {**files, **maker.index_of(files, STRANGER)}
+    assert "is not known here" in judged(strange, tmp_path / "1")["index"].reason
+    other = {**files, **maker.index_of(files)}
+    other["index.signed.json"] = files["purges/000001.json"]
+    assert "no index of a bundle" in judged(other, tmp_path / "2")["index"].reason
+    half = {**files, **maker.index_of(files)}
+    del half["index.signed.json"]
+    assert judged(half, tmp_path / "3")["index"].passed is False
+
+
+@pytest.mark.parametrize("name", sorted({**maker.honest_bundle(), "index.json": b""}))
+def test_no_changed_file_is_accepted(name: str, tmp_path: Path) -> None:
+    folder = maker.write(maker.honest_bundle(), tmp_path)
+    data = (folder / name).read_bytes()
+    (folder / name).write_bytes(data[:-1] + bytes([data[-1] ^ 1]))
+    assert any(one.passed is False for one in verify_bundle(folder, PINNED)[:2])
+
+
+def test_files_that_the_index_does_not_list_fail(tmp_path: Path) -> None:
+    folder = maker.write(maker.honest_bundle(), tmp_path)
+    (folder / "proofs" / "more.json").write_bytes(b"{}")
+    verdict = by_level(verify_bundle(folder, PINNED))["index"]
+    assert (verdict.passed, "proofs/more.json" in verdict.reason) == (False, True)
+
+
+def make_link(path: Path) -> None:
+    target = path.with_name("elsewhere")
+    path.rename(target)
+    path.symlink_to(target.name)
+
+
+def make_pipe(path: Path) -> None:
+    path.unlink()
+    os.mkfifo(path)
+
+
+def make_folder(path: Path) -> None:
+    path.unlink()
+    path.mkdir()
+
+
+def make_other_case(path: Path) -> None:
+    path.with_name(path.name.upper()).write_bytes(b"")
+
+
+def make_huge(path: Path) -> None:
+    os.truncate(path, LARGEST + 1)
+
+
+def link_the_folder(path: Path) -> None:
+    folder = path.parent
+    outside = folder.parent.parent / f"outside-{folder.name}"
+    folder.rename(outside)
+    folder.symlink_to(outside)
+
+
+@pytest.mark.parametrize(
+    "trick", [make_link, make_pipe, make_folder, make_other_case, make_huge, link_the_folder]
+)
+@pytest.mark.parametrize(
+    "name", ["certificates/000001.json", "keys/root.pub", "purges/000006.json"]
+)
+def test_tricks_with_files_and_folders_are_refused(name: str, trick: Any, tmp_path: Path) -> None:
+    folder = maker.write(maker.honest_bundle(), tmp_path / "bundle")
+    trick(folder / name)
+    assert any(one.passed is False for one in verify_bundle(folder, PINNED)[:2])
+
+
+def test_folders_that_are_nested_deeply_are_refused(tmp_path: Path) -> None:
+    folder = maker.write(maker.honest_bundle(), tmp_path)
+    (folder / "/".join("abcdef")).mkdir(parents=True)
+    assert "nested too deeply" in verify_bundle(folder, PINNED)[0].reason
 
 
 def test_command_takes_what_was_seen_and_witnesses(

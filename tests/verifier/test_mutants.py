@@ -97,6 +97,10 @@ CHECKS: dict[str, tuple[bytes, Callable[[bytes], object]]] = {
     "checkpoint": (FILES[f"checkpoints/{max(NOTES):012d}.txt"], check_checkpoint),
     "log": (FILES["log.json"], lambda data: check_log(data, NOTES, CHAIN)),
     "purge": (FILES["purges/000001.json"], lambda data: check_purge(data, CHAIN[0], TRUST)),
+    "index": (
+        maker.index_of(FILES)["index.signed.json"],
+        lambda data: open_envelope(data, TRUST),
+    ),
     "rotation": (maker.rotated()[0], lambda data: Trust.from_pinned(ROOT.public.hex(), [data])),
 }
 

@@ -11,7 +11,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from letheon.verifier import PURGE, REVOCATION, ROTATION, SCHEMAS, UNLEARNING, Refused, check_schema
+from letheon.verifier import (
+    INDEX,
+    PURGE,
+    REVOCATION,
+    ROTATION,
+    SCHEMAS,
+    UNLEARNING,
+    Refused,
+    check_schema,
+)
 from tests.verifier import maker
 
 Draft202012Validator: Any = importlib.import_module("jsonschema").Draft202012Validator
@@ -21,6 +30,7 @@ EXAMPLES = {
     PURGE: maker.purge_of(maker.certificates(maker.honest_bundle())[0], 2),
     ROTATION: maker.rotation(maker.ROOT, maker.SECOND, 3),
     REVOCATION: maker.revocation(maker.ROOT, 3),
+    INDEX: json.loads(maker.payload_of(maker.index_of({"a": b""})["index.signed.json"])),
 }
 VALIDATORS = {kind: Draft202012Validator(schema) for kind, schema in SCHEMAS.items()}
 ODD: list[Any] = [None, True, -1, "Ab c", "genesis", "1e-6", "a\n", []]
@@ -80,7 +90,8 @@ def test_schema_is_a_json_schema_and_takes_its_example(kind: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("kind", "least"), [(UNLEARNING, 900), (PURGE, 300), (ROTATION, 100), (REVOCATION, 80)]
+    ("kind", "least"),
+    [(UNLEARNING, 900), (PURGE, 300), (ROTATION, 100), (REVOCATION, 80), (INDEX, 80)],
 )
 def test_variants_are_judged_as_by_jsonschema(kind: str, least: int) -> None:
     refused = 0

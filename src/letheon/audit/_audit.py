@@ -2,7 +2,7 @@
 
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +14,14 @@ from letheon.audit._reading import AuditedModel, Bundle, key_text, summary_of
 from letheon.audit._requests import check_requests
 from letheon.audit._residue import Stores, check_residue
 from letheon.audit._result import LEVELS, AuditReport, LevelResult
-from letheon.verifier import SMALL, Refused, read_capped, verify_bundle
+from letheon.verifier import (
+    SMALL,
+    Refused,
+    Verdict,
+    is_in_scope,
+    read_capped,
+    verify_bundle,
+)
 
 __all__ = ["audit"]
 
@@ -44,6 +51,11 @@ class _Order:
     def asks_for(self, level: str, kind: str) -> bool:
         """Whether a level belongs to the kind of guarantee; asked for by name it always does."""
         return not self.is_complete or level == _LEVEL_OF.get(kind, level)
+
+    def mark_promised(self, result: LevelResult, kind: str) -> LevelResult:
+        """Return a result of V4 or V5; skipped, it counts unless the other one decides."""
+        decisive = _LEVEL_OF.get(kind, "V4")
+        return replace(result, promised=result.level == decisive or decisive not in self.levels)
 
 
 def audit(
@@ -99,7 +111,8 @@ def audit(
     Returns
     -------
     AuditReport
-        A verdict per level and model, each with its reason.
+        A verdict per level and model, each with its reason, and one verdict on the whole:
+        "passed", "failed" or "incomplete".
 
     Notes
     -----
@@ -121,11 +134,15 @@ def audit(
             if progress is not None:
                 progress(result)
 
-    keep(_paper(read, order, _text(seen), witnesses))
+    verdicts = verify_bundle(
+        read.folder, read.key, seen_checkpoint=_text(seen), witnesses=tuple(witnesses)
+    )
+    keep(_paper(verdicts, order))
     if order.wants("V3") and (stores or markers is not None):
         keep([check_residue(stores, markers)])
-    if any(result.level == "V0" and result.verdict == "fail" for result in found):
-        return AuditReport(tuple(found), key=read.key)
+    if verdicts[0].passed is False:
+        return AuditReport(tuple(found), key=read.key, scope=_scope_of("", order))
+    scope = _scope_of(read.tier, order)
     try:
         _require_known(read, order)
         log_holds = all(result.verdict != "fail" for result in found if result.level == "V1")
@@ -134,9 +151,20 @@ def audit(
         subjects = tuple(summary_of(read, one) for one in _newest(read, order))
     except Refused as error:
         keep([LevelResult("V0", "", "fail", str(error))])
-        return AuditReport(tuple(found), key=read.key)
+        return AuditReport(tuple(found), key=read.key, scope=scope)
     ranked = sorted(found, key=lambda result: tuple(LEVELS).index(result.level))
-    return AuditReport(tuple(ranked), read.ledger, read.key, subjects)
+    return AuditReport(tuple(ranked), read.ledger, read.key, subjects, scope=scope)
+
+
+def _scope_of(tier: str, order: _Order) -> str:
+    """Say what a verdict covers."""
+    bundle = {"public": "a public bundle, so no model", "auditor": "an auditor's bundle"}
+    models = "all its models" if order.only is None else f"the model {order.only} only"
+    levels = "all levels that it promises"
+    if not order.is_complete:
+        levels = f"the levels asked for only ({', '.join(sorted(order.levels))})"
+    words = [bundle.get(tier, "a bundle that cannot be read"), levels]
+    return ", ".join([*words, models] if tier == "auditor" else words)
 
 
 def _known(levels: Iterable[str] | None) -> frozenset[str]:
@@ -152,20 +180,16 @@ def _text(seen: str | Path | None) -> str | None:
     return read_capped(Path(seen), SMALL).decode("utf-8", "replace")
 
 
-def _paper(
-    bundle: Bundle, order: _Order, seen: str | None, witnesses: Iterable[str]
-) -> Iterator[LevelResult]:
+def _paper(verdicts: Iterable[Verdict], order: _Order) -> Iterator[LevelResult]:
     """V0 to V3 on what is signed; what others rest on is always looked at, and told if it fails."""
-    verdicts = verify_bundle(
-        bundle.folder, bundle.key, seen_checkpoint=seen, witnesses=tuple(witnesses)
-    )
     words = {True: "pass", False: "fail", None: "skipped"}
     for verdict in verdicts:
         failed_first = verdict.level == "V0" and not verdict.passed
         needed = verdict.level == "V1" and verdict.passed is False and order.wants(*_ON_THE_LOG)
         if verdict.level in order.levels or failed_first or needed:
             word: Any = words[verdict.passed]
-            yield LevelResult(verdict.level, "", word, verdict.reason)
+            promised = verdict.promised or not order.is_complete
+            yield LevelResult(verdict.level, "", word, verdict.reason, promised=promised)
 
 
 def _newest(bundle: Bundle, order: _Order) -> list[Any]:
@@ -205,9 +229,24 @@ def _about_models(bundle: Bundle, order: _Order, *, log_holds: bool) -> Iterator
         if audited is not None:
             yield from _about_model(bundle, audited, order, log_holds=log_holds)
             continue
-        reason = "the bundle has no files of the model; ask for the auditor's bundle"
+        missing = _missing_model(bundle, order, name)
         asked = [level for level in ("V4", "V6", "own") if _is_asked(order, level, name)]
-        yield from (LevelResult(level, name, "skipped", reason) for level in asked)
+        yield from (replace(missing, level=level) for level in asked)
+
+
+def _missing_model(bundle: Bundle, order: _Order, name: str) -> LevelResult:
+    """Return the verdict on a model that has certificates and no files."""
+    if bundle.tier == "public":
+        reason = "a public bundle has no files of models; ask for the auditor's bundle"
+        return LevelResult("V4", name, "skipped", reason, promised=not order.is_complete)
+    if bundle.scope is None:
+        reason = "the bundle has no files of the model, and no signed word on which it should have"
+    elif is_in_scope(name, bundle.scope):
+        return LevelResult("V4", name, "fail", "the files of the model are missing from the bundle")
+    else:
+        limits = ", ".join(f"{key} {text}" for key, text in bundle.scope.items())
+        reason = f"the export was limited to {limits}; ask for a bundle of all models, or name one"
+    return LevelResult("V4", name, "skipped", reason)
 
 
 def _is_asked(order: _Order, level: str, name: str) -> bool:
@@ -260,9 +299,10 @@ def _grounded(
     if wants_v4 or (order.wants("own") and order.measures):
         verdict, rederived = _rederived(bundle, audited, model)
         if wants_v4:
-            yield verdict
+            yield order.mark_promised(verdict, kind)
     if order.wants("V5") and order.asks_for("V5", kind):
-        yield _guarded("V5", audited, lambda: check_bound(audited, model))
+        verdict = _guarded("V5", audited, lambda: check_bound(audited, model))
+        yield order.mark_promised(verdict, kind)
     if order.wants("own"):
         yield from run_measures(order.measures, model, rederived, audited)
 

@@ -73,15 +73,20 @@ class _Case:
 def check_bound(audited: AuditedModel, model: Any) -> LevelResult:
     """V5 for a model of a bundle, against what its newest certificate says."""
     claims, wrong = audited.newest.predicate, unlike_certified(audited, model)
-    wrong = wrong or beside_the_model(
-        model, audited.rows, content=audited.content, same_place=is_made_here(audited)
-    )
     if wrong:
         return LevelResult("V5", audited.name, "fail", wrong)
-    if claims["method"]["name"] == _RETRAIN:
-        # It claims a fresh fit; that its noise hides what later removals leave is the model's word.
-        return bound(model, audited.rows, name=audited.name, fresh=True)
-    return bound(model, audited.rows, claim=claims["guarantee"], name=audited.name)
+    beside = beside_the_model(
+        model, audited.rows, content=audited.content, same_place=is_made_here(audited)
+    )
+    if beside.wrong:
+        return LevelResult("V5", audited.name, "fail", beside.wrong)
+    # A retrain claims a fresh fit; that its noise hides later removals is the model's word.
+    is_fresh = claims["method"]["name"] == _RETRAIN
+    claim = None if is_fresh else claims["guarantee"]
+    result = bound(model, audited.rows, claim=claim, name=audited.name, fresh=is_fresh)
+    if beside.undecided and result.verdict == "pass":
+        return replace(result, verdict="skipped", reason=beside.undecided)
+    return result
 
 
 def bound(

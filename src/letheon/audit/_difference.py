@@ -1,6 +1,6 @@
 """Where two trees of nodes differ: names of places, never values."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from itertools import islice
 from typing import Any, Literal, NamedTuple
 
@@ -11,9 +11,10 @@ from letheon.state._canonical import to_bytes
 from letheon.state._nodes import Array, Coded, Instance, Items, Objects, Pairs, Record
 from letheon.state._nodes import Scalar as ScalarNode
 
-__all__ = ["Difference", "differences", "floats_of"]
+__all__ = ["Difference", "differences", "floats_of", "join_places"]
 
 _MOST = 64
+_SHOWN = 3
 _LARGEST_COUNT = 2**53
 _LARGEST_SEED = 2**128
 
@@ -22,21 +23,28 @@ Numbers = Literal["float", "whole", "count", "seed", "other"]
 
 
 class Difference(NamedTuple):
-    """A place, and how far its numbers are apart as a share of the largest of them.
+    """A place, and how far its numbers are apart, as a share of the largest of them and as such.
 
-    The gap is None where it is no matter of rounding. `numbers` says whether only values differ:
-    "float" or "whole" where both are arrays of one dtype and shape, "count" and "seed" where both
-    are one whole number, of ordinary size or of 128 bits; anything else is "other".
+    Gap and distance are None where it is no matter of rounding. `numbers` says whether only values
+    differ: "float" or "whole" where both are arrays of one dtype and shape, "count" and "seed"
+    where both are one whole number, of ordinary size or of 128 bits; anything else is "other".
     """
 
     place: str
     gap: float | None = None
     numbers: Numbers = "other"
+    distance: float | None = None
 
 
 def differences(left: Any, right: Any, most: int | None = _MOST) -> list[Difference]:
     """Return where two trees differ, up to a number of places."""
     return list(islice(_walk(left, right, ""), most))
+
+
+def join_places(places: Sequence[str]) -> str:
+    """Return the first places for a sentence."""
+    more = " and elsewhere" if len(places) > _SHOWN else ""
+    return f"{', '.join(places[:_SHOWN])}{more}"
 
 
 def _walk(left: Any, right: Any, place: str) -> Iterator[Difference]:
@@ -52,7 +60,8 @@ def _walk(left: Any, right: Any, place: str) -> Iterator[Difference]:
     elif type(left) in {Items, Objects, Pairs}:
         yield from _sequences(left, right, place)
     elif to_bytes(left) != to_bytes(right):
-        yield Difference(place or "the model", _gap(left, right), _numbers(left, right))
+        gap, distance = _gap(left, right)
+        yield Difference(place or "the model", gap, _numbers(left, right), distance)
 
 
 def _records(left: Record, right: Record, place: str) -> Iterator[Difference]:
@@ -77,15 +86,22 @@ def _sequences(left: Any, right: Any, place: str) -> Iterator[Difference]:
             yield from _walk(one, other, f"{place}[{number}]")
 
 
-def _gap(left: Any, right: Any) -> float | None:
-    """Return the relative distance of two leaves of floats, None where they hold anything else."""
+def _gap(left: Any, right: Any) -> tuple[float | None, float | None]:
+    """Return how far two leaves of numbers are apart, relatively and absolutely.
+
+    Whole numbers have no relative distance: they do not round. None stands for anything else.
+    """
+    if _numbers(left, right) == "whole":
+        whole = [np.frombuffer(node.data, node.dtype).astype(float) for node in (left, right)]
+        return None, float(np.abs(whole[0] - whole[1]).max(initial=0.0))
     one, other = floats_of(left), floats_of(right)
     if one is None or other is None or one.shape != other.shape:
-        return None
+        return None, None
     if not (np.isfinite(one).all() and np.isfinite(other).all()):
-        return None
+        return None, None
     size = max(float(np.abs(one).max(initial=0.0)), float(np.abs(other).max(initial=0.0)))
-    return float(np.abs(one - other).max(initial=0.0)) / size if size else 0.0
+    distance = float(np.abs(one - other).max(initial=0.0))
+    return (distance / size if size else 0.0), distance
 
 
 def _numbers(left: Any, right: Any) -> Numbers:

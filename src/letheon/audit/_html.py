@@ -112,14 +112,16 @@ def report_page(report: "AuditReport") -> str:
 
 
 def _verdict(report: "AuditReport") -> str:
-    failed, skipped = len(report.failures), len(report.skipped)
-    rest = f" {skipped} could not be looked at." if skipped else ""
-    if failed:
-        return _banner("fail", "Failed.", f"{failed} of {len(report.results)} checks failed.{rest}")
-    if report.passed:
-        looked = len(report.results) - skipped
-        return _banner("pass", "Passed.", f"{looked} checks, none failed.{rest}")
-    return _banner("skipped", "Nothing was shown.", f"No check could be made.{rest}")
+    failed, skipped, total = len(report.failures), len(report.skipped), len(report.results)
+    rest = f" {skipped} were skipped." if skipped else ""
+    scope = f" It covers: {report.scope}." if report.scope else ""
+    if report.verdict == "failed":
+        return _banner("fail", "Failed.", f"{failed} of {total} checks failed.{rest}{scope}")
+    if report.verdict == "passed":
+        text = f"{total - skipped} checks passed, none failed.{rest}{scope}"
+        return _banner("pass", "Passed.", text)
+    text = f"{total - skipped} of {total} checks passed, none failed.{rest} This is no pass.{scope}"
+    return _banner("skipped", "Incomplete.", text)
 
 
 def _banner(kind: str, word: str, text: str) -> str:

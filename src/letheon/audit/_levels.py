@@ -1,6 +1,6 @@
 """The levels that look at one model of a bundle: V2 on its data, V4 on its bytes."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from typing import Any, NamedTuple
 
@@ -13,9 +13,9 @@ from letheon.audit._result import LevelResult
 from letheon.audit._seeds import wrong_seed
 from letheon.audit._structure import beside_the_model
 from letheon.exceptions import SignerRefusedError, UntrustedClassError
-from letheon.ledger._claims import refuse_beyond_method
+from letheon.ledger._claims import RETRAIN, claim_of, refuse_beyond_method
 from letheon.ledger._commitment import tree_of
-from letheon.ledger._execution import describe
+from letheon.ledger._execution import describe, replay_of
 from letheon.ledger._facts import method_parameters, refuse_boasts
 from letheon.rows import Rows
 
@@ -100,10 +100,10 @@ def check_model(bundle: Bundle, audited: AuditedModel, model: Any) -> tuple[Leve
         return LevelResult("V4", name, "fail", wrong), None
     content, same_place = audited.content, is_made_here(audited)
     if model.guarantee_.kind != "exact":
-        strange = beside_the_model(model, audited.rows, content=content, same_place=same_place)
-        if strange:
-            return LevelResult("V4", name, "fail", strange), None
-        reason = (
+        beside = beside_the_model(model, audited.rows, content=content, same_place=same_place)
+        if beside.wrong:
+            return LevelResult("V4", name, "fail", beside.wrong), None
+        reason = beside.undecided or (
             "the method draws secret noise or is approximate, so no two fits are equal; the file "
             "holds the remaining rows, numbers of a fit on them, and nothing else"
         )
@@ -136,4 +136,19 @@ def unlike_certified(audited: AuditedModel, model: Any) -> str | None:
         refuse_boasts(model, audited.newest.predicate)
     except SignerRefusedError as error:
         return f"the certificate claims more than the model permits: {error}"
+    return _weaker_than_model(model, audited.newest.predicate)
+
+
+def _weaker_than_model(model: Any, claims: Mapping[str, Any]) -> str | None:
+    """Return where a certificate claims less than the ledger would have: it chooses the levels.
+
+    An exact model that is called empirical would not be compared with a fresh fit, and bytes that
+    must agree everywhere would be excused by a weaker replay.
+    """
+    is_retrain = claims["method"]["name"] == RETRAIN
+    kind = claim_of(model, RETRAIN if is_retrain else "erase").guarantee.kind
+    said = {"kind": claims["guarantee"]["kind"], "replay": claims["execution"]["replay"]}
+    for name, value in {"kind": kind, "replay": replay_of(model)}.items():
+        if said[name] != value:
+            return f"the certificate says {name} {said[name]}, and the model gives {value}"
     return None

@@ -16,23 +16,27 @@ from letheon.exceptions import StateError
 from letheon.ledger._versions import Vault
 from letheon.rows import Rows
 from letheon.verifier import (
+    INDEX_FILES,
+    LARGEST,
+    MOST_FILES,
     SMALL,
     Opened,
     Refused,
     Trust,
     canonical,
     check_chain,
+    list_files,
+    model_folder,
     parse_strict,
     read_capped,
+    read_description,
     read_note,
+    tier_of,
 )
 
 __all__ = ["AuditedModel", "Bundle", "Commitment", "key_text"]
 
 _NONCE_BYTES = 32
-# A model or its rows may be large; a file beyond this is not read into memory.
-_LARGEST = 1 << 34
-_MOST_FILES = 1_000_000
 _TRAINING = {"rule", "beacon", "keyCommitment", "key"}
 
 
@@ -65,7 +69,7 @@ class AuditedModel:
     @cached_property
     def raw(self) -> bytes:
         """The model's file."""
-        return read_capped(self.folder / "model.blob", _LARGEST)
+        return read_capped(self.folder / "model.blob", LARGEST)
 
     @property
     def content(self) -> bytes:
@@ -107,7 +111,7 @@ class AuditedModel:
         return found
 
     def _decoded(self, name: str) -> Any:
-        data = read_capped(self.folder / name, _LARGEST)
+        data = read_capped(self.folder / name, LARGEST)
         if data[:_NONCE_BYTES] != bytes(_NONCE_BYTES):
             raise Refused(f"{name}: does not begin with {_NONCE_BYTES} zeros")
         try:
@@ -158,13 +162,20 @@ class Bundle:
         return tuple(
             AuditedModel(name, place, tuple(found))
             for name, found in certificates.items()
-            if (place := self._place_of(name)).is_dir()
+            if (place := self.folder / model_folder(name)).is_dir()
         )
 
     @cached_property
-    def has_models(self) -> bool:
-        """Whether it is an auditor's bundle."""
-        return (self.folder / "models").is_dir()
+    def tier(self) -> str:
+        """The tier, "public" or "auditor", by what is in the folder."""
+        return tier_of(list_files(self.folder))
+
+    @cached_property
+    def scope(self) -> dict[str, str] | None:
+        """Which tenant or model the export was limited to; None where no signed index says it."""
+        if not (self.folder / INDEX_FILES[0]).is_file():
+            return None
+        return dict(read_description(self.folder)["scope"])
 
     @cached_property
     def checkpoint_sizes(self) -> dict[str, int]:
@@ -216,16 +227,10 @@ class Bundle:
         data = read_capped(path, SMALL)
         return data.decode() if hashlib.sha256(data).hexdigest() == digest else None
 
-    def _place_of(self, name: str) -> Path:
-        tenant, _, bare = name.rpartition("/")
-        if ".." in (tenant, bare) or "/" in tenant:
-            raise Refused(f"{name} is no name of a model")
-        return self.folder / "models" / (tenant or "default") / bare
-
     def _files(self, kind: str) -> list[Path]:
         found = sorted((self.folder / kind).glob("*.json"))
-        if len(found) > _MOST_FILES:
-            raise Refused(f"{kind}/: more than {_MOST_FILES} files")
+        if len(found) > MOST_FILES:
+            raise Refused(f"{kind}/: more than {MOST_FILES} files")
         return found
 
     def _read(self, path: Path) -> bytes:

@@ -5,14 +5,18 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, get_args
+from typing import TYPE_CHECKING, Any, Literal, cast, get_args
 
 if TYPE_CHECKING:
     from rich.table import Table
 
-__all__ = ["LEVELS", "AuditReport", "LevelResult", "Verdict"]
+from letheon.verifier import overall
+
+__all__ = ["LEVELS", "AuditReport", "LevelResult", "ReportVerdict", "Verdict"]
 
 Verdict = Literal["pass", "fail", "skipped"]
+ReportVerdict = Literal["passed", "failed", "incomplete"]
+_PASSED: dict[str, bool | None] = {"pass": True, "fail": False, "skipped": None}
 
 # What each level shows, and what it cannot show.
 LEVELS: dict[str, tuple[str, str]] = {
@@ -43,6 +47,9 @@ class LevelResult:
         One sentence for people.
     details : mapping of str to plain values
         Numbers behind it.
+    promised : bool
+        Whether the tier of the bundle or the auditor's own choice asks for this result. A promised
+        result that was skipped makes the report incomplete.
     """
 
     level: str
@@ -50,6 +57,7 @@ class LevelResult:
     verdict: Verdict
     reason: str
     details: Mapping[str, Any] = field(default_factory=dict)
+    promised: bool = True
 
     def __post_init__(self) -> None:
         """Refuse words that nobody knows."""
@@ -72,6 +80,7 @@ class LevelResult:
             "verdict": self.verdict,
             "reason": self.reason,
             "details": dict(self.details),
+            "promised": self.promised,
         }
 
 
@@ -89,6 +98,8 @@ class AuditReport:
         The public key that the auditor trusts, as hexadecimal text.
     subjects : tuple of dict
         The newest certificate of every model: what was claimed, and what was not.
+    scope : str
+        What the verdict is about: the tier of the bundle, the levels and the models.
     """
 
     results: tuple[LevelResult, ...]
@@ -98,16 +109,31 @@ class AuditReport:
     audited_at: str = field(
         default_factory=lambda: datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
     )
+    scope: str = ""
 
     def __iter__(self) -> Iterator[LevelResult]:
         """Iterate over the results."""
         return iter(self.results)
 
     @property
+    def verdict(self) -> ReportVerdict:
+        """The verdict on what `scope` says.
+
+        *failed*: a level failed. *passed*: none failed, and none was skipped that the tier of the
+        bundle promises or that the auditor asked for. *incomplete*: something is left open.
+        """
+        found: Any = overall((_PASSED[one.verdict], one.promised) for one in self.results)
+        return cast("ReportVerdict", found)
+
+    @property
     def passed(self) -> bool:
-        """Whether something was looked at and nothing failed; see `skipped` for the rest."""
-        verdicts = {result.verdict for result in self.results}
-        return "fail" not in verdicts and "pass" in verdicts
+        """Whether the verdict is "passed"."""
+        return self.verdict == "passed"
+
+    @property
+    def open_results(self) -> tuple[LevelResult, ...]:
+        """Skipped results that keep the report from passing."""
+        return tuple(result for result in self.skipped if result.promised)
 
     @property
     def failures(self) -> tuple[LevelResult, ...]:
@@ -126,7 +152,9 @@ class AuditReport:
     def to_dict(self) -> dict[str, Any]:
         """Return plain values, ready for JSON."""
         return {
+            "verdict": self.verdict,
             "passed": self.passed,
+            "scope": self.scope,
             "ledger": self.ledger,
             "key": self.key,
             "auditedAt": self.audited_at,

@@ -15,8 +15,9 @@ _STYLES = {"pass": "green", "fail": "bold red", "skipped": "yellow"}
 
 def as_table(report: "AuditReport") -> Table:
     """Return one line per verdict; what a report says is text, never markup."""
-    verdict = "passed" if report.passed else "FAILED" if report.failures else "nothing was shown"
-    table = Table(title=Text(f"Audit of {report.ledger or 'a ledger'}: {verdict}"))
+    words = {"passed": "passed", "failed": "FAILED", "incomplete": "INCOMPLETE"}
+    title = f"Audit of {report.ledger or 'a ledger'}: {words[report.verdict]}"
+    table = Table(title=Text(title), caption=Text(report.scope) if report.scope else None)
     for column in ("level", "shows", "model", "verdict", "reason"):
         table.add_column(column, no_wrap=column in ("level", "verdict"))
     for result in report:

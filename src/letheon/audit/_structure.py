@@ -7,36 +7,42 @@ something was put into the file beside the model; what the numbers are, it does 
 
 import re
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from letheon import state
-from letheon.audit._difference import Difference, differences
+from letheon.audit._difference import Difference, differences, join_places
 from letheon.audit._neutral import with_neutral
 from letheon.audit._rederive import (
-    ROUNDING,
     CannotRederiveError,
-    is_about_environment,
     names_another_environment,
     rederive,
+    with_environment,
 )
+from letheon.audit._tolerance import judge_differences
 from letheon.convex._data_free import fingerprints
 from letheon.ledger._claims import counted_part
 from letheon.rows import Rows
 
-__all__ = ["FEATURES", "beside_the_model", "unwrapped"]
+__all__ = ["FEATURES", "Beside", "beside_the_model", "unwrapped"]
 
 # The last bits of features depend on the batch that they were computed in.
 FEATURES = 1e-3
-_SHOWN = 3
 _ROWS = re.compile(r"\brows_\.(X|y|ids)\b")
+
+
+class Beside(NamedTuple):
+    """What is wrong with a file, and what cannot be decided here; None where there is nothing."""
+
+    wrong: str | None = None
+    undecided: str | None = None
 
 
 def beside_the_model(
     model: Any, rows: Rows, *, content: bytes | None = None, same_place: bool = False
-) -> str | None:
-    """Return what is wrong with a file of a method that is not exact; None if nothing is.
+) -> Beside:
+    """Return what is in a file of a method that is not exact beside the numbers of a fit.
 
     Parameters
     ----------
@@ -50,45 +56,48 @@ def beside_the_model(
         The certificate names the libraries and the kernel that are here.
     """
     if content is not None and state.encode(model) != content:
-        return "the file holds bytes that the model does not"
+        return Beside("the file holds bytes that the model does not")
     try:
         fresh = rederive(model, rows)
     except CannotRederiveError as error:
-        return str(error)
+        return Beside(str(error))
     _rekey(fresh, model, rows)
     tree = state.to_tree(model)
-    found = differences(tree, with_neutral(tree, state.to_tree(fresh)), None)
-    rule = _Rule(
-        counted=_counted_place(model),
-        is_bounded=model.guarantee_.kind == "certified",
-        elsewhere=not same_place and names_another_environment(model, fresh),
-    )
-    strange = [difference.place for difference in found if not rule.permits(difference)]
-    if not strange:
-        return None
-    more = " and elsewhere" if len(strange) > _SHOWN else ""
-    return f"a fresh fit has not what the file has at {', '.join(strange[:_SHOWN])}{more}"
+    expected = with_neutral(tree, state.to_tree(fresh))
+    is_elsewhere = not same_place and names_another_environment(model, fresh)
+    if is_elsewhere:
+        expected = with_environment(expected, model.environment_)
+    is_bounded = model.guarantee_.kind == "certified"
+    rule = _Rule(counted=_counted_place(model), is_bounded=is_bounded)
+    strange = [one for one in differences(tree, expected, None) if not rule.permits(one)]
+    wrong, undecided = [one.place for one in strange], list[str]()
+    if is_elsewhere:
+        beyond, unknown, within = judge_differences(model, fresh, strange)
+        wrong, undecided = beyond, unknown + within
+    if wrong:
+        return Beside(f"a fresh fit has not what the file has at {join_places(wrong)}")
+    if undecided:
+        return Beside(
+            undecided=f"made with other libraries, and it differs at {join_places(undecided)}, "
+            "where rounding may be the cause. Repeat the audit with these libraries"
+        )
+    return Beside()
 
 
 @dataclass(frozen=True)
 class _Rule:
-    """Where noise, an approximation or another machine may make numbers differ."""
+    """Where noise or an approximation may make numbers differ."""
 
     counted: str
     is_bounded: bool
-    elsewhere: bool
 
     def permits(self, difference: Difference) -> bool:
         place, gap = difference.place, difference.gap
-        if self.elsewhere and is_about_environment(place):
-            return True
         if difference.numbers == "seed":
             return place.rpartition(".")[2] == "seed_"
         if _ROWS.search(place):
             return self.counted == "head_" and gap is not None and gap <= FEATURES
-        if place.startswith(self.counted):
-            return self._is_number(difference)
-        return self.elsewhere and gap is not None and gap <= ROUNDING
+        return place.startswith(self.counted) and self._is_number(difference)
 
     def _is_number(self, difference: Difference) -> bool:
         """Whether only numbers differ; where a bound is claimed, none beside the rows."""

@@ -1,13 +1,13 @@
 """`letheon audit`: check an exported bundle with its files and the public key alone."""
 
 import hashlib
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from letheon.cli._ledger_common import (
-    FAILED,
     AsJson,
     LedgerCommand,
     UsageError,
@@ -22,6 +22,7 @@ from letheon.cli._ledger_common import (
     say_table,
     taken_at_their_word,
 )
+from letheon.verifier import EXIT_CODES, SMALL, read_capped
 
 if TYPE_CHECKING:
     from letheon.audit import AuditReport
@@ -72,16 +73,16 @@ def replay(
 ) -> None:
     """Train the exact models of an auditor's bundle again and compare every byte (V4).
 
-    The exit status is 1 if one differs or could not be compared.
+    The exit status is 1 if one differs, and 3 if one could not be compared.
 
     Example: letheon audit replay bundle --key ledger.pub
     """
     with reported(as_json):
         levels = ("V0", "V2", "V4")
         report = _audited(bundle, key, levels=levels, model=model, trusted=trusted or ())
-        is_fine = _shown(report, "V4")
-        _say_report(report, is_fine, as_json)
-    _leave(is_fine)
+        verdict = _verdict_on(report, "V4")
+        _say_report(report, verdict, as_json)
+    _leave(verdict)
 
 
 @audits.command("bound", cls=LedgerCommand)
@@ -94,16 +95,16 @@ def bound(
 ) -> None:
     """Compute (epsilon, delta) of the certified models from their rows and settings again (V5).
 
-    The exit status is 1 if one does not follow or could not be computed.
+    The exit status is 1 if one does not follow, and 3 if one could not be computed.
 
     Example: letheon audit bound bundle --key ledger.pub --model churn
     """
     with reported(as_json):
         levels = ("V0", "V2", "V5")
         report = _audited(bundle, key, levels=levels, model=model, trusted=trusted or ())
-        is_fine = _shown(report, "V5")
-        _say_report(report, is_fine, as_json)
-    _leave(is_fine)
+        verdict = _verdict_on(report, "V5")
+        _say_report(report, verdict, as_json)
+    _leave(verdict)
 
 
 @audits.command("residue", cls=LedgerCommand)
@@ -122,8 +123,8 @@ def residue(
 ) -> None:
     """Search folders for people who should be gone, and check the purges attested (V3).
 
-    The exit status is 1 if something was found, or could not be read. What was found is never
-    printed, only where.
+    The exit status is 1 if something was found, and 3 if something could not be read. What was
+    found is never printed, only where.
 
     Example: letheon audit residue --store backups=/mnt/backups --markers - < ids.txt
     """
@@ -139,9 +140,8 @@ def residue(
             if key is None:
                 raise UsageError("a bundle is checked with --key KEY, from a source you trust")
             report = _audited(bundle, key, levels=("V0", "V3"), **searched)
-        is_fine = {one.verdict for one in report} == {"pass"}
-        _say_report(report, is_fine, as_json)
-    _leave(is_fine)
+        _say_report(report, report.verdict, as_json)
+    _leave(report.verdict)
 
 
 @audits.command("report", cls=LedgerCommand)
@@ -168,7 +168,10 @@ def report(
     ] = False,
     as_json: AsJson = False,
 ) -> None:
-    """Check everything that the files permit, V0 to V5; exit status 1 if a level fails.
+    """Check everything that the files permit, V0 to V5.
+
+    The exit status is 0 if the bundle passed, 1 if a level failed, and 3 if the audit is
+    incomplete: a level was skipped that the tier of the bundle promises.
 
     Example: letheon audit report bundle --key ledger.pub --html report.html
     """
@@ -184,9 +187,9 @@ def report(
         )
         if html is not None:
             found.to_html(html)
-        is_fine = found.passed and not (strict and found.skipped)
-        _say_report(found, is_fine, as_json)
-    _leave(is_fine)
+        verdict = "failed" if strict and found.skipped else found.verdict
+        _say_report(found, verdict, as_json)
+    _leave(verdict)
 
 
 @audits.command("verifier", cls=LedgerCommand)
@@ -225,7 +228,8 @@ def _audited(bundle: Path, key: str, **options: Any) -> "AuditReport":
 
 def _refuse_id(pinned: str, root: Path) -> None:
     """Say so if the id of the bundle's key was given, which looks like a public key."""
-    content = root.read_bytes()[:256].strip() if root.is_file() else b""
+    is_plain = root.is_file() and not root.is_symlink()
+    content = read_capped(root, SMALL).strip() if is_plain else b""
     if len(content) == 64 and hashlib.sha256(_from_hex(content)).hexdigest() == pinned:
         raise UsageError(f"{pinned[:16]}… is the id of a key; give the public key itself")
 
@@ -268,24 +272,30 @@ def _store(word: str) -> tuple[str, Path]:
     return (name if is_named else path.name), path
 
 
-def _shown(report: "AuditReport", level: str) -> bool:
-    """Whether a level was shown for every model that it is about, and nothing failed."""
+def _verdict_on(report: "AuditReport", level: str) -> str:
+    """Return the verdict on the models that a level is about; other kinds are not asked for."""
     kinds = {subject["model"]: subject["guarantee"]["kind"] for subject in report.subjects}
-    verdicts = [
-        one.verdict
-        for one in report.of(level)
-        if one.verdict != "skipped" or kinds.get(one.model) == _KIND[level]
+    others = [
+        one.level == level and kinds.get(one.model, _KIND[level]) != _KIND[level] for one in report
     ]
-    return not report.failures and bool(verdicts) and set(verdicts) == {"pass"}
+    results = [
+        replace(one, promised=one.promised and not is_other)
+        for one, is_other in zip(report, others, strict=True)
+    ]
+    verdict = replace(report, results=tuple(results)).verdict
+    is_shown = any(one.verdict == "pass" for one in report.of(level))
+    return "incomplete" if verdict == "passed" and not is_shown else verdict
 
 
-def _say_report(report: "AuditReport", is_fine: bool, as_json: bool) -> None:
+def _say_report(report: "AuditReport", verdict: str, as_json: bool) -> None:
     """Print a report; what was asked for and skipped is neither passed nor failed."""
     if as_json:
-        say(True, report.to_dict() | {"passed": is_fine}, "")
+        say(True, report.to_dict() | {"verdict": verdict, "passed": verdict == "passed"}, "")
         return
-    verdict = "passed" if is_fine else "FAILED" if report.failures else "NOT SHOWN"
-    typer.echo(f"audit of {report.ledger or 'what is there'}: {verdict}")
+    word = verdict if verdict == "passed" else verdict.upper()
+    typer.echo(f"audit of {report.ledger or 'what is there'}: {word}")
+    if report.scope:
+        typer.echo(f"it covers: {report.scope}")
     words = {"fail": "FAIL"}
     lines = [
         (one.level, one.model or "all", words.get(one.verdict, one.verdict), one.reason)
@@ -295,6 +305,6 @@ def _say_report(report: "AuditReport", is_fine: bool, as_json: bool) -> None:
     say_table(False, (), columns, lines, empty="", folds="reason")
 
 
-def _leave(is_fine: bool) -> None:
-    if not is_fine:
-        raise typer.Exit(FAILED)
+def _leave(verdict: str) -> None:
+    if verdict != "passed":
+        raise typer.Exit(EXIT_CODES[verdict])

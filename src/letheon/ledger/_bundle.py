@@ -4,6 +4,8 @@ The public tier holds certificates, attestations, checkpoints, keys and proofs o
 auditor's tier also holds what re-derivation needs: transition proofs, all events, and of every
 model its newest certified version with its rows, salts and training key. That part is personal
 data. Handing it out is an event of the log, and the bundle says until when it may be kept.
+
+``index.json`` has the SHA-256 of every other file, and ``index.signed.json`` is signed over it.
 """
 
 import hashlib
@@ -15,7 +17,7 @@ from dataclasses import dataclass
 from importlib import resources
 from itertools import pairwise
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 from sqlalchemy import Connection, select
 
@@ -29,6 +31,7 @@ from letheon.ledger._info import all_models
 from letheon.ledger._lease import owner_name
 from letheon.ledger._log_tree import LogTree
 from letheon.ledger._pins import Pins
+from letheon.ledger._signing import sign
 from letheon.ledger._statement import DEFAULT_TENANT
 from letheon.ledger._tables import certificates, checkpoints, events, purges, versions
 from letheon.ledger._versions import (
@@ -44,7 +47,14 @@ from letheon.ledger._versions import (
     versions_of,
 )
 from letheon.state._atomic import sync_directory
-from letheon.verifier import canonical, parse_strict
+from letheon.verifier import (
+    INDEX,
+    INDEX_FILES,
+    STATEMENT_TYPE,
+    canonical,
+    list_files,
+    parse_strict,
+)
 
 __all__ = ["BUNDLE", "KEPT_DAYS", "Tier", "export"]
 
@@ -57,6 +67,13 @@ _DAY = 86_400
 _PIN_SECONDS = 600
 # No hash of rows and salts is published, so nothing blinds them.
 _UNBLINDED = bytes(NONCE_BYTES)
+
+
+class _Asked(NamedTuple):
+    """What an export is to have: the tier, and the tenant or the model that it is limited to."""
+
+    tier: Tier
+    scope: dict[str, str]
 
 
 @dataclass(frozen=True)
@@ -114,8 +131,10 @@ def export(
     checkpoint = take_checkpoint(core)
     folder.parent.mkdir(parents=True, exist_ok=True)
     partial = folder.with_name(f".{folder.name}.{secrets.token_hex(8)}.partial")
+    scope = {"tenant": tenant, "model": model} if tier == "auditor" else {}
+    asked = _Asked(tier, {name: text for name, text in scope.items() if text is not None})
     try:
-        _fill(core, partial, tier, wanted, checkpoint)
+        _fill(core, partial, asked, wanted, checkpoint)
         if folder.is_dir():
             folder.rmdir()
         partial.rename(folder)
@@ -143,8 +162,9 @@ def _note_export(core: Core, wanted: list[ModelRow]) -> None:
 
 
 def _fill(
-    core: Core, folder: Path, tier: Tier, wanted: list[ModelRow], checkpoint: Checkpoint
+    core: Core, folder: Path, asked: _Asked, wanted: list[ModelRow], checkpoint: Checkpoint
 ) -> None:
+    tier = asked.tier
     folder.mkdir(mode=0o700)
     for name in ("keys", "certificates", "purges", "checkpoints"):
         (folder / name).mkdir(mode=0o700)
@@ -162,27 +182,54 @@ def _fill(
     if tier == "auditor":
         _write_proofs(core, folder)
         _write_definitions(folder, [_write_model(core, folder, one) for one in held])
-    _write(folder / "bundle.json", [canonical(_description(core, tier, held, checkpoint))])
+    _write(folder / "bundle.json", [canonical(_description(core, asked, held, checkpoint))])
+    _write_index(core, folder, tier, len(entries))
 
 
 def _description(
-    core: Core, tier: Tier, held: list[_Custody], checkpoint: Checkpoint
+    core: Core, asked: _Asked, held: list[_Custody], checkpoint: Checkpoint
 ) -> dict[str, Any]:
     now = core.clock()
     models = [
         {"tenant": one.model.tenant, "name": one.model.name, "sequence": one.version.sequence}
         for one in held
     ]
-    kept = {"destroyBy": now + KEPT_DAYS * _DAY} if tier == "auditor" else {}
+    kept = {"destroyBy": now + KEPT_DAYS * _DAY} if asked.tier == "auditor" else {}
     return {
         "format": BUNDLE,
-        "tier": tier,
+        "tier": asked.tier,
         "ledger": core.settings.name,
         "exportedAt": now,
         "size": checkpoint.size,
         "models": models,
+        "scope": asked.scope,
         **kept,
     }
+
+
+def _write_index(core: Core, folder: Path, tier: Tier, sequence: int) -> None:
+    """Write the hash of every file, and sign for all of them at once."""
+    listed = {}
+    for name in list_files(folder):
+        with (folder / name).open("rb") as file:
+            listed[name] = hashlib.file_digest(file, "sha256").hexdigest()
+    _write(folder / INDEX_FILES[0], [canonical(listed)])
+    _write(folder / INDEX_FILES[1], [sign_index(core, listed, tier, sequence)])
+
+
+def sign_index(core: Core, listed: dict[str, str], tier: str, sequence: int) -> bytes:
+    """Return the signed statement about the files of a bundle with this many certificates."""
+    statement = {
+        "_type": STATEMENT_TYPE,
+        "subject": [{"name": INDEX_FILES[0], "digest": {"sha256": _sha256(canonical(listed))}}],
+        "predicateType": INDEX,
+        "predicate": {
+            "ledger": {"id": core.settings.name, "sequence": sequence},
+            "tier": tier,
+            "files": len(listed),
+        },
+    }
+    return sign(statement, core.keys.signer)
 
 
 def _logged(conn: Connection, kind: str, size: int) -> list[dict[str, Any]]:

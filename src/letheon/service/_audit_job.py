@@ -18,6 +18,7 @@ from typing import Any, Literal, get_args
 from letheon.audit import AuditReport, LevelResult, audit
 from letheon.audit._reading import Bundle, key_text
 from letheon.audit._requests import check_requests
+from letheon.verifier import overall
 
 __all__ = [
     "DRILLS",
@@ -30,6 +31,7 @@ __all__ = [
     "look",
     "tamper",
     "to_result",
+    "verdict_of",
 ]
 
 Drill = Literal["none", "model", "certificate", "log"]
@@ -117,7 +119,8 @@ def _for_tenant(order: AuditOrder, result: LevelResult) -> LevelResult | None:
     if "requests" in result.details:
         bundle = Bundle(Path(order.bundle), key_text(order.key))
         return check_requests(bundle, order.models)
-    return LevelResult(result.level, "", result.verdict, _OF_THE_WHOLE[result.verdict])
+    words = _OF_THE_WHOLE[result.verdict]
+    return LevelResult(result.level, "", result.verdict, words, promised=result.promised)
 
 
 def _plain_report(report: AuditReport) -> dict[str, Any]:
@@ -125,6 +128,7 @@ def _plain_report(report: AuditReport) -> dict[str, Any]:
         "ledger": report.ledger,
         "key": report.key,
         "audited_at": report.audited_at,
+        "scope": report.scope,
         "levels": [_plain(result) for result in report],
         "subjects": [json.loads(json.dumps(dict(one), default=str)) for one in report.subjects],
     }
@@ -152,9 +156,15 @@ def to_result(report: Mapping[str, Any], tenant: str | None) -> dict[str, Any]:
     """Return what is kept of a report: what somebody of a tenant may see, and the verdict."""
     levels = [one for one in report["levels"] if concerns(tenant, one["model"])]
     subjects = [one for one in report["subjects"] if concerns(tenant, one["model"])]
-    verdicts = {one["verdict"] for one in levels}
-    passed = "fail" not in verdicts and "pass" in verdicts
-    return {**report, "levels": levels, "subjects": subjects, "passed": passed}
+    verdict = verdict_of(levels)
+    found = {"levels": levels, "subjects": subjects}
+    return {**report, **found, "verdict": verdict, "passed": verdict == "passed"}
+
+
+def verdict_of(levels: Iterable[Mapping[str, Any]]) -> str:
+    """Return the verdict of the levels of a report, as plain values; older ones promise all."""
+    words = {"pass": True, "fail": False, "skipped": None}
+    return overall((words[one["verdict"]], one.get("promised", True)) for one in levels)
 
 
 def damaged(ledger: str, key: str, model: str, audited_at: str) -> dict[str, Any]:

@@ -314,7 +314,7 @@ class JobRunner:
             return all_models(conn, tenant)
 
 
-_SHOWN = ("level", "name", "model", "verdict", "reason")
+_SHOWN = ("level", "name", "model", "verdict", "reason", "promised")
 
 
 class _Own:

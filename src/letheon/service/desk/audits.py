@@ -8,7 +8,7 @@ from pydantic import Field
 
 from letheon.audit import AuditReport, LevelResult
 from letheon.audit._html import report_page
-from letheon.service._audit_job import Drill
+from letheon.service._audit_job import Drill, verdict_of
 from letheon.service._auth import Principal
 from letheon.service._context import Context
 from letheon.service._jobs import Job, Jobs, State
@@ -36,6 +36,7 @@ __all__ = [
 ]
 
 Level = Literal["V0", "V1", "V2", "V3", "V4", "V5"]
+Verdict = Literal["passed", "failed", "incomplete"]
 
 
 class LevelOut(Out):
@@ -46,6 +47,9 @@ class LevelOut(Out):
     model: str = Field(description="As certificates name it; empty for the whole ledger.")
     verdict: Literal["pass", "fail", "skipped"]
     reason: str
+    promised: bool = Field(
+        default=True, description="Whether the audit is incomplete if this level was skipped."
+    )
 
 
 class AuditOut(Out):
@@ -64,7 +68,12 @@ class AuditOut(Out):
     started_at: datetime | None
     finished_at: datetime | None
     seconds: float | None
-    passed: bool | None = Field(description="Null until it is over. Of a drill, false is right.")
+    verdict: Verdict | None = Field(
+        description="Null until it is over. Incomplete: a promised level was skipped, which is no "
+        "pass. Of a drill, failed is right."
+    )
+    scope: str | None = Field(description="What the verdict covers, in words.")
+    passed: bool | None = Field(description="Whether the verdict is passed.")
     levels: list[LevelOut]
     progress: list[LineOut]
     problem: JobProblemOut | None
@@ -133,7 +142,12 @@ def _seen(context: Context, who: Principal, audit_id: str) -> Job:
 def _report(result: dict[str, Any]) -> AuditReport:
     levels = [
         LevelResult(
-            one["level"], one["model"], one["verdict"], one["reason"], one.get("details", {})
+            one["level"],
+            one["model"],
+            one["verdict"],
+            one["reason"],
+            one.get("details", {}),
+            one.get("promised", True),
         )
         for one in result["levels"]
     ]
@@ -143,12 +157,14 @@ def _report(result: dict[str, Any]) -> AuditReport:
         result["key"],
         tuple(result["subjects"]),
         result["audited_at"],
+        result.get("scope", ""),
     )
 
 
 def _out(job: Job) -> AuditOut:
     result = job.result if job.state == "done" and job.result is not None else {}
     told = [one.found for one in job.progress if one.found is not None]
+    verdict = cast("Verdict", verdict_of(result["levels"])) if result else None
     return AuditOut(
         id=job.id,
         state=job.state,
@@ -163,7 +179,9 @@ def _out(job: Job) -> AuditOut:
         started_at=moment(job.started_at),
         finished_at=moment(job.finished_at),
         seconds=result.get("seconds"),
-        passed=result.get("passed"),
+        verdict=verdict,
+        scope=result.get("scope"),
+        passed=None if verdict is None else verdict == "passed",
         levels=_levels(result.get("levels", told)),
         progress=lines_out(job.progress),
         problem=problem_out(job),
@@ -171,5 +189,5 @@ def _out(job: Job) -> AuditOut:
 
 
 def _levels(found: Sequence[Any]) -> list[LevelOut]:
-    shown = ("level", "name", "model", "verdict", "reason")
-    return [LevelOut(**{name: one[name] for name in shown}) for one in found]
+    shown = ("level", "name", "model", "verdict", "reason", "promised")
+    return [LevelOut(**{name: one[name] for name in shown if name in one}) for one in found]

@@ -39,6 +39,7 @@ from letheon.verifier import (
     check_schema,
     from_base64,
     open_envelope,
+    overall,
     parse_strict,
     require,
     transition_roots,
@@ -117,7 +118,10 @@ class VerificationOut(Out):
     """Whether a certificate holds, check by check."""
 
     sequence: int = Field(ge=1)
-    passed: bool = Field(description="No check failed.")
+    verdict: Literal["passed", "failed", "incomplete"] = Field(
+        description="Incomplete: no check failed, and one had nothing to look at yet."
+    )
+    passed: bool = Field(description="Whether every check passed.")
     key: str = Field(description="The public key that was pinned, in hexadecimal digits.")
     checks: list[CheckOut]
 
@@ -293,9 +297,11 @@ def verification(context: Context, who: Principal, number: int) -> VerificationO
         _judged("proof", checks.proof),
         _judged("purge", checks.purge),
     ]
+    verdict = overall((one.passed, True) for one in found)
     return VerificationOut(
         sequence=number,
-        passed=all(one.passed is not False for one in found),
+        verdict=cast("Any", verdict),
+        passed=verdict == "passed",
         key=context.ledger.public_key,
         checks=found,
     )

@@ -5,6 +5,7 @@ from typing import Any, cast
 
 from pydantic import Field
 
+from letheon.service._audit_job import verdict_of
 from letheon.service._auth import Principal
 from letheon.service._context import Context
 from letheon.service._jobs import Job, Jobs, JobsFullError, Kind, Line, State
@@ -136,7 +137,9 @@ def job_out(job: Job) -> JobOut:
     """Return a job as it is shown; of an audit's result only the verdict."""
     result = job.result if job.state == "done" else None
     if result is not None and job.kind == "audit":
-        result = {name: result[name] for name in ("passed", "drill", "seconds")}
+        shown = ("passed", "drill", "seconds")
+        result = {"verdict": verdict_of(result["levels"])} | {name: result[name] for name in shown}
+        result["passed"] = result["verdict"] == "passed"
     return JobOut(
         id=job.id,
         kind=job.kind,

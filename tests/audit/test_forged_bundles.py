@@ -1,0 +1,766 @@
+"""Forged bundles: the operator holds the signing key, chooses every number and signs it all anew.
+
+None may pass. Where the bundle itself shows that something is wrong the verdict is "failed"; where
+something is only left out that cannot be told from an honest gap it is "incomplete".
+"""
+
+import copy
+import dataclasses
+import hashlib
+import json
+import os
+import shutil
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+import pytest
+from sklearn.linear_model import LogisticRegression
+from sklearn.naive_bayes import GaussianNB
+from sklearn.pipeline import make_pipeline
+from sklearn.preprocessing import StandardScaler
+from sklearn.tree import DecisionTreeClassifier
+
+from letheon import (
+    DaREForestClassifier,
+    DeltaGradClassifier,
+    ForgetPipeline,
+    InfluenceClassifier,
+    NaiveUnlearner,
+    SISAClassifier,
+    state,
+)
+from letheon.audit import AuditReport, audit
+from letheon.ledger import Ledger
+from letheon.ledger._versions import Vault
+from letheon.verifier import INDEX_FILES, canonical
+from tests.audit.bundles import erase, payload_of, reindex, resign, rewrite
+from tests.audit.people import table
+
+N = 60
+IDS = np.arange(N)
+MODELS: dict[str, Callable[[], Any]] = {
+    "logit": lambda: NaiveUnlearner(LogisticRegression(), random_state=1),
+    "sisa": lambda: SISAClassifier(LogisticRegression(), n_shards=2, random_state=1),
+    "bayes": lambda: NaiveUnlearner(GaussianNB(), random_state=1),
+    "scaled": lambda: NaiveUnlearner(
+        make_pipeline(StandardScaler(), LogisticRegression()), random_state=1
+    ),
+    "steps": lambda: ForgetPipeline(
+        [
+            ("scale", NaiveUnlearner(StandardScaler(), random_state=1)),
+            ("model", NaiveUnlearner(LogisticRegression(), random_state=1)),
+        ]
+    ),
+    "tree": lambda: NaiveUnlearner(DecisionTreeClassifier(max_depth=3), random_state=1),
+    "forest": lambda: DaREForestClassifier(n_estimators=3, random_state=1),
+    "newton": lambda: InfluenceClassifier(l2=0.05),
+    "deltagrad": lambda: DeltaGradClassifier(random_state=1),
+}
+
+
+def new_ledger(folder: Path, *kinds: str) -> Ledger:
+    X, y = table(N)
+    ledger = Ledger.create(folder, name="audited")
+    for kind in kinds:
+        ledger.register(MODELS[kind]().fit(X, y, ids=IDS), X, y, ids=IDS, name=kind)
+    return ledger
+
+
+class Honest(NamedTuple):
+    """A ledger of three models and four certificates, and what it exported."""
+
+    ledger: Ledger
+    bundle: Path
+    public: Path
+    older: Path
+    other: Path
+
+
+@pytest.fixture(scope="module")
+def honest(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Honest]:
+    folder = tmp_path_factory.mktemp("forged")
+    with new_ledger(folder / "other-home", "bayes") as other:
+        erase(other, "bayes", 3)
+        strange = other.export(folder / "other", tier="auditor")
+    with new_ledger(folder / "home", "bayes", "forest", "newton") as ledger:
+        erase(ledger, "bayes", 3)
+        erase(ledger, "forest", 4)
+        older = ledger.export(folder / "older", tier="auditor")
+        erase(ledger, "newton", 5)
+        erase(ledger, "bayes", 7)
+        bundle = ledger.export(folder / "bundle", tier="auditor")
+        public = ledger.export(folder / "public")
+        yield Honest(ledger, bundle, public, older, strange)
+
+
+def test_honest_bundles_pass(honest: Honest) -> None:
+    report = audit(honest.bundle, key=honest.ledger.public_key)
+    assert (report.verdict, report.skipped) == ("passed", ())
+    assert report.scope == "an auditor's bundle, all levels that it promises, all its models"
+    public = audit(honest.public, key=honest.ledger.public_key)
+    assert public.verdict == "passed"
+    assert public.scope == "a public bundle, so no model, all levels that it promises"
+    assert {one.level for one in public.skipped} == {"V2", "V4"}
+
+
+# Bundles whose files were changed, and signed for again.
+
+Forge = Callable[[Path, Honest], Any]
+FAILED: dict[str, Forge] = {}
+INCOMPLETE: dict[str, Forge] = {}
+
+
+def failed(forge: Forge) -> Forge:
+    FAILED[forge.__name__] = forge
+    return forge
+
+
+def incomplete(forge: Forge) -> Forge:
+    INCOMPLETE[forge.__name__] = forge
+    return forge
+
+
+def describe(bundle: Path, **changes: Any) -> None:
+    path = bundle / "bundle.json"
+    path.write_bytes(canonical(json.loads(path.read_bytes()) | changes))
+
+
+def place(bundle: Path, model: str, name: str = "") -> Path:
+    return bundle / "models" / "default" / model / name
+
+
+def listed_without(bundle: Path, model: str) -> list[Any]:
+    models = json.loads((bundle / "bundle.json").read_bytes())["models"]
+    return [one for one in models if one["name"] != model]
+
+
+@failed
+def dropped_model(bundle: Path, _: Honest) -> None:
+    shutil.rmtree(place(bundle, "bayes"))
+
+
+@failed
+def dropped_model_and_its_entry(bundle: Path, _: Honest) -> None:
+    describe(bundle, models=listed_without(bundle, "bayes"))
+    shutil.rmtree(place(bundle, "bayes"))
+
+
+@failed
+def dropped_model_that_another_scope_hides_badly(bundle: Path, _: Honest) -> None:
+    describe(bundle, scope={"tenant": "default"}, models=listed_without(bundle, "bayes"))
+    shutil.rmtree(place(bundle, "bayes"))
+
+
+@incomplete
+def limited_to_an_honest_model(bundle: Path, _: Honest) -> None:
+    for kind in ("bayes", "newton"):
+        describe(bundle, scope={"model": "forest"}, models=listed_without(bundle, kind))
+        shutil.rmtree(place(bundle, kind))
+
+
+@failed
+def dropped_rows(bundle: Path, _: Honest) -> None:
+    place(bundle, "bayes", "rows.blob").unlink()
+
+
+@failed
+def dropped_salts(bundle: Path, _: Honest) -> None:
+    place(bundle, "forest", "vault.blob").unlink()
+
+
+@failed
+def dropped_training_key(bundle: Path, _: Honest) -> None:
+    place(bundle, "forest", "training.json").unlink()
+
+
+@failed
+def dropped_model_file(bundle: Path, _: Honest) -> None:
+    place(bundle, "newton", "model.blob").unlink()
+
+
+@failed
+def an_erased_row_is_kept(bundle: Path, _: Honest) -> None:
+    rows = state.decode(place(bundle, "bayes", "rows.blob").read_bytes()[32:])
+    vault = Vault(**state.decode(place(bundle, "bayes", "vault.blob").read_bytes()[32:]))
+    empty = np.setdiff1d(np.arange(64), vault.slots)[:1]
+    again = Vault(
+        np.concatenate([vault.slots, empty]),
+        np.vstack([vault.salts, np.zeros((1, 32), np.uint8)]),
+        np.append(vault.places, N),
+        np.empty((len(vault.slots) + 1, 0), np.int64),
+    )
+    more = state.encode(rows.joined(rows.take(np.array([0]))))
+    place(bundle, "bayes", "rows.blob").write_bytes(bytes(32) + more)
+    place(bundle, "bayes", "vault.blob").write_bytes(bytes(32) + state.encode(again._asdict()))
+
+
+@failed
+def permuted_rows(bundle: Path, _: Honest) -> None:
+    path = place(bundle, "bayes", "rows.blob")
+    rows = state.decode(path.read_bytes()[32:])
+    path.write_bytes(bytes(32) + state.encode(rows.take(np.arange(len(rows))[::-1])))
+
+
+@failed
+def swapped_models(bundle: Path, _: Honest) -> None:
+    place(bundle, "bayes").rename(bundle / "aside")
+    place(bundle, "forest").rename(place(bundle, "bayes"))
+    (bundle / "aside").rename(place(bundle, "forest"))
+
+
+@failed
+def older_model(bundle: Path, honest: Honest) -> None:
+    data = place(honest.older, "bayes", "model.blob").read_bytes()
+    place(bundle, "bayes", "model.blob").write_bytes(data)
+
+
+@failed
+def another_nonce(bundle: Path, _: Honest) -> None:
+    path = place(bundle, "bayes", "model.blob")
+    path.write_bytes(bytes(32) + path.read_bytes()[32:])
+
+
+@failed
+def model_of_another_class(bundle: Path, _: Honest) -> None:
+    X, y = table(N)
+    other = NaiveUnlearner(DecisionTreeClassifier(), random_state=1).fit(X, y, ids=IDS)
+    place(bundle, "bayes", "model.blob").write_bytes(bytes(32) + state.encode(other))
+
+
+@failed
+def newest_certificate_removed(bundle: Path, _: Honest) -> None:
+    for kind in ("certificates", "purges"):
+        max((bundle / kind).iterdir()).unlink()
+    log = json.loads((bundle / "log.json").read_bytes())
+    log["certificates"].pop()
+    (bundle / "log.json").write_bytes(canonical(log))
+
+
+@failed
+def certificate_removed_from_the_middle(bundle: Path, _: Honest) -> None:
+    (bundle / "certificates" / "000002.json").unlink()
+
+
+@failed
+def all_certificates_removed(bundle: Path, _: Honest) -> None:
+    for kind in ("certificates", "purges", "models"):
+        shutil.rmtree(bundle / kind)
+    describe(bundle, models=[])
+
+
+@failed
+def signed_certificate_of_another_claim(bundle: Path, honest: Honest) -> None:
+    def flatter(statement: dict[str, Any]) -> None:
+        statement["predicate"]["measurements"]["efficiency"]["value"] = "9999"
+
+    resign(honest.ledger, bundle / "certificates" / "000004.json", flatter)
+
+
+@failed
+def auditor_bundle_called_public(bundle: Path, _: Honest) -> str:
+    describe(bundle, tier="public")
+    return "public"
+
+
+@failed
+def auditor_bundle_without_what_makes_it_one(bundle: Path, _: Honest) -> None:
+    for kind in ("models", "proofs", "definitions"):
+        shutil.rmtree(bundle / kind)
+    (bundle / "events.jsonl").unlink()
+
+
+@failed
+def auditor_bundle_without_proofs(bundle: Path, _: Honest) -> None:
+    shutil.rmtree(bundle / "proofs")
+
+
+@failed
+def auditor_bundle_without_events(bundle: Path, _: Honest) -> None:
+    (bundle / "events.jsonl").unlink()
+
+
+@failed
+def another_training_key(bundle: Path, _: Honest) -> None:
+    path = place(bundle, "forest", "training.json")
+    path.write_bytes(canonical(json.loads(path.read_bytes()) | {"key": "11" * 32}))
+
+
+@failed
+def another_rule_of_the_seed(bundle: Path, _: Honest) -> None:
+    path = place(bundle, "forest", "training.json")
+    path.write_bytes(canonical(json.loads(path.read_bytes()) | {"rule": "caller-seed-v2"}))
+
+
+@failed
+def description_of_another_size(bundle: Path, _: Honest) -> None:
+    describe(bundle, size=1)
+
+
+@failed
+def description_of_another_version(bundle: Path, _: Honest) -> None:
+    models = json.loads((bundle / "bundle.json").read_bytes())["models"]
+    describe(bundle, models=[one | {"sequence": 1} for one in models])
+
+
+@failed
+def description_of_another_ledger(bundle: Path, _: Honest) -> None:
+    describe(bundle, ledger="another")
+
+
+@failed
+def description_with_a_model_that_nobody_certified(bundle: Path, _: Honest) -> None:
+    models = json.loads((bundle / "bundle.json").read_bytes())["models"]
+    describe(bundle, models=[*models, {"tenant": "default", "name": "ghost", "sequence": 1}])
+
+
+@failed
+def changed_definition(bundle: Path, _: Honest) -> None:
+    path = min((bundle / "definitions").iterdir())
+    path.write_bytes(path.read_bytes() + b"\nor something weaker\n")
+
+
+@failed
+def dropped_definition(bundle: Path, _: Honest) -> None:
+    certificate = payload_of((bundle / "certificates" / "000004.json").read_bytes())
+    digest = certificate["predicate"]["method"]["definition"]["sha256"]
+    (bundle / "definitions" / f"{digest}.md").unlink()
+
+
+@failed
+def more_files_in_a_model(bundle: Path, _: Honest) -> None:
+    place(bundle, "bayes", "note.blob").write_bytes(b"the erased row")
+
+
+@failed
+def more_files_in_the_bundle(bundle: Path, _: Honest) -> None:
+    (bundle / "note.txt").write_bytes(b"the erased row")
+
+
+@failed
+def symlinked_model(bundle: Path, honest: Honest) -> None:
+    path = place(bundle, "bayes", "model.blob")
+    path.unlink()
+    path.symlink_to(place(honest.bundle, "bayes", "model.blob"))
+
+
+@failed
+def symlinked_rows(bundle: Path, honest: Honest) -> None:
+    path = place(bundle, "bayes", "rows.blob")
+    path.unlink()
+    path.symlink_to(place(honest.bundle, "bayes", "rows.blob"))
+
+
+@failed
+def symlinked_certificate(bundle: Path, honest: Honest) -> None:
+    path = bundle / "certificates" / "000001.json"
+    path.unlink()
+    path.symlink_to(honest.bundle / "certificates" / "000001.json")
+
+
+@failed
+def symlinked_folder(bundle: Path, honest: Honest) -> None:
+    shutil.rmtree(place(bundle, "bayes"))
+    place(bundle, "bayes").symlink_to(place(honest.bundle, "bayes"))
+
+
+@failed
+def folder_in_the_place_of_a_file(bundle: Path, _: Honest) -> None:
+    place(bundle, "bayes", "rows.blob").unlink()
+    place(bundle, "bayes", "rows.blob").mkdir()
+
+
+@failed
+def changed_proof(bundle: Path, _: Honest) -> None:
+    """A slot that was empty already is erased a second time."""
+    path = min((bundle / "proofs").iterdir())
+    proof = json.loads(path.read_bytes())
+    proof["erased"][0]["leaf"] = "00" * 32
+    path.write_bytes(canonical(proof))
+
+
+@failed
+def dropped_purge(bundle: Path, _: Honest) -> None:
+    (bundle / "purges" / "000004.json").unlink()
+
+
+@failed
+def purge_of_another_certificate(bundle: Path, _: Honest) -> None:
+    data = (bundle / "purges" / "000001.json").read_bytes()
+    (bundle / "purges" / "000004.json").write_bytes(data)
+
+
+@failed
+def shortened_log(bundle: Path, _: Honest) -> None:
+    max((bundle / "checkpoints").iterdir()).unlink()
+
+
+@failed
+def shortened_events(bundle: Path, _: Honest) -> None:
+    lines = (bundle / "events.jsonl").read_bytes().splitlines(keepends=True)
+    (bundle / "events.jsonl").write_bytes(b"".join(lines[:-1]))
+
+
+@failed
+def checkpoint_of_another_ledger(bundle: Path, honest: Honest) -> None:
+    newest = max((honest.other / "checkpoints").iterdir())
+    (bundle / "checkpoints" / newest.name).write_bytes(newest.read_bytes())
+
+
+@failed
+def key_of_another_ledger(bundle: Path, honest: Honest) -> None:
+    for path in (honest.other / "certificates").iterdir():
+        (bundle / "certificates" / path.name).write_bytes(path.read_bytes())
+
+
+@pytest.mark.parametrize("name", FAILED)
+def test_a_forged_bundle_fails(name: str, honest: Honest, tmp_path: Path) -> None:
+    report = forged(FAILED[name], honest, tmp_path)
+    assert report.verdict == "failed"
+    assert not report.passed
+
+
+@pytest.mark.parametrize("name", INCOMPLETE)
+def test_a_bundle_with_less_in_it_is_incomplete(name: str, honest: Honest, tmp_path: Path) -> None:
+    report = forged(INCOMPLETE[name], honest, tmp_path)
+    assert (report.verdict, bool(report.open_results)) == ("incomplete", True)
+
+
+def forged(forge: Forge, honest: Honest, tmp_path: Path) -> AuditReport:
+    bundle = Path(shutil.copytree(honest.bundle, tmp_path / "bundle"))
+    tier = forge(bundle, honest)
+    reindex(honest.ledger, bundle, tier)
+    return audit(bundle, key=honest.ledger.public_key)
+
+
+# Bundles whose index does not fit.
+
+
+def test_a_public_bundle_called_auditor_fails(honest: Honest, tmp_path: Path) -> None:
+    bundle = Path(shutil.copytree(honest.public, tmp_path / "bundle"))
+    describe(bundle, tier="auditor")
+    reindex(honest.ledger, bundle)
+    assert audit(bundle, key=honest.ledger.public_key).verdict == "failed"
+
+
+def test_a_bundle_without_an_index_is_incomplete(honest: Honest, tmp_path: Path) -> None:
+    bundle = Path(shutil.copytree(honest.bundle, tmp_path / "bundle"))
+    for name in INDEX_FILES:
+        (bundle / name).unlink()
+    report = audit(bundle, key=honest.ledger.public_key)
+    assert report.verdict == "incomplete"
+    assert "no signed index" in report.open_results[0].reason
+    assert audit(bundle, key=honest.ledger.public_key, levels=["V4"]).verdict == "incomplete"
+    shutil.rmtree(place(bundle, "bayes"))
+    assert audit(bundle, key=honest.ledger.public_key).verdict == "incomplete"
+
+
+def test_an_index_of_another_bundle_fails(honest: Honest, tmp_path: Path) -> None:
+    for number, source in enumerate((honest.older, honest.other)):
+        bundle = Path(shutil.copytree(honest.bundle, tmp_path / str(number)))
+        for name in INDEX_FILES:
+            (bundle / name).write_bytes((source / name).read_bytes())
+        assert audit(bundle, key=honest.ledger.public_key).verdict == "failed"
+
+
+def test_a_wrong_key_fails(honest: Honest) -> None:
+    assert audit(honest.bundle, key="11" * 32).verdict == "failed"
+
+
+def test_a_pipe_does_not_hold_up_the_audit(honest: Honest, tmp_path: Path) -> None:
+    bundle = Path(shutil.copytree(honest.bundle, tmp_path / "bundle"))
+    for path in (place(bundle, "bayes", "rows.blob"), bundle / "events.jsonl"):
+        path.unlink()
+        os.mkfifo(path)
+        assert audit(bundle, key=honest.ledger.public_key).verdict == "failed"
+
+
+def test_a_ledger_that_erased_nobody_is_incomplete(tmp_path: Path) -> None:
+    with new_ledger(tmp_path / "home", "bayes") as ledger:
+        for number, tier in enumerate(("auditor", "public")):
+            bundle = ledger.export(tmp_path / str(number), tier=tier)  # type: ignore[arg-type]
+            report = audit(bundle, key=ledger.public_key)
+            assert report.verdict == "incomplete"
+            assert "no certificate" in report.open_results[0].reason
+
+
+# Models that were spoilt before they were certified: everything is signed and logged at once.
+
+
+@pytest.fixture(scope="module")
+def many(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Honest]:
+    """A ledger with a model of every kind, each of which forgot the same person."""
+    folder = tmp_path_factory.mktemp("many")
+    with new_ledger(folder / "home", *MODELS) as ledger:
+        for kind in MODELS:
+            erase(ledger, kind, 3)
+        bundle = ledger.export(folder / "bundle", tier="auditor")
+        yield Honest(ledger, bundle, bundle, bundle, bundle)
+
+
+def publish(
+    many: Honest,
+    folder: Path,
+    kind: str,
+    change: Callable[[Any, Any], Any],
+    claim: Callable[[dict[str, Any]], Any] = lambda _: None,
+) -> AuditReport:
+    """Publish `change(before, after)` with other claims, sign everything anew, and audit it."""
+    bundle = Path(shutil.copytree(many.bundle, folder / "bundle"))
+    path = place(bundle, kind, "model.blob")
+    data, (X, y) = path.read_bytes(), table(N)
+    before, after = MODELS[kind]().fit(X, y, ids=IDS), state.decode(data[32:])
+    model = change(before, after)
+    path.write_bytes(data[:32] + state.encode(after if model is None else model))
+
+    def lie(statement: dict[str, Any]) -> None:
+        if statement["predicate"]["model"]["id"] == kind:
+            claim(statement["predicate"])
+
+    digests = [hashlib.sha256(one).hexdigest() for one in (data, path.read_bytes())]
+    rewrite(many.ledger, bundle, lie, {digests[0]: digests[1]})
+    report = audit(bundle, key=many.ledger.public_key, model=kind)
+    assert {one.level for one in report.failures} <= {"V4", "V5"}
+    return report
+
+
+def test_a_history_that_was_signed_anew_passes_all_but_the_model(
+    many: Honest, tmp_path: Path
+) -> None:
+    """The test of the tests: what fails below fails for the reason that it names."""
+    for kind in ("logit", "forest", "newton"):
+        report = publish(many, tmp_path / kind, kind, lambda before, after: None)
+        assert (report.verdict, report.skipped) == ("passed", ())
+
+
+def another_machine(claims: dict[str, Any]) -> None:
+    claims["execution"]["lockfile"]["sha256"] = "11" * 32
+
+
+def rename_libraries(model: Any, **names: str) -> None:
+    """Let a model and its parts say that they were made with other libraries."""
+    wanted = names or {"numpy": "2.3.5"}
+    for part in [model, *(step for _, step in getattr(model, "steps_", ()))]:
+        part.environment_ = {**part.environment_, **wanted}
+
+
+def keep_old_coefficients(before: Any, after: Any) -> None:
+    rename_libraries(after)
+    if hasattr(after, "ensemble_"):
+        shards = [
+            dataclasses.replace(now, model=then.model)
+            for now, then in zip(after.ensemble_.shards, before.ensemble_.shards, strict=True)
+        ]
+        after.ensemble_ = dataclasses.replace(after.ensemble_, shards=tuple(shards))
+    elif hasattr(after, "steps_"):
+        for (_, now), (_, then) in zip(after.steps_, before.steps_, strict=True):
+            now.estimator_ = then.estimator_
+    else:
+        after.estimator_ = before.estimator_
+
+
+@pytest.mark.parametrize("kind", ["logit", "sisa", "bayes", "scaled", "steps"])
+def test_old_coefficients_with_another_numpy_fail(kind: str, many: Honest, tmp_path: Path) -> None:
+    report = publish(many, tmp_path, kind, keep_old_coefficients, another_machine)
+    assert report.verdict == "failed"
+    assert "more than the tolerance of its method" in report.failures[0].reason
+
+
+def test_where_no_tolerance_is_known_other_libraries_are_incomplete(
+    many: Honest, tmp_path: Path
+) -> None:
+    report = publish(many, tmp_path, "tree", keep_old_coefficients, another_machine)
+    assert report.verdict == "incomplete"
+    assert "no tolerance is known" in report.open_results[0].reason
+
+
+def keep_old_forest(before: Any, _: Any) -> Any:
+    return before
+
+
+def keep_old_forest_elsewhere(before: Any, _: Any) -> Any:
+    rename_libraries(before, letheon="letheon-v0")
+    return before
+
+
+def add_a_library(_: Any, after: Any) -> None:
+    rename_libraries(after, numpy="2.3.5")
+
+
+@pytest.mark.parametrize("change", [keep_old_forest, keep_old_forest_elsewhere, add_a_library])
+def test_an_integer_method_has_no_excuse(change: Any, many: Honest, tmp_path: Path) -> None:
+    report = publish(many, tmp_path, "forest", change, another_machine)
+    assert report.verdict == "failed"
+
+
+def rounding_on_other_libraries(_: Any, after: Any) -> None:
+    rename_libraries(after)
+    after.estimator_.coef_ *= 1 + 1e-14
+
+
+def other_libraries_only(_: Any, after: Any) -> None:
+    rename_libraries(after)
+
+
+def test_rounding_on_other_libraries_is_incomplete(many: Honest, tmp_path: Path) -> None:
+    report = publish(many, tmp_path, "logit", rounding_on_other_libraries, another_machine)
+    assert report.verdict == "incomplete"
+    assert "Repeat the audit with these libraries" in report.open_results[0].reason
+
+
+def test_the_same_bytes_with_other_libraries_pass(many: Honest, tmp_path: Path) -> None:
+    report = publish(many, tmp_path, "logit", other_libraries_only, another_machine)
+    assert report.verdict == "passed"
+    assert "numpy 2.3.5 (here" in report.of("V4")[0].reason
+
+
+def garbage(_: Any, after: Any) -> None:
+    after.environment_ = {"numpy": "the erased row is 0.25, -1.5"}
+
+
+def garbage_in_a_version(_: Any, after: Any) -> None:
+    rename_libraries(after, numpy="2.3.5 0.25 -1.5")
+
+
+def hidden_in_a_step(_: Any, after: Any) -> None:
+    rename_libraries(after)
+    after.steps_[0][1].environment_ = {**after.steps_[0][1].environment_, "numpy": "1.5.25"}
+
+
+def no_environment(_: Any, after: Any) -> None:
+    del after.environment_
+
+
+def free_kernels(before: Any, after: Any) -> None:
+    rename_libraries(after, kernels="free")
+    after.estimator_ = before.estimator_
+
+
+def edited_parameters(_: Any, after: Any) -> None:
+    after.parameters_ = "00" * 32
+
+
+def large_seed(_: Any, after: Any) -> None:
+    after.random_state = 7 << 200
+
+
+def many_jobs(_: Any, after: Any) -> None:
+    after.estimator.n_jobs = 7 << 200
+
+
+def looser_solver(_: Any, after: Any) -> None:
+    """The settings are certified, so a looser tolerance cannot be put in afterwards."""
+    after.estimator.tol = after.estimator_.tol = 10.0
+
+
+def another_class(_: Any, after: Any) -> Any:
+    X, y = table(N)
+    keep = np.setdiff1d(IDS, [3])
+    return SISAClassifier(LogisticRegression(), n_shards=2, random_state=1).fit(
+        X[keep], y[keep], ids=IDS[keep]
+    )
+
+
+def a_note(before: Any, after: Any) -> None:
+    rename_libraries(after)
+    after.estimator_.note_ = before.rows_.X[3]
+
+
+@pytest.mark.parametrize(
+    ("kind", "change"),
+    [
+        ("logit", garbage),
+        ("logit", garbage_in_a_version),
+        ("steps", hidden_in_a_step),
+        ("logit", no_environment),
+        ("logit", free_kernels),
+        ("logit", edited_parameters),
+        ("logit", large_seed),
+        ("logit", many_jobs),
+        ("logit", looser_solver),
+        ("logit", another_class),
+        ("logit", a_note),
+    ],
+)
+def test_a_spoilt_model_fails(kind: str, change: Any, many: Honest, tmp_path: Path) -> None:
+    assert publish(many, tmp_path, kind, change, another_machine).verdict == "failed"
+
+
+def weaker_replay(claims: dict[str, Any]) -> None:
+    another_machine(claims)
+    claims["execution"] |= {"replay": "tolerance", "tolerance": "1"}
+
+
+def called_empirical(claims: dict[str, Any]) -> None:
+    claims["guarantee"]["kind"] = "empirical"
+    claims["guarantee"]["accounting"]["rule"] = "none-empirical"
+
+
+def called_certified(claims: dict[str, Any]) -> None:
+    claims["guarantee"] |= {"kind": "certified", "epsilon": "1", "delta": "1e-6"}
+
+
+def another_method(claims: dict[str, Any]) -> None:
+    claims["method"]["name"] = "deltagrad"
+
+
+@pytest.mark.parametrize(
+    ("kind", "change", "claim"),
+    [
+        ("forest", keep_old_forest, weaker_replay),
+        ("forest", keep_old_forest, called_empirical),
+        ("logit", keep_old_coefficients, called_empirical),
+        ("logit", keep_old_coefficients, called_certified),
+        ("logit", keep_old_coefficients, another_method),
+        ("newton", lambda before, after: None, called_empirical),
+    ],
+)
+def test_a_certificate_that_claims_less_does_not_choose_the_level(
+    kind: str, change: Any, claim: Any, many: Honest, tmp_path: Path
+) -> None:
+    assert publish(many, tmp_path, kind, change, claim).verdict == "failed"
+
+
+def test_a_model_that_calls_itself_empirical_does_not_pass(many: Honest, tmp_path: Path) -> None:
+    def downgrade(_: Any, after: Any) -> None:
+        after.downgraded_ = "by its operator"
+
+    report = publish(many, tmp_path, "newton", downgrade, called_empirical)
+    assert report.verdict != "passed"
+
+
+def test_an_honest_empirical_model_is_incomplete(many: Honest, tmp_path: Path) -> None:
+    report = publish(many, tmp_path, "deltagrad", lambda before, after: None)
+    assert report.verdict == "incomplete"
+
+
+# What an auditor asks for.
+
+
+def test_levels_that_were_asked_for_are_what_the_verdict_is_about(honest: Honest) -> None:
+    key = honest.ledger.public_key
+    report = audit(honest.bundle, key=key, levels=["V0", "V4"], model="forest")
+    assert report.verdict == "passed"
+    assert report.scope == (
+        "an auditor's bundle, the levels asked for only (V0, V4), the model forest only"
+    )
+    # The certified model is not shown by V4 alone.
+    assert audit(honest.bundle, key=key, levels=["V0", "V4"]).verdict == "incomplete"
+    assert audit(honest.bundle, key=key, levels=["V0", "V4", "V5"]).verdict == "passed"
+    assert audit(honest.public, key=key, levels=["V0", "V4"]).verdict == "incomplete"
+    assert audit(honest.public, key=key, levels=["V0", "V1", "V3"]).verdict == "passed"
+
+
+def test_a_bundle_of_one_model_passes_for_that_model_only(honest: Honest, tmp_path: Path) -> None:
+    key = honest.ledger.public_key
+    bundle = honest.ledger.export(tmp_path / "one", tier="auditor", model="forest")
+    assert audit(bundle, key=key, model="forest").verdict == "passed"
+    report = audit(bundle, key=key)
+    assert report.verdict == "incomplete"
+    assert "limited to" in report.open_results[0].reason
+
+
+def test_there_are_enough_kinds() -> None:
+    assert len(FAILED) + len(INCOMPLETE) >= 25
+    assert copy.copy(FAILED).keys().isdisjoint(INCOMPLETE)
