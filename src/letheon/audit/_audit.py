@@ -6,11 +6,12 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from letheon import sandbox
 from letheon.audit._bound import check_bound
 from letheon.audit._canaries import Canaries, check_canaries
 from letheon.audit._levels import check_data, check_model, rebuilt
 from letheon.audit._own import Measures, run_measures
-from letheon.audit._reading import AuditedModel, Bundle, key_text, summary_of
+from letheon.audit._reading import AuditedModel, Bundle, LogFacts, key_text, summary_of
 from letheon.audit._requests import check_requests
 from letheon.audit._residue import Stores, check_residue
 from letheon.audit._result import LEVELS, AuditReport, LevelResult
@@ -72,7 +73,9 @@ def audit(
     model: str | None = None,
     trusted: Iterable[Any] = (),
     progress: Callable[[LevelResult], None] | None = None,
+    seconds: float = 6 * 3600.0,
     stop: threading.Event | None = None,
+    sandboxed: bool = True,
 ) -> AuditReport:
     """Audit an exported bundle with its files and the ledger's public key alone.
 
@@ -105,8 +108,13 @@ def audit(
     progress : callable, optional
         Called with every result as soon as it is there, in the order in which they are found.
         What it raises ends the audit.
+    seconds : float, default=21600
+        Longest time for one model.
     stop : Event, optional
         When it is set, the process that looks at models is ended and `StoppedError` raised.
+    sandboxed : bool, default=True
+        Build and train models in a process that can reach no file, no network and no other
+        process. False trusts the bundle: for models that need a GPU, from a ledger of your own.
 
     Returns
     -------
@@ -118,7 +126,8 @@ def audit(
     -----
     What each level shows, and what it cannot show, stands in `LEVELS`. Nothing of the bundle is
     executed: models are built from plain values of allowed classes. Re-derivation trains a model,
-    so it takes as long as training did.
+    so it takes as long as training did; that happens in a sandboxed process, to which `measures`
+    and `canaries` are sent.
     """
     order = _Order(
         _known(levels), tuple(trusted), canaries or {}, measures or {}, model, levels is None
@@ -147,7 +156,12 @@ def audit(
         _require_known(read, order)
         log_holds = all(result.verdict != "fail" for result in found if result.level == "V1")
         keep(_about_requests(read, order, log_holds=log_holds))
-        keep(_about_models(read, order, log_holds=log_holds))
+        log = read.log_facts if log_holds and order.wants(*_GROUNDED) else None
+        for result in _missing_models(read, order):
+            keep([result])
+        for audited in _audited_models(read, order):
+            scene = _Scene(audited.with_files(), order, log)
+            _look(scene, lambda result: keep([result]), seconds, stop, sandboxed=sandboxed)
         subjects = tuple(summary_of(read, one) for one in _newest(read, order))
     except Refused as error:
         keep([LevelResult("V0", "", "fail", str(error))])
@@ -219,19 +233,75 @@ def _about_requests(bundle: Bundle, order: _Order, *, log_holds: bool) -> Iterat
         yield result
 
 
-def _about_models(bundle: Bundle, order: _Order, *, log_holds: bool) -> Iterator[LevelResult]:
+@dataclass(frozen=True)
+class _Scene:
+    """One model with its files, what is asked about it, and the log, where that holds."""
+
+    audited: AuditedModel
+    order: _Order
+    log: LogFacts | None
+
+
+def _audited_models(bundle: Bundle, order: _Order) -> list[AuditedModel]:
+    """Return the models that have certificates and files, if any level looks at models."""
     if not order.wants(*_MODEL):
+        return []
+    return [one for one in bundle.models if order.only in (None, one.name)]
+
+
+def _missing_models(bundle: Bundle, order: _Order) -> Iterator[LevelResult]:
+    """Yield what is said about models that have certificates and no files."""
+    have = {one.name for one in _audited_models(bundle, order)}
+    names = [str(one.predicate["model"]["id"]) for one in _newest(bundle, order)]
+    for name in names if order.wants(*_MODEL) else []:
+        if name not in have:
+            missing = _missing_model(bundle, order, name)
+            asked = [level for level in ("V4", "V6", "own") if _is_asked(order, level, name)]
+            yield from (replace(missing, level=level) for level in asked)
+
+
+def _look(
+    scene: _Scene,
+    keep: Callable[[LevelResult], None],
+    seconds: float,
+    stop: threading.Event | None,
+    *,
+    sandboxed: bool,
+) -> None:
+    """Look at one model, in a process that can reach nothing."""
+    name = scene.audited.name
+    if not sandboxed:
+        for result in _about_model(scene):
+            keep(result)
         return
-    models = {one.name: one for one in bundle.models if order.only in (None, one.name)}
-    for certificate in _newest(bundle, order):
-        name = str(certificate.predicate["model"]["id"])
-        audited = models.get(name)
-        if audited is not None:
-            yield from _about_model(bundle, audited, order, log_holds=log_holds)
-            continue
-        missing = _missing_model(bundle, order, name)
-        asked = [level for level in ("V4", "V6", "own") if _is_asked(order, level, name)]
-        yield from (replace(missing, level=level) for level in asked)
+
+    def hear(fields: dict[str, Any]) -> None:
+        # The model may have taken its process over: it speaks for itself only.
+        keep(replace(LevelResult(**fields), model=name))
+
+    files = scene.audited.files or {}
+    content = files["model.blob"]
+    trusted = scene.order.trusted
+    try:
+        sandbox.call(
+            _tell_about_model,
+            scene,
+            limits=sandbox.Limits.for_input(sum(map(len, files.values())), seconds=seconds),
+            modules=sandbox.modules_of(content if isinstance(content, bytes) else b"", trusted),
+            tell=hear,
+            stop=stop,
+        )
+    except sandbox.TimeLimitError:
+        reason = f"it took longer than {seconds:g} s; allow more with `seconds`"
+        keep(LevelResult("V4", name, "skipped", reason))
+    except sandbox.EndedError as error:
+        verdict: Any = "skipped" if str(error) == "memory-limit" else "fail"
+        keep(LevelResult("V4", name, verdict, f"the process that looked at it ended: {error}"))
+
+
+def _tell_about_model(scene: _Scene, tell: Callable[[Any], None]) -> None:
+    for result in _about_model(scene):
+        tell(vars(result) | {"details": dict(result.details)})
 
 
 def _missing_model(bundle: Bundle, order: _Order, name: str) -> LevelResult:
@@ -258,9 +328,8 @@ def _is_asked(order: _Order, level: str, name: str) -> bool:
     return order.wants("V4", "V5")
 
 
-def _about_model(
-    bundle: Bundle, audited: AuditedModel, order: _Order, *, log_holds: bool
-) -> Iterator[LevelResult]:
+def _about_model(scene: _Scene) -> Iterator[LevelResult]:
+    audited, order = scene.audited, scene.order
     data = _guarded("V2", audited, lambda: check_data(audited))
     if order.wants("V2") or data.verdict == "fail":
         yield data
@@ -270,12 +339,12 @@ def _about_model(
     if built.refusal is not None:
         yield built.refusal
         return
-    wrong = None if log_holds else "it rests on the log of the bundle, and V1 failed"
-    if data.verdict == "fail":
-        wrong = "it rests on rows that are not those that the certificate commits to"
-    if wrong is None:
-        yield from _grounded(bundle, audited, built.model, order)
+    if data.verdict != "fail" and scene.log is not None:
+        yield from _grounded(scene.log, audited, built.model, order)
     else:
+        wrong = "it rests on the log of the bundle, and V1 failed"
+        if data.verdict == "fail":
+            wrong = "it rests on rows that are not those that the certificate commits to"
         kind = _kind_of(built.model)
         asked = [level for level in _GROUNDED if _has_work(order, level, kind)]
         yield from (LevelResult(level, audited.name, "fail", wrong) for level in asked)
@@ -291,13 +360,13 @@ def _has_work(order: _Order, level: str, kind: str) -> bool:
 
 
 def _grounded(
-    bundle: Bundle, audited: AuditedModel, model: Any, order: _Order
+    log: LogFacts, audited: AuditedModel, model: Any, order: _Order
 ) -> Iterator[LevelResult]:
     """What is said about a model once its rows and the log are those of the certificates."""
     kind, rederived = _kind_of(model), None
     wants_v4 = order.wants("V4") and order.asks_for("V4", kind)
     if wants_v4 or (order.wants("own") and order.measures):
-        verdict, rederived = _rederived(bundle, audited, model)
+        verdict, rederived = _rederived(log, audited, model)
         if wants_v4:
             yield order.mark_promised(verdict, kind)
     if order.wants("V5") and order.asks_for("V5", kind):
@@ -315,11 +384,11 @@ def _kind_of(model: Any) -> str:
         return "exact"
 
 
-def _rederived(bundle: Bundle, audited: AuditedModel, model: Any) -> tuple[LevelResult, Any]:
+def _rederived(log: LogFacts, audited: AuditedModel, model: Any) -> tuple[LevelResult, Any]:
     found: list[Any] = [None]
 
     def look() -> LevelResult:
-        verdict, found[0] = check_model(bundle, audited, model)
+        verdict, found[0] = check_model(log, audited, model)
         return verdict
 
     return _guarded("V4", audited, look), found[0]

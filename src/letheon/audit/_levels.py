@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from letheon import state
-from letheon.audit._reading import AuditedModel, Bundle
+from letheon.audit._reading import AuditedModel, LogFacts
 from letheon.audit._rederive import check_rederivation
 from letheon.audit._result import LevelResult
 from letheon.audit._seeds import wrong_seed
@@ -89,13 +89,13 @@ def is_made_here(audited: AuditedModel) -> bool:
     return all(here[key] == there[key] for key in _PLACE)
 
 
-def check_model(bundle: Bundle, audited: AuditedModel, model: Any) -> tuple[LevelResult, Any]:
+def check_model(log: LogFacts, audited: AuditedModel, model: Any) -> tuple[LevelResult, Any]:
     """V4: settings and seed as certified, and the bytes of a fresh fit on the remaining rows.
 
     Returns the verdict and the re-derived model, None where there is none.
     """
     name = audited.name
-    wrong = unlike_certified(audited, model) or wrong_seed(bundle, audited, model)
+    wrong = unlike_certified(audited, model) or wrong_seed(log, audited, model)
     if wrong:
         return LevelResult("V4", name, "fail", wrong), None
     content, same_place = audited.content, is_made_here(audited)
@@ -111,7 +111,7 @@ def check_model(bundle: Bundle, audited: AuditedModel, model: Any) -> tuple[Leve
     found, rederived = check_rederivation(
         model, audited.rows, content=content, name=name, same_place=same_place
     )
-    unused = bundle.unused_training_keys
+    unused = log.unused_training_keys
     return (
         replace(found, details={**found.details, "unusedTrainingKeys": unused}) if unused else found
     ), rederived

@@ -5,8 +5,8 @@ signed certificate says the same.
 """
 
 import hashlib
-from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -34,7 +34,7 @@ from letheon.verifier import (
     tier_of,
 )
 
-__all__ = ["AuditedModel", "Bundle", "Commitment", "key_text"]
+__all__ = ["AuditedModel", "Bundle", "Commitment", "LogFacts", "key_text"]
 
 _NONCE_BYTES = 32
 _TRAINING = {"rule", "beacon", "keyCommitment", "key"}
@@ -60,6 +60,29 @@ class AuditedModel:
     name: str
     folder: Path
     certificates: tuple[Opened, ...]
+    files: Mapping[str, bytes | str] | None = None
+
+    def with_files(self) -> "AuditedModel":
+        """Return it with the content of its files, for a process that can open none.
+
+        A file that cannot be read is a text that says why.
+        """
+        sizes = {"model.blob": LARGEST, "rows.blob": LARGEST, "vault.blob": LARGEST}
+        files: dict[str, bytes | str] = {}
+        for name, most in (sizes | {"training.json": SMALL}).items():
+            try:
+                files[name] = read_capped(self.folder / name, most)
+            except (Refused, OSError) as error:
+                files[name] = f"{name}: {error}"
+        return replace(self, files=files)
+
+    def _read(self, name: str, most: int) -> bytes:
+        if self.files is None:
+            return read_capped(self.folder / name, most)
+        content = self.files[name]
+        if isinstance(content, str):
+            raise Refused(content)
+        return content
 
     @property
     def newest(self) -> Opened:
@@ -69,7 +92,7 @@ class AuditedModel:
     @cached_property
     def raw(self) -> bytes:
         """The model's file."""
-        return read_capped(self.folder / "model.blob", LARGEST)
+        return self._read("model.blob", LARGEST)
 
     @property
     def content(self) -> bytes:
@@ -105,13 +128,13 @@ class AuditedModel:
     @cached_property
     def training(self) -> dict[str, Any]:
         """How the seed was made, and the key that it was made from."""
-        found = parse_strict(read_capped(self.folder / "training.json", SMALL), SMALL)
+        found = parse_strict(self._read("training.json", SMALL), SMALL)
         if type(found) is not dict or found.keys() != _TRAINING:
             raise Refused("training.json: not an object of rule, beacon, keyCommitment and key")
         return found
 
     def _decoded(self, name: str) -> Any:
-        data = read_capped(self.folder / name, LARGEST)
+        data = self._read(name, LARGEST)
         if data[:_NONCE_BYTES] != bytes(_NONCE_BYTES):
             raise Refused(f"{name}: does not begin with {_NONCE_BYTES} zeros")
         try:
@@ -129,6 +152,15 @@ class Commitment(NamedTuple):
     def is_of(self, subject: str) -> bool:
         """Whether it is the registration of this file."""
         return self.event.get("kind") == "registered" and self.event.get("subject") == subject
+
+
+class LogFacts(NamedTuple):
+    """What the log says about training keys, beacons and publications; see `Bundle`."""
+
+    commitments: tuple[Commitment, ...]
+    checkpoint_sizes: dict[str, int]
+    published: dict[str, int]
+    unused_training_keys: int
 
 
 @dataclass(frozen=True)
@@ -208,6 +240,13 @@ class Bundle:
         used = {one["keyCommitment"] for one in randomness}
         used |= {e["training"] for _, e in self.commitments if e.get("kind") == "registered"}
         return len({event["training"] for _, event in self.commitments} - used)
+
+    @property
+    def log_facts(self) -> LogFacts:
+        """What re-derivation needs of the log, as plain values."""
+        return LogFacts(
+            self.commitments, self.checkpoint_sizes, self.published, self.unused_training_keys
+        )
 
     def events(self) -> Iterator[dict[str, Any]]:
         """Yield the events of the log, in order; they are the ledger's where V1 holds."""

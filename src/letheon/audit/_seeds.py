@@ -8,7 +8,7 @@ The seed is settled when a model is registered or retrained, and is the same unt
 
 from typing import Any
 
-from letheon.audit._reading import AuditedModel, Bundle
+from letheon.audit._reading import AuditedModel, LogFacts
 from letheon.ledger._claims import RETRAIN
 from letheon.ledger._seal import commitment, training_seed
 from letheon.measures._copies import fresh_copy
@@ -21,7 +21,7 @@ _CALLER = "caller-seed-v1"
 _BEACON = "checkpoint:"
 
 
-def wrong_seed(bundle: Bundle, audited: AuditedModel, model: Any) -> str | None:
+def wrong_seed(log: LogFacts, audited: AuditedModel, model: Any) -> str | None:
     """Return what is wrong with the seed of a model; None if it is as certified."""
     claimed = audited.newest.predicate["method"]["trainingRandomness"]
     said, retrain = audited.training, _last_retrain(audited)
@@ -31,7 +31,7 @@ def wrong_seed(bundle: Bundle, audited: AuditedModel, model: Any) -> str | None:
         return _wrong_choice(audited, str(said["key"]), retrain)
     if claimed["rule"] != _DERIVED:
         return f"the rule {claimed['rule']} for the seed is not known here"
-    return _wrong_beacon(bundle, audited, claimed, retrain) or _wrong_key(
+    return _wrong_beacon(log, audited, claimed, retrain) or _wrong_key(
         str(said["key"]), claimed, model
     )
 
@@ -67,32 +67,32 @@ def _wrong_choice(audited: AuditedModel, key: str, retrain: Opened | None) -> st
 
 
 def _wrong_beacon(
-    bundle: Bundle, audited: AuditedModel, claimed: dict[str, str], retrain: Opened | None
+    log: LogFacts, audited: AuditedModel, claimed: dict[str, str], retrain: Opened | None
 ) -> str | None:
     """Return what is wrong with the commitment or the beacon: there was one of each."""
     wanted = claimed["keyCommitment"]
-    first = next((one for one in bundle.commitments if one.event["training"] == wanted), None)
-    if first is None or not _is_intent(bundle, audited, first.event, retrain):
+    first = next((one for one in log.commitments if one.event["training"] == wanted), None)
+    if first is None or not _is_intent(log, audited, first.event, retrain):
         return "the commitment to the training key was not logged when this model was to be trained"
-    after = [(size, text) for text, size in bundle.checkpoint_sizes.items() if size > first.place]
+    after = [(size, text) for text, size in log.checkpoint_sizes.items() if size > first.place]
     if not after or f"{_BEACON}{min(after)[1]}" != claimed["beacon"]:
         return "the beacon is not the first checkpoint after the commitment to the training key"
     if retrain is not None:
-        published = bundle.published.get(retrain.predicate["erasure"]["batch"], -1)
+        published = log.published.get(retrain.predicate["erasure"]["batch"], -1)
         if min(after)[0] > published:
             return "the beacon is later than the model that was trained with it"
     return None
 
 
 def _is_intent(
-    bundle: Bundle, audited: AuditedModel, event: dict[str, Any], retrain: Opened | None
+    log: LogFacts, audited: AuditedModel, event: dict[str, Any], retrain: Opened | None
 ) -> bool:
     """Whether an event says that this model is to be trained, or retrained."""
     if retrain is not None:
         batch = retrain.predicate["erasure"]["batch"]
         return event.get("kind") == "sealed" and event.get("batch") == batch
     registered = audited.certificates[0].predicate["model"]["before"]["sha256"]
-    folders = [one.event.get("model") for one in bundle.commitments if one.is_of(registered)]
+    folders = [one.event.get("model") for one in log.commitments if one.is_of(registered)]
     return event.get("kind") == "training" and [event.get("model")] == folders
 
 

@@ -298,7 +298,7 @@ def compute_apart(job: Job, *, stop: threading.Event | None = None) -> Product:
             job,
             limits=_limits(job),
             is_restricted=job.is_outside,
-            modules=tuple(name.rpartition(".")[0] for name in job.trusted),
+            modules=sandbox.modules_of(job.model, job.trusted),
             stop=stop,
             grace=_GRACE_SECONDS,
         )

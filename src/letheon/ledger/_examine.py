@@ -215,7 +215,7 @@ def examine_files(
         _examine_files,
         files,
         limits=sandbox.Limits.for_input(size, seconds=seconds),
-        modules=tuple(name.rpartition(".")[0] for name in files.trusted),
+        modules=sandbox.modules_of(files.model, files.trusted),
         stop=stop,
     )
     if "error" in answer:

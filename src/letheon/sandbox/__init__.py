@@ -12,6 +12,7 @@ from letheon.sandbox._caller import (
     StoppedError,
     TimeLimitError,
     call,
+    modules_of,
     probe,
     protection,
 )
@@ -27,6 +28,7 @@ __all__ = [
     "TimeLimitError",
     "call",
     "error_code",
+    "modules_of",
     "probe",
     "protection",
 ]

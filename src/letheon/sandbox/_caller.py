@@ -10,11 +10,15 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from functools import cache
 from multiprocessing import Pipe
 from multiprocessing.connection import Connection, wait
+from multiprocessing.reduction import ForkingPickler
+from pickle import PicklingError
 from typing import Any, Self
+
+import joblib
 
 from letheon import state
 from letheon.exceptions import StateError
@@ -27,6 +31,7 @@ __all__ = [
     "StoppedError",
     "TimeLimitError",
     "call",
+    "modules_of",
     "probe",
     "protection",
 ]
@@ -196,6 +201,13 @@ def call(
                 tell(value)
 
 
+def modules_of(content: bytes, trusted: Iterable[Any]) -> tuple[str, ...]:
+    """Return what to import before a model is built: code that is trusted, and torch for nets."""
+    names = {item if isinstance(item, str) else item.__module__ + "." for item in trusted}
+    nets = {"letheon.deep."} if b"letheon.deep." in content else set()
+    return tuple(sorted({name.rpartition(".")[0] for name in names | nets}))
+
+
 class _Watch:
     """Decides when a call has taken too long."""
 
@@ -225,6 +237,14 @@ class _Watch:
                 raise TimeLimitError("the call took longer than its limit")
 
 
+def _pickled(order: Order) -> Any:
+    """Return the bytes of an order; functions and classes of a script go by their code."""
+    try:
+        return ForkingPickler.dumps(order)
+    except (AttributeError, TypeError, PicklingError):
+        return ForkingPickler.dumps(joblib.wrap_non_picklable_objects(order, keep_wrapper=False))
+
+
 class _Line:
     """The line to a child; the child is ended when it is closed."""
 
@@ -232,7 +252,7 @@ class _Line:
         self._connection, self._status = _caller.fork((order.work.__module__,))
         try:
             self._connection.send(sys.path)
-            self._connection.send(order)
+            self._connection.send_bytes(_pickled(order))
         except (BrokenPipeError, ConnectionResetError):
             reason = _reason(self._status)
             self.__exit__()

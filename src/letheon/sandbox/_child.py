@@ -4,6 +4,7 @@ What it hears comes from its own caller. What it tells is plain data in canonica
 model that took the child over can send the caller nothing but values.
 """
 
+import contextlib
 import os
 import re
 import struct
@@ -69,7 +70,9 @@ def serve_call(connection: Connection) -> None:
         sys.path[:] = connection.recv()
         order: Order = connection.recv()
         for name in order.modules:
-            import_module(name)
+            # What is missing is told when the model is built.
+            with contextlib.suppress(ImportError):
+                import_module(name)
         result = _do(order, send)
     except MemoryError:
         send(FAILURE, "memory-limit")

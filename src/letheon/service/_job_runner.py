@@ -22,7 +22,15 @@ from letheon.ledger._compute import code_of
 from letheon.ledger._info import all_models
 from letheon.ledger._lease import owner_name
 from letheon.ledger._versions import ModelRow, VersionRow, content_of, find_model, read_head
-from letheon.sandbox import EndedError, Limits, SandboxError, StoppedError, TimeLimitError, call
+from letheon.sandbox import (
+    EndedError,
+    Limits,
+    SandboxError,
+    StoppedError,
+    TimeLimitError,
+    call,
+    modules_of,
+)
 from letheon.service._audit_job import (
     AuditOrder,
     NothingToTamperError,
@@ -215,7 +223,7 @@ class JobRunner:
                     measure,
                     begun,
                     limits=limits,
-                    modules=_modules(order.trusted),
+                    modules=modules_of(order.model, order.trusted),
                     tell=hear,
                     stop=self._stop,
                     silence=self._method_seconds,
@@ -350,10 +358,6 @@ class _Own:
 def _words(step: Step) -> str:
     number = "" if step.sequence is None else f", certificate {step.sequence}"
     return f"{step.what}{number}: {step.detail}"
-
-
-def _modules(trusted: Iterable[str]) -> tuple[str, ...]:
-    return tuple(name.rpartition(".")[0] for name in trusted)
 
 
 def _baseline(rows: list[dict[str, Any]]) -> float | None:
