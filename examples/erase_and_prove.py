@@ -51,13 +51,13 @@ def prove(bundle: Path, key: str) -> None:
     report = audit(bundle, key=key)
     for result in report:
         print(f"  {result.level} {result.verdict}: {result.reason}")
-    print("the audit passes:", report.passed)
+    print(f"verdict: {report.verdict} ({report.scope})")
 
     certificate = bundle / "certificates" / "000001.json"
     data = bytearray(certificate.read_bytes())
     data[len(data) // 2] ^= 1
     certificate.write_bytes(data)
-    print("one changed byte is noticed:", not audit(bundle, key=key, levels=["V0"]).passed)
+    print("with one changed byte:", audit(bundle, key=key, levels=["V0"]).verdict)
 
 
 def main() -> None:

@@ -1,5 +1,6 @@
 """Reports: what they say, as values, JSON, a table and a page."""
 
+import dataclasses
 import io
 import json
 import re
@@ -20,17 +21,32 @@ def result(verdict: str = "pass", level: str = "V4", reason: str = "fine") -> Le
 
 
 @pytest.mark.parametrize(
-    ("verdicts", "passed"),
+    ("verdicts", "wanted"),
     [
-        (["pass"], True),
-        (["pass", "skipped"], True),
-        (["pass", "fail"], False),
-        (["skipped"], False),
-        ([], False),
+        (["pass"], "passed"),
+        (["pass", "skipped"], "incomplete"),
+        (["pass", "fail"], "failed"),
+        (["fail", "skipped"], "failed"),
+        (["skipped"], "incomplete"),
+        ([], "incomplete"),
     ],
 )
-def test_nothing_looked_at_is_no_pass(verdicts: list[str], passed: bool) -> None:
-    assert AuditReport(tuple(map(result, verdicts))).passed is passed
+def test_what_was_skipped_is_no_pass(verdicts: list[str], wanted: str) -> None:
+    report = AuditReport(tuple(map(result, verdicts)))
+    assert (report.verdict, report.passed) == (wanted, wanted == "passed")
+    assert json.loads(report.to_json())["verdict"] == wanted
+    shown = {"passed": "Passed.", "failed": "Failed.", "incomplete": "Incomplete."}
+    assert f"<strong>{shown[wanted]}</strong>" in report_page(report)
+    console = Console(width=200, record=True, file=io.StringIO())
+    console.print(report)
+    assert f"Audit of a ledger: {wanted}" in console.export_text().replace(wanted.upper(), wanted)
+
+
+def test_what_nobody_promised_may_be_skipped() -> None:
+    extra = dataclasses.replace(result("skipped"), promised=False)
+    assert AuditReport((result(), extra)).verdict == "passed"
+    assert AuditReport((extra,)).verdict == "incomplete"
+    assert AuditReport((result(), extra), scope="levels V0").to_dict()["scope"] == "levels V0"
 
 
 def test_unknown_words_are_refused() -> None:

@@ -101,7 +101,11 @@ def test_the_id_of_a_key_is_no_key(story: Story) -> None:
 def test_the_key_that_a_bundle_brings_is_not_used(story: Story, tmp_path: Path) -> None:
     bundle = Path(shutil.copytree(story.public, tmp_path / "bundle"))
     (bundle / "keys" / "root.pub").write_bytes(b"\xff" * 64)
-    assert call("audit", "report", bundle, "--key", story.key).exit_code == 0
+    result = call("audit", "report", bundle, "--key", story.key, "--json")
+    failed = [one for one in json.loads(result.stdout)["results"] if one["verdict"] == "fail"]
+    assert [one["reason"] for one in failed] == [
+        "index.json: keys/root.pub is not the file that was signed"
+    ]
 
 
 def test_the_key_may_be_a_file_and_the_report_a_page(story: Story, tmp_path: Path) -> None:
@@ -113,22 +117,33 @@ def test_the_key_may_be_a_file_and_the_report_a_page(story: Story, tmp_path: Pat
 
 
 @pytest.mark.parametrize(
-    ("words", "reason"),
-    [(("replay",), "no files of the model"), (("report", "--strict"), "no files of the model")],
+    ("words", "code"), [(("replay",), 3), (("bound",), 3), (("report", "--strict"), 1)]
 )
 def test_what_could_not_be_shown_is_no_success(
-    story: Story, words: tuple[str, ...], reason: str
+    story: Story, words: tuple[str, ...], code: int
 ) -> None:
     result = call("audit", *words, story.public, "--key", story.key)
-    assert result.exit_code == 1
-    assert reason in " ".join(result.output.split())
+    assert result.exit_code == code
+    assert "no files of models" in " ".join(result.output.split())
+
+
+def test_an_incomplete_audit_has_an_exit_status_of_its_own(story: Story, tmp_path: Path) -> None:
+    bundle = Path(shutil.copytree(story.bundle, tmp_path / "bundle"))
+    for name in verifier.INDEX_FILES:
+        (bundle / name).unlink()
+    words = ("audit", "report", bundle, "--key", story.key)
+    result = call(*words)
+    assert result.exit_code == 3
+    assert result.output.startswith("audit of demo: INCOMPLETE\nit covers: an auditor's bundle, ")
+    found = json.loads(call(*words, "--json").stdout)
+    assert (found["verdict"], found["passed"]) == ("incomplete", False)
 
 
 def test_an_exact_model_has_no_bound_to_show(story: Story) -> None:
     words = ("audit", "bound", story.bundle, "--key", story.key)
     result = call(*words)
-    assert result.exit_code == 1
-    assert result.output.startswith("audit of demo: NOT SHOWN\n")
+    assert result.exit_code == 3
+    assert result.output.startswith("audit of demo: INCOMPLETE\n")
     assert json.loads(call(*words, "--json").stdout)["passed"] is False
 
 

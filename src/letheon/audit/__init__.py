@@ -3,7 +3,7 @@
 ====== ================================= ========================================
 level  shows                             needs
 ====== ================================= ========================================
-V0     signatures, schemas, the chain    any bundle
+V0     signatures, chain, signed index   any bundle
 V1     one append-only log               any bundle
 V2     only erased rows left the data    an auditor's bundle
 V3     no residue                        attestations; stores and markers
@@ -12,6 +12,9 @@ V4     the model is a fresh fit on the   an auditor's bundle; exact methods
 V5     (epsilon, delta) follows          an auditor's bundle; certified methods
 V6     erased canaries look unseen       people whom the auditor planted
 ====== ================================= ========================================
+
+The verdict of a report is "passed", "failed" or "incomplete"; it passes only if no level was
+skipped that the tier of the bundle promises.
 """
 
 from letheon.audit._audit import audit

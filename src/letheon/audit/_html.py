@@ -113,7 +113,7 @@ def report_page(report: "AuditReport") -> str:
 
 def _verdict(report: "AuditReport") -> str:
     failed, skipped, total = len(report.failures), len(report.skipped), len(report.results)
-    rest = f" {skipped} were skipped." if skipped else ""
+    rest = f" {skipped} skipped." if skipped else ""
     scope = f" It covers: {report.scope}." if report.scope else ""
     if report.verdict == "failed":
         return _banner("fail", "Failed.", f"{failed} of {total} checks failed.{rest}{scope}")
