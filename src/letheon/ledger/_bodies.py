@@ -24,6 +24,7 @@ from sqlalchemy import (
 
 from letheon.exceptions import KeyFileError, LedgerBusyError
 from letheon.ledger._core import Core
+from letheon.ledger._events import require_own_log
 from letheon.ledger._moves import FINISHED
 from letheon.ledger._seal import seal, unseal
 from letheon.ledger._tables import blocked, intake_keys, meta, requests
@@ -161,10 +162,12 @@ def destroy_old_keys(core: Core) -> None:
 def _change_key(core: Core, batch_id: str | None) -> str:
     """Make a new key current, unless it is only needed and somebody else has made one."""
     with core.database.transaction() as connection:
+        require_own_log(connection)
         old = connection.scalar(_CURRENT_KEY.with_for_update())
         if old and batch_id is None:
             return str(old)
-        _destroy_unrecorded(core, connection)
+        if old and core.keys.has(str(old)):
+            _destroy_unrecorded(core, connection)
         key = core.keys.new_key("intake")
         connection.execute(insert(intake_keys).values(id=key, created_at=core.clock()))
         connection.execute(update(meta).where(meta.c.key == _CURRENT).values(value=key))
@@ -176,7 +179,10 @@ def _change_key(core: Core, batch_id: str | None) -> str:
 
 
 def _destroy_unrecorded(core: Core, connection: Connection) -> None:
-    """Destroy keys that a process made and never recorded; the row that is held excludes others."""
+    """Destroy keys that a process made and never recorded; the row that is held excludes others.
+
+    Not where the database has no key, or one that is gone: a later database may need the others.
+    """
     recorded = set(connection.scalars(select(intake_keys.c.id)))
     for key in core.keys.ids("intake"):
         if key not in recorded:

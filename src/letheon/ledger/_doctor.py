@@ -12,6 +12,7 @@ from sqlalchemy import select
 
 from letheon.exceptions import LetheonError
 from letheon.ledger import _requests
+from letheon.ledger._agreement import require_agreement
 from letheon.ledger._clocks import alarm
 from letheon.ledger._core import Core
 from letheon.ledger._events import head, leaves, seconds_behind
@@ -51,6 +52,7 @@ def examine(core: Core) -> Iterator[Finding]:
     """Look at folder, database, keys, blobs, certificates, log, requests and clock."""
     looks: tuple[tuple[str, Callable[[Core], Iterator[Finding]]], ...] = (
         ("folder", _folder),
+        ("agreement", _agreement),
         ("database", _database),
         ("keys", _keys),
         ("models", _models),
@@ -87,11 +89,22 @@ def _folder(core: Core) -> Iterator[Finding]:
         yield Finding("folder", "warning", f"only {free // 2**20} MiB are free on its disk")
 
 
+def _agreement(core: Core) -> Iterator[Finding]:
+    require_agreement(core)
+    yield Finding("agreement", "ok", "no file is newer than the database")
+
+
 def _database(core: Core) -> Iterator[Finding]:
     database = core.database
     if database.dialect == "sqlite":
         about = f"SQLite {database.sqlite_version}, journal {database.journal_mode}"
         yield Finding("database", "ok", about)
+        return
+    with database.reading() as conn:
+        is_standby = conn.exec_driver_sql("SHOW transaction_read_only").scalar() == "on"
+    if is_standby:
+        text = "the server accepts no writes: it is a standby; give the address of the primary"
+        yield Finding("database", "error", text)
     else:
         yield Finding("database", "ok", "PostgreSQL, synchronous commits")
 

@@ -31,6 +31,7 @@ __all__ = [
     "record_all",
     "record_many",
     "require_clock",
+    "require_own_log",
     "seconds_behind",
 ]
 
@@ -105,8 +106,16 @@ def record_all(connection: Connection, items: Sequence[Event]) -> None:
     They may be of several threads, whose actors differ.
     """
     if items:
+        require_own_log(connection)
         era = require_clock(connection, min(item.at for item in items))
         _append(connection, [_row(item, era) for item in items])
+
+
+def require_own_log(connection: Connection) -> None:
+    """Raise `OldDatabaseError` where entries would fork the log; see `_agreement`."""
+    guard = connection.get_execution_options().get("letheon_guard")
+    if guard is not None:
+        guard(connection)
 
 
 def require_clock(connection: Connection, at: int) -> int:
@@ -161,6 +170,7 @@ def _latest(connection: Connection, at: int) -> tuple[int, int]:
 
 def integrate(connection: Connection) -> Head:
     """Give every event without a place the next one, and return the new head of the tree."""
+    require_own_log(connection)
     row = connection.execute(select(log.c.size, log.c.frontier).with_for_update()).one()
     frontier = Frontier.from_text(row.frontier)
     query = select(events.c.id, events.c.leaf).where(events.c.log_index.is_(None))

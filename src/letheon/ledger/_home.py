@@ -1,12 +1,14 @@
 """Making and opening the folder of a ledger."""
 
+import contextlib
 import time
 from collections.abc import Callable
 from pathlib import Path
 
 from sqlalchemy import Connection, insert, select
 
-from letheon.exceptions import LedgerError
+from letheon.exceptions import LedgerError, OldDatabaseError
+from letheon.ledger._agreement import HIGH_WATER, require_mark
 from letheon.ledger._core import Core
 from letheon.ledger._database import Database
 from letheon.ledger._events import record
@@ -42,7 +44,7 @@ def create_home(folder: Path, settings: Settings, clock: Callable[[], int]) -> C
         (folder / place).mkdir(mode=0o700, exist_ok=True)
     keys = _keys_for(folder)
     database = Database.open(database_url(folder, settings), create=True, journal=settings.journal)
-    core = Core(folder, settings, database, keys, clock)
+    core = _guarded(Core(folder, settings, database, keys, clock))
     _begin(core)
     settings.write(folder)
     return core
@@ -50,7 +52,7 @@ def create_home(folder: Path, settings: Settings, clock: Callable[[], int]) -> C
 
 def _require_own(folder: Path) -> None:
     """Raise if the folder holds what no ledger makes: others would be locked out of it."""
-    own = {*_PLACES, "keys", "public"}
+    own = {*_PLACES, "keys", "public", HIGH_WATER}
     foreign = [
         path.name
         for path in sorted(folder.iterdir())
@@ -91,14 +93,21 @@ def open_home(folder: Path, clock: Callable[[], int] | None = None) -> Core:
     settings = Settings.read(folder)
     keys = KeyRing(folder)
     database = Database.open(database_url(folder, settings), journal=settings.journal)
-    core = Core(folder, settings, database, keys, clock or (lambda: int(time.time())))
+    core = _guarded(Core(folder, settings, database, keys, clock or (lambda: int(time.time()))))
     with database.reading() as conn:
         known = conn.scalar(select(meta.c.value).where(meta.c.key == "ledger_id"))
         _require_same(core, known)
         _require_keys(core, conn)
     if keys.statements():
-        with database.transaction() as conn:
+        # A database that is too old can still be read.
+        with contextlib.suppress(OldDatabaseError), database.transaction() as conn:
             record_statements(core, conn)
+    return core
+
+
+def _guarded(core: Core) -> Core:
+    """Let nothing be recorded in a database that is older than the files."""
+    core.database.guard = lambda connection: require_mark(core.folder, connection)
     return core
 
 

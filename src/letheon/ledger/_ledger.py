@@ -12,6 +12,8 @@ from numpy.typing import NDArray
 from sqlalchemy import select
 
 from letheon.exceptions import LedgerError, LedgerMissingError
+from letheon.ledger._adopt import Adoption, adopt
+from letheon.ledger._agreement import advance_mark, differences
 from letheon.ledger._apply import last_sequence
 from letheon.ledger._archive import Archive
 from letheon.ledger._bodies import person_tags
@@ -21,7 +23,7 @@ from letheon.ledger._compute import compute, compute_apart
 from letheon.ledger._database import Database
 from letheon.ledger._desk import Desk
 from letheon.ledger._doctor import Finding, examine
-from letheon.ledger._events import accept_clock
+from letheon.ledger._events import accept_clock, require_own_log
 from letheon.ledger._history import version_records
 from letheon.ledger._home import create_home, database_url, open_home, record_statements
 from letheon.ledger._info import (
@@ -514,8 +516,10 @@ class Ledger(Desk, Archive):
         """Sign with a new key from now on; return its id. The statement is signed by both."""
         with self._core.database.transaction() as conn:
             # Numbers that are given out already are signed by the old key, whenever that is done.
+            require_own_log(conn)
             self._core.keys.rotate(self.name, last_sequence(conn))
             record_statements(self._core, conn)
+        advance_mark(self._core)
         return self._core.keys.signer.keyid
 
     def revoke_key(self, keyid: str, *, after: int) -> None:
@@ -527,6 +531,7 @@ class Ledger(Desk, Archive):
             Certificates that this key has to sign are not made yet; let a worker make them first.
         """
         with self._core.database.transaction() as conn:
+            require_own_log(conn)
             if last_sequence(conn) > len(self.certificates()):
                 raise LedgerError(
                     "a batch that was applied has no certificate yet, and its number belongs to an "
@@ -550,6 +555,23 @@ class Ledger(Desk, Archive):
         """
         with self._core.database.transaction() as conn:
             return accept_clock(conn, self._core.clock())
+
+    def database_differences(self) -> tuple[str, ...]:
+        """Return in what the files are newer than the database; nothing if they agree.
+
+        While there is a difference nothing is recorded, signed or destroyed (`OldDatabaseError`).
+        """
+        return tuple(differences(self._core))
+
+    def adopt_database(self, *, yes: bool = False) -> Adoption:
+        """Go on from a database that is older than the files, because the newer one is lost.
+
+        Parameters
+        ----------
+        yes : bool, default=False
+            Do it, and record it in the log. Otherwise only what would be lost is returned.
+        """
+        return adopt(self._core, yes=yes)
 
     def doctor(self) -> tuple[Finding, ...]:
         """Look whether everything is sound: files, chain, log, keys, clocks, leftovers."""

@@ -19,6 +19,7 @@ from letheon.exceptions import (
     StaleWorkerError,
     StateError,
 )
+from letheon.ledger._agreement import advance_mark, require_agreement, settle_mark
 from letheon.ledger._apply import Batch, Compute, apply, open_batch, seal
 from letheon.ledger._certify import certify_next
 from letheon.ledger._compute import (
@@ -86,7 +87,14 @@ def run_once(
         Seal whatever is queued, as an operator may.
     wanted : int, optional
         One model only.
+
+    Raises
+    ------
+    OldDatabaseError
+        Files are newer than the database; nothing was done.
     """
+    require_agreement(core)
+    settle_mark(core)
     sweep_registrations(core)
     sweep_partials(core)
     forget_closed(core)
@@ -105,6 +113,8 @@ def run_once(
 
 def retrain(core: Core, owner: str, compute: Compute, model: ModelRow) -> Iterator[Step]:
     """Train a model afresh now, with everything that is queued for it."""
+    require_agreement(core)
+    settle_mark(core)
     lease = take(core, model.id, owner)
     if lease is None:
         raise LedgerBusyError(f"another worker is at model {model.name!r}; try again")
@@ -212,6 +222,7 @@ def _apply(
     except Exception as error:  # noqa: BLE001  (no batch may stay open for ever)
         yield _give_up(core, lease, model, batch, code_of(error))
         return
+    advance_mark(core)
     what: Literal["applied", "retrained"] = "retrained" if batch.kind == "retrain" else "applied"
     yield Step(what, model.name, version.sequence, f"{version.live} rows left")
 
