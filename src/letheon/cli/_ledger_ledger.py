@@ -183,8 +183,10 @@ def _adopted(found: "Adoption") -> Iterator[str]:
         f"files that no version names, destroyed by the next worker: {found.n_blobs} blobs, "
         f"{found.n_keys} keys, {found.n_proofs} proofs"
     )
-    for name in found.unreadable:
+    for name in found.models:
         yield f"model {name!r} cannot be read any more: its files or its key are gone"
+    for request in found.requests:
+        yield f"request {request}: its ids cannot be read any more; file it again, then cancel it"
     yield (
         "this database is accepted; the log records it"
         if found.is_done

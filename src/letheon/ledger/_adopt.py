@@ -6,17 +6,19 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from sqlalchemy import Connection, select
+from sqlalchemy import Connection, select, update
 
 from letheon.ledger._agreement import differences, mark_at, numbers_in, read_mark, write_mark
+from letheon.ledger._bodies import lost_keys, replace_lost_key, unreadable_requests
 from letheon.ledger._certify import certificate_path
 from letheon.ledger._core import Core
 from letheon.ledger._events import integrate, record
 from letheon.ledger._info import all_models
+from letheon.ledger._moves import move
 from letheon.ledger._purge import purge_path
 from letheon.ledger._recover import unnamed_files
 from letheon.ledger._register import unregistered_folders
-from letheon.ledger._tables import certificates, checkpoints, purges
+from letheon.ledger._tables import batches, certificates, checkpoints, purges, requests
 from letheon.ledger._versions import head_of
 from letheon.state._atomic import sync_directory, write_atomically
 
@@ -40,8 +42,10 @@ class Adoption:
         Registered models that the database does not know; the next worker destroys them.
     n_blobs, n_keys, n_proofs : int
         Files that no version names; the next worker destroys them.
-    unreadable : tuple of str
+    models : tuple of str
         Models whose files are gone: they can neither be served nor changed.
+    requests : tuple of str
+        Requests whose ids cannot be read any more: file them again, then cancel these.
     is_done : bool
         Whether the database was accepted.
     """
@@ -54,7 +58,8 @@ class Adoption:
     n_blobs: int
     n_keys: int
     n_proofs: int
-    unreadable: tuple[str, ...]
+    models: tuple[str, ...]
+    requests: tuple[str, ...]
     is_done: bool
 
 
@@ -73,12 +78,23 @@ def adopt(core: Core, *, yes: bool) -> Adoption:
     with core.database.transaction() as conn:
         conn.execution_options(letheon_guard=None)
         record(conn, "database-adopted", _body(core, lost), at=core.clock())
+        _release_requests(core, conn)
+        replace_lost_key(core, conn)
         size, _ = integrate(conn)
         mark = mark_at(conn, size)
     _set_aside(core, unknown)
     _write_missing(core)
     write_mark(core, mark, adopted=True)
     return lost
+
+
+def _release_requests(core: Core, conn: Connection) -> None:
+    """Give up open batches that cannot be computed, since ids of their requests are lost."""
+    mine = requests.c.intake_key.in_(lost_keys(core, conn)) & (requests.c.state == "applying")
+    for batch in set(conn.scalars(select(requests.c.batch_id).where(mine))):
+        conn.execute(update(batches).where(batches.c.id == batch).values(state="abandoned"))
+        members = conn.scalars(select(requests.c.id).where(requests.c.batch_id == batch))
+        move(conn, list(members), "queued", at=core.clock(), batch_id=None)
 
 
 def _differences(core: Core) -> list[str]:
@@ -142,12 +158,13 @@ def _lost(
         + sum(len(core.blobs(folder.name).addresses()) for folder in folders),
         n_keys=sum(len(one.keys) for one in unnamed) + keys,
         n_proofs=sum(len(one.proofs) for one in unnamed),
-        unreadable=tuple(
+        models=tuple(
             model.name
             for model, head in heads
             if not core.keys.has(head.epoch_key)
             or not set(head.blobs) <= core.blobs(model.folder).addresses()
         ),
+        requests=tuple(unreadable_requests(core, conn)),
         is_done=is_done,
     )
 

@@ -13,6 +13,7 @@ from sqlalchemy import select
 from letheon.exceptions import LetheonError
 from letheon.ledger import _requests
 from letheon.ledger._agreement import require_agreement
+from letheon.ledger._bodies import unreadable_requests
 from letheon.ledger._clocks import alarm
 from letheon.ledger._core import Core
 from letheon.ledger._events import head, leaves, seconds_behind
@@ -59,6 +60,7 @@ def examine(core: Core) -> Iterator[Finding]:
         ("certificates", _chain),
         ("log", _log),
         ("requests", _due),
+        ("request ids", _request_ids),
         ("confirmations", _confirmations),
         ("purge", _purge),
         ("clock", _clock),
@@ -177,6 +179,17 @@ def _due(core: Core) -> Iterator[Finding]:
                 f"request {request.id} is due on {request.due_on} ({share} % of its time is over)"
             )
             yield Finding("requests", "error" if share >= 100 else "warning", text)
+
+
+def _request_ids(core: Core) -> Iterator[Finding]:
+    with core.database.reading() as conn:
+        lost = unreadable_requests(core, conn)
+    for request in lost:
+        text = (
+            f"request {request}: the key of its ids is gone. Restore it in keys/; if it is lost, "
+            "file a new request for the same people, then cancel this one"
+        )
+        yield Finding("request ids", "error", text)
 
 
 def _confirmations(core: Core) -> Iterator[Finding]:
