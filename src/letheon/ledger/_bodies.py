@@ -258,9 +258,12 @@ def _seal_again(core: Core, connection: Connection, key: str) -> None:
     Those that cannot be read stay as they are; `letheon doctor` names them.
     """
     columns = select(requests.c.id, requests.c.intake_key, requests.c.sealed)
-    readable = requests.c.sealed.is_not(None)
-    readable &= requests.c.intake_key.not_in(lost_keys(core, connection))
-    query = columns.where(readable).order_by(requests.c.id).limit(_CHUNK)
+    readable = requests.c.intake_key.not_in(lost_keys(core, connection))
+    query = (
+        columns.where(requests.c.sealed.is_not(None), readable)
+        .order_by(requests.c.id)
+        .limit(_CHUNK)
+    )
     # Who withdraws a request meanwhile drops its body, and that stays so.
     still = (requests.c.id == bindparam("request")) & requests.c.sealed.is_not(None)
     change = update(requests).where(still)

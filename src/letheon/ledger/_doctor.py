@@ -16,6 +16,7 @@ from letheon.ledger._agreement import require_agreement
 from letheon.ledger._bodies import unreadable_requests
 from letheon.ledger._clocks import alarm
 from letheon.ledger._core import Core
+from letheon.ledger._elapsed import seconds_ahead
 from letheon.ledger._events import head, leaves, seconds_behind
 from letheon.ledger._info import all_models
 from letheon.ledger._leftovers import leftovers
@@ -208,12 +209,20 @@ def _purge(core: Core) -> Iterator[Finding]:
 
 def _clock(core: Core) -> Iterator[Finding]:
     with core.database.reading() as conn:
-        behind = seconds_behind(conn, core.clock())
+        behind, ahead = seconds_behind(conn, core.clock()), seconds_ahead(core, conn)
     if behind > 0:
         text = (
             f"the clock of this machine is {behind} s behind the latest event; set it, or, if it "
             "is right, `letheon doctor --accept-clock`"
         )
         yield Finding("clock", "error" if behind > 300 else "warning", text)
+    if ahead > core.settings.policy.clock_ahead.total_seconds():
+        text = (
+            f"the clock of this machine is {ahead / 86_400:.1f} days ahead of the time that the "
+            "uptime of machines accounts for: it was set ahead, or the machines were off. Until an "
+            "operator confirms it, holds do not end and nothing is forgotten. Compare it with "
+            "another clock; if it is right: `letheon doctor --accept-clock`"
+        )
+        yield Finding("clock", "error", text)
     if os.environ.get("TZ", "") not in ("", "UTC"):
         yield Finding("clock", "ok", "times are recorded in UTC, whatever TZ says")

@@ -20,6 +20,7 @@ from letheon.ledger._tables import events, log
 from letheon.verifier import MAX_INT, canonical, leaf_hash
 
 __all__ = [
+    "TOLERATED_SECONDS",
     "Event",
     "Head",
     "accept_clock",
@@ -35,7 +36,7 @@ __all__ = [
     "seconds_behind",
 ]
 
-_TOLERATED_SECONDS = 300
+TOLERATED_SECONDS = 300
 # Statements of every request are built once: building one takes as long as running it.
 _LATEST = (
     select(events.c.era, events.c.at).order_by(events.c.era.desc(), events.c.at.desc()).limit(1)
@@ -129,7 +130,7 @@ def require_clock(connection: Connection, at: int) -> int:
         It is more than 300 seconds behind the latest event.
     """
     era, latest = _latest(connection, at)
-    if at < latest - _TOLERATED_SECONDS:
+    if at < latest - TOLERATED_SECONDS:
         raise ClockError(
             f"the clock is {latest - at} seconds behind the latest event of this ledger; set it "
             "right and try again. If it is right, and an event was written while it was ahead, "
@@ -149,8 +150,9 @@ def accept_clock(connection: Connection, at: int) -> bool:
     bool
         False if the clock is not behind; nothing is recorded then.
     """
+    require_own_log(connection)
     era, latest = _latest(connection, at)
-    if at >= latest - _TOLERATED_SECONDS:
+    if at >= latest - TOLERATED_SECONDS:
         return False
     correction = Event("clock-corrected", {"seconds": latest - at}, at)
     _append(connection, [_row(correction, era + 1)])

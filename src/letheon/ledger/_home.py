@@ -11,6 +11,7 @@ from letheon.exceptions import LedgerError, OldDatabaseError
 from letheon.ledger._agreement import HIGH_WATER, require_mark
 from letheon.ledger._core import Core
 from letheon.ledger._database import Database
+from letheon.ledger._elapsed import begin, read_uptime
 from letheon.ledger._events import record
 from letheon.ledger._keys import KeyRing
 from letheon.ledger._settings import FILE, Settings
@@ -28,7 +29,7 @@ def database_url(folder: Path, settings: Settings) -> str:
     return settings.database or f"sqlite:///{(folder / 'ledger.db').resolve()}"
 
 
-def create_home(folder: Path, settings: Settings, clock: Callable[[], int]) -> Core:
+def create_home(folder: Path, settings: Settings, clock: Callable[[], int] | None = None) -> Core:
     """Make a ledger; ``letheon.toml`` comes last, so that a kill before it leaves none.
 
     Calling it again after a kill goes on where it stopped.
@@ -44,7 +45,7 @@ def create_home(folder: Path, settings: Settings, clock: Callable[[], int]) -> C
         (folder / place).mkdir(mode=0o700, exist_ok=True)
     keys = _keys_for(folder)
     database = Database.open(database_url(folder, settings), create=True, journal=settings.journal)
-    core = _guarded(Core(folder, settings, database, keys, clock))
+    core = _core(folder, settings, database, keys, clock)
     _begin(core)
     settings.write(folder)
     return core
@@ -85,6 +86,7 @@ def _begin(core: Core) -> None:
         }
         for key, value in first.items():
             conn.execute(insert(meta).values(key=key, value=value))
+        begin(core, conn)
         record(conn, "created", {"ledger": core.settings.name, "key": core.keys.root}, at=now)
 
 
@@ -93,7 +95,7 @@ def open_home(folder: Path, clock: Callable[[], int] | None = None) -> Core:
     settings = Settings.read(folder)
     keys = KeyRing(folder)
     database = Database.open(database_url(folder, settings), journal=settings.journal)
-    core = _guarded(Core(folder, settings, database, keys, clock or (lambda: int(time.time()))))
+    core = _core(folder, settings, database, keys, clock)
     with database.reading() as conn:
         known = conn.scalar(select(meta.c.value).where(meta.c.key == "ledger_id"))
         _require_same(core, known)
@@ -105,10 +107,18 @@ def open_home(folder: Path, clock: Callable[[], int] | None = None) -> Core:
     return core
 
 
-def _guarded(core: Core) -> Core:
-    """Let nothing be recorded in a database that is older than the files."""
-    core.database.guard = lambda connection: require_mark(core.folder, connection)
-    return core
+def _core(
+    folder: Path,
+    settings: Settings,
+    database: Database,
+    keys: KeyRing,
+    clock: Callable[[], int] | None,
+) -> Core:
+    """Return an open ledger; nothing is recorded in a database that is older than the files."""
+    database.guard = lambda connection: require_mark(folder, connection)
+    if clock is not None:
+        return Core(folder, settings, database, keys, clock)
+    return Core(folder, settings, database, keys, lambda: int(time.time()), read_uptime)
 
 
 def record_statements(core: Core, conn: Connection) -> None:

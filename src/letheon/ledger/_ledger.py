@@ -1,7 +1,6 @@
 """`Ledger`: requests to be erased, applied, certified and purged."""
 
 import os
-import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import TracebackType
@@ -23,7 +22,8 @@ from letheon.ledger._compute import compute, compute_apart
 from letheon.ledger._database import Database
 from letheon.ledger._desk import Desk
 from letheon.ledger._doctor import Finding, examine
-from letheon.ledger._events import accept_clock, require_own_log
+from letheon.ledger._elapsed import accept_clock
+from letheon.ledger._events import require_own_log
 from letheon.ledger._history import version_records
 from letheon.ledger._home import create_home, database_url, open_home, record_statements
 from letheon.ledger._info import (
@@ -142,7 +142,7 @@ class Ledger(Desk, Archive):
             calendar=calendar or Calendar(),
             image=image,
         )
-        return cls(create_home(Path(folder), settings, clock or (lambda: int(time.time()))))
+        return cls(create_home(Path(folder), settings, clock))
 
     @classmethod
     def open(
@@ -543,10 +543,11 @@ class Ledger(Desk, Archive):
         take_checkpoint(self._core)
 
     def accept_clock(self) -> bool:
-        """Go on with the clock as it is now, after one that was ahead; the log tells of it.
+        """Confirm that the clock is right now, after it jumped in either direction; it is logged.
 
-        Events carry times, and a ledger refuses to write when its clock is behind them: due days
-        would be wrong. After an operator has set the clock right, this starts anew from here.
+        A ledger refuses to write when its clock is behind the log: due days would be wrong. When
+        the clock is ahead of the time that is proven, holds do not end and nothing is forgotten.
+        After an operator has looked at the clock, this starts anew from here.
 
         Returns
         -------
@@ -554,7 +555,7 @@ class Ledger(Desk, Archive):
             False if there was nothing to correct.
         """
         with self._core.database.transaction() as conn:
-            return accept_clock(conn, self._core.clock())
+            return accept_clock(self._core, conn)
 
     def database_differences(self) -> tuple[str, ...]:
         """Return in what the files are newer than the database; nothing if they agree.

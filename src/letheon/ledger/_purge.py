@@ -29,7 +29,7 @@ from letheon.ledger._attest import attestation
 from letheon.ledger._blobs import destroy_file
 from letheon.ledger._bodies import reseal, unsealed_ids
 from letheon.ledger._core import Core
-from letheon.ledger._events import record
+from letheon.ledger._events import TOLERATED_SECONDS, record
 from letheon.ledger._faults import point
 from letheon.ledger._lease import owner_name, release, take
 from letheon.ledger._leftovers import ROOMS, is_in_use, purging_alone, sweep_partials
@@ -178,7 +178,10 @@ def _must_wait(core: Core, conn: Connection, batch_id: str) -> bool:
     evidence = [
         json.loads(text) for text in conn.scalars(select(purge_steps.c.evidence).where(failed))
     ]
-    return any(found["not_before"] > core.clock() for found in evidence)
+    now, policy = core.clock(), core.settings.policy
+    # No honest pause is longer: the clock was ahead when it was set.
+    longest = max(policy.backoff_longest.total_seconds(), _LOOK_AGAIN) + TOLERATED_SECONDS
+    return any(now < found["not_before"] <= now + longest for found in evidence)
 
 
 def _step_row(conn: Connection, batch_id: str, name: str) -> Any:

@@ -66,7 +66,7 @@ def sweep_model(core: Core, lease: Lease, model: ModelRow) -> int:
         for key in unnamed.keys:
             core.keys.destroy(key)
     point("recover.swept")
-    return sum(map(len, unnamed))
+    return len(unnamed.blobs) + len(unnamed.keys) + len(unnamed.proofs)
 
 
 def unnamed_files(core: Core, conn: Connection, model: ModelRow) -> Unnamed:
