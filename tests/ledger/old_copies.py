@@ -1,5 +1,6 @@
 """Copies of a ledger's database at every step of a story, and putting one of them back."""
 
+import itertools
 import shutil
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -8,11 +9,12 @@ from pathlib import Path
 from sklearn.naive_bayes import GaussianNB
 
 from letheon import NaiveUnlearner
-from letheon.ledger import Ledger, Policy
+from letheon.ledger import Ledger, Policy, _faults
 from tests.ledger.databases import NOON, Clock
 from tests.ledger.homes import IDS, X, Y, fitted, person
 from tests.postgres import Server
 
+_NUMBERS = itertools.count()
 KINDS = ("wal", "delete", "postgresql")
 STEPS = ("registered", "filed", "erased", "second model", "filed again", "retrained", "rotated")
 
@@ -53,15 +55,30 @@ class Story:
     def open(self, home: Path | None = None) -> Ledger:
         return Ledger.open(home or self.home, clock=self.clock)
 
-    def play(self, *, after: Callable[[Ledger, str], None] | None = None) -> None:
-        """Live through all steps, with a copy of the database after each."""
+    @property
+    def backup(self) -> Path:
+        """A copy of the whole home, files and all, after the second model was registered."""
+        return self.home.with_name("backup")
+
+    def play(self) -> None:
+        """Live through all steps, with a copy of the database after each, and within them."""
         with self.create() as ledger:
-            for step in STEPS:
-                self.clock.now += 60
-                _DO[step](ledger)
-                if after is not None:
-                    after(ledger, step)
-                self.keep(step, ledger)
+            _faults.hook = None if self.server else self._keep_moment
+            try:
+                for step in STEPS:
+                    self.clock.now += 60
+                    _DO[step](ledger)
+                    self.keep(step, ledger)
+                    if step == "second model":
+                        shutil.copytree(self.home, self.backup)
+            finally:
+                _faults.hook = None
+
+    def _keep_moment(self, name: str) -> None:
+        if name.startswith(("register", "publish", "certify", "purge", "mark")):
+            step = f"{len(self.copies)} {name}"
+            self.copies[step] = self.home.with_name(f"copy {step}")
+            copy_database(self.home, Path(self.copies[step]))
 
     def keep(self, step: str, ledger: Ledger) -> None:
         """Copy the database as it is now."""
@@ -75,7 +92,7 @@ class Story:
 
     def home_with(self, step: str) -> Path:
         """Return a copy of the home as it is, with the database as it was after a step."""
-        home = self.home.with_name(f"home with {step}")
+        home = self.home.with_name(f"home {next(_NUMBERS)} with {step}")
         shutil.copytree(self.home, home, ignore=shutil.ignore_patterns("ledger.db*"))
         copy = self.copies[step]
         if isinstance(copy, Path):
