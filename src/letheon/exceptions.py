@@ -25,6 +25,7 @@
     └── LedgerError
         ├── LedgerMissingError  (FileNotFoundError)  no ledger in that folder
         ├── NewerLedgerError    (ValueError)    a later letheon wrote this ledger
+        ├── OldDatabaseError    (RuntimeError)  the files are newer than the database
         ├── LedgerBusyError     (RuntimeError)  another process holds it
         ├── UnknownModelError   (LookupError)   no model of that name here
         ├── UnknownRequestError (LookupError)   no request of that id here
@@ -85,6 +86,7 @@ __all__ = [
     "NewerLedgerError",
     "NoCandidateError",
     "NotFittedError",
+    "OldDatabaseError",
     "PrecisionWarning",
     "RequestStateError",
     "ResidueError",
@@ -193,6 +195,10 @@ class LedgerMissingError(LedgerError, FileNotFoundError):
 
 class NewerLedgerError(LedgerError, ValueError):
     """The ledger was written by a later letheon; nothing was changed."""
+
+
+class OldDatabaseError(LedgerError, RuntimeError):
+    """The files of a ledger are newer than its database; nothing was changed or destroyed."""
 
 
 class LedgerBusyError(LedgerError, RuntimeError):

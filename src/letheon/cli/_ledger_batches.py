@@ -27,6 +27,7 @@ from letheon.cli._ledger_common import (
     status_of,
     text_of,
 )
+from letheon.exceptions import OldDatabaseError
 
 if TYPE_CHECKING:
     from letheon.ledger import Ledger, Step
@@ -125,8 +126,9 @@ def worker(
     Several workers may run at once. SIGTERM and SIGINT end it after the step it is in, and within
     10 seconds: a longer computation is begun again later. A kill at any moment loses nothing. What
     fails is tried again at the next look; with --once the exit status tells. A mistake in letheon
-    itself ends it with status 70. Where the extra letheon[service] is installed, it also does what
-    the desk was asked for, audits for one.
+    itself ends it with status 70, and files that are newer than the database with status 4:
+    nothing is destroyed then. Where the extra letheon[service] is installed, it also does what the
+    desk was asked for, audits for one.
 
     Example: letheon worker --ledger erasures
     """
@@ -185,7 +187,7 @@ def _look(opened: "Ledger", stop: threading.Event, as_json: bool, jobs: Callable
             jobs()
     except Exception as error:
         status = status_of(error)
-        if status == INTERNAL:
+        if status == INTERNAL or isinstance(error, OldDatabaseError):
             raise
         typer.echo(f"letheon: {text_of(error)}; trying again", err=True)
         return status

@@ -1,5 +1,6 @@
 """`letheon ledger`: the ledger as a whole."""
 
+from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
 
@@ -8,6 +9,7 @@ import typer
 from letheon.cli._ledger_certs import statements_in
 from letheon.cli._ledger_common import (
     FAILED,
+    REFUSED,
     AsJson,
     Home,
     LedgerCommand,
@@ -24,7 +26,7 @@ from letheon.exceptions import LedgerMissingError
 from letheon.verifier import Refused, Trust, check_chain, check_purge
 
 if TYPE_CHECKING:
-    from letheon.ledger import Finding, Ledger
+    from letheon.ledger import Adoption, Finding, Ledger
 
 __all__ = ["ledgers"]
 
@@ -32,6 +34,8 @@ ledgers = group("ledger", "The ledger as a whole.")
 
 # What doctor looks at and a signature covers.
 _SIGNED = ("keys", "certificates", "log")
+# Numbers that are listed; of more, the first ones.
+_LISTED = 20
 
 
 @ledgers.command("verify", cls=LedgerCommand)
@@ -137,6 +141,57 @@ def upgrade(ledger: Home = None, as_json: AsJson = False) -> None:
         home = home_of(ledger)
         letheon.Ledger.upgrade(home)
         say(as_json, {"folder": home.resolve()}, "the database has this version's form")
+
+
+@ledgers.command("adopt", cls=LedgerCommand)
+def adopt(
+    yes: Annotated[
+        bool, typer.Option("--yes", metavar="", help="Do it; otherwise only say what is lost.")
+    ] = False,
+    ledger: Home = None,
+    as_json: AsJson = False,
+) -> None:
+    """Go on from a database that is older than the files, because the newer one is lost.
+
+    Models, certificates and checkpoints that this database does not hold are given up: signed files
+    are moved to superseded/, the next worker destroys the others. The log records it. Without --yes
+    nothing is changed, and the exit status is 4 if there is something to adopt.
+
+    Example: letheon ledger adopt --yes
+    """
+    with reported(as_json), open_ledger(ledger) as opened:
+        found = opened.adopt_database(yes=yes)
+        say(as_json, found, "\n".join(_adopted(found)))
+    if found.differences and not found.is_done:
+        raise typer.Exit(REFUSED)
+
+
+def _adopted(found: "Adoption") -> Iterator[str]:
+    if not found.differences:
+        yield "database and files agree; there is nothing to adopt"
+        return
+    yield from (f"differs: {text}" for text in found.differences)
+    for kind in ("certificates", "checkpoints", "purges"):
+        numbers: tuple[int, ...] = getattr(found, kind)
+        if numbers:
+            listed = ", ".join(map(str, numbers[:_LISTED])) + (
+                "" if len(numbers) <= _LISTED else ", ..."
+            )
+            yield f"{kind} moved to superseded/: {len(numbers)} ({listed})"
+    yield f"models that only the files know, destroyed by the next worker: {found.n_models}"
+    yield (
+        f"files that no version names, destroyed by the next worker: {found.n_blobs} blobs, "
+        f"{found.n_keys} keys, {found.n_proofs} proofs"
+    )
+    for name in found.models:
+        yield f"model {name!r} cannot be read any more: its files or its key are gone"
+    for request in found.requests:
+        yield f"request {request}: its ids cannot be read any more; file it again, then cancel it"
+    yield (
+        "this database is accepted; the log records it"
+        if found.is_done
+        else "nothing was changed; if the newer database is lost for good, add --yes"
+    )
 
 
 @ledgers.command("checkpoint", cls=LedgerCommand)

@@ -80,7 +80,7 @@ def doctor(
         typer.Option(
             "--accept-clock",
             metavar="",
-            help="First go on from this machine's clock, after one that was ahead.",
+            help="First confirm that this machine's clock is right now.",
         ),
     ] = False,
     ledger: Home = None,
@@ -89,8 +89,10 @@ def doctor(
     """Look the ledger over: files, keys, certificates, log, due days, leftovers, clock.
 
     The exit status is 1 if something is wrong. A clock that was ahead has left times in the log
-    that are still to come, and nothing is recorded until they have passed: set the clock right,
-    then use --accept-clock once. The log tells of it.
+    that are still to come, and nothing is recorded until they have passed. A clock that is days
+    ahead of the uptime of the machines ends no hold, and nothing is forgotten: it was set ahead, or
+    the machines were off. In both cases set the clock right, then use --accept-clock once. The log
+    tells of it.
 
     Example: letheon doctor --ledger erasures
     """

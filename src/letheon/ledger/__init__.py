@@ -6,6 +6,7 @@ a stranger verifies with files and a public key alone, by `letheon.audit` or by 
 ``letheon/verifier.py``.
 """
 
+from letheon.ledger._adopt import Adoption
 from letheon.ledger._batch_list import BatchInfo, BatchPage
 from letheon.ledger._calendar import Calendar
 from letheon.ledger._certificate_list import CertificateInfo, CertificatePage
@@ -25,6 +26,7 @@ from letheon.ledger._stores import Store
 from letheon.ledger._worker import Step
 
 __all__ = [
+    "Adoption",
     "BatchInfo",
     "BatchPage",
     "BatchPlan",

@@ -126,21 +126,19 @@ class Blobs:
         """Return the addresses of all blobs in the folder."""
         return frozenset(path.name for path in self._files() if _ADDRESS.fullmatch(path.name))
 
-    def sweep(self, keep: Iterable[str]) -> int:
-        """Destroy half-written files and all blobs but these; return how many.
+    def unnamed(self, keep: Iterable[str]) -> list[Path]:
+        """Return half-written files and all blobs but these.
 
-        Only for the holder of the model's lease: nobody else's blobs can ever be published then.
+        Only the holder of the model's lease may destroy them: no other process can publish a blob
+        of this model then.
         """
         wanted = frozenset(keep)
-        doomed = [
+        return [
             path
             for path in self._files()
             if path.name.endswith(_PARTIAL)
             or (_ADDRESS.fullmatch(path.name) and path.name not in wanted)
         ]
-        for path in doomed:
-            destroy_file(path)
-        return len(doomed)
 
     def _files(self) -> Iterator[Path]:
         return self.folder.iterdir() if self.folder.is_dir() else iter(())

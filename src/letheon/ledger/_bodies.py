@@ -16,6 +16,7 @@ from sqlalchemy import (
     FromClause,
     Select,
     bindparam,
+    exists,
     insert,
     or_,
     select,
@@ -24,6 +25,7 @@ from sqlalchemy import (
 
 from letheon.exceptions import KeyFileError, LedgerBusyError
 from letheon.ledger._core import Core
+from letheon.ledger._events import require_own_log
 from letheon.ledger._moves import FINISHED
 from letheon.ledger._seal import seal, unseal
 from letheon.ledger._tables import blocked, intake_keys, meta, requests
@@ -34,13 +36,16 @@ __all__ = [
     "hold_current_key",
     "id_bytes",
     "is_covered",
+    "lost_keys",
     "name_tags",
     "person_tags",
     "read_body",
     "remembered_key",
+    "replace_lost_key",
     "reseal",
     "seal_body",
     "uncovered_people",
+    "unreadable_requests",
     "unsealed_ids",
 ]
 
@@ -144,10 +149,12 @@ def reseal(core: Core, batch_id: str) -> None:
 
 
 def destroy_old_keys(core: Core) -> None:
-    """Destroy every intake key but the current one."""
+    """Destroy every intake key but the current one, and one that could not be read just now."""
     with core.database.reading() as connection:
         query = select(intake_keys.c.id).where(
-            intake_keys.c.destroyed_at.is_(None), intake_keys.c.id != _CURRENT_KEY.scalar_subquery()
+            intake_keys.c.destroyed_at.is_(None),
+            intake_keys.c.id != _CURRENT_KEY.scalar_subquery(),
+            ~exists().where(requests.c.intake_key == intake_keys.c.id),
         )
         old = list(connection.scalars(query))
     for key in old:
@@ -161,13 +168,13 @@ def destroy_old_keys(core: Core) -> None:
 def _change_key(core: Core, batch_id: str | None) -> str:
     """Make a new key current, unless it is only needed and somebody else has made one."""
     with core.database.transaction() as connection:
+        require_own_log(connection)
         old = connection.scalar(_CURRENT_KEY.with_for_update())
         if old and batch_id is None:
             return str(old)
-        _destroy_unrecorded(core, connection)
-        key = core.keys.new_key("intake")
-        connection.execute(insert(intake_keys).values(id=key, created_at=core.clock()))
-        connection.execute(update(meta).where(meta.c.key == _CURRENT).values(value=key))
+        if old and core.keys.has(str(old)):
+            _destroy_unrecorded(core, connection)
+        key = _make_current(core, connection)
         if batch_id is not None:
             _drop_bodies(connection, batch_id)
             _seal_again(core, connection, key)
@@ -175,8 +182,37 @@ def _change_key(core: Core, batch_id: str | None) -> str:
     return key
 
 
+def _make_current(core: Core, connection: Connection) -> str:
+    key = core.keys.new_key("intake")
+    connection.execute(insert(intake_keys).values(id=key, created_at=core.clock()))
+    connection.execute(update(meta).where(meta.c.key == _CURRENT).values(value=key))
+    return key
+
+
+def replace_lost_key(core: Core, connection: Connection) -> None:
+    """Make a new key current if the current one is gone: new requests can be sealed then."""
+    key = connection.scalar(_CURRENT_KEY.with_for_update())
+    if key and not core.keys.has(str(key)):
+        _make_current(core, connection)
+
+
+def lost_keys(core: Core, connection: Connection) -> list[str]:
+    """Return the keys that requests are sealed under and that are gone."""
+    query = select(requests.c.intake_key).where(requests.c.intake_key.is_not(None)).distinct()
+    return [str(key) for key in connection.scalars(query) if not core.keys.has(str(key))]
+
+
+def unreadable_requests(core: Core, connection: Connection) -> list[str]:
+    """Return the requests whose ids cannot be read any more, since their key is gone."""
+    lost = requests.c.intake_key.in_(lost_keys(core, connection))
+    return list(connection.scalars(select(requests.c.id).where(lost).order_by(requests.c.id)))
+
+
 def _destroy_unrecorded(core: Core, connection: Connection) -> None:
-    """Destroy keys that a process made and never recorded; the row that is held excludes others."""
+    """Destroy keys that a process made and never recorded; the row that is held excludes others.
+
+    Not where the database has no key, or one that is gone: a later database may need the others.
+    """
     recorded = set(connection.scalars(select(intake_keys.c.id)))
     for key in core.keys.ids("intake"):
         if key not in recorded:
@@ -217,9 +253,17 @@ def uncovered_people(is_done: Callable[[FromClause], ColumnElement[bool]]) -> Se
 
 
 def _seal_again(core: Core, connection: Connection, key: str) -> None:
-    """Seal all bodies under a new key, some at a time: a server ends a session that is idle."""
+    """Seal all bodies under a new key, some at a time: a server ends a session that is idle.
+
+    Those that cannot be read stay as they are; `letheon doctor` names them.
+    """
     columns = select(requests.c.id, requests.c.intake_key, requests.c.sealed)
-    query = columns.where(requests.c.sealed.is_not(None)).order_by(requests.c.id).limit(_CHUNK)
+    readable = requests.c.intake_key.not_in(lost_keys(core, connection))
+    query = (
+        columns.where(requests.c.sealed.is_not(None), readable)
+        .order_by(requests.c.id)
+        .limit(_CHUNK)
+    )
     # Who withdraws a request meanwhile drops its body, and that stays so.
     still = (requests.c.id == bindparam("request")) & requests.c.sealed.is_not(None)
     change = update(requests).where(still)

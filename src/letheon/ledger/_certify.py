@@ -14,6 +14,7 @@ from typing import Any, NamedTuple
 from sqlalchemy import Connection, func, insert, select, update
 
 from letheon.exceptions import LedgerMissingError, SignerRefusedError, StateError
+from letheon.ledger._agreement import advance_mark, mark_at, write_mark
 from letheon.ledger._claims import RETRAIN
 from letheon.ledger._core import Core
 from letheon.ledger._events import integrate, record
@@ -68,8 +69,10 @@ def take_checkpoint(core: Core) -> Checkpoint:
         if known is None:
             row = {"size": size, "root": root.hex(), "note": note, "at": core.clock()}
             conn.execute(insert(checkpoints).values(row))
+        mark = mark_at(conn, size)
         point("checkpoint.before-commit")
     _write_checkpoints(core)
+    write_mark(core, mark)
     return Checkpoint(size, root, note, note_digest(note))
 
 
@@ -138,6 +141,7 @@ def certify_next(core: Core) -> int | None:
     point("certify.file-written")
     _commit(core, version, envelope, claimed.id, receipts)
     point("certify.after-commit")
+    advance_mark(core)
     return version.sequence
 
 

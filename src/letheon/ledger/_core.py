@@ -31,6 +31,9 @@ class Core:
         Every secret; none of them is in the database.
     clock : callable
         Seconds since 1970, UTC.
+    uptime : callable or None, default=None
+        Name of the machine's boot and the seconds since; None where a caller gave the clock, which
+        stands for itself then. See `_elapsed`.
     """
 
     folder: Path
@@ -38,6 +41,7 @@ class Core:
     database: "Database"
     keys: "KeyRing"
     clock: Callable[[], int]
+    uptime: Callable[[], tuple[str, int]] | None = None
 
     def blobs(self, key: str) -> Blobs:
         """Return the blobs of the model with this folder key."""

@@ -34,6 +34,7 @@ _T = TypeVar("_T")
 _WAIT_SECONDS = 30
 _TRIES = 8
 _SERIALISATION, _DEADLOCK, _LOCK_WAIT = "40001", "40P01", "55P03"
+_READ_ONLY = "25006"
 
 
 _in_use: "weakref.WeakSet[Database]" = weakref.WeakSet()
@@ -105,6 +106,8 @@ class Database:
         self.engine = engine
         self.path = path
         self.journal_mode = journal_mode
+        # Called before anything is recorded; raises if this is not the ledger's own database.
+        self.guard: Callable[[Connection], None] | None = None
         # What a process may remember in order to prepare; the transaction checks it.
         self.remembered: dict[str, str] = {}
         self._one_writer = threading.Lock()
@@ -203,7 +206,7 @@ class Database:
             from committing.
         """
         with self._writer(), _busy_named(), self.engine.begin() as connection:
-            yield connection
+            yield connection.execution_options(letheon_guard=self.guard)
 
     @contextlib.contextmanager
     def reading(self) -> Iterator[Connection]:
@@ -373,5 +376,10 @@ def _busy_named() -> Iterator[None]:
         if _sqlstate(error) == _LOCK_WAIT or "database is locked" in str(error.orig):
             raise LedgerBusyError(
                 "another process has kept the database for 30 seconds; try again"
+            ) from error
+        if _sqlstate(error) == _READ_ONLY:
+            raise LedgerError(
+                "the database server accepts no writes: it is a standby, or set to read-only; give "
+                "the address of the primary as database in letheon.toml. Nothing was changed"
             ) from error
         raise

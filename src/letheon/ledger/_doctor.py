@@ -12,8 +12,11 @@ from sqlalchemy import select
 
 from letheon.exceptions import LetheonError
 from letheon.ledger import _requests
+from letheon.ledger._agreement import require_agreement
+from letheon.ledger._bodies import unreadable_requests
 from letheon.ledger._clocks import alarm
 from letheon.ledger._core import Core
+from letheon.ledger._elapsed import seconds_ahead
 from letheon.ledger._events import head, leaves, seconds_behind
 from letheon.ledger._info import all_models
 from letheon.ledger._leftovers import leftovers
@@ -52,12 +55,14 @@ def examine(core: Core) -> Iterator[Finding]:
     """Look at folder, database, keys, blobs, certificates, log, requests and clock."""
     looks: tuple[tuple[str, Callable[[Core], Iterator[Finding]]], ...] = (
         ("folder", _folder),
+        ("agreement", _agreement),
         ("database", _database),
         ("keys", _keys),
         ("models", _models),
         ("certificates", _chain),
         ("log", _log),
         ("requests", _due),
+        ("request ids", _request_ids),
         ("confirmations", _confirmations),
         ("purge", _purge),
         ("clock", _clock),
@@ -89,11 +94,22 @@ def _folder(core: Core) -> Iterator[Finding]:
         yield Finding("folder", "warning", f"only {free // 2**20} MiB are free on its disk")
 
 
+def _agreement(core: Core) -> Iterator[Finding]:
+    require_agreement(core)
+    yield Finding("agreement", "ok", "no file is newer than the database")
+
+
 def _database(core: Core) -> Iterator[Finding]:
     database = core.database
     if database.dialect == "sqlite":
         about = f"SQLite {database.sqlite_version}, journal {database.journal_mode}"
         yield Finding("database", "ok", about)
+        return
+    with database.reading() as conn:
+        is_standby = conn.exec_driver_sql("SHOW transaction_read_only").scalar() == "on"
+    if is_standby:
+        text = "the server accepts no writes: it is a standby; give the address of the primary"
+        yield Finding("database", "error", text)
     else:
         yield Finding("database", "ok", "PostgreSQL, synchronous commits")
 
@@ -168,6 +184,17 @@ def _due(core: Core) -> Iterator[Finding]:
             yield Finding("requests", "error" if share >= 100 else "warning", text)
 
 
+def _request_ids(core: Core) -> Iterator[Finding]:
+    with core.database.reading() as conn:
+        lost = unreadable_requests(core, conn)
+    for request in lost:
+        text = (
+            f"request {request}: the key of its ids is gone. Restore it in keys/; if it is lost, "
+            "file a new request for the same people, then cancel this one"
+        )
+        yield Finding("request ids", "error", text)
+
+
 def _confirmations(core: Core) -> Iterator[Finding]:
     now = datetime.fromtimestamp(core.clock(), UTC)
     with core.database.reading() as conn:
@@ -184,13 +211,21 @@ def _purge(core: Core) -> Iterator[Finding]:
 
 def _clock(core: Core) -> Iterator[Finding]:
     with core.database.reading() as conn:
-        behind = seconds_behind(conn, core.clock())
+        behind, ahead = seconds_behind(conn, core.clock()), seconds_ahead(core, conn)
     if behind > 0:
         text = (
             f"the clock of this machine is {behind} s behind the latest event; set it, or, if it "
             "is right, `letheon doctor --accept-clock`"
         )
         yield Finding("clock", "error" if behind > 300 else "warning", text)
+    if ahead > core.settings.policy.clock_ahead.total_seconds():
+        text = (
+            f"the clock of this machine is {ahead / 86_400:.1f} days ahead of the time that the "
+            "uptime of machines accounts for: it was set ahead, or the machines were off. Until an "
+            "operator confirms it, holds do not end and nothing is forgotten. Compare it with "
+            "another clock; if it is right: `letheon doctor --accept-clock`"
+        )
+        yield Finding("clock", "error", text)
     if os.environ.get("TZ", "") not in ("", "UTC"):
         yield Finding("clock", "ok", "times are recorded in UTC, whatever TZ says")
 

@@ -20,6 +20,7 @@ from letheon.ledger._tables import events, log
 from letheon.verifier import MAX_INT, canonical, leaf_hash
 
 __all__ = [
+    "TOLERATED_SECONDS",
     "Event",
     "Head",
     "accept_clock",
@@ -31,10 +32,11 @@ __all__ = [
     "record_all",
     "record_many",
     "require_clock",
+    "require_own_log",
     "seconds_behind",
 ]
 
-_TOLERATED_SECONDS = 300
+TOLERATED_SECONDS = 300
 # Statements of every request are built once: building one takes as long as running it.
 _LATEST = (
     select(events.c.era, events.c.at).order_by(events.c.era.desc(), events.c.at.desc()).limit(1)
@@ -105,8 +107,16 @@ def record_all(connection: Connection, items: Sequence[Event]) -> None:
     They may be of several threads, whose actors differ.
     """
     if items:
+        require_own_log(connection)
         era = require_clock(connection, min(item.at for item in items))
         _append(connection, [_row(item, era) for item in items])
+
+
+def require_own_log(connection: Connection) -> None:
+    """Raise `OldDatabaseError` where entries would fork the log; see `_agreement`."""
+    guard = connection.get_execution_options().get("letheon_guard")
+    if guard is not None:
+        guard(connection)
 
 
 def require_clock(connection: Connection, at: int) -> int:
@@ -120,7 +130,7 @@ def require_clock(connection: Connection, at: int) -> int:
         It is more than 300 seconds behind the latest event.
     """
     era, latest = _latest(connection, at)
-    if at < latest - _TOLERATED_SECONDS:
+    if at < latest - TOLERATED_SECONDS:
         raise ClockError(
             f"the clock is {latest - at} seconds behind the latest event of this ledger; set it "
             "right and try again. If it is right, and an event was written while it was ahead, "
@@ -140,8 +150,9 @@ def accept_clock(connection: Connection, at: int) -> bool:
     bool
         False if the clock is not behind; nothing is recorded then.
     """
+    require_own_log(connection)
     era, latest = _latest(connection, at)
-    if at >= latest - _TOLERATED_SECONDS:
+    if at >= latest - TOLERATED_SECONDS:
         return False
     correction = Event("clock-corrected", {"seconds": latest - at}, at)
     _append(connection, [_row(correction, era + 1)])
@@ -161,6 +172,7 @@ def _latest(connection: Connection, at: int) -> tuple[int, int]:
 
 def integrate(connection: Connection) -> Head:
     """Give every event without a place the next one, and return the new head of the tree."""
+    require_own_log(connection)
     row = connection.execute(select(log.c.size, log.c.frontier).with_for_update()).one()
     frontier = Frontier.from_text(row.frontier)
     query = select(events.c.id, events.c.leaf).where(events.c.log_index.is_(None))

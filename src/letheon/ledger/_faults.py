@@ -30,6 +30,8 @@ POINTS = (
     "compute.written",
     "publish.before-commit",
     "publish.after-commit",
+    "mark.integrated",
+    "mark.written",
     "checkpoint.before-commit",
     "certify.claimed",
     "certify.signed",

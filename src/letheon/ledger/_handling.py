@@ -227,7 +227,7 @@ def extend(core: Core, request_id: str, *, tenant: str | None = None) -> Request
             )
         day = extended(
             row.regime,
-            _moment(row.received_at),
+            _moment(min(row.received_at, now)),
             core.settings.calendar,
             noticed=_moment(now),
             paused_seconds=paused_seconds(row.paused_seconds, row.paused_at, now),
@@ -360,7 +360,7 @@ def _clock_started(core: Core, row: Row[Any], now: int) -> dict[str, Any]:
     if row.paused_at is None:
         return {}
     stood = paused_seconds(row.paused_seconds, row.paused_at, now)
-    received, calendar = _moment(row.received_at), core.settings.calendar
+    received, calendar = _moment(min(row.received_at, now)), core.settings.calendar
     day = due_on(row.regime, received, calendar, paused_seconds=stood)
     return {"paused_at": None, "paused_seconds": stood, "due_on": day.isoformat()}
 

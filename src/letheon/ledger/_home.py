@@ -1,14 +1,17 @@
 """Making and opening the folder of a ledger."""
 
+import contextlib
 import time
 from collections.abc import Callable
 from pathlib import Path
 
 from sqlalchemy import Connection, insert, select
 
-from letheon.exceptions import LedgerError
+from letheon.exceptions import LedgerError, OldDatabaseError
+from letheon.ledger._agreement import HIGH_WATER, require_mark
 from letheon.ledger._core import Core
 from letheon.ledger._database import Database
+from letheon.ledger._elapsed import begin, read_uptime
 from letheon.ledger._events import record
 from letheon.ledger._keys import KeyRing
 from letheon.ledger._settings import FILE, Settings
@@ -26,7 +29,7 @@ def database_url(folder: Path, settings: Settings) -> str:
     return settings.database or f"sqlite:///{(folder / 'ledger.db').resolve()}"
 
 
-def create_home(folder: Path, settings: Settings, clock: Callable[[], int]) -> Core:
+def create_home(folder: Path, settings: Settings, clock: Callable[[], int] | None = None) -> Core:
     """Make a ledger; ``letheon.toml`` comes last, so that a kill before it leaves none.
 
     Calling it again after a kill goes on where it stopped.
@@ -42,7 +45,7 @@ def create_home(folder: Path, settings: Settings, clock: Callable[[], int]) -> C
         (folder / place).mkdir(mode=0o700, exist_ok=True)
     keys = _keys_for(folder)
     database = Database.open(database_url(folder, settings), create=True, journal=settings.journal)
-    core = Core(folder, settings, database, keys, clock)
+    core = _core(folder, settings, database, keys, clock)
     _begin(core)
     settings.write(folder)
     return core
@@ -50,7 +53,7 @@ def create_home(folder: Path, settings: Settings, clock: Callable[[], int]) -> C
 
 def _require_own(folder: Path) -> None:
     """Raise if the folder holds what no ledger makes: others would be locked out of it."""
-    own = {*_PLACES, "keys", "public"}
+    own = {*_PLACES, "keys", "public", HIGH_WATER}
     foreign = [
         path.name
         for path in sorted(folder.iterdir())
@@ -83,6 +86,7 @@ def _begin(core: Core) -> None:
         }
         for key, value in first.items():
             conn.execute(insert(meta).values(key=key, value=value))
+        begin(core, conn)
         record(conn, "created", {"ledger": core.settings.name, "key": core.keys.root}, at=now)
 
 
@@ -91,15 +95,30 @@ def open_home(folder: Path, clock: Callable[[], int] | None = None) -> Core:
     settings = Settings.read(folder)
     keys = KeyRing(folder)
     database = Database.open(database_url(folder, settings), journal=settings.journal)
-    core = Core(folder, settings, database, keys, clock or (lambda: int(time.time())))
+    core = _core(folder, settings, database, keys, clock)
     with database.reading() as conn:
         known = conn.scalar(select(meta.c.value).where(meta.c.key == "ledger_id"))
         _require_same(core, known)
         _require_keys(core, conn)
     if keys.statements():
-        with database.transaction() as conn:
+        # A database that is too old can still be read.
+        with contextlib.suppress(OldDatabaseError), database.transaction() as conn:
             record_statements(core, conn)
     return core
+
+
+def _core(
+    folder: Path,
+    settings: Settings,
+    database: Database,
+    keys: KeyRing,
+    clock: Callable[[], int] | None,
+) -> Core:
+    """Return an open ledger; nothing is recorded in a database that is older than the files."""
+    database.guard = lambda connection: require_mark(folder, connection)
+    if clock is not None:
+        return Core(folder, settings, database, keys, clock)
+    return Core(folder, settings, database, keys, lambda: int(time.time()), read_uptime)
 
 
 def record_statements(core: Core, conn: Connection) -> None:

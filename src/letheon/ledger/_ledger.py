@@ -2,7 +2,6 @@
 
 import os
 import threading
-import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import TracebackType
@@ -13,6 +12,8 @@ from numpy.typing import NDArray
 from sqlalchemy import select
 
 from letheon.exceptions import LedgerError, LedgerMissingError
+from letheon.ledger._adopt import Adoption, adopt
+from letheon.ledger._agreement import advance_mark, differences
 from letheon.ledger._apply import last_sequence
 from letheon.ledger._archive import Archive
 from letheon.ledger._bodies import person_tags
@@ -22,7 +23,8 @@ from letheon.ledger._compute import computing
 from letheon.ledger._database import Database
 from letheon.ledger._desk import Desk
 from letheon.ledger._doctor import Finding, examine
-from letheon.ledger._events import accept_clock
+from letheon.ledger._elapsed import accept_clock
+from letheon.ledger._events import require_own_log
 from letheon.ledger._examine import ModelFiles, examine_files, examine_model
 from letheon.ledger._history import version_records
 from letheon.ledger._home import create_home, database_url, open_home, record_statements
@@ -148,7 +150,7 @@ class Ledger(Desk, Archive):
             calendar=calendar or Calendar(),
             image=image,
         )
-        return cls(create_home(Path(folder), settings, clock or (lambda: int(time.time()))))
+        return cls(create_home(Path(folder), settings, clock))
 
     @classmethod
     def open(
@@ -574,8 +576,10 @@ class Ledger(Desk, Archive):
         """Sign with a new key from now on; return its id. The statement is signed by both."""
         with self._core.database.transaction() as conn:
             # Numbers that are given out already are signed by the old key, whenever that is done.
+            require_own_log(conn)
             self._core.keys.rotate(self.name, last_sequence(conn))
             record_statements(self._core, conn)
+        advance_mark(self._core)
         return self._core.keys.signer.keyid
 
     def revoke_key(self, keyid: str, *, after: int) -> None:
@@ -587,6 +591,7 @@ class Ledger(Desk, Archive):
             Certificates that this key has to sign are not made yet; let a worker make them first.
         """
         with self._core.database.transaction() as conn:
+            require_own_log(conn)
             if last_sequence(conn) > len(self.certificates()):
                 raise LedgerError(
                     "a batch that was applied has no certificate yet, and its number belongs to an "
@@ -598,10 +603,11 @@ class Ledger(Desk, Archive):
         take_checkpoint(self._core)
 
     def accept_clock(self) -> bool:
-        """Go on with the clock as it is now, after one that was ahead; the log tells of it.
+        """Confirm that the clock is right now, after it jumped in either direction; it is logged.
 
-        Events carry times, and a ledger refuses to write when its clock is behind them: due days
-        would be wrong. After an operator has set the clock right, this starts anew from here.
+        A ledger refuses to write when its clock is behind the log: due days would be wrong. When
+        the clock is ahead of the time that is proven, holds do not end and nothing is forgotten.
+        After an operator has looked at the clock, this starts anew from here.
 
         Returns
         -------
@@ -609,7 +615,24 @@ class Ledger(Desk, Archive):
             False if there was nothing to correct.
         """
         with self._core.database.transaction() as conn:
-            return accept_clock(conn, self._core.clock())
+            return accept_clock(self._core, conn)
+
+    def database_differences(self) -> tuple[str, ...]:
+        """Return in what the files are newer than the database; nothing if they agree.
+
+        While there is a difference nothing is recorded, signed or destroyed (`OldDatabaseError`).
+        """
+        return tuple(differences(self._core))
+
+    def adopt_database(self, *, yes: bool = False) -> Adoption:
+        """Go on from a database that is older than the files, because the newer one is lost.
+
+        Parameters
+        ----------
+        yes : bool, default=False
+            Do it, and record it in the log. Otherwise only what would be lost is returned.
+        """
+        return adopt(self._core, yes=yes)
 
     def doctor(self) -> tuple[Finding, ...]:
         """Look whether everything is sound: files, chain, log, keys, clocks, leftovers."""

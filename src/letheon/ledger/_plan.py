@@ -7,6 +7,7 @@ from typing import Any
 
 from sqlalchemy import Connection, Select, func, select
 
+from letheon.ledger._bodies import lost_keys
 from letheon.ledger._claims import adds_up
 from letheon.ledger._core import Core
 from letheon.ledger._info import all_models
@@ -55,7 +56,7 @@ class BatchPlan:
 
 def plan(core: Core, conn: Connection, model: ModelRow, *, forced: bool = False) -> BatchPlan:
     """Say what the next batch of a model would be, and whether it is time for it."""
-    queue = _company(earliest_first(_queued(conn, model)))
+    queue = _company(earliest_first(_queued(core, conn, model)))
     head = versions_of(conn, model.id, newest=1)[-1]
     n_rows = sum(member.n_rows for member in queue)
     decision = should_seal(
@@ -89,9 +90,11 @@ def plan_all(core: Core, wanted: int | None = None) -> tuple[BatchPlan, ...]:
         )
 
 
-def _queued(conn: Connection, model: ModelRow) -> list[_Member]:
+def _queued(core: Core, conn: Connection, model: ModelRow) -> list[_Member]:
+    """Return what waits for a batch, but for requests whose ids cannot be read."""
     wanted = (requests.c.model_id == model.id) & (requests.c.state == "queued")
     wanted &= requests.c.id.not_in(beside_a_hold(model.id))
+    wanted &= requests.c.intake_key.not_in(lost_keys(core, conn))
     return [
         _Member(
             datetime.fromtimestamp(row.received_at, UTC),

@@ -17,7 +17,7 @@ _WHOLE = {
     "pin_seconds": 1,
     "keep_keys_months": 0,
 }
-_SPANS = ("oldest_wait", "reserve", "backoff_first", "backoff_longest")
+_SPANS = ("oldest_wait", "reserve", "backoff_first", "backoff_longest", "clock_ahead")
 
 Reason = Literal[
     "nothing-queued",
@@ -59,6 +59,9 @@ class Policy:
     keep_keys_months : int, default=24
         How long tags that recognise people and repeated requests are kept after a request was
         closed; see `forget_closed`.
+    clock_ahead : timedelta, default=3 d
+        How far the clock may be ahead of the time that the uptime of machines accounts for before
+        an operator has to confirm it. Holds end, and tags are forgotten, by the earlier of both.
     approve_above : int or None, default=None
         Rows above which a request waits, verified, for an approval by somebody else than who
         filed or verified it; None: none does.
@@ -78,6 +81,7 @@ class Policy:
     lease_seconds: int = 60
     pin_seconds: int = 30
     keep_keys_months: int = 24
+    clock_ahead: timedelta = timedelta(days=3)
     approve_above: int | None = None
     settle: bool = True
 

@@ -21,13 +21,15 @@ from letheon.exceptions import (
     KeyFileError,
     LedgerBusyError,
     LedgerMissingError,
+    SignerRefusedError,
     StaleWorkerError,
 )
+from letheon.ledger._agreement import advance_mark, require_agreement
 from letheon.ledger._attest import attestation
 from letheon.ledger._blobs import destroy_file
 from letheon.ledger._bodies import reseal, unsealed_ids
 from letheon.ledger._core import Core
-from letheon.ledger._events import record
+from letheon.ledger._events import TOLERATED_SECONDS, record
 from letheon.ledger._faults import point
 from letheon.ledger._lease import owner_name, release, take
 from letheon.ledger._leftovers import ROOMS, is_in_use, purging_alone, sweep_partials
@@ -132,6 +134,7 @@ def purge_next(core: Core, batch_id: str) -> bool:
     with purging_alone(core) as is_alone:
         if not is_alone:
             return False
+        require_agreement(core)
         purge = _begin(core, batch_id)
         if purge is None:
             return False
@@ -139,6 +142,7 @@ def purge_next(core: Core, batch_id: str) -> bool:
             if not _is_done(purge, name) and not _do(purge, name, work):
                 return False
         _finish(purge)
+        advance_mark(core)
     return True
 
 
@@ -174,7 +178,10 @@ def _must_wait(core: Core, conn: Connection, batch_id: str) -> bool:
     evidence = [
         json.loads(text) for text in conn.scalars(select(purge_steps.c.evidence).where(failed))
     ]
-    return any(found["not_before"] > core.clock() for found in evidence)
+    now, policy = core.clock(), core.settings.policy
+    # No honest pause is longer: the clock was ahead when it was set.
+    longest = max(policy.backoff_longest.total_seconds(), _LOOK_AGAIN) + TOLERATED_SECONDS
+    return any(now < found["not_before"] <= now + longest for found in evidence)
 
 
 def _step_row(conn: Connection, batch_id: str, name: str) -> Any:
@@ -197,6 +204,9 @@ def _do(purge: Purge, name: str, work: Work) -> bool:
         if name in _ALONG and not _ALONG[name](conn, purge):
             return False
         _note(conn, purge, name, _DONE, evidence)
+    if name == "started":
+        # Before anything is destroyed: a database that does not know of this purge is too old.
+        advance_mark(purge.core)
     if name in _POINTS:
         point(_POINTS[name])
     return True
@@ -384,7 +394,7 @@ def _sweep(purge: Purge) -> Evidence:
         return {"files": n_files, "by": "lease-holder"}
     try:
         return {"files": n_files + sweep_model(purge.core, lease, purge.model), "by": "purge"}
-    except StaleWorkerError:
+    except (StaleWorkerError, CorruptFileError):
         return {"files": n_files, "by": "lease-holder"}
     finally:
         release(purge.core, lease)
@@ -517,7 +527,13 @@ def _finish(purge: Purge) -> None:
         statement = attestation(core, conn, purge.batch)
     envelope = sign(statement, core.keys.signer_at(sequence))
     purge_id = certificate_id(envelope)
-    write_atomically(purge_path(core, sequence), [envelope])
+    path = purge_path(core, sequence)
+    if path.exists() and path.read_bytes() != envelope:
+        raise SignerRefusedError(
+            f"{path} holds another attestation than the one that is to be signed; two of one "
+            "number would be a fork. Find out which database wrote it."
+        )
+    write_atomically(path, [envelope])
     point("purge.signed")
     with core.database.transaction() as conn:
         now = core.clock()

@@ -102,6 +102,7 @@ def record_all(items: Sequence[Prepared]) -> list[Request | Exception]:
     remembered_key(core)  # the very first request makes one
 
     def work(connection: Connection) -> list[Request | Exception]:
+        _events.require_own_log(connection)
         results = _record_in(core, connection, items)
         point("submit.before-commit")
         return results

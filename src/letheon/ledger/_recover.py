@@ -1,22 +1,32 @@
 """What a worker does first: sweep what killed processes left, and look whether all is sound."""
 
 import os
-from typing import Literal
+from pathlib import Path
+from typing import NamedTuple
 
 from sqlalchemy import Connection, func, select
 
 from letheon.exceptions import CorruptFileError
 from letheon.ledger._blobs import destroy_file
 from letheon.ledger._core import Core
+from letheon.ledger._events import require_own_log
 from letheon.ledger._faults import point
 from letheon.ledger._lease import Lease, require_fence
 from letheon.ledger._tables import batches, versions
 from letheon.ledger._versions import ModelRow, VersionRow, head_of, sealer, versions_of
 
-__all__ = ["is_first_look", "require_sound", "sweep_model"]
+__all__ = ["Unnamed", "is_first_look", "require_sound", "sweep_model", "unnamed_files"]
 
 # Models that this process has looked at.
 _seen: set[tuple[int, str]] = set()
+
+
+class Unnamed(NamedTuple):
+    """Files of a model that no version names: blobs, ids of keys, proofs."""
+
+    blobs: list[Path]
+    keys: list[str]
+    proofs: list[Path]
 
 
 def is_first_look(core: Core, model: ModelRow) -> bool:
@@ -41,17 +51,43 @@ def sweep_model(core: Core, lease: Lease, model: ModelRow) -> int:
     ------
     StaleWorkerError
         Another worker took the model over; nothing was swept.
+    OldDatabaseError
+        The files are newer than the database; nothing was swept.
+    CorruptFileError
+        Files of the version that is served are gone; nothing was swept.
     """
     with core.database.transaction() as conn:
         require_fence(conn, lease)
-        alive = versions_of(conn, model.id, unpurged=True)
-        keep = {name for version in alive for name in version.blobs}
-        swept = core.blobs(model.folder).sweep(keep)
-        swept += _sweep_keys(core, model, "epoch", {version.epoch_key for version in alive})
-        swept += _sweep_keys(core, model, "training", _training_keys(conn, model, alive))
-        swept += _sweep_proofs(core, conn, model)
+        require_own_log(conn)
+        _require_files(core, model, head_of(conn, model.id))
+        unnamed = unnamed_files(core, conn, model)
+        for path in (*unnamed.blobs, *unnamed.proofs):
+            destroy_file(path)
+        for key in unnamed.keys:
+            core.keys.destroy(key)
     point("recover.swept")
-    return swept
+    return len(unnamed.blobs) + len(unnamed.keys) + len(unnamed.proofs)
+
+
+def unnamed_files(core: Core, conn: Connection, model: ModelRow) -> Unnamed:
+    """Return what lies in the folders of a model and belongs to none of its versions."""
+    alive = versions_of(conn, model.id, unpurged=True)
+    named = {version.epoch_key for version in alive} | _training_keys(conn, model, alive)
+    keys = [key for kind in ("epoch", "training") for key in core.keys.ids(kind, model.folder)]
+    blobs = core.blobs(model.folder).unnamed(name for version in alive for name in version.blobs)
+    return Unnamed(
+        blobs, [key for key in keys if key not in named], _unnamed_proofs(core, conn, model)
+    )
+
+
+def _require_files(core: Core, model: ModelRow, head: VersionRow) -> None:
+    """Raise if a file of the served version is gone: what is left may be all that there is."""
+    blobs = core.blobs(model.folder)
+    if not all(blobs.path(address).exists() for address in head.blobs):
+        raise CorruptFileError(
+            f"files of model {model.name!r} are gone from {blobs.folder}; nothing was swept. "
+            "Restore them, or register the model again."
+        )
 
 
 def require_sound(core: Core, model: ModelRow) -> None:
@@ -75,24 +111,12 @@ def _training_keys(conn: Connection, model: ModelRow, alive: list[VersionRow]) -
     return intended | {str(version.run["training"]["key"]) for version in alive}
 
 
-def _sweep_keys(
-    core: Core, model: ModelRow, kind: Literal["epoch", "training"], named: set[str]
-) -> int:
-    orphans = [key for key in core.keys.ids(kind, label=model.folder) if key not in named]
-    for key in orphans:
-        core.keys.destroy(key)
-    return len(orphans)
-
-
-def _sweep_proofs(core: Core, conn: Connection, model: ModelRow) -> int:
-    """Destroy proofs that no version names; each version but the first has one."""
+def _unnamed_proofs(core: Core, conn: Connection, model: ModelRow) -> list[Path]:
+    """Return proofs that no version names; each version but the first has one."""
     folder = core.place("proofs") / model.folder
     found = list(folder.iterdir()) if folder.is_dir() else []
     mine = (versions.c.model_id == model.id) & (versions.c.number > 0)
     if len(found) <= (conn.scalar(select(func.count()).where(mine)) or 0):
-        return 0
+        return []
     named = {str(version.run.get("proof")) for version in versions_of(conn, model.id)}
-    orphans = [path for path in found if path.stem not in named]
-    for path in orphans:
-        destroy_file(path)
-    return len(orphans)
+    return [path for path in found if path.stem not in named]

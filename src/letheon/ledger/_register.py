@@ -13,15 +13,16 @@ from sqlalchemy import Connection, insert, select
 from sqlalchemy.exc import IntegrityError
 
 from letheon import state
-from letheon.exceptions import BlockedIdsError, LedgerError
+from letheon.exceptions import BlockedIdsError, LedgerError, OldDatabaseError
 from letheon.guarantee import RELEASES
+from letheon.ledger._agreement import advance_mark, require_agreement
 from letheon.ledger._blobs import destroy_file
 from letheon.ledger._bodies import person_tags
 from letheon.ledger._claims import weaker_releases
 from letheon.ledger._codes import require_name
 from letheon.ledger._commitment import new_vault, tree_of
 from letheon.ledger._core import Core
-from letheon.ledger._events import record
+from letheon.ledger._events import record, require_own_log
 from letheon.ledger._examine import Examined
 from letheon.ledger._faults import point
 from letheon.ledger._row_bytes import ordered_codes
@@ -37,6 +38,7 @@ __all__ = [
     "new_folder",
     "register",
     "sweep_registrations",
+    "unregistered_folders",
     "write_blobs",
 ]
 
@@ -256,9 +258,11 @@ def new_folder(core: Core) -> Iterator[str]:
     A folder that no model names and nobody locks is what a failed registration left; it is
     destroyed with its keys, here after an error and by the next worker after a kill.
     """
+    require_agreement(core)
     folder, descriptor = _locked_folder(core)
     try:
         yield folder.name
+        advance_mark(core)
     finally:
         os.close(descriptor)
         _sweep_if_orphan(core, folder)
@@ -280,15 +284,24 @@ def _locked_folder(core: Core) -> tuple[Path, int]:
 
 def sweep_registrations(core: Core) -> int:
     """Destroy what killed or failed registrations left; return how many there were."""
-    home = core.place("blobs")
     with core.database.reading() as conn:
-        known = set(conn.scalars(select(models.c.folder)))
+        found = unregistered_folders(core, conn)
+    return sum(_sweep_if_orphan(core, folder) for folder in found)
+
+
+def unregistered_folders(core: Core, conn: Connection) -> list[Path]:
+    """Return the folders of blobs that no model of the database names."""
+    home = core.place("blobs")
+    known = set(conn.scalars(select(models.c.folder)))
     found = sorted(home.iterdir()) if home.is_dir() else []
-    return sum(_sweep_if_orphan(core, folder) for folder in found if folder.name not in known)
+    return [folder for folder in found if folder.name not in known]
 
 
 def _sweep_if_orphan(core: Core, folder: Path) -> bool:
-    """Destroy a folder that no model names, with its keys; False if somebody is at work in it."""
+    """Destroy a folder that no model names, with its keys.
+
+    False if a process is at work in it, or if the database may have lost the model.
+    """
     try:
         descriptor = os.open(folder / _LOCK, os.O_RDWR | os.O_CREAT, 0o600)
     except FileNotFoundError:
@@ -299,8 +312,9 @@ def _sweep_if_orphan(core: Core, folder: Path) -> bool:
             _hold_registrations(conn)
             if _is_registered(conn, folder.name):
                 return False
+            require_own_log(conn)
             _destroy_folder(core, folder)
-    except BlockingIOError:
+    except (BlockingIOError, OldDatabaseError):
         return False
     finally:
         os.close(descriptor)

@@ -13,6 +13,7 @@ from sqlalchemy import Connection, Select, bindparam, delete, select, update
 from letheon.ledger import _events
 from letheon.ledger._clocks import months_later
 from letheon.ledger._core import Core
+from letheon.ledger._elapsed import proven_now
 from letheon.ledger._tables import blocked, requests
 
 __all__ = ["forget_closed"]
@@ -40,7 +41,8 @@ def forget_closed(core: Core) -> int:
 def _closed_before(core: Core) -> int | None:
     """Return the beginning of the day, so many months ago, at the seat."""
     calendar, months = core.settings.calendar, core.settings.policy.keep_keys_months
-    today = calendar.day_of(datetime.fromtimestamp(core.clock(), UTC))
+    # What is forgotten cannot be recalled: a clock that is ahead does not decide it.
+    today = calendar.day_of(datetime.fromtimestamp(proven_now(core), UTC))
     if months // 12 + 1 >= today.year:
         return None
     day = months_later(today, -months)

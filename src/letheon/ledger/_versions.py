@@ -16,6 +16,7 @@ from letheon.exceptions import (
     LedgerMissingError,
     UnknownModelError,
 )
+from letheon.ledger._agreement import require_agreement
 from letheon.ledger._core import Core
 from letheon.ledger._keys import KeyRing
 from letheon.ledger._tables import heads, models, versions
@@ -268,8 +269,10 @@ def read_head(core: Core, model: ModelRow, read: Callable[[VersionRow], _T]) -> 
             return read(head)
         except (LedgerMissingError, CorruptFileError, KeyFileError):
             with core.database.reading() as conn:
-                if head_of(conn, model.id).id == head.id:
-                    raise
+                is_same = head_of(conn, model.id).id == head.id
+            if is_same:
+                require_agreement(core)
+                raise
 
 
 def read_rows(core: Core, model: ModelRow, version: VersionRow) -> Rows:

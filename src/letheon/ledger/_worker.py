@@ -19,6 +19,7 @@ from letheon.exceptions import (
     StaleWorkerError,
     StateError,
 )
+from letheon.ledger._agreement import advance_mark, require_agreement, settle_mark
 from letheon.ledger._apply import Batch, Compute, apply, open_batch, seal
 from letheon.ledger._certify import certify_next
 from letheon.ledger._compute import (
@@ -31,7 +32,8 @@ from letheon.ledger._compute import (
     code_of,
 )
 from letheon.ledger._core import Core
-from letheon.ledger._events import record
+from letheon.ledger._elapsed import proven_time, seconds_ahead
+from letheon.ledger._events import TOLERATED_SECONDS, record
 from letheon.ledger._handling import settle_queue
 from letheon.ledger._info import all_models
 from letheon.ledger._lease import Lease, release, require_fence, take
@@ -89,10 +91,18 @@ def run_once(
         Seal whatever is queued, as an operator may.
     wanted : int, optional
         One model only.
+
+    Raises
+    ------
+    OldDatabaseError
+        Files are newer than the database; nothing was done.
     """
+    require_agreement(core)
+    settle_mark(core)
     sweep_registrations(core)
     sweep_partials(core)
     forget_closed(core)
+    yield from _warn_of_clock(core)
     yield from _certify_all(core)
     with core.database.reading() as conn:
         todo = [model for model in all_models(conn) if wanted is None or model.id == wanted]
@@ -106,8 +116,17 @@ def run_once(
     yield from _purge_all(core)
 
 
+def _warn_of_clock(core: Core) -> Iterator[Step]:
+    with core.database.reading() as conn:
+        ahead = seconds_ahead(core, conn)
+    if ahead > core.settings.policy.clock_ahead.total_seconds():
+        yield Step("waits", "", None, "clock-unconfirmed")
+
+
 def retrain(core: Core, owner: str, compute: Compute, model: ModelRow) -> Iterator[Step]:
     """Train a model afresh now, with everything that is queued for it."""
+    require_agreement(core)
+    settle_mark(core)
     lease = take(core, model.id, owner)
     if lease is None:
         raise LedgerBusyError(f"another worker is at model {model.name!r}; try again")
@@ -186,11 +205,14 @@ def _resume(core: Core, lease: Lease, model: ModelRow, compute: Compute) -> Iter
 def _wake(core: Core, model: ModelRow) -> None:
     """Queue requests again whose pause or hold is over; set aside those with nobody left."""
     now = core.clock()
-    paused = (requests.c.state == "retry_wait") & (requests.c.not_before <= now)
-    held = (requests.c.state == "on_hold") & (requests.c.hold_until <= now)
+    # No honest pause is longer: the clock was ahead when it was set.
+    longest = now + core.settings.policy.backoff_longest.total_seconds() + TOLERATED_SECONDS
+    is_over = (requests.c.not_before <= now) | (requests.c.not_before > longest)
     mine = requests.c.model_id == model.id
-    query = select(requests.c.id).where(mine & (paused | held)).order_by(requests.c.id)
     with core.database.transaction() as conn:
+        paused = (requests.c.state == "retry_wait") & is_over
+        held = (requests.c.state == "on_hold") & (requests.c.hold_until <= proven_time(core, conn))
+        query = select(requests.c.id).where(mine & (paused | held)).order_by(requests.c.id)
         over = list(conn.scalars(query.with_for_update()))
         move(conn, over, "queued", at=now, hold_ground=None, hold_until=None)
     settle_queue(core, model.id)
@@ -218,6 +240,7 @@ def _apply(
     except Exception as error:  # noqa: BLE001  (no batch may stay open for ever)
         yield _give_up(core, lease, model, batch, code_of(error))
         return
+    advance_mark(core)
     what: Literal["applied", "retrained"] = "retrained" if batch.kind == "retrain" else "applied"
     yield Step(what, model.name, version.sequence, f"{version.live} rows left")
 

@@ -19,6 +19,7 @@ from sqlalchemy import Connection, delete, func, select, update
 
 import letheon
 from letheon.ledger import Ledger
+from letheon.ledger._elapsed import proven_now
 from letheon.ledger._tables import deliveries, webhooks
 from letheon.service._addresses import (
     AddressRefusedError,
@@ -350,7 +351,7 @@ class Courier:
         """Deliver; what is overdue changes with the day, so it is looked for once a minute."""
         try:
             if is_new_minute:
-                drop_old(self._ledger, self._ledger._core.clock())
+                drop_old(self._ledger, proven_now(self._ledger._core))
             return deliver_due(self._ledger, self._settings, overdue=is_new_minute)
         except Exception as error:  # noqa: BLE001 - the next round may go well
             if self._report is not None:

@@ -30,6 +30,7 @@ from sqlalchemy import update as change
 
 from letheon.exceptions import LedgerBusyError, StaleWorkerError
 from letheon.ledger import Ledger, _lease
+from letheon.ledger._elapsed import proven_now
 from letheon.ledger._tables import jobs, log
 from letheon.service._tokens import note_action
 
@@ -161,6 +162,7 @@ class Jobs:
     """
 
     def __init__(self, ledger: Ledger) -> None:
+        self._core = ledger._core
         self._database = ledger._core.database
         self._clock = ledger._core.clock
 
@@ -340,7 +342,7 @@ class Jobs:
 
     def forget_old(self) -> int:
         """Drop jobs that ended 90 days ago; return how many."""
-        old = jobs.c.finished_at < self._clock() - _KEPT_DAYS * _DAY
+        old = jobs.c.finished_at < proven_now(self._core) - _KEPT_DAYS * _DAY
         with self._database.reading() as conn:
             if conn.scalar(select(func.count()).select_from(jobs).where(old)) == 0:
                 return 0

@@ -78,6 +78,7 @@ _KNOWN: tuple[tuple[type[BaseException], int, str, str], ...] = (
     (errors.BlockedIdsError, 409, "blocked", "people who asked to be erased are among the rows"),
     (errors.LedgerBusyError, 503, "busy", "the ledger is busy"),
     (errors.StaleWorkerError, 503, "busy", "the ledger is busy"),
+    (errors.OldDatabaseError, 503, "old-database", "the database is older than the files"),
     (errors.ClockError, 503, "clock", "the clock of the server went wrong"),
     (errors.CertificateError, 409, "certificate", "a certificate does not hold"),
     (errors.ResidueError, 409, "residue", "something of an erased person was found"),

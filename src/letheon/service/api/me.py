@@ -62,12 +62,20 @@ async def show_health() -> HealthOut:
     "/readyz", summary="Is the server ready?", tags=["server"], dependencies=[Depends(public())]
 )
 def show_readiness(request: Request) -> ReadyOut:
-    """Answer when the database answers and the worker, if there should be one, runs.
+    """Answer when the database is the right one and answers, and the worker, if any, runs.
 
     `sandbox` says what models from outside are kept from on this server.
     """
     desk = context(request)
     desk.tokens.has_admin()
+    if desk.ledger.database_differences():
+        # What differs is for operators: `letheon doctor` says it.
+        raise Problem(
+            503,
+            "old-database",
+            "the database is older than the files",
+            "Nothing is recorded until an operator puts the newer database back.",
+        )
     if desk.has_worker is not None and not desk.has_worker():
         headers = {"Retry-After": "5"}
         raise Problem(
