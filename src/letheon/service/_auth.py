@@ -33,6 +33,8 @@ __all__ = [
     "require_unbound",
 ]
 
+# A token with none of these only files requests.
+_KNOWING = frozenset({"requests:read", "requests:handle", "requests:approve"})
 SAFE = frozenset({"GET", "HEAD", "OPTIONS"})
 _bearer = HTTPBearer(auto_error=False, description="A token of the desk.", scheme_name="token")
 
@@ -66,8 +68,11 @@ class Principal:
 
     @property
     def sees_all_requests(self) -> bool:
-        """Whether it sees requests that others filed."""
-        return self.role != "requester"
+        """Whether it sees requests that others filed, and who is held and who was erased.
+
+        Others get one answer for a person who is held, erased or unknown.
+        """
+        return self.role != "requester" and not self.scopes.isdisjoint(_KNOWING)
 
     def tenant_for(self, asked: str | None) -> str:
         """Return the tenant of one thing; another's things are as if they were not there."""

@@ -145,15 +145,21 @@ class _Counts(NamedTuple):
     n_bytes: int | None
 
 
+def _sees_names_only(who: Principal) -> bool:
+    """Whether counts of a model would tell a filer what became of the request."""
+    is_filer = who.role == "requester" or who.may("requests:file")
+    return is_filer and not who.sees_all_requests
+
+
 def _counted(context: Context, who: Principal) -> _Counts:
-    if who.role == "requester":
+    if _sees_names_only(who):
         return _Counts({}, None)
     counts = requests_by_model(context.ledger, tenant=who.tenant)
     return _Counts(counts, database_bytes(context.ledger) if who.tenant is None else None)
 
 
 def _out(context: Context, who: Principal, info: ModelInfo, counts: _Counts) -> ModelOut:
-    if who.role == "requester":
+    if _sees_names_only(who):
         return ModelOut(name=info.name, tenant=info.tenant, dataset=info.dataset)
     ledger = context.ledger
     head = version_records(ledger, info.name, tenant=info.tenant, limit=1)[0]

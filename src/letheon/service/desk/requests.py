@@ -38,6 +38,7 @@ __all__ = [
     "first_requests",
     "grounds",
     "list_requests",
+    "own_filter",
     "summary",
     "timeline",
     "visible",
@@ -102,6 +103,8 @@ def find_request(context: Context, who: Principal, request_id: str) -> RequestOu
 def answers(context: Context, who: Principal, found: Sequence[Request]) -> list[RequestOut]:
     """Return requests as somebody sees them, in their order."""
     now = datetime.fromtimestamp(context.clock(), UTC)
+    if not who.sees_all_requests:
+        return [_answer_to_filer(context, one, now) for one in found]
     numbers = version_numbers(context.ledger, found)
     asks = who.may("requests:approve") and any(one.state == "verified" for one in found)
     own = family(context, who.token_id) if asks else frozenset()
@@ -127,8 +130,6 @@ def _answer(
         for name in RequestOut.model_fields
         if name not in ("days_left", "is_overdue", "version", "needs_approval", "actions")
     }
-    if not who.sees_all_requests:  # who else asked, and in what company, is not theirs to know
-        shown |= {"duplicate_of": None, "batch": None}
     return RequestOut(
         **shown,
         days_left=left,
@@ -137,6 +138,45 @@ def _answer(
         needs_approval=found.state == "verified",
         actions=actions_for(who, found, is_overdue=is_overdue, is_own=is_own),
     )
+
+
+def _answer_to_filer(context: Context, found: Request, now: datetime) -> RequestOut:
+    """Return a request as a filer sees it who may not know whom a model holds or has forgotten.
+
+    How soon a request ends would tell that too, so it is closed only after its last day.
+    """
+    left = found.days_left(now, context.ledger.settings.calendar)
+    is_closed = not found.is_open and left < 0
+    return RequestOut(
+        id=found.id,
+        model=found.model,
+        tenant=found.tenant,
+        state="closed" if is_closed else "received",
+        regime=found.regime,
+        ground=found.ground,
+        received_at=found.received_at,
+        due_on=found.due_on,
+        days_left=None if is_closed else left,
+        is_overdue=left < 0 and not is_closed,
+        n_ids=None,
+        n_rows=None,
+        batch=None,
+        certificate=None,
+        version=None,
+        tries=0,
+        reason=None,
+        duplicate_of=None,
+        filed_by=found.filed_by,
+        needs_approval=False,
+        actions=[],
+    )
+
+
+def own_filter(who: Principal) -> dict[str, Any]:
+    """Return which requests somebody sees in lists and counts, and in which states."""
+    if who.sees_all_requests:
+        return {"filed_by": None, "coarse": False}
+    return {"filed_by": who.token_id, "coarse": True}
 
 
 def list_requests(
@@ -176,7 +216,7 @@ def _filters(who: Principal, query: RequestQuery) -> dict[str, Any]:
         "overdue": query.overdue,
         "due_before": query.due_before,
         "search": query.search,
-        "filed_by": None if who.sees_all_requests else who.token_id,
+        **own_filter(who),
     }
 
 
@@ -232,16 +272,25 @@ def timeline(context: Context, who: Principal, request_id: str) -> list[Timeline
     """Return what happened to a request, oldest first, in words."""
     visible(context, who, request_id)
     entries = context.ledger.timeline(request_id, tenant=who.tenant)
+    if not who.sees_all_requests:
+        entries = tuple(entry for entry in entries if _is_for_filer(who, entry))
     return [_entry(who, entry) for entry in entries]
+
+
+def _is_for_filer(who: Principal, entry: Entry) -> bool:
+    """Whether an event is the filer's own, or one of which the person was told."""
+    is_withdrawn = entry.kind == "cancelled" and entry.details.get("by") == who.token_id
+    return entry.kind in ("received", "extended") or is_withdrawn
 
 
 def _entry(who: Principal, entry: Entry) -> TimelineEntry:
     by = entry.details.get("by")
     if not who.sees_all_requests:
-        kept = {key: one for key, one in entry.details.items() if key not in ("of", "requests")}
+        kept = {key: one for key, one in entry.details.items() if key != "people"}
         entry, by = replace(entry, details=kept), by if by == who.token_id else None
     # Places in the log of all tenants would tell how much the others do.
-    place = entry.log_index if who.tenant is None else None
+    sees_log = who.tenant is None and who.sees_all_requests
+    place = entry.log_index if sees_log else None
     return TimelineEntry(
         at=entry.at, code=entry.kind, words=sentence(entry), by=by, log_index=place
     )
@@ -259,7 +308,7 @@ def summary(
     whose: dict[str, Any] = {
         "tenant": who.tenant_filter(tenant),
         "model": model,
-        "filed_by": None if who.sees_all_requests else who.token_id,
+        **own_filter(who),
     }
     counts = context.ledger.count_requests(**whose)
     days = context.ledger.count_due(**whose)
