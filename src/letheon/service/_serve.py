@@ -22,13 +22,22 @@ import uvicorn
 
 from letheon.ledger import Ledger
 from letheon.service._app import create_app
+from letheon.service._connections import (
+    Connections,
+    LimitedServer,
+    ListeningSocket,
+    protocol_for,
+)
 from letheon.service._logs import configure, log_line
 from letheon.service._rooms import sweep_rooms
 from letheon.service._settings import ServiceSettings
 
 __all__ = ["Binding", "Worker", "serve"]
 
-_STOP_SECONDS = 30
+# A signal stops everything within 10 seconds: first the calls, then the worker.
+_CALL_SECONDS = 4
+_STOP_SECONDS = 5
+_LATEST_SECONDS = 9.5
 _LONGEST_PAUSE = 30.0
 _BACKLOG = 2048
 
@@ -106,7 +115,7 @@ class Binding:
         """
         family = socket.AF_INET6 if ":" in self.host else socket.AF_INET
         # The protocol by name: with 0 no answer is sent at once, and each waits 40 ms for an echo.
-        bound = socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP)
+        bound = ListeningSocket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP)
         try:
             bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
             bound.bind((self.host, self.port))
@@ -212,6 +221,9 @@ def serve(
     configure()
     sweep_rooms(ledger)
     bound = listening or binding.listen()
+    places = Connections(settings)
+    if isinstance(bound, ListeningSocket):
+        bound.places = places
     with bound, _worker(ledger.folder, wanted=with_worker) as worker:
         is_secure = binding.certificate is not None or settings.is_https
         app = create_app(
@@ -228,17 +240,34 @@ def serve(
             access_log=False,
             server_header=False,
             lifespan="off",
-            timeout_graceful_shutdown=_STOP_SECONDS,
+            http=protocol_for(places, settings),
+            ws="none",
+            loop="asyncio",
+            timeout_keep_alive=settings.idle_seconds,
+            timeout_graceful_shutdown=_CALL_SECONDS,
             forwarded_allow_ips=list(settings.trusted_proxies),
             proxy_headers=bool(settings.trusted_proxies),
             ssl_certfile=binding.certificate,
             ssl_keyfile=binding.key,
             ssl_version=ssl.PROTOCOL_TLS_SERVER,
         )
-        server = uvicorn.Server(config)
+        server = LimitedServer(config)
+        server.at_stop = _exit_in_time
         with _signals_held(server):
             said(_address(binding, bound))
             server.run(sockets=[bound])
+
+
+def _exit_in_time() -> None:
+    """End the process soon, also if the thread of a call does not; nothing acknowledged is lost."""
+
+    def exit_now() -> None:
+        log_line("stopped-hard")
+        os._exit(1)
+
+    timer = threading.Timer(_LATEST_SECONDS, exit_now)
+    timer.daemon = True
+    timer.start()
 
 
 @contextmanager

@@ -266,7 +266,8 @@ class TimelineEntry(Out):
     words: str
     by: str | None = Field(description="Id of the token that did it; null for the ledger itself.")
     log_index: int | None = Field(
-        description="Place in the log; null until the next checkpoint, for a tenant's token, and for who only files."
+        description="Place in the log; null until the next checkpoint, and for a token that is "
+        "bound to a tenant or only files."
     )
 
 
