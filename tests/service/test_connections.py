@@ -238,7 +238,8 @@ def test_trusted_proxies_have_no_limit_of_their_own(door: Door) -> None:
     found = [door.admit(places, host) for host in ("10.1.1.1",) * 3 + ("192.0.2.1",) * 3]
     assert [one is not None for one in found] == [True] * 5 + [False]
     everybody = Connections(settings_of(trusted_proxies=("*",)))
-    assert all([door.admit(everybody, "192.0.2.1") for _ in range(4)])
+    admitted = [door.admit(everybody, "192.0.2.1") for _ in range(4)]
+    assert None not in admitted
     door.close()
     assert len(places) == 0
 

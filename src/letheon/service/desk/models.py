@@ -21,6 +21,7 @@ from letheon.service._problems import Problem
 from letheon.service._schemas import Out, Page
 from letheon.service.desk.forecast import ForecastOut, forecast
 from letheon.service.desk.guarantees import BudgetOut, GuaranteeOut, budget_out, guarantee_out
+from letheon.service.desk.numbers import Numbers
 
 __all__ = [
     "ModelOut",
@@ -178,7 +179,7 @@ def _out(context: Context, who: Principal, info: ModelInfo, counts: _Counts) -> 
         live_rows=info.n_rows,
         slots=info.slots,
         version=info.head.number,
-        certificate=info.head.sequence,
+        certificate=Numbers(context, who).shown(info.head.sequence),
         published_at=info.head.published_at,
         guarantee=guarantee_out(said),
         budget=None if budget.budget is None else budget,

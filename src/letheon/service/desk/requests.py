@@ -17,6 +17,7 @@ from letheon.service._context import Context
 from letheon.service._problems import Problem
 from letheon.service._schemas import Page
 from letheon.service.desk.four_eyes import family
+from letheon.service.desk.numbers import Numbers
 from letheon.service.desk.people import version_numbers
 from letheon.service.desk.request_forms import (
     Bucket,
@@ -66,6 +67,7 @@ EXPORTED = (
 )
 """Columns of the export."""
 
+_DERIVED = ("days_left", "is_overdue", "version", "needs_approval", "actions", "certificate")
 _OPEN = tuple(state for state in STATES if state not in FINAL)
 _BUCKETS = (
     ("overdue", -math.inf, 0),
@@ -105,10 +107,22 @@ def answers(context: Context, who: Principal, found: Sequence[Request]) -> list[
     now = datetime.fromtimestamp(context.clock(), UTC)
     if not who.sees_all_requests:
         return [_answer_to_filer(context, one, now) for one in found]
-    numbers = version_numbers(context.ledger, found)
+    versions = version_numbers(context.ledger, found)
+    numbers = Numbers(context, who)
     asks = who.may("requests:approve") and any(one.state == "verified" for one in found)
     own = family(context, who.token_id) if asks else frozenset()
-    return [_answer(context, who, one, now, numbers.get(one.id), _is_of(own, one)) for one in found]
+    return [
+        _answer(
+            context,
+            who,
+            one,
+            now,
+            versions.get(one.id),
+            numbers.shown(one.certificate),
+            _is_of(own, one),
+        )
+        for one in found
+    ]
 
 
 def _is_of(own: frozenset[str], found: Request) -> bool:
@@ -121,17 +135,15 @@ def _answer(
     found: Request,
     now: datetime,
     number: int | None,
+    certificate: int | None,
     is_own: bool,
 ) -> RequestOut:
     left = found.days_left(now, context.ledger.settings.calendar) if found.is_open else None
     is_overdue = left is not None and left < 0
-    shown = {
-        name: getattr(found, name)
-        for name in RequestOut.model_fields
-        if name not in ("days_left", "is_overdue", "version", "needs_approval", "actions")
-    }
+    shown = {name: getattr(found, name) for name in RequestOut.model_fields if name not in _DERIVED}
     return RequestOut(
         **shown,
+        certificate=certificate,
         days_left=left,
         is_overdue=is_overdue,
         version=None if number is None else f"{found.model}@{number}",
@@ -190,7 +202,7 @@ def list_requests(
     """Return a part of the requests that somebody may see."""
     try:
         page = context.ledger.find_requests(
-            **_filters(who, query), order=query.order, after=after, limit=limit
+            **_filters(context, who, query), order=query.order, after=after, limit=limit
         )
     except ValueError as error:
         raise _no_cursor() from error
@@ -203,11 +215,13 @@ def first_requests(
     context: Context, who: Principal, query: RequestQuery, *, limit: int
 ) -> list[RequestOut]:
     """Return the first requests of a list; how many there are in all is not counted."""
-    found = context.ledger.iter_requests(**_filters(who, query), order=query.order, chunk=limit)
+    found = context.ledger.iter_requests(
+        **_filters(context, who, query), order=query.order, chunk=limit
+    )
     return answers(context, who, list(islice(found, limit)))
 
 
-def _filters(who: Principal, query: RequestQuery) -> dict[str, Any]:
+def _filters(context: Context, who: Principal, query: RequestQuery) -> dict[str, Any]:
     return {
         "tenant": who.tenant_filter(query.tenant),
         "model": query.model,
@@ -215,9 +229,19 @@ def _filters(who: Principal, query: RequestQuery) -> dict[str, Any]:
         "regime": query.regime,
         "overdue": query.overdue,
         "due_before": query.due_before,
-        "search": query.search,
+        "search": _search(context, who, query.search),
         **own_filter(who),
     }
+
+
+def _search(context: Context, who: Principal, text: str | None) -> str | None:
+    """Return what is searched for; the number of a certificate as the ledger has it."""
+    if text is None or who.tenant is None or not text[1:].isdecimal() or text[0] != "#":
+        return text
+    try:
+        return f"#{Numbers(context, who).sequence(int(text[1:]))}"
+    except Problem:
+        return "#0"  # none has it
 
 
 def _no_cursor() -> Problem:
@@ -234,7 +258,7 @@ def export(context: Context, who: Principal, query: RequestQuery) -> Iterator[st
 
     A cell that a spreadsheet would take for a formula begins with an apostrophe.
     """
-    found = context.ledger.iter_requests(**_filters(who, query), order=query.order)
+    found = context.ledger.iter_requests(**_filters(context, who, query), order=query.order)
     return _lines(context, who, found)
 
 
@@ -274,7 +298,8 @@ def timeline(context: Context, who: Principal, request_id: str) -> list[Timeline
     entries = context.ledger.timeline(request_id, tenant=who.tenant)
     if not who.sees_all_requests:
         entries = tuple(entry for entry in entries if _is_for_filer(who, entry))
-    return [_entry(who, entry) for entry in entries]
+    numbers = Numbers(context, who)
+    return [_entry(who, entry, numbers) for entry in entries]
 
 
 def _is_for_filer(who: Principal, entry: Entry) -> bool:
@@ -283,8 +308,9 @@ def _is_for_filer(who: Principal, entry: Entry) -> bool:
     return entry.kind in ("received", "extended") or is_withdrawn
 
 
-def _entry(who: Principal, entry: Entry) -> TimelineEntry:
+def _entry(who: Principal, entry: Entry, numbers: Numbers) -> TimelineEntry:
     by = entry.details.get("by")
+    entry = replace(entry, details=numbers.in_json(entry.details))
     if not who.sees_all_requests:
         kept = {key: one for key, one in entry.details.items() if key != "people"}
         entry, by = replace(entry, details=kept), by if by == who.token_id else None
