@@ -26,6 +26,7 @@
         ├── LedgerMissingError  (FileNotFoundError)  no ledger in that folder
         ├── NewerLedgerError    (ValueError)    a later letheon wrote this ledger
         ├── LedgerBusyError     (RuntimeError)  another process holds it
+        ├── LedgerUnwritableError (OSError)     its disk is full or read-only; reading works
         ├── UnknownModelError   (LookupError)   no model of that name here
         ├── UnknownRequestError (LookupError)   no request of that id here
         ├── RequestStateError   (ValueError)    a request cannot go there from its state
@@ -79,6 +80,7 @@ __all__ = [
     "LedgerBusyError",
     "LedgerError",
     "LedgerMissingError",
+    "LedgerUnwritableError",
     "LetheonError",
     "LetheonWarning",
     "NewerFormatError",
@@ -197,6 +199,10 @@ class NewerLedgerError(LedgerError, ValueError):
 
 class LedgerBusyError(LedgerError, RuntimeError):
     """Another process is at work on the same thing; try again."""
+
+
+class LedgerUnwritableError(LedgerError, OSError):
+    """The disk of the ledger is full or read-only; nothing was recorded, and reading works."""
 
 
 class UnknownModelError(LedgerError, LookupError):

@@ -20,7 +20,7 @@ from typing import Any, Literal
 from sqlalchemy import Connection, select
 
 from letheon import state
-from letheon.exceptions import LedgerError, LedgerMissingError
+from letheon.exceptions import LedgerError, LedgerMissingError, LedgerUnwritableError
 from letheon.ledger._blobs import NONCE_BYTES
 from letheon.ledger._certify import Checkpoint, take_checkpoint
 from letheon.ledger._core import Core
@@ -44,7 +44,7 @@ from letheon.ledger._versions import (
     versions_of,
 )
 from letheon.state._atomic import sync_directory
-from letheon.verifier import canonical, parse_strict
+from letheon.verifier import canonical, note_digest, parse_strict
 
 __all__ = ["BUNDLE", "KEPT_DAYS", "Tier", "export"]
 
@@ -111,7 +111,7 @@ def export(
     wanted = _wanted(core, model, tenant) if tier == "auditor" else []
     if tier == "auditor":
         _note_export(core, wanted)
-    checkpoint = take_checkpoint(core)
+    checkpoint = _checkpoint(core, tier)
     folder.parent.mkdir(parents=True, exist_ok=True)
     partial = folder.with_name(f".{folder.name}.{secrets.token_hex(8)}.partial")
     try:
@@ -124,6 +124,19 @@ def export(
         raise
     sync_directory(folder.parent)
     return folder
+
+
+def _checkpoint(core: Core, tier: Tier) -> Checkpoint:
+    """Return a new checkpoint; for the public tier the newest there is if none can be written."""
+    try:
+        return take_checkpoint(core)
+    except LedgerUnwritableError:
+        with core.database.reading() as conn:
+            newest = select(checkpoints).order_by(checkpoints.c.size.desc()).limit(1)
+            row = conn.execute(newest).first()
+        if tier != "public" or row is None:
+            raise
+        return Checkpoint(row.size, bytes.fromhex(row.root), row.note, note_digest(row.note))
 
 
 def _wanted(core: Core, name: str | None, tenant: str | None) -> list[ModelRow]:

@@ -23,6 +23,7 @@ from letheon.exceptions import (
     LedgerBusyError,
     LedgerError,
     LedgerMissingError,
+    LedgerUnwritableError,
     NewerLedgerError,
 )
 from letheon.ledger import _postgresql, _sqlite
@@ -33,6 +34,8 @@ __all__ = ["Database"]
 _T = TypeVar("_T")
 _WAIT_SECONDS = 30
 _TRIES = 8
+# What SQLite says on a disk that cannot be written: READONLY and FULL.
+_UNWRITABLE = ("attempt to write a readonly database", "database or disk is full")
 _SERIALISATION, _DEADLOCK, _LOCK_WAIT = "40001", "40P01", "55P03"
 
 
@@ -364,7 +367,10 @@ def _sqlstate(error: DBAPIError) -> str | None:
 
 @contextlib.contextmanager
 def _busy_named() -> Iterator[None]:
-    """Name a wait that lasted too long; any other error of the database passes as it is."""
+    """Name a wait that lasted too long, and a disk that is full or read-only.
+
+    Any other error of the database passes as it is.
+    """
     try:
         yield
     except PoolTimeout as error:
@@ -374,4 +380,6 @@ def _busy_named() -> Iterator[None]:
             raise LedgerBusyError(
                 "another process has kept the database for 30 seconds; try again"
             ) from error
+        if any(words in str(error.orig) for words in _UNWRITABLE):
+            raise LedgerUnwritableError(_sqlite.CANNOT_WRITE) from error
         raise

@@ -1,12 +1,13 @@
 """Making and opening the folder of a ledger."""
 
+import contextlib
 import time
 from collections.abc import Callable
 from pathlib import Path
 
 from sqlalchemy import Connection, insert, select
 
-from letheon.exceptions import LedgerError
+from letheon.exceptions import LedgerError, LedgerUnwritableError
 from letheon.ledger._core import Core
 from letheon.ledger._database import Database
 from letheon.ledger._events import record
@@ -97,8 +98,8 @@ def open_home(folder: Path, clock: Callable[[], int] | None = None) -> Core:
         _require_same(core, known)
         _require_keys(core, conn)
     if keys.statements():
-        with database.transaction() as conn:
-            record_statements(core, conn)
+        with contextlib.suppress(LedgerUnwritableError), database.transaction() as conn:
+            record_statements(core, conn)  # on a disk that cannot be written: by the next one
     return core
 
 

@@ -14,7 +14,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -219,7 +219,8 @@ def serve(
         Called with the address once the server listens.
     """
     configure()
-    sweep_rooms(ledger)
+    with suppress(OSError):  # on a disk that cannot be written nothing can be swept
+        sweep_rooms(ledger)
     bound = listening or binding.listen()
     places = Connections(settings)
     if isinstance(bound, ListeningSocket):
