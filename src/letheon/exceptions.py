@@ -27,6 +27,7 @@
         ├── NewerLedgerError    (ValueError)    a later letheon wrote this ledger
         ├── OldDatabaseError    (RuntimeError)  the files are newer than the database
         ├── LedgerBusyError     (RuntimeError)  another process holds it
+        ├── LedgerUnwritableError (OSError)     its disk is full or read-only; reading works
         ├── UnknownModelError   (LookupError)   no model of that name here
         ├── UnknownRequestError (LookupError)   no request of that id here
         ├── RequestStateError   (ValueError)    a request cannot go there from its state
@@ -80,6 +81,7 @@ __all__ = [
     "LedgerBusyError",
     "LedgerError",
     "LedgerMissingError",
+    "LedgerUnwritableError",
     "LetheonError",
     "LetheonWarning",
     "NewerFormatError",
@@ -203,6 +205,10 @@ class OldDatabaseError(LedgerError, RuntimeError):
 
 class LedgerBusyError(LedgerError, RuntimeError):
     """Another process is at work on the same thing; try again."""
+
+
+class LedgerUnwritableError(LedgerError, OSError):
+    """The disk of the ledger is full or read-only; nothing was recorded, and reading works."""
 
 
 class UnknownModelError(LedgerError, LookupError):

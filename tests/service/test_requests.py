@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from letheon.exceptions import UnknownIdError
 from letheon.ledger import Entry
-from letheon.ledger._grounds import HOLD_GROUNDS, REJECT_GROUNDS, REQUEST_GROUNDS
+from letheon.ledger._grounds import HOLD_GROUNDS, NO_DATA_HELD, REJECT_GROUNDS, REQUEST_GROUNDS
 from letheon.ledger._moves import ALLOWED, STATES
 from letheon.service._roles import SCOPES
 from letheon.service.desk import filing
@@ -428,7 +428,7 @@ def test_a_requester_is_not_told_who_else_asked(desk: Desk) -> None:
     assert operator.get(f"{URL}/{mine}").json()["duplicate_of"] == first
     hidden = [requester.get(f"{URL}/{mine}{path}").text for path in ("", "/timeline")]
     assert not any(first in text or desk.tokens["operator"].id in text for text in hidden)
-    assert requester.get(f"{URL}/{mine}").json()["state"] == "duplicate"
+    assert requester.get(f"{URL}/{mine}").json()["state"] == "received"
 
 
 def test_a_receipt_code_is_shown_once(desk: Desk) -> None:
@@ -538,6 +538,7 @@ def test_states_and_grounds_are_the_ledgers() -> None:
     codes = {
         *REJECT_GROUNDS,
         *HOLD_GROUNDS,
+        NO_DATA_HELD,
         *(code for of in REQUEST_GROUNDS.values() for code in of),
     }
     assert codes == GROUND_WORDS.keys()

@@ -8,6 +8,7 @@ import sys
 import threading
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -192,8 +193,8 @@ def test_heads_are_answered_like_gets_without_a_body(shared_desk: Desk, path: st
     assert head.headers["content-type"] == whole.headers["content-type"]
 
 
-def test_a_body_that_trickles_is_cut_off(desk: Desk, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("letheon.service._guards._BODY_SECONDS", 0.2)
+def test_a_body_that_trickles_is_cut_off(desk: Desk) -> None:
+    app = create_app(desk.ledger, replace(QUICK, body_seconds=1))
     sent: list[Any] = []
 
     async def receive() -> dict[str, Any]:
@@ -216,7 +217,7 @@ def test_a_body_that_trickles_is_cut_off(desk: Desk, monkeypatch: pytest.MonkeyP
         "scheme": "http",
         "http_version": "1.1",
     }
-    anyio.run(desk.app, scope, receive, send)
+    anyio.run(app, scope, receive, send)
     assert sent[0]["status"] == 408
 
 

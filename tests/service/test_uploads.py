@@ -1,16 +1,13 @@
 """CSV uploads: a right file is filed line by line, a wrong one is refused as a whole."""
 
-import asyncio
 import csv
 import io
 import tempfile
 from typing import Any
 
-import anyio
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from starlette.datastructures import FormData
 
 from letheon.service._problems import Problem
 from letheon.service.desk import uploads
@@ -197,22 +194,3 @@ def test_any_bytes_are_read_or_refused(data: bytes) -> None:
         assert problem.code == "csv"  # noqa: PT017  (either outcome is right)
     else:
         assert all(set(row) == {"model", "id"} for _, row in rows)
-
-
-def test_a_form_that_trickles_in_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(uploads, "_READ_SECONDS", 0.05)
-    closed: list[bool] = []
-
-    async def trickle() -> FormData:
-        try:
-            await anyio.sleep(60)
-        finally:
-            closed.append(True)
-        return FormData()
-
-    async def read() -> None:
-        await uploads.in_time(trickle())
-
-    with pytest.raises(Problem) as caught:
-        asyncio.run(read())
-    assert (caught.value.status_code, closed) == (408, [True])

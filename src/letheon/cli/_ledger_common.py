@@ -26,6 +26,7 @@ from letheon.exceptions import (
     LedgerBusyError,
     LedgerError,
     LedgerMissingError,
+    LedgerUnwritableError,
     LetheonError,
     ResidueError,
     StaleWorkerError,
@@ -81,7 +82,7 @@ class UsageError(ValueError):
 # The first that fits decides, so special cases stand above what they are cases of.
 _STATUS: tuple[tuple[int, tuple[type[BaseException], ...]], ...] = (
     (FAILED, (CertificateError, ResidueError, CorruptFileError, Refused)),
-    (TRY_AGAIN, (LedgerBusyError, StaleWorkerError)),
+    (TRY_AGAIN, (LedgerBusyError, LedgerUnwritableError, StaleWorkerError)),
     (NOT_FOUND, (LedgerMissingError, UnknownModelError, UnknownRequestError, UnknownIdError)),
     (NOT_FOUND, (FileNotFoundError,)),
     (REFUSED, (LedgerError, ForgetError, StateError, FileExistsError, PermissionError)),

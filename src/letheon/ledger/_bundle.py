@@ -22,7 +22,7 @@ from typing import Any, Literal, NamedTuple
 from sqlalchemy import Connection, select
 
 from letheon import state
-from letheon.exceptions import LedgerError, LedgerMissingError
+from letheon.exceptions import LedgerError, LedgerMissingError, LedgerUnwritableError
 from letheon.ledger._blobs import NONCE_BYTES
 from letheon.ledger._certify import Checkpoint, take_checkpoint
 from letheon.ledger._core import Core
@@ -53,6 +53,7 @@ from letheon.verifier import (
     STATEMENT_TYPE,
     canonical,
     list_files,
+    note_digest,
     parse_strict,
 )
 
@@ -128,7 +129,7 @@ def export(
     wanted = _wanted(core, model, tenant) if tier == "auditor" else []
     if tier == "auditor":
         _note_export(core, wanted)
-    checkpoint = take_checkpoint(core)
+    checkpoint = _checkpoint(core, tier)
     folder.parent.mkdir(parents=True, exist_ok=True)
     partial = folder.with_name(f".{folder.name}.{secrets.token_hex(8)}.partial")
     scope = {"tenant": tenant, "model": model} if tier == "auditor" else {}
@@ -143,6 +144,19 @@ def export(
         raise
     sync_directory(folder.parent)
     return folder
+
+
+def _checkpoint(core: Core, tier: Tier) -> Checkpoint:
+    """Return a new checkpoint; for the public tier the newest there is if none can be written."""
+    try:
+        return take_checkpoint(core)
+    except LedgerUnwritableError:
+        with core.database.reading() as conn:
+            newest = select(checkpoints).order_by(checkpoints.c.size.desc()).limit(1)
+            row = conn.execute(newest).first()
+        if tier != "public" or row is None:
+            raise
+        return Checkpoint(row.size, bytes.fromhex(row.root), row.note, note_digest(row.note))
 
 
 def _wanted(core: Core, name: str | None, tenant: str | None) -> list[ModelRow]:

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any
 
-from sqlalchemy import ColumnElement, Row, Select, and_, func, select
+from sqlalchemy import ColumnElement, Connection, Row, Select, and_, func, select
 
 from letheon.exceptions import LedgerMissingError
 from letheon.ledger._core import Core
@@ -19,6 +19,7 @@ __all__ = [
     "CertificatePage",
     "certificate_info",
     "certificate_page",
+    "sequences_of_tenant",
     "transition_proof",
 ]
 
@@ -108,6 +109,13 @@ def certificate_info(core: Core, sequence: int, *, tenant: str | None = None) ->
     if row is None:
         raise LedgerMissingError(f"there is no certificate {sequence} in this ledger yet")
     return _info(row)
+
+
+def sequences_of_tenant(conn: Connection, tenant: str) -> list[int]:
+    """Return the numbers of the certificates of a tenant, the oldest first."""
+    query = select(certificates.c.sequence).select_from(certificates).join(versions).join(models)
+    own = query.where(models.c.tenant == tenant).order_by(certificates.c.sequence)
+    return list(conn.scalars(own))
 
 
 def transition_proof(core: Core, sequence: int) -> bytes:

@@ -21,7 +21,8 @@ _LONGEST = 400
 def cursor(core: Core, what: str, key: Key) -> str:
     """Return the text that stands for what comes after this key in the list named `what`."""
     data = json.dumps(key, separators=(",", ":")).encode()
-    return _spelled(_tag(core, what, data) + data)
+    tag = _tag(core, what, data)
+    return _spelled(tag + _masked(core, what, tag, data))
 
 
 def place_of(core: Core, what: str, text: Any) -> Key:
@@ -37,7 +38,8 @@ def place_of(core: Core, what: str, text: Any) -> Key:
         content = base64.b64decode(padded[:_LONGEST], altchars=b"-_", validate=True)
     except (AttributeError, UnicodeEncodeError, binascii.Error):
         content = b""
-    tag, data = content[:_TAG_DIGITS], content[_TAG_DIGITS:]
+    tag = content[:_TAG_DIGITS]
+    data = _masked(core, what, tag, content[_TAG_DIGITS:])
     if not hmac.compare_digest(tag, _tag(core, what, data)) or _spelled(content) != text:
         raise ValueError(
             "`after` is no cursor of this list; give the `next` of the page before, as it was, "
@@ -56,6 +58,16 @@ def require_limit(limit: Any) -> int:
     if type(limit) is not int or not 1 <= limit <= LARGEST_PAGE:
         raise ValueError(f"limit={limit!r} must be a whole number from 1 to {LARGEST_PAGE}")
     return limit
+
+
+def _masked(core: Core, what: str, tag: bytes, data: bytes) -> bytes:
+    """Hide or show the key: numbers of the whole ledger are no business of one tenant."""
+    blocks = range(-(-len(data) // 32))
+    mask = b"".join(
+        bytes.fromhex(core.keys.tag("cursor-mask", what.encode(), tag, bytes([block])))
+        for block in blocks
+    )
+    return bytes(one ^ other for one, other in zip(data, mask, strict=False))
 
 
 def _tag(core: Core, what: str, data: bytes) -> bytes:

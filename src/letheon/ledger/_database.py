@@ -23,6 +23,7 @@ from letheon.exceptions import (
     LedgerBusyError,
     LedgerError,
     LedgerMissingError,
+    LedgerUnwritableError,
     NewerLedgerError,
 )
 from letheon.ledger import _postgresql, _sqlite
@@ -33,6 +34,8 @@ __all__ = ["Database"]
 _T = TypeVar("_T")
 _WAIT_SECONDS = 30
 _TRIES = 8
+# What SQLite says on a disk that cannot be written: READONLY and FULL.
+_UNWRITABLE = ("attempt to write a readonly database", "database or disk is full")
 _SERIALISATION, _DEADLOCK, _LOCK_WAIT = "40001", "40P01", "55P03"
 _READ_ONLY = "25006"
 
@@ -367,7 +370,10 @@ def _sqlstate(error: DBAPIError) -> str | None:
 
 @contextlib.contextmanager
 def _busy_named() -> Iterator[None]:
-    """Name a wait that lasted too long; any other error of the database passes as it is."""
+    """Name a wait that lasted too long, and a disk that is full or read-only.
+
+    Any other error of the database passes as it is.
+    """
     try:
         yield
     except PoolTimeout as error:
@@ -382,4 +388,6 @@ def _busy_named() -> Iterator[None]:
                 "the database server accepts no writes: it is a standby, or set to read-only; give "
                 "the address of the primary as database in letheon.toml. Nothing was changed"
             ) from error
+        if any(words in str(error.orig) for words in _UNWRITABLE):
+            raise LedgerUnwritableError(_sqlite.CANNOT_WRITE) from error
         raise

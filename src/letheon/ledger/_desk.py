@@ -47,6 +47,8 @@ class Desk(Receipts):
         receipt_key: str | None = None,
         part_of: str | None = None,
         needs_approval: bool = False,
+        accept_unknown: bool = False,
+        ids_derived: bool = False,
     ) -> Request:
         """Record that people are to be erased from a model; it is on the disk when this returns.
 
@@ -74,6 +76,12 @@ class Desk(Receipts):
             repeat by the key has to be a part of the same.
         needs_approval : bool, default=False
             Whether it waits for `approve` once it is verified, however few rows it has.
+        accept_unknown : bool, default=False
+            Whether people whom the model does not know are recorded too. So the answer does not
+            tell who is held; `verify` rejects a request all of whose people are unknown.
+        ids_derived : bool, default=False
+            Whether the ids were derived from what `part_of` is a digest of, such as hashes. A
+            repeat by the key is then compared by `part_of`, and not by the ids.
 
         Raises
         ------
@@ -91,6 +99,8 @@ class Desk(Receipts):
             receipt_key=receipt_key,
             part_of=part_of,
             needs_approval=needs_approval,
+            accept_unknown=accept_unknown,
+            ids_derived=ids_derived,
         )
         if receipt_key not in (None, receipt_key_of(self._core, found.id)):
             raise IdempotencyError(
@@ -134,9 +144,17 @@ class Desk(Receipts):
         """Record that the identity was verified: the rows are blocked, the request is queued.
 
         A request of more rows than `Policy.approve_above` stays verified until `approve`; with
-        `needs_approval` any does.
+        `needs_approval` any does. One all of whose people are unknown to the model is rejected
+        with the ground ``no-data-held``.
         """
-        return _intake.verify(self._core, request_id, tenant=tenant, needs_approval=needs_approval)
+        request = self.request_of(request_id, tenant=tenant)
+        return _intake.verify(
+            self._core,
+            request_id,
+            tenant=tenant,
+            needs_approval=needs_approval,
+            held=_intake.index_of(self._held(self._row(request.model, request.tenant))),
+        )
 
     def approve(self, request_id: str, *, tenant: str | None = None) -> Request:
         """Queue a verified request that is large enough to need a second pair of eyes.
@@ -221,6 +239,7 @@ class Desk(Receipts):
         due_before: date | None = None,
         search: str | None = None,
         filed_by: str | None = None,
+        coarse: bool = False,
         order: Order = "due",
         after: str | None = None,
         limit: int = 50,
@@ -243,6 +262,10 @@ class Desk(Receipts):
         search : str, optional
             The beginning of a request's id, that of a batch's id from four digits on, or ``#12``
             for certificate 12.
+        coarse : bool, default=False
+            Whether states and search are those of a filer who may not know who is held: a request
+            is ``closed`` if it is final and its last day has passed, else ``received``, and only
+            ids of requests are searched.
         order : {"due", "newest"}, default="due"
             Earliest last day first, or latest receipt first.
         after : str, optional
@@ -264,6 +287,7 @@ class Desk(Receipts):
             due_before=due_before,
             search=search,
             filed_by=filed_by,
+            coarse=coarse,
         )
         return _listing.find_requests(self._core, wanted, order=order, after=after, limit=limit)
 
@@ -274,17 +298,27 @@ class Desk(Receipts):
         return _listing.iter_requests(self._core, RequestFilter(**wanted), order=order, chunk=chunk)
 
     def count_requests(
-        self, *, tenant: str | None = None, model: str | None = None, filed_by: str | None = None
+        self,
+        *,
+        tenant: str | None = None,
+        model: str | None = None,
+        filed_by: str | None = None,
+        coarse: bool = False,
     ) -> RequestCounts:
         """Count requests by their state, and those that are late."""
-        wanted = RequestFilter(tenant=tenant, model=model, filed_by=filed_by)
+        wanted = RequestFilter(tenant=tenant, model=model, filed_by=filed_by, coarse=coarse)
         return _listing.count_requests(self._core, wanted)
 
     def count_due(
-        self, *, tenant: str | None = None, model: str | None = None, filed_by: str | None = None
+        self,
+        *,
+        tenant: str | None = None,
+        model: str | None = None,
+        filed_by: str | None = None,
+        coarse: bool = False,
     ) -> dict[date, int]:
         """Count the open requests by their last day, the earliest first."""
-        wanted = RequestFilter(tenant=tenant, model=model, filed_by=filed_by)
+        wanted = RequestFilter(tenant=tenant, model=model, filed_by=filed_by, coarse=coarse)
         return _listing.count_by_day(self._core, wanted)
 
     def timeline(self, request_id: str, *, tenant: str | None = None) -> tuple[Any, ...]:

@@ -6,9 +6,10 @@ import stat
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from pathlib import Path
 from typing import Literal
 
-from sqlalchemy import select
+from sqlalchemy import make_url, select
 
 from letheon.exceptions import LetheonError
 from letheon.ledger import _requests
@@ -22,6 +23,8 @@ from letheon.ledger._info import all_models
 from letheon.ledger._leftovers import leftovers
 from letheon.ledger._log_tree import LogTree
 from letheon.ledger._purge import problems
+from letheon.ledger._settings import FILE as SETTINGS_FILE
+from letheon.ledger._sqlite import is_writable
 from letheon.ledger._tables import certificates, checkpoints
 from letheon.ledger._versions import head_of, sealer
 from letheon.sandbox import protection
@@ -30,6 +33,10 @@ from letheon.verifier import Refused, check_chain, check_note, read_note
 __all__ = ["Finding", "examine"]
 
 _LOW_SPACE = 1 << 30
+# Of the desk: its settings, and what signs its OpenDSR answers.
+_OTHER_SETTINGS = ("service.toml", "opendsr/key.pem")
+
+Level = Literal["ok", "warning", "error"]
 
 
 @dataclass(frozen=True)
@@ -47,7 +54,7 @@ class Finding:
     """
 
     check: str
-    level: Literal["ok", "warning", "error"]
+    level: Level
     text: str
 
 
@@ -56,6 +63,8 @@ def examine(core: Core) -> Iterator[Finding]:
     looks: tuple[tuple[str, Callable[[Core], Iterator[Finding]]], ...] = (
         ("folder", _folder),
         ("agreement", _agreement),
+        ("files", _modes),
+        ("disk", _disk),
         ("database", _database),
         ("keys", _keys),
         ("models", _models),
@@ -97,6 +106,32 @@ def _folder(core: Core) -> Iterator[Finding]:
 def _agreement(core: Core) -> Iterator[Finding]:
     require_agreement(core)
     yield Finding("agreement", "ok", "no file is newer than the database")
+
+
+def _modes(core: Core) -> Iterator[Finding]:
+    """Look at files that hold requests or may hold a password: only their owner may read them."""
+    database = core.settings.database
+    has_password = database is not None and make_url(database).password is not None
+    levels: dict[Path, Level] = dict.fromkeys(core.database.files(), "error")
+    levels[core.folder / SETTINGS_FILE] = "error" if has_password else "warning"
+    levels |= dict.fromkeys((core.folder / name for name in _OTHER_SETTINGS), "warning")
+    for path, level in levels.items():
+        try:
+            mode = stat.S_IMODE(path.stat().st_mode)
+        except FileNotFoundError:
+            continue
+        if mode & 0o077:
+            text = f"others can read or change {path} (mode {mode:03o}): chmod 600 {path}"
+            yield Finding("files", level, text)
+
+
+def _disk(core: Core) -> Iterator[Finding]:
+    if not is_writable(core.folder):
+        text = (
+            f"the disk of {core.folder} is full or read-only: no request can be recorded, nothing "
+            "is erased, and due days pass; free space, or mount it for writing"
+        )
+        yield Finding("disk", "error", text)
 
 
 def _database(core: Core) -> Iterator[Finding]:

@@ -1,6 +1,9 @@
 """Codes of law that a request may name. There is no free text in a ledger."""
 
-__all__ = ["HOLD_GROUNDS", "REJECT_GROUNDS", "REQUEST_GROUNDS", "require_ground"]
+__all__ = ["HOLD_GROUNDS", "NO_DATA_HELD", "REJECT_GROUNDS", "REQUEST_GROUNDS", "require_ground"]
+
+NO_DATA_HELD = "no-data-held"
+"""Why the ledger rejects a verified request: the model holds no rows of these people."""
 
 REQUEST_GROUNDS = {
     "gdpr": (

@@ -19,19 +19,21 @@ from letheon.ledger._bodies import (
 from letheon.ledger._calendar import Calendar
 from letheon.ledger._clocks import due_on, extended, may_pause, paused_seconds
 from letheon.ledger._core import Core
-from letheon.ledger._grounds import HOLD_GROUNDS, REJECT_GROUNDS, require_ground
+from letheon.ledger._grounds import HOLD_GROUNDS, NO_DATA_HELD, REJECT_GROUNDS, require_ground
 from letheon.ledger._moves import FINAL, FINISHED, has_erased, move
 from letheon.ledger._owners import (
     NEEDS_APPROVAL,
     Claimant,
     claim,
     hold_model,
+    known_tags,
     lead_on,
     needing_approval,
     pass_on,
 )
 from letheon.ledger._requests import Request, found
 from letheon.ledger._tables import batches, blocked, requests
+from letheon.rows import IdIndex, Ids
 
 __all__ = [
     "approve",
@@ -57,13 +59,19 @@ _Lock = Callable[[Connection, str], None]
 
 
 def verify(
-    core: Core, request_id: str, *, tenant: str | None = None, needs_approval: bool = False
+    core: Core,
+    request_id: str,
+    *,
+    tenant: str | None = None,
+    needs_approval: bool = False,
+    held: IdIndex | None = None,
 ) -> Request:
     """Record that whoever asks is who they say: block their rows and queue the request.
 
     A pause of the clock ends. The request becomes a duplicate if others erase all its people. It
     stays verified if it needs an approval, for its size or as `needs_approval` says; its rows are
-    blocked meanwhile.
+    blocked meanwhile. `held` are the people in the model: of a request that was recorded with
+    unknown people only the known ones are blocked, and without any it is rejected.
     """
 
     def work(connection: Connection, row: Row[Any], now: int) -> None:
@@ -76,7 +84,12 @@ def verify(
             select(requests.c.intake_key, requests.c.sealed).where(requests.c.id == row.id)
         ).one()
         ids = read_body(core, body.intake_key, row.id, body.sealed)
-        tags = person_tags(core, row.tenant, ids)
+        tags = _known_people(
+            connection, row.model_id, person_tags(core, row.tenant, ids), ids, held
+        )
+        if not tags:
+            _reject(connection, row.id, NO_DATA_HELD, now)
+            return
         if needs_approval:
             _events.record(connection, NEEDS_APPROVAL, {"request": row.id}, now)
         is_marked = bool(needing_approval(connection, [row.id]))
@@ -146,8 +159,7 @@ def reject(core: Core, request_id: str, ground: str, *, tenant: str | None = Non
 
     def work(connection: Connection, row: Row[Any], now: int) -> None:
         _require_not_applied(row)
-        columns = {"reason": ground, "closed_at": now, **_NO_BODY}
-        move(connection, row.id, "rejected", at=now, fields={"ground": ground}, **columns)
+        _reject(connection, row.id, ground, now)
         pass_on(connection, row.id, row.model_id, at=now, policy=core.settings.policy)
 
     return _changed(core, request_id, tenant, work, first=_lock_model)
@@ -368,6 +380,24 @@ def _clock_started(core: Core, row: Row[Any], now: int) -> dict[str, Any]:
 def _state_of_batch(connection: Connection, batch_id: str | None) -> str | None:
     query = select(batches.c.state).where(batches.c.id == batch_id)
     return None if batch_id is None else connection.scalar(query)
+
+
+def _reject(connection: Connection, request_id: str, ground: str, now: int) -> None:
+    columns = {"reason": ground, "closed_at": now, **_NO_BODY}
+    move(connection, request_id, "rejected", at=now, fields={"ground": ground}, **columns)
+
+
+def _known_people(
+    connection: Connection, model_id: int, tags: list[str], ids: Ids, held: IdIndex | None
+) -> list[str]:
+    """Return the tags of the people whom the model holds, or whom an earlier request named."""
+    if held is None:
+        return tags
+    is_held = held.find(ids).found
+    known = known_tags(connection, [(model_id, tag) for tag in tags])
+    return [
+        tag for tag, here in zip(tags, is_held, strict=True) if here or (model_id, tag) in known
+    ]
 
 
 def _require_not_applied(row: Row[Any]) -> None:

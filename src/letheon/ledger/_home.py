@@ -7,7 +7,7 @@ from pathlib import Path
 
 from sqlalchemy import Connection, insert, select
 
-from letheon.exceptions import LedgerError, OldDatabaseError
+from letheon.exceptions import LedgerError, LedgerUnwritableError, OldDatabaseError
 from letheon.ledger._agreement import HIGH_WATER, require_mark
 from letheon.ledger._core import Core
 from letheon.ledger._database import Database
@@ -101,8 +101,9 @@ def open_home(folder: Path, clock: Callable[[], int] | None = None) -> Core:
         _require_same(core, known)
         _require_keys(core, conn)
     if keys.statements():
-        # A database that is too old can still be read.
-        with contextlib.suppress(OldDatabaseError), database.transaction() as conn:
+        # A database that is too old, or on a disk that cannot be written, can still be read.
+        unwritable = (OldDatabaseError, LedgerUnwritableError)
+        with contextlib.suppress(*unwritable), database.transaction() as conn:
             record_statements(core, conn)
     return core
 

@@ -59,6 +59,7 @@ __all__ = [
     "close",
     "extend",
     "hold",
+    "index_of",
     "intake_group",
     "person_tags",
     "reject",
@@ -103,6 +104,8 @@ def submit(
     receipt_key: str | None = None,
     part_of: str | None = None,
     needs_approval: bool = False,
+    accept_unknown: bool = False,
+    ids_derived: bool = False,
     held: Ids,
     group: Intake | None = None,
 ) -> Request:
@@ -133,6 +136,11 @@ def submit(
         of the same. Only its tag is kept.
     needs_approval : bool
         Whether it waits for an approval, once it is verified, however few rows it has.
+    accept_unknown : bool
+        Whether people whom the model does not know are recorded too. `verify` answers for them.
+    ids_derived : bool
+        Whether the ids were derived from what `part_of` is a digest of: a repeat is then compared
+        by `part_of` alone.
     held : Ids
         People in the newest version of the model.
     group : GroupCommit, optional
@@ -146,7 +154,7 @@ def submit(
     Raises
     ------
     UnknownIdError
-        Somebody is neither held nor was asked for before.
+        Somebody is neither held nor was asked for before, and `accept_unknown` is false.
     IdempotencyError
         The key was used for another content.
     ClockError
@@ -164,6 +172,8 @@ def submit(
         receipt_key=receipt_key,
         part_of=part_of,
         needs_approval=needs_approval,
+        accept_unknown=accept_unknown,
+        ids_derived=ids_derived,
         held=held,
     )
     if group is not None:
@@ -187,6 +197,8 @@ def prepare(
     receipt_key: str | None = None,
     part_of: str | None = None,
     needs_approval: bool = False,
+    accept_unknown: bool = False,
+    ids_derived: bool = False,
     held: Ids,
 ) -> Prepared:
     """Check a request and do all work that needs no transaction."""
@@ -206,6 +218,7 @@ def prepare(
         first_state = "verified" if waits else "queued"
     content = [model.name, regime, ground, "verified" if verified else "received"]
     content += [] if part_of is None else ["part-of", part_of]
+    compared = [] if ids_derived and part_of is not None else sorted(names)
     row = {
         "id": secrets.token_hex(16),
         "tenant": tenant,
@@ -216,7 +229,7 @@ def prepare(
         "received_at": received,
         "due_on": _due_on(core, regime, received).isoformat(),
         "key_tag": core.keys.tag("key", tenant.encode(), _checked_key(key)),
-        "body_tag": core.keys.tag("body", *(text.encode() for text in content), *sorted(names)),
+        "body_tag": core.keys.tag("body", *(text.encode() for text in content), *compared),
         "nonce": secrets.token_hex(32),
         "n_ids": len(people),
         "n_rows": n_rows,
@@ -224,7 +237,9 @@ def prepare(
         "verified_by": by if verified else None,
         "receipt_key": _checked_receipt_key(receipt_key, people),
     }
-    missing = tuple(tag for tag, here in zip(tags, is_held, strict=True) if not here)
+    missing = tuple(
+        tag for tag, here in zip(tags, is_held, strict=True) if not (here or accept_unknown)
+    )
     return Prepared(core, model, people, tags, missing, verified, row, needs_approval)
 
 
@@ -271,13 +286,14 @@ def _checked_key(key: str | None) -> bytes:
 def _held_rows(held: Ids, people: Ids) -> tuple[list[bool], int]:
     """Return who of them is held, and how many rows they own together."""
     if len(people) == 1:
-        n_rows = len(_index_of(held).find_one(people))
+        n_rows = len(index_of(held).find_one(people))
         return [n_rows > 0], n_rows
-    matches = _index_of(held).find(people)
+    matches = index_of(held).find(people)
     return matches.found.tolist(), len(matches.positions)
 
 
-def _index_of(held: Ids) -> IdIndex:
+def index_of(held: Ids) -> IdIndex:
+    """Return the index of the people of a model; made once."""
     if held not in _indices:
         _indices[held] = IdIndex(held)
     return _indices[held]

@@ -18,6 +18,7 @@ from sqlalchemy import (
     Select,
     and_,
     func,
+    not_,
     or_,
     select,
     tuple_,
@@ -121,6 +122,7 @@ class RequestFilter:
     due_before: date | None = None
     search: str | None = None
     filed_by: str | None = None
+    coarse: bool = False
 
     def __post_init__(self) -> None:
         """Refuse states that there are not."""
@@ -178,6 +180,10 @@ def count_requests(core: Core, wanted: RequestFilter) -> RequestCounts:
     with core.database.reading() as connection:
         condition = _condition(core, connection, wanted)
         counts = _by_state(connection, wanted, condition)
+        if wanted.coarse:
+            closed = _hinted(select(func.count()), "due").where(condition & _is_shown_closed(today))
+            n_closed = connection.scalar(closed) or 0
+            counts = {"received": sum(counts.values()) - n_closed, "closed": n_closed}
         late = condition & _is_late(today)
         overdue = connection.scalar(_hinted(select(func.count()), "open").where(late))
     return RequestCounts({state: counts.get(state, 0) for state in STATES}, overdue or 0)
@@ -202,8 +208,10 @@ def _by_state(
 def count_by_day(core: Core, wanted: RequestFilter) -> dict[date, int]:
     """Count open requests by their last day, the earliest first."""
     with core.database.reading() as connection:
-        condition = _condition(core, connection, wanted) & _is_open()
-        query = _hinted(select(requests.c.last_day, func.count()), "open").where(condition)
+        is_open = not_(_is_shown_closed(_today(core))) if wanted.coarse else _is_open()
+        condition = _condition(core, connection, wanted) & is_open
+        index = "due" if wanted.coarse else "open"
+        query = _hinted(select(requests.c.last_day, func.count()), index).where(condition)
         rows = connection.execute(query.group_by(requests.c.last_day).order_by(requests.c.last_day))
         return {date.fromisoformat(row[0]): row[1] for row in rows}
 
@@ -255,14 +263,16 @@ def _condition(core: Core, connection: Connection, wanted: RequestFilter) -> Col
             parts.append(column == value)
     if wanted.model is not None:
         parts.append(requests.c.model_id.in_(_models(connection, wanted)))
-    if wanted.states:
+    if wanted.states and wanted.coarse:
+        parts.append(_in_coarse_states(wanted.states, _today(core)))
+    elif wanted.states:
         parts.append(requests.c.state.in_(list(dict.fromkeys(wanted.states))))
     if wanted.overdue:
         parts.append(_is_late(_today(core)))
     if wanted.due_before is not None:
         parts.append(requests.c.last_day < wanted.due_before.isoformat())
     if wanted.search:
-        parts.append(_named(connection, wanted.search))
+        parts.append(_named(connection, wanted.search, own_only=wanted.coarse))
     return and_(True, *parts)
 
 
@@ -275,9 +285,23 @@ def _models(connection: Connection, wanted: RequestFilter) -> list[int]:
     return list(connection.scalars(query))
 
 
-def _named(connection: Connection, search: str) -> ColumnElement[bool]:
+def _in_coarse_states(states: Sequence[str], today: date) -> ColumnElement[bool]:
+    closed = _is_shown_closed(today)
+    chosen = {"received": not_(closed), "closed": closed}
+    return or_(_NOBODY, *(chosen[state] for state in chosen if state in states))
+
+
+def _is_shown_closed(today: date) -> ColumnElement[bool]:
+    """Whether a filer who may not know who is held sees a request as closed.
+
+    Its last day has passed: before it, how soon a request ends would tell.
+    """
+    return requests.c.state.in_(FINAL) & (requests.c.last_day < today.isoformat())
+
+
+def _named(connection: Connection, search: str, *, own_only: bool) -> ColumnElement[bool]:
     """Return whether a request is meant by the start of an id, or by ``#`` and a certificate."""
-    number = _NUMBER.fullmatch(search)
+    number = None if own_only else _NUMBER.fullmatch(search)
     if number is not None:
         query = select(versions.c.batch_id).join(
             certificates, certificates.c.version_id == versions.c.id
@@ -291,7 +315,7 @@ def _named(connection: Connection, search: str) -> ColumnElement[bool]:
         return _NOBODY
     end = f"{prefix}g"  # after every digit that may follow
     own = (requests.c.id >= prefix) & (requests.c.id < end)
-    if len(prefix) < _SHORT:
+    if own_only or len(prefix) < _SHORT:
         return own
     return or_(own, (requests.c.batch_id >= prefix) & (requests.c.batch_id < end))
 

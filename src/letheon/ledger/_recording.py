@@ -62,7 +62,7 @@ class Prepared:
     ids : Ids
         Whom it names.
     tags, missing : tuple of str
-        Tags of all of them, and of those whom the model does not hold.
+        Tags of all of them, and of those whom the model does not hold, unless these are accepted.
     is_verified : bool
         Whether it is queued at once, or waits for an approval only.
     row : dict

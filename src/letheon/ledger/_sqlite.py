@@ -5,9 +5,17 @@ checkpoints, which is what a ledger does. So WAL is used from that version on on
 journal with one more sync otherwise. Both are durable when a commit returns.
 """
 
+import contextlib
+import errno
 import importlib
+import os
+import shutil
 import sqlite3
+import tempfile
 import time
+import weakref
+from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 from sqlalchemy import Engine, create_engine, event
@@ -17,11 +25,19 @@ from sqlalchemy.pool import QueuePool
 
 from letheon.exceptions import LedgerBusyError, LedgerError
 
-__all__ = ["engine_for", "has_safe_wal", "library"]
+__all__ = ["CANNOT_WRITE", "UNWRITABLE", "engine_for", "has_safe_wal", "is_writable", "library"]
+
+CANNOT_WRITE = (
+    "the disk of the ledger is full or read-only, so nothing was recorded; free space on it, or "
+    "mount it for writing, then try again. Reading works meanwhile"
+)
+UNWRITABLE = (errno.ENOSPC, errno.EDQUOT, errno.EROFS)
 
 _SAFE_WAL = (3, 51, 3)
 _WAIT_SECONDS = 30
 _JOURNALS = {"wal": "FULL", "delete": "EXTRA"}
+# More than what SQLite needs to open a database with a write-ahead log.
+_PROBE_BYTES = 64 << 10
 
 
 class _Compiler(SQLiteCompiler):
@@ -57,30 +73,122 @@ def engine_for(url: URL, journal: str | None) -> tuple[Engine, str]:
             f"journal='wal' needs SQLite 3.51.3, found {module.sqlite_version}; "
             "install pysqlite3 or leave the journal mode to letheon"
         )
+    path = Path(str(url.database))
+    read_only = _ReadOnlyFiles(module, path)
     engine = create_engine(
         url,
         module=module,
+        creator=lambda: _connect(module, path, mode, read_only),
         poolclass=QueuePool,
         pool_size=8,
         max_overflow=-1,
         hide_parameters=True,
-        connect_args={"timeout": _WAIT_SECONDS, "check_same_thread": False},
     )
     engine.dialect.statement_compiler = _Compiler
-    event.listen(engine, "connect", lambda raw, _: _prepare(raw, mode))
     event.listen(engine, "begin", _begin)
+    event.listen(engine, "checkin", read_only.forget)
+    weakref.finalize(engine, read_only.close)
     return engine, mode
 
 
-def _prepare(connection: Any, mode: str) -> None:
+def is_writable(folder: Path) -> bool:
+    """Whether files can be made in a folder; not on a disk that is full or read-only."""
+    try:
+        with tempfile.TemporaryFile(dir=folder, prefix=".letheon-probe-") as probe:
+            probe.write(bytes(_PROBE_BYTES))
+            probe.flush()
+            os.fsync(probe.fileno())
+    except OSError as error:
+        return error.errno not in (*UNWRITABLE, errno.EACCES, errno.EPERM)
+    return True
+
+
+def _connect(module: Any, path: Path, mode: str, read_only: "_ReadOnlyFiles") -> Any:
+    """Return a connection; one that only reads where the disk permits no more."""
+    try:
+        return _opened(lambda: module.connect(str(path), **_OPTIONS), mode)
+    except module.OperationalError:
+        if is_writable(path.parent):
+            raise
+        return read_only.connect()
+
+
+_OPTIONS: dict[str, Any] = {"timeout": _WAIT_SECONDS, "check_same_thread": False}
+
+
+def _opened(connect: Callable[[], Any], mode: str | None) -> Any:
+    connection = connect()
     try:
         _set_up(connection, mode)
+        connection.execute("PRAGMA schema_version").fetchone()
     except BaseException:
         connection.close()
         raise
+    return connection
 
 
-def _set_up(connection: Any, mode: str) -> None:
+class _ReadOnlyFiles:
+    """A database on a disk that cannot be written: how it is read nevertheless.
+
+    SQLite reads a write-ahead log only with a file of shared memory beside it. Where another
+    process has made one it is used. Without a log the file alone is all there is. Else file and log
+    are copied to a private temporary folder.
+
+    Parameters
+    ----------
+    module : module
+        The database module.
+    path : Path
+        The file.
+    """
+
+    def __init__(self, module: Any, path: Path) -> None:
+        self._module = module
+        self._path = path
+        self._copy: tuple[tuple[int, ...], Path] | None = None
+        self._class = type("ReadOnlyConnection", (module.Connection,), {"__slots__": ()})
+
+    def connect(self) -> Any:
+        """Return a connection that only reads."""
+        with contextlib.suppress(self._module.OperationalError):
+            return self._open(self._path, "mode=ro")
+        log = self._path.with_name(f"{self._path.name}-wal")
+        if not log.exists() or log.stat().st_size == 0:
+            return self._open(self._path, "mode=ro&immutable=1")
+        return self._open(self._copied(log), "mode=rw")
+
+    def forget(self, connection: Any, record: Any) -> None:
+        """Close such a connection after use: the next one may find a disk that can be written."""
+        if isinstance(connection, self._class):
+            record.invalidate()
+
+    def close(self) -> None:
+        """Remove the copy."""
+        if self._copy is not None:
+            shutil.rmtree(self._copy[1].parent, ignore_errors=True)
+            self._copy = None
+
+    def _open(self, path: Path, how: str) -> Any:
+        address = f"{path.absolute().as_uri()}?{how}"
+        options = {**_OPTIONS, "factory": self._class, "uri": True}
+        connection = _opened(lambda: self._module.connect(address, **options), None)
+        connection.execute("PRAGMA query_only=ON")
+        return connection
+
+    def _copied(self, log: Path) -> Path:
+        stats = [path.stat() for path in (self._path, log)]
+        version = tuple(value for one in stats for value in (one.st_size, one.st_mtime_ns))
+        if self._copy is None or self._copy[0] != version:
+            self.close()
+            folder = Path(tempfile.mkdtemp(prefix="letheon-read-only-"))
+            for path in (self._path, log):
+                shutil.copyfile(path, folder / path.name)
+            self._copy = version, folder / self._path.name
+        return self._copy[1]
+
+
+def _set_up(connection: Any, mode: str | None) -> None:
+    """Set a connection up; without a journal mode, for reading."""
     connection.isolation_level = None  # transactions are begun by `_begin` alone
     for pragma in (
         f"busy_timeout={_WAIT_SECONDS * 1000}",
@@ -91,8 +199,9 @@ def _set_up(connection: Any, mode: str) -> None:
         "mmap_size=0",
     ):
         connection.execute(f"PRAGMA {pragma}")
-    _set_journal(connection, mode)
-    connection.execute(f"PRAGMA synchronous={_JOURNALS[mode]}")
+    if mode is not None:
+        _set_journal(connection, mode)
+        connection.execute(f"PRAGMA synchronous={_JOURNALS[mode]}")
 
 
 def _set_journal(connection: Any, mode: str) -> None:

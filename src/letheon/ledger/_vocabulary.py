@@ -19,7 +19,12 @@ from sqlalchemy import BigInteger, Column, ColumnElement, Connection, Text, or_,
 
 from letheon.ledger import _tables
 from letheon.ledger._core import Core
-from letheon.ledger._grounds import HOLD_GROUNDS, REJECT_GROUNDS, REQUEST_GROUNDS
+from letheon.ledger._grounds import (
+    HOLD_GROUNDS,
+    NO_DATA_HELD,
+    REJECT_GROUNDS,
+    REQUEST_GROUNDS,
+)
 from letheon.ledger._moves import STATES
 from letheon.ledger._settings import FILE
 from letheon.verifier import PAYLOAD_TYPE, SCHEMAS, STATEMENT_TYPE, from_base64, parse_strict
@@ -102,7 +107,7 @@ def _fixed_text(core: Core) -> str:
         *(json.dumps(schema) for schema in SCHEMAS.values()),
         *(PAYLOAD_TYPE, STATEMENT_TYPE, socket.gethostname()),
         *names,
-        *(*STATES, *grounds, *REJECT_GROUNDS, *HOLD_GROUNDS),
+        *(*STATES, *grounds, *REJECT_GROUNDS, *HOLD_GROUNDS, NO_DATA_HELD),
         *_schema_of(core),
     ]
     return "\n".join(parts)

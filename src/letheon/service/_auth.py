@@ -7,7 +7,6 @@ things only with its CSRF token, because a browser sends cookies whoever made th
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from ipaddress import IPv6Network
 from typing import Annotated, Any
 
 from fastapi import Request, Security
@@ -16,6 +15,7 @@ from pydantic import BaseModel
 
 from letheon.ledger._codes import require_name
 from letheon.service._context import Context, context
+from letheon.service._limits import network_of
 from letheon.service._problems import Problem
 from letheon.service._sessions import COOKIE, Session
 from letheon.service._tokens import Token
@@ -33,6 +33,8 @@ __all__ = [
     "require_unbound",
 ]
 
+# A token with none of these only files requests.
+_KNOWING = frozenset({"requests:read", "requests:handle", "requests:approve"})
 SAFE = frozenset({"GET", "HEAD", "OPTIONS"})
 _bearer = HTTPBearer(auto_error=False, description="A token of the desk.", scheme_name="token")
 
@@ -66,8 +68,11 @@ class Principal:
 
     @property
     def sees_all_requests(self) -> bool:
-        """Whether it sees requests that others filed."""
-        return self.role != "requester"
+        """Whether it sees requests that others filed, and who is held and who was erased.
+
+        Others get one answer for a person who is held, erased or unknown.
+        """
+        return self.role != "requester" and not self.scopes.isdisjoint(_KNOWING)
 
     def tenant_for(self, asked: str | None) -> str:
         """Return the tenant of one thing; another's things are as if they were not there."""
@@ -167,13 +172,7 @@ def principal_of_session(desk: Context, session: Session) -> Principal | None:
 
 def address_of(request: Request) -> str:
     """Return the address that a call comes from, for counting; of IPv6 the network of a house."""
-    host = "unknown" if request.client is None else request.client.host
-    if ":" not in host:
-        return host
-    try:
-        return str(IPv6Network((host.partition("%")[0], 64), strict=False))
-    except ValueError:
-        return host
+    return "unknown" if request.client is None else network_of(request.client.host)
 
 
 def require_csrf(request: Request, session: Session, sent: str | None) -> None:

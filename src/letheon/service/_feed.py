@@ -16,6 +16,7 @@ from typing import Any, NamedTuple
 from sqlalchemy import Connection, Row, exists, func, select, update
 
 from letheon.ledger import Ledger, Request
+from letheon.ledger._certificate_list import sequences_of_tenant
 from letheon.ledger._events import head, integrate
 from letheon.ledger._moves import FINAL
 from letheon.ledger._requests import found_all
@@ -132,15 +133,27 @@ def _feed_log(conn: Connection, hook: Webhook, cursor: int, size: int, now: int)
 
 def _write(conn: Connection, hook: Webhook, messages: Sequence[Message], now: int) -> int:
     """Write those that the webhook asked for and may see; one that is there stays as it is."""
-    rows = []
-    for message in messages:
-        if message.kind in hook.events and hook.tenant in (None, message.tenant):
+    rows, wanted = [], [one for one in messages if one.kind in hook.events]
+    for message in _numbered(conn, hook, wanted):
+        if hook.tenant in (None, message.tenant):
             key = f"msg_{secrets.token_hex(16)}"
             body = message_body(key, message)
             about = {"kind": message.kind, "about": message.about, "body": body}
             times = {"created_at": now, "tries": 0, "not_before": now}
             rows.append({"id": key, "webhook_id": hook.id} | about | times)
     return len(_insert(conn, rows)) if rows else 0
+
+
+def _numbered(conn: Connection, hook: Webhook, messages: Sequence[Message]) -> Sequence[Message]:
+    """Return messages in which the certificates of a tenant's webhook are counted for itself."""
+    if hook.tenant is None or all(one.data.get("certificate") is None for one in messages):
+        return messages
+    own = sequences_of_tenant(conn, hook.tenant)
+    places = {sequence: number for number, sequence in enumerate(own, start=1)}
+    return [
+        one._replace(data=one.data | {"certificate": places.get(one.data["certificate"])})
+        for one in messages
+    ]
 
 
 def _about_requests(conn: Connection, found: Sequence[Row[Any]]) -> Iterator[Message]:

@@ -8,6 +8,7 @@ from starlette.datastructures import Headers, MutableHeaders
 from starlette.requests import Request
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from letheon.service._limits import SLOWEST
 from letheon.service._problems import Problem, respond
 from letheon.service._settings import ServiceSettings
 
@@ -31,9 +32,6 @@ HEADERS: Mapping[str, str] = {
 _ONE_YEAR = "max-age=31536000"
 _UPLOADS = frozenset({"/api/v1/requests/upload", "/requests/upload"})
 _MODELS = frozenset({"/api/v1/models", "/models/new"})
-# A body may take this long, and so many bytes a second beyond that.
-_BODY_SECONDS = 60.0
-_SLOWEST = 50_000
 _LOOPBACK = ("localhost", "127.0.0.1", "[::1]", "::1")
 
 
@@ -113,14 +111,15 @@ class Guards:
         if not length.isdigit() or int(length) > most:
             raise _too_large(most)
         seen, is_whole = 0, False
-        ends_at = anyio.current_time() + _BODY_SECONDS + int(length or 0) / _SLOWEST
+        ends_at = anyio.current_time() + self.settings.body_seconds
 
         async def receive_capped() -> Message:
             nonlocal seen, is_whole
             if is_whole:  # what comes now is that the caller has gone
                 return await receive()
             try:
-                with anyio.fail_after(ends_at - anyio.current_time()):
+                # What has come already gives it time: a long body that makes progress goes on.
+                with anyio.fail_after(ends_at + seen / SLOWEST - anyio.current_time()):
                     message = await receive()
             except TimeoutError:
                 raise _too_slow() from None

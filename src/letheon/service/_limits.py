@@ -4,6 +4,7 @@ import threading
 from collections import Counter
 from collections.abc import Callable
 from functools import partial
+from ipaddress import IPv6Network
 
 from limits import RateLimitItem, parse
 from limits.storage import MemoryStorage
@@ -12,12 +13,25 @@ from limits.strategies import FixedWindowRateLimiter, MovingWindowRateLimiter
 from letheon.service._problems import Problem
 from letheon.service._settings import ServiceSettings
 
-__all__ = ["Limiter"]
+__all__ = ["SLOWEST", "Limiter", "network_of"]
+
+SLOWEST = 10_000
+"""Bytes a second below which a body or an answer is too slow, after the seconds that it has."""
 
 
 # Long calls hold a thread of the server each; it has 40, and short ones must always find one.
 _LONG_AT_ONCE = 16
 _LONG_PER_TOKEN = 4
+
+
+def network_of(host: str) -> str:
+    """Return what counts as one address: of IPv6 the network of a house."""
+    if ":" not in host:
+        return host
+    try:
+        return str(IPv6Network((host.partition("%")[0], 64), strict=False))
+    except ValueError:
+        return host
 
 
 class Limiter:

@@ -13,6 +13,7 @@ from fastapi.responses import JSONResponse, Response
 from starlette.exceptions import HTTPException
 
 from letheon import exceptions as errors
+from letheon.ledger._sqlite import CANNOT_WRITE, UNWRITABLE
 from letheon.verifier import Refused
 
 __all__ = ["PREFIX", "Problem", "problem_of", "respond"]
@@ -79,6 +80,7 @@ _KNOWN: tuple[tuple[type[BaseException], int, str, str], ...] = (
     (errors.LedgerBusyError, 503, "busy", "the ledger is busy"),
     (errors.StaleWorkerError, 503, "busy", "the ledger is busy"),
     (errors.OldDatabaseError, 503, "old-database", "the database is older than the files"),
+    (errors.LedgerUnwritableError, 507, "unwritable", "the ledger cannot be written"),
     (errors.ClockError, 503, "clock", "the clock of the server went wrong"),
     (errors.CertificateError, 409, "certificate", "a certificate does not hold"),
     (errors.ResidueError, 409, "residue", "something of an erased person was found"),
@@ -127,6 +129,8 @@ def _of_library(error: BaseException) -> Problem | None:
             return Problem(status, code, title, str(error), headers=headers)
     if isinstance(error, errors.LetheonError):  # its text may quote what was given
         return Problem(422, "refused", "letheon refused", f"It is a {type(error).__name__}.")
+    if isinstance(error, OSError) and error.errno in UNWRITABLE:
+        return _of_library(errors.LedgerUnwritableError(CANNOT_WRITE))
     if _is_of_database(error):
         headers = {"Retry-After": _RETRY_SECONDS}
         return Problem(503, "database", "the database failed", "Try again.", headers=headers)

@@ -14,7 +14,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -22,14 +22,22 @@ import uvicorn
 
 from letheon.ledger import Ledger
 from letheon.service._app import create_app
+from letheon.service._connections import (
+    Connections,
+    LimitedServer,
+    ListeningSocket,
+    protocol_for,
+)
 from letheon.service._logs import configure, log_line
 from letheon.service._rooms import sweep_rooms
 from letheon.service._settings import ServiceSettings
 
 __all__ = ["Binding", "Worker", "serve"]
 
-# A server that is asked to stop is gone within 10 seconds, whatever runs.
-_ANSWER_SECONDS, _WORKER_SECONDS = 5, 8
+# A signal stops everything within 10 seconds: the calls and, beside them, the worker.
+_CALL_SECONDS = 4
+_STOP_SECONDS = 8
+_LATEST_SECONDS = 9.5
 _LONGEST_PAUSE = 30.0
 _BACKLOG = 2048
 
@@ -107,7 +115,7 @@ class Binding:
         """
         family = socket.AF_INET6 if ":" in self.host else socket.AF_INET
         # The protocol by name: with 0 no answer is sent at once, and each waits 40 ms for an echo.
-        bound = socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP)
+        bound = ListeningSocket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP)
         try:
             bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
             bound.bind((self.host, self.port))
@@ -157,7 +165,7 @@ class Worker:
     def stop(self) -> None:
         """Let it finish the step that it is in, if that is short, then end it."""
         self.ask_to_stop()
-        self._thread.join(_WORKER_SECONDS)
+        self._thread.join(_STOP_SECONDS)
         if self.is_alive() and self._child is not None:
             self._child.kill()  # nothing is lost: the next worker goes on from what is on the disk
             self._child.wait()
@@ -215,8 +223,12 @@ def serve(
         Called with the address once the server listens.
     """
     configure()
-    sweep_rooms(ledger)
+    with suppress(OSError):  # on a disk that cannot be written nothing can be swept
+        sweep_rooms(ledger)
     bound = listening or binding.listen()
+    places = Connections(settings)
+    if isinstance(bound, ListeningSocket):
+        bound.places = places
     with bound, _worker(ledger.folder, wanted=with_worker) as worker:
         is_secure = binding.certificate is not None or settings.is_https
         app = create_app(
@@ -233,34 +245,55 @@ def serve(
             access_log=False,
             server_header=False,
             lifespan="off",
-            timeout_graceful_shutdown=_ANSWER_SECONDS,
+            http=protocol_for(places, settings),
+            ws="none",
+            loop="asyncio",
+            timeout_keep_alive=settings.idle_seconds,
+            timeout_graceful_shutdown=_CALL_SECONDS,
             forwarded_allow_ips=list(settings.trusted_proxies),
             proxy_headers=bool(settings.trusted_proxies),
             ssl_certfile=binding.certificate,
             ssl_keyfile=binding.key,
             ssl_version=ssl.PROTOCOL_TLS_SERVER,
         )
-        server = uvicorn.Server(config)
+        server = LimitedServer(config)
 
         def stop() -> None:
-            server.should_exit = True
             app.state.context.stopping.set()
             if worker is not None:
                 worker.ask_to_stop()
+            _exit_in_time()
 
-        with _signals_held(stop):
+        server.at_stop = stop
+        with _signals_held(server):
             said(_address(binding, bound))
             server.run(sockets=[bound])
 
 
+def _exit_in_time() -> None:
+    """End the process soon, also if the thread of a call does not; nothing acknowledged is lost."""
+
+    def exit_now() -> None:
+        log_line("stopped-hard")
+        os._exit(1)
+
+    timer = threading.Timer(_LATEST_SECONDS, exit_now)
+    timer.daemon = True
+    timer.start()
+
+
 @contextmanager
-def _signals_held(stop: Callable[[], None]) -> Iterator[None]:
+def _signals_held(server: uvicorn.Server) -> Iterator[None]:
     """Stop the server at a signal, also before it listens for them itself and after it has stopped.
 
     It raises the signal once more at its end; the worker has to be ended after that.
     """
+
+    def stop(*_: object) -> None:
+        server.should_exit = True
+
     numbers = (signal.SIGTERM, signal.SIGINT)
-    before = {number: signal.signal(number, lambda *_: stop()) for number in numbers}
+    before = {number: signal.signal(number, stop) for number in numbers}
     try:
         yield
     finally:

@@ -7,9 +7,11 @@ import secrets
 import threading
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any
 
 from sqlalchemy import delete, insert, or_, select, update
 
+from letheon.exceptions import LedgerUnwritableError
 from letheon.ledger import Ledger
 from letheon.ledger._tables import sessions
 from letheon.service._settings import ServiceSettings
@@ -67,6 +69,7 @@ class Sessions:
         self._settings = settings
         self._clock = clock
         self._seen: dict[str, int] = {}
+        self._unsaved: dict[str, Session] = {}
 
     def start(self, token_id: str) -> tuple[str, Session]:
         """Log a browser in; return the cookie, which is not kept, and the session."""
@@ -81,16 +84,20 @@ class Sessions:
         idle = now - self._settings.idle_minutes * 60
         over = or_(sessions.c.expires_at <= now, sessions.c.last_seen_at < idle)
         self._seen = {known: at for known, at in list(self._seen.items()) if at >= idle}
-        with self._database.transaction() as conn:
-            conn.execute(delete(sessions).where(over))
-            conn.execute(insert(sessions).values(**vars(session), created_at=now))
-            note_action(conn, now, token_id, "session.started", None)
+        try:
+            with self._database.transaction() as conn:
+                conn.execute(delete(sessions).where(over))
+                conn.execute(insert(sessions).values(**vars(session), created_at=now))
+                note_action(conn, now, token_id, "session.started", None)
+        except LedgerUnwritableError:
+            self._unsaved[session.id] = session  # pages can be read till the server stops
         return cookie, session
 
     def find(self, cookie: str) -> Session | None:
         """Return the session of a cookie if it lasts."""
         with self._database.reading() as conn:
-            row = conn.execute(select(sessions).where(sessions.c.id == _hash(cookie))).first()
+            row: Any = conn.execute(select(sessions).where(sessions.c.id == _hash(cookie))).first()
+        row = self._unsaved.get(_hash(cookie)) if row is None else row
         if row is None:
             return None
         seen = max(row.last_seen_at, self._seen.get(row.id, 0))
@@ -108,6 +115,8 @@ class Sessions:
     def end(self, session_id: str) -> None:
         """Log a browser out."""
         self._seen.pop(session_id, None)
+        if self._unsaved.pop(session_id, None) is not None:
+            return
         with self._database.transaction() as conn:
             conn.execute(delete(sessions).where(sessions.c.id == session_id))
 

@@ -42,6 +42,11 @@ class ServiceSettings:
     allow_partial_sandbox : bool
         Take models from outside although the kernel of the server cannot keep them from its files
         or network; `letheon doctor` says what it can.
+    max_connections, connections_per_address : int
+        Most open connections, in all and from one address; of trusted proxies only all are counted.
+    header_seconds, body_seconds, response_seconds, idle_seconds : int
+        How long the head of a request may take; how long a body and a reader of an answer may,
+        beyond a second for every 10,000 bytes; how long a connection may stay open unused.
     webhook_hosts : tuple of str or mapping
         Where webhooks may go: ``hooks.example.org``, ``*.example.org``, with a port if needed, with
         ``http://`` before it for plain HTTP; ``{host = ..., internal = true}`` for one in a private
@@ -63,6 +68,12 @@ class ServiceSettings:
     max_model_bytes: int = 256 * _MIB
     model_seconds: int = 300
     allow_partial_sandbox: bool = False
+    max_connections: int = 1000
+    connections_per_address: int = 256
+    header_seconds: int = 10
+    body_seconds: int = 60
+    response_seconds: int = 60
+    idle_seconds: int = 15
     webhook_hosts: tuple[str | Mapping[str, object], ...] = ()
 
     def __post_init__(self) -> None:
@@ -70,6 +81,11 @@ class ServiceSettings:
         for entry in fields(self):
             _require_kind(entry.name, getattr(self, entry.name), entry.default)
         _require_rates(self)
+        if self.connections_per_address > self.max_connections:
+            raise ValueError(
+                f"connections_per_address={self.connections_per_address} must be at most "
+                f"max_connections={self.max_connections}"
+            )
         allow_list(self.webhook_hosts)
         if self.public_url is not None and not self.public_url.startswith(("http://", "https://")):
             raise ValueError(f"public_url={self.public_url!r} must begin with https:// or http://")

@@ -5,7 +5,7 @@ from typing import Annotated
 from fastapi import APIRouter, Depends, Request
 from pydantic import Field
 
-from letheon.service._auth import Principal, allows_any, public
+from letheon.service._auth import Principal, allows, public
 from letheon.service._context import context
 from letheon.service._schemas import In, Out
 from letheon.service.api.requests import Id
@@ -70,7 +70,7 @@ def fetch_sealed_receipt(request: Request, body: SealedIn) -> SealedOut:
 )
 def make_receipt_code(
     request: Request,
-    who: Annotated[Principal, Depends(allows_any("requests:handle", "requests:file"))],
+    who: Annotated[Principal, Depends(allows("requests:handle"))],
     request_id: Id,
 ) -> ReceiptCodeOut:
     """Make a new code for a request of one person, until it is applied; older ones end."""

@@ -18,12 +18,14 @@ from letheon.service.desk.jobs import (
     JobProblemOut,
     LineOut,
     add_job,
+    job_for,
     job_seen,
     lines_out,
     moment,
     problem_out,
 )
 from letheon.service.desk.models import model_seen
+from letheon.service.desk.numbers import Numbers
 
 __all__ = [
     "AuditOut",
@@ -108,7 +110,9 @@ def page_of_audits(
     found = Jobs(context.ledger).page(
         tenant=who.tenant_filter(tenant), kinds=["audit"], after=after, limit=limit
     )
-    return Page(items=[_out(one) for one in found.items], next=found.next, total=found.total)
+    numbers = Numbers(context, who)
+    items = [_out(job_for(one, numbers)) for one in found.items]
+    return Page(items=items, next=found.next, total=found.total)
 
 
 def find_audit(context: Context, who: Principal, audit_id: str) -> AuditOut:

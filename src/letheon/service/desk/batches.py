@@ -11,6 +11,7 @@ from letheon.service._auth import Principal
 from letheon.service._context import Context
 from letheon.service._problems import Problem
 from letheon.service._schemas import Out, Page
+from letheon.service.desk.numbers import Numbers
 
 __all__ = ["BatchOut", "find_batch", "page_of_batches"]
 
@@ -47,19 +48,23 @@ def page_of_batches(
         )
     except ValueError as error:
         raise _cursor() from error
-    return Page(items=[_out(one) for one in found.items], next=found.next, total=found.total)
+    numbers = Numbers(context, who)
+    items = [_out(one, numbers) for one in found.items]
+    return Page(items=items, next=found.next, total=found.total)
 
 
 def find_batch(context: Context, who: Principal, batch_id: str) -> BatchOut:
     """Return one batch; another tenant's is as if it were not there."""
     try:
-        return _out(context.ledger.batch(batch_id, tenant=who.tenant))
+        info = context.ledger.batch(batch_id, tenant=who.tenant)
     except LedgerMissingError as error:
         raise _unknown() from error
+    return _out(info, Numbers(context, who))
 
 
-def _out(info: BatchInfo) -> BatchOut:
-    return BatchOut.model_validate(info)
+def _out(info: BatchInfo, numbers: Numbers) -> BatchOut:
+    shown = BatchOut.model_validate(info)
+    return shown.model_copy(update={"certificate": numbers.shown(shown.certificate)})
 
 
 def _unknown() -> Problem:

@@ -28,6 +28,7 @@ from letheon.service.desk.guarantees import (
     measures_out,
 )
 from letheon.service.desk.log import certificate_in_log
+from letheon.service.desk.numbers import Numbers, unknown_certificate
 from letheon.verifier import (
     SMALL,
     Opened,
@@ -65,7 +66,7 @@ __all__ = [
 class CertificateOut(Out):
     """A certificate in a list."""
 
-    sequence: int = Field(ge=1)
+    sequence: int = Field(ge=1, description="Its number; for a tenant's token, among the tenant's.")
     id: str = Field(description="SHA-256 of what was signed.")
     model: str
     tenant: str
@@ -86,7 +87,9 @@ class CertificateDetail(Out):
     tenant: str
     version: int = Field(ge=0)
     batch: str
-    previous: str = Field(description="Id of the certificate before, or `genesis`.")
+    previous: str | None = Field(
+        description="Id of the certificate before, or `genesis`; null for a tenant's token."
+    )
     subject: str = Field(description="SHA-256 of the model after the erasure.")
     before: str = Field(description="SHA-256 of the version that it replaces.")
     method: str
@@ -101,8 +104,12 @@ class CertificateDetail(Out):
     measures: MeasuresOut
     monitor: Literal["keep", "retrain-due", "retrained"]
     not_claimed: list[CodeOut]
-    statement: dict[str, Any] = Field(description="What was signed.")
-    envelope: str = Field(description="The DSSE envelope, as it is downloaded.")
+    statement: dict[str, Any] = Field(
+        description="What was signed; for a tenant's token without its place in the ledger's chain."
+    )
+    envelope: str | None = Field(
+        description="The DSSE envelope, as it is downloaded; null for a tenant's token."
+    )
 
 
 class CheckOut(Out):
@@ -154,15 +161,16 @@ def page_of_certificates(
     except ValueError as error:
         words = "Give back `next` as it was given."
         raise Problem(422, "cursor", "after cannot be used", words) from error
-    items = [certificate_out(one) for one in found.items]
+    numbers = Numbers(context, who)
+    items = [certificate_out(one, numbers) for one in found.items]
     return Page(items=items, next=found.next, total=found.total)
 
 
-def certificate_out(info: CertificateInfo) -> CertificateOut:
+def certificate_out(info: CertificateInfo, numbers: Numbers) -> CertificateOut:
     """Return a certificate as lists show it; a damaged one may say anything, and is shown too."""
     rows = info.n_rows if isinstance(info.n_rows, int) else 0
     return CertificateOut(
-        sequence=info.sequence,
+        sequence=numbers.shown(info.sequence) or 0,
         id=info.id,
         model=info.model,
         tenant=info.tenant,
@@ -183,32 +191,27 @@ def certificate_seen(context: Context, who: Principal, number: int) -> Certifica
     Problem
         404, whether another tenant has it or nobody.
     """
-    found = certificate_record(context.ledger, number)
+    found = certificate_record(context.ledger, Numbers(context, who).sequence(number))
     if found is None or who.tenant not in (None, found.tenant):
-        raise Problem(
-            404,
-            "unknown-certificate",
-            "no such certificate",
-            "GET /api/v1/certificates lists those that you see.",
-        )
+        raise unknown_certificate()
     return found
 
 
 def find_certificate(context: Context, who: Principal, number: int) -> CertificateDetail:
     """Return a certificate, decoded; `verification` says whether it holds."""
     record = certificate_seen(context, who, number)
-    envelope = context.ledger.certificate(number)
+    envelope = context.ledger.certificate(record.sequence)
     statement = statement_in(envelope)
     claims = statement["predicate"]
     previous, times = claims["ledger"]["previousCertificate"], claims["times"]
     return CertificateDetail(
-        sequence=record.sequence,
+        sequence=number,
         id=record.id,
         model=record.model,
         tenant=record.tenant,
         version=record.version,
         batch=record.batch,
-        previous=previous if isinstance(previous, str) else previous["sha256"],
+        previous=_previous(who, previous),
         subject=statement["subject"][0]["digest"]["sha256"],
         before=claims["model"]["before"]["sha256"],
         method=claims["method"]["name"],
@@ -217,15 +220,32 @@ def find_certificate(context: Context, who: Principal, number: int) -> Certifica
         grounds=claims["erasure"]["grounds"],
         applied_at=times["appliedAt"],
         certified_at=times["certifiedAt"],
-        purged_at=_purged_at(context, number),
+        purged_at=_purged_at(context, record.sequence),
         guarantee=guarantee_out(claims["guarantee"]),
         budget=budget_out(claims["guarantee"]["accounting"]),
         measures=measures_out(claims["measurements"]),
         monitor=claims["monitor"]["decision"],
         not_claimed=codes_out(claims["notClaimed"], NOT_CLAIMED),
-        statement=statement,
-        envelope=envelope.decode(),
+        statement=statement if who.tenant is None else _without_place(statement, number),
+        envelope=envelope.decode() if who.tenant is None else None,
     )
+
+
+def _previous(who: Principal, said: str | dict[str, str]) -> str | None:
+    if who.tenant is not None:
+        return None
+    return said if isinstance(said, str) else said["sha256"]
+
+
+def _without_place(statement: dict[str, Any], number: int) -> dict[str, Any]:
+    """Return a statement without its place among the certificates of all tenants."""
+    subjects = [
+        {**one, "name": f"{one['name'].rpartition('@')[0]}@{number}"}
+        for one in statement["subject"]
+    ]
+    claims = statement["predicate"]
+    kept = {name: claims["ledger"][name] for name in ("id",) if name in claims["ledger"]}
+    return {**statement, "subject": subjects, "predicate": {**claims, "ledger": kept}}
 
 
 def statement_in(envelope: bytes) -> dict[str, Any]:
@@ -259,20 +279,17 @@ def _attestation(context: Context, number: int) -> bytes | None:
 
 def envelope_of(context: Context, who: Principal, number: int) -> bytes:
     """Return the envelope of a certificate."""
-    certificate_seen(context, who, number)
-    return context.ledger.certificate(number)
+    return context.ledger.certificate(certificate_seen(context, who, number).sequence)
 
 
 def proof_of(context: Context, who: Principal, number: int) -> bytes:
     """Return the proof that exactly the erased slots changed."""
-    certificate_seen(context, who, number)
-    return context.ledger.proof(number)
+    return context.ledger.proof(certificate_seen(context, who, number).sequence)
 
 
 def purge_of(context: Context, who: Principal, number: int) -> bytes:
     """Return the attestation of the purge that followed a certificate."""
-    certificate_seen(context, who, number)
-    found = _attestation(context, number)
+    found = _attestation(context, certificate_seen(context, who, number).sequence)
     if found is None:
         words = "The purge is not done yet; look again later."
         raise Problem(404, "not-purged-yet", "no attestation yet", words)
@@ -287,7 +304,7 @@ def verification(context: Context, who: Principal, number: int) -> VerificationO
     rows give is for an audit.
     """
     record = certificate_seen(context, who, number)
-    checks = _Checks(context, record, tells_sizes=who.tenant is None)
+    checks = _Checks(context, record, Numbers(context, who))
     found = [
         _judged("schema", checks.schema),
         _judged("signature", checks.signature),
@@ -336,10 +353,9 @@ def _without_paths(reason: Exception) -> str:
 class _Checks:
     """The checks of one certificate; sizes of the log tell of all tenants."""
 
-    def __init__(
-        self, context: Context, record: CertificateRecord, *, tells_sizes: bool = True
-    ) -> None:
-        self.tells_sizes = tells_sizes
+    def __init__(self, context: Context, record: CertificateRecord, numbers: Numbers) -> None:
+        self.numbers = numbers
+        self.tells_sizes = numbers.tenant is None
         self.context = context
         self.record = record
         self.envelope = context.ledger.certificate(record.sequence)
@@ -358,11 +374,14 @@ class _Checks:
     def signature(self) -> str:
         opened = self.opened()
         require(opened.id == self.record.id, "the database has another id for it")
-        return f"signed by key {opened.keyids[0][:16]}, which may sign number {opened.sequence}"
+        number = self.numbers.shown(opened.sequence)
+        return f"signed by key {opened.keyids[0][:16]}, which may sign number {number}"
 
     def chain(self) -> str:
         claims = self.opened().predicate["ledger"]
         number = self.record.sequence
+        if not self.tells_sizes:
+            return self._links()
         require(claims["sequence"] == number, f"it has number {claims['sequence']}")
         if number == 1:
             require(claims["previousCertificate"] == "genesis", "it is not the first")
@@ -372,13 +391,25 @@ class _Checks:
         require(same, f"previousCertificate is not the id of number {number - 1}")
         return f"names {before[:16]}…, the id of number {number - 1}"
 
+    def _links(self) -> str:
+        """Check the link without a word about the certificates of other tenants."""
+        claims, number = self.opened().predicate["ledger"], self.record.sequence
+        before: Any = "genesis"
+        if number > 1:
+            before = {"sha256": certificate_id(self.context.ledger.certificate(number - 1))}
+        is_linked = claims["sequence"] == number and claims["previousCertificate"] == before
+        require(is_linked, "it does not name the certificate before it")
+        return "names the certificate before it"
+
     def line(self) -> str:
         record = self.record
         if record.before is None:
             return "the model's first certificate; the log says what was registered"
         retrain = None if record.retrain is None else self.opened(record.retrain)
         check_next(self.opened(), self.opened(record.first), retrain, self.opened(record.before))
-        return f"continues number {record.before}: same data set, rows only left"
+        return (
+            f"continues number {self.numbers.shown(record.before)}: same data set, rows only left"
+        )
 
     def log(self) -> str:
         found = certificate_in_log(self.context, self.record.sequence, self.opened().id, self.trust)
@@ -407,5 +438,6 @@ class _Checks:
             raise _Absent("the purge is not attested yet")
         purge = check_purge(attestation, self.opened(), self.trust)
         scanner = purge.predicate["scanner"]
-        looked = f"{scanner['markers']} markers in {scanner['files']} files"
+        looked = f"{scanner['markers']} markers"
+        looked += f" in {scanner['files']} files" if self.tells_sizes else ""
         return f"{len(purge.predicate['stores'])} stores; looked for {looked}, none found"

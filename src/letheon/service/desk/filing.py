@@ -9,6 +9,7 @@ import json
 import secrets
 from collections.abc import Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from typing import Any, NamedTuple
 
 from letheon.exceptions import IdempotencyError, LetheonError, UnknownIdError
@@ -60,6 +61,7 @@ class Wish(NamedTuple):
     key: str | None
     part_of: str | None = None
     needs_approval: bool = False
+    ids_derived: bool = False
 
 
 class _Stored(NamedTuple):
@@ -73,6 +75,7 @@ def file_request(
 ) -> Filed:
     """File one request; or, for the model ``*``, one for every model that knows the people."""
     _require_vouching(who, body.verified)
+    _require_receipts(who, body)
     if body.receipt and body.receipt_key is not None:
         raise Problem(
             422, "two-receipts", "both receipt and receipt_key", "Ask for a code, or send a key."
@@ -264,13 +267,24 @@ def _every(context: Context, who: Principal, wish: Wish, body: RequestIn) -> lis
     whole = _digest(sorted({json.dumps(one) for one in wish.ids}))
     wishes: list[Wish] = []
     for model in _first_used(context, base, wish.tenant):
-        known = known_ids(context.ledger, wish.ids, model=model, tenant=wish.tenant)
+        known = _ids_for(context, who, wish, model)
         if known:
             key = derived_key("every-model", base, model) if wishes else base
             wishes.append(wish._replace(ids=known, model=model, key=key, part_of=whole))
     if not wishes:
         raise UnknownIdError("no model of this tenant knows these people")
     return [_filed(context, who, one, body) for one in _with_approval(context, wishes)]
+
+
+def _ids_for(context: Context, who: Principal, wish: Wish, model: str) -> Sequence[int | str]:
+    """Return the ids that a request to one of all models names.
+
+    For who may not know whom a model holds: all of them, wherever ids are of their kind.
+    """
+    if who.sees_all_requests:
+        return known_ids(context.ledger, wish.ids, model=model, tenant=wish.tenant)
+    kind = int if context.ledger.holds_numbers(model, tenant=wish.tenant) else str
+    return wish.ids if all(isinstance(one, kind) for one in wish.ids) else []
 
 
 def _first_used(context: Context, key: str, tenant: str) -> list[str]:
@@ -284,16 +298,25 @@ def _filed(context: Context, who: Principal, wish: Wish, body: RequestIn | None)
     if body is not None and body.receipt:
         with context.ledger.acting(who.token_id):
             request, code = context.ledger.request_with_code(wish.ids, **_terms(wish))
-        return _Stored(_own(who, request), request.is_new, code)
+        return _Stored(request, request.is_new, code)
     extra = {} if body is None or body.receipt_key is None else {"receipt_key": body.receipt_key}
     request = _submitted(context, who, wish, **extra)
     return _Stored(request, request.is_new)
 
 
 def _submitted(context: Context, who: Principal, wish: Wish, **extra: Any) -> Request:
-    with context.ledger.acting(who.token_id):
-        request = context.ledger.request(wish.ids, **_terms(wish), **extra)
-    return _own(who, request)
+    ledger = context.ledger
+    with ledger.acting(who.token_id):
+        if who.sees_all_requests:
+            return ledger.request(wish.ids, **_terms(wish), **extra)
+        # Who is unknown is found out by `verify`, of which the filer sees nothing.
+        terms = _terms(wish) | {"verified": False, "needs_approval": False}
+        request = _own(who, ledger.request(wish.ids, **terms, accept_unknown=True))
+        if wish.verified and request.state == "received":
+            waits = wish.needs_approval
+            verified = ledger.verify(request.id, tenant=wish.tenant, needs_approval=waits)
+            return replace(verified, is_new=request.is_new)
+    return request
 
 
 def _terms(wish: Wish) -> dict[str, Any]:
@@ -301,8 +324,8 @@ def _terms(wish: Wish) -> dict[str, Any]:
 
 
 def _own(who: Principal, request: Request) -> Request:
-    """Return a request, unless a key led somebody to one that they may not see."""
-    if not who.sees_all_requests and request.filed_by != who.token_id:
+    """Return a request, unless a key led a filer to one that another token filed."""
+    if request.filed_by != who.token_id:
         raise IdempotencyError("this idempotency key was used by somebody else; take another one")
     return request
 
@@ -316,6 +339,17 @@ def _shown(context: Context, who: Principal, stored: Sequence[_Stored]) -> Filed
 
 def _with_code(shown: RequestOut, code: str | None) -> RequestFiled:
     return RequestFiled(**shown.model_dump(), receipt_code=code)
+
+
+def _require_receipts(who: Principal, body: RequestIn) -> None:
+    """Refuse receipts to who may not know: only people who were held get one in the end."""
+    if (body.receipt or body.receipt_key is not None) and not who.sees_all_requests:
+        raise Problem(
+            403,
+            "not-allowed",
+            "this token may not ask for a receipt",
+            "An operator makes the code and hands it to the person; file the request without one.",
+        )
 
 
 def _require_vouching(who: Principal, verified: bool) -> None:

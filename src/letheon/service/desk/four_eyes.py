@@ -7,7 +7,7 @@ from sqlalchemy import select
 
 from letheon.exceptions import LetheonError
 from letheon.ledger import Ledger, Request
-from letheon.ledger._intake import _index_of
+from letheon.ledger._intake import index_of
 from letheon.ledger._tables import tokens
 from letheon.rows import as_ids
 from letheon.service._auth import Principal
@@ -54,7 +54,7 @@ def _rows_of(ledger: Ledger, ids: Sequence[int | str], model: str, tenant: str) 
         [one for one in ids if isinstance(one, int)],
     ]
     try:
-        index = _index_of(ledger._held(ledger._row(model, tenant)))
+        index = index_of(ledger._held(ledger._row(model, tenant)))
         return sum(len(index.find(as_ids(some).distinct()).positions) for some in held if some)
     except (LetheonError, TypeError, ValueError, OverflowError):
         return 0  # the ledger refuses these, each with its own reason

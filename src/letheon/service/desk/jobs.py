@@ -1,5 +1,6 @@
 """Jobs as the desk shows them."""
 
+from dataclasses import replace
 from datetime import UTC, datetime
 from typing import Any, cast
 
@@ -11,6 +12,7 @@ from letheon.service._context import Context
 from letheon.service._jobs import Job, Jobs, JobsFullError, Kind, Line, State
 from letheon.service._problems import Problem
 from letheon.service._schemas import Out, Page
+from letheon.service.desk.numbers import Numbers
 
 __all__ = [
     "JobOut",
@@ -18,6 +20,7 @@ __all__ = [
     "LineOut",
     "add_job",
     "find_job",
+    "job_for",
     "job_out",
     "job_seen",
     "lines_out",
@@ -106,7 +109,18 @@ def job_seen(context: Context, who: Principal, job_id: str) -> Job:
     found = Jobs(context.ledger).find(job_id, tenant=who.tenant)
     if found is None or not who.may(_SCOPES[found.kind]):
         raise Problem(404, "unknown-job", "no such job", "GET /api/v1/jobs lists those you see.")
-    return found
+    return job_for(found, Numbers(context, who))
+
+
+def job_for(job: Job, numbers: Numbers) -> Job:
+    """Return a job whose texts and results have the numbers of certificates that are shown."""
+    if numbers.tenant is None:
+        return job
+    lines = tuple(
+        replace(one, words=numbers.in_text(one.words), found=numbers.in_json(one.found))
+        for one in job.progress
+    )
+    return replace(job, progress=lines, result=numbers.in_json(job.result))
 
 
 def page_of_jobs(
@@ -130,7 +144,9 @@ def page_of_jobs(
         after=after,
         limit=limit,
     )
-    return Page(items=[job_out(one) for one in found.items], next=found.next, total=found.total)
+    numbers = Numbers(context, who)
+    items = [job_out(job_for(one, numbers)) for one in found.items]
+    return Page(items=items, next=found.next, total=found.total)
 
 
 def job_out(job: Job) -> JobOut:

@@ -4,6 +4,7 @@ from typing import Literal
 
 from pydantic import Field
 
+from letheon.ledger._info import KeyInfo
 from letheon.service._auth import Principal
 from letheon.service._context import Context
 from letheon.service._schemas import Out
@@ -17,8 +18,12 @@ class KeyOut(Out):
     keyid: str = Field(description="SHA-256 of the public key.")
     public: str = Field(description="The public key, in hexadecimal digits.")
     state: Literal["current", "retired", "revoked"]
-    first: int = Field(ge=0, description="The first certificate that it may sign.")
-    last: int | None = Field(description="The last one; null for the current key.")
+    first: int | None = Field(
+        description="The first certificate that it may sign; null for a tenant's token."
+    )
+    last: int | None = Field(
+        description="The last one; null for the current key, and for a tenant's token."
+    )
 
 
 class KeysOut(Out):
@@ -32,13 +37,18 @@ class KeysOut(Out):
     )
 
 
-def keys(context: Context, who: Principal) -> KeysOut:  # noqa: ARG001 - public keys are everybody's
-    """Return the public keys."""
+def keys(context: Context, who: Principal) -> KeysOut:
+    """Return the public keys; what they may sign counts the certificates of all tenants."""
     ledger = context.ledger
     found = ledger.keys()
     return KeysOut(
         ledger=ledger.name,
         pinned=ledger.public_key,
-        keys=[KeyOut.model_validate(one) for one in found],
+        keys=[_out(one, is_whole=who.tenant is None) for one in found],
         statements=[one.decode() for one in ledger._core.keys.statements()],
     )
+
+
+def _out(info: KeyInfo, *, is_whole: bool) -> KeyOut:
+    shown = KeyOut.model_validate(info)
+    return shown if is_whole else shown.model_copy(update={"first": None, "last": None})

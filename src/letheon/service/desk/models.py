@@ -21,6 +21,7 @@ from letheon.service._problems import Problem
 from letheon.service._schemas import Out, Page
 from letheon.service.desk.forecast import ForecastOut, forecast
 from letheon.service.desk.guarantees import BudgetOut, GuaranteeOut, budget_out, guarantee_out
+from letheon.service.desk.numbers import Numbers
 
 __all__ = [
     "ModelOut",
@@ -145,15 +146,21 @@ class _Counts(NamedTuple):
     n_bytes: int | None
 
 
+def _sees_names_only(who: Principal) -> bool:
+    """Whether counts of a model would tell a filer what became of the request."""
+    is_filer = who.role == "requester" or who.may("requests:file")
+    return is_filer and not who.sees_all_requests
+
+
 def _counted(context: Context, who: Principal) -> _Counts:
-    if who.role == "requester":
+    if _sees_names_only(who):
         return _Counts({}, None)
     counts = requests_by_model(context.ledger, tenant=who.tenant)
     return _Counts(counts, database_bytes(context.ledger) if who.tenant is None else None)
 
 
 def _out(context: Context, who: Principal, info: ModelInfo, counts: _Counts) -> ModelOut:
-    if who.role == "requester":
+    if _sees_names_only(who):
         return ModelOut(name=info.name, tenant=info.tenant, dataset=info.dataset)
     ledger = context.ledger
     head = version_records(ledger, info.name, tenant=info.tenant, limit=1)[0]
@@ -172,7 +179,7 @@ def _out(context: Context, who: Principal, info: ModelInfo, counts: _Counts) -> 
         live_rows=info.n_rows,
         slots=info.slots,
         version=info.head.number,
-        certificate=info.head.sequence,
+        certificate=Numbers(context, who).shown(info.head.sequence),
         published_at=info.head.published_at,
         guarantee=guarantee_out(said),
         budget=None if budget.budget is None else budget,

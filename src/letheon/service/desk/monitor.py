@@ -13,6 +13,7 @@ from letheon.service._schemas import Out
 from letheon.service.desk.forecast import ForecastOut
 from letheon.service.desk.guarantees import BudgetOut, MeasuresOut
 from letheon.service.desk.models import Decision, find_model, model_seen
+from letheon.service.desk.numbers import Numbers
 from letheon.service.desk.versions import version_out
 
 __all__ = ["HistoryOut", "LimitOut", "PointOut", "ToleranceOut", "history"]
@@ -96,7 +97,7 @@ def history(
         before=None if after is None else int(after),
         limit=limit + 1,
     )
-    shown = found[:limit]
+    shown, numbers = found[:limit], Numbers(context, who)
     now = find_model(context, who, info.name, tenant=info.tenant)
     watch = watch_of(context.ledger, info.name, tenant=info.tenant)
     return HistoryOut(
@@ -108,14 +109,14 @@ def history(
         limits=_limits(watch),
         budget=now.budget,
         next_retrain=now.next_retrain,
-        items=[_point(record) for record in reversed(shown)],
+        items=[_point(record, numbers) for record in reversed(shown)],
         next=str(shown[-1].info.number) if len(found) > limit else None,
         total=info.head.number + 1,
     )
 
 
-def _point(record: VersionRecord) -> PointOut:
-    version = version_out(record)
+def _point(record: VersionRecord, numbers: Numbers) -> PointOut:
+    version = version_out(record, numbers)
     return PointOut(
         version=version.number,
         kind=version.kind,

@@ -7,8 +7,9 @@ idempotency keys are derived from the controller's ``subject_request_id``.
 
 import base64
 import hashlib
+import json
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Annotated, Any, Literal
 
@@ -29,8 +30,9 @@ from letheon.service._problems import Problem
 from letheon.service._schemas import Out
 from letheon.service.desk.filing import Wish, as_number, derived_key, file_everywhere
 from letheon.service.desk.people import held_ids, known_ids, model_names, requests_by_key
+from letheon.service.desk.request_forms import Filed, RequestOut
 from letheon.service.desk.request_refusals import refusals
-from letheon.service.desk.requests import answers
+from letheon.service.desk.requests import answers, timeline
 
 __all__ = [
     "VERSION",
@@ -147,7 +149,9 @@ class Status(Out):
     subject_request_id: str
     request_status: RequestStatus
     api_version: str
-    results_count: int = Field(description="Rows that were the person's, in all models.")
+    results_count: int | None = Field(
+        description="Rows that were the person's, in all models; null for who only files."
+    )
     extensions: dict[str, list[Part]] = Field(description="By model: state and certificate.")
 
 
@@ -184,28 +188,25 @@ def receive(context: Context, who: Principal, body: OpenDsrIn, raw: bytes) -> Re
     _require_callbacks(context, tenant, body.status_callback_urls)
     names = model_names(context.ledger, tenant)
     keys = {name: derived_key("opendsr", body.subject_request_id, name) for name in names}
+    if not who.sees_all_requests:
+        wishes = _wishes_of_filer(context, who, body, keys, tenant)
+        return _received(context, body, raw, tenant, file_everywhere(context, who, wishes))
     stored = requests_by_key(context.ledger, keys.values(), tenant=tenant)
     wishes, kept = [], []
     for name, key in keys.items():
         people = _people(context, body.subject_identities, name, tenant)
         if people:
-            wishes.append(
-                Wish(
-                    ids=people,
-                    model=name,
-                    tenant=tenant,
-                    regime=body.regulation,
-                    ground=_GROUNDS[body.regulation],
-                    verified=who.may("requests:vouch"),
-                    key=key,
-                )
-            )
+            wishes.append(_wish(who, body, people, name, tenant, key))
         elif key in stored:
             kept.append(_erased_since(context, body, stored[key]))
     kept = _visible(who, kept)
     if not wishes and not kept:
         raise UnknownIdError("no model knows a person of these identities")
     filed = file_everywhere(context, who, wishes, stored=kept)
+    return _received(context, body, raw, tenant, filed)
+
+
+def _received(context: Context, body: OpenDsrIn, raw: bytes, tenant: str, filed: Filed) -> Received:
     return Received(
         controller_id=tenant,
         expected_completion_time=_completion(context, filed.requests),
@@ -213,6 +214,41 @@ def receive(context: Context, who: Principal, body: OpenDsrIn, raw: bytes) -> Re
         encoded_request=base64.b64encode(raw).decode(),
         subject_request_id=body.subject_request_id,
     )
+
+
+def _wish(
+    who: Principal, body: OpenDsrIn, ids: Sequence[int | str], model: str, tenant: str, key: str
+) -> Wish:
+    return Wish(
+        ids=ids,
+        model=model,
+        tenant=tenant,
+        regime=body.regulation,
+        ground=_GROUNDS[body.regulation],
+        verified=who.may("requests:vouch"),
+        key=key,
+    )
+
+
+def _wishes_of_filer(
+    context: Context, who: Principal, body: OpenDsrIn, keys: Mapping[str, str], tenant: str
+) -> list[Wish]:
+    """Return one request for every model: the sender may not know which of them holds the person.
+
+    A hash that no id of a model has stands in the request as it came; what counts as the same
+    content is what was sent, whether its person is found or not.
+    """
+    sent = sorted((one.identity_format, one.identity_value) for one in body.subject_identities)
+    digest = hashlib.sha256(json.dumps(sent).encode()).hexdigest()
+    wishes = []
+    for model, key in keys.items():
+        people = _named_people(context, body.subject_identities, model, tenant)
+        ids: Sequence[int | str] = people or [":".join(one) for one in sent]
+        wish = _wish(who, body, ids, model, tenant, key)
+        wishes.append(wish._replace(part_of=digest, ids_derived=True))
+    if not wishes:
+        raise UnknownIdError("this tenant has no model")
+    return wishes
 
 
 def _erased_since(context: Context, body: OpenDsrIn, found: Request) -> Request:
@@ -232,13 +268,17 @@ def status(context: Context, who: Principal, subject_request_id: str, domain: st
     tenant = who.tenant_for(None)
     found = _found(context, who, tenant, subject_request_id)
     shown = answers(context, who, found)
+    knows = who.sees_all_requests
+    parts = [_status(context, one) for one in found]
+    if not knows:
+        parts = [_coarse_status(context, who, one) for one in shown]
     return Status(
         controller_id=tenant,
         expected_completion_time=_completion(context, shown),
         subject_request_id=subject_request_id,
-        request_status=_status_of([_status(context, one) for one in found]),
+        request_status=_status_of(parts),
         api_version=VERSION,
-        results_count=sum(one.n_rows for one in found),
+        results_count=sum(one.n_rows for one in found) if knows else None,
         extensions={
             domain: [
                 Part(
@@ -262,6 +302,8 @@ def cancel(context: Context, who: Principal, subject_request_id: str) -> Cancell
         raise Problem(
             403, "not-allowed", "another token sent it", "Use that one, or requests:handle."
         )
+    if not who.sees_all_requests:
+        found = _require_unverified(context, who, found)
     waiting = [one for one in found if one.state not in _WITHDRAWN]
     if any(_status(context, one) != "pending" for one in waiting):
         raise RequestStateError("it is no longer pending; what is being erased stays erased")
@@ -276,6 +318,27 @@ def cancel(context: Context, who: Principal, subject_request_id: str) -> Cancell
     )
 
 
+def _require_unverified(
+    context: Context, who: Principal, found: Sequence[Request]
+) -> list[Request]:
+    """Return what a filer can still withdraw; what became of the rest is not theirs to know."""
+    left = [one for one in found if not _has_withdrawn(context, who, one.id)]
+    if any(one.state != "received" for one in left):
+        raise RequestStateError("the desk has taken it up; ask its operator to withdraw it")
+    return left
+
+
+def _has_withdrawn(context: Context, who: Principal, request_id: str) -> bool:
+    return any(one.code == "cancelled" for one in timeline(context, who, request_id))
+
+
+def _coarse_status(context: Context, who: Principal, shown: RequestOut) -> RequestStatus:
+    """Return how far a request is for a filer who may not know whom a model holds."""
+    if _has_withdrawn(context, who, shown.id):
+        return "cancelled"
+    return "completed" if shown.state == "closed" else "pending"
+
+
 def _found(context: Context, who: Principal, tenant: str, subject_request_id: str) -> list[Request]:
     names = model_names(context.ledger, tenant)
     keys = [derived_key("opendsr", subject_request_id, name) for name in names]
@@ -287,20 +350,26 @@ def _found(context: Context, who: Principal, tenant: str, subject_request_id: st
 
 
 def _visible(who: Principal, found: Iterable[Request]) -> list[Request]:
-    sees_all = who.sees_all_requests and who.may("requests:read")
-    return [one for one in found if sees_all or one.filed_by == who.token_id]
+    return [one for one in found if who.sees_all_requests or one.filed_by == who.token_id]
 
 
 def _people(
     context: Context, identities: Sequence[Identity], model: str, tenant: str
 ) -> list[int] | list[str]:
     """Return the ids by which a model knows the person."""
+    wanted = _named_people(context, identities, model, tenant)
+    return known_ids(context.ledger, wanted, model=model, tenant=tenant) if wanted else []
+
+
+def _named_people(
+    context: Context, identities: Sequence[Identity], model: str, tenant: str
+) -> Sequence[int | str]:
+    """Return the ids that were sent, and those that the model holds of hashes that were sent."""
     texts = [one.identity_value for one in identities if one.identity_format == "raw"]
     texts += _unhashed(context, identities, model, tenant)
-    wanted: Sequence[int | str] = texts
     if context.ledger.holds_numbers(model, tenant=tenant):
-        wanted = [number for text in texts if (number := as_number(text)) is not None]
-    return known_ids(context.ledger, wanted, model=model, tenant=tenant) if wanted else []
+        return [number for text in texts if (number := as_number(text)) is not None]
+    return texts
 
 
 def _unhashed(

@@ -7,7 +7,7 @@ from sqlalchemy import Connection, or_, select
 from letheon.exceptions import IdsTypeError
 from letheon.ledger import Ledger, Request
 from letheon.ledger._bodies import person_tags
-from letheon.ledger._intake import _index_of
+from letheon.ledger._intake import index_of
 from letheon.ledger._owners import known_tags
 from letheon.ledger._requests import found_all
 from letheon.ledger._tables import models, requests, versions
@@ -38,7 +38,7 @@ def known_ids(
     except TypeError:  # its words repeat an id
         raise IdsTypeError("the ids are neither all numbers nor all texts") from None
     row = ledger._row(model, tenant)
-    is_known = _index_of(ledger._held(row)).find(people).found
+    is_known = index_of(ledger._held(row)).find(people).found
     tags = person_tags(ledger._core, tenant, people)
     missing = [(row.id, tag) for tag, here in zip(tags, is_known, strict=True) if not here]
     with ledger._core.database.reading() as conn:

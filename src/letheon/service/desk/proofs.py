@@ -14,6 +14,7 @@ from letheon.service._problems import Problem
 from letheon.service._schemas import Out
 from letheon.service.desk.certificates import CertificateOut, certificate_out
 from letheon.service.desk.log import event_in_log
+from letheon.service.desk.numbers import Numbers
 from letheon.verifier import Refused, Trust, certificate_id, open_envelope
 
 __all__ = [
@@ -102,11 +103,14 @@ def _links(context: Context, infos: Sequence[CertificateInfo]) -> list[LinkOut]:
     oldest, newest = infos[-1].sequence, infos[0].sequence
     bytes_of = envelopes(context.ledger, oldest - 1, newest)
     trust = trust_of(context.ledger)
-    return [_link(info, bytes_of, trust) for info in infos]
+    numbers = Numbers(context, None)
+    return [_link(certificate_out(one, numbers), one, bytes_of, trust) for one in infos]
 
 
-def _link(info: CertificateInfo, bytes_of: dict[int, bytes], trust: Trust) -> LinkOut:
-    shown = certificate_out(info).model_dump()
+def _link(
+    out: CertificateOut, info: CertificateInfo, bytes_of: dict[int, bytes], trust: Trust
+) -> LinkOut:
+    shown = out.model_dump()
     try:
         opened = open_envelope(bytes_of[info.sequence], trust)
     except Refused as error:

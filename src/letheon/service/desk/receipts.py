@@ -13,10 +13,12 @@ from fastapi import Request
 from pydantic import Field
 
 from letheon.ledger import Coverage
+from letheon.ledger._history import certificate_record
 from letheon.service._auth import Principal, address_of
 from letheon.service._context import Context
 from letheon.service._problems import Problem
 from letheon.service._schemas import Out
+from letheon.service.desk.numbers import Numbers
 from letheon.service.desk.requests import visible
 from letheon.verifier import SMALL, Refused, parse_strict
 
@@ -32,7 +34,9 @@ class ReceiptVerdict(Out):
     """Whether a certificate covers a receipt; what is not known yet is null."""
 
     covered: bool
-    certificate: int | None = Field(default=None, description="Its number.")
+    certificate: int | None = Field(
+        default=None, description="Its number, among those of its tenant."
+    )
     certified_on: date | None = Field(
         default=None, description="Day, in UTC, on which it was signed."
     )
@@ -76,7 +80,15 @@ def check(context: Context, text: str) -> ReceiptVerdict:
             f"It cannot be read: {error}. Copy the whole code, which begins with lethe-.",
         ) from None
     found = None if receipt is None else context.ledger.coverage(receipt)
-    return ReceiptVerdict(covered=False, words=_NOT_YET) if found is None else _told(found)
+    if found is None:
+        return ReceiptVerdict(covered=False, words=_NOT_YET)
+    return _told(found, _number(context, found.certificate))
+
+
+def _number(context: Context, sequence: int) -> int | None:
+    """Return the number of a certificate among those of its tenant: all that its people see."""
+    record = certificate_record(context.ledger, sequence)
+    return None if record is None else Numbers(context, record.tenant).shown(sequence)
 
 
 def _receipt(text: str) -> bytes:
@@ -89,11 +101,11 @@ def _receipt(text: str) -> bytes:
     return data
 
 
-def _told(found: Coverage) -> ReceiptVerdict:
+def _told(found: Coverage, number: int | None) -> ReceiptVerdict:
     certified = found.certified_at.astimezone(UTC).date()
     purged = None if found.purged_at is None else found.purged_at.astimezone(UTC).date()
     words = (
-        f"Certificate {found.certificate}, signed on {certified} (UTC), covers this receipt: what "
+        f"Certificate {number}, signed on {certified} (UTC), covers this receipt: what "
         "it stands for was in the training data before, and its place is empty now."
     )
     if purged is None:
@@ -104,7 +116,7 @@ def _told(found: Coverage) -> ReceiptVerdict:
         words += " The next signed checkpoint of the log will cover the certificate."
     return ReceiptVerdict(
         covered=True,
-        certificate=found.certificate,
+        certificate=number,
         certified_on=certified,
         purged_on=purged,
         guarantee=found.guarantee,
@@ -120,14 +132,10 @@ def sealed(context: Context, request_id: str, public_key: str) -> SealedOut:
 
 
 def new_code(context: Context, who: Principal, request_id: str) -> str:
-    """Return a new receipt code for a request; who filed it may ask, and who handles requests."""
-    found = visible(context, who, request_id)
-    if not (who.may("requests:handle") or found.filed_by == who.token_id):
-        raise Problem(
-            403,
-            "not-allowed",
-            "this token may not do that",
-            "It needs the scope requests:handle, or must have filed the request.",
-        )
+    """Return a new receipt code for a request, which an operator hands to the person.
+
+    Filers get none: only a code of a person who was held is covered in the end.
+    """
+    visible(context, who, request_id)
     with context.ledger.acting(who.token_id):
         return context.ledger.new_receipt_code(request_id, tenant=who.tenant)

@@ -182,7 +182,12 @@ class RequestQuery(In):
 
 
 class RequestOut(Out):
-    """A request as it is now."""
+    """A request as it is now.
+
+    A token that only files sees the same for people who are held, erased or unknown: the state is
+    `received` until the last day has passed and `closed` after an answer, and what would tell more
+    is null.
+    """
 
     id: str
     model: str
@@ -194,8 +199,8 @@ class RequestOut(Out):
     due_on: date = Field(description="Last day; the extended one after an extension.")
     days_left: int | None = Field(description="Negative when overdue; null when nothing is due.")
     is_overdue: bool
-    n_ids: int = Field(description="How many people it names.")
-    n_rows: int = Field(description="How many rows were theirs.")
+    n_ids: int | None = Field(description="How many people it names; null for who only files.")
+    n_rows: int | None = Field(description="How many rows were theirs; null for who only files.")
     batch: str | None
     certificate: int | None = Field(description="Number of the certificate.")
     version: str | None = Field(description="The model version that forgot them: name@number.")
@@ -261,7 +266,8 @@ class TimelineEntry(Out):
     words: str
     by: str | None = Field(description="Id of the token that did it; null for the ledger itself.")
     log_index: int | None = Field(
-        description="Place in the log; null until the next checkpoint, and for a tenant's token."
+        description="Place in the log; null until the next checkpoint, and for a token that is "
+        "bound to a tenant or only files."
     )
 
 

@@ -5,7 +5,12 @@ from datetime import UTC, datetime
 from typing import Any
 
 from letheon.ledger import Entry
-from letheon.ledger._grounds import HOLD_GROUNDS, REJECT_GROUNDS, REQUEST_GROUNDS
+from letheon.ledger._grounds import (
+    HOLD_GROUNDS,
+    NO_DATA_HELD,
+    REJECT_GROUNDS,
+    REQUEST_GROUNDS,
+)
 from letheon.service.desk.request_forms import Ground, Grounds, GroundsOfRegime
 
 __all__ = ["GROUND_WORDS", "all_grounds", "sentence", "stuck_words"]
@@ -32,6 +37,7 @@ GROUND_WORDS = {
     "ccpa.7060": "the identity was not verified",
     "litigation-hold": "a dispute in court",
     "internal": "a decision of the house",
+    NO_DATA_HELD: "the model holds no rows of these people",
 }
 """Every ground that a request, a rejection or a hold may name."""
 
@@ -79,8 +85,10 @@ def sentence(entry: Entry) -> str:
 
 
 def _received(found: _Details) -> str:
-    people = _count(found.get("people", 1), "person", "people")
-    return f"Received, for {people}; due on {found.get('due')} ({_ground(found)})."
+    whom = ""
+    if "people" in found:
+        whom = f", for {_count(found['people'], 'person', 'people')}"
+    return f"Received{whom}; due on {found.get('due')} ({_ground(found)})."
 
 
 def _verified(found: _Details) -> str:

@@ -17,6 +17,7 @@ from letheon.service._context import Context
 from letheon.service._problems import Problem
 from letheon.service._schemas import Page
 from letheon.service.desk.four_eyes import family
+from letheon.service.desk.numbers import Numbers
 from letheon.service.desk.people import version_numbers
 from letheon.service.desk.request_forms import (
     Bucket,
@@ -38,6 +39,7 @@ __all__ = [
     "first_requests",
     "grounds",
     "list_requests",
+    "own_filter",
     "summary",
     "timeline",
     "visible",
@@ -65,6 +67,7 @@ EXPORTED = (
 )
 """Columns of the export."""
 
+_DERIVED = ("days_left", "is_overdue", "version", "needs_approval", "actions", "certificate")
 _OPEN = tuple(state for state in STATES if state not in FINAL)
 _BUCKETS = (
     ("overdue", -math.inf, 0),
@@ -102,10 +105,24 @@ def find_request(context: Context, who: Principal, request_id: str) -> RequestOu
 def answers(context: Context, who: Principal, found: Sequence[Request]) -> list[RequestOut]:
     """Return requests as somebody sees them, in their order."""
     now = datetime.fromtimestamp(context.clock(), UTC)
-    numbers = version_numbers(context.ledger, found)
+    if not who.sees_all_requests:
+        return [_answer_to_filer(context, one, now) for one in found]
+    versions = version_numbers(context.ledger, found)
+    numbers = Numbers(context, who)
     asks = who.may("requests:approve") and any(one.state == "verified" for one in found)
     own = family(context, who.token_id) if asks else frozenset()
-    return [_answer(context, who, one, now, numbers.get(one.id), _is_of(own, one)) for one in found]
+    return [
+        _answer(
+            context,
+            who,
+            one,
+            now,
+            versions.get(one.id),
+            numbers.shown(one.certificate),
+            _is_of(own, one),
+        )
+        for one in found
+    ]
 
 
 def _is_of(own: frozenset[str], found: Request) -> bool:
@@ -118,25 +135,60 @@ def _answer(
     found: Request,
     now: datetime,
     number: int | None,
+    certificate: int | None,
     is_own: bool,
 ) -> RequestOut:
     left = found.days_left(now, context.ledger.settings.calendar) if found.is_open else None
     is_overdue = left is not None and left < 0
-    shown = {
-        name: getattr(found, name)
-        for name in RequestOut.model_fields
-        if name not in ("days_left", "is_overdue", "version", "needs_approval", "actions")
-    }
-    if not who.sees_all_requests:  # who else asked, and in what company, is not theirs to know
-        shown |= {"duplicate_of": None, "batch": None}
+    shown = {name: getattr(found, name) for name in RequestOut.model_fields if name not in _DERIVED}
     return RequestOut(
         **shown,
+        certificate=certificate,
         days_left=left,
         is_overdue=is_overdue,
         version=None if number is None else f"{found.model}@{number}",
         needs_approval=found.state == "verified",
         actions=actions_for(who, found, is_overdue=is_overdue, is_own=is_own),
     )
+
+
+def _answer_to_filer(context: Context, found: Request, now: datetime) -> RequestOut:
+    """Return a request as a filer sees it who may not know whom a model holds or has forgotten.
+
+    How soon a request ends would tell that too, so it is closed only after its last day.
+    """
+    left = found.days_left(now, context.ledger.settings.calendar)
+    is_closed = not found.is_open and left < 0
+    return RequestOut(
+        id=found.id,
+        model=found.model,
+        tenant=found.tenant,
+        state="closed" if is_closed else "received",
+        regime=found.regime,
+        ground=found.ground,
+        received_at=found.received_at,
+        due_on=found.due_on,
+        days_left=None if is_closed else left,
+        is_overdue=left < 0 and not is_closed,
+        n_ids=None,
+        n_rows=None,
+        batch=None,
+        certificate=None,
+        version=None,
+        tries=0,
+        reason=None,
+        duplicate_of=None,
+        filed_by=found.filed_by,
+        needs_approval=False,
+        actions=[],
+    )
+
+
+def own_filter(who: Principal) -> dict[str, Any]:
+    """Return which requests somebody sees in lists and counts, and in which states."""
+    if who.sees_all_requests:
+        return {"filed_by": None, "coarse": False}
+    return {"filed_by": who.token_id, "coarse": True}
 
 
 def list_requests(
@@ -150,7 +202,7 @@ def list_requests(
     """Return a part of the requests that somebody may see."""
     try:
         page = context.ledger.find_requests(
-            **_filters(who, query), order=query.order, after=after, limit=limit
+            **_filters(context, who, query), order=query.order, after=after, limit=limit
         )
     except ValueError as error:
         raise _no_cursor() from error
@@ -163,11 +215,13 @@ def first_requests(
     context: Context, who: Principal, query: RequestQuery, *, limit: int
 ) -> list[RequestOut]:
     """Return the first requests of a list; how many there are in all is not counted."""
-    found = context.ledger.iter_requests(**_filters(who, query), order=query.order, chunk=limit)
+    found = context.ledger.iter_requests(
+        **_filters(context, who, query), order=query.order, chunk=limit
+    )
     return answers(context, who, list(islice(found, limit)))
 
 
-def _filters(who: Principal, query: RequestQuery) -> dict[str, Any]:
+def _filters(context: Context, who: Principal, query: RequestQuery) -> dict[str, Any]:
     return {
         "tenant": who.tenant_filter(query.tenant),
         "model": query.model,
@@ -175,9 +229,19 @@ def _filters(who: Principal, query: RequestQuery) -> dict[str, Any]:
         "regime": query.regime,
         "overdue": query.overdue,
         "due_before": query.due_before,
-        "search": query.search,
-        "filed_by": None if who.sees_all_requests else who.token_id,
+        "search": _search(context, who, query.search),
+        **own_filter(who),
     }
+
+
+def _search(context: Context, who: Principal, text: str | None) -> str | None:
+    """Return what is searched for; the number of a certificate as the ledger has it."""
+    if text is None or who.tenant is None or not text[1:].isdecimal() or text[0] != "#":
+        return text
+    try:
+        return f"#{Numbers(context, who).sequence(int(text[1:]))}"
+    except Problem:
+        return "#0"  # none has it
 
 
 def _no_cursor() -> Problem:
@@ -194,7 +258,7 @@ def export(context: Context, who: Principal, query: RequestQuery) -> Iterator[st
 
     A cell that a spreadsheet would take for a formula begins with an apostrophe.
     """
-    found = context.ledger.iter_requests(**_filters(who, query), order=query.order)
+    found = context.ledger.iter_requests(**_filters(context, who, query), order=query.order)
     return _lines(context, who, found)
 
 
@@ -232,16 +296,27 @@ def timeline(context: Context, who: Principal, request_id: str) -> list[Timeline
     """Return what happened to a request, oldest first, in words."""
     visible(context, who, request_id)
     entries = context.ledger.timeline(request_id, tenant=who.tenant)
-    return [_entry(who, entry) for entry in entries]
-
-
-def _entry(who: Principal, entry: Entry) -> TimelineEntry:
-    by = entry.details.get("by")
     if not who.sees_all_requests:
-        kept = {key: one for key, one in entry.details.items() if key not in ("of", "requests")}
+        entries = tuple(entry for entry in entries if _is_for_filer(who, entry))
+    numbers = Numbers(context, who)
+    return [_entry(who, entry, numbers) for entry in entries]
+
+
+def _is_for_filer(who: Principal, entry: Entry) -> bool:
+    """Whether an event is the filer's own, or one of which the person was told."""
+    is_withdrawn = entry.kind == "cancelled" and entry.details.get("by") == who.token_id
+    return entry.kind in ("received", "extended") or is_withdrawn
+
+
+def _entry(who: Principal, entry: Entry, numbers: Numbers) -> TimelineEntry:
+    by = entry.details.get("by")
+    entry = replace(entry, details=numbers.in_json(entry.details))
+    if not who.sees_all_requests:
+        kept = {key: one for key, one in entry.details.items() if key != "people"}
         entry, by = replace(entry, details=kept), by if by == who.token_id else None
     # Places in the log of all tenants would tell how much the others do.
-    place = entry.log_index if who.tenant is None else None
+    sees_log = who.tenant is None and who.sees_all_requests
+    place = entry.log_index if sees_log else None
     return TimelineEntry(
         at=entry.at, code=entry.kind, words=sentence(entry), by=by, log_index=place
     )
@@ -259,7 +334,7 @@ def summary(
     whose: dict[str, Any] = {
         "tenant": who.tenant_filter(tenant),
         "model": model,
-        "filed_by": None if who.sees_all_requests else who.token_id,
+        **own_filter(who),
     }
     counts = context.ledger.count_requests(**whose)
     days = context.ledger.count_due(**whose)

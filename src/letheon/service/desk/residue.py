@@ -12,6 +12,7 @@ from letheon.service._context import Context
 from letheon.service._schemas import Out
 from letheon.service.desk.certificates import statement_in
 from letheon.service.desk.guarantees import CodeOut, codes_out
+from letheon.service.desk.numbers import Numbers
 
 __all__ = ["CellOut", "PurgeOut", "ResidueOut", "StoreOut", "residue"]
 
@@ -60,7 +61,7 @@ class PurgeOut(Out):
     salts_destroyed: int | None = None
     scanner: str | None = None
     markers: int | None = Field(default=None, description="What was looked for: ids, rows, salts.")
-    files: int | None = None
+    files: int | None = Field(default=None, description="Null for a tenant's token.")
     bytes: int | None = None
     hits: int | None = None
     recipients_told: int | None = None
@@ -90,14 +91,15 @@ def residue(
     The attestation says what was searched in all. How much of that was in a registered store is
     what the step noted, whose digest the attestation has.
     """
+    numbers = Numbers(context, who)
     found = purge_records(
         context.ledger,
         tenant=who.tenant_filter(tenant),
         model=model,
-        before=None if after is None else int(after),
+        before=None if after is None else numbers.sequence(int(after)),
         limit=limit + 1,
     )
-    purges = [_purge(record) for record in found[:limit]]
+    purges = [_purge(record, numbers) for record in found[:limit]]
     return ResidueOut(
         stores=_stores(context, who, purges),
         purges=purges,
@@ -105,10 +107,11 @@ def residue(
     )
 
 
-def _purge(record: PurgeRecord) -> PurgeOut:
+def _purge(record: PurgeRecord, numbers: Numbers) -> PurgeOut:
+    number = numbers.shown(record.sequence) or 0
     if record.envelope is None:
         return PurgeOut(
-            certificate=record.sequence,
+            certificate=number,
             model=record.model,
             tenant=record.tenant,
             state="waiting",
@@ -118,7 +121,7 @@ def _purge(record: PurgeRecord) -> PurgeOut:
     claims = statement_in(record.envelope)["predicate"]
     scanner, times = claims["scanner"], claims["times"]
     return PurgeOut(
-        certificate=record.sequence,
+        certificate=number,
         model=record.model,
         tenant=record.tenant,
         state="purged",
@@ -127,11 +130,15 @@ def _purge(record: PurgeRecord) -> PurgeOut:
         salts_destroyed=claims["salts"]["destroyed"],
         scanner=scanner["version"],
         markers=scanner["markers"],
-        files=scanner["files"],
-        bytes=scanner["bytes"],
+        # What was searched holds the files of all tenants.
+        files=scanner["files"] if numbers.tenant is None else None,
+        bytes=scanner["bytes"] if numbers.tenant is None else None,
         hits=scanner["hits"],
         recipients_told=claims["recipientsTold"],
-        cells=[_cell(one, record.evidence) for one in claims["stores"]],
+        cells=[
+            _cell(one, record.evidence if numbers.tenant is None else {})
+            for one in claims["stores"]
+        ],
         not_searched=codes_out(claims["notClaimed"], PURGE_NOT_CLAIMED),
     )
 

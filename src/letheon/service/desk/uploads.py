@@ -7,10 +7,9 @@ other law. What is said about it names lines and columns, never what stands ther
 
 import csv
 import io
-from collections.abc import Awaitable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 
-import anyio
 from fastapi import Request
 from pydantic import TypeAdapter, ValidationError
 from starlette.datastructures import FormData, UploadFile
@@ -36,7 +35,6 @@ __all__ = [
     "MOST_ROWS",
     "Upload",
     "file_upload",
-    "in_time",
     "line_numbers",
     "read_form",
     "upload_of",
@@ -48,8 +46,6 @@ MOST_ROWS = 10_000
 _MOST_SHOWN = 20
 _MOST_FIELDS = 8
 _LONGEST_FIELD = 1024
-# Time for the largest model over a line of 10 Mbit/s.
-_READ_SECONDS = 300.0
 
 _CHECKS: dict[str, TypeAdapter[Any]] = {
     "model": TypeAdapter(ModelName),
@@ -70,23 +66,6 @@ class _InMemory(MultiPartParser):
     """Keeps files in memory: ids of people must not lie in a temporary file."""
 
     spool_max_size = 1 << 40
-
-
-async def in_time(reading: Awaitable[FormData]) -> FormData:
-    """Return a form that is being read; one that trickles in holds up others, and is refused.
-
-    Raises
-    ------
-    Problem
-        408 if it takes more than 5 minutes.
-    """
-    try:
-        with anyio.fail_after(_READ_SECONDS):
-            return await reading
-    except TimeoutError as error:
-        raise Problem(
-            408, "too-slow", "the body did not come in time", "Send it within five minutes."
-        ) from error
 
 
 async def read_form(request: Request, *, most_fields: int = _MOST_FIELDS) -> FormData:
@@ -111,7 +90,7 @@ async def read_form(request: Request, *, most_fields: int = _MOST_FIELDS) -> For
         max_part_size=_LONGEST_FIELD,
     )
     try:
-        return await in_time(parser.parse())
+        return await parser.parse()
     except (MultiPartException, UnicodeError) as error:
         raise _malformed("the parts of the body cannot be read") from error
 

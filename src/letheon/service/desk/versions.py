@@ -5,6 +5,7 @@ from typing import Any, Literal
 
 from pydantic import Field
 
+from letheon.ledger import ModelInfo
 from letheon.ledger._history import VersionRecord, sequences_between, version_records
 from letheon.service._auth import Principal
 from letheon.service._context import Context
@@ -19,6 +20,7 @@ from letheon.service.desk.guarantees import (
     measures_out,
 )
 from letheon.service.desk.models import Decision, model_seen
+from letheon.service.desk.numbers import Numbers
 
 __all__ = [
     "ChangeOut",
@@ -101,7 +103,8 @@ def page_of_versions(
         before=None if after is None else int(after),
         limit=limit + 1,
     )
-    items = [version_out(one) for one in found[:limit]]
+    numbers = Numbers(context, who)
+    items = [version_out(one, numbers) for one in found[:limit]]
     more = len(found) > limit
     return Page(
         items=items, next=str(items[-1].number) if more else None, total=info.head.number + 1
@@ -113,11 +116,11 @@ def find_version(
 ) -> VersionOut:
     """Return one version."""
     info = model_seen(context, who, model, tenant=tenant)
-    return _found(context, info.name, info.tenant, number)
+    return _found(context, info, number, Numbers(context, who))
 
 
-def _found(context: Context, model: str, tenant: str, number: int) -> VersionOut:
-    found = version_records(context.ledger, model, tenant=tenant, numbers=[number])
+def _found(context: Context, info: ModelInfo, number: int, numbers: Numbers) -> VersionOut:
+    found = version_records(context.ledger, info.name, tenant=info.tenant, numbers=[number])
     if not found:
         raise Problem(
             404,
@@ -125,7 +128,7 @@ def _found(context: Context, model: str, tenant: str, number: int) -> VersionOut
             "no such version",
             "GET /api/v1/models/{model}/versions lists those that there are.",
         )
-    return version_out(found[0])
+    return version_out(found[0], numbers)
 
 
 def compare(
@@ -133,7 +136,8 @@ def compare(
 ) -> ComparisonOut:
     """Return two versions side by side, whichever is given first."""
     info = model_seen(context, who, model, tenant=tenant)
-    older, newer = (_found(context, info.name, info.tenant, number) for number in sorted((a, b)))
+    numbers = Numbers(context, who)
+    older, newer = (_found(context, info, number, numbers) for number in sorted((a, b)))
     between = sequences_between(
         context.ledger, info.name, older.number, newer.number, tenant=info.tenant
     )
@@ -145,7 +149,7 @@ def compare(
         b=newer,
         changes=_changes(older, newer),
         rows_erased=older.live_rows - newer.live_rows,
-        certificates=between[-_MOST_LISTED:],
+        certificates=[numbers.shown(one) or 0 for one in between[-_MOST_LISTED:]],
         same_parameters=_own_parameters(older) == _own_parameters(newer) if both else None,
     )
 
@@ -162,7 +166,7 @@ def _own_parameters(version: VersionOut) -> dict[str, str | bool]:
     }
 
 
-def version_out(record: VersionRecord) -> VersionOut:
+def version_out(record: VersionRecord, numbers: Numbers) -> VersionOut:
     """Return what is shown of a version."""
     info, facts = record.info, record.facts
     return VersionOut(
@@ -170,7 +174,7 @@ def version_out(record: VersionRecord) -> VersionOut:
         kind=record.kind,
         state=_state(record),
         batch=record.batch,
-        certificate=info.sequence,
+        certificate=numbers.shown(info.sequence),
         certificate_id=record.certificate,
         address=info.address,
         live_rows=info.live,

@@ -22,7 +22,6 @@ from letheon.service._auth import SAFE, Gate, Principal, principal_of_session, r
 from letheon.service._context import context
 from letheon.service._problems import Problem
 from letheon.service._sessions import COOKIE
-from letheon.service.desk.uploads import in_time
 
 __all__ = [
     "FLASHES",
@@ -315,9 +314,9 @@ async def _read_form(request: Request) -> FormData:
         if kind == "multipart/form-data":
             headers = Headers(scope=request.scope)
             parser = _MemoryParser(headers, request.stream(), max_files=8, max_fields=_MOST_FIELDS)
-            return await in_time(parser.parse())
+            return await parser.parse()
         if kind == "application/x-www-form-urlencoded":
-            return await in_time(FormParser(request.headers, request.stream()).parse())
+            return await FormParser(request.headers, request.stream()).parse()
     except MultiPartException as error:
         raise Problem(400, "form", "The form could not be read", "Load the page again.") from error
     return FormData()

@@ -89,7 +89,9 @@ def show_certificate(
         checked=certificates.verification(desk, who, number) if is_checked else None,
         measures=MEASURES,
         statement=None if found is None else _pretty(found.statement),
-        envelope=None if found is None else _pretty(json.loads(found.envelope)),
+        envelope=None
+        if found is None or found.envelope is None
+        else _pretty(json.loads(found.envelope)),
     )
 
 

@@ -50,7 +50,7 @@ def file_new_request(request: Request, who: Filer, form: SentForm) -> Response:
         answer = _form(request, who, tenant, _typed(form), problem=problem)
         answer.headers.update(_KEEP_FORM)
         return answer
-    lost = _code_lost(form, filed)
+    lost = _code_lost(form, filed) if who.sees_all_requests else ""
     if any(one.receipt_code for one in filed.requests) or len(filed.requests) != 1:
         return _form(request, who, tenant, {"lost": lost}, filed=filed)
     one = filed.requests[0]
@@ -74,7 +74,9 @@ def _filed(request: Request, who: Principal, tenant: str, form: FormData) -> Fil
             "regime": text_of(form, "regime"),
             "ground": text_of(form, "ground"),
             "verified": text_of(form, "verified") == "on",
-            "receipt": text_of(form, "receipt") == "on" and len(set(ids)) == 1,
+            "receipt": who.sees_all_requests
+            and text_of(form, "receipt") == "on"
+            and len(set(ids)) == 1,
         },
     )
     try:

@@ -39,7 +39,8 @@ _TONES = {
     "extended": "warn",
 }
 # Each step of a life, and the states in which a request stands there.
-_STEPS = (
+_Steps = tuple[tuple[str, tuple[str, ...]], ...]
+_STEPS: _Steps = (
     ("Received", ("received",)),
     ("Verified", ("verified",)),
     ("Queued", ("queued", "applying", "retry_wait", "on_hold", "duplicate", "stuck")),
@@ -48,12 +49,14 @@ _STEPS = (
     ("Purged", ("purged",)),
     ("Answered", ("closed",)),
 )
+# A filer who may not know whom a model holds sees no more.
+_STEPS_OF_FILER: _Steps = (("Received", ("received",)), ("Ended", ("closed",)))
 
 # Until the people have left the model a lost receipt code can be replaced.
 _BEFORE = ("received", "verified", "queued", "retry_wait", "on_hold")
 
 Reader = Annotated[Principal, Depends(page_allows("requests:read"))]
-Caller = Annotated[Principal, Depends(page_allows("requests:handle", "requests:file"))]
+Caller = Annotated[Principal, Depends(page_allows("requests:handle"))]
 RequestId = Annotated[str, Path(pattern="^[0-9a-f]{32}$")]
 
 
@@ -120,7 +123,7 @@ def _shown(
         found=found,
         entries=entries,
         names=_names(desk, who, {found.filed_by, *(one.by for one in entries)}),
-        steps=_steps(found),
+        steps=_steps(found, _STEPS if who.sees_all_requests else _STEPS_OF_FILER),
         actions=[(name, ACTIONS[name].words) for name in found.actions],
         grounds=grounds(),
         ground_words=GROUND_WORDS,
@@ -144,18 +147,17 @@ def _names(desk: Context, who: Principal, ids: set[str | None]) -> dict[str, str
 
 
 def _may_have_code(who: Principal, found: RequestOut) -> bool:
-    is_theirs = who.may("requests:file") and found.filed_by == who.token_id
-    return found.n_ids == 1 and found.state in _BEFORE and (who.may("requests:handle") or is_theirs)
+    return found.n_ids == 1 and found.state in _BEFORE and who.may("requests:handle")
 
 
-def _steps(found: RequestOut) -> list[Step]:
-    reached = [number for number, (_, states) in enumerate(_STEPS) if found.state in states]
+def _steps(found: RequestOut, all_steps: _Steps) -> list[Step]:
+    reached = [number for number, (_, states) in enumerate(all_steps) if found.state in states]
     if found.state == "stuck" and found.certificate is not None:
         reached = [4]
     at = reached[0] if reached else -1
     steps = []
-    for number, (word, _) in enumerate(_STEPS):
-        is_last = number == at == len(_STEPS) - 1
+    for number, (word, _) in enumerate(all_steps):
+        is_last = number == at == len(all_steps) - 1
         how = "off" if at < 0 else "done" if number < at or is_last else "to-come"
         steps.append(Step(word, "now" if number == at and not is_last else how))
     return steps

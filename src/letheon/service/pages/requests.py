@@ -19,7 +19,7 @@ from letheon.service.desk.request_forms import (
     Outcome,
     RequestQuery,
 )
-from letheon.service.desk.requests import grounds, list_requests
+from letheon.service.desk.requests import grounds, list_requests, own_filter
 from letheon.service.pages._choices import LAWS, checked, model_choices, tenant_choices, text_of
 from letheon.service.pages._shared import SentForm, done, page, page_allows, safe_path
 
@@ -121,7 +121,7 @@ def _listed(
     counts = desk.ledger.count_requests(
         tenant=whose,
         model=query.model,
-        filed_by=None if who.sees_all_requests else who.token_id,
+        **own_filter(who),
     )
     bulk = [name for name in _BULK if any(name in one.actions for one in found.items)]
     return page(
@@ -135,7 +135,7 @@ def _listed(
         asked=asked,
         after=params.get("after"),
         back=_with("/requests", asked | {"after": params.get("after", "")}),
-        chips=_chips(counts.by_state, [] if view else asked["state"]),
+        chips=_chips(who, counts.by_state, [] if view else asked["state"]),
         view=view,
         n_open=sum(counts.by_state[state] for state in _OPEN),
         n_all=sum(counts.by_state.values()),
@@ -173,12 +173,14 @@ def _with(path: str, values: dict[str, Any]) -> str:
     return f"{path}?{urlencode(given, doseq=True)}" if given else path
 
 
-def _chips(by_state: dict[str, int], chosen: list[Any]) -> list[tuple[str, int, bool, list[str]]]:
+def _chips(
+    who: Principal, by_state: dict[str, int], chosen: list[Any]
+) -> list[tuple[str, int, bool, list[str]]]:
     """Return (state, count, whether it is chosen, what is chosen after a click) for each chip."""
-    chips = []
+    chips, always = [], _ALWAYS if who.sees_all_requests else ("received", "closed")
     for state, count in by_state.items():
         is_chosen = state in chosen
-        if not (count or is_chosen or state in _ALWAYS):
+        if not (count or is_chosen or state in always):
             continue
         after = [one for one in chosen if one != state] if is_chosen else [*chosen, state]
         chips.append((state, count, is_chosen, after))
