@@ -19,6 +19,7 @@
     ├── StateError
     │   ├── UnsupportedStateError (TypeError)   a value with no canonical bytes
     │   ├── CorruptFileError      (ValueError)  truncated or altered
+    │   │   └── MemoryLimitError               reading it would take too much memory
     │   ├── NewerFormatError      (ValueError)  written by a later letheon
     │   ├── UntrustedClassError   (ValueError)  names a class that nobody allowed
     │   └── CheckpointError       (OSError)     a checkpoint cannot be written
@@ -81,6 +82,7 @@ __all__ = [
     "LedgerMissingError",
     "LetheonError",
     "LetheonWarning",
+    "MemoryLimitError",
     "NewerFormatError",
     "NewerLedgerError",
     "NoCandidateError",
@@ -169,6 +171,10 @@ class UnsupportedStateError(StateError, TypeError):
 
 class CorruptFileError(StateError, ValueError):
     """A file is truncated, altered, or no letheon file."""
+
+
+class MemoryLimitError(CorruptFileError):
+    """Reading a file would take more memory than allowed; `max_memory` raises the limit."""
 
 
 class NewerFormatError(StateError, ValueError):
