@@ -60,6 +60,15 @@ def add(
             help="What of the model leaves the house.", show_default="what its guarantee covers"
         ),
     ] = None,
+    max_memory: Annotated[
+        int | None,
+        typer.Option(
+            metavar="BYTES",
+            min=1,
+            help="Memory that loading the model may take.",
+            show_default="64 MiB + 4 x FILE",
+        ),
+    ] = None,
     ledger: Home = None,
     as_json: AsJson = False,
 ) -> None:
@@ -75,7 +84,7 @@ def add(
         from letheon.cli._ledger_rows import Columns, read_rows
 
         with taken_at_their_word():
-            model = letheon.load(require_file(file), trusted=trusted or ())
+            model = letheon.load(require_file(file), trusted=trusted or (), max_memory=max_memory)
         columns = Columns(
             target=target,
             ids=ids,

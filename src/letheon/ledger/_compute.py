@@ -127,8 +127,8 @@ def code_of(error: BaseException) -> str:
 
 
 def _compute(job: Job) -> Product:
-    model = state.decode(job.model, trusted=job.trusted)
-    rows: Rows = state.decode(job.rows)
+    model = state.decode(job.model, trusted=job.trusted, max_memory=state.UNLIMITED)
+    rows: Rows = state.decode(job.rows, max_memory=state.UNLIMITED)
     point("compute.loaded")
     before = model.guarantee_
     wanted = _held(rows, job.ids)

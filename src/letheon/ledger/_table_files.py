@@ -13,6 +13,9 @@ import numpy as np
 
 __all__ = ["Columns", "NoTableReaderError", "TableFileError", "read_table_file"]
 
+_MOST_UNPACKED = 256 << 20
+_MOST_PER_BYTE = 32
+
 
 class TableFileError(ValueError):
     """A file of rows cannot be used; the text holds names of columns, and no value."""
@@ -83,8 +86,19 @@ def _read_from(path: Path) -> Iterator[None]:
         raise TableFileError(text) from error
 
 
+def _require_moderate(path: Path, n_bytes: int, instead: str) -> None:
+    """Refuse a file that unpacks to far more than its size: a few bytes may stand for gigabytes."""
+    limit = _MOST_UNPACKED + _MOST_PER_BYTE * path.stat().st_size
+    if n_bytes > limit:
+        raise TableFileError(
+            f"{path.name} unpacks to {n_bytes:,} bytes, more than the limit of {limit:,}; {instead}"
+        )
+
+
 def _from_arrays(path: Path) -> tuple[Any, Any, Any]:
     with _read_from(path), np.load(path, allow_pickle=False) as file:
+        unpacked = sum(entry.file_size for entry in file.zip.infolist())
+        _require_moderate(path, unpacked, "save it with numpy.savez, which does not compress")
         missing = [name for name in ("X", "y") if name not in file]
         if missing:
             raise TableFileError(f"{path.name} has no array {missing[0]!r}; it has {sorted(file)}")
@@ -98,6 +112,7 @@ def _table(path: Path, columns: Columns) -> Any:
     except ModuleNotFoundError:
         return _polars_table(path, texts)
     if path.suffix == ".parquet":
+        _check_parquet(path)
         return pd.read_parquet(path)
     return pd.read_csv(path, dtype=dict.fromkeys(texts, str))
 
@@ -111,8 +126,21 @@ def _polars_table(path: Path, texts: set[str]) -> Any:
             "the arrays X, y and ids"
         ) from error
     if path.suffix == ".parquet":
+        _check_parquet(path)
         return pl.read_parquet(path)
     return pl.read_csv(path, schema_overrides=dict.fromkeys(texts, pl.String))
+
+
+def _check_parquet(path: Path) -> None:
+    """Check what the file says it unpacks to, where pyarrow is there to look."""
+    try:
+        from pyarrow.parquet import read_metadata
+    except ModuleNotFoundError:
+        return
+    about = read_metadata(path)
+    groups = [about.row_group(i).total_byte_size for i in range(about.num_row_groups)]
+    unpacked = max(sum(groups), 8 * about.num_rows * about.num_columns)
+    _require_moderate(path, unpacked, "give a .csv file, or an .npz file that is not compressed")
 
 
 def _from_table(table: Any, path: Path, columns: Columns) -> tuple[Any, Any, Any]:

@@ -93,7 +93,7 @@ def _is_fitted(model: Any) -> bool:
     return asked is None or bool(asked())
 
 
-def load(path: str | os.PathLike[str], *, trusted: Any = ()) -> Any:
+def load(path: str | os.PathLike[str], *, trusted: Any = (), max_memory: int | None = None) -> Any:
     """Load a model that `save` wrote.
 
     Parameters
@@ -103,6 +103,10 @@ def load(path: str | os.PathLike[str], *, trusted: Any = ()) -> Any:
     trusted : iterable of class, function or str, optional
         Classes and functions of yours, or their qualified names, that the file may use besides
         letheon's and scikit-learn's. Trust only what you would import yourself.
+    max_memory : int, optional
+        Bytes that loading may take. By default 64 MiB and 4 times the size of the file, and
+        64 MiB and 16 times the size for a forest of letheon. Honest files stay far below, except
+        those with many small Python objects, such as a vocabulary of a million words.
 
     Returns
     -------
@@ -115,6 +119,8 @@ def load(path: str | os.PathLike[str], *, trusted: Any = ()) -> Any:
         If `trusted` is a single name or class instead of several.
     CorruptFileError
         If the file is truncated, altered, or no letheon file.
+    MemoryLimitError
+        If loading would take more memory than `max_memory`; it was not allocated.
     NewerFormatError
         If a later letheon wrote it.
     UntrustedClassError
@@ -126,7 +132,7 @@ def load(path: str | os.PathLike[str], *, trusted: Any = ()) -> Any:
         If library versions differ: a retrained part may not match the rest bit by bit.
     """
     _require_several(trusted)
-    contents = read_contents(path)
+    contents = read_contents(path, max_memory=max_memory)
     if contents.kind != KIND:
         raise CorruptFileError(f"{os.fspath(path)} holds a {contents.kind}, not a model")
     model = build(contents, trusted)
@@ -163,19 +169,21 @@ def _warn_about(versions: dict[str, str], path: str | os.PathLike[str]) -> None:
         )
 
 
-def inspect(path: str | os.PathLike[str]) -> FileInfo:
+def inspect(path: str | os.PathLike[str], *, max_memory: int | None = None) -> FileInfo:
     """Say what is in a file, verified, without importing or constructing anything from it.
 
     Parameters
     ----------
     path : str or path-like
         The file.
+    max_memory : int, optional
+        Bytes that reading may take, as for `load`.
 
     Returns
     -------
     FileInfo
     """
-    contents = read_contents(path)
+    contents = read_contents(path, max_memory=max_memory)
     names = names_of(contents.tree)
     return FileInfo(
         format=contents.format,

@@ -28,6 +28,7 @@ MAX_DIMENSIONS = 64
 MAX_SIZE = 1 << 62
 # More values than this with one hash make building a set or dict take quadratic time.
 _MAX_EQUAL_HASHES = 64
+_STEPS_PER_BYTE = 16
 
 # Bytes of objects: a number; the rest of a text; an item of a list or tuple, of a set, of a dict
 # with str keys, of another dict; and what holds them.
@@ -60,6 +61,7 @@ class MemoryBudget:
         self.limit = BASE + PER_BYTE * size if max_memory is None else max_memory
         self.native_limit = BASE + NATIVE_PER_BYTE * size if max_memory is None else max_memory
         self.used = 0
+        self.native_used = 0
 
     def take(self, n_bytes: int, what: str) -> None:
         """Count bytes that are about to be allocated.
@@ -72,9 +74,10 @@ class MemoryBudget:
         self._require(self.used + n_bytes, self.limit, what)
         self.used += n_bytes
 
-    def take_native(self, n_bytes: int, what: str) -> None:
-        """Count bytes that compiled code of this package is about to allocate."""
-        self._require(self.used + n_bytes, self.native_limit, what)
+    def take_native(self, n_bytes: int, n_steps: int, what: str) -> None:
+        """Count bytes and steps of compiled code of this package; a few steps for each byte."""
+        self.native_used += max(n_bytes, n_steps // _STEPS_PER_BYTE)
+        self._require(self.used + self.native_used, self.native_limit, what)
 
     def give_back(self, n_bytes: int) -> None:
         """Say that memory is free again."""
