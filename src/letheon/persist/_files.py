@@ -136,7 +136,11 @@ def load(path: str | os.PathLike[str], *, trusted: Any = (), max_memory: int | N
     if contents.kind != KIND:
         raise CorruptFileError(f"{os.fspath(path)} holds a {contents.kind}, not a model")
     model = build(contents, trusted)
-    if not _can_forget(model):
+    try:
+        can_forget = _can_forget(model)
+    except Exception as error:  # attributes that are computed from what the file says
+        raise CorruptFileError(f"{os.fspath(path)} makes no sense: {error!r}") from error
+    if not can_forget:
         raise CorruptFileError(
             f"{os.fspath(path)} holds a {type(model).__qualname__}, which cannot forget"
         )

@@ -21,7 +21,7 @@ from letheon.state._allowed import (
     is_listed,
 )
 from letheon.state._arrays import array_from, dtype_from, scalar_from
-from letheon.state._budget import MemoryBudget, array_bytes, require_distinct_hashes
+from letheon.state._budget import INSTANCE, MemoryBudget, array_bytes, require_distinct_hashes
 from letheon.state._nodes import (
     Array,
     Coded,
@@ -51,18 +51,6 @@ from letheon.state._sklearn_checks import check_estimator_arrays
 
 Trusted = Iterable[Any]
 
-# What constructors and `_from_state` may raise on values that make no sense.
-_NONSENSE = (
-    KeyError,
-    TypeError,
-    ValueError,
-    AttributeError,
-    IndexError,
-    OverflowError,
-    AssertionError,
-    MemoryError,
-    RecursionError,
-)
 # How often `_from_state` of these copies its arrays: into tensors, or to factorise a matrix.
 _COPIES = {"letheon.deep.": 1, "letheon.convex._data_free.": 2}
 _CONTAINERS: Mapping[str, Callable[[Any], Any]] = {
@@ -173,7 +161,7 @@ def construct(tree: Node, trusted: Mapping[str, Any], budget: MemoryBudget) -> A
         return _Builder(trusted, budget).value(tree)
     except StateError:
         raise
-    except _NONSENSE as error:
+    except Exception as error:  # whatever libraries say about values that make no sense
         raise CorruptFileError(f"the state makes no sense: {error!r}") from error
 
 
@@ -184,15 +172,21 @@ class _Builder:
         self.trusted = trusted
         self.budget = budget
         self.found: dict[str, Any] = {}
-        self.kept: list[Any] | None = None
+        # What a `Ref` may point to, and what another use of it counts.
+        self.kept: list[tuple[Any, int]] | None = None
+        self.n_built = 0
 
     def value(self, node: Any) -> Any:
+        self.n_built += 1
         build = _BUILDERS.get(type(node))
         return node if build is None else build(self, node)
 
-    def _keep(self, value: Any) -> Any:
+    def _spent(self) -> int:
+        return self.budget.used + INSTANCE * self.n_built
+
+    def _keep(self, value: Any, before: int) -> Any:
         if self.kept is not None:
-            self.kept.append(value)
+            self.kept.append((value, self._spent() - before))
         return value
 
     def _items(self, node: Items) -> Any:
@@ -219,7 +213,8 @@ class _Builder:
         return dict(zip(keys, values, strict=True))
 
     def _array(self, node: Any) -> Any:
-        return self._keep(array_from(node, self.value, self.budget))
+        before = self._spent()
+        return self._keep(array_from(node, self.value, self.budget), before)
 
     def _scalar(self, node: Scalar) -> Any:
         return scalar_from(node, self.value, self.budget)
@@ -241,7 +236,10 @@ class _Builder:
     def _ref(self, node: Ref) -> Any:
         if self.kept is None or node.number >= len(self.kept):
             raise CorruptFileError("a reference points nowhere")
-        return self.kept[node.number]
+        # Every use counts: a digest or a copy follows all of them, however they branch.
+        value, cost = self.kept[node.number]
+        self.budget.take(cost, "a reference")
+        return value
 
     def _instance(self, node: Instance) -> Any:
         return self._scoped(node.name, lambda: self._object(node))
@@ -253,7 +251,8 @@ class _Builder:
         outermost = self.kept is None and not is_ours(name)
         if outermost:
             self.kept = []
-        value = self._keep(build())
+        before = self._spent()
+        value = self._keep(build(), before)
         if outermost:
             self.kept = None
         return value

@@ -154,8 +154,11 @@ def _search_tree_from(cls: Any, plain: Any) -> Any:
     if plain["vector"].shape == plain["data"].shape[1:]:
         given["w"] = plain["vector"]
     options = {key: given[key] for key in wanted if key in given}
-    weight = {} if plain["sample_weight"] is None else {"sample_weight": plain["sample_weight"]}
-    return cls(plain["data"], leaf_size=size, metric=name, **weight, **options)
+    weight = plain["sample_weight"]
+    if weight is not None:
+        _require(weight.shape == plain["data"].shape[:1], "search tree: weights")
+        options["sample_weight"] = weight
+    return cls(plain["data"], leaf_size=size, metric=name, **options)
 
 
 def _search_tree_cost(_: type, plain: Any) -> int:
