@@ -5,6 +5,7 @@
 #include <nanobind/nanobind.h>
 #include <nanobind/ndarray.h>
 #include <nanobind/stl/optional.h>
+#include <nanobind/stl/pair.h>
 #include <nanobind/stl/string.h>
 #include <nanobind/stl/vector.h>
 
@@ -16,6 +17,7 @@
 #include <utility>
 #include <vector>
 
+#include "letheon/forest/codec.hpp"
 #include "letheon/forest/forest.hpp"
 #include "letheon/keyed_hash.hpp"
 
@@ -271,6 +273,14 @@ void restore(Forest& self, LETHEON_BATCH_PARAMETERS,
   self.restore(batch, n_classes, ids, blocks, n_threads);
 }
 
+std::pair<std::uint64_t, std::uint64_t> restore_cost(
+    const Input<std::uint8_t>& trees, std::uint32_t n_trees, std::uint32_t n_rows,
+    std::uint32_t n_columns, std::uint32_t n_classes, bool regression, std::uint64_t text_bytes) {
+  const auto cost = letheon::forest::restore_cost(
+      view(trees), {n_trees, n_rows, n_columns, n_classes, regression, text_bytes});
+  return {cost.bytes, cost.steps};
+}
+
 Report learn(Forest& self, LETHEON_BATCH_PARAMETERS, bool eager, std::size_t n_threads) {
   const BatchArrays arrays = LETHEON_BATCH;
   const Batch batch = arrays.batch(self.spec().is_regression());
@@ -452,6 +462,9 @@ void bind_forest(nb::module_& m) {
       .def_ro("rescans", &Report::rescans)
       .def_ro("rescaled", &Report::rescaled)
       .def_ro("emptied", &Report::emptied);
+  m.def("restore_cost", &restore_cost, "trees"_a.noconvert(), "n_trees"_a, "n_rows"_a,
+        "n_columns"_a, "n_classes"_a, "regression"_a, "text_bytes"_a,
+        "Bytes of memory and steps that restoring a forest takes at most.");
   nb::class_<Forest>(m, "Forest", "Rows, ids and trees; see letheon.forest.")
       .def("__init__",
            [](Forest* self, const Spec& spec) { new (self) Forest(spec, random_key()); }, "spec"_a)

@@ -53,6 +53,16 @@ class Report:
     @property
     def emptied(self) -> bool: ...
 
+def restore_cost(
+    trees: npt.NDArray[np.uint8],
+    n_trees: int,
+    n_rows: int,
+    n_columns: int,
+    n_classes: int,
+    regression: bool,
+    text_bytes: int,
+) -> tuple[int, int]: ...
+
 class Forest:
     def __init__(self, spec: ForestSpec) -> None: ...
     @property

@@ -19,6 +19,7 @@
     ├── StateError
     │   ├── UnsupportedStateError (TypeError)   a value with no canonical bytes
     │   ├── CorruptFileError      (ValueError)  truncated or altered
+    │   │   └── MemoryLimitError               reading it would take too much memory
     │   ├── NewerFormatError      (ValueError)  written by a later letheon
     │   ├── UntrustedClassError   (ValueError)  has a class or setting nobody allowed
     │   └── CheckpointError       (OSError)     a checkpoint cannot be written
@@ -84,6 +85,7 @@ __all__ = [
     "LedgerUnwritableError",
     "LetheonError",
     "LetheonWarning",
+    "MemoryLimitError",
     "NewerFormatError",
     "NewerLedgerError",
     "NoCandidateError",
@@ -173,6 +175,10 @@ class UnsupportedStateError(StateError, TypeError):
 
 class CorruptFileError(StateError, ValueError):
     """A file is truncated, altered, or no letheon file."""
+
+
+class MemoryLimitError(CorruptFileError):
+    """Reading a file would take more memory than allowed; `max_memory` raises the limit."""
 
 
 class NewerFormatError(StateError, ValueError):

@@ -1225,7 +1225,8 @@ def read_capped(path: Path, limit: int) -> bytes:
     with _at(f"{path.parent.name}/{path.name}"):
         require(path.is_file(), "is missing, or no plain file")
         with path.open("rb") as file:
-            data = file.read(limit + 1)
+            # Asking for more than there is would reserve the memory for it.
+            data = file.read(min(path.stat().st_size, limit) + 1)
         require(len(data) <= limit, f"larger than {limit} bytes")
     return data
 

@@ -10,6 +10,7 @@ from hypothesis import given
 
 from letheon import state
 from letheon.exceptions import CorruptFileError
+from letheon.state._budget import MemoryBudget
 from letheon.state._canonical import chunks, to_bytes
 from letheon.state._parse import from_bytes
 from tests.state.values import same, twins, values
@@ -121,7 +122,7 @@ def test_different_values_have_different_bytes(a: Any, b: Any) -> None:
 @given(values)
 def test_tree_comes_back_from_its_bytes(value: Any) -> None:
     data = to_bytes(state.to_tree(value))
-    assert to_bytes(from_bytes(data)) == data
+    assert to_bytes(from_bytes(data, MemoryBudget(len(data)))) == data
 
 
 @given(values)
@@ -168,4 +169,4 @@ def test_digest_does_not_see_order_of_keys_or_memory() -> None:
 )
 def test_other_bytes_are_refused(data: bytes) -> None:
     with pytest.raises(CorruptFileError, match="not canonical"):
-        from_bytes(data)
+        from_bytes(data, MemoryBudget(len(data)))

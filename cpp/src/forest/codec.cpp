@@ -15,6 +15,8 @@ constexpr std::array<std::uint8_t, 4> kMagic{'L', 'T', 'R', 'F'};
 constexpr std::uint8_t kKindMask = 3;
 constexpr std::uint8_t kSawMissing = 4;
 constexpr std::uint8_t kMissingLeft = 8;
+// Of a row beside its values: target, weight, id, slots, and sixteen columns on their way.
+constexpr std::uint64_t kRowBytes = 256;
 
 [[noreturn]] void refuse(const std::string& what) {
   throw std::invalid_argument("the bytes of the trees are damaged: " + what);
@@ -132,6 +134,57 @@ void route(const Table& table, Tree& tree, NodeId id, const Verdict& verdict) {
   tree.count_rows(left + 1, table);
 }
 
+// The bytes of each tree, of at most so many.
+std::vector<Bytes> split_frame(Bytes bytes, std::uint32_t n_lanes, std::size_t most_trees) {
+  Reader reader(bytes);
+  if (!std::ranges::equal(reader.take(kMagic.size()), kMagic)) {
+    refuse("they do not begin as trees do");
+  }
+  const auto version = reader.get<std::uint32_t>();
+  if (version != kTreeFormat) {
+    throw std::invalid_argument("the trees have format " + std::to_string(version) +
+                                "; this version reads format " + std::to_string(kTreeFormat));
+  }
+  const auto n_trees = reader.get<std::uint32_t>();
+  if (n_trees > most_trees) {
+    refuse("there are more trees than in the settings");
+  }
+  if (reader.get<std::uint32_t>() != n_lanes) {
+    refuse("the number of classes is not that of the rows");
+  }
+  std::vector<Bytes> parts;
+  for (std::size_t t = 0; t < n_trees; ++t) {
+    parts.push_back(reader.take(reader.get<std::uint64_t>()));
+  }
+  reader.require_end();
+  return parts;
+}
+
+struct TreeShape {
+  std::uint64_t n_nodes = 0;
+  std::uint64_t depth = 0;
+};
+
+// Counts the nodes of a tree in its bytes; looks at no row.
+TreeShape shape_of(Bytes bytes, std::uint64_t n_lanes, bool regression) {
+  Reader reader(bytes);
+  TreeShape shape;
+  std::vector<std::uint32_t> depths{0};
+  while (!depths.empty()) {
+    const std::uint32_t depth = depths.back();
+    depths.pop_back();
+    const bool is_split = (reader.get<std::uint8_t>() & kKindMask) != 0;
+    static_cast<void>(reader.take((is_split ? 8 : 0) + (regression ? 12 : 4 * n_lanes)));
+    ++shape.n_nodes;
+    shape.depth = std::max<std::uint64_t>(shape.depth, depth);
+    if (is_split) {
+      depths.insert(depths.end(), 2, depth + 1);
+    }
+  }
+  reader.require_end();
+  return shape;
+}
+
 }  // namespace
 
 std::vector<std::uint8_t> write_trees(std::span<const Tree> trees,
@@ -167,28 +220,25 @@ std::vector<std::uint8_t> write_trees(std::span<const Tree> trees,
 }
 
 std::vector<Bytes> split_trees(Bytes bytes, std::uint32_t n_classes, const Spec& spec) {
-  Reader reader(bytes);
-  if (!std::ranges::equal(reader.take(kMagic.size()), kMagic)) {
-    refuse("they do not begin as trees do");
+  return split_frame(bytes, spec.is_regression() ? 2u : n_classes, spec.tree_keys.size());
+}
+
+RestoreCost restore_cost(Bytes bytes, const ForestSize& size) {
+  const std::uint64_t n_lanes = size.regression ? 2u : size.n_classes;
+  const auto parts = split_frame(bytes, static_cast<std::uint32_t>(n_lanes), size.n_trees);
+  // A vector of nodes that grows holds up to three times what is in it for a moment.
+  const std::uint64_t node_bytes = 3 * (sizeof(Node) + 8 * n_lanes + sizeof(Wide));
+  const std::uint64_t column_bytes =
+      sizeof(Column) + 64 + 16 * std::min<std::uint64_t>(size.n_rows, Column::kMaxCodes);
+  RestoreCost cost;
+  cost.bytes = size.n_columns * column_bytes + size.n_rows * (8 * size.n_columns + kRowBytes) +
+               2 * size.text_bytes;
+  for (const Bytes part : parts) {
+    const TreeShape shape = shape_of(part, n_lanes, size.regression);
+    cost.bytes += sizeof(Tree) + 64 + sizeof(Slot) * size.n_rows + shape.n_nodes * node_bytes;
+    cost.steps += shape.n_nodes + shape.depth * size.n_rows;
   }
-  const auto version = reader.get<std::uint32_t>();
-  if (version != kTreeFormat) {
-    throw std::invalid_argument("the trees have format " + std::to_string(version) +
-                                "; this version reads format " + std::to_string(kTreeFormat));
-  }
-  const auto n_trees = reader.get<std::uint32_t>();
-  if (n_trees > spec.tree_keys.size()) {
-    refuse("there are more trees than in the settings");
-  }
-  if (reader.get<std::uint32_t>() != (spec.is_regression() ? 2u : n_classes)) {
-    refuse("the number of classes is not that of the rows");
-  }
-  std::vector<Bytes> parts;
-  for (std::size_t t = 0; t < n_trees; ++t) {
-    parts.push_back(reader.take(reader.get<std::uint64_t>()));
-  }
-  reader.require_end();
-  return parts;
+  return cost;
 }
 
 void read_tree(Bytes bytes, const Table& table, const Spec& spec, Tree& tree) {

@@ -84,15 +84,15 @@ void Forest::fit(const Batch& batch, std::uint32_t n_classes, const IdBatch& ids
 
 void Forest::restore(const Batch& batch, std::uint32_t n_classes, const IdBatch& ids,
                      std::span<const Bytes> blocks, std::size_t n_threads) {
-  Content content = hold(batch, n_classes, ids);
   std::vector<Bytes> parts;
   for (const Bytes block : blocks) {
     const auto trees = split_trees(block, n_classes, spec_);
     parts.insert(parts.end(), trees.begin(), trees.end());
   }
-  if (parts.size() != content.trees.size()) {
+  if (parts.size() != spec_.tree_keys.size()) {
     throw std::invalid_argument("the number of trees is not that of the settings");
   }
+  Content content = hold(batch, n_classes, ids);
   run_tasks(content.trees.size(), n_threads, [&](std::size_t, std::size_t t) {
     read_tree(parts[t], content.table, spec_, content.trees[t]);
   });

@@ -66,6 +66,15 @@ def add(
             help="What of the model leaves the house.", show_default="what its guarantee covers"
         ),
     ] = None,
+    max_memory: Annotated[
+        int | None,
+        typer.Option(
+            metavar="BYTES",
+            min=1,
+            help="Memory that loading the model may take.",
+            show_default="64 MiB + 4 x FILE",
+        ),
+    ] = None,
     ledger: Home = None,
     as_json: AsJson = False,
 ) -> None:
@@ -86,6 +95,7 @@ def add(
             ids=ids,
             test=None if test is None else _table(test),
             trusted=tuple(trusted or ()),
+            max_memory=max_memory,
         )
         options = {"name": name, "tenant": tenant, "dataset": dataset, "releases": releases}
         with taken_at_their_word():

@@ -161,6 +161,22 @@ class ForestModel:
         return model
 
     @classmethod
+    def _native_cost(cls, state: dict[str, Any]) -> tuple[int, int]:
+        """Return the bytes and steps that `_from_state` takes in the core, from counts alone."""
+        settings, classes, trees = state["settings"], state["classes"], state["trees"]
+        X, ids = state["X"], state["ids"]
+        _verify(settings, classes, Batch(X, state["target"], state["weights"], ids), trees)
+        return _core.restore_cost(
+            trees,
+            n_trees=settings.n_trees,
+            n_rows=len(X),
+            n_columns=settings.n_columns,
+            n_classes=0 if classes is None else len(classes),
+            regression=settings.is_regression,
+            text_bytes=ids.blob.nbytes if isinstance(ids, TextIds) else 0,
+        )
+
+    @classmethod
     def _restored(
         cls,
         settings: Settings,

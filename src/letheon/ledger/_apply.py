@@ -135,7 +135,7 @@ def _apply(core: Core, lease: Lease, model: ModelRow, batch: Batch, compute: Com
         parent = version_of(conn, batch.parent_id)
         ids = unsealed_ids(core, conn, batch.id)
     content, vault = content_of(core, model, parent, "rows"), read_vault(core, model, parent)
-    tree = tree_of(state.decode(content), vault, model.slots)
+    tree = tree_of(state.decode(content, max_memory=state.UNLIMITED), vault, model.slots)
     require_root(tree, parent.root)
     training = _training(core, batch, parent)
     people: Any = [] if ids is None else ids.to_array()

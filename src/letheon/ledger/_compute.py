@@ -133,8 +133,8 @@ def code_of(error: BaseException) -> str:
 
 
 def _compute(job: Job) -> Product:
-    model = state.decode(job.model, trusted=job.trusted)
-    rows: Rows = state.decode(job.rows)
+    model = state.decode(job.model, trusted=job.trusted, max_memory=state.UNLIMITED)
+    rows: Rows = state.decode(job.rows, max_memory=state.UNLIMITED)
     point("compute.loaded")
     before = model.guarantee_
     wanted, kept = _split(rows, job.ids)
@@ -343,7 +343,7 @@ def _compute_plainly(job: Job, _: Any) -> dict[str, Any]:
 
 
 def _assemble(job: Job, answer: dict[str, Any]) -> Product:
-    rows: Rows = state.decode(job.rows)
+    rows: Rows = state.decode(job.rows, max_memory=state.UNLIMITED)
     wanted, kept = _split(rows, job.ids)
     judged = _without(job.judged, wanted)
     if judged is not None:

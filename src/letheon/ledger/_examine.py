@@ -68,6 +68,8 @@ class ModelFiles:
         Names of columns.
     trusted : tuple of str
         Classes of the operator that the model may use.
+    max_memory : int or None
+        Bytes that loading the model may take; see `letheon.load`.
     """
 
     model: bytes
@@ -76,6 +78,7 @@ class ModelFiles:
     ids: str | None = None
     test: tuple[str, bytes] | None = None
     trusted: tuple[str, ...] = ()
+    max_memory: int | None = None
 
 
 @dataclass(frozen=True)
@@ -230,7 +233,7 @@ def examine_files(
 
 def _decode_rows(data: bytes) -> Rows:
     """Return rows that a sandboxed process sent; it may have sent anything."""
-    rows = state.decode(data)
+    rows = state.decode(data, max_memory=state.UNLIMITED)
     names = state.names_of(state.to_tree(rows))
     if type(rows) is not Rows or not all(name.startswith(_ROW_CLASSES) for name in names):
         raise LedgerError("the sandboxed process sent no rows; the model cannot be registered")
@@ -267,7 +270,7 @@ def _examined_files(files: ModelFiles) -> dict[str, Any]:
     with warnings.catch_warnings():
         # What they say about the guarantee stands in the model's page.
         warnings.simplefilter("ignore")
-        model = load(io.BytesIO(files.model), trusted=files.trusted)
+        model = load(io.BytesIO(files.model), trusted=files.trusted, max_memory=files.max_memory)
         require_kind(model)
         columns = Columns(
             target=files.target,

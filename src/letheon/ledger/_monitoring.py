@@ -77,7 +77,7 @@ def unpack(data: bytes, model: Any, *, trusted: Iterable[Any] = ()) -> Monitor:
     ValueError
         The model does not hold the people of the monitor's rows.
     """
-    found = state.decode(data, trusted=trusted)
+    found = state.decode(data, trusted=trusted, max_memory=state.UNLIMITED)
     if not isinstance(found, dict) or "format" not in found:
         raise CorruptFileError("these bytes are no monitor")
     if found["format"] != FORMAT:

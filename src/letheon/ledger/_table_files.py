@@ -15,6 +15,8 @@ import numpy as np
 __all__ = ["Columns", "NoTableReaderError", "TableFileError", "read_table_file"]
 
 Source: TypeAlias = Path | io.BytesIO
+_MOST_UNPACKED = 256 << 20
+_MOST_PER_BYTE = 32
 
 
 class TableFileError(ValueError):
@@ -91,8 +93,21 @@ def _read_from(path: Path) -> Iterator[None]:
         raise TableFileError(text) from error
 
 
+def _require_moderate(path: Path, source: Source, n_bytes: int, instead: str) -> None:
+    """Refuse a file that unpacks to far more than its size: a few bytes may stand for gigabytes."""
+    size = source.getbuffer().nbytes if isinstance(source, io.BytesIO) else source.stat().st_size
+    limit = _MOST_UNPACKED + _MOST_PER_BYTE * size
+    if n_bytes > limit:
+        raise TableFileError(
+            f"{path.name} unpacks to {n_bytes:,} bytes, more than the limit of {limit:,}; {instead}"
+        )
+
+
 def _from_arrays(path: Path, source: Source) -> tuple[Any, Any, Any]:
     with _read_from(path), np.load(source, allow_pickle=False) as file:
+        unpacked = sum(entry.file_size for entry in file.zip.infolist())
+        instead = "save it with numpy.savez, which does not compress"
+        _require_moderate(path, source, unpacked, instead)
         missing = [name for name in ("X", "y") if name not in file]
         if missing:
             raise TableFileError(f"{path.name} has no array {missing[0]!r}; it has {sorted(file)}")
@@ -106,6 +121,7 @@ def _table(path: Path, source: Source, columns: Columns) -> Any:
     except ModuleNotFoundError:
         return _polars_table(path, source, texts)
     if path.suffix == ".parquet":
+        _check_parquet(path, source)
         return pd.read_parquet(source)
     return pd.read_csv(source, dtype=dict.fromkeys(texts, str))
 
@@ -119,8 +135,22 @@ def _polars_table(path: Path, source: Source, texts: set[str]) -> Any:
             "the arrays X, y and ids"
         ) from error
     if path.suffix == ".parquet":
+        _check_parquet(path, source)
         return pl.read_parquet(source)
     return pl.read_csv(source, schema_overrides=dict.fromkeys(texts, pl.String))
+
+
+def _check_parquet(path: Path, source: Source) -> None:
+    """Check what the file says it unpacks to, where pyarrow is there to look."""
+    try:
+        from pyarrow.parquet import read_metadata
+    except ModuleNotFoundError:
+        return
+    about = read_metadata(source)
+    groups = [about.row_group(i).total_byte_size for i in range(about.num_row_groups)]
+    unpacked = max(sum(groups), 8 * about.num_rows * about.num_columns)
+    instead = "give a .csv file, or an .npz file that is not compressed"
+    _require_moderate(path, source, unpacked, instead)
 
 
 def _from_table(table: Any, path: Path, columns: Columns) -> tuple[Any, Any, Any]:

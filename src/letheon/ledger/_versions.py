@@ -254,7 +254,7 @@ def raw_model(core: Core, model: ModelRow, version: VersionRow) -> bytes:
 def read_model(core: Core, model: ModelRow, version: VersionRow, *, trusted: Any = ()) -> Any:
     """Build the model of a version; its hash is checked first."""
     content = content_of(core, model, version, "model")
-    return state.decode(content, trusted=(*model.trusted, *trusted))
+    return state.decode(content, trusted=(*model.trusted, *trusted), max_memory=state.UNLIMITED)
 
 
 def read_head(core: Core, model: ModelRow, read: Callable[[VersionRow], _T]) -> _T:
@@ -275,27 +275,32 @@ def read_head(core: Core, model: ModelRow, read: Callable[[VersionRow], _T]) -> 
                 raise
 
 
+def _decode_own(core: Core, model: ModelRow, version: VersionRow, part: str) -> Any:
+    """Decode a part that this ledger encoded and sealed; the limit for files does not apply."""
+    return state.decode(content_of(core, model, version, part), max_memory=state.UNLIMITED)
+
+
 def read_rows(core: Core, model: ModelRow, version: VersionRow) -> Rows:
     """Return the rows of a version."""
-    rows: Rows = state.decode(content_of(core, model, version, "rows"))
+    rows: Rows = _decode_own(core, model, version, "rows")
     return rows
 
 
 def read_ids(core: Core, model: ModelRow, version: VersionRow) -> Ids:
     """Return whose rows are in a version, one id per row."""
-    return as_ids(state.decode(content_of(core, model, version, "ids")))
+    return as_ids(_decode_own(core, model, version, "ids"))
 
 
 def read_vault(core: Core, model: ModelRow, version: VersionRow) -> Vault:
     """Return slot, salt and place of every row of a version."""
-    return Vault(**state.decode(content_of(core, model, version, "vault")))
+    return Vault(**_decode_own(core, model, version, "vault"))
 
 
 def read_judged(core: Core, model: ModelRow, version: VersionRow) -> Judged | None:
     """Return what the version is judged by, if anything."""
     if version.monitor_blob is None:
         return None
-    return Judged(**state.decode(content_of(core, model, version, "monitor")))
+    return Judged(**_decode_own(core, model, version, "monitor"))
 
 
 def proof_path(core: Core, model: ModelRow, digest: str) -> Path:

@@ -61,7 +61,7 @@ def watch_of(ledger: "Ledger", model: str, *, tenant: str = "default") -> Watch 
 
 
 def _unpacked(row: ModelRow, packed: bytes) -> Watch:
-    record = state.decode(packed, trusted=row.trusted)["record"]
+    record = state.decode(packed, trusted=row.trusted, max_memory=state.UNLIMITED)["record"]
     limits = {
         name: {key: limit[key] for key in ("score", "factor", "floor", "miss")}
         for name, limit in record["limits"].items()

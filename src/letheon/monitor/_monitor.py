@@ -320,6 +320,7 @@ class Monitor:
         *,
         metric: Callable[[Any, Any], Any] | None = None,
         trusted: Any = (),
+        max_memory: int | None = None,
     ) -> Self:
         """Return the monitor that was committed to a folder, and sweep what a kill left there.
 
@@ -331,6 +332,8 @@ class Monitor:
             The metric again, if one was given: functions are not saved.
         trusted : iterable of class, function or str, optional
             Classes of yours that the model may use; see `letheon.load`.
+        max_memory : int, optional
+            Bytes that reading a part may take; see `letheon.load`.
 
         Notes
         -----
@@ -340,9 +343,10 @@ class Monitor:
         require_metric(metric)
         place = Folder(folder)
         parts, record = place.read()
-        model = state.decode(parts["model"], trusted=trusted)
+        model = state.decode(parts["model"], trusted=trusted, max_memory=max_memory)
+        rows = state.decode(parts["rows"], max_memory=max_memory)
         monitor = cls.__new__(cls)
-        restore(monitor, place, model, state.decode(parts["rows"]), record, metric)
+        restore(monitor, place, model, rows, record, metric)
         return monitor
 
     def plot(self) -> "MonitorDisplay":

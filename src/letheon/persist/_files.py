@@ -111,7 +111,9 @@ def _is_fitted(model: Any) -> bool:
     return asked is None or bool(asked())
 
 
-def load(path: str | os.PathLike[str] | BinaryIO, *, trusted: Any = ()) -> Any:
+def load(
+    path: str | os.PathLike[str] | BinaryIO, *, trusted: Any = (), max_memory: int | None = None
+) -> Any:
     """Load a model that `save` wrote.
 
     Parameters
@@ -122,6 +124,10 @@ def load(path: str | os.PathLike[str] | BinaryIO, *, trusted: Any = ()) -> Any:
         Classes and functions of yours, or their qualified names, that the file may use besides
         letheon's and scikit-learn's. Trust only what you would import yourself. A class of letheon
         or scikit-learn in it may have any settings, also those that read files or run code.
+    max_memory : int, optional
+        Bytes that loading may take. By default 64 MiB and 4 times the size of the file, and
+        64 MiB and 16 times the size for a forest of letheon. Honest files stay far below, except
+        those with many small Python objects, such as a vocabulary of a million words.
 
     Returns
     -------
@@ -134,6 +140,8 @@ def load(path: str | os.PathLike[str] | BinaryIO, *, trusted: Any = ()) -> Any:
         If `trusted` is a single name or class instead of several.
     CorruptFileError
         If the file is truncated, altered, or no letheon file.
+    MemoryLimitError
+        If loading would take more memory than `max_memory`; it was not allocated.
     NewerFormatError
         If a later letheon wrote it.
     UntrustedClassError
@@ -146,11 +154,15 @@ def load(path: str | os.PathLike[str] | BinaryIO, *, trusted: Any = ()) -> Any:
         If library versions differ: a retrained part may not match the rest bit by bit.
     """
     _require_several(trusted)
-    contents = read_contents(path)
+    contents = read_contents(path, max_memory=max_memory)
     if contents.kind != KIND:
         raise CorruptFileError(f"{name_of(path)} holds a {contents.kind}, not a model")
     model = build(contents, trusted)
-    if not _can_forget(model):
+    try:
+        can_forget = _can_forget(model)
+    except Exception as error:  # attributes that are computed from what the file says
+        raise CorruptFileError(f"{name_of(path)} makes no sense: {error!r}") from error
+    if not can_forget:
         raise CorruptFileError(
             f"{name_of(path)} holds a {type(model).__qualname__}, which cannot forget"
         )
@@ -183,19 +195,21 @@ def _warn_about(versions: dict[str, str], path: Any) -> None:
         )
 
 
-def inspect(path: str | os.PathLike[str]) -> FileInfo:
+def inspect(path: str | os.PathLike[str], *, max_memory: int | None = None) -> FileInfo:
     """Say what is in a file, verified, without importing or constructing anything from it.
 
     Parameters
     ----------
     path : str or path-like
         The file.
+    max_memory : int, optional
+        Bytes that reading may take, as for `load`.
 
     Returns
     -------
     FileInfo
     """
-    contents = read_contents(path)
+    contents = read_contents(path, max_memory=max_memory)
     names = names_of(contents.tree)
     return FileInfo(
         format=contents.format,

@@ -108,8 +108,8 @@ def measure(order: WhatIfOrder, tell: Callable[[Any], None]) -> None:
 
 
 def _scene(order: WhatIfOrder) -> _Scene:
-    present = state.decode(order.model, trusted=order.trusted)
-    rows: Rows = state.decode(order.rows)
+    present = state.decode(order.model, trusted=order.trusted, max_memory=state.UNLIMITED)
+    rows: Rows = state.decode(order.rows, max_memory=state.UNLIMITED)
     people = rows.ids.distinct()
     drawn = people.take(np.random.default_rng(_SEED).permutation(len(people)))
     share = min(1.0, order.sample_rows / len(rows))

@@ -126,7 +126,7 @@ def _train(recipe: Recipe, job: Job) -> Trained:
 
 
 def _train_stages(recipe: Recipe, job: Job) -> Trained:
-    model = None if job.start is None else state.decode(job.start, trusted=job.trusted)
+    model = None if job.start is None else _decode_own(job.start, job.trusted)
     ends = slice_ends(job.rows, recipe.n_slices)
     states: list[Blob | None] = []
     trusted = job.trusted
@@ -162,16 +162,21 @@ def _stage_seed(recipe: Recipe, job: Job, stage: int) -> int:
     return library_seed(recipe.seed, Purpose.STAGE, job.number, stage)
 
 
+def _decode_own(data: bytes, trusted: frozenset[Any]) -> Any:
+    """Decode a state that this process encoded; the limit for files does not apply."""
+    return state.decode(data, trusted=trusted, max_memory=state.UNLIMITED)
+
+
 def _save(model: Any, trusted: frozenset[Any]) -> tuple[Blob | None, Any, frozenset[Any]]:
     """Return a state, the model read back from it, and what had to be trusted for that."""
     if model is None:
         return None, None, trusted
     data = state.encode(model)
     try:
-        copy = state.decode(data, trusted=trusted)
+        copy = _decode_own(data, trusted)
     except UntrustedClassError:  # the first state, or a class that came with later rows
         trusted = state.trust_of(model)
-        copy = state.decode(data, trusted=trusted)
+        copy = _decode_own(data, trusted)
     return Blob(data, state.digest(copy)), copy, trusted
 
 

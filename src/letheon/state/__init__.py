@@ -16,6 +16,7 @@ Examples
 """
 
 from letheon.state._blob import decode, decode_plain, digest, encode
+from letheon.state._budget import UNLIMITED, MemoryBudget
 from letheon.state._decode import require_trust, trust_of
 from letheon.state._encode import classes_of, ensure_supported, to_tree
 from letheon.state._environment import environment
@@ -25,9 +26,11 @@ from letheon.state._registry import register_codec
 from letheon.state._stores import Checkpoint, DirectoryStore
 
 __all__ = [
+    "UNLIMITED",
     "Checkpoint",
     "Contents",
     "DirectoryStore",
+    "MemoryBudget",
     "Node",
     "build",
     "classes_of",

@@ -8,21 +8,25 @@ flags or base; what is read back is fresh, writable memory.
 import math
 import re
 from collections.abc import Callable
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from letheon.exceptions import CorruptFileError, UnsupportedStateError
+from letheon.exceptions import CorruptFileError, StateError, UnsupportedStateError
+from letheon.state._budget import MemoryBudget, check_shape
 from letheon.state._canonical import text_bytes
 from letheon.state._nodes import Array, Dtype, Fields, Items, Node, Objects, Scalar, Strings
 
 # Above this a view is passed on instead of a copy.
 _COPY_BELOW = 1 << 14
 _PLAIN_KINDS = frozenset("biufcmMSV")
-_PLAIN = re.compile(r"[<|][biufcSV][1-9]\d{0,8}|<[mM]8(\[\d{0,9}[a-zA-Zμ]{1,2}\])?")
-_TEXT = re.compile(r"<U\d{1,9}")
-_MAX_TEXT_BYTES = 1 << 33
+_PLAIN = re.compile(r"[<|][biufcSV][1-9]\d{0,8}|<[mM]8(\[\d{0,9}[a-zA-Zμ]{1,2}\])?", re.ASCII)
+_TEXT = re.compile(r"<U\d{1,9}", re.ASCII)
+# NumPy keeps offsets and sizes of fields in C ints.
+_MAX_ITEMSIZE = (1 << 31) - 1
+_MAX_FIELDS = 10_000
+_CHUNK = 1024
 
 ToNode = Callable[[Any], Any]
 FromNode = Callable[[Any], Any]
@@ -111,12 +115,17 @@ def dtype_descr(dtype: "np.dtype[Any]") -> Node:
         return plain_descr(dtype)
     if not dtype.names:
         raise UnsupportedStateError("a structured dtype without fields has no canonical bytes")
-    fields = []
+    fields, parts = [], []
     for name in dtype.names:
         inner, offset = dtype.fields[name][:2]
         base, shape = inner.subdtype or (inner, ())
         row = (name, dtype_descr(base), int(offset), Items("tuple", tuple(shape)))
         fields.append(Items("tuple", row))
+        parts.append(_Field(name, base, int(offset), tuple(shape)))
+    try:
+        _check_layout(parts, dtype.itemsize)
+    except CorruptFileError as error:
+        raise UnsupportedStateError(f"a structured dtype has no canonical bytes: {error}") from None
     head = (dtype.itemsize, dtype.isalignedstruct)
     return Items("tuple", (*head, Items("tuple", tuple(fields))))
 
@@ -130,61 +139,83 @@ def scalar_node(value: np.generic) -> Node:
     return Scalar(array_node(np.asarray(value), _no_objects))
 
 
-def array_from(node: Any, from_node: FromNode) -> NDArray[Any]:
-    """Return the array of a node, in fresh memory.
+def array_from(node: Any, from_node: FromNode, budget: MemoryBudget) -> NDArray[Any]:
+    """Return the array of a node, in fresh memory that the budget has.
 
     Raises
     ------
     CorruptFileError
         If dtype, shape and bytes do not belong together.
+    MemoryLimitError
+        If the array is larger than the rest of the budget.
     """
     try:
-        return _ARRAY_READERS[type(node)](node, from_node)
-    except (ValueError, TypeError, OverflowError, MemoryError, UnicodeDecodeError) as error:
+        return _ARRAY_READERS[type(node)](node, from_node, budget)
+    except StateError:
+        raise
+    except (KeyError, ValueError, TypeError, OverflowError, MemoryError) as error:
         raise CorruptFileError(f"an array does not fit its description: {error}") from None
 
 
-def _plain_from(node: Array, _: FromNode) -> NDArray[Any]:
-    if _PLAIN.fullmatch(node.dtype) is None:
-        raise CorruptFileError(f"an array names the dtype {node.dtype!r}")
-    dtype = np.dtype(node.dtype)
-    _require(len(node.data) == math.prod(node.shape) * dtype.itemsize, "size of an array")
+def _plain_from(node: Array, _: FromNode, budget: MemoryBudget) -> NDArray[Any]:
+    dtype = _plain_dtype(node.dtype)
+    size = check_shape(node.shape, dtype.itemsize)
+    _require(len(node.data) == size, "size of an array")
+    budget.take(size, "an array")
     array = np.frombuffer(node.data, dtype).reshape(node.shape).copy("F" if node.fortran else "C")
     _require(not node.fortran or array.flags.fnc, "order of an array")
     if dtype.kind == "b":
-        _require(not np.any(array.view(np.uint8) > 1), "a bool that is neither 0 nor 1")
+        _require(size == 0 or array.view(np.uint8).max() <= 1, "a bool that is neither 0 nor 1")
     return array
 
 
-def _strings_from(node: Strings, from_node: FromNode) -> NDArray[Any]:
-    lengths = _plain_from(node.lengths, from_node)
+def _plain_dtype(name: str) -> "np.dtype[Any]":
+    """Return the dtype of a name that `plain_descr` gives."""
+    dtype = np.dtype(name) if _PLAIN.fullmatch(name) else None
+    if dtype is None or dtype.str != name or _is_long(dtype):
+        raise CorruptFileError(f"an array names the dtype {name!r}")
+    return dtype
+
+
+def _strings_from(node: Strings, from_node: FromNode, budget: MemoryBudget) -> NDArray[Any]:
+    lengths = _plain_from(node.lengths, from_node, budget)
+    size = check_shape(node.shape, 4 * node.width)
     count = math.prod(node.shape)
     _require(node.lengths.dtype == "<u4" and lengths.shape == (count,), "lengths of strings")
-    _require(node.width * 4 * count <= _MAX_TEXT_BYTES, "width of strings")
     _require(int(lengths.sum(dtype=np.uint64)) == len(node.text), "lengths of strings")
-    ends = np.cumsum(lengths, dtype=np.int64).tolist()
-    texts = [
-        str(node.text[end - size : end], "utf-8", "surrogatepass")
-        for end, size in zip(ends, lengths.tolist(), strict=True)
-    ]
-    _require(all(len(t) <= node.width and t[-1:] != "\0" for t in texts), "a string")
-    return np.array(texts, dtype=f"<U{node.width}").reshape(node.shape)
+    _require(4 * node.width <= _MAX_ITEMSIZE, "width of strings")
+    # The texts of a chunk exist twice for a moment.
+    passing = 88 * min(count, _CHUNK) + min(size, 4 * len(node.text))
+    budget.take(size + passing, "an array of strings")
+    array = np.zeros(count, dtype=f"<U{node.width}")
+    at = 0
+    for begin in range(0, count, _CHUNK):
+        texts = []
+        for length in lengths[begin : begin + _CHUNK].tolist():
+            text = str(node.text[at : at + length], "utf-8", "surrogatepass")
+            _require(len(text) <= node.width and text[-1:] != "\0", "a string")
+            texts.append(text)
+            at += length
+        array[begin : begin + _CHUNK] = texts
+    budget.give_back(passing)
+    return array.reshape(node.shape)
 
 
-def _objects_from(node: Objects, from_node: FromNode) -> NDArray[Any]:
-    _require(math.prod(node.shape) == len(node.items), "number of objects")
+def _objects_from(node: Objects, from_node: FromNode, budget: MemoryBudget) -> NDArray[Any]:
+    size = check_shape(node.shape, 8)
+    _require(size == 8 * len(node.items), "number of objects")
+    budget.take(size, "an array of objects")
     flat = np.empty(len(node.items), dtype=object)
     for i, item in enumerate(node.items):
         flat[i] = from_node(item)
     return flat.reshape(node.shape)
 
 
-def _fields_from(node: Fields, from_node: FromNode) -> NDArray[Any]:
+def _fields_from(node: Fields, from_node: FromNode, budget: MemoryBudget) -> NDArray[Any]:
     dtype = dtype_from(node.dtype)
     _require(dtype.names is not None and len(dtype.names) == len(node.columns), "fields")
-    assert dtype.fields is not None
-    columns = [array_from(column, from_node) for column in node.columns]
-    # Checked before memory is taken: the columns exist, so the shape is no invention.
+    budget.take(check_shape(node.shape, dtype.itemsize), "a structured array")
+    columns = [array_from(column, from_node, budget) for column in node.columns]
     fits = all(column.shape[: len(node.shape)] == node.shape for column in columns)
     _require(fits, "shape of a field")
     array = np.zeros(node.shape, dtype)
@@ -195,7 +226,7 @@ def _fields_from(node: Fields, from_node: FromNode) -> NDArray[Any]:
     return array
 
 
-_ARRAY_READERS: dict[type, Callable[[Any, FromNode], NDArray[Any]]] = {
+_ARRAY_READERS: dict[type, Callable[[Any, FromNode, MemoryBudget], NDArray[Any]]] = {
     Array: _plain_from,
     Strings: _strings_from,
     Objects: _objects_from,
@@ -204,27 +235,74 @@ _ARRAY_READERS: dict[type, Callable[[Any, FromNode], NDArray[Any]]] = {
 
 
 def dtype_from(descr: Any) -> "np.dtype[Any]":
-    """Return the dtype of a description made by `dtype_descr`."""
+    """Return the dtype of a description made by `dtype_descr`.
+
+    Raises
+    ------
+    CorruptFileError
+        Unless the description is exactly what `dtype_descr` gives for that dtype.
+    """
     if isinstance(descr, str):
-        known = descr == "|O" or _PLAIN.fullmatch(descr) or _TEXT.fullmatch(descr)
-        _require(bool(known), f"dtype {descr!r}")
-        return np.dtype(descr)
+        if descr == "|O" or _TEXT.fullmatch(descr):
+            dtype = np.dtype(descr)
+            _require(dtype.str == descr and dtype.itemsize <= _MAX_ITEMSIZE, f"dtype {descr!r}")
+            return dtype
+        return _plain_dtype(descr)
     itemsize, aligned, fields = _tuple(descr, 3)
-    names, formats, offsets = [], [], []
-    for field in _tuple(fields):
-        name, inner, offset, shape = _tuple(field, 4)
-        base = dtype_from(inner)
-        _require(base.kind != "O", "an object field")
-        names.append(name)
-        formats.append((base, _tuple(shape)) if shape.items else base)
-        offsets.append(offset)
-    used = sum(np.dtype(item).itemsize for item in formats)
-    _require(used > 0 and itemsize <= 16 * used + 64, "size of a structured item")
-    layout = {"names": names, "formats": formats, "offsets": offsets, "itemsize": itemsize}
+    _require(_is_size(itemsize) and type(aligned) is bool, "size of a structured item")
+    parts = [_field_from(field) for field in _tuple(fields)]
+    _check_layout(parts, itemsize)
+    layout = {
+        "names": [part.name for part in parts],
+        "formats": [(part.base, part.shape) if part.shape else part.base for part in parts],
+        "offsets": [part.offset for part in parts],
+        "itemsize": itemsize,
+    }
     try:
-        return np.dtype(layout, align=aligned)  # type: ignore[call-overload,no-any-return]
+        dtype = np.dtype(layout, align=aligned)  # type: ignore[call-overload]
     except (ValueError, TypeError, OverflowError) as error:
         raise CorruptFileError(f"a dtype makes no sense: {error}") from None
+    _require(dtype_descr(dtype) == descr, "a dtype that is not canonical")
+    return dtype  # type: ignore[no-any-return]
+
+
+class _Field(NamedTuple):
+    name: str
+    base: "np.dtype[Any]"
+    offset: int
+    shape: tuple[int, ...]
+
+    @property
+    def size(self) -> int:
+        return self.base.itemsize * math.prod(self.shape)
+
+
+def _field_from(node: Any) -> _Field:
+    name, inner, offset, shape = _tuple(node, 4)
+    base, dimensions = dtype_from(inner), _tuple(shape)
+    _require(type(name) is str and name != "", "name of a field")
+    _require(base.kind != "O", "an object field")
+    _require(_is_size(offset), "offset of a field")
+    _require(all(_is_size(n) for n in dimensions), "shape of a field")
+    _require(check_shape(dimensions, base.itemsize) <= _MAX_ITEMSIZE, "size of a field")
+    return _Field(name, base, offset, dimensions)
+
+
+def _is_size(value: Any) -> bool:
+    return type(value) is int and 0 <= value <= _MAX_ITEMSIZE
+
+
+def _check_layout(parts: list[_Field], itemsize: int) -> None:
+    """Check that fields lie inside the item, one after the other, and that it is not mostly air."""
+    _require(0 < len(parts) <= _MAX_FIELDS, "number of fields")
+    _require(len({part.name for part in parts}) == len(parts), "a name of two fields")
+    used = sum(part.size for part in parts)
+    _require(0 < used <= itemsize <= 16 * used + 64, "size of a structured item")
+    end = 0
+    for part in sorted(parts, key=lambda part: (part.offset, part.size)):
+        _require(part.offset >= end, "fields that overlap")
+        end = part.offset + part.size
+    _require(end <= itemsize, "a field outside its item")
 
 
 def _tuple(node: Any, length: int | None = None) -> tuple[Any, ...]:
@@ -234,7 +312,7 @@ def _tuple(node: Any, length: int | None = None) -> tuple[Any, ...]:
     return items
 
 
-def scalar_from(node: Scalar, from_node: FromNode) -> Any:
+def scalar_from(node: Scalar, from_node: FromNode, budget: MemoryBudget) -> Any:
     """Return the NumPy scalar of a node."""
     value = node.value
     if isinstance(value, str):
@@ -242,7 +320,7 @@ def scalar_from(node: Scalar, from_node: FromNode) -> Any:
     if isinstance(value, bytes):
         return np.bytes_(value)
     _require(type(value) in {Array, Fields} and value.shape == (), "a scalar")  # type: ignore[union-attr]
-    return array_from(value, from_node)[()]
+    return array_from(value, from_node, budget)[()]
 
 
 def dtype_node(dtype: "np.dtype[Any]") -> Dtype:

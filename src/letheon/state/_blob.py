@@ -9,6 +9,7 @@ import re
 from typing import Any
 
 from letheon.exceptions import CorruptFileError, NewerFormatError
+from letheon.state._budget import MemoryBudget
 from letheon.state._canonical import chunks, to_bytes
 from letheon.state._decode import Trusted, audit, construct, trusted_names
 from letheon.state._encode import to_tree
@@ -65,7 +66,7 @@ def encode(value: Any) -> bytes:
     return b"".join((MAGIC, hashlib.sha256(body).digest(), body))
 
 
-def decode(data: Buffer, *, trusted: Trusted = ()) -> Any:
+def decode(data: Buffer, *, trusted: Trusted = (), max_memory: int | None = None) -> Any:
     """Return the value that `encode` wrote.
 
     Parameters
@@ -75,11 +76,16 @@ def decode(data: Buffer, *, trusted: Trusted = ()) -> Any:
     trusted : iterable of class, function or str
         Classes and functions, or their qualified names, that may be used besides letheon's own
         and scikit-learn's.
+    max_memory : int, optional
+        Bytes that decoding may take. By default 64 MiB and 4 times the size of `data`, and
+        64 MiB and 16 times the size for the compiled forest.
 
     Raises
     ------
     CorruptFileError
         If a byte was changed or is missing.
+    MemoryLimitError
+        If decoding would take more memory than that; it was not allocated.
     NewerFormatError
         If a later letheon wrote the bytes.
     UntrustedClassError
@@ -92,9 +98,11 @@ def decode(data: Buffer, *, trusted: Trusted = ()) -> Any:
     {'weights': [0.5, -0.0]}
     """
     names = trusted_names(trusted)
-    tree = from_bytes(_verified_body(memoryview(data)))
+    view = memoryview(data)
+    budget = MemoryBudget(view.nbytes, max_memory)
+    tree = from_bytes(_verified_body(view), budget)
     audit(tree, names)
-    return construct(tree, names)
+    return construct(tree, names, budget)
 
 
 def decode_plain(data: Buffer) -> Any:
@@ -105,10 +113,12 @@ def decode_plain(data: Buffer) -> Any:
     CorruptFileError
         If the bytes are damaged, or hold more than numbers, texts, bytes, arrays and containers.
     """
-    tree = from_bytes(_verified_body(memoryview(data)))
+    view = memoryview(data)
+    budget = MemoryBudget(view.nbytes, None)
+    tree = from_bytes(_verified_body(view), budget)
     if names_of(tree):
         raise CorruptFileError("expected plain values, and the bytes name classes or functions")
-    return construct(tree, {})
+    return construct(tree, {}, budget)
 
 
 def _verified_body(data: memoryview) -> memoryview:

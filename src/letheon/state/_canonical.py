@@ -78,15 +78,19 @@ Parts = list[Any]
 
 def to_bytes(node: Node) -> bytes:
     """Return the canonical bytes of a tree."""
+    return b"".join(to_parts(node))
+
+
+def to_parts(node: Node) -> Parts:
+    """Return the canonical bytes of a tree in parts; those of arrays are not copied."""
     parts: Parts = []
     _write(node, parts)
-    return b"".join(parts)
+    return parts
 
 
 def chunks(node: Node) -> Iterator[Buffer]:
     """Yield the canonical bytes of a tree in pieces; big arrays are not copied."""
-    parts: Parts = []
-    _write(node, parts)
+    parts = to_parts(node)
     begin = 0
     for i, part in enumerate(parts):
         if len(part) >= _BIG:

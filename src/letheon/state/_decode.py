@@ -21,6 +21,7 @@ from letheon.state._allowed import (
     is_listed,
 )
 from letheon.state._arrays import array_from, dtype_from, scalar_from
+from letheon.state._budget import INSTANCE, MemoryBudget, array_bytes, require_distinct_hashes
 from letheon.state._encode import encode_tree
 from letheon.state._nodes import (
     Array,
@@ -52,20 +53,9 @@ from letheon.state._sklearn_checks import check_estimator_arrays
 
 Trusted = Iterable[Any]
 
-# What constructors and `_from_state` may raise on values that make no sense.
-_NONSENSE = (
-    KeyError,
-    TypeError,
-    ValueError,
-    AttributeError,
-    IndexError,
-    OverflowError,
-    AssertionError,
-    MemoryError,
-    RecursionError,
-)
+# How often `_from_state` of these copies its arrays: into tensors, or to factorise a matrix.
+_COPIES = {"letheon.deep.": 1, "letheon.convex._data_free.": 2}
 _CONTAINERS: Mapping[str, Callable[[Any], Any]] = {
-    "list": list,
     "tuple": tuple,
     "set": set,
     "frozenset": frozenset,
@@ -203,37 +193,47 @@ def is_listed_class(name: str) -> bool:
     return is_listed(CLASSES, name) or (ours and qualname.isidentifier())
 
 
-def construct(tree: Node, trusted: Mapping[str, Any]) -> Any:
-    """Build the value of an audited tree."""
+def construct(tree: Node, trusted: Mapping[str, Any], budget: MemoryBudget) -> Any:
+    """Build the value of an audited tree in memory that the budget has."""
     try:
-        return _Builder(trusted).value(tree)
+        return _Builder(trusted, budget).value(tree)
     except StateError:
         raise
-    except _NONSENSE as error:
+    except Exception as error:  # whatever libraries say about values that make no sense
         raise CorruptFileError(f"the state makes no sense: {error!r}") from error
 
 
 class _Builder:
     """Builds values; mirrors `Encoder`."""
 
-    def __init__(self, trusted: Mapping[str, Any]) -> None:
+    def __init__(self, trusted: Mapping[str, Any], budget: MemoryBudget) -> None:
         self.trusted = trusted
+        self.budget = budget
         self.found: dict[str, Any] = {}
-        self.kept: list[Any] | None = None
+        # What a `Ref` may point to, and what another use of it counts.
+        self.kept: list[tuple[Any, int]] | None = None
+        self.n_built = 0
 
     def value(self, node: Any) -> Any:
+        self.n_built += 1
         build = _BUILDERS.get(type(node))
         return node if build is None else build(self, node)
 
-    def _keep(self, value: Any) -> Any:
+    def _spent(self) -> int:
+        return self.budget.used + INSTANCE * self.n_built
+
+    def _keep(self, value: Any, before: int) -> Any:
         if self.kept is not None:
-            self.kept.append(value)
+            self.kept.append((value, self._spent() - before))
         return value
 
     def _items(self, node: Items) -> Any:
         if node.kind in {"set", "frozenset"}:
-            return _CONTAINERS[node.kind](self._unnumbered(node.items))
-        return _CONTAINERS[node.kind]([self.value(item) for item in node.items])
+            values = self._unnumbered(node.items)
+            require_distinct_hashes(values)
+        else:
+            values = [self.value(item) for item in node.items]
+        return values if node.kind == "list" else _CONTAINERS[node.kind](values)
 
     def _unnumbered(self, nodes: Iterable[Any]) -> list[Any]:
         kept, self.kept = self.kept, None
@@ -246,14 +246,16 @@ class _Builder:
 
     def _pairs(self, node: Pairs) -> dict[Any, Any]:
         keys = self._unnumbered(key for key, _ in node.items)
+        require_distinct_hashes(keys)
         values = [self.value(item) for _, item in node.items]
         return dict(zip(keys, values, strict=True))
 
     def _array(self, node: Any) -> Any:
-        return self._keep(array_from(node, self.value))
+        before = self._spent()
+        return self._keep(array_from(node, self.value, self.budget), before)
 
     def _scalar(self, node: Scalar) -> Any:
-        return scalar_from(node, self.value)
+        return scalar_from(node, self.value, self.budget)
 
     def _triple(self, node: Triple) -> Any:
         parts = [self.value(part) for part in node[1:]]
@@ -272,7 +274,10 @@ class _Builder:
     def _ref(self, node: Ref) -> Any:
         if self.kept is None or node.number >= len(self.kept):
             raise CorruptFileError("a reference points nowhere")
-        return self.kept[node.number]
+        # Every use counts: a digest or a copy follows all of them, however they branch.
+        value, cost = self.kept[node.number]
+        self.budget.take(cost, "a reference")
+        return value
 
     def _instance(self, node: Instance) -> Any:
         return self._scoped(node.name, lambda: self._object(node))
@@ -284,7 +289,8 @@ class _Builder:
         outermost = self.kept is None and not is_ours(name)
         if outermost:
             self.kept = []
-        value = self._keep(build())
+        before = self._spent()
+        value = self._keep(build(), before)
         if outermost:
             self.kept = None
         return value
@@ -294,7 +300,10 @@ class _Builder:
         if codec is None:
             raise UntrustedClassError(f"nobody registered a codec for {node.name!r}")
         cls = codec[1] or self._resolve(node.name)
-        return codec[0].decode(cls, self.value(node.payload))
+        plain = self.value(node.payload)
+        if codec[0].cost is not None:
+            self.budget.take(codec[0].cost(cls, plain), node.name)
+        return codec[0].decode(cls, plain)
 
     def _object(self, node: Instance) -> Any:
         cls = self._class(node.name)
@@ -302,6 +311,7 @@ class _Builder:
             require_no_shadows(cls, node)
         state = self._record(node.state)
         if hasattr(cls, "_from_state"):
+            self._take_for_state(cls, node.name, state)
             return cls._from_state(state)
         value = object.__new__(cls)
         fields = dataclass_fields(cls)
@@ -312,6 +322,14 @@ class _Builder:
                 object.__setattr__(value, field, state[field])
         check_estimator_arrays(value)
         return value
+
+    def _take_for_state(self, cls: Any, name: str, state: dict[str, Any]) -> None:
+        """Count what `_from_state` takes beside the arrays that are there already."""
+        if hasattr(cls, "_native_cost"):
+            self.budget.take_native(*cls._native_cost(state), name)
+        copies = next((n for prefix, n in _COPIES.items() if name.startswith(prefix)), 0)
+        if copies:
+            self.budget.take(copies * array_bytes(state), name)
 
     def _class(self, name: str) -> Any:
         cls = self._resolve(name)

@@ -10,16 +10,23 @@ import hashlib
 import json
 import os
 import re
-from dataclasses import dataclass
+from copy import copy
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, BinaryIO
 
-from letheon.exceptions import CorruptFileError, NewerFormatError, UnsupportedStateError
+from letheon.exceptions import (
+    CorruptFileError,
+    MemoryLimitError,
+    NewerFormatError,
+    UnsupportedStateError,
+)
 from letheon.state._atomic import write_atomically
+from letheon.state._budget import MemoryBudget, check_shape
 from letheon.state._decode import Trusted, audit, construct, trusted_names
 from letheon.state._encode import to_tree
 from letheon.state._environment import FORMAT, environment
-from letheon.state._manifest import Tensors, from_json, to_json
+from letheon.state._manifest import Tensors, from_json, json_memory, to_json
 from letheon.state._nodes import Node
 
 _ZEROS = "0" * 64
@@ -31,6 +38,10 @@ _CHECKPOINT = b"letheon-state-v"
 _THIS = int(FORMAT.removeprefix("letheon-v"))
 # The format of safetensors allows 100 MB.
 _MAX_HEADER = 90_000_000
+_ITEMSIZES = {
+    "F64": 8, "F32": 4, "F16": 2, "I64": 8, "I32": 4, "I16": 2, "I8": 1,
+    "U64": 8, "U32": 4, "U16": 2, "U8": 1, "BOOL": 1,
+}  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -49,6 +60,8 @@ class Contents:
         Its content.
     size : int
         Bytes on disk.
+    budget : MemoryBudget
+        What reading it has taken so far, and the limit.
     """
 
     format: str
@@ -56,6 +69,7 @@ class Contents:
     versions: dict[str, str]
     tree: Node
     size: int
+    budget: MemoryBudget = field(repr=False, compare=False)
 
 
 def write_file(path: str | os.PathLike[str], value: Any, *, kind: str = "value") -> None:
@@ -120,7 +134,9 @@ def _serialised(tree: Node, kind: str) -> bytes:
     return save(tensors.arrays(), metadata={"letheon": manifest})
 
 
-def read_file(path: str | os.PathLike[str], *, trusted: Trusted = ()) -> Any:
+def read_file(
+    path: str | os.PathLike[str], *, trusted: Trusted = (), max_memory: int | None = None
+) -> Any:
     """Return the value in a file.
 
     Parameters
@@ -129,36 +145,56 @@ def read_file(path: str | os.PathLike[str], *, trusted: Trusted = ()) -> Any:
         The file.
     trusted : iterable of class, function or str
         What may be used besides letheon's own classes and scikit-learn's.
+    max_memory : int, optional
+        Bytes that reading may take. By default 64 MiB and 4 times the size of the file, and
+        64 MiB and 16 times the size for the compiled forest.
 
     Raises
     ------
     CorruptFileError
         If the file is truncated, altered, or no letheon file.
+    MemoryLimitError
+        If reading would take more memory than that; it was not allocated.
     NewerFormatError
         If a later letheon wrote it.
     UntrustedClassError
         If it names a class that nobody allowed; nothing was imported then.
     """
-    return build(read_contents(path), trusted)
+    return build(read_contents(path, max_memory=max_memory), trusted)
 
 
 def build(contents: Contents, trusted: Trusted) -> Any:
     """Audit a verified file and build its value."""
     names = trusted_names(trusted)
     audit(contents.tree, names)
-    return construct(contents.tree, names)
+    return construct(contents.tree, names, copy(contents.budget))
 
 
-def read_contents(path: str | os.PathLike[str] | BinaryIO) -> Contents:
-    """Read and verify a file, by name or open; import and build nothing."""
-    raw = Path(path).read_bytes() if isinstance(path, str | os.PathLike) else path.read()
+def read_contents(
+    path: str | os.PathLike[str] | BinaryIO, *, max_memory: int | None = None
+) -> Contents:
+    """Read and verify a file, by name or open; import and build nothing.
+
+    `max_memory` is as for `read_file`.
+    """
     name = name_of(path)
+    if isinstance(path, str | os.PathLike):
+        size = Path(path).stat().st_size
+        budget = MemoryBudget(size, max_memory)
+        budget.take(size, "the file")
+        raw = Path(path).read_bytes()
+    else:
+        raw = path.read()
+        budget = MemoryBudget(len(raw), max_memory)
+        budget.take(len(raw), "the file")
     place = _START.match(raw, 8)
     if place is None:
         raise CorruptFileError(f"{name}: {_what_else(raw)}")
     try:
         _verify(raw, place)
-        return _parse(raw)
+        return _parse(raw, budget)
+    except MemoryLimitError as error:
+        raise MemoryLimitError(f"{name}: {error}") from None
     except CorruptFileError as error:
         raise CorruptFileError(
             f"{name}: {error}; restore the file from a copy"
@@ -202,28 +238,53 @@ def _what_else(raw: bytes) -> str:
     return "this is no letheon file"
 
 
-def _parse(raw: bytes) -> Contents:
-    from safetensors import SafetensorError
-    from safetensors.numpy import load
-
+def _parse(raw: bytes, budget: MemoryBudget) -> Contents:
     try:
-        header = json.loads(raw[8 : 8 + int.from_bytes(raw[:8], "little")])
-        text = header["__metadata__"]["letheon"]
-        manifest = json.loads(text, object_pairs_hook=_without_duplicates)
-        tensors = load(raw)
-        return Contents(
+        begin = 8 + int.from_bytes(raw[:8], "little")
+        _require(begin <= len(raw) and begin - 8 <= _MAX_HEADER, "its length")
+        text = raw[8:begin]
+        passing = json_memory(text)
+        budget.take(passing, "the header")
+        header = json.loads(text, object_pairs_hook=_without_duplicates)
+        manifest = json.loads(
+            header.pop("__metadata__")["letheon"], object_pairs_hook=_without_duplicates
+        )
+        contents = Contents(
             format=manifest["format"],
             kind=manifest["kind"],
             versions={str(k): str(v) for k, v in manifest["versions"].items()},
-            tree=from_json(manifest["tree"], tensors),
+            tree=from_json(manifest["tree"], _tensors(header, memoryview(raw)[begin:]), budget),
             size=len(raw),
+            budget=budget,
         )
+        budget.give_back(passing)
+        return contents
     except CorruptFileError:
         raise
     except RecursionError:
         raise CorruptFileError("the manifest is nested too deeply") from None
-    except (SafetensorError, ValueError, KeyError, TypeError, AttributeError) as error:
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise CorruptFileError(f"the header makes no sense: {error!r}") from error
+
+
+def _tensors(header: dict[str, Any], data: memoryview) -> dict[str, memoryview]:
+    """Return the bytes of every tensor: they follow each other without gap or overlap."""
+    tensors, end = {}, 0
+    places = sorted((tuple(entry["data_offsets"]), name) for name, entry in header.items())
+    for (begin, after), name in places:
+        entry = header[name]
+        _require(entry.keys() == {"dtype", "shape", "data_offsets"}, name)
+        _require(type(begin) is type(after) is int and end == begin <= after, name)
+        _require(check_shape(entry["shape"], _ITEMSIZES[entry["dtype"]]) == after - begin, name)
+        tensors[name] = data[begin:after]
+        end = after
+    _require(end == len(data), "the size of the tensors")
+    return tensors
+
+
+def _require(condition: bool, what: str) -> None:
+    if not condition:
+        raise CorruptFileError(f"the header is wrong about {what}")
 
 
 def _without_duplicates(pairs: list[tuple[str, Any]]) -> dict[str, Any]:

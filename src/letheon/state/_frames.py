@@ -17,11 +17,16 @@ import numpy as np
 from numpy.typing import NDArray
 
 from letheon.exceptions import CorruptFileError, UnsupportedStateError
+from letheon.state._budget import require_distinct_hashes
 from letheon.state._registry import Codec
 
 _MASKED = re.compile("U?Int(8|16|32|64)|Float(32|64)|boolean")
-_ZONED = re.compile(r"datetime64\[(s|ms|us|ns), [\w/+:-]{1,64}\]")
-_TEMPORAL = re.compile(r"Date|Time|(Datetime|Duration)\((ms|us|ns)(?:, ([\w/+:-]{1,64}))?\)")
+# A name in the database of time zones, never a path; or a fixed offset.
+_ZONE = r"(?!dateutil)(?:[A-Za-z][\w+-]{0,31}(?:/[A-Za-z][\w+-]{0,31}){0,2}|(?:UTC)?[+-]\d\d:\d\d)"
+_ZONED = re.compile(rf"datetime64\[(s|ms|us|ns), {_ZONE}\]", re.ASCII)
+_TEMPORAL = re.compile(rf"Date|Time|(Datetime|Duration)\((ms|us|ns)(?:, ({_ZONE}))?\)", re.ASCII)
+_COLUMN_BYTES = 6144
+_TEXT_BYTES = 160
 _PLAIN_POLARS = frozenset(
     f"{kind}{bits}" for kind in ("Int", "UInt", "Float") for bits in (8, 16, 32, 64)
 ) - {"Float8", "Float16"} | {"Boolean"}
@@ -77,7 +82,9 @@ def _pandas_series(plain: Plain) -> Any:
     dtype, values = plain["dtype"], plain["values"]
     _require(isinstance(values, np.ndarray) and values.ndim == 1, "a column")
     if dtype == "category":
-        categories = pd.Index(_pandas_series(plain["categories"]))
+        labels = _pandas_series(plain["categories"])
+        require_distinct_hashes(labels.to_numpy(dtype=object))
+        categories = pd.Index(labels)
         codes = pd.Categorical.from_codes(values, categories=categories, ordered=plain["ordered"])
         return pd.Series(codes)
     if dtype in {"str", "string"}:
@@ -220,10 +227,34 @@ def _named_polars(_: type, plain: Plain) -> Any:
     return _polars_series(plain["column"]).alias(plain["name"])
 
 
-_PANDAS_FRAME = Codec(_pandas_frame_plain, _pandas_frame, "pandas.DataFrame")
-_PANDAS_SERIES = Codec(_pandas_series_plain, _named_pandas, "pandas.Series")
-_POLARS_FRAME = Codec(_polars_frame_plain, _polars_frame, "polars.DataFrame")
-_POLARS_SERIES = Codec(_polars_series_plain, _named_polars, "polars.Series")
+def _frame_cost(_: type, plain: Plain) -> int:
+    return sum(_column_cost(column) for column in plain["columns"])
+
+
+def _series_cost(_: type, plain: Plain) -> int:
+    return _column_cost(plain["column"])
+
+
+def _column_cost(plain: Plain) -> int:
+    """Return what a column takes beside its values: a copy of them, texts also as bytes."""
+    total = _COLUMN_BYTES
+    while True:
+        values = plain["values"]
+        _require(isinstance(values, np.ndarray), "a column")
+        total += 2 * values.nbytes
+        if values.dtype == object:
+            total += sum(len(value) for value in values.ravel() if type(value) is str)
+        categories = plain.get("categories")
+        if not isinstance(categories, dict):
+            return total + _TEXT_BYTES * len(categories or ())
+        total += _COLUMN_BYTES + _TEXT_BYTES * len(categories["values"])
+        plain = categories
+
+
+_PANDAS_FRAME = Codec(_pandas_frame_plain, _pandas_frame, "pandas.DataFrame", _frame_cost)
+_PANDAS_SERIES = Codec(_pandas_series_plain, _named_pandas, "pandas.Series", _series_cost)
+_POLARS_FRAME = Codec(_polars_frame_plain, _polars_frame, "polars.DataFrame", _frame_cost)
+_POLARS_SERIES = Codec(_polars_series_plain, _named_polars, "polars.Series", _series_cost)
 
 # Each under its public name and under the module that defines it, which differs by version.
 CODECS: dict[str, Codec] = {

@@ -7,14 +7,25 @@ in the tensor ``small`` (``[begin, size]``). A float is its 8 bytes, little-endi
 """
 
 import struct
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from letheon.exceptions import CorruptFileError
-from letheon.state._canonical import to_bytes
+from letheon.exceptions import CorruptFileError, StateError
+from letheon.state._budget import (
+    ATOM,
+    CONTAINER,
+    INSTANCE,
+    ITEM,
+    MAX_DIMENSIONS,
+    PAIRS_ITEM,
+    RECORD_ITEM,
+    SET_ITEM,
+    MemoryBudget,
+)
+from letheon.state._canonical import to_bytes, to_parts
 from letheon.state._nodes import (
     MAX_DEPTH,
     Array,
@@ -34,7 +45,7 @@ from letheon.state._nodes import (
     Strings,
     Triple,
 )
-from letheon.state._parse import from_bytes, require_increasing
+from letheon.state._parse import from_bytes, make_array, make_instance, require_increasing
 
 SMALL = "small"
 _SMALL_BELOW = 4096
@@ -166,25 +177,38 @@ _WRITERS: dict[type, Callable[[Any, Tensors], Any]] = {
 }
 
 
-def from_json(value: Any, tensors: dict[str, NDArray[Any]]) -> Node:
+def json_memory(text: bytes) -> int:
+    """Return a bound of what parsing a JSON text takes: the text again, and all values in it."""
+    wide = 4 if b"\\u" in text else 1
+    names = text.count(b":")
+    values = names + text.count(b",") + text.count(b"[")
+    strings = text.count(b'"') // 2
+    containers = 96 * text.count(b"[") + 240 * text.count(b"{")
+    return (2 + wide) * len(text) + containers + 128 * names + 40 * values + 56 * strings
+
+
+def from_json(value: Any, tensors: Mapping[str, memoryview], budget: MemoryBudget) -> Node:
     """Return the tree of a parsed manifest.
 
     Raises
     ------
     CorruptFileError
         If it is not what `to_json` writes.
+    MemoryLimitError
+        If the tree and its value would take more than the budget.
     """
     try:
-        return _Reader(tensors).node(value)  # type: ignore[no-any-return]
+        return _Reader(tensors, budget).node(value)  # type: ignore[no-any-return]
+    except StateError:
+        raise
     except (KeyError, TypeError, ValueError, IndexError, struct.error) as error:
-        if isinstance(error, CorruptFileError):
-            raise
         raise CorruptFileError(f"the manifest makes no sense: {error!r}") from None
 
 
 class _Reader:
-    def __init__(self, tensors: dict[str, NDArray[Any]]) -> None:
-        self.raw = {name: array.reshape(-1).view(np.uint8).data for name, array in tensors.items()}
+    def __init__(self, tensors: Mapping[str, memoryview], budget: MemoryBudget) -> None:
+        self.tensors = tensors
+        self.budget = budget
         self.depth = 0
 
     def node(self, value: Any) -> Any:
@@ -197,21 +221,34 @@ class _Reader:
         key, content = next(iter(value.items()))
         self.depth += 1
         _require(self.depth <= 3 * MAX_DEPTH, "nesting")
+        self.budget.take(CONTAINER, "its values")
         node = _READERS[key](self, content)
         self.depth -= 1
         return node
 
-    def all(self, values: Any) -> tuple[Any, ...]:
+    def all(self, values: Any, cost: int = ITEM) -> tuple[Any, ...]:
         _require(type(values) is list, "a list")
+        self.budget.take(CONTAINER + cost * len(values), "its values")
         return tuple([self.node(value) for value in values])
 
-    def bytes(self, where: Any) -> memoryview:
+    def view(self, where: Any) -> memoryview:
         if type(where) is str:
-            return self.raw[where]
+            return self.tensors[where]
         begin, size = where
-        small = self.raw[SMALL]
+        small = self.tensors[SMALL]
         _require(_is_count(begin) and _is_count(size) and begin + size <= len(small), "a place")
         return small[begin : begin + size]
+
+    def read_bytes(self, where: Any) -> bytes:
+        data = self.view(where)
+        self.budget.take(ATOM + len(data), "bytes")
+        return bytes(data)
+
+    def key(self, node: Any) -> bytes:
+        """Return the canonical bytes of a key; sets inside sets are written again and again."""
+        parts = to_parts(node)
+        self.budget.take(ATOM + sum(map(len, parts)), "keys")
+        return b"".join(parts)
 
     def expect(self, kind: type, value: Any) -> Any:
         node = self.node(value)
@@ -235,7 +272,8 @@ def _text(value: Any) -> str:
 
 
 def _shape(value: Any) -> tuple[int, ...]:
-    _require(type(value) is list and all(_is_count(n) for n in value), "a shape")
+    _require(type(value) is list and len(value) <= MAX_DIMENSIONS, "a shape")
+    _require(all(_is_count(n) for n in value), "a shape")
     return tuple(value)
 
 
@@ -250,33 +288,36 @@ def _read_complex(_: _Reader, value: str) -> complex:
 
 
 def _read_set(reader: _Reader, kind: str, values: Any) -> Items:
-    items = reader.all(values)
-    require_increasing([to_bytes(item) for item in items])
+    items = reader.all(values, SET_ITEM)
+    require_increasing([reader.key(item) for item in items])
     return Items(kind, items)
 
 
 def _read_record(reader: _Reader, value: Any) -> Record:
     _require(type(value) is dict, "a dict")
+    reader.budget.take(RECORD_ITEM * len(value), "a dict")
     require_increasing(list(value))
     return Record(tuple([(key, reader.node(item)) for key, item in value.items()]))
 
 
 def _read_pairs(reader: _Reader, values: Any) -> Pairs:
+    _require(type(values) is list, "a dict")
+    reader.budget.take(PAIRS_ITEM * len(values), "a dict")
     pairs = [reader.all(pair) for pair in values]
     _require(all(len(pair) == 2 for pair in pairs), "a pair")
-    require_increasing([to_bytes(pair[0]) for pair in pairs])
+    require_increasing([reader.key(pair[0]) for pair in pairs])
     return Pairs(tuple([(key, value) for key, value in pairs]))
 
 
 def _read_array(reader: _Reader, value: Any, fortran: bool = False) -> Array:
     dtype, shape, where = value
-    return Array(_text(dtype), _shape(shape), reader.bytes(where), fortran)
+    return make_array(_text(dtype), _shape(shape), reader.view(where), fortran, reader.budget)
 
 
 def _read_strings(reader: _Reader, value: Any) -> Strings:
     width, shape, lengths, where = value
     _require(_is_count(width), "a width")
-    text = bytes(reader.bytes(where))
+    text = reader.read_bytes(where)
     return Strings(width, _shape(shape), reader.expect(Array, lengths), text)
 
 
@@ -297,11 +338,12 @@ def _read_triple(reader: _Reader, kind: str, values: Any) -> Triple:
 
 def _read_instance(reader: _Reader, value: Any) -> Instance:
     name, state = value
-    return Instance(_text(name), reader.expect(Record, state))
+    return make_instance(_text(name), reader.expect(Record, state), reader.budget)
 
 
 def _read_coded(reader: _Reader, value: Any) -> Coded:
     name, payload = value
+    reader.budget.take(INSTANCE, "an object")
     return Coded(_text(name), reader.node(payload))
 
 
@@ -314,8 +356,8 @@ _READERS: dict[str, Callable[[_Reader, Any], Any]] = {
     "int": _read_int,
     "float": lambda _, v: struct.unpack("<d", bytes.fromhex(v))[0],
     "complex": _read_complex,
-    "bytes": lambda r, v: bytes(r.bytes(v)),
-    "packed": lambda r, v: from_bytes(r.bytes(v)),
+    "bytes": _Reader.read_bytes,
+    "packed": lambda r, v: from_bytes(r.view(v), r.budget),
     "list": lambda r, v: Items("list", r.all(v)),
     "tuple": lambda r, v: Items("tuple", r.all(v)),
     "set": lambda r, v: _read_set(r, "set", v),

@@ -8,6 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from letheon.exceptions import CorruptFileError, UnsupportedStateError
+from letheon.state._budget import MAX_DIMENSIONS, array_bytes
 from letheon.state._registry import Codec
 
 _BIT_GENERATORS = ("MT19937", "PCG64", "PCG64DXSM", "Philox", "SFC64")
@@ -75,13 +76,30 @@ def _sparse_plain(value: Any) -> dict[str, Any]:
     return plain
 
 
+def _sparse_shape(plain: Any) -> tuple[int, ...]:
+    shape = plain["shape"]
+    _require(type(shape) is tuple and 0 < len(shape) <= MAX_DIMENSIONS, "sparse shape")
+    _require(all(type(n) is int and 0 <= n < 2**63 for n in shape), "sparse shape")
+    dimensions: tuple[int, ...] = shape
+    return dimensions
+
+
+def _sparse_cost(cls: type, plain: Any) -> int:
+    """Return what a sparse container takes beside the arrays that it is made of."""
+    n_rows, kind = _sparse_shape(plain)[0], cls.__name__[:3]
+    n_stored = plain["data"].size
+    # Every row of a lil_matrix is two lists, and an index to it on the way; every entry of a
+    # dok_matrix is an item of a dict, its place two ints and a tuple.
+    each = {"lil": (240, 160), "dok": (16, 400)}.get(kind, (0, 0))
+    return 2048 + 2 * array_bytes(plain) + each[0] * n_rows + each[1] * n_stored
+
+
 def _sparse_from(cls: Any, plain: Any) -> Any:
     """Build a sparse container and let scipy check that no index leaves it."""
     import scipy.sparse
 
-    shape, data = plain["shape"], plain["data"]
+    shape, data = _sparse_shape(plain), plain["data"]
     kind = cls.__name__[:3]
-    _require(all(type(n) is int and n >= 0 for n in shape), "sparse shape")
     if kind in _COMPRESSED:
         for part in (plain["indices"], plain["indptr"]):
             _require(part.dtype in (np.int32, np.int64), "sparse index")
@@ -118,7 +136,11 @@ def _partial_from(_: type, plain: Any) -> Any:
     return functools.partial(plain["func"], *plain["args"], **plain["keywords"])
 
 
-_SPARSE = Codec(_sparse_plain, _sparse_from)
+_SPARSE = Codec(_sparse_plain, _sparse_from, cost=_sparse_cost)
+
+
+def _generator_cost(_: type, __: Any) -> int:
+    return 1 << 13
 
 
 def _path_from(_: type, plain: Any) -> Path:
@@ -131,8 +153,12 @@ CODECS: dict[str, Codec] = {
     "pathlib.PosixPath": Codec(str, _path_from, name="pathlib.Path"),
     "pathlib.WindowsPath": Codec(str, _path_from, name="pathlib.Path"),
     "pathlib.Path": Codec(str, _path_from),
-    "numpy.random._generator.Generator": Codec(_generator_state, _generator_from),
-    "numpy.random.mtrand.RandomState": Codec(_random_state_state, _random_state_from),
+    "numpy.random._generator.Generator": Codec(
+        _generator_state, _generator_from, cost=_generator_cost
+    ),
+    "numpy.random.mtrand.RandomState": Codec(
+        _random_state_state, _random_state_from, cost=_generator_cost
+    ),
     "functools.partial": Codec(_partial_plain, _partial_from),
     **{
         f"scipy.sparse._{kind}.{kind}_{form}": _SPARSE

@@ -11,14 +11,19 @@ from typing import Any, NamedTuple
 
 Encode = Callable[[Any], Any]
 Decode = Callable[[type, Any], Any]
+Cost = Callable[[type, Any], int]
 
 
 class Codec(NamedTuple):
-    """Object to plain value, (class, plain value) to object, and the name if it is another."""
+    """Object to plain value, (class, plain value) to object, and the name if it is another.
+
+    `cost` returns a bound of the bytes that `decode` takes, from the same arguments.
+    """
 
     encode: Encode
     decode: Decode
     name: str | None = None
+    cost: Cost | None = None
 
 
 _registered: dict[type, Codec] = {}

@@ -158,6 +158,23 @@ def _check_centres(value: Any) -> None:
         stack += [child for child in (node.left, node.right) if child is not None]
 
 
+def _check_neighbours(value: Any) -> None:
+    """Check the labels of the neighbours: compiled code counts them by class."""
+    state = vars(value)
+    if "_fit_X" not in state:
+        return
+    n_rows = state["_fit_X"].shape[0]
+    _require(state.get("n_samples_fit_") == n_rows, value, "n_samples_fit_")
+    labels = state.get("_y")
+    if labels is None:
+        return
+    _require(len(labels) == n_rows, value, "_y")
+    if "classes_" in state and not state.get("outputs_2d_"):
+        inside = labels.ndim == 1 and labels.dtype.kind == "i"
+        inside = inside and (n_rows == 0 or 0 <= labels.min() <= labels.max() < len(value.classes_))
+        _require(inside, value, "_y")
+
+
 def _check_hasher(value: Any) -> None:
     count = vars(value).get("n_features")
     _require(isinstance(count, int | np.integer) and 0 < count < 2**31, value, "n_features")
@@ -174,5 +191,6 @@ _CHECKS: dict[str, Callable[[Any], None]] = {
     "sklearn.cluster._kmeans._BaseKMeans": _check_centres,
     "sklearn.feature_extraction._hash.FeatureHasher": _check_hasher,
     "sklearn.feature_extraction.text.HashingVectorizer": _check_hasher,
+    "sklearn.neighbors._base.NeighborsBase": _check_neighbours,
     "sklearn.svm._base.BaseLibSVM": _check_support_vectors,
 }

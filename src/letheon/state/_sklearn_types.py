@@ -10,7 +10,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from letheon.exceptions import CorruptFileError, UnsupportedStateError
+from letheon.state._budget import array_bytes
 from letheon.state._registry import Codec
+
+
+def _copy_cost(_: type, plain: Any) -> int:
+    """Return what decoders take that copy their arrays, and once more on the way."""
+    return 1024 + 2 * array_bytes(plain)
 
 
 def _require(condition: Any, what: str) -> None:
@@ -148,8 +154,22 @@ def _search_tree_from(cls: Any, plain: Any) -> Any:
     if plain["vector"].shape == plain["data"].shape[1:]:
         given["w"] = plain["vector"]
     options = {key: given[key] for key in wanted if key in given}
-    weight = {} if plain["sample_weight"] is None else {"sample_weight": plain["sample_weight"]}
-    return cls(plain["data"], leaf_size=size, metric=name, **weight, **options)
+    weight = plain["sample_weight"]
+    if weight is not None:
+        _require(weight.shape == plain["data"].shape[:1], "search tree: weights")
+        options["sample_weight"] = weight
+    return cls(plain["data"], leaf_size=size, metric=name, **options)
+
+
+def _search_tree_cost(_: type, plain: Any) -> int:
+    """Return what the tree takes: points, their order, and the bounds of every node."""
+    points, size = plain["data"], plain["leaf_size"]
+    _require(type(size) is int and 0 < size < 2**31, "search tree: leaf size")
+    _require(points.ndim == 2, "search tree: points")
+    n_points, n_columns = points.shape
+    n_nodes = 2 ** (max(1, (n_points - 1) // size).bit_length() + 1)
+    per_node = 64 + 2 * 8 * n_columns
+    return 4096 + 2 * array_bytes(plain) + n_points * (16 + 8 * n_columns) + n_nodes * per_node
 
 
 def _interpolator_plain(value: Any) -> dict[str, Any]:
@@ -202,7 +222,7 @@ def _bunch_from(cls: Any, plain: Any) -> Any:
 
 
 _LOSS = Codec(_numbers_of, _from_numbers)
-_SEARCH_TREE = Codec(_search_tree_plain, _search_tree_from)
+_SEARCH_TREE = Codec(_search_tree_plain, _search_tree_from, cost=_search_tree_cost)
 _LOSSES = (
     "CyHalfSquaredError CyAbsoluteError CyPinballLoss CyHuberLoss CyHalfPoissonLoss "
     "CyHalfGammaLoss CyHalfTweedieLoss CyHalfTweedieLossIdentity CyHalfBinomialLoss "
@@ -214,13 +234,15 @@ _SGD_LOSSES = (
 )
 
 CODECS: dict[str, Codec] = {
-    "sklearn.tree._tree.Tree": Codec(_tree_plain, _tree_from),
+    "sklearn.tree._tree.Tree": Codec(_tree_plain, _tree_from, cost=_copy_cost),
     "sklearn.ensemble._hist_gradient_boosting.predictor.TreePredictor": Codec(
-        _predictor_plain, _predictor_from
+        _predictor_plain, _predictor_from, cost=_copy_cost
     ),
     "sklearn.utils._bunch.Bunch": Codec(_bunch_plain, _bunch_from),
-    "scipy.interpolate._interpolate.interp1d": Codec(_interpolator_plain, _interpolator_from),
-    "scipy.interpolate._bsplines.BSpline": Codec(_spline_plain, _spline_from),
+    "scipy.interpolate._interpolate.interp1d": Codec(
+        _interpolator_plain, _interpolator_from, cost=_copy_cost
+    ),
+    "scipy.interpolate._bsplines.BSpline": Codec(_spline_plain, _spline_from, cost=_copy_cost),
     **{f"sklearn._loss._loss.{name}": _LOSS for name in _LOSSES.split()},
     **{f"sklearn.linear_model._sgd_fast.{name}": _LOSS for name in _SGD_LOSSES.split()},
     **{

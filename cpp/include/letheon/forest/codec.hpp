@@ -30,6 +30,25 @@ inline constexpr std::uint32_t kTreeFormat = 1;
 [[nodiscard]] std::vector<Bytes> split_trees(Bytes bytes, std::uint32_t n_classes,
                                              const Spec& spec);
 
+// What a forest is to be restored from, by what its bytes and settings say.
+struct ForestSize {
+  std::uint64_t n_trees = 0;
+  std::uint64_t n_rows = 0;
+  std::uint64_t n_columns = 0;
+  std::uint32_t n_classes = 0;
+  bool regression = false;
+  std::uint64_t text_bytes = 0;  // of all ids that are texts
+};
+
+struct RestoreCost {
+  std::uint64_t bytes = 0;  // of memory, at most
+  std::uint64_t steps = 0;  // rows that are sent to a child, at most
+};
+
+// What restoring would take: counted from the bytes, before anything is built. Throws
+// std::invalid_argument unless the bytes are trees of that size.
+[[nodiscard]] RestoreCost restore_cost(Bytes bytes, const ForestSize& size);
+
 // Gives a tree that is one unbuilt node the splits of the bytes, and its rows their places.
 // Throws std::invalid_argument if anything in the bytes contradicts the rows or the settings.
 void read_tree(Bytes bytes, const Table& table, const Spec& spec, Tree& tree);

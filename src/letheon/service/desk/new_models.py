@@ -10,6 +10,7 @@ from typing import Any, BinaryIO, Literal
 from letheon.exceptions import (
     BlockedIdsError,
     LetheonWarning,
+    MemoryLimitError,
     NewerFormatError,
     StateError,
     UntrustedClassError,
@@ -190,6 +191,9 @@ def _refusals() -> Iterator[None]:
         raise _no_model(words) from error
     except NewerFormatError as error:
         raise _no_model("A later letheon wrote it.") from error
+    except MemoryLimitError as error:
+        words = "Loading it would take too much memory: use `letheon model add --max-memory`."
+        raise _no_model(words) from error
     except StateError as error:
         words = "It is not a file that letheon.save wrote, or it was cut or altered."
         raise _no_model(words) from error

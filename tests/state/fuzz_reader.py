@@ -1,0 +1,475 @@
+"""Fuzz the reader: mutated files, blobs, manifests and bundles, each in a watched child process.
+
+``python -m tests.state.fuzz_reader 100000 --seed 1 --workers 2`` tries that many inputs. An input
+is a function of seed and number. What is detected:
+
+- a crash: the child dies. Half of the inputs run with guard pages behind the memory of every NumPy
+  array (`guard_pages.c`), so that reading or writing behind one is a crash; all run with the debug
+  hooks of Python's allocator, and with glibc's where it is installed;
+- a hang: more than 5 seconds of CPU for one input, or a minute without an answer;
+- memory: in the other half the high-water mark of the process is compared with the limit;
+- any exception that is no `StateError`.
+
+Inputs that fail are saved. `--plant` puts a known bug in, to show that it would be found.
+"""
+
+import argparse
+import collections
+import contextlib
+import functools
+import json
+import mmap
+import os
+import signal
+import subprocess
+import sys
+import sysconfig
+import tempfile
+import time
+import warnings
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).parents[2]
+TARGETS = ("blob", "blob", "blob", "file", "file", "manifest", "manifest", "bundle")
+SLOW_SECONDS = 5.0
+SILENT_SECONDS = 60.0
+_BATCH = 2000
+_DEBUG_MALLOC = "libc_malloc_debug.so.0"
+
+
+def make_input(mutator: Any, number: int) -> tuple[str, bytes]:
+    """Return the target and the bytes of an input."""
+    target = TARGETS[number % len(TARGETS)]
+    if target == "blob":
+        return target, mutator.blob(number)
+    if target == "bundle":
+        return target, mutator.blob(number, mutator.models)
+    return target, mutator.file(number, is_model=target == "file")
+
+
+class Reading:
+    """Gives inputs to their target and notes how far each one comes."""
+
+    def __init__(self, folder: Path) -> None:
+        from letheon.state import _blob, _file
+
+        self.folder = folder
+        self.stage = "refused"
+        for module in (_blob, _file):
+            module.audit = self._noting(module.audit)  # type: ignore[attr-defined]
+
+    def _noting(self, audit: Callable[..., None]) -> Callable[..., None]:
+        def noted(*arguments: Any) -> None:
+            self.stage = "parsed"
+            audit(*arguments)
+
+        return noted
+
+    def read(self, target: str, data: bytes) -> Any:
+        """Decode an input; raises what the reader raises."""
+        self.stage = "refused"
+        if target == "blob":
+            from letheon import state
+
+            return state.decode(data)
+        return getattr(self, f"_{target}")(data)
+
+    def _write(self, name: str, data: bytes) -> Path:
+        path = self.folder / name
+        path.write_bytes(data)
+        return path
+
+    def _file(self, data: bytes) -> Any:
+        import letheon
+
+        return letheon.load(self._write("input.letheon", data))
+
+    def _manifest(self, data: bytes) -> Any:
+        from letheon import state
+        from letheon.persist import inspect
+
+        path = self._write("input.letheon", data)
+        if len(data) % 4 == 0:
+            inspect(path)
+        return state.read_file(path)
+
+    def _bundle(self, data: bytes) -> Any:
+        from letheon.audit._reading import AuditedModel
+
+        part = ("model", "rows", "vault")[len(data) % 3]
+        self._write(f"{part}.blob", bytes(32) + data)
+        model = AuditedModel("m", self.folder, ())
+        return model.build() if part == "model" else getattr(model, part)
+
+
+def use(value: Any) -> None:
+    """Use what was read: it may complain, it may not crash."""
+    import numpy as np
+
+    from letheon import state
+    from letheon.rows import Rows
+
+    table = np.linspace(-1, 1, 15).reshape(5, 3)
+    rows = ["a b"] if "Vectorizer" in type(value).__name__ else table
+    calls: list[Callable[[], Any]] = [lambda: state.digest(value)]
+    calls += [
+        functools.partial(_call, value, method, rows)
+        for method in ("predict", "transform")
+        if hasattr(type(value), method)
+    ]
+    if isinstance(value, Rows):
+        calls += [lambda: value.take(np.array([0])), lambda: value.find(value.ids)]
+    for call in calls:
+        with contextlib.suppress(Exception):
+            call()
+
+
+def _call(value: Any, method: str, rows: Any) -> None:
+    getattr(value, method)(rows)
+
+
+def plant(bug: str) -> None:
+    """Put a known bug into the reader of this process."""
+    import numpy as np
+
+    from letheon.state import _arrays
+
+    if bug == "offsets":  # as it was: NumPy is asked whether the offsets make sense
+        _arrays._check_layout = lambda *_: None  # type: ignore[assignment]
+        _arrays._is_size = lambda *_: True  # type: ignore[assignment]
+    else:
+        plain = _arrays._plain_from
+
+        def writing_behind(*arguments: Any) -> Any:
+            array = plain(*arguments)
+            if array.dtype == np.float64 and array.ndim == 1:
+                longer = np.lib.stride_tricks.as_strided(array, (len(array) + 2,))
+                longer[-1] = 0.0
+            return array
+
+        _arrays._ARRAY_READERS[_arrays.Array] = writing_behind
+
+
+def high_water() -> int:
+    """Return the most memory that this process has held since the mark was reset."""
+    status = Path("/proc/self/status").read_bytes()
+    return 1024 * int(status.split(b"VmHWM:")[1].split()[0])
+
+
+def reset_high_water() -> int:
+    """Reset the mark; return what the process holds now."""
+    Path("/proc/self/clear_refs").write_text("5")
+    return high_water()
+
+
+def _install_guard(library: str) -> None:
+    import importlib.util
+
+    spec = importlib.util.spec_from_file_location("guard_pages", library)
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    module.install()
+
+
+def build_guard(folder: Path) -> Path | None:
+    """Compile the guard pages; None where there is no C compiler."""
+    import numpy as np
+
+    library = folder / "guard_pages.so"
+    include = [f"-I{sysconfig.get_path('include')}", f"-I{np.get_include()}"]
+    source = str(Path(__file__).with_name("guard_pages.c"))
+    command = ["cc", "-O1", "-shared", "-fPIC", *include, source, "-o", str(library)]
+    try:
+        subprocess.run(command, check=True, capture_output=True)
+    except (OSError, subprocess.CalledProcessError):
+        return None
+    return library
+
+
+class Worker:
+    """Tries the inputs of one range and counts what happens."""
+
+    def __init__(self, options: dict[str, Any]) -> None:
+        from tests.state.mutate import Mutator
+        from tests.state.reader_seeds import load_seeds
+
+        self.options = options
+        seeds = load_seeds()
+        if not options["deep"]:
+            seeds = {name: data for name, data in seeds.items() if not name.startswith("deep")}
+        self.mutator = Mutator(seeds)
+        self.reading = Reading(Path(options["folder"]))
+        self.counts: collections.Counter[str] = collections.Counter()
+        self.findings: list[dict[str, Any]] = []
+        self.most_memory = 0.0
+        if options["plant"]:
+            plant(options["plant"])
+        if options["guard"]:
+            _install_guard(options["guard"])
+        with Path(options["status"]).open("r+b") as file:
+            self.status = mmap.mmap(file.fileno(), 8)
+
+    def run(self) -> None:
+        """Try all inputs; write what was counted."""
+        first, last = self.options["first"], self.options["last"]
+        self._warm_up()
+        for number in range(first, last):
+            self.status[:8] = number.to_bytes(8, "little")
+            try:
+                target, data = make_input(self.mutator, number + self.options["seed"] * 10**12)
+            except Exception:  # noqa: BLE001 (a tree that has no bytes at all)
+                self.counts["unwritable"] += 1
+                continue
+            self.try_input(number, target, data)
+        report = {"counts": self.counts, "findings": self.findings, "memory": self.most_memory}
+        Path(self.options["report"]).write_text(json.dumps(report))
+
+    def _warm_up(self) -> None:
+        """Import what honest inputs import, so that no input is measured by it."""
+        import letheon.audit  # noqa: F401
+        from letheon import state
+        from tests.state.reader_seeds import load_seeds
+
+        for name, data in load_seeds().items():
+            if self.options["deep"] or not name.startswith("deep"):
+                use(state.decode(data))
+
+    def try_input(self, number: int, target: str, data: bytes) -> None:
+        """Read one input and use what comes out."""
+        self.counts["inputs"] += 1
+        self.counts[target] += 1
+        before = 0 if self.options["guard"] else reset_high_water()
+        begin = time.process_time()
+        value, stage = None, ""
+        try:
+            value = self.reading.read(target, data)
+            stage = "built"
+        except Exception as error:  # noqa: BLE001 (each is looked at)
+            stage = self._refused(number, error)
+        self._measure(number, len(data), time.process_time() - begin, before)
+        self.counts[stage] += 1
+        if stage == "built":
+            self._use(number, value)
+
+    def _use(self, number: int, value: Any) -> None:
+        begin = time.process_time()
+        signal.alarm(20)
+        with contextlib.suppress(TimeoutError):
+            use(value)
+        signal.alarm(0)
+        if time.process_time() - begin > SLOW_SECONDS:
+            self.counts["slow use"] += 1
+            self.findings.append({"number": number, "what": "slow use"})
+
+    def _refused(self, number: int, error: Exception) -> str:
+        from letheon.exceptions import MemoryLimitError, StateError
+        from letheon.verifier import Refused
+
+        if isinstance(error, MemoryLimitError):
+            self.counts["over the limit"] += 1
+        if not isinstance(error, StateError | Refused):
+            self.findings.append(
+                {"number": number, "what": "unexpected", "error": repr(error)[:300]}
+            )
+            self.counts["unexpected"] += 1
+        return self.reading.stage
+
+    def _measure(self, number: int, size: int, seconds: float, before: int) -> None:
+        from letheon.state._budget import BASE, NATIVE_PER_BYTE, PER_BYTE
+
+        if seconds > SLOW_SECONDS:
+            self.findings.append({"number": number, "what": "slow", "seconds": seconds})
+            self.counts["slow"] += 1
+        if self.options["guard"]:
+            return
+        grown = high_water() - before
+        share = grown / (BASE + (NATIVE_PER_BYTE if self.options["native"] else PER_BYTE) * size)
+        self.most_memory = max(self.most_memory, share)
+        if share > 1:
+            self.findings.append({"number": number, "what": "memory", "bytes": grown, "size": size})
+            self.counts["memory"] += 1
+
+
+def _environment(debug: bool) -> dict[str, str]:
+    quiet = {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1", "POLARS_MAX_THREADS": "1"}
+    env = {**os.environ, **quiet, "PYTHONPATH": str(ROOT), "PYTHONWARNINGS": "ignore"}
+    if debug:
+        env |= {"PYTHONMALLOC": "debug", "MALLOC_PERTURB_": "165"}
+        if Path("/lib/x86_64-linux-gnu", _DEBUG_MALLOC).exists():
+            env |= {"LD_PRELOAD": _DEBUG_MALLOC, "MALLOC_CHECK_": "3"}
+    return env
+
+
+class Supervisor:
+    """Runs workers, restarts them behind what kills them, and saves that."""
+
+    def __init__(self, options: argparse.Namespace, folder: Path) -> None:
+        self.options = options
+        self.folder = folder
+        self.guard = None if options.no_guard else build_guard(folder)
+        self.counts: collections.Counter[str] = collections.Counter()
+        self.findings: list[dict[str, Any]] = []
+        self.most_memory = 0.0
+
+    def run(self) -> int:
+        """Try all inputs; return how many failed."""
+        chunk = self.options.chunk
+        total = self.options.first + self.options.inputs
+        firsts = list(range(self.options.first, total, chunk))
+        waiting = [(first, min(first + chunk, total), i % 2 == 0) for i, first in enumerate(firsts)]
+        running: list[_Child] = []
+        while waiting or running:
+            while waiting and len(running) < self.options.workers:
+                first, last, guarded = waiting.pop(0)
+                running.append(_Child(self, first, last, guarded and self.guard is not None))
+            time.sleep(0.2)
+            for child in list(running):
+                rest = child.rest()
+                if rest is not None:
+                    running.remove(child)
+                    if rest[0] < rest[1]:
+                        waiting.insert(0, rest)
+                    self._show()
+        self._show(end="\n")
+        return self._save()
+
+    def _show(self, end: str = "\r") -> None:
+        if not self.options.quiet:
+            _say(self.summary() + end)
+
+    def summary(self) -> str:
+        """Return the counts as one line."""
+        inputs = max(1, self.counts["inputs"])
+        passed = self.counts["parsed"] + self.counts["built"]
+        hangs = self.counts["hang"] + self.counts["slow"]
+        return (
+            f"{self.counts['inputs']:,} inputs, {passed / inputs:.0%} past the header, "
+            f"{self.counts['built'] / inputs:.0%} built, {self.counts['over the limit']:,} over "
+            f"the limit; {self.counts['crash']} crashes, {hangs} "
+            f"hangs, {self.counts['memory']} beyond the memory, {self.counts['unexpected']} other "
+            f"errors; most memory {self.most_memory:.0%} of the limit"
+        )
+
+    def _save(self) -> int:
+        from tests.state.mutate import Mutator
+        from tests.state.reader_seeds import load_seeds
+
+        seeds = load_seeds()
+        if not self.options.deep:
+            seeds = {name: data for name, data in seeds.items() if not name.startswith("deep")}
+        mutator = Mutator(seeds)
+        for finding in self.findings:
+            _say(json.dumps(finding) + "\n")
+            if self.options.save and len(self.findings) < 1000:
+                number = finding["number"] + self.options.seed * 10**12
+                target, data = make_input(mutator, number)
+                self.options.save.mkdir(parents=True, exist_ok=True)
+                (
+                    self.options.save / f"{finding['what']}-{number}.{target}".replace(" ", "-")
+                ).write_bytes(data)
+        failures = ("crash", "hang", "slow", "memory", "unexpected")
+        return sum(self.counts[name] for name in failures)
+
+
+class _Child:
+    """One worker process."""
+
+    def __init__(self, parent: Supervisor, first: int, last: int, guarded: bool) -> None:
+        self.parent, self.first, self.last, self.guarded = parent, first, last, guarded
+        self.home = Path(tempfile.mkdtemp(dir=parent.folder))
+        self.status, self.report = self.home / "status", self.home / "report.json"
+        self.status.write_bytes(first.to_bytes(8, "little"))
+        options = {
+            "first": first,
+            "last": last,
+            "seed": parent.options.seed,
+            "deep": parent.options.deep,
+            "plant": parent.options.plant,
+            "guard": str(parent.guard) if guarded else None,
+            "native": False,
+            "folder": str(self.home),
+            "status": str(self.status),
+            "report": str(self.report),
+        }
+        command = [sys.executable, "-m", "tests.state.fuzz_reader", "--worker", json.dumps(options)]
+        self.log = (self.home / "log").open("wb")
+        self.process = subprocess.Popen(
+            command, cwd=ROOT, env=_environment(guarded), stdout=self.log, stderr=self.log
+        )
+        self.at, self.since = first - 1, time.monotonic() + 60
+
+    def rest(self) -> tuple[int, int, bool] | None:
+        """Return what is left to do once the process has ended, None while it runs."""
+        now = int.from_bytes(self.status.read_bytes(), "little")
+        if now != self.at:
+            self.at, self.since = now, max(self.since, time.monotonic())
+        code = self.process.poll()
+        if code is None:
+            if time.monotonic() - self.since < SILENT_SECONDS:
+                return None
+            self.process.kill()
+            self.process.wait()
+            return self._failed("hang", now)
+        self.log.close()
+        if code == 0 and self.report.exists():
+            self._add(json.loads(self.report.read_text()))
+            return self.last, self.last, self.guarded
+        return self._failed("crash", now)
+
+    def _failed(self, what: str, number: int) -> tuple[int, int, bool]:
+        text = (self.home / "log").read_text("utf-8", "replace")
+        self.parent.counts[what] += 1
+        self.parent.counts["inputs"] += number - self.first + 1
+        self.parent.findings.append({"number": number, "what": what, "log": text[-1500:]})
+        return number + 1, self.last, self.guarded
+
+    def _add(self, report: dict[str, Any]) -> None:
+        self.parent.counts.update(report["counts"])
+        self.parent.findings.extend(report["findings"])
+        self.parent.most_memory = max(self.parent.most_memory, report["memory"])
+
+
+def _say(text: str) -> None:
+    sys.stdout.write(text)
+    sys.stdout.flush()
+
+
+def _too_long(*_: Any) -> None:
+    raise TimeoutError
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Run the fuzzer; return 1 if anything failed."""
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0] if __doc__ else "")
+    parser.add_argument("inputs", type=int, nargs="?", default=10_000)
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--first", type=int, default=0)
+    parser.add_argument("--workers", type=int, default=1)
+    parser.add_argument("--chunk", type=int, default=10_000, help="inputs of one process")
+    parser.add_argument("--save", type=Path, help="folder for inputs that fail")
+    parser.add_argument("--plant", choices=("offsets", "behind"), help="a bug to find")
+    parser.add_argument("--deep", action="store_true", help="also nets; imports torch")
+    parser.add_argument("--no-guard", action="store_true")
+    parser.add_argument("--quiet", action="store_true")
+    parser.add_argument("--worker", help=argparse.SUPPRESS)
+    options = parser.parse_args(arguments)
+    if options.worker:
+        warnings.simplefilter("ignore")
+        signal.signal(signal.SIGALRM, _too_long)
+        Worker(json.loads(options.worker)).run()
+        return 0
+    memory = "/dev/shm" if Path("/dev/shm").is_dir() else None
+    with tempfile.TemporaryDirectory(dir=memory) as folder:
+        supervisor = Supervisor(options, Path(folder))
+        failed = supervisor.run()
+        if options.quiet:
+            _say(supervisor.summary() + "\n")
+    return 1 if failed else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
