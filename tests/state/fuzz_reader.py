@@ -17,9 +17,12 @@ import argparse
 import collections
 import contextlib
 import functools
+import importlib.util
+import inspect
 import json
 import mmap
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -27,9 +30,9 @@ import sysconfig
 import tempfile
 import time
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 ROOT = Path(__file__).parents[2]
 TARGETS = ("blob", "blob", "blob", "file", "file", "manifest", "manifest", "bundle")
@@ -165,8 +168,6 @@ def reset_high_water() -> int:
 
 
 def _install_guard(library: str) -> None:
-    import importlib.util
-
     spec = importlib.util.spec_from_file_location("guard_pages", library)
     assert spec is not None
     assert spec.loader is not None
@@ -212,6 +213,14 @@ class Worker:
             _install_guard(options["guard"])
         with Path(options["status"]).open("r+b") as file:
             self.status = mmap.mmap(file.fileno(), 8)
+
+    @classmethod
+    def alone(cls, folder: Path) -> Self:
+        """Return a worker of this process, without a guard."""
+        (folder / "status").write_bytes(bytes(8))
+        common = {"seed": 0, "deep": False, "plant": None, "guard": None, "native": False}
+        places = {name: str(folder / name) for name in ("status", "report")}
+        return cls({**common, **places, "folder": str(folder)})
 
     def run(self) -> None:
         """Try all inputs; write what was counted."""
@@ -302,6 +311,78 @@ def _environment(debug: bool) -> dict[str, str]:
         if Path("/lib/x86_64-linux-gnu", _DEBUG_MALLOC).exists():
             env |= {"LD_PRELOAD": _DEBUG_MALLOC, "MALLOC_CHECK_": "3"}
     return env
+
+
+# What only writes: the rest of these modules reads, and is to be reached.
+DECODER = (
+    "_arrays _blob _budget _decode _file _frames _manifest _numpy_types _parse _sklearn_checks"
+)
+WRITERS = re.compile(
+    r".*(_plain|_node|_json|_column|_state_state|_generator_state|_bytes_json)$"
+    r"|(array|scalar|dtype)_node|plain_descr|_no_objects|_refusal|_temporal_name|_object_array|__init__"
+    r"|write_file|_serialised|_about_the_target|encode|digest|tree_digest|to_json|Tensors.*|_numbers_of"
+    r"|trusted_names|_name_of|_about_main|_ways_to_trust|_listed|_all_json|add|arrays|_to_.*|_what_else"
+)
+
+
+class Coverage:
+    """Notes which lines of the decoder run."""
+
+    def __init__(self) -> None:
+        names = DECODER.split()
+        modules = [importlib.import_module(f"letheon.state.{name}") for name in names]
+        self.wanted: dict[str, set[int]] = {}
+        for module in modules:
+            source = str(module.__file__)
+            code = compile(Path(source).read_text(), source, "exec")
+            self.wanted[source] = set(_lines(code))
+        self.reached: dict[str, set[int]] = {name: set() for name in self.wanted}
+
+    def trace(self, frame: Any, event: str, _: Any) -> Any:
+        """Follow frames of the decoder only."""
+        reached = self.reached.get(frame.f_code.co_filename)
+        if reached is None:
+            return None
+        if event == "line":
+            reached.add(frame.f_lineno)
+        return self.trace
+
+    def report(self) -> Iterator[str]:
+        """Yield the share of each module, and the lines that were not reached."""
+        n_wanted = n_reached = 0
+        for source, wanted in self.wanted.items():
+            missed = sorted(wanted - self.reached[source])
+            n_wanted += len(wanted)
+            n_reached += len(wanted) - len(missed)
+            yield f"{Path(source).name}: {1 - len(missed) / len(wanted):.1%}, not {missed}"
+        yield f"all: {n_reached / n_wanted:.1%} of {n_wanted} lines"
+
+
+def _lines(code: Any) -> Iterator[int]:
+    """Yield the lines inside functions that read."""
+    for inner in code.co_consts:
+        if not hasattr(inner, "co_lines"):
+            continue
+        if WRITERS.fullmatch(inner.co_name):
+            continue
+        if inner.co_flags & inspect.CO_OPTIMIZED:
+            yield from (
+                line for _, _, line in inner.co_lines() if line and line > inner.co_firstlineno
+            )
+        yield from _lines(inner)
+
+
+def measure_coverage(n_inputs: int, folder: Path) -> None:
+    """Say how much of the decoder the first inputs reach."""
+    worker = Worker.alone(folder)
+    coverage = Coverage()
+    sys.settrace(coverage.trace)
+    for number in range(n_inputs):
+        with contextlib.suppress(Exception):
+            worker.reading.read(*make_input(worker.mutator, number))
+    sys.settrace(None)
+    for line in coverage.report():
+        _say(line + "\n")
 
 
 class Supervisor:
@@ -453,6 +534,7 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--save", type=Path, help="folder for inputs that fail")
     parser.add_argument("--plant", choices=("offsets", "behind"), help="a bug to find")
     parser.add_argument("--deep", action="store_true", help="also nets; imports torch")
+    parser.add_argument("--coverage", action="store_true", help="lines that inputs reach")
     parser.add_argument("--no-guard", action="store_true")
     parser.add_argument("--quiet", action="store_true")
     parser.add_argument("--worker", help=argparse.SUPPRESS)
@@ -464,6 +546,10 @@ def main(arguments: list[str] | None = None) -> int:
         return 0
     memory = "/dev/shm" if Path("/dev/shm").is_dir() else None
     with tempfile.TemporaryDirectory(dir=memory) as folder:
+        if options.coverage:
+            warnings.simplefilter("ignore")
+            measure_coverage(options.inputs, Path(folder))
+            return 0
         supervisor = Supervisor(options, Path(folder))
         failed = supervisor.run()
         if options.quiet:

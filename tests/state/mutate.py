@@ -370,7 +370,18 @@ class Mutator:
         body = to_bytes(self.tree(number, names))
         if self.rng.random() < 0.12:
             body = self._damaged(body)
-        return HEAD + hashlib.sha256(body).digest() + body
+        return self._unsigned(HEAD + hashlib.sha256(body).digest() + body)
+
+    def _unsigned(self, data: bytes) -> bytes:
+        """Damage a few inputs without putting the hash right: magic, version, length, end."""
+        how = self.rng.randrange(100)
+        if how == 0:
+            return data.replace(b"v1", self.rng.choice((b"v2", b"v", b"v99")), 1)
+        if how == 1:
+            return data[: self.rng.randrange(len(data))]
+        if how == 2:
+            return self.flipped(data[:60]) + data[60:]
+        return self.rng.choice((b"", HEAD, b"\x80\4", bytes(8) + b"{", data)) if how == 3 else data
 
     def _damaged(self, data: bytes) -> bytes:
         rng, at = self.rng, self.rng.randrange(len(data) + 1)
@@ -415,7 +426,7 @@ class Mutator:
         raw = struct.pack("<Q", len(text)) + text + data
         if rng.random() < 0.05:
             raw = raw[:300] + self._damaged(raw[300:])
-        return with_hash(raw)
+        return self._unsigned(with_hash(raw))
 
     def _json(self, value: Any) -> Any:
         rng = self.rng
