@@ -29,7 +29,18 @@ from letheon import state
 from letheon.exceptions import CorruptFileError, StateError, UntrustedClassError
 from letheon.state._canonical import to_bytes
 from letheon.state._decode import is_listed_class
-from letheon.state._nodes import Coded, Instance, Name, Record
+from letheon.state._nodes import (
+    Coded,
+    Dtype,
+    Fields,
+    Instance,
+    Items,
+    Name,
+    Objects,
+    Record,
+    Scalar,
+    Triple,
+)
 from letheon.state._registry import codec_of, qualified_name
 from tests.state.forge import blob_of
 
@@ -352,6 +363,37 @@ def test_estimators_that_would_read_elsewhere(make: Callable[[], Any]) -> None:
 def test_helpers_with_wrong_indices(value: Any, change: Any) -> None:
     with pytest.raises(CorruptFileError):
         state.decode(_broken(change, value))
+
+
+@pytest.mark.parametrize(
+    "hide",
+    [
+        lambda node: Triple("slice", node, None, None),
+        lambda node: Triple("range", 0, node, 1),
+        lambda node: Items("list", (Triple("slice", None, None, Items("tuple", (node,))),)),
+        Dtype,
+        lambda node: Fields(node, (0,), ()),
+        lambda node: Scalar(Objects((), (node,))),
+    ],
+    ids=range(6),
+)
+@pytest.mark.parametrize(
+    "node",
+    [Name("os.system"), Instance("tempfile._TemporaryFileCloser", Record(()))],
+    ids=["f", "c"],
+)
+def test_a_name_is_found_wherever_it_hides(hide: Any, node: Any) -> None:
+    with pytest.raises(UntrustedClassError, match=node.name):
+        state.decode(blob_of(hide(node)))
+
+
+@pytest.mark.parametrize("node", [Name("os.system"), Instance("tempfile.X", Record(()))])
+def test_nothing_is_imported_that_the_audit_has_missed(
+    node: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("letheon.state._blob.audit", lambda *_: None)
+    with pytest.raises(UntrustedClassError, match=f"{node.name}.*not on the allow-list"):
+        state.decode(blob_of(node))
 
 
 def _models() -> list[bytes]:

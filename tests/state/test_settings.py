@@ -7,7 +7,10 @@ from typing import Any
 
 import numpy as np
 import pytest
+import scipy.sparse as sp
 import sklearn
+from hypothesis import given
+from hypothesis import strategies as st
 from sklearn.cluster import FeatureAgglomeration, KMeans
 from sklearn.compose import ColumnTransformer, make_column_selector
 from sklearn.ensemble import BaggingClassifier, RandomForestClassifier
@@ -25,7 +28,9 @@ from letheon import DataIndependent, ForgetPipeline, NaiveUnlearner, SISAClassif
 from letheon.exceptions import UntrustedClassError
 from letheon.guarantee import MethodFacts
 from letheon.persist import inspect as inspect_file
+from letheon.state._decode import _Builder
 from letheon.state._nodes import Instance, Items, Record, Ref
+from letheon.state._settings_rules import _Checker
 from tests.state.forge import blob_of
 
 X = np.random.default_rng(0).normal(size=(12, 3))
@@ -220,6 +225,60 @@ def test_a_reference_is_what_it_points_to() -> None:
     refused(Pipeline(steps), r"CountVectorizer\.tokenizer")
 
 
+LEAVES = st.sampled_from(
+    [
+        *(1, "text", np.ones(2), np.array(["a"]), np.array([(1, 2.0)], "i4,f8"), np.float64(1)),
+        *(np.str_("b"), sp.csr_array(np.eye(2)), functools.partial(np.exp), Ridge(), slice(1, 2)),
+        np.exp,
+    ]
+)
+
+
+def containers(inner: Any) -> Any:
+    """Return values with values inside, in every kind of container."""
+    keys = st.sampled_from(["a", 1, (1, "x"), frozenset({2.0})])
+    values = st.lists(inner, max_size=3)
+    return st.one_of(
+        values,
+        values.map(tuple),
+        values.map(_object_array),
+        st.dictionaries(keys, inner, max_size=3),
+        values.map(lambda found: with_attributes(Ridge(), found_=found)),
+        values.map(lambda found: with_attributes(NaiveUnlearner(Ridge()), found_=found)),
+        st.just({1, "a", ("b", 2)}),
+    )
+
+
+def _object_array(values: list[Any]) -> Any:
+    array = np.empty(len(values), dtype=object)
+    array[:] = values
+    return array
+
+
+@given(st.recursive(LEAVES, containers, max_leaves=12))
+def test_references_are_numbered_as_the_builder_numbers_them(value: Any) -> None:
+    """A reference is checked as what it points to, so both must agree on the numbers."""
+    built: list[str] = []
+    checked: list[str] = []
+    keep_value, keep_node = _Builder._keep, _Checker._keep
+
+    def note_value(builder: Any, value: Any) -> Any:
+        built.extend([] if builder.kept is None else [type(value).__name__])
+        return keep_value(builder, value)
+
+    def note_node(checker: Any, node: Any) -> None:
+        name = getattr(node, "name", "ndarray").rpartition(".")[2]
+        checked.extend([] if checker.kept is None else [name])
+        keep_node(checker, node)
+
+    blob = state.encode(with_attributes(Ridge(), found_=[value, value]))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(_Builder, "_keep", note_value)
+        patch.setattr(_Checker, "_keep", note_node)
+        state.decode(blob, trusted=[Ridge, NaiveUnlearner])
+    assert checked == built
+
+
 @pytest.mark.parametrize("name", ["predict", "fit", "_validate_params", "get_params", "score"])
 def test_no_attribute_replaces_a_method(name: str) -> None:
     tree = instance("sklearn.linear_model._ridge.Ridge", **{name: 1})
@@ -252,7 +311,7 @@ def test_states_that_come_with_a_model_obey_the_same_rules() -> None:
     model = SISAClassifier(SGDClassifier(), n_shards=1, n_slices=2, random_state=0)
     model.fit(X, Y, ids=np.arange(12))
     hostile = with_attributes(SGDClassifier(), n_jobs=10**6)
-    shard = model.ensemble_.shards[0]
+    shard: Any = model.ensemble_.shards[0]
     forged = replace(shard.states[0], data=state.encode(hostile))
     model.ensemble_ = replace(model.ensemble_, shards=(replace(shard, states=(forged,)),))
     again = state.decode(state.encode(model))
@@ -298,7 +357,7 @@ HARMLESS: list[Any] = [
         verbose_feature_names_out="{transformer_name}-{feature_name}",
     ),
     NaiveUnlearner(make_pipeline(FunctionTransformer(np.exp), Ridge())),
-    SISAClassifier(SGDClassifier(), epochs=[1, 2], n_jobs=2, random_state=2**100),
+    SISAClassifier(SGDClassifier(), epochs=2, n_jobs=2, random_state=2**100),
 ]
 
 

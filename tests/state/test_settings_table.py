@@ -2,13 +2,23 @@
 
 import importlib
 import inspect
+import sys
 import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from sklearn.utils._param_validation import Hidden, StrOptions, make_constraint
+from sklearn.base import clone
+from sklearn.utils._param_validation import (  # type: ignore[import-untyped]
+    Hidden,
+    StrOptions,
+    make_constraint,
+)
 
 import letheon
 from letheon import state
@@ -16,7 +26,7 @@ from letheon.state._allowed import CLASSES
 from letheon.state._nodes import Instance, Record, Scalar
 from letheon.state._settings_rules import find_refusals, rule_of
 from letheon.state._settings_table import OUR_RULES, RULES
-from tests.state.test_estimators import estimators, made
+from tests.state.test_estimators import REFUSED, TABLES, Y, estimators, made, outputs
 
 
 def listed_classes() -> dict[str, Any]:
@@ -99,8 +109,7 @@ def test_every_estimator_with_every_word_is_read_back(name: str) -> None:
     cls = estimators()[name]
     if "SearchCV" in name:
         pytest.skip("cannot be inside a model")
-    words = [(key, word) for key, words in choices_of(cls).items() for word in sorted(words)]
-    for key, word in [(None, None), *words]:
+    for key, word in [(None, None), *words_of(cls)]:
         value = made(name, cls)
         if key is not None:
             setattr(value, key, word)
@@ -138,3 +147,58 @@ def test_no_other_text_is_allowed_anywhere(text: str) -> None:
 def test_free_text_is_what_the_table_calls_text() -> None:
     parameters = {name for cls in listed_classes().values() for name in parameters_of(cls)}
     assert {name for name in parameters if "TEXT" in RULES[name].split()} == FREE_TEXT
+
+
+@pytest.mark.soak
+@pytest.mark.filterwarnings("ignore")
+def test_no_estimator_with_allowed_settings_reaches_out(tmp_path: Path) -> None:
+    """Fit every estimator with every allowed word to rows that are names of files."""
+    secret = tmp_path / "secret"
+    secret.write_text("red blue")
+    tables = [*TABLES, ([str(secret)] * 48, Y), (np.full((48, 1), str(secret), object), Y)]
+    attempts = fits = 0
+    with recorded_events() as events:
+        for name in sorted(set(estimators()) - REFUSED):
+            for key, word in [(None, None), *words_of(estimators()[name])]:
+                value = made(name, estimators()[name])
+                if key is not None:
+                    setattr(value, key, word)
+                if find_refusals(state.to_tree(value), {}):
+                    continue
+                for rows, labels in tables:
+                    attempts += 1
+                    with suppress(Exception):
+                        again = clone(value)
+                        again.fit(rows) if labels is None else again.fit(rows, labels)
+                        fits += 1
+                        outputs(again, rows)
+    assert fits > 1000
+    assert events == set(), f"{attempts} attempts, {fits} fits"
+
+
+def words_of(cls: Any) -> list[tuple[str, str]]:
+    return [(key, word) for key, words in choices_of(cls).items() for word in sorted(words)]
+
+
+@contextmanager
+def recorded_events() -> Iterator[set[str]]:
+    """Yield the files opened outside the Python installation, and calls that start or connect."""
+    events: set[str] = set()
+    is_open = [True]
+    inside = tuple(
+        {sys.prefix, sys.base_prefix, str(Path(letheon.__file__).parent), "/proc/", "/sys/"}
+    )
+
+    def note(event: str, arguments: Any) -> None:
+        if not is_open[0]:
+            return
+        if event == "open" and not str(arguments[0]).startswith(inside):
+            events.add(f"open {arguments[0]}")
+        elif event.startswith(("socket.", "subprocess.", "os.exec", "os.fork", "os.posix_spawn")):
+            events.add(event)
+
+    sys.addaudithook(note)
+    try:
+        yield events
+    finally:
+        is_open[0] = False

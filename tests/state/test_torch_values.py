@@ -79,3 +79,31 @@ def test_net_of_the_caller_as_a_factory() -> None:
     with pytest.raises(UntrustedClassError, match=r"test_torch_values\.Net"):
         state.decode(blob)
     assert state.decode(blob, trusted=[Net])["module"] is Net
+
+
+def test_settings_of_nets_take_listed_classes_and_functions() -> None:
+    from letheon import SISANetClassifier
+    from letheon.deep import CNN, MLP
+
+    ordinary: list[dict[str, Any]] = [
+        {"module": MLP, "optimizer": torch.optim.SGD, "loss": functional.cross_entropy},
+        {"module": CNN(conv="matmul"), "optimizer": "adam", "device": "cuda:1"},
+        {"module": partial(CNN, conv="matmul"), "optimizer": partial(torch.optim.SGD, lr=0.1)},
+        {"loss": partial(functional.cross_entropy, label_smoothing=0.1, reduction="none")},
+    ]
+    for settings in ordinary:
+        value = SISANetClassifier(**settings)
+        assert state.digest(state.decode(state.encode(value))) == state.digest(value)
+    hostile: list[dict[str, Any]] = [
+        {"module": functional.cross_entropy},
+        {"optimizer": functional.cross_entropy},
+        {"optimizer": "other"},
+        {"optimizer": partial(torch.optim.SGD, lr="text")},
+        {"loss": torch.optim.SGD},
+        {"loss": partial(functional.cross_entropy, weight=functional.cross_entropy)},
+        {"device": "a/path"},
+        {"checkpoint_dir": "states"},
+    ]
+    for settings in hostile:
+        with pytest.raises(UntrustedClassError, match=next(iter(settings))):
+            state.decode(state.encode(SISANetClassifier(**settings)))

@@ -265,6 +265,7 @@ class _Builder:
         return dtype_from(node.descr)
 
     def _name(self, node: Name) -> Any:
+        self._require_allowed(Name, node.name)
         found = self._resolve(node.name)
         as_listed = isinstance(found, type) == _is_class_value(node.name)
         if not as_listed and node.name not in self.trusted:
@@ -332,6 +333,7 @@ class _Builder:
             self.budget.take(copies * array_bytes(state), name)
 
     def _class(self, name: str) -> Any:
+        self._require_allowed(Instance, name)
         cls = self._resolve(name)
         if not isinstance(cls, type) or qualified_name(cls) != name:
             raise UntrustedClassError(f"{name!r} is not a class of that name")
@@ -341,6 +343,11 @@ class _Builder:
         elif not _keeps_state(cls):
             raise UntrustedClassError(f"{name!r} is not a class that models are made of")
         return cls
+
+    def _require_allowed(self, kind: type, name: str) -> None:
+        """Refuse again what the audit refuses, so that nothing it overlooks is imported."""
+        if not _is_allowed(kind, name, self.trusted):
+            raise UntrustedClassError(f"{name!r} is not on the allow-list")
 
     def _resolve(self, name: str) -> Any:
         if name not in self.found:

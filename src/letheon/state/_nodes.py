@@ -148,8 +148,11 @@ def children(node: Any) -> Iterator[Any]:
         for pair in node.items:
             yield from pair
     elif kind is Fields:
+        yield node.dtype
         yield from node.columns
-    elif kind in {Scalar, Instance, Coded}:
+    elif kind is Triple:
+        yield from node[1:]
+    elif kind in {Scalar, Dtype, Instance, Coded}:
         yield node[-1]
 
 

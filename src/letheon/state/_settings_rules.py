@@ -208,9 +208,10 @@ class _Checker:
 
     def _record(self, node: Record, rule: Rule) -> None:
         self._require(rule.allows("ARRAYS"), node, rule)
-        has_keywords, inside = rule.allows("KEYWORDS"), _inside(rule)
+        inside = _inside(rule)
         for key, item in node.items:
-            self.visit(item, _parsed(RULES[key]) if has_keywords and key in RULES else inside)
+            text = RULES.get(key, OUR_RULES.get(key)) if rule.allows("KEYWORDS") else None
+            self.visit(item, inside if text is None else _parsed(text))
 
     def _pairs(self, node: Pairs, rule: Rule) -> None:
         self._require(rule.allows("ARRAYS"), node, rule)
@@ -223,7 +224,9 @@ class _Checker:
 
     def _array(self, node: Any, rule: Rule) -> None:
         needed = "TEXT" if _holds_text(node) else "ARRAYS"
-        self._require(_inside(rule).allows(needed), node, rule)
+        columns = node.columns if type(node) is Fields else ()
+        is_plain = all(type(column) in {Array, Strings, Fields} for column in columns)
+        self._require(is_plain and _inside(rule).allows(needed), node, rule)
         self._keep(node)
 
     def _scalar(self, node: Scalar, rule: Rule) -> None:
@@ -233,7 +236,9 @@ class _Checker:
         if type(value) in {int, str, bytes}:
             self.visit(value, rule)
         else:
-            self._require(not rule.allows("JOBS", "NONE", "OFF", "THREADS"), node, rule)
+            is_plain = type(value) is Array or (type(value) is Fields and rule.allows("ARRAYS"))
+            is_free = not rule.allows("JOBS", "NONE", "OFF", "THREADS")
+            self._require(is_plain and is_free, node, rule)
 
     def _triple(self, node: Triple, rule: Rule) -> None:
         self._require(rule.allows("ARRAYS"), node, rule)
