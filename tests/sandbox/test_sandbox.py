@@ -26,6 +26,11 @@ from letheon.sandbox import (
 )
 from tests.sandbox import works
 
+# On a kernel without Landlock, or another processor, less is promised: see docs/sandbox.md.
+needs_full = pytest.mark.skipif(
+    not sandbox.protection().is_full and os.environ.get("CI") != "true",
+    reason="this kernel cannot protect in full",
+)
 SMALL = Limits(memory=1 << 30, seconds=60.0, result=1 << 24)
 SHORT = Limits(memory=1 << 29, seconds=1.0, result=1 << 20)
 
@@ -71,6 +76,7 @@ def test_nothing_of_the_caller_is_inherited(monkeypatch: pytest.MonkeyPatch) -> 
     assert found["secret"] == "given"
 
 
+@needs_full
 def test_this_machine_protects_in_full() -> None:
     assert probe() == Protection("landlock", "seccomp")
     assert sandbox.protection().is_full
@@ -134,9 +140,8 @@ def test_each_attempt_works_where_nothing_is_restricted(
     assert "got" in answer
 
 
-@pytest.mark.parametrize(
-    "name", [name for name in works.ATTEMPTS if name != "other table of calls"]
-)
+@needs_full
+@pytest.mark.parametrize("name", sorted(works.ATTEMPTS.keys() - {"other table of calls"}))
 def test_a_sandboxed_process_is_refused(name: str, target: Path, server: dict[str, Any]) -> None:
     what = (name, server.get(name, str(target)))
     answer = call(works.attempt, what, limits=SMALL)
@@ -145,11 +150,13 @@ def test_a_sandboxed_process_is_refused(name: str, target: Path, server: dict[st
     assert sorted(target.parent.iterdir()) == [target]
 
 
+@needs_full
 def test_the_second_table_of_system_calls_ends_the_process() -> None:
     with pytest.raises(EndedError, match="forbidden-call"):
         call(works.attempt, ("other table of calls", None), limits=SMALL)
 
 
+@needs_full
 @pytest.mark.parametrize("path", ["/etc/passwd", "/proc/1/environ", "/root", "/home", "/tmp", "."])
 def test_other_folders_are_closed_too(path: str) -> None:
     answers = [
