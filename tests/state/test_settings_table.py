@@ -26,7 +26,7 @@ from letheon.state._allowed import CLASSES
 from letheon.state._nodes import Instance, Record, Scalar
 from letheon.state._settings_rules import find_refusals, rule_of
 from letheon.state._settings_table import OUR_RULES, RULES
-from tests.state.test_estimators import REFUSED, TABLES, Y, estimators, made, outputs
+from tests.state.test_estimators import REFUSED, Y, estimators, fitted, made, outputs
 
 
 def listed_classes() -> dict[str, Any]:
@@ -155,8 +155,8 @@ def test_no_estimator_with_allowed_settings_reaches_out(tmp_path: Path) -> None:
     """Fit every estimator with every allowed word to rows that are names of files."""
     secret = tmp_path / "secret"
     secret.write_text("red blue")
-    tables = [*TABLES, ([str(secret)] * 48, Y), (np.full((48, 1), str(secret), object), Y)]
-    attempts = fits = 0
+    names = [str(secret)] * 48
+    fits = 0
     with recorded_events() as events:
         for name in sorted(set(estimators()) - REFUSED):
             for key, word in [(None, None), *words_of(estimators()[name])]:
@@ -165,15 +165,15 @@ def test_no_estimator_with_allowed_settings_reaches_out(tmp_path: Path) -> None:
                     setattr(value, key, word)
                 if find_refusals(state.to_tree(value), {}):
                     continue
-                for rows, labels in tables:
-                    attempts += 1
+                with suppress(Exception, AssertionError):
+                    model, rows = fitted(value)
+                    outputs(model, rows)
+                    fits += 1
+                for rows in (names, np.array(names, object)[:, None]):
                     with suppress(Exception):
-                        again = clone(value)
-                        again.fit(rows) if labels is None else again.fit(rows, labels)
-                        fits += 1
-                        outputs(again, rows)
-    assert fits > 1000
-    assert events == set(), f"{attempts} attempts, {fits} fits"
+                        outputs(clone(value).fit(rows, Y), rows)
+    assert fits > 500
+    assert events == set(), f"{fits} fits"
 
 
 def words_of(cls: Any) -> list[tuple[str, str]]:
