@@ -157,6 +157,31 @@ def test_counts_rows_and_unknown_attributes_are_never_explained() -> None:
     assert infinite[0] == ["estimator_.theta_"]
 
 
+def test_another_version_may_keep_other_attributes_and_no_other_numbers() -> None:
+    X, y = table()
+    fresh = NaiveUnlearner(GaussianNB(), random_state=1).fit(X, y, ids=IDS)
+    model: Any = copy.deepcopy(fresh)
+    model.environment_ = {**model.environment_, "scikit-learn": "1.0"}
+    model.estimator_.new_ = "of another version"
+    model.estimator_.theta_ *= 1.1
+    beyond, unknown, _ = judged(model, fresh)
+    assert (beyond, unknown) == (
+        ["environment_.scikit-learn", "estimator_.theta_"],
+        ["estimator_.new_"],
+    )
+
+
+def test_the_seed_of_a_method_without_a_tolerance_is_never_explained() -> None:
+    X, y = table()
+    kind = SISAClassifier(SGDClassifier(), n_shards=2, epochs=2, random_state=1)
+    fresh = kind.fit(X, y, ids=IDS)
+    model = copy.deepcopy(fresh)
+    model.seed_ = 2
+    model.ensemble_.shards[0].model.coef_ *= 1.1
+    beyond, unknown, _ = judged(model, fresh)
+    assert (beyond, unknown) == (["seed_"], ["ensemble_.shards[0].model.coef_"])
+
+
 def test_shards_are_judged_one_by_one() -> None:
     X, y = table()
     fresh = SISAClassifier(LogisticRegression(), n_shards=2, random_state=1).fit(X, y, ids=IDS)

@@ -38,6 +38,7 @@ _SOLVERS = ("lbfgs", "newton-cg", "newton-cholesky")
 _SINGULAR = 1e-12
 _ROWS = re.compile(r"(^|\.)rows_?\.(X|y|ids)\b")
 _LATER_STEP = re.compile(r"(^|\.)fitted_\.steps\[[1-9][0-9]*\]")
+_EXACT = re.compile(r"(^|\.)(seed_|parameters_|config_|environment_)($|[.\[])")
 # Saved states of shards are files of their own; what is in them shows in the final models.
 _STATES = re.compile(r"\.states\[[0-9]+\]")
 
@@ -65,25 +66,41 @@ class Judgement(NamedTuple):
 
 def judge_differences(model: Any, fresh: Any, found: Iterable[Difference]) -> Judgement:
     """Compare the differences between a model and its re-derivation with what rounding explains."""
-    parts = sorted(fitted_parts(model, fresh), key=lambda part: len(part.place), reverse=True)
-    limits = {part.place: limits_of(part) for part in parts}
+    limits = {part.place: limits_of(part) for part in fitted_parts(model, fresh)}
+    here, there = (vars(one).get("environment_", {}) for one in (fresh, model))
+    rule = _Rule(limits, here.get("scikit-learn") != there.get("scikit-learn"))
     judgement = Judgement([], [], [])
     for difference in found:
-        place = difference.place
-        inside = [part.place for part in parts if _is_inside(place, part.place)]
-        if _ROWS.search(place):
-            is_explained = _LATER_STEP.search(place) and difference.numbers == "float"
-            (judgement.unknown if is_explained else judgement.beyond).append(place)
-        elif not inside:
-            (judgement.unknown if _STATES.search(place) else judgement.beyond).append(place)
-        elif (known := limits[inside[0]]) is None:
-            judgement.unknown.append(place)
-        else:
-            name = place[len(inside[0]) :].lstrip(".")
-            is_within = difference.distance is not None and name in known
-            is_within = is_within and (difference.distance or 0.0) <= known[name]
-            (judgement.within if is_within else judgement.beyond).append(place)
+        getattr(judgement, rule.judge(difference)).append(difference.place)
     return judgement
+
+
+class _Rule(NamedTuple):
+    """Limits of every fitted part, and whether scikit-learn is another version."""
+
+    limits: dict[str, Limits | None]
+    is_other_version: bool
+
+    def judge(self, difference: Difference) -> str:
+        place = difference.place
+        inside = [part for part in self.limits if _is_inside(place, part)]
+        if _EXACT.search(place):
+            return "beyond"
+        if _ROWS.search(place):
+            is_float = difference.numbers == "float"
+            return "unknown" if is_float and _LATER_STEP.search(place) else "beyond"
+        if not inside:
+            return "unknown" if _STATES.search(place) else "beyond"
+        part = max(inside, key=len)
+        return self._judge_part(difference, self.limits[part], place[len(part) :].lstrip("."))
+
+    def _judge_part(self, difference: Difference, limits: Limits | None, name: str) -> str:
+        # Another version may keep other attributes.
+        if limits is None or (self.is_other_version and difference.numbers == "other"):
+            return "unknown"
+        distance = difference.distance
+        is_within = distance is not None and name in limits and distance <= limits[name]
+        return "within" if is_within else "beyond"
 
 
 def _is_inside(place: str, outer: str) -> bool:
