@@ -26,6 +26,7 @@ from letheon.cli._ledger_requests import _numbers
 from letheon.ledger import Ledger, Step
 from letheon.ledger._lease import release, take
 from tests.cli.ledgers import LEAVING, PEOPLE, call, done, files_in, table
+from tests.ledger.old_copies import copy_database, inventory
 
 STATUS = {
     1: {"CertificateError", "ResidueError", "CorruptFileError"},
@@ -50,6 +51,7 @@ STATUS = {
         "LedgerError",
         "NewerFormatError",
         "NewerLedgerError",
+        "OldDatabaseError",
         "RequestStateError",
         "SignerRefusedError",
         "StateError",
@@ -309,6 +311,54 @@ def test_a_clock_that_was_ahead_is_accepted(tmp_path: Path, monkeypatch: Any) ->
     assert "the log goes on" in call("doctor", "--accept-clock", *here).stdout
     assert done(*words)["state"] == "received"
     assert "nothing to correct" in call("doctor", "--accept-clock", *here).stdout
+
+
+def test_a_clock_that_is_days_ahead_is_confirmed(tmp_path: Path, monkeypatch: Any) -> None:
+    here, ahead = ("--ledger", tmp_path / "home"), time.time() + 10**7
+    done("init", tmp_path / "home", "--name", "demo")
+    monkeypatch.setattr("time.time", lambda: ahead)
+    found = call("doctor", *here, columns=400)
+    assert found.exit_code == 1
+    assert "115.7 days ahead" in found.stdout
+    assert "doctor --accept-clock" in found.stdout
+    waits = call("worker", "--once", *here)
+    assert "clock-unconfirmed" in waits.stdout
+    assert call("batch", "apply", *here).exit_code == 5
+    accepted = call("doctor", "--accept-clock", *here, columns=200)
+    assert accepted.exit_code == 0
+    assert "the log goes on" in accepted.stdout
+    assert call("batch", "apply", *here).exit_code == 0
+
+
+def test_an_older_database_stops_the_worker_and_is_adopted(tmp_path: Path) -> None:
+    files, (X, y) = files_in(tmp_path), table()
+    here = ("--ledger", tmp_path / "home")
+    with Ledger.create(tmp_path / "home", name="demo") as ledger:
+        copy_database(tmp_path / "home", tmp_path / "old")
+        ledger.register(letheon.load(files.model), X, y, ids=list(PEOPLE), name="m")
+    copy_database(tmp_path / "old", tmp_path / "home")
+    before = inventory(tmp_path / "home")
+    assert "nothing to adopt" not in call("ledger", "adopt", *here).stdout
+    for words in (("worker", "--once"), ("worker",), ("batch", "apply")):
+        stopped = call(*words, *here)
+        assert stopped.exit_code == 4
+        assert "the files of this ledger are newer than its database" in stopped.stderr
+        assert "Put the newer database back" in stopped.stderr
+        assert "letheon ledger adopt" in stopped.stderr
+    found = call("doctor", *here, columns=600)
+    assert found.exit_code == 1
+    assert "its log has 0 entries" in found.stdout
+    listed = call("ledger", "adopt", *here)
+    assert listed.exit_code == 4
+    assert "models that only the files know, destroyed by the next worker: 1" in listed.stdout
+    assert "add --yes" in listed.stdout
+    assert inventory(tmp_path / "home") == before
+    adopted = done("ledger", "adopt", "--yes", *here)
+    assert adopted["is_done"]
+    assert adopted["n_models"] == 1
+    assert call("worker", "--once", *here).exit_code == 0
+    assert list((tmp_path / "home" / "blobs").iterdir()) == []
+    assert "nothing to adopt" in call("ledger", "adopt", "--yes", *here).stdout
 
 
 def test_an_open_key_is_refused_and_is_what_doctor_finds(home: Home) -> None:

@@ -126,7 +126,7 @@ BUGS = {
     "status apart": Bug(_status_apart, "kill", "publish.after-commit", "stays applying"),
     "in place": Bug(_in_place, "kill", "compute.written", "was altered"),
     "certificate first": Bug(
-        _certificate_first, "kill", "publish.before-commit", "are not about the versions"
+        _certificate_first, "kill", "publish.before-commit", "newer than its database"
     ),
     "never swept": Bug(_never_swept, "kill", "blob.after-rename", "should be gone"),
     "acknowledged early": Bug(_acknowledged_early, "kill", "submit.before-commit", "is lost"),

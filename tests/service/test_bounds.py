@@ -53,6 +53,15 @@ def test_a_session_ends_however_busy_it_is(desk: Desk) -> None:
     assert browser.get("/requests").status_code == 303
 
 
+def test_a_session_of_a_clock_that_was_ahead_ends_with_its_correction(desk: Desk) -> None:
+    right = desk.clock.now
+    desk.clock.now += 10 * 24 * HOUR
+    browser = desk.browser("operator")
+    assert browser.get("/requests").status_code == 200
+    desk.clock.now = right
+    assert browser.get("/requests").status_code == 303
+
+
 def _slow_desk(folder: Path, **rates: str) -> Desk:
     settings: ServiceSettings = dataclasses.replace(QUICK, **rates)  # type: ignore[arg-type]
     return make_desk(folder, settings=settings)

@@ -28,7 +28,7 @@ class _Core:
     """As much of a ledger as jobs need."""
 
     def __init__(self, opened: Database, clock: Clock) -> None:
-        self.database, self.clock = opened, clock
+        self.database, self.clock, self.uptime = opened, clock, None
 
 
 class _Bare:

@@ -17,11 +17,12 @@ import pytest
 from fastapi import APIRouter, Depends, Request
 from fastapi.testclient import TestClient
 
+from letheon.ledger._agreement import HIGH_WATER
 from letheon.service import ServiceSettings, create_app
 from letheon.service._auth import address_of, allows, anybody
 from letheon.service._guards import HEADERS
 from letheon.service.api import ROUTERS
-from tests.service.desks import BASE, QUICK, Desk
+from tests.service.desks import BASE, QUICK, Desk, person
 from tests.service.servers import wait_for
 
 
@@ -326,6 +327,28 @@ def test_readiness_tells_of_a_worker_that_does_not_run(desk: Desk) -> None:
     runs[0] = False
     assert client.get("/readyz").status_code == 503
     assert client.get("/healthz").status_code == 200
+
+
+def test_a_desk_whose_database_is_too_old_can_be_read_only(desk: Desk) -> None:
+    client, body = desk.client(), {"model": "risk", "ids": [person(1)]}
+    assert client.get("/readyz").status_code == 200
+    mark = desk.ledger.folder / HIGH_WATER
+    mark.write_text(f"{10**6} {'a' * 64}\n")
+    ready = client.get("/readyz")
+    assert ready.status_code == 503
+    assert ready.json()["type"] == "urn:letheon:problem:old-database"
+    assert str(desk.ledger.folder) not in ready.text
+    filed = client.post("/api/v1/requests", json=body, headers={"Idempotency-Key": "k"})
+    assert filed.status_code == 503, filed.text
+    assert filed.json()["type"] == "urn:letheon:problem:old-database"
+    assert client.get("/api/v1/requests").status_code == 200
+    assert client.get("/api/v1/models").status_code == 200
+    assert client.get("/healthz").status_code == 200
+    browser = desk.browser()
+    assert browser.get("/").status_code == 200
+    mark.unlink()
+    filed = client.post("/api/v1/requests", json=body, headers={"Idempotency-Key": "k"})
+    assert filed.status_code in (201, 202), filed.text
 
 
 def test_metrics_count_calls_by_route_and_requests_by_state(desk: Desk) -> None:

@@ -13,6 +13,7 @@ from sqlalchemy import delete, insert, or_, select, update
 
 from letheon.exceptions import LedgerUnwritableError
 from letheon.ledger import Ledger
+from letheon.ledger._events import TOLERATED_SECONDS
 from letheon.ledger._tables import sessions
 from letheon.service._settings import ServiceSettings
 from letheon.service._tokens import note_action
@@ -104,7 +105,9 @@ class Sessions:
         session = Session(row.id, row.token_id, row.csrf, row.expires_at, seen)
         now = self._clock()
         is_idle = now - session.last_seen_at > self._settings.idle_minutes * 60
-        if now >= session.expires_at or is_idle:
+        # Begun by a clock that was ahead: it would last until that time has come.
+        latest = now + self._settings.session_hours * 3600 + TOLERATED_SECONDS
+        if now >= session.expires_at or is_idle or session.expires_at > latest:
             return None
         if now - session.last_seen_at >= _NOTE_SECONDS:
             # Aside: a page that is only read must not wait for whoever writes.

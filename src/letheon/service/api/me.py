@@ -4,6 +4,8 @@ from typing import Annotated
 
 from fastapi import APIRouter, Depends, Request, Response
 
+from letheon.exceptions import OldDatabaseError
+from letheon.ledger._agreement import require_mark
 from letheon.sandbox import protection
 from letheon.service._auth import Principal, allows, anybody, public, require_unbound
 from letheon.service._context import context
@@ -68,14 +70,18 @@ def show_readiness(request: Request) -> ReadyOut:
     """
     desk = context(request)
     desk.tokens.has_admin()
-    if desk.ledger.database_differences():
+    core = desk.ledger._core
+    try:
+        with core.database.reading() as conn:
+            require_mark(core.folder, conn)
+    except OldDatabaseError:
         # What differs is for operators: `letheon doctor` says it.
         raise Problem(
             503,
             "old-database",
             "the database is older than the files",
             "Nothing is recorded until an operator puts the newer database back.",
-        )
+        ) from None
     if desk.has_worker is not None and not desk.has_worker():
         headers = {"Retry-After": "5"}
         raise Problem(
