@@ -217,8 +217,8 @@ def test_files_that_others_can_read_are_found(
     home = tmp_path / "home"
     Ledger.create(home, name="modes").close()
     (home / "opendsr").mkdir()
-    for path in ("service.toml", "opendsr/key.pem"):
-        (home / path).touch(0o600)
+    for secret in ("service.toml", "opendsr/key.pem"):
+        (home / secret).touch(0o600)
     with Ledger.open(home) as ledger:
         assert [one.level for one in ledger.doctor() if one.check == "files"] == ["ok"]
         path = home / name
