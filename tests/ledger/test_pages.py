@@ -200,7 +200,7 @@ def test_a_request_is_late_after_its_last_day_and_not_on_it(busy: Desk) -> None:
 @examples(10)
 def test_counts_are_those_of_the_list(full: Desk, wanted: dict[str, Any]) -> None:
     public = Public(full.core)
-    given_too = {name: wanted.get(name) for name in ("tenant", "model", "filed_by")}
+    given_too: dict[str, Any] = {name: wanted.get(name) for name in ("tenant", "model", "filed_by")}
     counts, days = public.count_requests(**given_too), public.count_due(**given_too)
     with full.database.reading() as connection:
         fitting = [one for one in listed(connection) if fits(one, today(full), given_too)]

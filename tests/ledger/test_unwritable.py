@@ -3,7 +3,6 @@
 import contextlib
 import shutil
 import subprocess
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -17,9 +16,9 @@ from letheon import NaiveUnlearner
 from letheon.exceptions import LedgerUnwritableError
 from letheon.ledger import Ledger, _sqlite
 from letheon.ledger._tables import meta
+from tests.cli.ledgers import call
 from tests.ledger.databases import NOON, Clock
 
-LETHEON = Path(sys.executable).with_name("letheon")
 _MIB = 1 << 20
 
 
@@ -110,16 +109,13 @@ def test_commands_read_and_name_the_disk(tmp_path: Path) -> None:
         make_ledger(disk / "home")
         lock(disk)
         words = ["--ledger", str(disk / "home")]
-        verified = run("ledger", "verify", *words)
-        assert verified.returncode == 0, verified.stderr
-        refused = run("request", "add", "--model", "risk", "7", *words)
-    assert refused.returncode == 5
+        for command in (["request", "list"], ["cert", "show", "1"], ["ledger", "verify"]):
+            found = call(*command, *words)
+            assert found.exit_code == 0, found.output
+        refused = call("request", "add", "--model", "risk", "7", *words)
+    assert refused.exit_code == 5
     assert "full or read-only" in refused.stderr
     assert len(refused.stderr.strip().splitlines()) == 1
-
-
-def run(*words: str) -> "subprocess.CompletedProcess[str]":
-    return subprocess.run([str(LETHEON), *words], capture_output=True, text=True, check=False)
 
 
 def test_a_log_that_a_crash_left_on_a_read_only_disk_is_read(tmp_path: Path) -> None:
@@ -221,8 +217,8 @@ def test_files_that_others_can_read_are_found(
     home = tmp_path / "home"
     Ledger.create(home, name="modes").close()
     (home / "opendsr").mkdir()
-    for path in ("service.toml", "opendsr/key.pem"):
-        (home / path).touch(0o600)
+    for secret in ("service.toml", "opendsr/key.pem"):
+        (home / secret).touch(0o600)
     with Ledger.open(home) as ledger:
         assert [one.level for one in ledger.doctor() if one.check == "files"] == ["ok"]
         path = home / name
