@@ -207,8 +207,6 @@ class Worker:
         self.counts: collections.Counter[str] = collections.Counter()
         self.findings: list[dict[str, Any]] = []
         self.most_memory = 0.0
-        if options["plant"]:
-            plant(options["plant"])
         if options["guard"]:
             _install_guard(options["guard"])
         with Path(options["status"]).open("r+b") as file:
@@ -226,6 +224,8 @@ class Worker:
         """Try all inputs; write what was counted."""
         first, last = self.options["first"], self.options["last"]
         self._warm_up()
+        if self.options["plant"]:
+            plant(self.options["plant"])
         for number in range(first, last):
             self.status[:8] = number.to_bytes(8, "little")
             try:

@@ -177,7 +177,9 @@ class Mutator:
 
     def _number(self, value: int) -> int:
         rng = self.rng
-        if rng.random() < 0.5:
+        if rng.random() < 0.15:
+            return 2**31 - rng.choice((0, 1, 4, 8, 16))
+        if rng.random() < 0.4:
             return rng.choice(INTS)
         return value + rng.choice((-2, -1, 1, 2, 8, 64, 4096, value, -value))
 
