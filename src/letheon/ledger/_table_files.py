@@ -143,7 +143,7 @@ def _polars_table(path: Path, source: Source, texts: set[str]) -> Any:
 def _check_parquet(path: Path, source: Source) -> None:
     """Check what the file says it unpacks to, where pyarrow is there to look."""
     try:
-        from pyarrow.parquet import read_metadata
+        from pyarrow.parquet import read_metadata  # type: ignore[import-untyped]
     except ModuleNotFoundError:
         return
     about = read_metadata(source)

@@ -246,7 +246,7 @@ def _column_cost(plain: Plain) -> int:
             total += sum(len(value) for value in values.ravel() if type(value) is str)
         categories = plain.get("categories")
         if not isinstance(categories, dict):
-            return total + _TEXT_BYTES * len(categories or ())
+            return int(total) + _TEXT_BYTES * len(categories or ())
         total += _COLUMN_BYTES + _TEXT_BYTES * len(categories["values"])
         plain = categories
 
