@@ -169,7 +169,8 @@ def _search_tree_cost(_: type, plain: Any) -> int:
     n_points, n_columns = map(int, points.shape)
     n_nodes = 2 ** (max(1, (n_points - 1) // size).bit_length() + 1)
     per_node = 64 + 2 * 8 * n_columns
-    return 4096 + 2 * array_bytes(plain) + n_points * (16 + 8 * n_columns) + n_nodes * per_node
+    n_bytes = 2 * array_bytes(plain) + n_points * (16 + 8 * n_columns) + n_nodes * per_node
+    return 4096 + int(n_bytes)
 
 
 def _interpolator_plain(value: Any) -> dict[str, Any]:
