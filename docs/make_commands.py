@@ -37,7 +37,7 @@ and nothing else (`worker`: one per line and step). An error is
 | 0 | done; or checked, and it holds |
 | 1 | checked, and it does not hold: audit, certificate, chain, damaged file, failed step |
 | 2 | wrong usage |
-| 3 | not found: ledger, model, request, certificate, person, file; `audit`: incomplete, no verdict |
+| 3 | not found: ledger, model, request, certificate, person, file; `audit`: incomplete |
 | 4 | refused: state of a request, idempotency key, clock, claim, key file, blocked people, rights |
 | 5 | try again: another worker or process is at it; the disk or the database failed |
 | 70 | internal error: a mistake in letheon, please report it; what was acknowledged is kept |
