@@ -42,9 +42,11 @@ class Story:
     copies: dict[str, Path | str] = field(default_factory=dict)
 
     def create(self) -> Ledger:
-        given = {} if self.server is None else {"database": self.server.create()}
+        url = None if self.server is None else self.server.create()
         policy = Policy(pin_seconds=1)
-        ledger = Ledger.create(self.home, name="test", policy=policy, clock=self.clock, **given)
+        ledger = Ledger.create(
+            self.home, name="test", policy=policy, clock=self.clock, database=url
+        )
         if self.kind != "delete":
             return ledger
         ledger.close()

@@ -18,7 +18,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import NamedTuple
 
-from sqlalchemy import Connection, select
+from sqlalchemy import Connection, bindparam, select
 
 from letheon.exceptions import OldDatabaseError
 from letheon.ledger._core import Core
@@ -43,6 +43,8 @@ __all__ = [
 ]
 
 HIGH_WATER = "high-water.txt"
+# Built once: it is asked for before every request.
+_LEAF = select(events.c.leaf).where(events.c.log_index == bindparam("place"))
 _ENDS = {"certificates": ".json", "checkpoints": ".txt"}
 _LINE = re.compile(r"([1-9][0-9]{0,17}) ([0-9a-f]{64})\n")
 _WAY_OUT = (
@@ -160,8 +162,7 @@ def _locked(folder: Path) -> Iterator[None]:
 
 def mark_at(connection: Connection, size: int) -> Mark | None:
     """Return what the file says when the log has so many entries; None for an empty log."""
-    query = select(events.c.leaf).where(events.c.log_index == size - 1)
-    leaf = connection.scalar(query)
+    leaf = connection.scalar(_LEAF, {"place": size - 1})
     return None if leaf is None else Mark(size, leaf)
 
 
