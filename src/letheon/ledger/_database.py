@@ -36,6 +36,8 @@ _WAIT_SECONDS = 30
 _TRIES = 8
 # What SQLite says on a disk that cannot be written: READONLY and FULL.
 _UNWRITABLE = ("attempt to write a readonly database", "database or disk is full")
+# And PostgreSQL: a read-only server, and a full disk.
+_UNWRITABLE_STATES = ("25006", "53100")
 _SERIALISATION, _DEADLOCK, _LOCK_WAIT = "40001", "40P01", "55P03"
 
 
@@ -380,6 +382,7 @@ def _busy_named() -> Iterator[None]:
             raise LedgerBusyError(
                 "another process has kept the database for 30 seconds; try again"
             ) from error
-        if any(words in str(error.orig) for words in _UNWRITABLE):
+        is_refused = any(words in str(error.orig) for words in _UNWRITABLE)
+        if is_refused or _sqlstate(error) in _UNWRITABLE_STATES:
             raise LedgerUnwritableError(_sqlite.CANNOT_WRITE) from error
         raise
