@@ -11,10 +11,12 @@ import numpy as np
 import pytest
 from sklearn.naive_bayes import GaussianNB
 from sqlalchemy import select
+from sqlalchemy.exc import DBAPIError
 
 from letheon import NaiveUnlearner
 from letheon.exceptions import LedgerUnwritableError
 from letheon.ledger import Ledger, _sqlite
+from letheon.ledger._database import _busy_named
 from letheon.ledger._tables import meta
 from tests.cli.ledgers import call
 from tests.ledger.databases import NOON, Clock
@@ -199,6 +201,16 @@ def test_a_write_on_a_connection_that_only_reads_names_the_disk(tmp_path: Path) 
             database.run(write)
         with database.reading() as conn:
             assert conn.scalar(select(meta.c.value).where(meta.c.key == "x")) is None
+
+
+@pytest.mark.parametrize("state", ["25006", "53100"])
+def test_a_server_that_cannot_be_written_is_named_too(state: str) -> None:
+    class ServerError(Exception):
+        sqlstate = state
+
+    error = DBAPIError("INSERT", {}, ServerError("no"))
+    with pytest.raises(LedgerUnwritableError), _busy_named():
+        raise error
 
 
 @pytest.mark.parametrize(

@@ -211,13 +211,13 @@ def handle(desk: Desk, filers: dict[str, Filer]) -> None:
         for one in desk.ledger.find_requests(filed_by=filer.token.id, states=("received",)).items:
             desk.ledger.verify(one.id)
     for filer in filers.values():
-        look(desk, filer)
+        for path in (URL, "/api/v1/summary", *(f"{DSR}/{one}" for one in filer.requests)):
+            filer.hear(filer.client.get(path))
     desk.work()
     for filer in filers.values():
         for one in desk.ledger.find_requests(filed_by=filer.token.id).items:
             if one.is_open:
                 desk.ledger.answer(one.id)
-        look(desk, filer)
 
 
 _cases = given(
@@ -255,6 +255,8 @@ def assert_case(
     for filer in filers.values():
         way(filer)
     handle(desk, filers)
+    for filer in filers.values():
+        look(desk, filer)
     assert_alike(filers)
 
 

@@ -36,6 +36,8 @@ _WAIT_SECONDS = 30
 _TRIES = 8
 # What SQLite says on a disk that cannot be written: READONLY and FULL.
 _UNWRITABLE = ("attempt to write a readonly database", "database or disk is full")
+# And PostgreSQL: a read-only server, and a full disk.
+_DISK_FULL = "53100"
 _SERIALISATION, _DEADLOCK, _LOCK_WAIT = "40001", "40P01", "55P03"
 _READ_ONLY = "25006"
 
@@ -384,10 +386,11 @@ def _busy_named() -> Iterator[None]:
                 "another process has kept the database for 30 seconds; try again"
             ) from error
         if _sqlstate(error) == _READ_ONLY:
-            raise LedgerError(
+            raise LedgerUnwritableError(
                 "the database server accepts no writes: it is a standby, or set to read-only; give "
                 "the address of the primary as database in letheon.toml. Nothing was changed"
             ) from error
-        if any(words in str(error.orig) for words in _UNWRITABLE):
+        is_refused = any(words in str(error.orig) for words in _UNWRITABLE)
+        if is_refused or _sqlstate(error) == _DISK_FULL:
             raise LedgerUnwritableError(_sqlite.CANNOT_WRITE) from error
         raise
