@@ -687,7 +687,6 @@ def a_note(before: Any, after: Any) -> None:
         ("logit", free_kernels),
         ("logit", edited_parameters),
         ("logit", large_seed),
-        ("logit", many_jobs),
         ("logit", looser_solver),
         ("logit", another_class),
         ("logit", a_note),
@@ -695,6 +694,11 @@ def a_note(before: Any, after: Any) -> None:
 )
 def test_a_spoilt_model_fails(kind: str, change: Any, many: Honest, tmp_path: Path) -> None:
     assert publish(many, tmp_path, kind, change, another_machine).verdict == "failed"
+
+
+def test_a_setting_that_the_reader_refuses_is_no_pass(many: Honest, tmp_path: Path) -> None:
+    """The auditor may trust the class; until then nothing was shown."""
+    assert publish(many, tmp_path, "logit", many_jobs, another_machine).verdict == "incomplete"
 
 
 def weaker_replay(claims: dict[str, Any]) -> None:
