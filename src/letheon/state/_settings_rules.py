@@ -185,7 +185,8 @@ class _Checker:
             self._require(rule.allows_number(node), node, rule)
 
     def _require(self, condition: bool, node: Any, rule: Rule) -> None:
-        if not condition and len(self.refusals) < _MOST_REFUSALS:
+        # Outside an object there is no setting; what is malformed there the builder refuses.
+        if not condition and self.place[0] and len(self.refusals) < _MOST_REFUSALS:
             self.refusals.append(Refusal(*self.place, _described(node), rule.describe()))
 
     def _keep(self, node: Any) -> None:
