@@ -57,7 +57,7 @@ STATUS = {
         "UnsupportedStateError",
         "UntrustedClassError",
     },
-    5: {"LedgerBusyError", "StaleWorkerError"},
+    5: {"LedgerBusyError", "LedgerUnwritableError", "StaleWorkerError"},
 }
 
 
