@@ -58,7 +58,7 @@ STATUS = {
         "UnsupportedStateError",
         "UntrustedClassError",
     },
-    5: {"LedgerBusyError", "StaleWorkerError"},
+    5: {"LedgerBusyError", "LedgerUnwritableError", "StaleWorkerError"},
 }
 
 
