@@ -22,6 +22,8 @@ from dataclasses import dataclass
 from multiprocessing.connection import Connection
 from pathlib import Path
 
+import joblib
+
 from letheon.sandbox._child import serve_call
 
 __all__ = ["main"]
@@ -148,6 +150,8 @@ def main(number: int) -> None:
     signal.pthread_sigmask(signal.SIG_SETMASK, ())
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     _import(list(_PRELOADED))
+    # It asks a program once; a child can start none.
+    joblib.cpu_count(only_physical_cores=True)
     _enter_empty_folder()
     with socket.socket(fileno=number) as control:
         _Zygote(control).serve()
