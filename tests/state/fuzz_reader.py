@@ -145,10 +145,11 @@ def plant(bug: str) -> None:
     import numpy as np
 
     from letheon.state import _arrays
+    from letheon.state._nodes import Array
 
     if bug == "offsets":  # as it was: NumPy is asked whether the offsets make sense
-        _arrays._check_layout = lambda *_: None  # type: ignore[assignment]
-        _arrays._is_size = lambda *_: True  # type: ignore[assignment]
+        _arrays._check_layout = lambda *_: None
+        _arrays._is_size = lambda *_: True
     else:
         plain = _arrays._plain_from
 
@@ -159,7 +160,7 @@ def plant(bug: str) -> None:
                 longer[-1] = 0.0
             return array
 
-        _arrays._ARRAY_READERS[_arrays.Array] = writing_behind
+        _arrays._ARRAY_READERS[Array] = writing_behind
 
 
 def high_water() -> int:

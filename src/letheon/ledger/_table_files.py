@@ -134,7 +134,7 @@ def _polars_table(path: Path, texts: set[str]) -> Any:
 def _check_parquet(path: Path) -> None:
     """Check what the file says it unpacks to, where pyarrow is there to look."""
     try:
-        from pyarrow.parquet import read_metadata
+        from pyarrow.parquet import read_metadata  # type: ignore[import-untyped]
     except ModuleNotFoundError:
         return
     about = read_metadata(path)

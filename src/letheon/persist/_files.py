@@ -11,6 +11,7 @@ from sklearn.exceptions import NotFittedError
 from letheon.base import exclusive
 from letheon.exceptions import CannotForgetError, CorruptFileError, EnvironmentWarning
 from letheon.state import build, environment, names_of, read_contents, write_file
+from letheon.state._file import naming
 from letheon.state._nodes import Instance, Record
 
 KIND = "model"
@@ -135,7 +136,8 @@ def load(path: str | os.PathLike[str], *, trusted: Any = (), max_memory: int | N
     contents = read_contents(path, max_memory=max_memory)
     if contents.kind != KIND:
         raise CorruptFileError(f"{os.fspath(path)} holds a {contents.kind}, not a model")
-    model = build(contents, trusted)
+    with naming(path):
+        model = build(contents, trusted)
     try:
         can_forget = _can_forget(model)
     except Exception as error:  # attributes that are computed from what the file says

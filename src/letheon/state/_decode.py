@@ -286,7 +286,8 @@ class _Builder:
     def _take_for_state(self, cls: Any, name: str, state: dict[str, Any]) -> None:
         """Count what `_from_state` takes beside the arrays that are there already."""
         if hasattr(cls, "_native_cost"):
-            self.budget.take_native(*cls._native_cost(state), name)
+            n_bytes, n_steps = cls._native_cost(state)
+            self.budget.take_native(n_bytes, n_steps, name)
         copies = next((n for prefix, n in _COPIES.items() if name.startswith(prefix)), 0)
         if copies:
             self.budget.take(copies * array_bytes(state), name)

@@ -10,6 +10,8 @@ import hashlib
 import json
 import os
 import re
+from collections.abc import Iterator
+from contextlib import contextmanager
 from copy import copy
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -160,7 +162,9 @@ def read_file(
     UntrustedClassError
         If it names a class that nobody allowed; nothing was imported then.
     """
-    return build(read_contents(path, max_memory=max_memory), trusted)
+    contents = read_contents(path, max_memory=max_memory)
+    with naming(path):
+        return build(contents, trusted)
 
 
 def build(contents: Contents, trusted: Trusted) -> Any:
@@ -170,27 +174,41 @@ def build(contents: Contents, trusted: Trusted) -> Any:
     return construct(contents.tree, names, copy(contents.budget))
 
 
+@contextmanager
+def naming(path: str | os.PathLike[str]) -> Iterator[None]:
+    """Say which file would take too much memory."""
+    try:
+        yield
+    except MemoryLimitError as error:
+        raise MemoryLimitError(f"{os.fspath(path)}: {error}") from None
+
+
 def read_contents(path: str | os.PathLike[str], *, max_memory: int | None = None) -> Contents:
     """Read and verify a file; import and build nothing. `max_memory` is as for `read_file`."""
     file = Path(path)
     size = file.stat().st_size
     budget = MemoryBudget(size, max_memory)
-    budget.take(size, "the file")
-    raw = file.read_bytes()
-    place = _START.match(raw, 8)
-    if place is None:
-        raise CorruptFileError(f"{os.fspath(path)}: {_what_else(raw)}")
+    with naming(path):
+        budget.take(size, "the file")
+        raw = file.read_bytes()
+        place = _START.match(raw, 8)
+        if place is None:
+            raise CorruptFileError(f"{os.fspath(path)}: {_what_else(raw)}")
+        return _read(raw, place, budget, os.fspath(path))
+
+
+def _read(raw: bytes, place: re.Match[bytes], budget: MemoryBudget, where: str) -> Contents:
     try:
         _verify(raw, place)
         return _parse(raw, budget)
-    except MemoryLimitError as error:
-        raise MemoryLimitError(f"{os.fspath(path)}: {error}") from None
+    except MemoryLimitError:
+        raise
     except CorruptFileError as error:
         raise CorruptFileError(
-            f"{os.fspath(path)}: {error}; restore the file from a copy"
+            f"{where}: {error}; restore the file from a copy"
         ) from error.__cause__
     except NewerFormatError as error:
-        raise NewerFormatError(f"{os.fspath(path)}: {error}") from None
+        raise NewerFormatError(f"{where}: {error}") from None
 
 
 def _verify(raw: bytes, place: re.Match[bytes]) -> None:
