@@ -16,6 +16,8 @@ CPP_SOURCES := $(shell find cpp -type f)
 CPP_BUILD := build/cpp-tests
 FUZZ_BUILD := build/cpp-fuzz
 FUZZ_SECONDS ?= 300
+FUZZ_INPUTS ?= 100000
+FUZZ_SEED ?= $(shell date +%s)
 # Older ones do not understand the ranges of GCC's standard library.
 CLANGXX ?= $(firstword $(foreach name,$(addprefix clang++-,21 20 19 18 17 16) clang++,\
   $(shell command -v $(name) 2>/dev/null)))
@@ -23,7 +25,7 @@ BENCHMARKS := $(sort $(filter-out benchmarks/_%,$(wildcard benchmarks/*.py)))
 LETHEON_DATA ?= $(abspath $(wildcard ../shared/data))
 
 .DEFAULT_GOAL := help
-.PHONY: help setup packages demo test test-cpp test-python lint bench soak fuzz clean
+.PHONY: help setup packages demo test test-cpp test-python lint bench soak fuzz fuzz-reader clean
 
 help:
 	@echo "make demo   set up and run the main job end to end"
@@ -32,6 +34,7 @@ help:
 	@echo "make bench  every benchmark in benchmarks/"
 	@echo "make soak   the tests again, long, with fresh random examples"
 	@echo "make fuzz   damaged forests for FUZZ_SECONDS; needs Clang"
+	@echo "make fuzz-reader  FUZZ_INPUTS mutated files, blobs, manifests and bundles"
 	@echo "make clean  remove .venv, builds and caches"
 
 setup: packages $(STAMP)
@@ -112,6 +115,12 @@ fuzz: $(STAMP)
 	$(FUZZ_BUILD)/fuzz_trees -max_total_time=$(FUZZ_SECONDS) -max_len=2500 -detect_leaks=0 \
 	  -artifact_prefix=$(FUZZ_BUILD)/ $(FUZZ_BUILD)/inputs $(FUZZ_BUILD)/seeds \
 	  tests/data/forest_corpus
+
+# What fails lands in build/reader-fuzz; the same seed makes the same inputs.
+fuzz-reader: $(STAMP)
+	@echo "FUZZ_SEED=$(FUZZ_SEED)"
+	$(BIN)/python -m tests.state.fuzz_reader $(FUZZ_INPUTS) --seed $(FUZZ_SEED) \
+	  --workers $(JOBS) --save build/reader-fuzz
 
 clean:
 	rm -rf $(VENV) build dist .hypothesis .import_linter_cache .mypy_cache .pytest_cache .ruff_cache

@@ -9,6 +9,7 @@
 #include <stdexcept>
 
 #include "input.hpp"
+#include "letheon/forest/codec.hpp"
 #include "letheon/forest/forest.hpp"
 
 namespace letheon::fuzz {
@@ -104,6 +105,12 @@ bool try_input(Bytes input) {
     forest->restore(made.people.batch(), made.n_classes, made.people.ids(), made.blocks, 1);
   } catch (const std::invalid_argument&) {
     return false;
+  }
+  if (made.blocks.size() == 1) {
+    const auto cost = forest::restore_cost(
+        made.trees, {made.spec.tree_keys.size(), made.people.batch().X.n_rows, made.spec.n_columns,
+                     made.n_classes, made.spec.is_regression(), 64 * forest->n_rows()});
+    require(forest->n_bytes() <= cost.bytes, "a forest takes no more than was counted");
   }
   use(*forest, made);
   return true;

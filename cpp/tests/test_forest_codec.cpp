@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "checks.hpp"
+#include "letheon/forest/codec.hpp"
 #include "letheon/forest/forest.hpp"
 #include "people.hpp"
 
@@ -62,6 +63,11 @@ class Saved {
       return false;
     }
     check(twin.trees_bytes(counting(shape_.n_classes), 1) == bytes, "written as read");
+    const auto cost = letheon::forest::restore_cost(
+        bytes, {spec_.tree_keys.size(), shape_.n_rows, shape_.n_columns, shape_.n_classes,
+                spec_.is_regression(), 64 * shape_.n_rows});
+    check(twin.n_bytes() <= cost.bytes, "a forest takes no more than was counted");
+    check(cost.steps >= twin.n_nodes(), "every node is a step");
     require_same_nodes(twin);
     require_sound(twin);
     const std::vector<forest::Slot> slots{0, 2};

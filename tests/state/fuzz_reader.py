@@ -30,6 +30,7 @@ import sysconfig
 import tempfile
 import time
 import warnings
+import zlib
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, Self
@@ -50,6 +51,12 @@ def make_input(mutator: Any, number: int) -> tuple[str, bytes]:
     if target == "bundle":
         return target, mutator.blob(number, mutator.models)
     return target, mutator.file(number, is_model=target == "file")
+
+
+def saved_inputs(folder: Path | str | None) -> list[tuple[str, bytes]]:
+    """Return target and bytes of every saved input: ``NAME.TARGET.z``, compressed."""
+    paths = sorted(Path(folder).glob("*.z")) if folder else []
+    return [(path.stem.rpartition(".")[2], zlib.decompress(path.read_bytes())) for path in paths]
 
 
 class Reading:
@@ -138,10 +145,11 @@ def plant(bug: str) -> None:
     import numpy as np
 
     from letheon.state import _arrays
+    from letheon.state._nodes import Array
 
     if bug == "offsets":  # as it was: NumPy is asked whether the offsets make sense
-        _arrays._check_layout = lambda *_: None  # type: ignore[assignment]
-        _arrays._is_size = lambda *_: True  # type: ignore[assignment]
+        _arrays._check_layout = lambda *_: None
+        _arrays._is_size = lambda *_: True
     else:
         plain = _arrays._plain_from
 
@@ -152,7 +160,7 @@ def plant(bug: str) -> None:
                 longer[-1] = 0.0
             return array
 
-        _arrays._ARRAY_READERS[_arrays.Array] = writing_behind
+        _arrays._ARRAY_READERS[Array] = writing_behind
 
 
 def high_water() -> int:
@@ -203,6 +211,7 @@ class Worker:
         if not options["deep"]:
             seeds = {name: data for name, data in seeds.items() if not name.startswith("deep")}
         self.mutator = Mutator(seeds)
+        self.saved = saved_inputs(options["replay"])
         self.reading = Reading(Path(options["folder"]))
         self.counts: collections.Counter[str] = collections.Counter()
         self.findings: list[dict[str, Any]] = []
@@ -217,17 +226,22 @@ class Worker:
         """Return a worker of this process, without a guard."""
         (folder / "status").write_bytes(bytes(8))
         common = {"seed": 0, "deep": False, "plant": None, "guard": None, "native": False}
+        common |= {"replay": None, "warm": True}
         places = {name: str(folder / name) for name in ("status", "report")}
         return cls({**common, **places, "folder": str(folder)})
 
     def run(self) -> None:
         """Try all inputs; write what was counted."""
         first, last = self.options["first"], self.options["last"]
-        self._warm_up()
+        if self.options["warm"]:
+            self._warm_up()
         if self.options["plant"]:
             plant(self.options["plant"])
         for number in range(first, last):
             self.status[:8] = number.to_bytes(8, "little")
+            if number < len(self.saved):
+                self.try_input(number, *self.saved[number])
+                continue
             try:
                 target, data = make_input(self.mutator, number + self.options["seed"] * 10**12)
             except Exception:  # noqa: BLE001 (a tree that has no bytes at all)
@@ -293,7 +307,7 @@ class Worker:
         if seconds > SLOW_SECONDS:
             self.findings.append({"number": number, "what": "slow", "seconds": seconds})
             self.counts["slow"] += 1
-        if self.options["guard"]:
+        if self.options["guard"] or not self.options["warm"]:
             return
         grown = high_water() - before
         share = grown / (BASE + (NATIVE_PER_BYTE if self.options["native"] else PER_BYTE) * size)
@@ -445,7 +459,7 @@ class Supervisor:
         mutator = Mutator(seeds)
         for finding in self.findings:
             _say(json.dumps(finding) + "\n")
-            if self.options.save and len(self.findings) < 1000:
+            if self.options.save and not self.options.replay and len(self.findings) < 1000:
                 number = finding["number"] + self.options.seed * 10**12
                 target, data = make_input(mutator, number)
                 self.options.save.mkdir(parents=True, exist_ok=True)
@@ -469,6 +483,8 @@ class _Child:
             "last": last,
             "seed": parent.options.seed,
             "deep": parent.options.deep,
+            "replay": parent.options.replay and str(parent.options.replay),
+            "warm": not parent.options.cold,
             "plant": parent.options.plant,
             "guard": str(parent.guard) if guarded else None,
             "native": False,
@@ -532,6 +548,8 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--workers", type=int, default=1)
     parser.add_argument("--chunk", type=int, default=10_000, help="inputs of one process")
     parser.add_argument("--save", type=Path, help="folder for inputs that fail")
+    parser.add_argument("--replay", type=Path, help="folder of inputs to try first")
+    parser.add_argument("--cold", action="store_true", help="begin at once; memory is not measured")
     parser.add_argument("--plant", choices=("offsets", "behind"), help="a bug to find")
     parser.add_argument("--deep", action="store_true", help="also nets; imports torch")
     parser.add_argument("--coverage", action="store_true", help="lines that inputs reach")

@@ -161,19 +161,18 @@ class Mutator:
 
     def _wrapped(self, node: Any) -> Any:
         rng = self.rng
-        return rng.choice(
-            [
-                lambda: Items(rng.choice(ITEM_KINDS), (node,)),
-                lambda: Scalar(node),
-                lambda: Objects((1,), (node,)),
-                lambda: Coded(rng.choice(self.names), node),
-                lambda: Triple(rng.choice(("slice", "range")), node, None, 1),
-                lambda: Pairs(((node, node),)),
-                lambda: Record((("a", node),)),
-                lambda: Dtype(node),
-                lambda: rng.choice(ATOMS),
-            ]
-        )()
+        ways: list[Callable[[], Any]] = [
+            lambda: Items(rng.choice(ITEM_KINDS), (node,)),
+            lambda: Scalar(node),
+            lambda: Objects((1,), (node,)),
+            lambda: Coded(rng.choice(self.names), node),
+            lambda: Triple(rng.choice(("slice", "range")), node, None, 1),
+            lambda: Pairs(((node, node),)),
+            lambda: Record((("a", node),)),
+            lambda: Dtype(node),
+            lambda: rng.choice(ATOMS),
+        ]
+        return rng.choice(ways)()
 
     def _number(self, value: int) -> int:
         rng = self.rng
@@ -337,7 +336,7 @@ class Mutator:
             return self.rng.choice(DTYPES)
         itemsize, aligned, fields = descr.items
         how = self.rng.randrange(4)
-        if how == 0:
+        if how == 0 and type(itemsize) is int:
             return descr._replace(items=(self._number(itemsize), aligned, fields))
         if how == 1:
             return descr._replace(items=(itemsize, not aligned, fields))

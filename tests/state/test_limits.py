@@ -277,8 +277,17 @@ COUNTED: dict[str, Callable[[], Any]] = {
     "dok": lambda: state.to_tree(sp.random_array((90, 90), density=0.2, format="dok", rng=0)),
     "csr": lambda: state.to_tree(sp.random_array((300, 300), density=0.2, format="csr", rng=0)),
     "generators": lambda: state.to_tree([np.random.default_rng(i) for i in range(60)]),
+    "frame": lambda: state.to_tree(_frame(np.arange(3_000.0).reshape(600, 5))),
+    "wide frame": lambda: state.to_tree(_frame(np.zeros((2, 60), np.int8))),
+    "texts in a frame": lambda: state.to_tree(_frame(np.array([["a"] * 2] * 900, object))),
+    "categories": lambda: state.to_tree(_frame(np.arange(900).astype(str)[:, None], "category")),
     "objects of classes": lambda: state.to_tree([LogisticRegression() for _ in range(60)]),
 }
+
+
+def _frame(values: Any, dtype: Any = None) -> Any:
+    pd = pytest.importorskip("pandas")
+    return pd.DataFrame(values, dtype=dtype)
 
 
 def _sorted_ints(n: int) -> list[int]:
@@ -416,6 +425,24 @@ def test_many_small_trees_over_many_rows_are_refused_before_they_are_built() -> 
         state.decode(blob)
 
 
+@pytest.mark.parametrize("n_columns", [1, 12])
+@pytest.mark.parametrize("kind", ["classes", "numbers", "subsample"])
+def test_the_count_of_a_forest_covers_what_the_core_holds(kind: str, n_columns: int) -> None:
+    X = np.random.default_rng(0).normal(size=(500, n_columns))
+    few: dict[str, Any] = {"n_estimators": 5, "random_state": 0}
+    makers: dict[str, Callable[[], Any]] = {
+        "classes": lambda: letheon.DaREForestClassifier(**few).fit(X, np.arange(500) % 7),
+        "numbers": lambda: letheon.DaREForestRegressor(**few).fit(X, X[:, 0]),
+        "subsample": lambda: letheon.DaREForestClassifier(subsample=0.5, **few).fit(X, X[:, 0] > 0),
+    }
+    forest = makers[kind]().forest_
+    n_bytes, n_steps = type(forest)._native_cost(forest._to_state())
+    restored = state.decode(state.encode(forest))
+    assert restored.core.n_bytes <= n_bytes
+    assert n_bytes <= 16 * len(state.encode(forest)) + _budget.BASE
+    assert n_steps >= restored.core.n_nodes
+
+
 def test_an_option_raises_the_limit(tmp_path: Path) -> None:
     blob = blob_of(_wide(10**4, 2_000))
     with pytest.raises(MemoryLimitError):
@@ -435,7 +462,7 @@ def test_a_time_zone_is_a_name_and_no_path() -> None:
     pd = pytest.importorskip("pandas")
     series = pd.Series(pd.to_datetime(["2020-01-01"])).dt.tz_localize("America/Argentina/Salta")
     assert state.decode(state.encode(series)).dtype == series.dtype
-    plain = {
+    plain: dict[str, Any] = {
         "name": None,
         "column": {"dtype": "", "values": series.dt.tz_localize(None).to_numpy()},
     }

@@ -23,7 +23,7 @@ from letheon.state import (
     require_trust,
     write_file,
 )
-from letheon.state._file import name_of
+from letheon.state._file import name_of, naming
 from letheon.state._nodes import Instance, Record
 
 KIND = "model"
@@ -157,7 +157,8 @@ def load(
     contents = read_contents(path, max_memory=max_memory)
     if contents.kind != KIND:
         raise CorruptFileError(f"{name_of(path)} holds a {contents.kind}, not a model")
-    model = build(contents, trusted)
+    with naming(name_of(path)):
+        model = build(contents, trusted)
     try:
         can_forget = _can_forget(model)
     except Exception as error:  # attributes that are computed from what the file says

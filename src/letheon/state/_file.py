@@ -10,6 +10,8 @@ import hashlib
 import json
 import os
 import re
+from collections.abc import Iterator
+from contextlib import contextmanager
 from copy import copy
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -160,7 +162,9 @@ def read_file(
     UntrustedClassError
         If it names a class that nobody allowed; nothing was imported then.
     """
-    return build(read_contents(path, max_memory=max_memory), trusted)
+    contents = read_contents(path, max_memory=max_memory)
+    with naming(path):
+        return build(contents, trusted)
 
 
 def build(contents: Contents, trusted: Trusted) -> Any:
@@ -168,6 +172,20 @@ def build(contents: Contents, trusted: Trusted) -> Any:
     names = trusted_names(trusted)
     audit(contents.tree, names)
     return construct(contents.tree, names, copy(contents.budget))
+
+
+@contextmanager
+def naming(name: str) -> Iterator[None]:
+    """Say which file would take too much memory."""
+    try:
+        yield
+    except MemoryLimitError as error:
+        raise MemoryLimitError(f"{name}: {error}") from None
+
+
+def name_of(path: str | os.PathLike[str] | BinaryIO) -> str:
+    """Return what to call a file in a message."""
+    return os.fspath(path) if isinstance(path, str | os.PathLike) else "the file"
 
 
 def read_contents(
@@ -178,34 +196,34 @@ def read_contents(
     `max_memory` is as for `read_file`.
     """
     name = name_of(path)
-    if isinstance(path, str | os.PathLike):
-        size = Path(path).stat().st_size
-        budget = MemoryBudget(size, max_memory)
-        budget.take(size, "the file")
-        raw = Path(path).read_bytes()
-    else:
-        raw = path.read()
-        budget = MemoryBudget(len(raw), max_memory)
-        budget.take(len(raw), "the file")
-    place = _START.match(raw, 8)
-    if place is None:
-        raise CorruptFileError(f"{name}: {_what_else(raw)}")
+    with naming(name):
+        if isinstance(path, str | os.PathLike):
+            size = Path(path).stat().st_size
+            budget = MemoryBudget(size, max_memory)
+            budget.take(size, "the file")
+            raw = Path(path).read_bytes()
+        else:
+            raw = path.read()
+            budget = MemoryBudget(len(raw), max_memory)
+            budget.take(len(raw), "the file")
+        place = _START.match(raw, 8)
+        if place is None:
+            raise CorruptFileError(f"{name}: {_what_else(raw)}")
+        return _read(raw, place, budget, name)
+
+
+def _read(raw: bytes, place: re.Match[bytes], budget: MemoryBudget, name: str) -> Contents:
     try:
         _verify(raw, place)
         return _parse(raw, budget)
-    except MemoryLimitError as error:
-        raise MemoryLimitError(f"{name}: {error}") from None
+    except MemoryLimitError:
+        raise
     except CorruptFileError as error:
         raise CorruptFileError(
             f"{name}: {error}; restore the file from a copy"
         ) from error.__cause__
     except NewerFormatError as error:
         raise NewerFormatError(f"{name}: {error}") from None
-
-
-def name_of(path: str | os.PathLike[str] | BinaryIO) -> str:
-    """Return what to call a file in a message."""
-    return os.fspath(path) if isinstance(path, str | os.PathLike) else "the file"
 
 
 def _verify(raw: bytes, place: re.Match[bytes]) -> None:

@@ -237,7 +237,7 @@ def _series_cost(_: type, plain: Plain) -> int:
 
 def _column_cost(plain: Plain) -> int:
     """Return what a column takes beside its values: a copy of them, texts also as bytes."""
-    total = _COLUMN_BYTES
+    total: int = _COLUMN_BYTES
     while True:
         values = plain["values"]
         _require(isinstance(values, np.ndarray), "a column")

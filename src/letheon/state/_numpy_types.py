@@ -87,7 +87,7 @@ def _sparse_shape(plain: Any) -> tuple[int, ...]:
 def _sparse_cost(cls: type, plain: Any) -> int:
     """Return what a sparse container takes beside the arrays that it is made of."""
     n_rows, kind = _sparse_shape(plain)[0], cls.__name__[:3]
-    n_stored = int(plain["data"].size)
+    n_stored: int = plain["data"].size
     # Every row of a lil_matrix is two lists, and an index to it on the way; every entry of a
     # dok_matrix is an item of a dict, its place two ints and a tuple.
     each = {"lil": (240, 160), "dok": (16, 400)}.get(kind, (0, 0))

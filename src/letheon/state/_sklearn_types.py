@@ -166,11 +166,11 @@ def _search_tree_cost(_: type, plain: Any) -> int:
     points, size = plain["data"], plain["leaf_size"]
     _require(type(size) is int and 0 < size < 2**31, "search tree: leaf size")
     _require(points.ndim == 2, "search tree: points")
-    n_points, n_columns = map(int, points.shape)
-    n_nodes = 2 ** (max(1, (n_points - 1) // size).bit_length() + 1)
-    per_node = 64 + 2 * 8 * n_columns
-    n_bytes = 2 * array_bytes(plain) + n_points * (16 + 8 * n_columns) + n_nodes * per_node
-    return 4096 + int(n_bytes)
+    n_points: int = points.shape[0]
+    n_columns: int = points.shape[1]
+    n_nodes: int = 2 ** (max(1, (n_points - 1) // size).bit_length() + 1)
+    per_node: int = 64 + 2 * 8 * n_columns
+    return 4096 + 2 * array_bytes(plain) + n_points * (16 + 8 * n_columns) + n_nodes * per_node
 
 
 def _interpolator_plain(value: Any) -> dict[str, Any]:
