@@ -163,7 +163,7 @@ def read_file(
         If it names a class that nobody allowed; nothing was imported then.
     """
     contents = read_contents(path, max_memory=max_memory)
-    with naming(path):
+    with naming(name_of(path)):
         return build(contents, trusted)
 
 
