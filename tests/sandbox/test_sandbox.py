@@ -268,7 +268,9 @@ def test_a_killed_zygote_is_started_again() -> None:
     assert call(works.give_back, 2, limits=SMALL) == 2
 
 
-def test_calls_run_side_by_side() -> None:
+@pytest.mark.parametrize("turn", range(5))
+def test_calls_run_side_by_side(turn: int) -> None:
+    """A child ends at the very moment at which its caller hangs up; the others go on."""
     results: dict[int, Any] = {}
 
     def run(number: int) -> None:

@@ -154,6 +154,24 @@ def _spin_up_threads_until_fork(_: Any) -> int:
     return int(results[0])
 
 
+def _own_signals() -> int:
+    """Have the kernel signal the parent when something comes in; see fcntl(2), F_SETOWN."""
+    import fcntl
+
+    for number in range(64):
+        try:
+            os.fstat(number)
+        except OSError:
+            continue
+        fcntl.fcntl(number, fcntl.F_SETOWN, os.getppid())
+        fcntl.fcntl(number, fcntl.F_SETFL, fcntl.fcntl(number, fcntl.F_GETFL) | os.O_ASYNC)
+    return 1
+
+
+def _set_limits(pid: int) -> int:
+    return _system_call(302, pid, 7, ctypes.create_string_buffer(16), None)
+
+
 def _raise_limit(_: Any) -> str:
     import resource
 
@@ -203,6 +221,12 @@ ATTEMPTS: dict[str, Callable[[Any], Any]] = {
     "signal parent": lambda _: os.kill(os.getppid(), signal.SIGTERM),
     "signal group": lambda _: os.killpg(os.getpgid(os.getppid()), 0),
     "signal init": lambda _: os.kill(1, 0),
+    "signal thread of parent": lambda _: _system_call(234, os.getppid(), os.getppid(), 0),
+    "signal by descriptor": lambda _: _own_signals(),
+    "limits of parent": lambda _: _system_call(
+        302, os.getppid(), 7, None, ctypes.create_string_buffer(16)
+    ),
+    "own limits": lambda _: _system_call(302, 0, 7, ctypes.create_string_buffer(16), None),
     "trace parent": lambda _: _native("ptrace", 16, os.getppid(), 0, 0),
     "read memory of parent": lambda _: _system_call(310, os.getppid(), 0, 0, 0, 0, 0),
     "new namespace": lambda _: _native("unshare", 0x10000000),

@@ -33,6 +33,8 @@ _MODEL = ("V2", "V4", "V5", "V6", "own")
 # They rest on rows that a certificate commits to, and on events of the log.
 _GROUNDED = ("V4", "V5", "own")
 _ON_THE_LOG = ("V3", *_GROUNDED)
+# One model gives a handful of results, beside one for each measure of the auditor.
+_MOST_RESULTS = 16
 
 
 @dataclass(frozen=True)
@@ -132,8 +134,7 @@ def audit(
     order = _Order(
         _known(levels), tuple(trusted), canaries or {}, measures or {}, model, levels is None
     )
-    if not Path(bundle).is_dir():
-        raise FileNotFoundError(f"{bundle} is no folder; give the one that `Ledger.export` wrote")
+    _require_bundle(Path(bundle))
     read = Bundle(Path(bundle), key_text(key))
     found: list[LevelResult] = []
 
@@ -168,6 +169,17 @@ def audit(
         return AuditReport(tuple(found), key=read.key, scope=scope)
     ranked = sorted(found, key=lambda result: tuple(LEVELS).index(result.level))
     return AuditReport(tuple(ranked), read.ledger, read.key, subjects, scope=scope)
+
+
+def _require_bundle(folder: Path) -> None:
+    """Refuse a folder that is no bundle at all, and name the one that is meant."""
+    if not folder.is_dir():
+        raise FileNotFoundError(f"{folder} is no folder; give the one that `Ledger.export` wrote")
+    if any((folder / name).exists() for name in ("bundle.json", "certificates", "log.json")):
+        return
+    inside = sorted(path.parent for path in folder.glob("*/bundle.json"))
+    hint = f"; did you mean {inside[0]}?" if inside else "; give the one that `Ledger.export` wrote"
+    raise FileNotFoundError(f"{folder} holds no bundle{hint}")
 
 
 def _scope_of(tier: str, order: _Order) -> str:
@@ -275,9 +287,19 @@ def _look(
             keep(result)
         return
 
+    heard: list[LevelResult] = []
+    decisive = _LEVEL_OF.get(str(scene.audited.newest.predicate["guarantee"]["kind"]), "V4")
+
     def hear(fields: dict[str, Any]) -> None:
-        # The model may have taken its process over: it speaks for itself only.
-        keep(replace(LevelResult(**fields), model=name))
+        # The model may have taken its process over: it speaks for itself, and in bounds.
+        try:
+            result = replace(LevelResult(**fields), model=name)
+        except (TypeError, ValueError):
+            raise sandbox.EndedError("forged-answer") from None
+        if result.level not in _MODEL or len(heard) > _MOST_RESULTS + len(scene.order.measures):
+            raise sandbox.EndedError("forged-answer")
+        heard.append(replace(result, promised=result.promised or result.level == decisive))
+        keep(heard[-1])
 
     files = scene.audited.files or {}
     content = files["model.blob"]
@@ -294,14 +316,24 @@ def _look(
     except sandbox.TimeLimitError:
         reason = f"it took longer than {seconds:g} s; allow more with `seconds`"
         keep(LevelResult("V4", name, "skipped", reason))
+        return
     except sandbox.EndedError as error:
         verdict: Any = "skipped" if str(error) == "memory-limit" else "fail"
         keep(LevelResult("V4", name, verdict, f"the process that looked at it ended: {error}"))
+        return
+    if scene.order.wants(decisive) and not any(
+        one.level == decisive or (one.level in {"V4", "V5"} and one.verdict != "pass")
+        for one in heard
+    ):
+        keep(LevelResult(decisive, name, "fail", "the process that looked at it gave no verdict"))
 
 
 def _tell_about_model(scene: _Scene, tell: Callable[[Any], None]) -> None:
-    for result in _about_model(scene):
-        tell(vars(result) | {"details": dict(result.details)})
+    try:
+        for result in _about_model(scene):
+            tell(vars(result) | {"details": dict(result.details)})
+    except Refused as error:
+        tell(vars(LevelResult("V4", scene.audited.name, "fail", str(error)[:300])))
 
 
 def _missing_model(bundle: Bundle, order: _Order, name: str) -> LevelResult:

@@ -19,7 +19,7 @@ from letheon.ledger._purge import purge_path
 from letheon.ledger._recover import unnamed_files
 from letheon.ledger._register import unregistered_folders
 from letheon.ledger._tables import batches, certificates, checkpoints, purges, requests
-from letheon.ledger._versions import head_of
+from letheon.ledger._versions import ModelRow, VersionRow, head_of
 from letheon.state._atomic import sync_directory, write_atomically
 
 __all__ = ["Adoption", "adopt"]
@@ -43,7 +43,8 @@ class Adoption:
     n_blobs, n_keys, n_proofs : int
         Files that no version names; the next worker destroys them.
     models : tuple of str
-        Models whose files are gone: they can neither be served nor changed.
+        Models whose files are gone: they can neither be served nor changed. Restore their files
+        and keys from a backup, or register them again under another name.
     requests : tuple of str
         Requests whose ids cannot be read any more: file them again, then cancel these.
     is_done : bool
@@ -143,8 +144,10 @@ def _lost(
 ) -> Adoption:
     models = all_models(conn)
     folders = unregistered_folders(core, conn)
-    unnamed = [unnamed_files(core, conn, model) for model in models]
     heads = [(model, head_of(conn, model.id)) for model in models]
+    gone = [model for model, head in heads if not _has_files(core, model, head)]
+    # Of a model whose served files are gone nothing is destroyed: it may be all that is left.
+    unnamed = [unnamed_files(core, conn, model) for model in models if model not in gone]
     keys = sum(
         len(core.keys.ids(kind, folder.name))
         for folder in folders
@@ -158,15 +161,15 @@ def _lost(
         + sum(len(core.blobs(folder.name).addresses()) for folder in folders),
         n_keys=sum(len(one.keys) for one in unnamed) + keys,
         n_proofs=sum(len(one.proofs) for one in unnamed),
-        models=tuple(
-            model.name
-            for model, head in heads
-            if not core.keys.has(head.epoch_key)
-            or not set(head.blobs) <= core.blobs(model.folder).addresses()
-        ),
+        models=tuple(model.name for model in gone),
         requests=tuple(unreadable_requests(core, conn)),
         is_done=is_done,
     )
+
+
+def _has_files(core: Core, model: ModelRow, head: VersionRow) -> bool:
+    has_blobs = set(head.blobs) <= core.blobs(model.folder).addresses()
+    return has_blobs and core.keys.has(head.epoch_key)
 
 
 def _body(core: Core, lost: Adoption) -> dict[str, int]:

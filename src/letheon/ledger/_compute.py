@@ -8,7 +8,7 @@ import threading
 import time
 import warnings
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 import numpy as np
@@ -18,12 +18,15 @@ from letheon import sandbox, state
 from letheon.exceptions import (
     BudgetSpentError,
     EmptyModelError,
+    LetheonError,
     LetheonWarning,
 )
-from letheon.ledger._facts import TestFigures, facts_of, test_metric
+from letheon.guarantee import Guarantee
+from letheon.ledger._facts import TestFigures, facts_of, method_parameters, test_metric
 from letheon.ledger._faults import point
+from letheon.ledger._measures import METRIC_CODES
 from letheon.ledger._training import fresh_fit
-from letheon.ledger._versions import Judged
+from letheon.ledger._versions import Judged, memory_limit
 from letheon.parallel import one_thread
 from letheon.receipt import Receipt
 from letheon.rows import Ids, Rows, as_ids
@@ -48,7 +51,7 @@ _GRACE_SECONDS = 4.0
 _OWN_SECONDS = 7 * 86_400.0
 _UNKNOWN_SECONDS, _LEAST_SECONDS, _TIMES = 600.0, 60.0, 20.0
 
-TIME_LIMIT, MEMORY_LIMIT = "time-limit", "memory-limit"
+TIME_LIMIT, MEMORY_LIMIT, FORGED = "time-limit", "memory-limit", "forged-answer"
 BUDGET_SPENT = "budget-spent"
 NO_MODEL = "no-model-on-the-rest"
 NOBODY_HELD = "nobody-held"
@@ -89,6 +92,7 @@ class Product:
     seconds: float
     facts: dict[str, Any]
     retrain_seconds: float | None = None
+    figures: TestFigures | None = None
 
 
 @dataclass
@@ -150,8 +154,25 @@ def _compute(job: Job) -> Product:
         else:
             _erase(job, work, wanted.to_array(), _brought(model, rows, leaving))
     point("compute.forgotten")
+    figures = _figures(work)
+    return Product(
+        model=state.encode(work.model),
+        rows=work.rows,
+        kept=kept,
+        judged=work.judged,
+        seconds=work.seconds,
+        facts=_facts(job, before, work, figures, len(leaving)),
+        retrain_seconds=work.seconds if job.kind == "retrain" else None,
+        figures=figures,
+    )
+
+
+def _facts(
+    job: Job, before: Guarantee, work: _Work, figures: TestFigures | None, removed: int
+) -> dict[str, Any]:
+    """Return what the certificate says about the model as it is now."""
     per_row = job.retrain_seconds_per_row
-    facts = facts_of(
+    return facts_of(
         guarantee_before=before,
         after=work.model,
         receipt=work.receipt,
@@ -159,22 +180,13 @@ def _compute(job: Job) -> Product:
         kind=job.kind,
         seconds=work.seconds,
         retrain_seconds=None if per_row is None else per_row * len(work.rows),
-        test=_figures(work),
+        test=figures,
         reading=work.reading,
         policy_digest=work.policy,
         training=job.training,
-        removed=len(leaving),
-        since_retrain=0 if job.kind == "retrain" else job.since_retrain + len(leaving),
+        removed=removed,
+        since_retrain=0 if job.kind == "retrain" else job.since_retrain + removed,
         image=job.image,
-    )
-    return Product(
-        model=state.encode(work.model),
-        rows=work.rows,
-        kept=kept,
-        judged=work.judged,
-        seconds=work.seconds,
-        facts=facts,
-        retrain_seconds=work.seconds if job.kind == "retrain" else None,
     )
 
 
@@ -309,7 +321,10 @@ def compute_apart(job: Job, *, stop: threading.Event | None = None) -> Product:
     if "failed" in answer:
         raise ComputationFailed(str(answer["failed"])[:60])
     point("compute.forgotten")
-    return _assemble(job, answer)
+    try:
+        return _assemble(job, answer)
+    except (LetheonError, KeyError, TypeError, ValueError, AttributeError) as error:
+        raise ComputationFailed(FORGED) from error
 
 
 def _limits(job: Job) -> sandbox.Limits:
@@ -339,6 +354,7 @@ def _compute_plainly(job: Job, _: Any) -> dict[str, Any]:
         "seconds": product.seconds,
         "facts": product.facts,
         "retrain_seconds": product.retrain_seconds,
+        "figures": None if product.figures is None else list(product.figures[:2]),
     }
 
 
@@ -349,7 +365,7 @@ def _assemble(job: Job, answer: dict[str, Any]) -> Product:
     if judged is not None:
         judged = judged._replace(monitor=answer["monitor"], then=float(answer["then"]))
     retrain_seconds = answer["retrain_seconds"]
-    return Product(
+    product = Product(
         model=bytes(answer["model"]),
         rows=rows.take(kept),
         kept=kept,
@@ -358,3 +374,32 @@ def _assemble(job: Job, answer: dict[str, Any]) -> Product:
         facts=dict(answer["facts"]),
         retrain_seconds=None if retrain_seconds is None else float(retrain_seconds),
     )
+    if not job.is_outside:
+        return product
+    removed = len(rows) - len(kept)
+    return replace(product, facts=_own_facts(job, product, answer["figures"], removed))
+
+
+def _own_facts(job: Job, product: Product, said: Any, removed: int) -> dict[str, Any]:
+    """Return the facts about a model that a sandboxed process sent, computed here.
+
+    A process that was taken over must not be able to publish what no signer would sign: that
+    would hold up the certificates of everybody.
+    """
+    limit = memory_limit(len(product.model))
+    before = state.decode(job.model, max_memory=state.UNLIMITED)
+    after = state.decode(product.model, max_memory=limit)
+    name = before.facts.method
+    if type(after) is not type(before) or method_parameters(after, name) != method_parameters(
+        before, name
+    ):
+        raise ComputationFailed(FORGED)
+    work = _Work(after, product.rows, product.judged, seconds=product.seconds)
+    figures = None
+    judged = product.judged
+    if said is not None and judged is not None and judged.test is not None:
+        metric, now = said
+        if metric not in METRIC_CODES:
+            raise ComputationFailed(FORGED)
+        figures = TestFigures(metric, float(now), judged.then, len(judged.test))
+    return _facts(job, before.guarantee_, work, figures, removed)

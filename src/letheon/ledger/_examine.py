@@ -8,7 +8,8 @@ computations that the sender of the files chose.
 import copy
 import io
 import threading
-from dataclasses import dataclass
+import time
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -26,7 +27,7 @@ from letheon.ledger._table_files import (
     read_table_file,
 )
 from letheon.ledger._training import fresh_fit, held_rows
-from letheon.ledger._versions import Judged
+from letheon.ledger._versions import Judged, memory_limit
 from letheon.rows import Ids, Rows
 
 __all__ = [
@@ -214,6 +215,7 @@ def examine_files(
         The process took too long, too much memory, or failed otherwise.
     """
     size = len(files.model) + len(files.rows[1]) + (len(files.test[1]) if files.test else 0)
+    start = time.monotonic()
     answer = sandbox.call(
         _examine_files,
         files,
@@ -223,9 +225,13 @@ def examine_files(
     )
     if "error" in answer:
         raise _error(answer["error"], answer["text"])
-    test = answer["test"]
+    test, examined = answer["test"], Examined(**answer["examined"])
+    if examined.retrain_seconds is not None:
+        # It decides how long later computations may take.
+        elapsed = time.monotonic() - start
+        examined = replace(examined, retrain_seconds=min(examined.retrain_seconds, elapsed))
     return Upload(
-        Examined(**answer["examined"]),
+        examined,
         _decode_rows(answer["rows"]),
         None if test is None else Judged(None, _decode_rows(test["rows"]), float(test["then"])),
     )
@@ -233,7 +239,7 @@ def examine_files(
 
 def _decode_rows(data: bytes) -> Rows:
     """Return rows that a sandboxed process sent; it may have sent anything."""
-    rows = state.decode(data, max_memory=state.UNLIMITED)
+    rows = state.decode(data, max_memory=memory_limit(len(data)))
     names = state.names_of(state.to_tree(rows))
     if type(rows) is not Rows or not all(name.startswith(_ROW_CLASSES) for name in names):
         raise LedgerError("the sandboxed process sent no rows; the model cannot be registered")

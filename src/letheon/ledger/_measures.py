@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from letheon.monitor import Reading
 
 __all__ = [
+    "METRIC_CODES",
     "PROPERTIES",
     "TestFigures",
     "Timing",
@@ -38,6 +39,7 @@ _METRICS = {
     "accuracy": "accuracy",
     "R²": "r2",
 }
+METRIC_CODES = frozenset(_METRICS.values())
 # Of an exact removal nothing is left to measure: it has the bytes of a retrain.
 _ROUNDED = "equal-but-for-rounding"
 _BY_PROOF = {"effectiveness": "acc-diff", "consistency": "param-l2", "certifiability": "sape"}

@@ -86,7 +86,7 @@ def _require_files(core: Core, model: ModelRow, head: VersionRow) -> None:
     if not all(blobs.path(address).exists() for address in head.blobs):
         raise CorruptFileError(
             f"files of model {model.name!r} are gone from {blobs.folder}; nothing was swept. "
-            "Restore them, or register the model again."
+            "Restore them from a backup, or register the model again under another name."
         )
 
 

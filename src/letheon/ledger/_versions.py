@@ -31,6 +31,7 @@ __all__ = [
     "content_of",
     "find_model",
     "head_of",
+    "memory_limit",
     "model_of",
     "model_row",
     "new_key_of",
@@ -254,7 +255,13 @@ def raw_model(core: Core, model: ModelRow, version: VersionRow) -> bytes:
 def read_model(core: Core, model: ModelRow, version: VersionRow, *, trusted: Any = ()) -> Any:
     """Build the model of a version; its hash is checked first."""
     content = content_of(core, model, version, "model")
-    return state.decode(content, trusted=(*model.trusted, *trusted), max_memory=state.UNLIMITED)
+    limit = memory_limit(len(content)) if model.is_outside else state.UNLIMITED
+    return state.decode(content, trusted=(*model.trusted, *trusted), max_memory=limit)
+
+
+def memory_limit(n_bytes: int) -> int:
+    """Return the memory that bytes from a sandboxed process may take where keys are at hand."""
+    return (256 << 20) + 32 * n_bytes
 
 
 def read_head(core: Core, model: ModelRow, read: Callable[[VersionRow], _T]) -> _T:

@@ -9,6 +9,7 @@ from sqlalchemy import Connection, select, update
 from sqlalchemy.exc import DBAPIError
 
 from letheon.exceptions import (
+    CertificateError,
     KeyFileError,
     LedgerBusyError,
     LedgerError,
@@ -24,6 +25,7 @@ from letheon.ledger._apply import Batch, Compute, apply, open_batch, seal
 from letheon.ledger._certify import certify_next
 from letheon.ledger._compute import (
     BUDGET_SPENT,
+    FORGED,
     MEMORY_LIMIT,
     NO_MODEL,
     NOBODY_HELD,
@@ -106,6 +108,8 @@ def run_once(
     yield from _certify_all(core)
     with core.database.reading() as conn:
         todo = [model for model in all_models(conn) if wanted is None or model.id == wanted]
+    # A model from outside may take its whole time limit: the operator's own come first.
+    todo.sort(key=lambda model: model.is_outside)
     for model in todo:
         lease = take(core, model.id, owner)
         if lease is None:
@@ -255,7 +259,7 @@ def _retrain_instead(core: Core, lease: Lease, model: ModelRow, compute: Compute
 
 
 # What trying again cannot change.
-_FINAL = frozenset({NO_MODEL, TIME_LIMIT, MEMORY_LIMIT})
+_FINAL = frozenset({FORGED, NO_MODEL, TIME_LIMIT, MEMORY_LIMIT})
 
 
 def _give_up(core: Core, lease: Lease, model: ModelRow, batch: Batch, reason: str) -> Step:
@@ -301,7 +305,7 @@ def _certify_all(core: Core) -> Iterator[Step]:
     while True:
         try:
             sequence = certify_next(core)
-        except (SignerRefusedError, StateError, LedgerMissingError) as error:
+        except (CertificateError, SignerRefusedError, StateError, LedgerMissingError) as error:
             yield Step("failed", "", None, str(error))
             return
         if sequence is None:

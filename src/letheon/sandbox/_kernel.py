@@ -218,7 +218,7 @@ _ALLOWED = (
     "read:0 write:1 close:3 stat:4 fstat:5 lstat:6 poll:7 lseek:8 mmap:9 mprotect:10 munmap:11 "
     "brk:12 rt_sigaction:13 rt_sigprocmask:14 rt_sigreturn:15 pread64:17 readv:19 writev:20 "
     "access:21 select:23 sched_yield:24 mremap:25 mincore:27 madvise:28 dup:32 dup2:33 "
-    "nanosleep:35 getpid:39 exit:60 uname:63 fcntl:72 getcwd:79 readlink:89 gettimeofday:96 "
+    "nanosleep:35 getpid:39 exit:60 uname:63 getcwd:79 readlink:89 gettimeofday:96 "
     "getrlimit:97 getrusage:98 sysinfo:99 times:100 getuid:102 getgid:104 geteuid:107 getegid:108 "
     "getppid:110 getpgrp:111 getresuid:118 getresgid:120 getpgid:121 getsid:124 rt_sigpending:127 "
     "rt_sigtimedwait:128 sigaltstack:131 statfs:137 fstatfs:138 sched_getparam:143 "
@@ -229,7 +229,9 @@ _ALLOWED = (
     "set_robust_list:273 dup3:292 getcpu:309 getrandom:318 membarrier:324 statx:332 rseq:334 "
     "close_range:436 faccessat2:439 futex_waitv:449"
 )
-_OPEN, _CLONE, _TGKILL, _OPENAT, _PRLIMIT, _CLONE3 = 2, 56, 234, 257, 302, 435
+_OPEN, _CLONE, _FCNTL, _TGKILL, _OPENAT, _PRLIMIT, _CLONE3 = 2, 56, 72, 234, 257, 302, 435
+# Copy a descriptor, read its flags; the others would let the kernel signal another process.
+_FCNTL_COMMANDS = (0, 1, 2, 3, 1030)
 _CLONE_THREAD = 0x00010000
 _O_WRITES = os.O_ACCMODE | os.O_CREAT | os.O_TRUNC | os.O_APPEND
 _KILL, _ERRNO, _ALLOW = 0x80000000, 0x00050000, 0x7FFF0000
@@ -265,6 +267,13 @@ def _if_clear(argument: int, mask: int) -> tuple[bytes, ...]:
     return (_argument(argument), _instruction(_AND, mask), is_clear, _ALLOWING, _refusal())
 
 
+def _if_one_of(values: tuple[int, ...]) -> tuple[bytes, ...]:
+    """Allow a call if the half of an argument that was loaded is one of these."""
+    last = len(values)
+    jumps = [_instruction(_EQUAL, value, last - place, 0) for place, value in enumerate(values)]
+    return (*jumps, _refusal(), _ALLOWING)
+
+
 def _if_equal(pairs: dict[tuple[int, bool], int]) -> tuple[bytes, ...]:
     """Allow a call only if these halves of arguments have these values."""
     left = len(pairs)
@@ -294,6 +303,7 @@ def _program() -> bytes:
         _when(_OPEN, *_if_clear(1, _O_WRITES)),
         _when(_OPENAT, *_if_clear(2, _O_WRITES)),
         _when(_CLONE, *threads),
+        _when(_FCNTL, _argument(1), *_if_one_of(_FCNTL_COMMANDS)),
         _when(_CLONE3, _refusal(errno.ENOSYS)),
         _when(_TGKILL, *_if_equal({(0, False): own})),
         _when(_PRLIMIT, *_if_equal({(0, False): 0, (2, False): 0, (2, True): 0})),

@@ -59,6 +59,7 @@ class _Zygote:
         self.selector = selectors.DefaultSelector()
         self.selector.register(control, selectors.EVENT_READ)
         self.pid = os.getpid()
+        self.jobs: set[_Job] = set()
 
     def serve(self) -> None:
         """Fork a child for each message, until the caller is gone."""
@@ -67,6 +68,8 @@ class _Zygote:
                 if key.fileobj is self.control:
                     if not self._accept():
                         return
+                elif key.data not in self.jobs:
+                    continue  # reaped in this very round
                 elif key.fileobj == key.data.watch:
                     self._reap(key.data)
                 else:
@@ -76,17 +79,27 @@ class _Zygote:
         message, descriptors, _, _ = socket.recv_fds(self.control, _LONGEST, 2)
         if not message:
             return False
-        call, status = descriptors
-        _import(message.decode().split())
+        try:
+            call, status = descriptors
+            self._fork(message.decode().split(), call, status)
+        except (OSError, ValueError):
+            # Too many processes or files: this call fails, the others go on.
+            for number in descriptors:
+                with contextlib.suppress(OSError):
+                    os.close(number)
+        return True
+
+    def _fork(self, modules: list[str], call: int, status: int) -> None:
+        _import(modules)
         gc.freeze()
         pid = os.fork()
         if pid == 0:
             self._become_child(call)
-        os.close(call)
         job = _Job(pid, os.pidfd_open(pid), socket.socket(fileno=status))
+        os.close(call)
+        self.jobs.add(job)
         self.selector.register(job.watch, selectors.EVENT_READ, job)
         self.selector.register(job.status, selectors.EVENT_READ, job)
-        return True
 
     def _become_child(self, call: int) -> None:
         code = 1
@@ -110,6 +123,7 @@ class _Zygote:
 
     def _reap(self, job: _Job) -> None:
         _, code = os.waitpid(job.pid, 0)
+        self.jobs.discard(job)
         self.selector.unregister(job.watch)
         os.close(job.watch)
         with contextlib.suppress(KeyError):

@@ -157,6 +157,9 @@ def to_result(report: Mapping[str, Any], tenant: str | None) -> dict[str, Any]:
     levels = [one for one in report["levels"] if concerns(tenant, one["model"])]
     subjects = [one for one in report["subjects"] if concerns(tenant, one["model"])]
     verdict = verdict_of(levels)
+    if tenant is not None and not subjects and verdict == "passed":
+        # The whole ledger holds, and no certificate is the tenant's: nothing of theirs was shown.
+        verdict = "incomplete"
     found = {"levels": levels, "subjects": subjects}
     return {**report, **found, "verdict": verdict, "passed": verdict == "passed"}
 

@@ -13,6 +13,7 @@ from fastapi import Request, Security
 from fastapi.security import HTTPAuthorizationCredentials, HTTPBearer
 from pydantic import BaseModel
 
+from letheon.ledger._agreement import require_mark
 from letheon.ledger._codes import require_name
 from letheon.service._context import Context, context
 from letheon.service._limits import network_of
@@ -96,6 +97,15 @@ def _name(asked: str) -> str:
         raise Problem(404, "not-there", "not there", "There is nothing of that name.") from None
 
 
+def _require_current_database(desk: Context, request: Request) -> None:
+    """Refuse changes where files are newer than the database: they would be lost with it."""
+    if request.method in ("GET", "HEAD") or request.url.path == "/logout":
+        return
+    core = desk.ledger._core
+    with core.database.reading() as conn:
+        require_mark(core.folder, conn)
+
+
 @dataclass(frozen=True)
 class Gate:
     """What a route demands: one of some scopes; none for anybody with a token.
@@ -126,6 +136,7 @@ class Gate:
                 f"It needs the scope {' or '.join(self.scopes)}; its role is {who.role}.",
             )
         _require_known_query(request)
+        _require_current_database(desk, request)
         self.enter(request, who)
         return who
 

@@ -51,6 +51,8 @@ _PATIENCE_SECONDS = 120.0
 _METHOD_SECONDS = 60.0
 _AGAIN_SECONDS = 0.5
 _WHAT_IF_SECONDS = 3600.0
+# Methods that may be ended before the rest is not tried.
+_MOST_ROUNDS = 20
 _DONE_BY = ("applied", "retrained", "failed")
 
 
@@ -214,8 +216,7 @@ class JobRunner:
             if "row" in message:
                 rows.append(message["row"])
 
-        is_over = False
-        while not is_over:
+        for _ in range(_MOST_ROUNDS):
             trying.clear()
             begun = trimmed(order, tuple(one["name"] for one in rows), _baseline(rows))
             try:
@@ -228,7 +229,7 @@ class JobRunner:
                     stop=self._stop,
                     silence=self._method_seconds,
                 )
-                is_over = True
+                break
             except (TimeLimitError, EndedError) as error:
                 rows.append(_gave_nothing(trying, error, self._method_seconds))
         return {**scene, "methods": rows}

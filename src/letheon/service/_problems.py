@@ -69,6 +69,14 @@ class Problem(HTTPException):
         return found if self.fields is None else found | {"errors": self.fields}
 
 
+# What differs is for operators, `letheon doctor` says it: numbers of the ledger are no tenant's.
+OLD_DATABASE = Problem(
+    503,
+    "old-database",
+    "the database is older than the files",
+    "Nothing is recorded until an operator puts the newer database back.",
+)
+
 # The first that fits decides, so special cases stand above what they are cases of.
 _KNOWN: tuple[tuple[type[BaseException], int, str, str], ...] = (
     (errors.UnknownModelError, 404, "unknown-model", "no such model"),
@@ -79,7 +87,6 @@ _KNOWN: tuple[tuple[type[BaseException], int, str, str], ...] = (
     (errors.BlockedIdsError, 409, "blocked", "people who asked to be erased are among the rows"),
     (errors.LedgerBusyError, 503, "busy", "the ledger is busy"),
     (errors.StaleWorkerError, 503, "busy", "the ledger is busy"),
-    (errors.OldDatabaseError, 503, "old-database", "the database is older than the files"),
     (errors.LedgerUnwritableError, 507, "unwritable", "the ledger cannot be written"),
     (errors.ClockError, 503, "clock", "the clock of the server went wrong"),
     (errors.CertificateError, 409, "certificate", "a certificate does not hold"),
@@ -102,8 +109,8 @@ _ABOUT_PEOPLE: tuple[tuple[type[BaseException], str, str], ...] = (
 
 def problem_of(error: BaseException) -> Problem | None:
     """Return an error as it is shown, or None for a mistake in the program."""
-    if isinstance(error, Problem):
-        return error
+    if isinstance(error, Problem | errors.OldDatabaseError):
+        return error if isinstance(error, Problem) else OLD_DATABASE
     if isinstance(error, RequestValidationError):
         return _invalid(error)
     if isinstance(error, HTTPException):

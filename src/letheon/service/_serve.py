@@ -35,9 +35,9 @@ from letheon.service._settings import ServiceSettings
 __all__ = ["Binding", "Worker", "serve"]
 
 # A signal stops everything within 10 seconds: the calls and, beside them, the worker.
-_CALL_SECONDS = 4
-_STOP_SECONDS = 8
-_LATEST_SECONDS = 9.5
+_CALL_SECONDS = 3
+_STOP_SECONDS = 6
+_LATEST_SECONDS = 8.0
 _LONGEST_PAUSE = 30.0
 _BACKLOG = 2048
 

@@ -10,7 +10,7 @@ from letheon.sandbox import protection
 from letheon.service._auth import Principal, allows, anybody, public, require_unbound
 from letheon.service._context import context
 from letheon.service._metrics import CONTENT_TYPE, Metrics
-from letheon.service._problems import Problem
+from letheon.service._problems import OLD_DATABASE, Problem
 from letheon.service._schemas import Out
 
 router = APIRouter()
@@ -75,13 +75,7 @@ def show_readiness(request: Request) -> ReadyOut:
         with core.database.reading() as conn:
             require_mark(core.folder, conn)
     except OldDatabaseError:
-        # What differs is for operators: `letheon doctor` says it.
-        raise Problem(
-            503,
-            "old-database",
-            "the database is older than the files",
-            "Nothing is recorded until an operator puts the newer database back.",
-        ) from None
+        raise OLD_DATABASE from None
     if desk.has_worker is not None and not desk.has_worker():
         headers = {"Retry-After": "5"}
         raise Problem(

@@ -41,7 +41,9 @@ _TEST_SHARE = 5
 _COMPLAINTS = (ValueError, TypeError, LookupError, ArithmeticError, AttributeError)
 # Filters of warnings are the whole process's. Whoever waits for them keeps a thread from others.
 _quiet = threading.Lock()
-_uploads = threading.BoundedSemaphore(2)
+_uploading: set[str] = set()
+_uploads_lock = threading.Lock()
+_MOST_UPLOADS = 4
 _PATIENCE = 5.0
 
 
@@ -89,7 +91,7 @@ def add_model(context: Context, who: Principal, upload: ModelUpload) -> ModelOut
         target=upload.target,
         ids=upload.ids,
     )
-    with _uploads_counted(), _taken(), _refusals():
+    with _one_upload_of(tenant), _taken(), _refusals():
         context.ledger.register_files(
             files,
             name=upload.name,
@@ -116,20 +118,25 @@ def _require_protection(context: Context) -> None:
 
 
 @contextmanager
-def _uploads_counted() -> Iterator[None]:
-    """Let a few uploads train at a time: each takes a processor and memory."""
-    if not _uploads.acquire(timeout=_PATIENCE):
+def _one_upload_of(tenant: str) -> Iterator[None]:
+    """Let one upload of a tenant train at a time, and a few in all: each takes memory."""
+    with _uploads_lock:
+        is_free = tenant not in _uploading and len(_uploading) < _MOST_UPLOADS
+        if is_free:
+            _uploading.add(tenant)
+    if not is_free:
         raise Problem(
             503,
             "busy",
-            "other models are being registered",
-            "Try again when they are done.",
+            "another model is being registered",
+            "Try again when it is done.",
             headers={"Retry-After": "5"},
         )
     try:
         yield
     finally:
-        _uploads.release()
+        with _uploads_lock:
+            _uploading.discard(tenant)
 
 
 def add_example(

@@ -1,0 +1,125 @@
+"""Models from outside in a ledger: what a process that was taken over can and cannot do."""
+
+import io
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from sklearn.naive_bayes import GaussianNB
+from sqlalchemy import text
+
+import letheon
+from letheon import NaiveUnlearner, state
+from letheon.exceptions import MemoryLimitError
+from letheon.ledger import Ledger, ModelFiles, _compute, _examine
+from letheon.ledger._compute import Job
+from letheon.ledger._database import Database
+
+X = np.random.default_rng(0).normal(size=(40, 3))
+Y = (X[:, 0] > 0).astype(int)
+
+
+def files(folder: Path) -> ModelFiles:
+    letheon.save(NaiveUnlearner(GaussianNB(), random_state=0).fit(X, Y), folder / "m.letheon")
+    table = io.BytesIO()
+    np.savez(table, X=X, y=Y)
+    return ModelFiles(
+        model=(folder / "m.letheon").read_bytes(), rows=("rows.npz", table.getvalue())
+    )
+
+
+def more_rows(answer: dict[str, Any]) -> None:
+    answer["facts"]["rows"] = 7
+
+
+def garbage(answer: dict[str, Any]) -> None:
+    answer["model"] = b"garbage"
+
+
+def other_settings(answer: dict[str, Any]) -> None:
+    model = state.decode(answer["model"])
+    model.estimator.var_smoothing = 0.5
+    answer["model"] = state.encode(model)
+
+
+def other_class(answer: dict[str, Any]) -> None:
+    answer["model"] = state.encode(GaussianNB().fit(X, Y))
+
+
+def nothing(answer: dict[str, Any]) -> None:
+    answer.clear()
+
+
+def forged(change: Any) -> Any:
+    """Return a process whose answer was changed by the model that took it over."""
+
+    def call(work: Any, argument: Job, **_: Any) -> Any:
+        answer = work(argument, lambda _: None)
+        change(answer)
+        return answer
+
+    return call
+
+
+@pytest.mark.parametrize("change", [more_rows, garbage, other_settings, other_class, nothing])
+def test_a_forged_answer_holds_up_no_other_tenant(
+    change: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with Ledger.create(tmp_path / "home", name="test") as ledger:
+        ledger.register_files(files(tmp_path), name="outside", tenant="rival")
+        own = NaiveUnlearner(GaussianNB(), random_state=0).fit(X, Y)
+        ledger.register(own, X, Y, name="own")
+        monkeypatch.setattr(_compute.sandbox, "call", forged(change))
+        ledger.request([1], model="outside", tenant="rival", verified=True)
+        wanted = ledger.request([1], model="own", verified=True).id
+        ledger.run_once(force=True)
+        ledger.run_once(force=True)
+        assert ledger.request_of(wanted).state == "purged"
+        # What the process said about itself is not what is certified.
+        (other,) = [one for one in ledger.requests() if one.tenant == "rival"]
+        assert (other.state, other.reason) in {("stuck", "forged-answer"), ("purged", None)}
+
+
+def test_a_model_from_outside_is_never_computed_here(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with Ledger.create(tmp_path / "home", name="test") as ledger:
+        ledger.register_files(files(tmp_path), name="outside")
+
+        def refuse(_: Job) -> None:
+            raise AssertionError("computed in the process that has the keys")
+
+        monkeypatch.setattr(_compute, "compute", refuse)
+        wanted = ledger.request([1], model="outside", verified=True).id
+        ledger.run_once(force=True)
+        assert ledger.request_of(wanted).state == "purged"
+
+
+def test_rows_that_a_process_sends_have_a_limit() -> None:
+    wide = np.array(["x"] * 20_000, dtype="<U50000")
+    with pytest.raises(MemoryLimitError):
+        _examine._decode_rows(state.encode(wide))
+
+
+def test_rows_that_a_process_sends_are_rows() -> None:
+    with pytest.raises(letheon.exceptions.LedgerError, match="sent no rows"):
+        _examine._decode_rows(state.encode(GaussianNB()))
+
+
+def test_models_of_an_older_ledger_count_as_outside(tmp_path: Path) -> None:
+    with Ledger.create(tmp_path / "home", name="test") as ledger:
+        own = NaiveUnlearner(GaussianNB(), random_state=0).fit(X, Y)
+        ledger.register(own, X, Y, name="plain")
+        ledger.register(own, X, Y, name="trusting", trusted=["mine.Model"])
+    database = Database.open(tmp_path / "home" / "ledger.db")
+    with database.transaction() as conn:
+        conn.execute(text("ALTER TABLE models DROP COLUMN origin"))
+        conn.execute(text("UPDATE alembic_version SET version_num = '0002'"))
+    database.dispose()
+    Ledger.upgrade(tmp_path / "home")
+    database = Database.open(tmp_path / "home" / "ledger.db")
+    with database.reading() as conn:
+        found = dict(conn.execute(text("SELECT name, origin FROM models")).all())
+    database.dispose()
+    assert found == {"plain": "outside", "trusting": "own"}
