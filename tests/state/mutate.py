@@ -167,6 +167,7 @@ class Mutator:
             lambda: Objects((1,), (node,)),
             lambda: Coded(rng.choice(self.names), node),
             lambda: Triple(rng.choice(("slice", "range")), node, None, 1),
+            lambda: Triple("range", 0, rng.choice(INTS), 1),
             lambda: Pairs(((node, node),)),
             lambda: Record((("a", node),)),
             lambda: Dtype(node),

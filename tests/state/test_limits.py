@@ -32,12 +32,14 @@ from letheon.state._nodes import (
     Fields,
     Instance,
     Items,
+    Name,
     Objects,
     Pairs,
     Record,
     Ref,
     Scalar,
     Strings,
+    Triple,
 )
 from letheon.state._registry import codec_of, qualified_name
 from tests.state.forge import blob_of, file_of
@@ -205,7 +207,7 @@ def test_a_small_blob_that_wants_much_is_refused_or_stays_below_the_limit(
 def _refused(blob: bytes) -> Any:
     try:
         return state.decode(blob)
-    except MemoryLimitError:
+    except CorruptFileError:
         return None
 
 
@@ -333,6 +335,63 @@ def test_an_object_heavy_manifest_stays_below_what_was_counted(
     state.read_file(tmp_path / "x")
     peak = _peak(lambda: state.read_file(tmp_path / "x"))
     assert peak <= watched.most + 10_000
+
+
+def _texts(n: int) -> Items:
+    """A list that becomes an array of n strings, each as wide as the widest."""
+    return Items("list", ("x" * 100_000, *["a"] * n))
+
+
+def _million() -> Any:
+    return Triple("range", 0, 10**9, 1)
+
+
+LAZY: dict[str, Callable[[], Any]] = {
+    "a range": _million,
+    "a range of arguments": lambda: Coded(
+        "functools.partial",
+        Record((("args", _million()), ("func", Name("numpy.mean")), ("keywords", Record(())))),
+    ),
+    "texts to interpolate": lambda: Coded(
+        "scipy.interpolate._interpolate.interp1d",
+        Record(
+            (
+                ("axis", 0),
+                ("bounds_error", None),
+                ("fill_value", 0.0),
+                ("x", _texts(2_000)),
+                ("y", _texts(2_000)),
+            )
+        ),
+    ),
+    "texts of a spline": lambda: Coded(
+        "scipy.interpolate._bsplines.BSpline",
+        Record(
+            (("axis", 0), ("c", _texts(2_000)), ("extrapolate", True), ("k", 1), ("t", _texts(2)))
+        ),
+    ),
+    "rows of no columns": lambda: Coded(
+        "pandas.DataFrame",
+        Record((("columns", Items("list", ())), ("names", Items("list", ())), ("n_rows", 10**12))),
+    ),
+    "a state of texts": lambda: Coded(
+        "numpy.random._generator.Generator",
+        state.to_tree(
+            {
+                **np.random.Generator(np.random.MT19937(0)).bit_generator.state,
+                "state": {"key": ["x" * 100_000, *["a"] * 2_000], "pos": 1},
+            }
+        ),
+    ),
+}
+
+
+@pytest.mark.parametrize("name", LAZY)
+def test_nothing_is_unfolded_that_was_not_counted(name: str) -> None:
+    blob = blob_of(LAZY[name]())
+    with pytest.raises(CorruptFileError):
+        state.decode(blob)
+    assert _peak(lambda: _refused(blob)) < 5 * 10**6
 
 
 def test_equal_hashes_are_refused() -> None:

@@ -68,7 +68,10 @@ class StoredCurvature(Cache[Curvature]):
     @classmethod
     def _from_state(cls, state: dict[str, Any]) -> Self:
         ridge = float(state["ridge"])
-        blocks = [Block.of(np.asfortranarray(hessian), ridge) for hessian in state["blocks"]]
+        for hessian in state["blocks"]:
+            if not isinstance(hessian, np.ndarray) or hessian.dtype != np.float64:
+                raise ValueError("a block of the Hessian is no array of float64")
+        blocks = [Block.of(hessian, ridge) for hessian in state["blocks"]]
         bounds = list(state["tops"]), float(state["radius"]), float(state["error"])
         return cls(Curvature(state["point"], blocks, *bounds), ridge)
 

@@ -101,4 +101,6 @@ def _as_arrays(tensors: dict[str, Tensor]) -> dict[str, NDArray[Any]]:
 
 
 def _as_tensors(arrays: dict[str, NDArray[Any]]) -> dict[str, Tensor]:
+    if not all(isinstance(array, np.ndarray) for array in arrays.values()):
+        raise ValueError("the parts of a net are no arrays")
     return {name: torch.from_numpy(np.array(array)) for name, array in arrays.items()}

@@ -271,6 +271,8 @@ class SlotRows:
     def _from_state(cls, state: dict[str, Any]) -> Self:
         X = state["X"]
         # A pickle or joblib hands over views of its own buffers, maybe read-only ones.
+        if not sp.issparse(X) and not isinstance(X, np.ndarray):
+            raise ValueError(f"rows of {type(X).__name__}; expected an array or a sparse matrix")
         X = X if sp.issparse(X) else _owned(X)
         return cls(X, state["y"], state["ids"], state["extra"])
 

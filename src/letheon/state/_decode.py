@@ -21,7 +21,7 @@ from letheon.state._allowed import (
     is_listed,
 )
 from letheon.state._arrays import array_from, dtype_from, scalar_from
-from letheon.state._budget import INSTANCE, MemoryBudget, array_bytes, require_distinct_hashes
+from letheon.state._budget import ATOM, INSTANCE, MemoryBudget, array_bytes, require_distinct_hashes
 from letheon.state._encode import encode_tree
 from letheon.state._nodes import (
     Array,
@@ -259,7 +259,12 @@ class _Builder:
 
     def _triple(self, node: Triple) -> Any:
         parts = [self.value(part) for part in node[1:]]
-        return slice(*parts) if node.kind == "slice" else range(*parts)
+        if node.kind == "slice":
+            return slice(*parts)
+        numbers = range(*parts)
+        # Libraries make arrays of it.
+        self.budget.take(ATOM * len(numbers), "a range")
+        return numbers
 
     def _dtype(self, node: Dtype) -> Any:
         return dtype_from(node.descr)

@@ -228,7 +228,9 @@ def _named_polars(_: type, plain: Plain) -> Any:
 
 
 def _frame_cost(_: type, plain: Plain) -> int:
-    return sum(_column_cost(column) for column in plain["columns"])
+    n_rows: int = plain["n_rows"]
+    _require(type(n_rows) is int and 0 <= n_rows < 2**62, "number of rows")
+    return 8 * n_rows + sum(_column_cost(column) for column in plain["columns"])
 
 
 def _series_cost(_: type, plain: Plain) -> int:

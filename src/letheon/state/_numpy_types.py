@@ -47,7 +47,19 @@ def _bit_generator(state: dict[str, Any]) -> Any:
         for key in path:
             found = found.get(key) if isinstance(found, dict) else None
         _require(found is None or (type(found) is int and 0 <= found <= limit), "position")
+    _check_parts(state)
     return getattr(np.random, state["bit_generator"])(_SEED)
+
+
+def _check_parts(state: Any) -> None:
+    """Check that NumPy finds numbers and small arrays in a state, nothing that it would convert."""
+    for value in state.values():
+        if isinstance(value, dict):
+            _check_parts(value)
+        elif isinstance(value, np.ndarray):
+            _require(value.dtype.kind in "iu" and value.nbytes <= 1 << 13, "random generator")
+        else:
+            _require(type(value) in {int, float, str}, "random generator")
 
 
 def _generator_from(_: type, state: Any) -> Any:
@@ -133,6 +145,7 @@ def _partial_plain(value: Any) -> dict[str, Any]:
 
 
 def _partial_from(_: type, plain: Any) -> Any:
+    _require(type(plain["args"]) is tuple and type(plain["keywords"]) is dict, "partial")
     return functools.partial(plain["func"], *plain["args"], **plain["keywords"])
 
 

@@ -98,7 +98,8 @@ def _check_histogram_boosting(value: Any) -> None:
     if "_predictors" not in state:
         return
     n_features = state.get("_n_features")
-    categorical = np.asarray(state["_bin_mapper"].is_categorical_)
+    categorical = state["_bin_mapper"].is_categorical_
+    _require(isinstance(categorical, np.ndarray), value, "is_categorical_")
     _require(type(n_features) is int and categorical.shape == (n_features,), value, "_n_features")
     for predictor in (tree for trees in state["_predictors"] for tree in trees):
         _require(type(predictor).__name__ == "TreePredictor", value, "_predictors")

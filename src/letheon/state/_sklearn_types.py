@@ -185,8 +185,17 @@ def _interpolator_plain(value: Any) -> dict[str, Any]:
     }
 
 
+def _require_numbers(*arrays: Any) -> None:
+    """Check that these are arrays already: one made of a list of texts may be of any size."""
+    for array in arrays:
+        _require(isinstance(array, np.ndarray) and array.dtype.kind in "biufc", "array of numbers")
+
+
 def _interpolator_from(cls: Any, plain: Any) -> Any:
+    _require_numbers(plain["x"], plain["y"])
     fill = plain["fill_value"]
+    if type(fill) not in {float, int, str, tuple}:
+        _require_numbers(fill)
     return cls(
         plain["x"],
         plain["y"],
@@ -209,6 +218,7 @@ def _spline_plain(value: Any) -> dict[str, Any]:
 
 
 def _spline_from(cls: Any, plain: Any) -> Any:
+    _require_numbers(plain["t"], plain["c"])
     _require(0 <= plain["k"] < 64, "spline")
     options = {"extrapolate": plain["extrapolate"], "axis": plain["axis"]}
     return cls(plain["t"], plain["c"], plain["k"], **options)
