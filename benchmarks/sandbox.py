@@ -101,7 +101,7 @@ def hostile_files(folder: Path) -> dict[str, tuple[str, bytes]]:
     X, y = small_table(N_ROWS)
     model = NaiveUnlearner(SGDClassifier(max_iter=1, tol=None), random_state=0).fit(X, y)
     model.estimator.max_iter = 10**8
-    model.parameters_ = model._parameters()
+    vars(model)["parameters_"] = model._parameters()
     save(model, folder / "endless.letheon")
     table = io.StringIO()
     names = ",".join(f"x{number}" for number in range(X.shape[1]))
@@ -174,7 +174,7 @@ def neighbour_section(report: Report, folder: Path, n: int) -> None:
         (name, len(found), *(round(float(np.percentile(found, q)), 1) for q in (50, 95, 99)))
         for name, found in runs.items()
     ]
-    slower = rows[1][3] / rows[0][3] - 1
+    slower = float(np.percentile(beside, 95) / np.percentile(alone + again, 95)) - 1
     note = f"The uploads ended with {sorted(set(statuses))}, {len(statuses)} of them."
     verdicts = [
         Verdict(

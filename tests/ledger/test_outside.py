@@ -10,7 +10,7 @@ from sklearn.naive_bayes import GaussianNB
 from sqlalchemy import text
 
 import letheon
-from letheon import NaiveUnlearner, state
+from letheon import NaiveUnlearner, sandbox, state
 from letheon.exceptions import MemoryLimitError
 from letheon.ledger import Ledger, ModelFiles, _compute, _examine
 from letheon.ledger._compute import Job
@@ -70,7 +70,7 @@ def test_a_forged_answer_holds_up_no_other_tenant(
         ledger.register_files(files(tmp_path), name="outside", tenant="rival")
         own = NaiveUnlearner(GaussianNB(), random_state=0).fit(X, Y)
         ledger.register(own, X, Y, name="own")
-        monkeypatch.setattr(_compute.sandbox, "call", forged(change))
+        monkeypatch.setattr(sandbox, "call", forged(change))
         ledger.request([1], model="outside", tenant="rival", verified=True)
         wanted = ledger.request([1], model="own", verified=True).id
         ledger.run_once(force=True)
@@ -120,6 +120,7 @@ def test_models_of_an_older_ledger_count_as_outside(tmp_path: Path) -> None:
     Ledger.upgrade(tmp_path / "home")
     database = Database.open(tmp_path / "home" / "ledger.db")
     with database.reading() as conn:
-        found = dict(conn.execute(text("SELECT name, origin FROM models")).all())
+        rows = conn.execute(text("SELECT name, origin FROM models"))
+        found = {str(name): str(origin) for name, origin in rows}
     database.dispose()
     assert found == {"plain": "outside", "trusting": "own"}

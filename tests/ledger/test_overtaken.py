@@ -1,7 +1,5 @@
 """Workers that are overtaken, slow or killed at the wrong moment; each test has failed once."""
 
-import resource
-import signal
 import time
 from pathlib import Path
 from typing import Any
@@ -208,29 +206,3 @@ def test_test_rows_of_erased_people_leave_too(tmp_path: Path) -> None:
     assert judged is not None
     assert judged.test is not None
     assert np.unique(judged.test.ids.to_array()).tolist() == [person(n) for n in (0, 2, 3)]
-
-
-def test_a_computing_process_leaves_no_core(monkeypatch: pytest.MonkeyPatch) -> None:
-    limits: list[tuple[int, tuple[int, int]]] = []
-    monkeypatch.setattr(resource, "setrlimit", lambda *given: limits.append(given))
-    monkeypatch.setattr(_compute, "_die_with_parent", lambda: None)
-    deaf: list[int] = []
-    monkeypatch.setattr(signal, "signal", lambda number, _: deaf.append(number))
-
-    def refuse(job: Job) -> Product:
-        raise ComputationFailed("x")
-
-    sent: list[Any] = []
-
-    class Line:
-        def send(self, value: Any) -> None:
-            sent.append(value)
-
-        def close(self) -> None:
-            pass
-
-    monkeypatch.setattr(_compute, "compute", refuse)
-    _compute._child(Line(), None)  # type: ignore[arg-type]
-    assert limits == [(resource.RLIMIT_CORE, (0, 0))]
-    assert sent == ["x"]
-    assert deaf == [signal.SIGTERM, signal.SIGINT]

@@ -59,6 +59,11 @@ def test_a_fit_gives_the_same_numbers_as_here() -> None:
     np.testing.assert_array_equal(inside, works.fit_forest(3, lambda _: None))
 
 
+@pytest.mark.parametrize("is_restricted", [True, False])
+def test_a_process_leaves_no_core(is_restricted: bool) -> None:
+    assert call(works.core_limit, None, limits=SMALL, is_restricted=is_restricted) == [0, 0]
+
+
 def test_a_class_in_an_answer_is_refused() -> None:
     with pytest.raises(EndedError, match="forged-answer"):
         call(works.name_a_class, None, limits=SMALL)

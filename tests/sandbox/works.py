@@ -32,6 +32,12 @@ def fail(_: Any, tell: Tell) -> None:
     raise ValueError("alice@example.org")
 
 
+def core_limit(_: Any, __: Tell) -> list[int]:
+    import resource
+
+    return list(resource.getrlimit(resource.RLIMIT_CORE))
+
+
 def fit_forest(seed: int, _: Tell) -> Any:
     from sklearn.ensemble import RandomForestClassifier
 

@@ -11,12 +11,13 @@ from letheon import DaREForestClassifier, InfluenceClassifier, SISARegressor, st
 from letheon.ledger._history import spending
 from letheon.ledger._tables import events
 from letheon.ledger._training import held_rows
-from letheon.service import _apart, _job_runner, _what_if
+from letheon.sandbox import TimeLimitError
+from letheon.service import _job_runner, _what_if
 from letheon.service._job_runner import LONG, JobRunner
 from letheon.service._jobs import Jobs
 from letheon.service._what_if import RETRAIN, WhatIfOrder, measure
 from tests.service.desks import Desk, person
-from tests.service.test_worker import _told_here
+from tests.service.test_worker import _call_here
 
 METHODS = {"retrain", "dare", "sisa", "influence", "fisher", "descent-to-delete", "deltagrad"}
 
@@ -38,7 +39,7 @@ def _order(model: Any, data: tuple[Any, Any, Any], **given: Any) -> WhatIfOrder:
 
 def _measured(order: WhatIfOrder) -> tuple[dict[str, Any], dict[str, dict[str, Any]]]:
     heard: list[dict[str, Any]] = []
-    measure(heard.append, order)
+    measure(order, heard.append)
     rows = {one["row"]["name"]: one["row"] for one in heard if "row" in one}
     begun = [one["begin"] for one in heard if "begin" in one]
     assert begun == list(rows)
@@ -137,7 +138,7 @@ def _recorded(desk: Desk) -> list[str]:
 def test_nothing_is_written_to_the_ledger_by_a_what_if(
     desk: Desk, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(_job_runner, "told", _told_here)
+    monkeypatch.setattr(_job_runner, "call", _call_here)
     desk.ledger.request([person(1), person(2)], model="risk", verified=True)
     before = _recorded(desk), desk.ledger.models()
     job = desk.client("operator").post("/api/v1/models/risk/what-if").json()
@@ -154,14 +155,17 @@ def test_a_method_that_takes_too_long_is_left_out_and_the_rest_goes_on(
 ) -> None:
     orders: list[WhatIfOrder] = []
 
-    def stuck(work: Any, order: WhatIfOrder, **given: Any) -> Any:
+    def stuck(work: Any, order: WhatIfOrder, *, tell: Any, **given: Any) -> Any:
         orders.append(order)
-        for message in _told_here(work, order, **given):
-            yield message
-            if message.get("method") == "deltagrad" and "begin" in message:
-                raise _apart.TooLongError
 
-    monkeypatch.setattr(_job_runner, "told", stuck)
+        def hear(message: dict[str, Any]) -> None:
+            tell(message)
+            if message.get("method") == "deltagrad" and "begin" in message:
+                raise TimeLimitError
+
+        return _call_here(work, order, tell=hear, **given)
+
+    monkeypatch.setattr(_job_runner, "call", stuck)
     job = Jobs(desk.ledger).add("what-if", tenant="default", model="forest", asked={"people": 1})
     JobRunner(desk.ledger, threading.Event(), method_seconds=7).do_all(LONG)
     found = Jobs(desk.ledger).find(job.id)

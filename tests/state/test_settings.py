@@ -262,9 +262,9 @@ def test_references_are_numbered_as_the_builder_numbers_them(value: Any) -> None
     checked: list[str] = []
     keep_value, keep_node = _Builder._keep, _Checker._keep
 
-    def note_value(builder: Any, value: Any) -> Any:
+    def note_value(builder: Any, value: Any, *more: Any) -> Any:
         built.extend([] if builder.kept is None else [type(value).__name__])
-        return keep_value(builder, value)
+        return keep_value(builder, value, *more)
 
     def note_node(checker: Any, node: Any) -> None:
         name = getattr(node, "name", "ndarray").rpartition(".")[2]
