@@ -329,11 +329,12 @@ def _environment(debug: bool) -> dict[str, str]:
 
 # What only writes: the rest of these modules reads, and is to be reached.
 DECODER = (
-    "_arrays _blob _budget _decode _file _frames _manifest _numpy_types _parse _sklearn_checks"
+    "_arrays _blob _budget _decode _file _frames _manifest _numpy_types _parse _sklearn_checks "
+    "_sklearn_types"
 )
 WRITERS = re.compile(
     r".*(_plain|_node|_json|_column|_state_state|_generator_state|_bytes_json)$"
-    r"|(array|scalar|dtype)_node|plain_descr|_no_objects|_refusal|_temporal_name|_object_array|__init__"
+    r"|(array|scalar|dtype)_node|plain_descr|_no_objects|_refusal|_temporal_name|_object_array"
     r"|write_file|_serialised|_about_the_target|encode|digest|tree_digest|to_json|Tensors.*|_numbers_of"
     r"|trusted_names|_name_of|_about_main|_ways_to_trust|_listed|_all_json|add|arrays|_to_.*|_what_else"
 )

@@ -125,6 +125,9 @@ def _all_json(nodes: tuple[Any, ...], tensors: Tensors) -> list[Any]:
 
 
 def _record_json(node: Record, tensors: Tensors) -> Any:
+    # A vocabulary, for one: it takes half the memory to read.
+    if len(node.items) > _PACK_ABOVE and all(type(value) in _ATOMS for _, value in node.items):
+        return {"packed": tensors.add(to_bytes(node))}
     return {"dict": {key: to_json(value, tensors) for key, value in node.items}}
 
 

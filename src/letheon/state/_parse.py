@@ -163,13 +163,14 @@ def decode_text(data: memoryview, budget: MemoryBudget) -> str:
     most = TEXT + 4 * len(data)
     budget.take(most, "a text")
     text = str(data, "utf-8", "surrogatepass")
-    budget.give_back(most - getsizeof(text) - 16)
+    budget.give_back(most - (getsizeof(text) + 15) // 16 * 16)
     return text
 
 
 def _read_int(reader: _Reader) -> int:
     data = reader.take(reader.number())
-    reader.budget.take(ATOM + len(data) + len(data) // 4, "an int")
+    # Digits of 30 bits, in steps of 16 bytes.
+    reader.budget.take((39 + 4 * (8 * len(data) // 30 + 1)) // 16 * 16, "an int")
     value = int.from_bytes(data, "little", signed=True)
     if value.bit_length() // 8 + 1 != len(data):
         raise CorruptFileError("not canonical bytes: an int in more bytes than it needs")
