@@ -33,6 +33,7 @@ from letheon.cli._scene import (
     let_go,
     set_scene,
 )
+from letheon.cli._stranger import distrust
 from letheon.cli._words import size_text, time_text
 from letheon.convex import InfluenceClassifier
 from letheon.exceptions import UnknownIdError
@@ -457,4 +458,5 @@ ACTS: tuple[Act, ...] = (
     Act("What this means", explain),
     Act("The whole story: asked, erased, certified, purged, audited", erase),
     Act("The same with pages and an API", open_desk),
+    Act("A file from a stranger", distrust),
 )
