@@ -6,8 +6,10 @@ is a function of seed and number. What is detected:
 - a crash: the child dies. Half of the inputs run with guard pages behind the memory of every NumPy
   array (`guard_pages.c`), so that reading or writing behind one is a crash; all run with the debug
   hooks of Python's allocator, and with glibc's where it is installed;
-- a hang: more than 5 seconds of CPU for one input, or a minute without an answer;
-- memory: in the other half the high-water mark of the process is compared with the limit;
+- a hang: more than 5 seconds of CPU for one input, a minute of CPU or five minutes on the clock
+  without an answer;
+- memory: in the other half the high-water mark of the process is compared with the limit; nowhere
+  may the reader run into a `MemoryError`, since everything is counted first;
 - any exception that is no `StateError`.
 
 Inputs that fail are saved. `--plant` puts a known bug in, to show that it would be found.
@@ -38,7 +40,8 @@ from typing import Any, Self
 ROOT = Path(__file__).parents[2]
 TARGETS = ("blob", "blob", "blob", "file", "file", "manifest", "manifest", "bundle")
 SLOW_SECONDS = 5.0
-SILENT_SECONDS = 60.0
+SILENT_CPU_SECONDS = 60.0
+SILENT_SECONDS = 300.0
 _BATCH = 2000
 _DEBUG_MALLOC = "libc_malloc_debug.so.0"
 
@@ -294,6 +297,9 @@ class Worker:
 
         if isinstance(error, MemoryLimitError):
             self.counts["over the limit"] += 1
+        elif "MemoryError" in repr(error) or "Unable to allocate" in str(error):
+            self.findings.append({"number": number, "what": "memory", "error": repr(error)[:300]})
+            self.counts["memory"] += 1
         if not isinstance(error, StateError | Refused):
             self.findings.append(
                 {"number": number, "what": "unexpected", "error": repr(error)[:300]}
@@ -471,6 +477,15 @@ class Supervisor:
         return sum(self.counts[name] for name in failures)
 
 
+def _cpu_seconds(pid: int) -> float:
+    """Return the CPU time of a process; a machine that stands still spends none."""
+    try:
+        fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    except OSError:
+        return 0.0
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
+
 class _Child:
     """One worker process."""
 
@@ -498,16 +513,18 @@ class _Child:
         self.process = subprocess.Popen(
             command, cwd=ROOT, env=_environment(guarded), stdout=self.log, stderr=self.log
         )
-        self.at, self.since = first - 1, time.monotonic() + 60
+        self.at, self.since, self.spent = first - 1, time.monotonic(), 0.0
 
     def rest(self) -> tuple[int, int, bool] | None:
         """Return what is left to do once the process has ended, None while it runs."""
         now = int.from_bytes(self.status.read_bytes(), "little")
-        if now != self.at:
-            self.at, self.since = now, max(self.since, time.monotonic())
         code = self.process.poll()
         if code is None:
-            if time.monotonic() - self.since < SILENT_SECONDS:
+            spent = _cpu_seconds(self.process.pid)
+            if now != self.at:
+                self.at, self.since, self.spent = now, time.monotonic(), spent
+            silent = time.monotonic() - self.since
+            if silent < SILENT_SECONDS and spent - self.spent < SILENT_CPU_SECONDS:
                 return None
             self.process.kill()
             self.process.wait()

@@ -1,6 +1,5 @@
 """What a file may make its reader allocate: sizes are counted before anything is allocated."""
 
-import gc
 import subprocess
 import sys
 import tracemalloc
@@ -213,7 +212,6 @@ def _refused(blob: bytes) -> Any:
 
 def _peak(work: Callable[[], Any]) -> int:
     """Return the most memory that was held at once, beyond what was there before."""
-    gc.collect()
     tracemalloc.start()
     before = tracemalloc.get_traced_memory()[0]
     kept = work()
