@@ -29,7 +29,7 @@ from tests.cli.ledgers import LEAVING, PEOPLE, call, done, files_in, table
 from tests.ledger.old_copies import copy_database, inventory
 
 STATUS = {
-    1: {"CertificateError", "ResidueError", "CorruptFileError"},
+    1: {"CertificateError", "ResidueError", "CorruptFileError", "MemoryLimitError"},
     3: {
         "DatasetMissingError",
         "LedgerMissingError",
