@@ -1,6 +1,6 @@
 """The sandbox: what it adds to a small batch, and what hostile models cost their neighbours.
 
-Run ``python benchmarks/sandbox.py`` (about three minutes on two cores) or, for a first look,
+Run ``python benchmarks/sandbox.py`` (about a minute on two cores) or, for a first look,
 ``python benchmarks/sandbox.py --quick``. Results go to ``benchmarks/results``. Both sections
 compare two runs of the same work in one process, in turns.
 """
@@ -195,8 +195,8 @@ def main(quick: bool = typer.Option(False, help="Small numbers, to see that it r
     report = Report("The sandbox", {"rows": N_ROWS}, RESULTS / name)
     folder = Path(tempfile.mkdtemp(prefix="letheon-bench-"))
     try:
-        overhead_section(report, 20 if quick else 200)
-        neighbour_section(report, folder, 300 if quick else 2000)
+        overhead_section(report, 20 if quick else 100)
+        neighbour_section(report, folder, 300 if quick else 800)
     finally:
         shutil.rmtree(folder)
     raise typer.Exit(0 if report.passed else 1)

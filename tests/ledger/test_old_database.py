@@ -57,7 +57,9 @@ def lived(stories: Callable[[str], Story]) -> Story:
 
 
 def errors(ledger: Ledger) -> list[str]:
-    return [f"{one.check}: {one.text}" for one in ledger.doctor() if one.level == "error"]
+    # A copy of a database has the modes that it was copied with.
+    found = [one for one in ledger.doctor() if one.level == "error" and one.check != "files"]
+    return [f"{one.check}: {one.text}" for one in found]
 
 
 def test_a_round_with_an_older_copy_destroys_nothing(tmp_path: Path) -> None:
@@ -286,8 +288,7 @@ def test_adopting_says_what_is_lost_and_goes_on(story: Story) -> None:
         assert listed.certificates == (2, 3)
         assert listed.purges == (2, 3)
         assert listed.checkpoints
-        assert listed.n_blobs
-        assert listed.n_keys
+        assert (listed.n_blobs, listed.n_keys) == (0, 0)  # nothing of a lost model is destroyed
         assert set(listed.models) == {"risk", "churn"}
         assert len(listed.requests) == 2
         assert inventory(home) == before

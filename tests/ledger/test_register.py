@@ -88,7 +88,7 @@ def test_generators_and_notes_are_not_stored(ledger: Ledger) -> None:
     assert model.guarantee_.tuning is not None, "the caller's model is as it was"
     seeded = LogisticRegression(random_state=np.random.RandomState(0))
     inner = SISAClassifier(seeded, n_shards=2, random_state=0).fit(X, Y, ids=IDS)
-    with pytest.raises(ValueError, match="estimator__random_state is a generator"):
+    with pytest.raises(LedgerError, match="estimator__random_state is a generator"):
         ledger.register(inner, X, Y, ids=IDS, name="third")
 
 

@@ -47,7 +47,12 @@ def children_of(pid: int) -> list[int]:
 
 
 def worker_of(server: Server) -> int | None:
-    return next(iter(children_of(server.process.pid)), None)
+    found = (
+        pid
+        for pid in children_of(server.process.pid)
+        if b"letheon.service._worker" in Path(f"/proc/{pid}/cmdline").read_bytes()
+    )
+    return next(found, None)
 
 
 def test_a_worker_that_dies_is_started_again_and_leaves_with_the_server(tmp_path: Path) -> None:

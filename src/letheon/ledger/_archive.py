@@ -1,5 +1,7 @@
 """What was done, for whoever looks it up: batches, certificates, the log; a part of `Ledger`."""
 
+from letheon.ledger._adopt import Adoption, adopt
+from letheon.ledger._agreement import differences
 from letheon.ledger._batch_list import BatchInfo, BatchPage, batch_info, batch_page
 from letheon.ledger._certificate_list import (
     CertificateInfo,
@@ -77,3 +79,20 @@ class Archive:
         if self._log_reader is None:
             self._log_reader = LogReader(self._core)
         return self._log_reader
+
+    def database_differences(self) -> tuple[str, ...]:
+        """Return in what the files are newer than the database; nothing if they agree.
+
+        While there is a difference nothing is recorded, signed or destroyed (`OldDatabaseError`).
+        """
+        return tuple(differences(self._core))
+
+    def adopt_database(self, *, yes: bool = False) -> Adoption:
+        """Go on from a database that is older than the files, because the newer one is lost.
+
+        Parameters
+        ----------
+        yes : bool, default=False
+            Do it, and record it in the log. Otherwise only what would be lost is returned.
+        """
+        return adopt(self._core, yes=yes)

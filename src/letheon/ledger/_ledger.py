@@ -7,16 +7,12 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Literal, Self
 
-import numpy as np
-from numpy.typing import NDArray
 from sqlalchemy import select
 
 from letheon.exceptions import LedgerError, LedgerMissingError
-from letheon.ledger._adopt import Adoption, adopt
-from letheon.ledger._agreement import advance_mark, differences
+from letheon.ledger._agreement import advance_mark
 from letheon.ledger._apply import last_sequence
 from letheon.ledger._archive import Archive
-from letheon.ledger._bodies import person_tags
 from letheon.ledger._calendar import Calendar
 from letheon.ledger._certify import Checkpoint, take_checkpoint
 from letheon.ledger._compute import computing
@@ -25,7 +21,6 @@ from letheon.ledger._desk import Desk
 from letheon.ledger._doctor import Finding, examine
 from letheon.ledger._elapsed import accept_clock
 from letheon.ledger._events import require_own_log
-from letheon.ledger._examine import ModelFiles, examine_files, examine_model
 from letheon.ledger._history import version_records
 from letheon.ledger._home import create_home, database_url, open_home, record_statements
 from letheon.ledger._info import (
@@ -33,28 +28,19 @@ from letheon.ledger._info import (
     ModelInfo,
     VersionInfo,
     key_infos,
-    model_info,
     model_infos,
     version_infos,
 )
 from letheon.ledger._lease import owner_name
-from letheon.ledger._newcomers import (
-    class_names,
-    judged_by,
-    register_fitted,
-    register_trained,
-)
+from letheon.ledger._model_desk import ModelDesk
 from letheon.ledger._plan import BatchPlan, plan_all
 from letheon.ledger._policy import Policy
 from letheon.ledger._reader import Reader
-from letheon.ledger._register import Registration
 from letheon.ledger._settings import Settings
 from letheon.ledger._stores import Store, add_store, remove_store, stores
-from letheon.ledger._tables import blocked, certificates, purges
-from letheon.ledger._training import held_rows
+from letheon.ledger._tables import certificates, purges
 from letheon.ledger._versions import (
     find_model,
-    model_of,
     read_head,
     read_model,
 )
@@ -63,7 +49,7 @@ from letheon.ledger._worker import Step, retrain, run_once
 __all__ = ["Ledger"]
 
 
-class Ledger(Desk, Archive):
+class Ledger(Desk, Archive, ModelDesk):
     """Models, the requests to be erased from them, and the certificates that they were.
 
     A request is acknowledged when it is on the disk. From then on it is applied exactly once,
@@ -214,171 +200,6 @@ class Ledger(Desk, Archive):
     def settings(self) -> Settings:
         """What ``letheon.toml`` says."""
         return self._core.settings
-
-    def register(
-        self,
-        model: Any,
-        X: Any,
-        y: Any,
-        *,
-        ids: Any = None,
-        name: str,
-        tenant: str = "default",
-        dataset: str | None = None,
-        test: tuple[Any, ...] | None = None,
-        monitor: Any = None,
-        preprocessing: str | None = None,
-        releases: Literal["labels-only", "latest-only", "every-version"] | None = None,
-        row_params: dict[str, Any] | None = None,
-        trusted: Any = (),
-    ) -> ModelInfo:
-        """Register a fitted model with the rows that it was fitted on.
-
-        An exact model is trained once more on the rows and compared, because certificates of a
-        model that the rows do not give could never be verified.
-
-        Parameters
-        ----------
-        model : fitted estimator of letheon
-            It is copied into the ledger; this object is not changed and not watched.
-        X, y, ids
-            As they were given to `fit`.
-        name : str
-            Name of the model.
-        tenant : str, default="default"
-            Whose model it is. Requests of other tenants never reach it.
-        dataset : str, optional
-            Name of the data; default: that of the model.
-        test : (X, y) or (X, y, ids), optional
-            Rows by which effectiveness is estimated. People who leave leave these too.
-        monitor : Monitor, optional
-            Watches the model: its decisions and proxies become part of the certificates.
-        preprocessing : str, optional
-            SHA-256 of what was done to the data before; it is quoted in certificates.
-        releases : {"labels-only", "latest-only", "every-version"}, optional
-            What of the model leaves the house; default: what its guarantee covers.
-        row_params : dict, optional
-            Further arguments of `fit` with one value per row, such as ``risk``.
-        trusted : iterable of class, function or str, optional
-            Classes of yours that the model uses; see `letheon.load`.
-
-        Returns
-        -------
-        ModelInfo
-        """
-        rows = held_rows(X, y, ids, row_params)
-        judged = judged_by(model, test, monitor)
-        registration = Registration(
-            name=name,
-            tenant=tenant,
-            dataset=dataset,
-            preprocessing=preprocessing,
-            releases=releases,
-            trusted=class_names(trusted),
-        )
-        examined = examine_model(model, rows, registration.trusted)
-        return self._info(register_fitted(self._core, examined, rows, registration, judged=judged))
-
-    def register_files(
-        self,
-        files: ModelFiles,
-        *,
-        name: str,
-        tenant: str = "default",
-        dataset: str | None = None,
-        releases: Literal["labels-only", "latest-only", "every-version"] | None = None,
-        seconds: float = 3600.0,
-        stop: threading.Event | None = None,
-    ) -> ModelInfo:
-        """Register a model that came as files, which may be hostile.
-
-        The files are read, and the model is trained again, in a process that can reach no other
-        file, no network, no keys and no database. From then on the model is computed in such a
-        process only, one task after the other, unless `files` names classes to be trusted.
-
-        Parameters
-        ----------
-        files : ModelFiles
-            What `letheon.save` wrote, and tables of rows.
-        name, tenant, dataset, releases
-            See `register`.
-        seconds : float, default=3600
-            Longest time for reading and training.
-        stop : Event, optional
-            When it is set the work is ended.
-
-        Raises
-        ------
-        LetheonError, TableFileError
-            What is wrong with the files.
-        SandboxError
-            They took too long or too much memory, or the process failed otherwise.
-        """
-        upload = examine_files(files, seconds=seconds, stop=stop)
-        registration = Registration(
-            name=name,
-            tenant=tenant,
-            dataset=dataset,
-            releases=releases,
-            trusted=files.trusted,
-            origin="own" if files.trusted else "outside",
-        )
-        return self._info(
-            register_fitted(
-                self._core, upload.examined, upload.rows, registration, judged=upload.judged
-            )
-        )
-
-    def train(
-        self,
-        estimator: Any,
-        X: Any,
-        y: Any,
-        *,
-        ids: Any = None,
-        name: str,
-        tenant: str = "default",
-        dataset: str | None = None,
-        test: tuple[Any, ...] | None = None,
-        preprocessing: str | None = None,
-        releases: Literal["labels-only", "latest-only", "every-version"] | None = None,
-        row_params: dict[str, Any] | None = None,
-        trusted: Any = (),
-    ) -> ModelInfo:
-        """Train a model with a seed that nobody could choose, and register it.
-
-        A random key is committed to in the log, a checkpoint of the log is signed, and the seed is
-        derived from both. So the operator cannot try seeds until a model suits; with a witness
-        who co-signs checkpoints that is proved, without one the certificates say that it is not.
-
-        Parameters
-        ----------
-        estimator : estimator of letheon
-            Unfitted; its `random_state` is replaced.
-        X, y, ids, name, tenant, dataset, test, preprocessing, releases, row_params, trusted
-            See `register`.
-        """
-        rows = held_rows(X, y, ids, row_params)
-        registration = Registration(
-            name=name,
-            tenant=tenant,
-            dataset=dataset,
-            preprocessing=preprocessing,
-            releases=releases,
-            trusted=class_names(trusted),
-        )
-        return self._info(register_trained(self._core, estimator, rows, registration, test=test))
-
-    def without_blocked(
-        self, X: Any, y: Any, ids: Any, *, tenant: str = "default"
-    ) -> tuple[Any, Any, NDArray[Any]]:
-        """Return X, y and ids without the rows of people who asked this tenant to be erased."""
-        rows = held_rows(X, y, ids)
-        with self._core.database.reading() as conn:
-            asked = set(conn.scalars(select(blocked.c.tag).where(blocked.c.tenant == tenant)))
-        tags = person_tags(self._core, tenant, rows.ids)
-        kept = rows.take(np.flatnonzero([tag not in asked for tag in tags]))
-        return (*kept.part(0, len(kept)), kept.ids.to_array())
 
     def plan(self, model: str | None = None, *, tenant: str = "default") -> tuple[BatchPlan, ...]:
         """Say what the next batch of each model would be, and when it will be sealed."""
@@ -617,23 +438,6 @@ class Ledger(Desk, Archive):
         with self._core.database.transaction() as conn:
             return accept_clock(self._core, conn)
 
-    def database_differences(self) -> tuple[str, ...]:
-        """Return in what the files are newer than the database; nothing if they agree.
-
-        While there is a difference nothing is recorded, signed or destroyed (`OldDatabaseError`).
-        """
-        return tuple(differences(self._core))
-
-    def adopt_database(self, *, yes: bool = False) -> Adoption:
-        """Go on from a database that is older than the files, because the newer one is lost.
-
-        Parameters
-        ----------
-        yes : bool, default=False
-            Do it, and record it in the log. Otherwise only what would be lost is returned.
-        """
-        return adopt(self._core, yes=yes)
-
     def doctor(self) -> tuple[Finding, ...]:
         """Look whether everything is sound: files, chain, log, keys, clocks, leftovers."""
         return tuple(examine(self._core))
@@ -641,10 +445,6 @@ class Ledger(Desk, Archive):
     def __repr__(self) -> str:
         """Name and folder."""
         return f"Ledger({self.name!r}, folder={os.fspath(self.folder)!r})"
-
-    def _info(self, model_id: int) -> ModelInfo:
-        with self._core.database.reading() as conn:
-            return model_info(conn, model_of(conn, model_id))
 
     def _envelope(self, table: Any, sequence: int, what: str) -> bytes:
         with self._core.database.reading() as conn:

@@ -38,6 +38,7 @@ __all__ = [
 
 _LOOK_SECONDS = 0.1
 _PART = 1 << 20
+_NAMES = 1 << 20
 # What decides results or where libraries lie; everything else in the environment stays here.
 _KEPT = ("LANG", "LC_ALL", "LC_CTYPE", "TZ", "LD_LIBRARY_PATH", "PYTHONHOME", "PYTHONHASHSEED")
 _KEPT_PREFIXES = ("OPENBLAS_", "MKL_", "BLIS_", "NPY_", "KMP_")
@@ -240,9 +241,13 @@ class _Watch:
 def _pickled(order: Order) -> Any:
     """Return the bytes of an order; functions and classes of a script go by their code."""
     try:
-        return ForkingPickler.dumps(order)
+        data = ForkingPickler.dumps(order)
+        # What a script defines is named, and the child has another script.
+        if b"__main__" not in bytes(data[:_NAMES]):
+            return data
     except (AttributeError, TypeError, PicklingError):
-        return ForkingPickler.dumps(joblib.wrap_non_picklable_objects(order, keep_wrapper=False))
+        pass
+    return ForkingPickler.dumps(joblib.wrap_non_picklable_objects(order, keep_wrapper=False))
 
 
 class _Line:

@@ -197,7 +197,7 @@ def construct(tree: Node, trusted: Mapping[str, Any], budget: MemoryBudget) -> A
     """Build the value of an audited tree in memory that the budget has."""
     try:
         return _Builder(trusted, budget).value(tree)
-    except StateError:
+    except (StateError, ImportError):
         raise
     except Exception as error:  # whatever libraries say about values that make no sense
         raise CorruptFileError(f"the state makes no sense: {error!r}") from error
