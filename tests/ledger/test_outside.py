@@ -87,7 +87,7 @@ def test_a_model_from_outside_is_never_computed_here(
     with Ledger.create(tmp_path / "home", name="test") as ledger:
         ledger.register_files(files(tmp_path), name="outside")
 
-        def refuse(_: Job) -> None:
+        def refuse(_: Job, **__: bool) -> None:
             raise AssertionError("computed in the process that has the keys")
 
         monkeypatch.setattr(_compute, "compute", refuse)

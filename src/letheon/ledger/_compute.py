@@ -108,7 +108,7 @@ class _Work:
     seconds: float = 0.0
 
 
-def compute(job: Job) -> Product:
+def compute(job: Job, *, with_facts: bool = True) -> Product:
     """Erase the people of a job from model, rows and test rows, here and now.
 
     Raises
@@ -117,7 +117,7 @@ def compute(job: Job) -> Product:
         The method could not do it.
     """
     try:
-        return _compute(job)
+        return _compute(job, with_facts=with_facts)
     except ComputationFailed:
         raise
     except Exception as error:
@@ -136,7 +136,7 @@ def code_of(error: BaseException) -> str:
     return sandbox.error_code(error)
 
 
-def _compute(job: Job) -> Product:
+def _compute(job: Job, *, with_facts: bool) -> Product:
     model = state.decode(job.model, trusted=job.trusted, max_memory=state.UNLIMITED)
     rows: Rows = state.decode(job.rows, max_memory=state.UNLIMITED)
     point("compute.loaded")
@@ -161,7 +161,7 @@ def _compute(job: Job) -> Product:
         kept=kept,
         judged=work.judged,
         seconds=work.seconds,
-        facts=_facts(job, before, work, figures, len(leaving)),
+        facts=_facts(job, before, work, figures, len(leaving)) if with_facts else {},
         retrain_seconds=work.seconds if job.kind == "retrain" else None,
         figures=figures,
     )
@@ -343,7 +343,8 @@ def _limits(job: Job) -> sandbox.Limits:
 def _compute_plainly(job: Job, _: Any) -> dict[str, Any]:
     """Compute, and return plain values only: rows are left out, the caller has them."""
     try:
-        product = compute(job)
+        # The caller computes them for a model from outside: it would not believe them.
+        product = compute(job, with_facts=not job.is_outside)
     except ComputationFailed as failure:
         return {"failed": str(failure)}
     judged = product.judged
