@@ -184,9 +184,10 @@ def test_texts_of_jobs_have_a_tenants_numbers(both: Any) -> None:
 
 def test_a_cursor_hides_its_key(both: Any) -> None:
     core = both[0][0].ledger._core
-    texts = [cursor(core, "certificates", (number,)) for number in (7, 8)]
-    assert [place_of(core, "certificates", text) for text in texts] == [(7,), (8,)]
+    numbers = (1_234_567, 7_654_321)  # long ones: a byte may turn up by chance
+    texts = [cursor(core, "certificates", (number,)) for number in numbers]
+    assert [place_of(core, "certificates", text) for text in texts] == [(n,) for n in numbers]
     raw = [base64.urlsafe_b64decode(text + "=" * (-len(text) % 4)) for text in texts]
-    assert not any(str(n).encode() in one[24:] for n, one in zip((7, 8), raw, strict=True))
+    assert not any(str(n).encode() in one for n, one in zip(numbers, raw, strict=True))
     long = ("2026-01-01", "x" * 150, 3)
     assert place_of(core, "requests/due", cursor(core, "requests/due", long)) == long

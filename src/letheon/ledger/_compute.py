@@ -117,7 +117,7 @@ def compute(job: Job, *, with_facts: bool = True) -> Product:
         The method could not do it.
     """
     try:
-        return _compute(job, with_facts=with_facts)
+        return _compute(job) if with_facts else _compute(job, with_facts=False)
     except ComputationFailed:
         raise
     except Exception as error:
@@ -136,7 +136,7 @@ def code_of(error: BaseException) -> str:
     return sandbox.error_code(error)
 
 
-def _compute(job: Job, *, with_facts: bool) -> Product:
+def _compute(job: Job, *, with_facts: bool = True) -> Product:
     model = state.decode(job.model, trusted=job.trusted, max_memory=state.UNLIMITED)
     rows: Rows = state.decode(job.rows, max_memory=state.UNLIMITED)
     point("compute.loaded")
