@@ -55,10 +55,6 @@ CRASHED = 3
 THOROUGH = 8
 # Workers that race may all pass a point by: a reader's pin puts the purge off to the next of them.
 TRIES = 5
-# One engine for each database, made before the first fork, with all the statements that it has
-# compiled. It has no connection then.
-_sqlite.engine_for = functools.cache(_sqlite.engine_for)
-_postgresql.engine_for = functools.cache(_postgresql.engine_for)
 OF_THE_SERVER = {"crash": signal.SIGKILL, "quit": signal.SIGQUIT}
 
 
@@ -480,8 +476,18 @@ def fight(plan: Plan) -> Outcome:
     return outcome
 
 
+def share_engines() -> None:
+    """Make one engine for each database, before the first fork, with all that it has compiled.
+
+    It has no connection then. Only for a process that does nothing else.
+    """
+    _sqlite.engine_for = functools.cache(_sqlite.engine_for)
+    _postgresql.engine_for = functools.cache(_postgresql.engine_for)
+
+
 def main(files: Sequence[str]) -> None:
     """Run plans and write their reports."""
+    share_engines()
     for file in map(Path, files):
         outcome = fight(Plan(**json.loads(file.read_text(encoding="utf-8"))))
         report = json.dumps(vars(outcome), indent=1)

@@ -19,7 +19,7 @@ from pathlib import Path
 
 import psycopg
 
-from tests.ledger.arena import Arena, Plan
+from tests.ledger.arena import Arena, Plan, share_engines
 
 WAYS = {"EIO": 1, "ENOSPC": 2, "short": 3, "short, then ENOSPC": 4}
 MODEL = "bayes"
@@ -177,6 +177,7 @@ def faults_of(notes: Sequence[str], per_site: int | None) -> list[tuple[int, str
 
 def main(file: Path) -> None:
     """Run a plan and write the report."""
+    share_engines()
     plan = DiskPlan(**json.loads(file.read_text(encoding="utf-8")))
     home = Path(plan.folder) / "base"
     base = Arena(Plan(str(home), database=plan.database, journal=plan.journal))

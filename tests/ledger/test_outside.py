@@ -51,6 +51,20 @@ def nothing(answer: dict[str, Any]) -> None:
     answer.clear()
 
 
+def no_time(answer: dict[str, Any]) -> None:
+    answer["seconds"] = float("nan")
+
+
+def endless_time(answer: dict[str, Any]) -> None:
+    answer["seconds"] = 1e300
+
+
+def strange_claim(answer: dict[str, Any]) -> None:
+    model = state.decode(answer["model"])
+    model.declare_tuning("x" * 10_000)
+    answer["model"] = state.encode(model)
+
+
 def forged(change: Any) -> Any:
     """Return a process whose answer was changed by the model that took it over."""
 
@@ -62,7 +76,19 @@ def forged(change: Any) -> Any:
     return call
 
 
-@pytest.mark.parametrize("change", [more_rows, garbage, other_settings, other_class, nothing])
+@pytest.mark.parametrize(
+    "change",
+    [
+        more_rows,
+        garbage,
+        other_settings,
+        other_class,
+        nothing,
+        no_time,
+        endless_time,
+        strange_claim,
+    ],
+)
 def test_a_forged_answer_holds_up_no_other_tenant(
     change: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -79,6 +105,27 @@ def test_a_forged_answer_holds_up_no_other_tenant(
         # What the process said about itself is not what is certified.
         (other,) = [one for one in ledger.requests() if one.tenant == "rival"]
         assert (other.state, other.reason) in {("stuck", "forged-answer"), ("purged", None)}
+
+
+def test_what_no_signer_would_sign_is_not_published(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with Ledger.create(tmp_path / "home", name="test") as ledger:
+        ledger.register_files(files(tmp_path), name="outside")
+        real = _compute._own_facts
+
+        def wrong_claim(*given: Any) -> dict[str, Any]:
+            facts = real(*given)
+            facts["measurements"]["efficiency"]["value"] = "not a number"
+            return facts
+
+        monkeypatch.setattr(_compute, "_own_facts", wrong_claim)
+        wanted = ledger.request([1], model="outside", verified=True).id
+        ledger.run_once(force=True)
+        request = ledger.request_of(wanted)
+        assert (request.state, request.reason) == ("stuck", "forged-answer")
+        assert len(ledger.versions("outside")) == 1
+        assert ledger.doctor()[0].level == "ok"
 
 
 def test_a_model_from_outside_is_never_computed_here(

@@ -242,6 +242,37 @@ def test_silence_ends_a_process() -> None:
     _wait_until_gone(pids[0])
 
 
+_SCRIPT = """
+from letheon.sandbox import Limits, call
+from tests.sandbox import works
+def double(number): return 2 * number
+print(call(works.call_it, (bytes(3 << 20), double), limits=Limits()))
+"""
+
+
+def test_functions_of_a_script_are_sent_by_their_code() -> None:
+    environment = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[2])}
+    done = subprocess.run(
+        [sys.executable, "-c", _SCRIPT],
+        capture_output=True,
+        env=environment,
+        text=True,
+        check=False,
+    )
+    assert done.stdout.strip() == "40", done.stderr
+
+
+def test_the_operators_own_work_has_the_surroundings_of_the_caller(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("LETHEON_TEST", "here")
+    monkeypatch.chdir(tmp_path)
+    own = call(works.show_surroundings, None, limits=SMALL, is_restricted=False)
+    assert own == ["here", str(tmp_path)]
+    with pytest.raises(EndedError, match="file-not-found-error"):
+        call(works.show_surroundings, None, limits=SMALL)
+
+
 _CALLER = """
 import sys
 from letheon.sandbox import Limits, call

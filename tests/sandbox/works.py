@@ -32,6 +32,14 @@ def fail(_: Any, tell: Tell) -> None:
     raise ValueError("alice@example.org")
 
 
+def call_it(argument: tuple[bytes, Callable[[int], int]], _: Tell) -> int:
+    return argument[1](20)
+
+
+def show_surroundings(_: Any, __: Tell) -> list[str]:
+    return [os.environ.get("LETHEON_TEST", ""), os.getcwd()]
+
+
 def core_limit(_: Any, __: Tell) -> list[int]:
     import resource
 

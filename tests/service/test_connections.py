@@ -233,9 +233,18 @@ def settings_of(**given: Any) -> ServiceSettings:
     return ServiceSettings(max_connections=4, connections_per_address=2, **given)
 
 
+def busy(door: Door, places: Connections, host: str) -> Any:
+    """Admit a connection on which a request is being served."""
+    found = door.admit(places, host)
+    if found is not None:
+        places.mark(found.fileno(), is_waiting=False)
+    return found
+
+
 def test_trusted_proxies_have_no_limit_of_their_own(door: Door) -> None:
     places = Connections(settings_of(trusted_proxies=("10.0.0.0/8", "::1")))
-    found = [door.admit(places, host) for host in ("10.1.1.1",) * 3 + ("192.0.2.1",) * 3]
+    found = [door.admit(places, "10.1.1.1") for _ in range(3)]
+    found += [busy(door, places, "192.0.2.1") for _ in range(3)]
     assert [one is not None for one in found] == [True] * 5 + [False]
     everybody = Connections(settings_of(trusted_proxies=("*",)))
     admitted = [door.admit(everybody, "192.0.2.1") for _ in range(4)]
@@ -246,8 +255,19 @@ def test_trusted_proxies_have_no_limit_of_their_own(door: Door) -> None:
 
 def test_a_house_of_ipv6_is_one_address(door: Door) -> None:
     places = Connections(settings_of())
-    kept = [door.admit(places, f"2001:db8::{number}") for number in range(1, 4)]
+    kept = [busy(door, places, f"2001:db8::{number}") for number in range(1, 4)]
     assert [one is not None for one in kept] == [True, True, False]
+
+
+def test_an_address_makes_room_by_its_own_waiting_connections(door: Door) -> None:
+    """Half-sent heads of one user must not lock out others behind the same address."""
+    places = Connections(settings_of())
+    other = door.admit(places, "192.0.2.7")
+    mine = [door.admit(places, "192.0.2.1") for _ in range(5)]
+    assert None not in mine
+    assert len(places) == 3, "the address has two places, whoever holds them"
+    assert other is not None
+    assert other.fileno() in places._open
 
 
 def test_room_is_made_by_those_who_serve_nothing(door: Door) -> None:
@@ -276,6 +296,7 @@ def test_a_place_is_refused_at_the_door() -> None:
         with contextlib.ExitStack() as open_ones:
             open_ones.enter_context(socket.create_connection(door.getsockname()))
             first, _ = door.accept()
+            door.places.mark(first.fileno(), is_waiting=False)
             second = open_ones.enter_context(socket.create_connection(door.getsockname()))
             with pytest.raises(ConnectionAbortedError, match="no place"):
                 door.accept()

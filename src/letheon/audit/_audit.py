@@ -34,7 +34,7 @@ _MODEL = ("V2", "V4", "V5", "V6", "own")
 _GROUNDED = ("V4", "V5", "own")
 _ON_THE_LOG = ("V3", *_GROUNDED)
 # One model gives a handful of results, beside one for each measure of the auditor.
-_MOST_RESULTS = 16
+_MOST_RESULTS, _LARGEST_RESULT = 16, 1 << 24
 
 
 @dataclass(frozen=True)
@@ -304,11 +304,12 @@ def _look(
     files = scene.audited.files or {}
     content = files["model.blob"]
     trusted = scene.order.trusted
+    limits = sandbox.Limits.for_input(sum(map(len, files.values())), seconds=seconds)
     try:
         sandbox.call(
             _tell_about_model,
             scene,
-            limits=sandbox.Limits.for_input(sum(map(len, files.values())), seconds=seconds),
+            limits=replace(limits, result=_LARGEST_RESULT),
             modules=sandbox.modules_of(content if isinstance(content, bytes) else b"", trusted),
             tell=hear,
             stop=stop,

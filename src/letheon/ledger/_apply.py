@@ -15,11 +15,16 @@ import numpy as np
 from sqlalchemy import Connection, insert, select, update
 
 from letheon import state
-from letheon.exceptions import RequestStateError, StaleWorkerError
+from letheon.exceptions import (
+    CertificateError,
+    RequestStateError,
+    SignerRefusedError,
+    StaleWorkerError,
+)
 from letheon.ledger._bodies import unsealed_ids
-from letheon.ledger._certify import take_beacon
+from letheon.ledger._certify import rehearse, take_beacon
 from letheon.ledger._commitment import require_root, tree_of
-from letheon.ledger._compute import Job, Product
+from letheon.ledger._compute import FORGED, ComputationFailed, Job, Product
 from letheon.ledger._core import Core
 from letheon.ledger._events import record
 from letheon.ledger._faults import point
@@ -155,6 +160,9 @@ def _apply(core: Core, lease: Lease, model: ModelRow, batch: Batch, compute: Com
     except StaleWorkerError:
         destroy_blobs(core, model, written)
         raise
+    except (CertificateError, SignerRefusedError) as error:
+        destroy_blobs(core, model, written)
+        raise ComputationFailed(FORGED) from error
 
 
 def _job(
@@ -335,8 +343,10 @@ def _publish(
             "subject": written.model_blob,
         }
         record(conn, "published", body, at=now)
-        point("publish.before-commit")
         version = version_of(conn, version_id)
+        if model.is_outside:
+            rehearse(core, conn, model, batch.kind, version)
+        point("publish.before-commit")
     point("publish.after-commit")
     return version
 

@@ -8,6 +8,7 @@ so a worker that takes over after a kill writes the same bytes.
 
 import base64
 import hashlib
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -34,6 +35,7 @@ from letheon.verifier import (
     Refused,
     canonical,
     check_next,
+    check_schema,
     note_digest,
     open_envelope,
     pae,
@@ -143,6 +145,21 @@ def certify_next(core: Core) -> int | None:
     point("certify.after-commit")
     advance_mark(core)
     return version.sequence
+
+
+def rehearse(core: Core, conn: Connection, model: ModelRow, kind: str, version: VersionRow) -> None:
+    """Raise as `certify_next` would if no certificate can be made of a version.
+
+    Certificates are signed in the order of their numbers, so one that cannot be signed holds up
+    those of everybody. What a sandboxed process computed is tried before it is published.
+    """
+    claimed = replace(version, certified_at=version.published_at, checkpoint_before="0" * 64)
+    statement = unlearning(conn, claimed, is_rehearsal=True)
+    _inspect(core, model, kind, version, statement["predicate"])
+    try:
+        check_schema(statement)
+    except Refused as error:
+        raise SignerRefusedError(f"the statement breaks its schema: {error}") from error
 
 
 def _require_line(

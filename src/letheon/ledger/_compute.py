@@ -4,6 +4,7 @@ It can run in a process of its own that has neither keys nor database, and whose
 an estimator may have left anything, ends with it.
 """
 
+import math
 import threading
 import time
 import warnings
@@ -33,6 +34,7 @@ from letheon.rows import Ids, Rows, as_ids
 
 __all__ = [
     "BUDGET_SPENT",
+    "FORGED",
     "MEMORY_LIMIT",
     "NOBODY_HELD",
     "NO_MODEL",
@@ -304,6 +306,7 @@ def compute_apart(job: Job, *, stop: threading.Event | None = None) -> Product:
     cannot say which rows are left.
     """
     point("compute.loaded")
+    start = time.monotonic()
     try:
         answer = sandbox.call(
             _compute_plainly,
@@ -322,7 +325,7 @@ def compute_apart(job: Job, *, stop: threading.Event | None = None) -> Product:
         raise ComputationFailed(str(answer["failed"])[:60])
     point("compute.forgotten")
     try:
-        return _assemble(job, answer)
+        return _assemble(job, answer, time.monotonic() - start)
     except (LetheonError, KeyError, TypeError, ValueError, AttributeError) as error:
         raise ComputationFailed(FORGED) from error
 
@@ -330,11 +333,10 @@ def compute_apart(job: Job, *, stop: threading.Event | None = None) -> Product:
 def _limits(job: Job) -> sandbox.Limits:
     seconds = _OWN_SECONDS
     if job.is_outside:
-        n_rows = max(job.n_rows, 1)
-        known = (
-            None if job.retrain_seconds_per_row is None else job.retrain_seconds_per_row * n_rows
-        )
-        seconds = _UNKNOWN_SECONDS if known is None else max(_LEAST_SECONDS, _TIMES * known)
+        per_row = job.retrain_seconds_per_row
+        seconds = _UNKNOWN_SECONDS
+        if per_row is not None:
+            seconds = max(_LEAST_SECONDS, _TIMES * per_row * job.n_rows)
     monitor = job.judged.monitor if job.judged is not None else None
     size = len(job.model) + len(job.rows) + len(monitor or b"")
     return sandbox.Limits.for_input(size, seconds=seconds)
@@ -359,21 +361,31 @@ def _compute_plainly(job: Job, _: Any) -> dict[str, Any]:
     }
 
 
-def _assemble(job: Job, answer: dict[str, Any]) -> Product:
+def _finite(value: Any) -> float:
+    number = float(value)
+    if not math.isfinite(number):
+        raise ValueError("expected a finite number")
+    return number
+
+
+def _assemble(job: Job, answer: dict[str, Any], elapsed: float) -> Product:
+    """Return what was computed; the process may say anything, also about how long it took."""
     rows: Rows = state.decode(job.rows, max_memory=state.UNLIMITED)
     wanted, kept = _split(rows, job.ids)
     judged = _without(job.judged, wanted)
     if judged is not None:
-        judged = judged._replace(monitor=answer["monitor"], then=float(answer["then"]))
+        judged = judged._replace(monitor=answer["monitor"], then=_finite(answer["then"]))
     retrain_seconds = answer["retrain_seconds"]
     product = Product(
         model=bytes(answer["model"]),
         rows=rows.take(kept),
         kept=kept,
         judged=judged,
-        seconds=float(answer["seconds"]),
+        seconds=min(max(_finite(answer["seconds"]), 1e-9), elapsed),
         facts=dict(answer["facts"]),
-        retrain_seconds=None if retrain_seconds is None else float(retrain_seconds),
+        retrain_seconds=(
+            None if retrain_seconds is None else min(max(_finite(retrain_seconds), 1e-9), elapsed)
+        ),
     )
     if not job.is_outside:
         return product
@@ -387,9 +399,8 @@ def _own_facts(job: Job, product: Product, said: Any, removed: int) -> dict[str,
     A process that was taken over must not be able to publish what no signer would sign: that
     would hold up the certificates of everybody.
     """
-    limit = memory_limit(len(product.model))
-    before = state.decode(job.model, max_memory=state.UNLIMITED)
-    after = state.decode(product.model, max_memory=limit)
+    before = state.decode(job.model, max_memory=memory_limit(len(job.model)))
+    after = state.decode(product.model, max_memory=memory_limit(len(product.model)))
     name = before.facts.method
     if type(after) is not type(before) or method_parameters(after, name) != method_parameters(
         before, name
@@ -402,5 +413,5 @@ def _own_facts(job: Job, product: Product, said: Any, removed: int) -> dict[str,
         metric, now = said
         if metric not in METRIC_CODES:
             raise ComputationFailed(FORGED)
-        figures = TestFigures(metric, float(now), judged.then, len(judged.test))
+        figures = TestFigures(metric, _finite(now), judged.then, len(judged.test))
     return _facts(job, before.guarantee_, work, figures, removed)

@@ -9,7 +9,7 @@ import copy
 import io
 import threading
 import time
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -225,15 +225,29 @@ def examine_files(
     )
     if "error" in answer:
         raise _error(answer["error"], answer["text"])
-    test, examined = answer["test"], Examined(**answer["examined"])
-    if examined.retrain_seconds is not None:
-        # It decides how long later computations may take.
-        elapsed = time.monotonic() - start
-        examined = replace(examined, retrain_seconds=min(examined.retrain_seconds, elapsed))
+    test, trained = answer["test"], answer["retrain_seconds"]
+    # It decides how long later computations may take.
+    elapsed = time.monotonic() - start
     return Upload(
-        examined,
+        _describe(
+            answer["content"],
+            None if trained is None else min(float(trained), elapsed),
+            files.trusted,
+        ),
         _decode_rows(answer["rows"]),
         None if test is None else Judged(None, _decode_rows(test["rows"]), float(test["then"])),
+    )
+
+
+def _describe(content: bytes, retrain_seconds: float | None, trusted: tuple[str, ...]) -> Examined:
+    """Return what is registered of a model that a sandboxed process sent, as it is."""
+    model = state.decode(content, trusted=trusted, max_memory=memory_limit(len(content)))
+    return Examined(
+        content=content,
+        method=require_kind(model).method,
+        releases=str(model.guarantee_.releases),
+        seed=str(getattr(model, "seed_", "")),
+        retrain_seconds=retrain_seconds,
     )
 
 
@@ -256,8 +270,8 @@ _KNOWN_ERRORS: dict[str, type[Exception]] = {
 
 def _error(name: str, text: str) -> Exception:
     kind = _KNOWN_ERRORS.get(name) or getattr(errors, str(name), None)
-    is_ours = isinstance(kind, type) and issubclass(kind, Exception)
-    return kind(text) if is_ours and kind is not None else LedgerError(text)
+    is_known = name in _KNOWN_ERRORS or (isinstance(kind, type) and issubclass(kind, LetheonError))
+    return kind(text) if is_known and kind is not None else LedgerError(text)
 
 
 def _examine_files(files: ModelFiles, _: Any) -> dict[str, Any]:
@@ -287,7 +301,12 @@ def _examined_files(files: ModelFiles) -> dict[str, Any]:
         rows = held_rows(*_read(files.rows, columns))
         examined = examine_model(model, rows, files.trusted)
         test = None if files.test is None else _judged(model, files.test, columns)
-    return {"examined": vars(examined), "rows": state.encode(rows), "test": test}
+    return {
+        "content": examined.content,
+        "retrain_seconds": examined.retrain_seconds,
+        "rows": state.encode(rows),
+        "test": test,
+    }
 
 
 def _read(file: tuple[str, bytes], columns: Columns) -> tuple[Any, Any, Any]:

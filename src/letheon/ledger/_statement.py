@@ -60,8 +60,12 @@ def _last_retrain(conn: Connection, version: VersionRow) -> VersionRow:
     return version_of(conn, conn.scalars(newest).one())
 
 
-def unlearning(conn: Connection, version: VersionRow) -> dict[str, Any]:
+def unlearning(
+    conn: Connection, version: VersionRow, *, is_rehearsal: bool = False
+) -> dict[str, Any]:
     """Return the statement about a version whose certification was claimed.
+
+    In a rehearsal the certificate before it need not be there yet.
 
     Raises
     ------
@@ -78,7 +82,7 @@ def unlearning(conn: Connection, version: VersionRow) -> dict[str, Any]:
         "subject": [{"name": f"{name}@{version.sequence}", "digest": _digest(version.model_blob)}],
         "predicateType": UNLEARNING,
         "predicate": {
-            "ledger": _ledger(conn, version),
+            "ledger": _ledger(conn, version, is_rehearsal=is_rehearsal),
             "model": {
                 "id": name,
                 "format": FORMAT,
@@ -125,13 +129,13 @@ def _require_agreement(version: VersionRow, covered: Covered, facts: dict[str, A
         raise CertificateError("no row was erased, so there is nothing to certify")
 
 
-def _ledger(conn: Connection, version: VersionRow) -> dict[str, Any]:
+def _ledger(conn: Connection, version: VersionRow, *, is_rehearsal: bool) -> dict[str, Any]:
     if version.sequence is None or version.checkpoint_before is None:
         raise CertificateError("this version was not claimed for certification")
     return {
         "id": ledger_id(conn),
         "sequence": version.sequence,
-        "previousCertificate": _previous(conn, version.sequence),
+        "previousCertificate": "genesis" if is_rehearsal else _previous(conn, version.sequence),
         "checkpointBefore": _digest(version.checkpoint_before),
     }
 

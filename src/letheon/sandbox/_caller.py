@@ -3,6 +3,7 @@
 import atexit
 import contextlib
 import os
+import re
 import signal
 import socket
 import struct
@@ -11,10 +12,10 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterable
-from functools import cache
 from multiprocessing import Pipe
 from multiprocessing.connection import Connection, wait
 from multiprocessing.reduction import ForkingPickler
+from pathlib import Path
 from pickle import PicklingError
 from typing import Any, Self
 
@@ -22,7 +23,16 @@ import joblib
 
 from letheon import state
 from letheon.exceptions import StateError
-from letheon.sandbox._child import FAILURE, HEADER, MESSAGE, PROTECTION, RESULT, Order, Work
+from letheon.sandbox._child import (
+    FAILURE,
+    HEADER,
+    MESSAGE,
+    PROTECTION,
+    RESULT,
+    Order,
+    Surroundings,
+    Work,
+)
 from letheon.sandbox._kernel import Limits, Protection
 
 __all__ = [
@@ -38,7 +48,6 @@ __all__ = [
 
 _LOOK_SECONDS = 0.1
 _PART = 1 << 20
-_NAMES = 1 << 20
 # What decides results or where libraries lie; everything else in the environment stays here.
 _KEPT = ("LANG", "LC_ALL", "LC_CTYPE", "TZ", "LD_LIBRARY_PATH", "PYTHONHOME", "PYTHONHASHSEED")
 _KEPT_PREFIXES = ("OPENBLAS_", "MKL_", "BLIS_", "NPY_", "KMP_")
@@ -174,7 +183,7 @@ def call(
         Memory and time. They hold for restricted calls; the clock holds for all.
     is_restricted : bool, default=True
         Take files, network and other processes away first. False is for the operator's own models,
-        which may use several processes or a cluster.
+        which may use several processes or a cluster: they get the environment of the caller.
     modules : tuple of str
         Imported before anything is taken away: code that the operator trusts.
     tell : callable, optional
@@ -190,7 +199,8 @@ def call(
         There is no result, and the process is gone.
     """
     watch = _Watch(limits, stop, grace, silence)
-    order = Order(work, argument, limits, is_restricted, modules, landlock)
+    shared = None if is_restricted else Surroundings(dict(os.environ), str(Path.cwd()))
+    order = Order(work, argument, limits, is_restricted, modules, landlock, shared)
     with _Line(order) as line:
         while True:
             kind, value = line.receive(watch, limits.result)
@@ -243,7 +253,7 @@ def _pickled(order: Order) -> Any:
     try:
         data = ForkingPickler.dumps(order)
         # What a script defines is named, and the child has another script.
-        if b"__main__" not in bytes(data[:_NAMES]):
+        if re.search(b"__main__", data) is None:
             return data
     except (AttributeError, TypeError, PicklingError):
         pass
@@ -310,13 +320,17 @@ def _reason(status: socket.socket) -> str:
     return "process-ended"
 
 
-@cache
+_probed: list[Protection] = []
+
+
 def protection() -> Protection:
-    """Return what `probe` found when it was first asked; nothing where no process can start."""
-    try:
-        return probe()
-    except (SandboxError, OSError):
-        return Protection("none", "none")
+    """Return what `probe` found when it was first asked; nothing while no process can start."""
+    if not _probed:
+        try:
+            _probed.append(probe())
+        except (SandboxError, OSError):
+            return Protection("none", "none")
+    return _probed[0]
 
 
 def _report(_: Any, __: Any) -> None:

@@ -27,6 +27,7 @@ __all__ = [
     "PROTECTION",
     "RESULT",
     "Order",
+    "Surroundings",
     "error_code",
     "serve_call",
 ]
@@ -49,6 +50,22 @@ class Order:
     is_restricted: bool
     modules: tuple[str, ...]
     landlock: bool
+    surroundings: "Surroundings | None" = None
+
+
+@dataclass(frozen=True)
+class Surroundings:
+    """What an unrestricted call shares with its caller: environment and working directory."""
+
+    environment: dict[str, str]
+    folder: str
+
+    def enter(self) -> None:
+        """Work where the caller works."""
+        os.environ.clear()
+        os.environ.update(self.environment)
+        with contextlib.suppress(OSError):
+            os.chdir(self.folder)
 
 
 def error_code(error: BaseException) -> str:
@@ -69,6 +86,8 @@ def serve_call(connection: Connection) -> None:
     try:
         sys.path[:] = connection.recv()
         order: Order = connection.recv()
+        if order.surroundings is not None:
+            order.surroundings.enter()
         for name in order.modules:
             # What is missing is told when the model is built.
             with contextlib.suppress(ImportError):

@@ -73,7 +73,8 @@ class Connections:
     def admit(self, accepted: AcceptedSocket, host: str) -> bool:
         """Give a new connection a place, or refuse it."""
         address = network_of(host)
-        if self._by_address[address] >= self.most_per_address and not self._is_proxy(host):
+        is_full = self._by_address[address] >= self.most_per_address and not self._is_proxy(host)
+        if is_full and not self._make_room(address):
             self._note("address", address)
             return False
         if len(self._open) >= self.most and not self._make_room():
@@ -97,9 +98,10 @@ class Connections:
         if number in self._open:
             self._open[number].is_waiting = is_waiting
 
-    def _make_room(self) -> bool:
-        """Close the oldest connection that waits, of the address that has the most of these."""
-        waiting = [one for one in self._open.values() if one.is_waiting]
+    def _make_room(self, address: str | None = None) -> bool:
+        """Close the oldest waiting connection: of an address, or of that with the most of them."""
+        mine = (one for one in self._open.values() if address in (None, one.address))
+        waiting = [one for one in mine if one.is_waiting]
         if not waiting:
             return False
         counts = Counter(one.address for one in waiting)

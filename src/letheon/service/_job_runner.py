@@ -4,6 +4,7 @@ import contextlib
 import threading
 import time
 from collections.abc import Callable, Generator, Iterable, Iterator
+from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, cast
@@ -53,6 +54,7 @@ _AGAIN_SECONDS = 0.5
 _WHAT_IF_SECONDS = 3600.0
 # Methods that may be ended before the rest is not tried.
 _MOST_ROUNDS = 20
+_LARGEST_MESSAGE = 1 << 20
 _DONE_BY = ("applied", "retrained", "failed")
 
 
@@ -202,7 +204,7 @@ class JobRunner:
     def _what_if(self, job: Job) -> dict[str, Any]:
         order = self._order(job)
         size = len(order.model) + len(order.rows)
-        limits = Limits.for_input(size, seconds=_WHAT_IF_SECONDS)
+        limits = replace(Limits.for_input(size, seconds=_WHAT_IF_SECONDS), result=_LARGEST_MESSAGE)
         scene: dict[str, Any] = {}
         rows: list[dict[str, Any]] = []
         trying: dict[str, Any] = {}
