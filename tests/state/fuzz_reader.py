@@ -514,6 +514,7 @@ class _Child:
             command, cwd=ROOT, env=_environment(guarded), stdout=self.log, stderr=self.log
         )
         self.at, self.since, self.spent = first - 1, time.monotonic(), 0.0
+        self.looked = self.since
 
     def rest(self) -> tuple[int, int, bool] | None:
         """Return what is left to do once the process has ended, None while it runs."""
@@ -521,7 +522,10 @@ class _Child:
         code = self.process.poll()
         if code is None:
             spent = _cpu_seconds(self.process.pid)
-            if now != self.at:
+            # All of these processes may have been stopped for a while.
+            was_stopped = time.monotonic() - self.looked > 30
+            self.looked = time.monotonic()
+            if now != self.at or was_stopped:
                 self.at, self.since, self.spent = now, time.monotonic(), spent
             silent = time.monotonic() - self.since
             if silent < SILENT_SECONDS and spent - self.spent < SILENT_CPU_SECONDS:
