@@ -9,7 +9,9 @@ from pathlib import Path
 
 import pytest
 
+from letheon.ledger import Ledger
 from letheon.service import Binding, ServiceSettings
+from tests.ledger.old_copies import copy_database
 from tests.service.servers import LETHEON, Server, serving, wait_for
 
 
@@ -39,6 +41,22 @@ def test_first_start_makes_a_ledger_and_one_token(tmp_path: Path) -> None:
     logged = server.errors.read_text()
     assert first["admin"] not in logged
     assert {json.loads(line)["event"] for line in logged.splitlines()} >= {"call"}
+
+
+def test_a_start_with_an_older_database_says_so(tmp_path: Path) -> None:
+    home = tmp_path / "home"
+    with serving(home, "--no-worker") as server:
+        server.stop()
+        copy_database(home, tmp_path / "old")
+        with Ledger.open(home) as ledger:
+            ledger.rotate_key()
+            ledger.checkpoint()
+        copy_database(tmp_path / "old", home)
+        server.said.clear()
+        server.start()
+        (line,) = [one for one in server.said if "Nothing can be recorded" in one]
+        assert "letheon ledger adopt" in line
+        assert server.client().get("/readyz").status_code == 503
 
 
 def children_of(pid: int) -> list[int]:

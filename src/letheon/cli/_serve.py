@@ -135,6 +135,11 @@ def _greeting(opening: _Opening, url: str) -> Iterator[str]:
         yield f"A person's receipt code, for /receipt: {opening.receipt_code}"
     if not opening.tokens:
         yield "Log in with a token; `letheon token add NAME --role admin` makes one"
+    if found := opening.ledger.database_differences():
+        yield (
+            f"Nothing can be recorded: the files are newer than the database ({'; '.join(found)}). "
+            "Restore the newest database; `letheon ledger adopt` says what else can be done"
+        )
     yield f"The desk is open at {url} (Ctrl-C closes it)"
 
 
