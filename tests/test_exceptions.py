@@ -2,6 +2,8 @@
 
 import inspect
 import re
+from pathlib import Path
+from typing import Any
 
 import pytest
 import sklearn.exceptions
@@ -48,3 +50,19 @@ def test_not_fitted_is_the_one_sklearn_users_catch() -> None:
 def test_other_names_do_not_exist() -> None:
     with pytest.raises(AttributeError, match=r"'letheon.exceptions' has no attribute 'Nope'"):
         exceptions.Nope  # noqa: B018
+
+
+def test_own_lines_are_told_by_the_module_not_by_the_folder(tmp_path: Path) -> None:
+    """A checkout may be called `letheon`, so that the path of every test has that part."""
+    script = tmp_path / "letheon" / "script.py"
+    script.parent.mkdir()
+    script.write_text("def work():\n    raise KeyError('person-0003')\n", encoding="utf-8")
+    scope: dict[str, Any] = {"__name__": "script"}
+    exec(compile(script.read_text("utf-8"), str(script), "exec"), scope)
+    with pytest.raises(KeyError) as caught:
+        scope["work"]()
+    assert exceptions.find_own_line(caught.value) is None
+    scope["__name__"] = "letheon.ledger.planted"
+    with pytest.raises(KeyError) as caught:
+        scope["work"]()
+    assert exceptions.find_own_line(caught.value) == ("script.py", 2)

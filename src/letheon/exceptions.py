@@ -53,6 +53,7 @@
 
 import sys
 import warnings
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -105,6 +106,16 @@ __all__ = [
     "UnsupportedStateError",
     "UntrustedClassError",
 ]
+
+
+def find_own_line(error: BaseException) -> tuple[str, int] | None:
+    """Return the file name and line of letheon that an error passed last; None for no such line."""
+    trace, place = error.__traceback__, None
+    while trace is not None:
+        if str(trace.tb_frame.f_globals.get("__name__", "")).partition(".")[0] == "letheon":
+            place = Path(trace.tb_frame.f_code.co_filename).name, trace.tb_lineno
+        trace = trace.tb_next
+    return place
 
 
 class LetheonError(Exception):

@@ -8,7 +8,6 @@ import json
 import os
 import re
 import sys
-import traceback
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import fields, is_dataclass
@@ -34,6 +33,7 @@ from letheon.exceptions import (
     UnknownIdError,
     UnknownModelError,
     UnknownRequestError,
+    find_own_line,
 )
 from letheon.verifier import Refused
 
@@ -229,9 +229,8 @@ def _kind_of(error: BaseException) -> str:
 
 def _internal_text(error: BaseException) -> str:
     """Say which mistake and where; its own words may hold values of rows."""
-    frames = traceback.extract_tb(error.__traceback__)
-    ours = [frame for frame in frames if "letheon" in Path(frame.filename).parts]
-    where = f" in {Path(ours[-1].filename).name}, line {ours[-1].lineno}" if ours else ""
+    line = find_own_line(error)
+    where = "" if line is None else f" in {line[0]}, line {line[1]}"
     return (
         f"internal error: {type(error).__name__}{where}. This is a mistake in letheon, please "
         "report it; what was acknowledged is kept. LETHEON_TRACEBACK=1 shows more, perhaps people"

@@ -10,12 +10,13 @@ import sys
 import threading
 import time
 from collections.abc import Awaitable, Callable
-from pathlib import Path
 from typing import Any
 
 from starlette.requests import Request
 from starlette.responses import Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from letheon.exceptions import find_own_line
 
 __all__ = ["CallLog", "Mistakes", "configure", "log_line", "place_of"]
 
@@ -158,10 +159,5 @@ class Mistakes:
 
 def place_of(error: BaseException) -> str:
     """Return the file and line of ours that an error comes from."""
-    trace, place = error.__traceback__, "-"
-    while trace is not None:
-        code = trace.tb_frame.f_code
-        if "letheon" in Path(code.co_filename).parts:
-            place = f"{Path(code.co_filename).name}:{trace.tb_lineno}"
-        trace = trace.tb_next
-    return place
+    line = find_own_line(error)
+    return "-" if line is None else f"{line[0]}:{line[1]}"
