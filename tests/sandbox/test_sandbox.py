@@ -242,6 +242,23 @@ def test_silence_ends_a_process() -> None:
     _wait_until_gone(pids[0])
 
 
+def test_a_process_has_no_capability_and_gains_none() -> None:
+    """What the kernel says of the process, seen from outside."""
+    status: dict[str, str] = {}
+
+    def read_status(pid: int) -> None:
+        lines = Path(f"/proc/{pid}/status").read_text().splitlines()
+        status.update(tuple(line.split(":\t", 1)) for line in lines if ":\t" in line)
+
+    with pytest.raises(TimeLimitError):
+        call(works.tell_pid_and_sleep, None, limits=SMALL, tell=read_status, silence=0.3)
+    # Only root may give up the bounding set.
+    bounding = ("CapBnd",) if os.geteuid() == 0 else ()
+    for kind in ("CapEff", "CapPrm", "CapInh", "CapAmb", *bounding):
+        assert int(status[kind], 16) == 0, kind
+    assert (status["NoNewPrivs"], status["Seccomp"]) == ("1", "2")
+
+
 _SCRIPT = """
 from letheon.sandbox import Limits, call
 from tests.sandbox import works
