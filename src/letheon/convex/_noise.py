@@ -13,6 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.special import gammaincinv, ndtri
 
+from letheon.convex._discrete import LongFloats, draw_laplaces, draw_long, draw_normals
 from letheon.seeds import Purpose, keyed_hash, mix64
 
 Floats = NDArray[np.float64]
@@ -82,6 +83,18 @@ class NoiseSource:
         radius = scale * float(gammaincinv(size, self.uniforms(1)[0]))
         direction = self.normals(shape)
         return direction * (radius / float(np.linalg.norm(direction)))
+
+    def discrete_normals(self, shape: Shape, scale: int) -> NDArray[np.int64]:
+        """Return independent integers, exactly of the discrete Gaussian law of this scale."""
+        return draw_normals(self._words, _size(shape), scale).reshape(shape)
+
+    def laplaces(self, shape: Shape, scale: int) -> NDArray[np.int64]:
+        """Return independent integers, exactly of the discrete Laplace law of this scale."""
+        return draw_laplaces(self._words, _size(shape), scale).reshape(shape)
+
+    def long_normals(self, n: int) -> LongFloats:
+        """Return independent normal numbers to ``2**-LONG_BITS``, as sums of two floats."""
+        return draw_long(self._words, n)
 
     def _words(self, n: int) -> NDArray[np.uint64]:
         """Return `n` random words of 64 bits."""
