@@ -1,10 +1,10 @@
 """The budget of a certificate: what gradient the removals so far may have left."""
 
 from dataclasses import dataclass, replace
-from math import frexp, inf, isfinite, ldexp
+from math import frexp, inf, isfinite, isnan, ldexp
 from typing import NamedTuple, Self
 
-from letheon.convex._calibrate import gaussian_epsilon, gaussian_mu
+from letheon.convex._calibrate import gaussian_mu
 from letheon.convex._noise import NoiseSource
 
 # Ranges of the thresholds, as shares of the limit. To polish well below it costs one more pass
@@ -45,6 +45,11 @@ class Account:
     exact: int = 0
     polishes: int = 0
     retrains: int = 0
+
+    def __post_init__(self) -> None:
+        """A bound that could not be computed is no bound."""
+        if isnan(self.spent):
+            object.__setattr__(self, "spent", inf)
 
     @property
     def shown(self) -> float:
@@ -88,15 +93,6 @@ def rounded_up(number: float) -> float:
         return number
     mantissa, exponent = frexp(number)
     return ldexp(1.0, exponent - (mantissa == 0.5)) if number > 0.0 else 0.0
-
-
-def spent_epsilon(account: Account, sigma: float, delta: float) -> float:
-    """Smallest epsilon for which the account as it stands is covered; infinite without noise."""
-    if sigma == 0.0:
-        return inf if account.spent > 0.0 else 0.0
-    if delta == 0.0:
-        return account.spent / sigma
-    return gaussian_epsilon(account.spent / sigma, delta)
 
 
 class Thresholds(NamedTuple):

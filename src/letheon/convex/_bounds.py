@@ -14,6 +14,8 @@ from letheon.convex._losses import Floats, Loss
 
 _SMALL = 1e-3
 _LARGE = 300.0
+# Stands for eigenvalues and energies that a float cannot hold: 0 would hide an infinite growth.
+_LEAST = 1e-300
 
 
 def mean_growth(offset: float, length: float) -> float:
@@ -56,8 +58,10 @@ def concordant_bound(
         return 0.0
     total = 0.0
     for offset, length, top, energy in zip(offsets, lengths, tops, energies, strict=True):
+        if length == 0.0:
+            continue
         growth = mean_growth(scale * offset, scale * length)
-        total += growth * growth * top * energy if energy > 0.0 else 0.0
+        total += growth * growth * max(top, _LEAST) * max(energy, _LEAST)
     return sqrt(total)
 
 

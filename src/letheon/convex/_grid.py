@@ -7,11 +7,12 @@ and of secret integers, and its low-order bits tell nothing else.
 
 import math
 from dataclasses import dataclass
+from functools import cache
 from typing import Self
 
 import numpy as np
 
-from letheon.convex._calibrate import gaussian_delta, gaussian_mu
+from letheon.convex._calibrate import gaussian_delta, gaussian_epsilon, gaussian_mu
 from letheon.convex._losses import Floats
 from letheon.convex._noise import NoiseSource
 
@@ -82,6 +83,7 @@ class Grid:
         steps: Floats = np.rint(np.clip(weights, -limit, limit) / self.step)
         return (steps + draw(weights.shape, self.scale).astype(np.float64)) * self.step
 
+    @cache  # noqa: B019  (a grid is two numbers)
     def hidden_distance(self, epsilon: float, delta: float, size: int) -> float:
         """Return how far apart two parameter vectors may be for their releases to be close.
 
@@ -107,3 +109,14 @@ class Grid:
         """Return a delta at which releases of parameters this far apart are close."""
         mu = (distance / self.step + math.sqrt(size)) / self.scale
         return min(1.0, gaussian_delta(epsilon, mu * (1 + 1e-12)) + self.charge(epsilon, size))
+
+    def spent_epsilon(self, distance: float, delta: float, size: int) -> float:
+        """Return an epsilon at which releases of parameters this far apart are close."""
+        steps = distance / self.step * (1 + 1e-12)
+        if delta == 0.0:
+            return (steps * math.sqrt(size) + size) / self.scale
+        mu = (steps + math.sqrt(size)) / self.scale
+        # An upper bound first: the charge grows with epsilon.
+        rough = gaussian_epsilon(mu, delta / 2)
+        left = delta - self.charge(rough, size)
+        return gaussian_epsilon(mu, left) if left >= delta / 2 else math.inf

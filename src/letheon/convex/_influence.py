@@ -126,7 +126,8 @@ class InfluenceClassifier(InfluenceBase, ConvexClassifier):
         row_norm: float | None = None,
         epsilon: float = 1.0,
         delta: float = 1e-4,
-        sigma: float = 1.0,
+        sigma: float = 0.01,
+        mechanism: str = "output",
         bound: str = "tightest",
         batch_size: int | None = None,
         data_free: bool = False,
@@ -145,6 +146,7 @@ class InfluenceClassifier(InfluenceBase, ConvexClassifier):
         self.epsilon = epsilon
         self.delta = delta
         self.sigma = sigma
+        self.mechanism = mechanism
         self.bound = bound
         self.batch_size = batch_size
         self.data_free = data_free
@@ -209,7 +211,8 @@ class InfluenceRegressor(InfluenceBase, ConvexRegressor):
         row_norm: float | None = None,
         epsilon: float = 1.0,
         delta: float = 1e-4,
-        sigma: float = 1.0,
+        sigma: float = 0.01,
+        mechanism: str = "output",
         bound: str = "tightest",
         batch_size: int | None = None,
         data_free: bool = False,
@@ -229,6 +232,7 @@ class InfluenceRegressor(InfluenceBase, ConvexRegressor):
         self.epsilon = epsilon
         self.delta = delta
         self.sigma = sigma
+        self.mechanism = mechanism
         self.bound = bound
         self.batch_size = batch_size
         self.data_free = data_free

@@ -4,33 +4,22 @@ from dataclasses import replace
 from functools import partial
 from typing import Any, ClassVar, Self
 
-import numpy as np
-
 from letheon.base import exclusive, require_fitted
-from letheon.convex._account import (
-    Account,
-    spent_epsilon,
-)
-from letheon.convex._base import (
-    Held,
-    Trained,
-    unconverged,
-)
+from letheon.convex._account import Account
+from letheon.convex._base import ConvexBase, Held, Trained, unconverged
 from letheon.convex._bounds import norm
 from letheon.convex._cache import Cache
+from letheon.convex._change import Change
 from letheon.convex._data_free import without_rows
 from letheon.convex._influence_removal import InfluenceRemovals
-from letheon.convex._losses import Floats
+from letheon.convex._mechanism import MECHANISMS
 from letheon.convex._newton import BOUNDS
 from letheon.convex._noise import NoiseSource, Sealed
-from letheon.convex._settings import (
-    require_one_of,
-    require_whole,
-)
+from letheon.convex._problem import NOBODY, ridge_of
+from letheon.convex._settings import require_one_of, require_whole
 from letheon.convex._solve import DENSE_LIMIT, block_size, finished, is_dense, minimise
 from letheon.exceptions import CannotForgetError
 from letheon.guarantee import Guarantee, MethodFacts
-from letheon.parallel import one_thread
 from letheon.receipt import Receipt
 
 FACTS = MethodFacts(
@@ -39,8 +28,8 @@ FACTS = MethodFacts(
     exact=False,
     strength="strong",
     efficiency_parameters=("batch_size", "sigma"),
-    certifiability_parameters=("epsilon", "delta", "sigma", "bound"),
-    requests="oblivious",
+    certifiability_parameters=("epsilon", "delta", "sigma", "bound", "mechanism"),
+    requests="adaptive",
     releases="latest-only",
     state_holds_rows=True,
     definition_name="influence",
@@ -53,24 +42,19 @@ FACTS = MethodFacts(
 
 _AS_FITTED = "as fitted"
 
-_REFERENCE = "Guo et al. 2020, Theorem 3, with the analytic Gaussian condition"
+_REFERENCE = "Newton removal after Guo et al. 2020, released with discrete Gaussian noise"
+_REFERENCE_PURE = "Newton removal after Guo et al. 2020, released with discrete Laplace noise"
+_REFERENCE_OBJECTIVE = "Guo et al. 2020, Theorem 3: it ignores that the residual depends on noise"
 _REFERENCE_WITHOUT_NOISE = "Newton removal after Guo et al. 2020, without noise that is secret"
-_SHARED = (
-    "strongly-convex",
-    "intercept-regularised",
-    "noise-secret",
-    "residual-bounded-for-all-noise",
-    "retraining-converges",
-    "noise-to-rounding",
-)
+_SHARED = ("strongly-convex", "intercept-regularised", "noise-secret")
 _ASSUMPTIONS = {
     "per_sample": ("regulariser-per-sample", *_SHARED),
     "total": ("regulariser-in-total", *_SHARED),
 }
 _RESIDUE = (
     (
-        "model_ and noise_: with the rows held they give the gradient that the last removals left, "
-        "and from it the row of a lone removal can be computed; settle() ends that"
+        "weights_ and noise_: with the rows held they give the gradient that the last removals "
+        "left, and from it the row of a lone removal can be computed; settle() ends that"
     ),
     "account_: sums of bounds of all removals so far",
 )
@@ -130,50 +114,41 @@ class InfluenceBase(InfluenceRemovals):
         return self._answer_request(ids, digest, partial(self._prepare, **options))
 
     def exact_residual(self) -> float:
-        """Return the norm of the gradient on the rows held, noise included: one pass over them.
+        """Return the norm of the gradient on the rows held, at the parameters without noise.
 
-        The account holds an upper bound of this number, and receipts quote the account. They are
+        One pass over the rows. With ``mechanism="objective"`` the secret term is part of it. The
+        account holds an upper bound of this number, and receipts quote the account. They are
         for whoever runs the model: the claim is about the parameters, so `publish` leaves it out.
         """
         self._require_rows("exact_residual")
         with exclusive(self):
-            return norm(self._problem_now().gradient(self.model_.weights))
+            return norm(self._problem_now().gradient(self._weights))
 
     def settle(self) -> Self:
-        """Solve the problem of the rows held again, with the same noise, and take the Hessian anew.
+        """Train again on the rows held, with fresh noise.
 
-        The account then holds what the optimiser left, as after `fit`. Before that, whoever has the
-        model's file, and so rows, noise and parameters, can compute the gradient that the last
-        removals left, and from it the row of a lone removal; after it nothing tells of them. Takes
-        the time of a fit: it starts from zero, so that the parameters are a function of rows and
-        noise alone. Call it before a file is written that others may read.
+        Before that, whoever has the model's file, and so rows and parameters, can compute the
+        gradient that the last removals left, and from it the row of a lone removal. After it the
+        file is one that `fit` could have written on the rows held: nothing tells of those who
+        left. Takes the time of a fit. Call it before a file is written that others may read.
         """
         self._require_rows("settle")
-        with exclusive(self), one_thread():
-            self._require_same_parameters()
-            problem = self._problem_now()
-            tolerance = self.tol * problem.n_held
-            solution = minimise(problem, tolerance=tolerance, max_iter=self.max_iter)
-            curvature = None
-            if is_dense(problem):
-                curvature = self._curvature_at(problem, solution.W).warm()
-                solution = finished(problem, solution, curvature.solve)
-            vars(self).update(
-                model_=self.model_.moved_to(solution.W),
-                account_=self.account_.measured(solution.residual),
-                cache_=Cache(curvature),
-            )
-        return self
+        return self._settle(is_bare=False)
+
+    def _settled(self) -> Change:
+        return ConvexBase._retrain(self, NOBODY)
 
     @property
     def epsilon_(self) -> float:
         """Smallest epsilon that the account as it stands would need at this delta."""
         require_fitted(self)
-        return spent_epsilon(self.account_, self.sigma, self.delta)
+        ridge = ridge_of(self.l2, self.reg, self.n_rows_)
+        return self._mechanism().spent_epsilon(self.account_.spent, ridge, self.weights_.size)
 
     def _check_settings(self) -> None:
         super()._check_settings()
         require_one_of("bound", self.bound, BOUNDS)
+        require_one_of("mechanism", self.mechanism, MECHANISMS)
         if self.batch_size is not None:
             require_whole("batch_size", self.batch_size)
         if self.data_free and self.row_norm is None:
@@ -183,9 +158,9 @@ class InfluenceBase(InfluenceRemovals):
             )
 
     def _train(self, held: Held, source: NoiseSource, seed: int) -> Trained:
-        plain = self._problem(held)
-        noise = self._draw(source, plain.shape)
-        problem = replace(plain, tilt=noise)
+        plain, mechanism = self._problem(held), self._mechanism()
+        tilt = mechanism.draw_tilt(source, plain.shape)
+        problem = replace(plain, tilt=tilt)
         tolerance = self.tol * problem.n_held
         solution = minimise(problem, tolerance=tolerance, max_iter=self.max_iter)
         if solution.residual > tolerance:
@@ -195,20 +170,22 @@ class InfluenceBase(InfluenceRemovals):
         if is_dense(problem) or (self.data_free and block_size(problem) <= DENSE_LIMIT):
             curvature = self._curvature_at(problem, solution.W, seed).warm()
             solution = finished(problem, solution, curvature.solve)
-        hidden = 0.0 if curvature is None else curvature.rounding(solution.W)
-        account = Account(solution.residual + hidden, self._limit(tolerance, problem.ridge))
+        left = solution.residual + problem.gradient_error(solution.W)
+        limits = mechanism.limits(problem.ridge, tolerance, solution.W.size)
+        account = Account(left, limits.removal)
         doubts = self._doubts()
         if warnings and self._wants_certificate:
             doubts.note(str(warnings[0]))
             warnings = ()
-        if self._wants_certificate and not account.is_covered:
+        if self._wants_certificate and not account.spent <= limits.fit:
             doubts.note(
-                f"training left a gradient of {account.spent:.3g}, above the {account.limit:.3g} "
-                "that the noise hides; raise max_iter or sigma, or lower tol"
+                f"training left a gradient of {account.spent:.3g}, rounding included, above the "
+                f"{limits.fit:.3g} that the noise hides; raise max_iter, sigma or l2, or lower tol"
             )
         attributes = {
-            "model_": self._linear(solution.W, held.classes),
-            "noise_": Sealed(noise),
+            "model_": self._linear(mechanism.release(solution.W, source), held.classes),
+            "weights_": Sealed(solution.W.copy()),
+            "noise_": None if tilt is None else Sealed(tilt),
             "account_": account,
             "cache_": Cache(curvature),
             "downgraded_": doubts.text,
@@ -219,13 +196,6 @@ class InfluenceBase(InfluenceRemovals):
         found = (*warnings, *doubts.warnings)
         return Trained(attributes, solution.flops, found, solution.n_iter)
 
-    def _draw(self, source: NoiseSource, shape: tuple[int, int]) -> Floats:
-        if self.sigma == 0.0:
-            return np.zeros(shape)
-        if self.delta == 0.0:
-            return source.ball(shape, self.sigma)
-        return self.sigma * source.normals(shape)
-
     def _require_rows(self, what: str) -> None:
         require_fitted(self)
         if self.data_free:
@@ -233,15 +203,23 @@ class InfluenceBase(InfluenceRemovals):
 
     @property
     def _wants_certificate(self) -> bool:
-        return self.sigma > 0.0 and self.noise_seed is None
+        return self.sigma > 0.0 and self.noise_seed is None and self.mechanism == "output"
+
+    @property
+    def _reference(self) -> str:
+        if self.sigma == 0.0 or self.noise_seed is not None:
+            return _REFERENCE_WITHOUT_NOISE
+        if self.mechanism == "objective":
+            return _REFERENCE_OBJECTIVE
+        return _REFERENCE if self.delta > 0.0 else _REFERENCE_PURE
 
     def _claim(self) -> Guarantee:
         certified = self._wants_certificate and self.downgraded_ is None
         account = self.account_
         return Guarantee(
             kind="certified" if certified else "empirical",
-            reference=_REFERENCE if certified else _REFERENCE_WITHOUT_NOISE,
-            requests=FACTS.requests,
+            reference=self._reference,
+            requests=FACTS.requests if certified else "oblivious",
             releases=FACTS.releases,
             assumptions=_ASSUMPTIONS[self.reg],
             epsilon=float(self.epsilon) if certified else None,

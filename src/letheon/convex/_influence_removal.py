@@ -11,12 +11,7 @@ import numpy as np
 from sklearn.utils.validation import check_consistent_length
 
 from letheon.base import Outcome, Removal
-from letheon.convex._account import (
-    Account,
-    Thresholds,
-    needs_no_draw,
-    residual_limit,
-)
+from letheon.convex._account import Account, Thresholds, needs_no_draw
 from letheon.convex._base import (
     ConvexBase,
     Counts,
@@ -29,8 +24,9 @@ from letheon.convex._curvature import Curvature
 from letheon.convex._data_free import StoredCurvature, require_recognised
 from letheon.convex._design import NORM_ROUNDING
 from letheon.convex._losses import Floats
+from letheon.convex._mechanism import Mechanism, NoNoise, ObjectiveNoise, OutputNoise
 from letheon.convex._newton import Leaving, Proposal, Setting, propose
-from letheon.convex._noise import Sealed
+from letheon.convex._noise import NoiseSource, Sealed
 from letheon.convex._problem import NOBODY, Positions, Problem, ridge_of, rows_in_double
 from letheon.convex._products import Products
 from letheon.convex._repair import repair
@@ -42,9 +38,6 @@ from letheon.exceptions import BudgetSpentError
 from letheon.inner import require_features
 from letheon.seeds import Purpose, library_seed
 
-# Without noise there is no budget; the residual is still kept so small that the parameters are
-# no further than this from the optimum.
-_DISTANCE_WITHOUT_NOISE = 1e-4
 # Conjugate gradients stop at this share of the limit, within these relative residuals.
 _CG_SHARE = 0.05
 _CG_TOLERANCE = (3e-2, 1e-3)
@@ -62,35 +55,44 @@ class InfluenceRemovals(ConvexBase):
     delta: float
     bound: str
     data_free: bool
+    mechanism: str
 
-    noise_: Sealed
+    weights_: Sealed
+    noise_: Sealed | None
     account_: Account
     cache_: Cache[Curvature | Products]
     fingerprint_key_: str | None
 
     def _account(self, setting: Setting) -> Account:
-        """Return the account with the limit after a removal: without noise it follows the ridge."""
-        if self.sigma > 0.0:
-            return self.account_
-        return replace(self.account_, limit=self._limit(0.0, setting.ridge_after))
+        """Return the account with the limit after a removal: it follows the ridge."""
+        tolerance, size = self.tol * setting.n_left, self._weights.size
+        limits = self._mechanism().limits(setting.ridge_after, tolerance, size)
+        return replace(self.account_, limit=limits.removal)
+
+    def _mechanism(self) -> Mechanism:
+        """Return how this model hides what a removal leaves."""
+        if self.sigma == 0.0:
+            return NoNoise()
+        kind = OutputNoise if self.mechanism == "output" else ObjectiveNoise
+        return kind(self.sigma, self.epsilon, self.delta)
+
+    @property
+    def _weights(self) -> Floats:
+        """Parameters without noise on them, in memory of their own: the sealed one is wiped."""
+        return self.weights_.open().copy()
 
     def _thresholds(self, account: Account, attributes: dict[str, Any]) -> Thresholds:
         """Return when this request measures and polishes; a draw is noted in `attributes`."""
-        if self.sigma == 0.0:
-            return Thresholds.fixed(account.limit)
-        source = copy.copy(self.source_)
-        attributes["source_"] = source
-        return Thresholds.drawn(account.limit, source)
+        return self._mechanism().thresholds(account.limit, self._fresh_source(attributes))
 
-    def _limit(self, tolerance: float, ridge: float) -> float:
-        """Return what the account may spend; a retrain may leave a residual of `tolerance`."""
-        if self.sigma == 0.0:
-            return _DISTANCE_WITHOUT_NOISE * ridge
-        hidden = residual_limit(self.sigma, self.epsilon, self.delta)
-        return max(hidden - tolerance, 0.0)
+    def _fresh_source(self, attributes: dict[str, Any]) -> NoiseSource:
+        """Return the source that a request draws from; it is noted in `attributes`."""
+        source: NoiseSource = attributes.setdefault("source_", copy.copy(self.source_))
+        return source
 
     def _problem_now(self) -> Problem:
-        return self._problem(self._held(), self.noise_.open())
+        tilt = None if self.noise_ is None else self.noise_.open()
+        return self._problem(self._held(), tilt)
 
     def _curvature_at(self, problem: Problem, W: Floats, seed: int | None = None) -> Curvature:
         start = library_seed(self.seed_ if seed is None else seed, Purpose.EIGENVALUE)
@@ -113,7 +115,7 @@ class InfluenceRemovals(ConvexBase):
     def _threads(self, removal: Removal) -> AbstractContextManager[None]:
         # To ask for one thread takes as long as to remove a row, and products of small matrices
         # use one anyway. What factors or inverts them, or looks at all rows, asks for itself.
-        weights = self.model_.weights
+        weights = self._weights
         size = weights.size if self._loss(self.model_.classes).is_joint else len(weights)
         few = removal.n_rows <= _FEW_ROWS and size < _FEW_COLUMNS
         return nullcontext() if few else super()._threads(removal)
@@ -131,7 +133,7 @@ class InfluenceRemovals(ConvexBase):
         rows, curvature = self.rows_, self._curvature()
         leaving = Leaving(rows_in_double(rows.X, positions), rows.y[positions])
         setting = self._setting(len(positions))
-        proposal = propose(curvature, self.model_.weights, leaving, setting)
+        proposal = propose(curvature, self._weights, leaving, setting)
         account, downdate = self._account(setting).plus(proposal.added), proposal.downdate
         attributes: dict[str, Any] = {}
         writes = (downdate.apply,)
@@ -150,7 +152,6 @@ class InfluenceRemovals(ConvexBase):
             lambda g: downdate.solve(g).change,
             partial(self._curvature_at, after),
             curvature.point,
-            curvature.rounding(proposal.W),
             self.tol * after.n_held,
         )
         W, account, flops = repaired.W, repaired.account, proposal.flops + repaired.flops
@@ -178,7 +179,7 @@ class InfluenceRemovals(ConvexBase):
                 "no rows; nothing was changed. Fit again on the remaining rows"
             )
         setting, stored = self._setting(len(positions)), self.cache_
-        proposal = propose(self._curvature(), self.model_.weights, leaving, setting)
+        proposal = propose(self._curvature(), self._weights, leaving, setting)
         account = self._account(setting).plus(proposal.added)
         if not account.is_covered:
             raise BudgetSpentError(
@@ -216,7 +217,7 @@ class InfluenceRemovals(ConvexBase):
         The removal mechanism of Mahadevan and Mathioudakis 2021 (survey, Algorithm 6).
         """
         problem = self._problem_now()
-        W, flops, gone = self.model_.weights, 0.0, NOBODY
+        W, flops, gone = self._weights, 0.0, NOBODY
         account = self._account(self._setting(len(positions)))
         for begin in range(0, len(positions), size):
             batch = positions[begin : begin + size]
@@ -230,7 +231,7 @@ class InfluenceRemovals(ConvexBase):
         latest = self._curvature_at(after, W)
         attributes: dict[str, Any] = {}
         thresholds = self._thresholds(account, attributes)
-        if account.spent > thresholds.measure:
+        if not account.spent <= thresholds.measure:
             renew = partial(self._curvature_at, after)
             repaired = repair(
                 after,
@@ -250,7 +251,7 @@ class InfluenceRemovals(ConvexBase):
 
     def _remove_by_products(self, positions: Positions, counts: Counts, size: int) -> Change:
         """Remove rows by conjugate gradients, where no Hessian is formed."""
-        problem, W, flops = self._problem_now(), self.model_.weights, 0.0
+        problem, W, flops = self._problem_now(), self._weights, 0.0
         account = self._account(self._setting(len(positions)))
         products, now, after = self._products(problem), problem, problem
         moved = np.zeros_like(products.scores)
@@ -292,7 +293,7 @@ class InfluenceRemovals(ConvexBase):
     def _products(self, problem: Problem) -> Products:
         products = self.cache_.content
         if not isinstance(products, Products) or not products.fits(problem):
-            products = Products.at(problem, self.model_.weights)
+            products = Products.at(problem, self._weights)
             self.cache_.content = products
         return products
 
@@ -308,7 +309,7 @@ class InfluenceRemovals(ConvexBase):
         """Return the cached Hessian, taken anew where there is none."""
         curvature = self.cache_.content
         if not isinstance(curvature, Curvature):
-            curvature = self._curvature_at(self._problem_now(), self.model_.weights)
+            curvature = self._curvature_at(self._problem_now(), self._weights)
             self.cache_.content = curvature
         return curvature
 
@@ -330,10 +331,13 @@ class InfluenceRemovals(ConvexBase):
         attributes: dict[str, Any],
         writes: tuple[Callable[[], None], ...],
     ) -> Change:
+        released = self._mechanism().release(W, self._fresh_source(attributes))
         attributes |= {
-            "model_": self.model_.moved_to(W),
+            "weights_": Sealed(W.copy()),
+            "model_": self.model_.moved_to(released),
             "account_": account,
             "counts_": counts,
         }
         outcome = Outcome(self._work(flops), account.rebuilt_since(self.account_))
-        return Change(attributes, outcome, (*writes, partial(self.rows_.wipe, positions)))
+        wipes = self.weights_.wipe, partial(self.rows_.wipe, positions)
+        return Change(attributes, outcome, (*writes, *wipes))

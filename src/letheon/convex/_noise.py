@@ -163,6 +163,11 @@ class Sealed:
         view.flags.writeable = False
         return view
 
+    @property
+    def size(self) -> int:
+        """Number of entries."""
+        return self.open().size
+
     def wipe(self) -> None:
         """Fill the memory with zeros, also for whoever still holds an opened view."""
         if self._value is not None:

@@ -17,6 +17,7 @@ import numpy as np
 import scipy.sparse as sp
 from numpy.typing import NDArray
 
+from letheon.convex._design import row_norms
 from letheon.convex._losses import Floats, Loss
 from letheon.convex._quiet import Quiet
 
@@ -142,6 +143,24 @@ class Problem(Quiet):
             squares += np.asarray(both.sum(axis=0)).ravel()
         roots = np.sqrt(self.loss.curvature_bound * squares)
         return EPSILON * float(np.linalg.norm(roots) * np.linalg.norm(roots @ np.abs(W)))
+
+    def gradient_error(self, W: Floats) -> float:
+        """Upper bound of the norm of what rounding may hide of `gradient` at W.
+
+        For sums in any order: a score is off by at most d u |x| |W| (u half an `EPSILON`), its
+        slope by the curvature bound times that and by its own evaluation, the sum over n rows by
+        n u |x| |slope| for each.
+        """
+        unit, size, K = EPSILON / 2, float(np.linalg.norm(W)), W.shape[1]
+        norms = row_norms(self.X)
+        norms[self.gone] = 0.0
+        slopes = np.full(len(norms), self.loss.slope_bound)
+        if not np.isfinite(self.loss.slope_bound):
+            slopes = norms * size + np.abs(self.y)
+        shares = (len(W) + 4) * self.loss.curvature_bound * size * norms
+        shares += (len(norms) + 4) * slopes + 8 * K * (slopes + 1.0)
+        tilt = 0.0 if self.tilt is None else float(np.linalg.norm(self.tilt))
+        return 1.01 * unit * (float(norms @ shares) + 4 * (self.ridge * size + tilt))
 
     def distance_bound(self, gradient: Floats) -> float:
         """Upper bound of the distance to the optimum: |grad S| / ridge, by strong convexity."""

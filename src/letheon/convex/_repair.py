@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from math import isfinite
 from operator import itemgetter
 
 from letheon.convex._account import Account
@@ -46,7 +47,6 @@ def repair(
     solve: Solve,
     renew: Callable[[Floats], Curvature] | None = None,
     origin: Floats | None = None,
-    slack: float = 0.0,
     tolerance: float = 0.0,
 ) -> Repaired:
     """Measure the residual at W and, where it is not small, make further Newton steps.
@@ -69,13 +69,11 @@ def repair(
         Takes the Hessian anew at some parameters, when `solve` turns out to be no good.
     origin : ndarray, optional
         Where `solve` has its Hessian from; how far the rows' scores are from there is measured too.
-    slack : float
-        What rounding may hide from a measurement.
     tolerance : float
         Gradient at which solving again stops: that of training.
     """
     with one_thread():
-        return _repair(problem, W, account, comfort, solve, renew, origin, slack, tolerance)
+        return _repair(problem, W, account, comfort, solve, renew, origin, tolerance)
 
 
 def _repair(
@@ -86,10 +84,9 @@ def _repair(
     solve: Solve,
     renew: Callable[[Floats], Curvature] | None,
     origin: Floats | None,
-    slack: float,
     tolerance: float,
 ) -> Repaired:
-    measured_at = W
+    measured_at, slack = W, problem.gradient_error(W)
     if origin is None:
         gradient, reach = problem.gradient(W), None
     else:
@@ -97,10 +94,11 @@ def _repair(
     account, flops = account.measured(norm(gradient) + slack), problem.pass_flops
     curvature, best = None, (account.spent, W)
     for number in range(_MOST_POLISHES):
-        if account.spent <= max(comfort if number == 0 else _POLISHED * comfort, 2 * slack):
+        enough = max(comfort if number == 0 else _POLISHED * comfort, 2 * slack)
+        if account.spent <= enough or not isfinite(account.spent):
             break
         before, W = account.spent, W - solve(gradient)
-        gradient = problem.gradient(W)
+        gradient, slack = problem.gradient(W), problem.gradient_error(W)
         account = account.polished(norm(gradient) + slack)
         flops += problem.pass_flops
         best = min(best, (account.spent, W), key=itemgetter(0))
@@ -109,8 +107,10 @@ def _repair(
             solve = curvature.solve
             flops += n_stored(problem.X) * problem.shape[0]
     if not account.is_covered:
-        solution = minimise(problem, tolerance=tolerance, max_iter=_MOST_SOLVING, start=best[1])
-        W, account = solution.W, account.polished(solution.residual + slack)
+        start = best[1] if isfinite(best[0]) else None
+        solution = minimise(problem, tolerance=tolerance, max_iter=_MOST_SOLVING, start=start)
+        W, slack = solution.W, problem.gradient_error(solution.W)
+        account = account.polished(solution.residual + slack)
         flops += solution.flops
         curvature = None if renew is None else renew(W)
     return Repaired(W, account, curvature, flops, measured_at, reach)
