@@ -46,7 +46,7 @@ _REFERENCE = "Newton removal after Guo et al. 2020, released with discrete Gauss
 _REFERENCE_PURE = "Newton removal after Guo et al. 2020, released with discrete Laplace noise"
 _REFERENCE_OBJECTIVE = "Guo et al. 2020, Theorem 3: it ignores that the residual depends on noise"
 _REFERENCE_WITHOUT_NOISE = "Newton removal after Guo et al. 2020, without noise that is secret"
-_SHARED = ("strongly-convex", "intercept-regularised", "noise-secret")
+_SHARED = ("strongly-convex", "intercept-regularised", "noise-secret", "retraining-converges")
 _ASSUMPTIONS = {
     "per_sample": ("regulariser-per-sample", *_SHARED),
     "total": ("regulariser-in-total", *_SHARED),
