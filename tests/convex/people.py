@@ -157,5 +157,18 @@ def case_of(model: Any, kind: str, X: Any, y: Any) -> Case:
     X = X.toarray() if sp.issparse(X) else np.asarray(X, np.float64)
     if model.fit_intercept:
         X = np.column_stack([X, np.ones(len(X))])
-    tilt = model.noise_.open()
-    return Case(X, np.asarray(y), kind, model.l2, model.reg, tilt, max(tilt.shape[1], 2))
+    n_scores = model.weights_.open().shape[1]
+    tilt = tilt_of(model)
+    return Case(X, np.asarray(y), kind, model.l2, model.reg, tilt, max(n_scores, 2))
+
+
+def weights_of(model: Any) -> Floats:
+    """Return the parameters without noise, as they are now."""
+    return np.array(model.weights_.open())
+
+
+def tilt_of(model: Any) -> Floats:
+    """Return the secret term of the objective: none where noise is added to what is released."""
+    if model.noise_ is None:
+        return np.zeros(model.weights_.open().shape)
+    return np.array(model.noise_.open())

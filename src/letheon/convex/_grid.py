@@ -96,8 +96,12 @@ class Grid:
         if delta == 0.0:
             steps = (epsilon * self.scale - size) / math.sqrt(size)
         else:
-            left = delta - self.charge(epsilon, size)
-            mu = gaussian_mu(epsilon, left) if left > 0.0 else 0.0
+            # The charge grows with epsilon: where it would take half of delta, a smaller epsilon
+            # is claimed in place of the one asked for.
+            most = math.log(max(delta / (2 * size * rounding_gap(self.scale)) - 1, 1.0))
+            claimed = min(epsilon, most)
+            left = delta - self.charge(claimed, size)
+            mu = gaussian_mu(claimed, left) if left > 0.0 else 0.0
             steps = mu * self.scale - math.sqrt(size)
         return max(steps * self.step * (1 - 1e-12), 0.0)
 

@@ -2,6 +2,7 @@
 
 from dataclasses import replace
 from functools import partial
+from math import prod
 from typing import Any, ClassVar, Self
 
 from letheon.base import exclusive, require_fitted
@@ -162,6 +163,8 @@ class InfluenceBase(InfluenceRemovals):
         tilt = mechanism.draw_tilt(source, plain.shape)
         problem = replace(plain, tilt=tilt)
         tolerance = self.tol * problem.n_held
+        limits = mechanism.limits(problem.ridge, tolerance, prod(problem.shape))
+        tolerance = min(tolerance, limits.fit / 2)
         solution = minimise(problem, tolerance=tolerance, max_iter=self.max_iter)
         if solution.residual > tolerance:
             tolerance = max(tolerance, 4 * problem.rounding(solution.W))
@@ -171,7 +174,6 @@ class InfluenceBase(InfluenceRemovals):
             curvature = self._curvature_at(problem, solution.W, seed).warm()
             solution = finished(problem, solution, curvature.solve)
         left = solution.residual + problem.gradient_error(solution.W)
-        limits = mechanism.limits(problem.ridge, tolerance, solution.W.size)
         account = Account(left, limits.removal)
         doubts = self._doubts()
         if warnings and self._wants_certificate:

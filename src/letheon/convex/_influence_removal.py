@@ -69,6 +69,9 @@ class InfluenceRemovals(ConvexBase):
         limits = self._mechanism().limits(setting.ridge_after, tolerance, size)
         return replace(self.account_, limit=limits.removal)
 
+    def _changed_in_place(self) -> tuple[str, ...]:
+        return (*super()._changed_in_place(), "weights_")
+
     def _mechanism(self) -> Mechanism:
         """Return how this model hides what a removal leaves."""
         if self.sigma == 0.0:
@@ -259,7 +262,7 @@ class InfluenceRemovals(ConvexBase):
             batch = positions[begin : begin + size]
             now, after = after, after.without(batch)
             g = problem.data_gradient(W, batch) + (now.ridge - after.ridge) * W
-            step = products.solve(after, g, self._precision(norm(g)))
+            step = products.solve(after, g, _precision(norm(g), account.limit))
             W, moved, flops = W + step.change, moved + step.scores, flops + step.flops
             account = account.plus(step.left)
         attributes: dict[str, Any] = {}
@@ -274,7 +277,7 @@ class InfluenceRemovals(ConvexBase):
             W,
             account,
             thresholds.polish,
-            lambda g: products.solve(after, g, self._precision(norm(g))).change,
+            lambda g: products.solve(after, g, _precision(norm(g), account.limit)).change,
             tolerance=self.tol * after.n_held,
         )
         account, flops = repaired.account, flops + repaired.flops
@@ -283,12 +286,6 @@ class InfluenceRemovals(ConvexBase):
         if repaired.W is not W:
             attributes["cache_"], writes = Cache(), ()
         return self._change(positions, counts, repaired.W, account, flops, attributes, writes)
-
-    def _precision(self, size: float) -> float:
-        """Return the relative residual of a linear system that leaves a small part of the limit."""
-        most, least = _CG_TOLERANCE
-        share = _CG_SHARE * self.account_.limit / size if size > 0.0 else most
-        return min(max(share, least), most)
 
     def _products(self, problem: Problem) -> Products:
         products = self.cache_.content
@@ -341,3 +338,10 @@ class InfluenceRemovals(ConvexBase):
         outcome = Outcome(self._work(flops), account.rebuilt_since(self.account_))
         wipes = self.weights_.wipe, partial(self.rows_.wipe, positions)
         return Change(attributes, outcome, (*writes, *wipes))
+
+
+def _precision(size: float, limit: float) -> float:
+    """Return the relative residual of a linear system that leaves a small part of the limit."""
+    most, least = _CG_TOLERANCE
+    share = _CG_SHARE * limit / size if size > 0.0 else most
+    return min(max(share, least), most)
