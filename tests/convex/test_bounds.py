@@ -161,7 +161,9 @@ def test_mean_growth_at_its_ends() -> None:
 def test_a_step_too_long_to_bound_is_bounded_by_infinity() -> None:
     loss = library_problem(Recipe("logistic", 0, 5, 2, 1, 0.0).case()).loss
     assert concordant_bound(loss, 1.0, [0.0], [1e6], [1.0], [1.0]) == inf
-    assert concordant_bound(loss, 1.0, [0.0], [1e6], [0.0], [0.0]) == 0.0
+    # Curvature that a float cannot hold hides no infinite growth; a step of no length has none.
+    assert concordant_bound(loss, 1.0, [0.0], [1e6], [0.0], [0.0]) == inf
+    assert concordant_bound(loss, 1.0, [1e6], [0.0], [0.0], [0.0]) == 0.0
 
 
 def test_bounds_are_of_use_on_ordinary_data() -> None:
