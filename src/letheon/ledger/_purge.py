@@ -128,8 +128,9 @@ def purge_next(core: Core, batch_id: str) -> bool:
     Guarantee
     ---------
     A request is purged only after a search for its people's ids, salts and rows in every file of
-    the ledger's folder and in every registered store found nothing. A kill at any moment leaves a
-    purge that goes on.
+    the ledger's folder and in every registered store found nothing. Files that cannot be searched
+    are counted in the attestation, which then does not say that their store is purged. A kill at
+    any moment leaves a purge that goes on.
     """
     with purging_alone(core) as is_alone:
         if not is_alone:
@@ -234,7 +235,13 @@ def _start(purge: Purge) -> Evidence:
     key = core.keys.new_key("purge", label=purge.label)
     sealed = core.keys.seal(key, markers.to_bytes(), _context(purge))
     write_atomically(purge.markers_file, [sealed])
-    return {"key": key, "markers": len(markers), "salts": n_salts, "whole": is_whole}
+    return {
+        "key": key,
+        "markers": len(markers),
+        "salts": n_salts,
+        "whole": is_whole,
+        "weak": markers.n_weak,
+    }
 
 
 def _move_requests(conn: Connection, purge: Purge) -> bool:
@@ -326,7 +333,7 @@ def _look_through_stores(purge: Purge) -> Evidence | None:
         return _without_own_words(core, markers, lambda some: look_through(store, some, now))
 
     results = {store.name: search_in(store) for store in registered}
-    if not all(result.clean for result, _ in results.values()):
+    if any(result.has_problems for result, _ in results.values()):
         _report(purge, "stores", [result for result, _ in results.values()])
         return None
     return {
@@ -336,6 +343,7 @@ def _look_through_stores(purge: Purge) -> Evidence | None:
             "files": results[store.name][0].files,
             "bytes": results[store.name][0].bytes,
             "ambiguous": results[store.name][1],
+            "not_searched": results[store.name][0].n_not_searched,
         }
         for store in registered
     }
@@ -405,10 +413,15 @@ def _scan_home(purge: Purge) -> Evidence | None:
     result, n_words = _without_own_words(
         core, _read_markers(purge), lambda markers: look_at_home(core, folder, markers)
     )
-    if not result.clean:
+    if result.has_problems:
         _report(purge, "scan", [result])
         return None
-    return {"files": result.files, "bytes": result.bytes, "ambiguous": n_words}
+    return {
+        "files": result.files,
+        "bytes": result.bytes,
+        "ambiguous": n_words,
+        "not_searched": result.n_not_searched,
+    }
 
 
 def _drop_markers(purge: Purge) -> Evidence:
@@ -500,6 +513,8 @@ def _tell_requests(conn: Connection, purge: Purge, now: int, *, give_up: bool) -
 def _problems_of(purge: Purge, result: ScanResult) -> Iterator[Problem]:
     for hit in result.hits:
         reason = f"{hit.kind} of an erased person at byte {hit.offset}"
+        if hit.kind == "value":
+            reason = f"id of an erased person as a value in row {hit.offset + 1}"
         yield Problem(purge.batch, hit.store, hit.file, reason)
     for unread in result.unread:
         yield Problem(purge.batch, unread.store, unread.file, unread.reason)

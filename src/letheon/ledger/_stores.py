@@ -114,12 +114,15 @@ def expires_on(store: Store, now: int) -> str:
 
 
 def look_through(store: Store, markers: Markers, now: int) -> ScanResult:
-    """Return what of erased people is in a store; in a backup, which files outlived their days."""
+    """Return what of erased people is in a store; in a backup, which files outlived their days.
+
+    A backup is not searched: none of its files counts as such.
+    """
     if store.days is None:
         return scan([Place(store.name, store.folder, required=True)], markers)
     if not store.folder.is_dir():
         return ScanResult(0, 0, (), (Unread(store.name, str(store.folder), "missing"),))
-    oldest, n_files = now - store.days * _SECONDS_OF_DAY, 0
+    oldest = now - store.days * _SECONDS_OF_DAY
     unread: list[Unread] = []
 
     def report(path: Path, reason: str) -> None:
@@ -130,8 +133,7 @@ def look_through(store: Store, markers: Markers, now: int) -> ScanResult:
         with contextlib.suppress(FileNotFoundError):
             if path.lstat().st_mtime < oldest:
                 report(path, f"older-than-{store.days}-days")
-            n_files += 1
-    return ScanResult(n_files, 0, (), tuple(unread))
+    return ScanResult(0, 0, (), tuple(unread))
 
 
 def _files_of(folder: Path, report: Callable[[Path], None]) -> Iterator[Path]:
