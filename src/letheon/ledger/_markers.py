@@ -6,6 +6,7 @@ places in a group) and, if it is text, JSON-escaped, percent-escaped and in UTF-
 
 import base64
 import json
+import secrets
 from collections.abc import Callable, Container, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property, lru_cache
@@ -19,7 +20,7 @@ from letheon.ledger._id_values import IdValues
 from letheon.ledger._search import SHORTEST, Searcher
 from letheon.rows import Rows
 
-__all__ = ["Found", "Markers", "markers_of"]
+__all__ = ["Found", "Markers", "is_distinctive_id", "markers_of"]
 
 # Below it a text counts only as a word of its own: it may stand in a digest by chance.
 _SHORT_TEXT = 12
@@ -90,7 +91,7 @@ class Markers:
         ids = tuple(dict.fromkeys(ids))
         return cls(
             ids=ids,
-            texts=tuple(str(value) for value in ids if _is_distinctive_id(value)),
+            texts=tuple(str(value) for value in ids if is_distinctive_id(value)),
             salts=tuple(dict.fromkeys(salt for salt in salts if len(salt) >= _SHORTEST_ROW)),
             rows=tuple(dict.fromkeys(row for row in rows if _is_distinctive(row))),
         )
@@ -126,6 +127,12 @@ class Markers:
             tuple(map(bytes.fromhex, parts["rows"])),
             ids=None if parts.get("ids") is None else tuple(parts["ids"]),
         )
+
+    @classmethod
+    def probe(cls, *, has_short_ids: bool) -> Self:
+        """Return markers of nobody: what cannot be searched for them cannot be searched at all."""
+        nobody = secrets.token_hex(16)
+        return cls(texts=() if has_short_ids else (nobody,), ids=(nobody,))
 
     @property
     def n_weak(self) -> int:
@@ -243,7 +250,8 @@ def _is_distinctive(row: bytes) -> bool:
     return len(row) >= _SHORTEST_ROW and _values(row) >= _FEWEST_VALUES
 
 
-def _is_distinctive_id(value: int | str) -> bool:
+def is_distinctive_id(value: int | str) -> bool:
+    """Whether an id is long enough to mean the person wherever its bytes stand."""
     shortest = SHORTEST if isinstance(value, str) else _SHORTEST_NUMBER
     return len(str(value).encode()) >= shortest
 

@@ -31,6 +31,7 @@ from letheon.ledger._bodies import reseal, unsealed_ids
 from letheon.ledger._core import Core
 from letheon.ledger._events import TOLERATED_SECONDS, record
 from letheon.ledger._faults import point
+from letheon.ledger._grounds import NOT_FULLY_SEARCHED
 from letheon.ledger._lease import owner_name, release, take
 from letheon.ledger._leftovers import ROOMS, is_in_use, purging_alone, sweep_partials
 from letheon.ledger._markers import Markers, markers_of
@@ -55,7 +56,7 @@ from letheon.ledger._versions import (
 )
 from letheon.ledger._vocabulary import own_words
 from letheon.state._atomic import write_atomically
-from letheon.verifier import canonical, certificate_id, parse_strict
+from letheon.verifier import canonical, certificate_id, parse_strict, search_gaps
 
 __all__ = ["STEPS", "Problem", "problems", "purge_next", "purge_path"]
 
@@ -557,17 +558,22 @@ def _finish(purge: Purge) -> None:
             return
         values = {"sequence": sequence, "id": purge_id, "batch_id": purge.batch, "at": now}
         conn.execute(insert(purges).values(values | {"envelope": envelope}))
-        _move_to_purged(conn, purge, now)
+        gaps = search_gaps(statement["predicate"])
+        _move_to_purged(conn, purge, now, NOT_FULLY_SEARCHED if gaps else None)
         body = {"batch": purge.batch, "sequence": sequence, "purge": purge_id}
         record(conn, "purge", body, at=now)
         point("purge.before-commit")
     point("purge.after-commit")
 
 
-def _move_to_purged(conn: Connection, purge: Purge, now: int) -> None:
-    """Move all requests of the batch on; one that a person let go on goes on with all others."""
+def _move_to_purged(conn: Connection, purge: Purge, now: int, reason: str | None) -> None:
+    """Move all requests of the batch on; one that a person let go on goes on with all others.
+
+    The reason says that not everything was searched, and stays with the requests.
+    """
     columns = select(requests.c.id, requests.c.state).where(requests.c.batch_id == purge.batch)
     members = conn.execute(columns.order_by(requests.c.id).with_for_update()).all()
     move(conn, [row.id for row in members if row.state == "stuck"], "purging", at=now)
     waiting = [row.id for row in members if row.state in ("stuck", "purging")]
-    move(conn, waiting, "purged", at=now, reason=None)
+    fields: dict[str, str | int] = {} if reason is None else {"reason": reason}
+    move(conn, waiting, "purged", at=now, fields=fields, reason=reason)
