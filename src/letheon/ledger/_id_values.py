@@ -31,6 +31,7 @@ _FEWEST_IDS = 3
 _MOST_CHANCE = math.log(1e-9)
 _NEARLY_ALL = 0.9
 _FEWEST_COVERED = 20
+_SHORTEST_CODE = 4
 # Ids up to this many times their number look like numbers of rows, which any file may have.
 _NUMBERING = 4
 _MOST_PATTERNS = 200
@@ -182,7 +183,10 @@ class IdValues:
         """Return how likely a value that looks like this id is an id by chance, at most."""
         number = _number_in(key) if isinstance(key, str) else key
         if number is None:
-            return float(self._n_ids / 36 ** len(str(key)))
+            # Codes of few characters are alike everywhere.
+            return (
+                1.0 if len(str(key)) < _SHORTEST_CODE else float(self._n_ids / 36 ** len(str(key)))
+            )
         if self._is_numbering(key):
             return 1.0
         density = self._n_ids / (self._numbers[-1] - self._numbers[0] + 1)

@@ -119,7 +119,7 @@ def warn_of_gaps(some: Iterable[Store], *, has_short_ids: bool) -> None:
         warn_caller(
             f"{result.n_not_searched} of {result.files} files in store {store.name!r} cannot be "
             f"searched for erased people{why}: {shown}. Purges will say 'not fully searched'. Keep "
-            "tables as CSV, JSON, Parquet, Arrow, SQLite or NumPy files, or register another folder",
+            "tables as CSV, JSON, Parquet, Arrow, SQLite or NumPy files, or leave them out",
             SearchWarning,
         )
 

@@ -50,7 +50,6 @@ _SINGLE_VALUE = re.compile(r"[\w.@+\-/\"' ]*")
 _INNER_PAGES = (2, 5)
 _TABLE_LEAF = 13
 _BTREE_PAGES = (*_INNER_PAGES, 10, _TABLE_LEAF)
-_DAMAGED = (ValueError, csv.Error, RecursionError, EOFError, OverflowError, sqlite3.Error, KeyError)
 
 
 class UnsearchableError(Exception):
@@ -90,11 +89,10 @@ def read_values(reader: Reader, stream: IO[bytes], path: Path | None) -> Iterato
         yield from reader(stream, path)
     except (UnsearchableError, OSError):
         raise
-    except TableFileError as error:
+    except (TableFileError, MemoryError) as error:
         raise UnsearchableError("too-large") from error
-    except MemoryError as error:
-        raise UnsearchableError("too-large") from error
-    except _DAMAGED as error:
+    except Exception as error:
+        # Parsers of damaged files raise errors of any kind.
         raise UnsearchableError("damaged") from error
 
 
@@ -238,19 +236,20 @@ def _read_parquet(stream: IO[bytes], path: Path | None) -> Iterator[Chunk]:
         yield NAMES, file.schema_arrow.names
         for batch in file.iter_batches(batch_size=_ROWS):
             yield from _arrow_columns(pa, batch)
-    except (pa.ArrowException, OSError, NotImplementedError) as error:
+    except OSError as error:
         raise UnsearchableError("damaged") from error
 
 
 def _read_arrow(stream: IO[bytes], path: Path | None) -> Iterator[Chunk]:
     pa = _arrow()
     try:
-        source = pa.memory_map(str(path)) if path else pa.BufferReader(stream.read(_LARGEST_COPY))
+        # A file that is cut short while it is mapped into memory would end the process.
+        source = pa.OSFile(str(path)) if path else pa.BufferReader(stream.read(_LARGEST_COPY))
         with pa.ipc.open_file(source) as file:
             yield NAMES, file.schema.names
             for number in range(file.num_record_batches):
                 yield from _arrow_columns(pa, file.get_batch(number))
-    except (pa.ArrowException, OSError, NotImplementedError) as error:
+    except OSError as error:
         raise UnsearchableError("damaged") from error
 
 
@@ -267,6 +266,7 @@ def _is_textual(pa: Any, kind: Any) -> bool:
 
 
 def _arrow_columns(pa: Any, batch: Any) -> Iterator[Chunk]:
+    batch.validate(full=True)
     for name, column in zip(batch.schema.names, batch.columns, strict=True):
         is_coded = isinstance(column, pa.DictionaryArray)
         yield from _arrow_values(pa, name, column.dictionary if is_coded else column)
@@ -348,7 +348,7 @@ def _unused_bytes(page: bytes, start: int) -> bytes:
     parts = [page[head : number_at(start + 5) or len(page)]]
     block = number_at(start + 1)
     while block:
-        parts.append(page[block : block + number_at(block + 2)])
+        parts.append(page[block + 4 : block + number_at(block + 2)])
         # Free blocks are in the order of their places, so this ends.
         following = number_at(block)
         block = following if following > block else 0
