@@ -10,6 +10,7 @@ import itertools
 import json
 import re
 import sqlite3
+import sys
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path, PurePath
@@ -400,6 +401,10 @@ def _fields(name: str, values: NDArray[Any]) -> Iterator[Chunk]:
     elif values.dtype.kind == "V":
         raise UnsearchableError("binary-values")
     elif values.dtype.kind in "SU":
+        if values.dtype.kind == "U" and values.size and values.dtype.itemsize:
+            marks = np.ascontiguousarray(values.ravel()).view(f"{values.dtype.byteorder}u4")
+            if marks.max() > sys.maxunicode:
+                raise UnsearchableError("damaged")
         yield name, values.ravel().tolist()
     elif values.dtype.kind in "iuf":
         yield name, values.ravel()
