@@ -273,6 +273,15 @@ def test_values_inside_archives_are_found(tmp_path: Path) -> None:
     assert not search(tmp_path, "P0003", PEOPLE).clean
 
 
+@pytest.mark.parametrize("name", ["P0003.csv", "export_P0003-may.csv", "P0003/x.csv"])
+def test_a_file_that_is_named_after_a_person_is_not_clean(name: str, tmp_path: Path) -> None:
+    (tmp_path / name).parent.mkdir(exist_ok=True)
+    (tmp_path / name).write_text("age\n40\n")
+    result = search(tmp_path, "P0003", [])
+    assert reasons(result) == ["ambiguous-name"]
+    assert "P0003" not in repr(result)
+
+
 def test_names_of_fields_and_repeated_fields_are_values(tmp_path: Path) -> None:
     records = {value: {"age": 3} for value in PEOPLE}
     (tmp_path / "a.json").write_text(json.dumps(records))

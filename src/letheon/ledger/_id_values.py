@@ -26,6 +26,7 @@ AMBIGUOUS = "ambiguous-value"
 
 _NUMBER = re.compile(r"[+-]?[0-9]{1,40}(\.[0-9]{0,40})?([eE][+-]?[0-9]{1,2})?")
 _DELIMITED = re.compile(r"[,;\t|\r\n]")
+_WORDS = re.compile(r"[\W_]+")
 _QUOTES = "\"'`"
 _FEWEST_IDS = 3
 _MOST_CHANCE = math.log(1e-9)
@@ -115,6 +116,12 @@ class IdValues:
                 else:
                     reasons.add(AMBIGUOUS)
         return ValueResult(min(rows, default=None), frozenset(reasons))
+
+    def is_part_of(self, name: str, *, shortest: int = 1) -> bool:
+        """Whether the name of a file, or a word of it, is the id of an erased person."""
+        words = {name, name.partition(".")[0], *_WORDS.split(name)}
+        keys = (self._find(word) for word in words if len(word) >= shortest)
+        return any(key is not None and self._known[key] for key in keys)
 
     def _add(self, column: _Column, values: Sequence[Any] | NDArray[Any]) -> Iterator[str]:
         start = column.n_values

@@ -36,6 +36,7 @@ _PACKED: dict[bytes, Callable[[IO[bytes]], Any]] = {
 _PACKED_SUFFIXES = (".gz", ".bz2", ".xz")
 _ZIP = b"PK\x03\x04"
 _MAGIC_BYTES = 16
+_SHORTEST_HIDDEN = 4
 # Certificates, attestations and proofs of the ledger, by number or digest.
 _OWN_JSON = re.compile(r"[0-9a-f]+\.json")
 _BROKEN = (
@@ -229,6 +230,12 @@ class _Search:
         for name in names:
             for found in self.markers.find(os.fsencode(name)):
                 self._hit(place.store, self._shown(root, folder / name), found)
+            self._look_at_name(_Source(place, self._shown(root, folder / name), name))
+
+    def _look_at_name(self, source: _Source) -> None:
+        """Say that a name has a part that may be a short id or not."""
+        if not source.place.own and self.markers.id_values.is_part_of(source.name):
+            self._leave_out(source, "ambiguous-name")
 
     def _look_at(self, place: Place, root: Path, path: Path) -> None:
         shown = self._shown(root, path)
@@ -301,6 +308,8 @@ class _Search:
                 self._leave_out(source, min(result.reasons))
 
     def _leave_out(self, source: _Source, reason: str) -> None:
+        if self.not_searched[-1:] and self.not_searched[-1][:2] == source.shown_as:
+            return  # its name and its content are one file
         self.n_not_searched += 1
         if len(self.not_searched) < _MOST_HITS:
             self.not_searched.append(Unread(*source.shown_as, reason))
@@ -340,6 +349,7 @@ class _Search:
                 inside = source.inside(str(number), member.filename)
                 for found in self.markers.find(member.filename.encode()):
                     self._hit(*inside.shown_as, found)
+                self._look_at_name(inside)
                 with archive.open(member) as stream:
                     self._look_inside(inside, stream, depth)
 
@@ -358,7 +368,12 @@ class _Search:
     def _shown(self, root: Path, path: Path) -> str:
         """Return the name of a file below the root; a part that holds a marker is left out."""
         parts = path.relative_to(root).parts if path.is_relative_to(root) else path.parts
-        return "/".join("…" if self.markers.find(os.fsencode(part)) else part for part in parts)
+        return "/".join("…" if self._names_a_person(part) else part for part in parts)
+
+    def _names_a_person(self, part: str) -> bool:
+        is_found = bool(self.markers.find(os.fsencode(part)))
+        # Numbers of few digits are in every other name, and files must be found by theirs.
+        return is_found or self.markers.id_values.is_part_of(part, shortest=_SHORTEST_HIDDEN)
 
 
 @contextmanager
