@@ -193,6 +193,8 @@ def test_a_damaged_file_is_not_searched_and_never_an_error(kind: str, tmp_path: 
         ("a.txt", b"words of a person", "file-kind"),
         ("a.csv", b'id\n"1\n2\nP0003\n4\n', "ambiguous-value"),
         ("a.csv", b"x,ids\n1,P0001;P0003\n", "ambiguous-value"),
+        ("a.csv", b'{"x": 1, "id": "P0003"}\n{"x": 1, "id": "P0004"}\n', "ambiguous-value"),
+        ("a.csv", b"<id>P0003</id>, <id>P0004</id>", "file-kind"),
     ],
 )
 def test_what_cannot_be_searched_is_said(

@@ -20,7 +20,7 @@ def check_residue(stores: Stores, markers: Any) -> LevelResult:
     ----------
     stores : mapping or pairs of name and path
         Where to look; folders are searched whole, archives are opened.
-    markers : Markers, or iterable of bytes or str
+    markers : Markers, or iterable of bytes, str or int
         What must not be found, raw or in any of the usual encodings.
 
     Returns
@@ -67,6 +67,6 @@ def _as_markers(markers: Any) -> Markers:
         return markers
     given = [markers] if isinstance(markers, str | bytes) else list(markers)
     return Markers.of(
-        ids=[one for one in given if isinstance(one, str)],
+        ids=[one for one in given if isinstance(one, str | int)],
         rows=[one for one in given if isinstance(one, bytes)],
     )

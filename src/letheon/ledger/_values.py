@@ -137,6 +137,12 @@ def _lines(stream: IO[bytes]) -> Iterator[str]:
 def _read_delimited(stream: IO[bytes], _: Path | None) -> Iterator[Chunk]:
     lines = _lines(stream)
     sample = list(itertools.islice(lines, _SAMPLE_LINES))
+    start = "".join(sample).lstrip()[:1]
+    if start in ("{", "["):
+        yield from _read_json(stream, None)
+        return
+    if start == "<":
+        raise UnsearchableError("file-kind")
     delimiter = _choose_delimiter(sample)
     rows = csv.reader(itertools.chain(sample, lines), delimiter=delimiter)
     widest, has_odd_value = 0, False
