@@ -1,8 +1,9 @@
 """Where else people may be: the registry of stores outside the ledger's own folder.
 
 A store is a folder that its owner keeps clean: copies of models, feature files, exports. A purge
-looks through it and is not done before it is clean. A store with `days` is a backup: what lies in
-it may stay that long, and the attestation of the purge says until when.
+searches it and is not done while something is found. Files that it cannot search are counted in
+the attestation, and the store does not count as purged. A store with `days` is a backup: what lies
+in it may stay that long, and the attestation of the purge says until when.
 """
 
 import contextlib
