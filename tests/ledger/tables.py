@@ -13,7 +13,7 @@ import numpy as np
 import pyarrow as pa  # type: ignore[import-untyped]
 import pyarrow.parquet as pq  # type: ignore[import-untyped]
 
-Ids = Sequence[int] | Sequence[str]
+Ids = Sequence[Any]
 Random = np.random.Generator
 
 
@@ -71,9 +71,9 @@ def _column(ids: Ids, rng: Random) -> Any:
     """Return ids as a column of any width that holds them."""
     if isinstance(ids[0], str):
         return pa.array(ids).dictionary_encode() if rng.random() < 0.3 else pa.array(ids)
-    most = max(map(abs, ids))  # type: ignore[arg-type]
+    most = max(map(abs, ids))
     kinds = [pa.int64(), *([pa.float64()] if most < 2**53 else [])]
-    kinds += [pa.int32(), pa.uint32()] if most < 2**31 and min(ids) >= 0 else []  # type: ignore[operator,type-var]
+    kinds += [pa.int32(), pa.uint32()] if most < 2**31 and min(ids) >= 0 else []
     return pa.array(ids, kinds[rng.integers(len(kinds))])
 
 

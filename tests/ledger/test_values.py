@@ -8,6 +8,7 @@ import string
 import zipfile
 from collections.abc import Sequence
 from contextlib import closing
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -144,7 +145,7 @@ def count_false_hits(n_files: int, seed: int) -> int:
     for start in range(0, n_files, 100):
         people = populations[int(rng.integers(len(populations)))]
         markers = Markers.of(ids=people[:5]).beside(
-            lambda people=people: list(map(str, people[5:]))
+            partial(list, [str(value) for value in people[5:]])
         )
         with quick_folder() as folder:
             for number in range(min(100, n_files - start)):
@@ -226,6 +227,13 @@ def test_a_number_that_a_column_cannot_hold_exactly(dtype: Any, tmp_path: Path) 
     number = 2049 if dtype == np.float16 else 16_777_217
     np.save(tmp_path / "a.npy", np.array([number, 1, 2], dtype))
     assert not search(tmp_path, number, []).clean
+
+
+def test_a_rounded_neighbour_is_not_taken_for_the_person(tmp_path: Path) -> None:
+    np.save(tmp_path / "a.npy", np.array([24478533814897469, 1.0]))
+    result = search(tmp_path, 24478533814897468, [24478533814897469])
+    assert reasons(result) == ["ambiguous-value"]
+    assert not result.hits
 
 
 def test_a_category_without_a_row_is_found(tmp_path: Path) -> None:

@@ -168,8 +168,7 @@ class IdValues:
         """Whether an erased number stands in a column of floats that cannot hold it exactly."""
         if values.dtype.kind != "f":
             return False
-        limits, most = np.finfo(values.dtype), float(np.finfo(values.dtype).max)
-        exact = 2 ** (limits.nmant + 1)
+        exact, most = _exact_up_to(values), float(np.finfo(values.dtype).max)
         wanted = [n for n in self._numbers if self._known[n] and exact < abs(n) <= most]
         return bool(wanted) and bool(np.isin(values, np.array(wanted, values.dtype)).any())
 
@@ -249,11 +248,17 @@ def _count_whole_numbers(values: NDArray[Any], numbers: Sequence[int]) -> dict[i
     if not numbers:
         return {}
     if values.dtype.kind == "f":
-        values = values[np.isfinite(values)]
+        # Greater ones may be rounded: `_has_rounded` looks for them.
+        values = values[np.abs(values) <= _exact_up_to(values)]
         values = values[values == np.floor(values)]
     values = values[(values >= numbers[0]) & (values <= numbers[-1])]
     found, counts = np.unique(values, return_counts=True)
     return dict(zip(map(int, found.tolist()), counts.tolist(), strict=True))
+
+
+def _exact_up_to(values: NDArray[Any]) -> int:
+    """Return the number up to which floats of this width hold every whole number."""
+    return int(2 ** (np.finfo(values.dtype).nmant + 1))
 
 
 def _place_of(value: Any, values: Sequence[Any] | NDArray[Any]) -> int:
