@@ -329,7 +329,8 @@ class KeywordScoreMixin:
 
     def score(self, X: Any, y: Any, *, sample_weight: Any = None) -> float:
         """Return the mean accuracy of a classifier, or R squared of a regressor."""
-        return super().score(X, y, sample_weight=sample_weight)  # type: ignore[misc]
+        value: float = super().score(X, y, sample_weight=sample_weight)  # type: ignore[misc]
+        return value
 
 
 class InPlaceMixin:
