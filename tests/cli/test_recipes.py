@@ -21,7 +21,7 @@ import letheon
 from letheon import Ledger
 from letheon.cli import _ledger_batches
 from letheon.ledger import BatchPlan, Decision, Policy, Step
-from letheon.ledger._policy import Queued, describe_wait, should_seal
+from letheon.ledger._policy import Queued, should_seal
 from tests.cli.ledgers import LEAVING, PEOPLE, call, done, files_in, table
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -120,18 +120,18 @@ def test_the_recipe_in_a_shell(page: str, tmp_path: Path) -> None:
 
 
 class Queue:
-    """A ledger with nothing due; a request comes after two looks, and after four it stops."""
+    """A ledger with nothing due; a request comes after two looks, and it stops in the fifth."""
 
     def __init__(self) -> None:
         self.looks = 0
 
     def steps(self, **_: Any) -> Iterator[Step]:
         self.looks += 1
+        if self.looks == 5:
+            signal.raise_signal(signal.SIGTERM)
         yield from ()
 
     def plan(self) -> list[BatchPlan]:
-        if self.looks == 4:
-            signal.raise_signal(signal.SIGTERM)
         number = 1 if self.looks <= 2 else 2
         when = datetime(2026, 11, 19, 14, tzinfo=UTC)
         decision = Decision(seal=False, kind="erase", reason="waiting", when_next=when)
@@ -147,7 +147,7 @@ def test_a_worker_says_once_until_when_requests_wait(monkeypatch: pytest.MonkeyP
     monkeypatch.setattr(_ledger_batches, "open_ledger", opened)
     monkeypatch.setattr(_ledger_batches, "_jobs_of", lambda *_: lambda: 0)
     said = call("worker", "--interval", "0.1").stdout
-    assert queue.looks == 4
+    assert queue.looks == 5
     until = r"until 19 Nov 14:00 UTC \(50 rows or 72 h\); `letheon batch apply --force`"
     first, second = said.splitlines()
     assert re.fullmatch(rf"\S+Z waits m 1 request waits {until} runs it now", first)
@@ -169,6 +169,8 @@ RECEIVED = datetime(2026, 11, 16, 14, tzinfo=UTC)
     ],
 )
 def test_the_words_are_those_of_the_policy(policy: dict[str, Any], words: str) -> None:
+    from letheon.ledger._policy import describe_wait
+
     queue, limits = [Queued(RECEIVED, date(2026, 12, 16), 2)], Policy(**policy)
     decision = should_seal(queue, RECEIVED, limits, apply_seconds=1.0)
     assert describe_wait(queue, limits, decision, releases=None) == words
