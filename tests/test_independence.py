@@ -49,6 +49,11 @@ def log_of(table: Any) -> Any:
     return np.log1p(np.abs(table))
 
 
+def double_in_place(table: Any) -> Any:
+    table *= 2
+    return table
+
+
 def centred(table: Any) -> Any:
     """Stateless, and yet every row depends on the others."""
     return table - np.mean(table, axis=0)
@@ -128,6 +133,8 @@ LEARNERS: list[tuple[Any, Any]] = [
 ]
 INDEPENDENT: list[tuple[Any, Any]] = [
     (FunctionTransformer(log_of), X),
+    (FunctionTransformer(double_in_place), X.copy()),
+    (Normalizer(copy=False), X.copy()),
     (FunctionTransformer(), pd.DataFrame(X, columns=["a", "b", "c"])),
     (Normalizer(), X),
     (Normalizer(), sp.csr_matrix(X)),
