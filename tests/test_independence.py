@@ -181,11 +181,13 @@ def test_what_learns_nothing_is_taken(transformer: Any, rows: Any) -> None:
 
 
 def test_a_pipeline_refuses_before_anything_is_fitted(monkeypatch: pytest.MonkeyPatch) -> None:
-    fits: list[int] = []
-    fit = MinMaxScaler.fit
-    monkeypatch.setattr(
-        MinMaxScaler, "fit", lambda self, X, y=None: (fits.append(1), fit(self, X))[1]
-    )
+    fits, fit = [], MinMaxScaler.fit
+
+    def counted(self: Any, X: Any, y: Any = None) -> Any:
+        fits.append(1)
+        return fit(self, X)
+
+    monkeypatch.setattr(MinMaxScaler, "fit", counted)
     steps = [
         ("first", NaiveUnlearner(MinMaxScaler())),
         ("scale", DataIndependent(StandardScaler())),
