@@ -65,9 +65,9 @@ class Watched(DaREForestClassifier):
 
     seen: list[tuple[Any, Any]] = []  # noqa: RUF012
 
-    def fit(self, X: Any, y: Any, sample_weight: Any = None, *, ids: Any = None) -> Any:
+    def fit(self, X: Any, y: Any, *, ids: Any = None, sample_weight: Any = None) -> Any:
         Watched.seen.append((set(np.asarray(ids).tolist()), len(X)))
-        return super().fit(X, y, sample_weight, ids=ids)
+        return super().fit(X, y, ids=ids, sample_weight=sample_weight)
 
 
 @pytest.mark.parametrize("text", [False, True])

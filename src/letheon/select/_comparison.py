@@ -118,7 +118,7 @@ class Comparison:
             f"and {self.n_test_rows:,} test rows; rows forgotten later had a say in it"
         )
 
-    def fit_best(self, X: Any, y: Any, ids: Any = None) -> Any:
+    def fit_best(self, X: Any, y: Any, *, ids: Any = None) -> Any:
         """Fit the best estimator, and declare in its guarantee how it was chosen."""
         return self.best_estimator().fit(X, y, ids=ids).declare_tuning(self.tuning)
 
