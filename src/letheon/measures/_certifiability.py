@@ -111,7 +111,13 @@ def certifiability_from_predictions(
         n_resamples=n_resamples,
         seed=seed,
     )
-    note = f"{_CAVEAT}; {doubt}" if doubt else _CAVEAT
     return known(
-        "certifiability", value, interval, n, basis="proxy", confidence=confidence, note=note
+        "certifiability",
+        value,
+        interval,
+        n,
+        basis="proxy",
+        confidence=confidence,
+        note=_CAVEAT,
+        doubt=doubt,
     )

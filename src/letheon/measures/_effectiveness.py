@@ -62,7 +62,7 @@ def effectiveness(
         n_resamples=n_resamples,
         seed=seed,
     )
-    return known("effectiveness", value, interval, n, confidence=confidence, note=doubt)
+    return known("effectiveness", value, interval, n, confidence=confidence, doubt=doubt)
 
 
 def effectiveness_from_values(
