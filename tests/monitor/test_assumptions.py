@@ -137,7 +137,9 @@ def test_a_stream_that_uses_up_a_class_ends_before_anything_changes() -> None:
     for who in of_class[2][:3]:
         monitor.forget([who])
     before = monitor.model.digest(), len(monitor.history), str(monitor._stretch)
-    with pytest.raises(EmptyModelError, match=r"last training rows of class 2.*Nothing was changed"):
+    with pytest.raises(
+        EmptyModelError, match=r"last training rows of class 2.*Nothing was changed"
+    ):
         monitor.forget([of_class[2][3], of_class[0][0]])
     assert (monitor.model.digest(), len(monitor.history), str(monitor._stretch)) == before
     assert of_class[2][3] in monitor._rows.ids.to_list()  # type: ignore[union-attr]
@@ -150,11 +152,12 @@ def test_rehearsals_never_use_up_a_class() -> None:
     y = np.repeat([0, 1], [30, 2])
     X = rng.normal(size=(32, 2)) + np.c_[y, y]
     model = Keeper(LogisticRegression(), random_state=0).fit(X, y)
-    calibration = Calibration(n_streams=4, n_requests=8, n_looks=2, horizon=0.4, age=0.6)
+    calibration = Calibration(n_streams=2, n_requests=4, n_looks=1, horizon=0.4, age=0.6)
     monitor = Monitor(model, X, y, retrain_with=(X, y), calibration=calibration, random_state=0)
     assert set(monitor.limits) == {"effectiveness", "certifiability"}
 
 
+@pytest.mark.soak
 def test_only_a_rehearsed_kind_is_watched() -> None:
     """The finding: uniform rehearsals alone keep a model that an adaptive stream has broken."""
     tolerances = Tolerances(effectiveness=0.02, certifiability=2.0)

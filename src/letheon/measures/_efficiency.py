@@ -55,6 +55,4 @@ def efficiency(
         interval = min(interval[0], ratio), max(interval[1], ratio)
     doubt = doubt_about(unlearn, _FEWEST_REMOVALS, "timings of removals")
     doubt = doubt or doubt_about(naive, _FEWEST_RETRAINS, "timings of retrains")
-    return known(
-        "efficiency", ratio, interval, unlearn.size, confidence=confidence, doubt=doubt
-    )
+    return known("efficiency", ratio, interval, unlearn.size, confidence=confidence, doubt=doubt)

@@ -118,7 +118,7 @@ def _log_t(
     if min(sample.size for sample in samples) < 2 or not all(0 < s < math.inf for s in scales):
         return None
     rng, signs = np.random.default_rng(seed), (1.0, -1.0)
-    value, draws, variances, spreads = 0.0, 0.0, [], 0.0
+    value, draws, spreads, variances = 0.0, np.zeros(n_resamples), np.zeros(n_resamples), []
     # scaled first, so that squares neither overflow nor vanish
     for sign, sample, scale in zip(signs, samples, scales, strict=False):
         rows = sample / scale
@@ -127,14 +127,14 @@ def _log_t(
         value, draws = value + sign * float(mean[0]), draws + sign * (means - mean)
         variances.append(float(variance[0]))
         spreads = spreads + drawn
-    error = math.sqrt(sum(variances))
-    with np.errstate(divide="ignore", invalid="ignore"):
-        ratios = draws / np.sqrt(spreads)
-    ratios = ratios[np.isfinite(ratios)]
-    if error == 0 or ratios.size < _USABLE * n_resamples:
+    error, has_mean = math.sqrt(sum(variances)), np.isfinite(draws)
+    if error == 0 or np.mean(has_mean) < _USABLE:
         return None
     degrees = [sample.size - 1 for sample in samples]
     t, tail = _student(variances, degrees, confidence), (1 - confidence) / 2
+    # of two or three values many resamples have no spread; Student's quantile stands in for them
+    varies = has_mean & (spreads > 0)
+    ratios = np.append(draws[varies] / np.sqrt(spreads[varies]), [-t, t])
     t_low, t_high = np.quantile(ratios, [tail, 1 - tail], method="weibull")
     ends = value - error * max(float(t_high), t), value - error * min(float(t_low), -t)
     factor = scales[0] / (scales[1] if len(scales) > 1 else 1.0)

@@ -93,8 +93,8 @@ def say_if_useless(
     stretches = [limit.stretch for limit in limits.values() if limit.stretch is not None]
     if stretches and min(stretches) + 1 <= trainings_per_retrain:
         return (
-            f"a retrain is due after {min(stretches) + 1:.2g} requests by the rehearsals, and costs "
-            f"{trainings_per_retrain} training(s): this monitor saves nothing"
+            f"by the rehearsals a retrain is due after {min(stretches) + 1:.2g} request(s), and "
+            f"costs {trainings_per_retrain} training(s): this monitor saves nothing"
         )
     n_retrains = sum(retrained[-_WINDOW:])
     if len(retrained) < _WINDOW or n_retrains * trainings_per_retrain < _WINDOW:
