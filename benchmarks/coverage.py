@@ -85,10 +85,21 @@ ROWS = {
     "70 % zeros": _with_zeros(0.7),
     "90 % zeros": _with_zeros(0.9),
 }
+
+
+def _alike(rng: Rng, size: int) -> Numbers:
+    """Return log-normal times of which neighbours have a correlation of 0.5."""
+    drawn = rng.normal(size=size)
+    for at in range(1, size):
+        drawn[at] = 0.5 * drawn[at - 1] + math.sqrt(0.75) * drawn[at]
+    return np.exp(0.4 * drawn - 0.08)
+
+
 # Beyond what is claimed; such samples are flagged as rough when they look like it.
 BEYOND = {
     "log-normal, 1.5": _log_normal(1.5),
     "1 in 20 is 5 times as slow": _with_slow_ones(0.05, 5),
+    "neighbours alike, slow or fast": Law(_alike, 1.0),
 }
 
 

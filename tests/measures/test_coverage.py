@@ -62,7 +62,6 @@ QUICK = [
         ("efficiency", "1 in 10 is 10 times as slow", "5 retrains, 60 removals"),
         ("kl_consistency", "log-normal, 1", "100 rows"),
         ("kl_consistency", "70 % zeros", "100 rows"),
-        ("strength", "log-normal, 1", "6 x 100 removals"),
     }
 ]
 CLAIMED = [case for case in CASES if case.is_claimed]
@@ -217,5 +216,5 @@ def test_alpha_beta_accuracy(n_requests: int, given: str) -> None:
 def test_work_exponent_of_growing_work() -> None:
     # growth within a window counts as noise: wider than it need be
     rng, i = np.random.default_rng(0), np.arange(1.0, 101)
-    draws = (strength(i * rng.gamma(4, size=(2, 100))).exponent for _ in range(N_DRAWS))
-    assert is_enough(coverage(draws, 1.0))
+    draws = [strength(i * rng.gamma(4, size=(2, 100))).exponent for _ in range(200)]
+    assert np.mean([holds(measure, 1.0) for measure in draws]) >= 0.95

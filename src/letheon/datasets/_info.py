@@ -25,7 +25,7 @@ _ROW_SOURCES = {
     **dict.fromkeys(("adult", "census", "cifar-2", "cifar-10", "diabetes", "mnist"), _COUNTED),
     **dict.fromkeys(("covtype", "higgs"), f"sample: {_COUNTED}; full file: {UNVERIFIED}"),
     "bank": (
-        "https://www.rdocumentation.org/packages/FFTrees/versions/1.1.4/topics/bank (bank-full) and "
+        "https://www.rdocumentation.org/packages/FFTrees/versions/1.1.4/topics/bank (bank-full), "
         "https://github.com/nguyentruonglau/bank-marketing (bank-additional-full)"
     ),
     "credit-card": (
@@ -145,7 +145,7 @@ class DatasetInfo:
 
     @property
     def rows_source(self) -> str:
-        """Where the numbers of rows were looked up, or "unverified"; the survey's are as printed."""
+        """Where the numbers of rows were looked up, or "unverified"."""
         return _ROW_SOURCES.get(self.name, UNVERIFIED)
 
     def how_to_get(self, home: str, variant: str = "") -> str:

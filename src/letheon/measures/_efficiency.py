@@ -45,7 +45,7 @@ def efficiency(
     Examples
     --------
     >>> print(efficiency([10.1, 9.8, 10.3], [0.50, 0.52, 0.47]))
-    efficiency: 20.27x, roughly [18.3, 22.61] (measured, n=3, higher is better)
+    efficiency: 20.27x, roughly [18.24, 22.76] (measured, n=3, higher is better)
     """
     naive = times("naive_seconds", naive_seconds)
     unlearn = times("unlearn_seconds", unlearn_seconds)
