@@ -77,6 +77,14 @@ def test_too_few_times_are_called_rough(n_naive: int, n_unlearn: int, words: str
     assert ("at 0.95" in str(measure)) != bool(words)
 
 
+def test_times_that_depend_on_those_before_make_it_rough() -> None:
+    rng = np.random.default_rng(0)
+    drifting = np.exp(np.cumsum(rng.normal(0, 0.1, 100)))
+    assert "follow each other are alike" in efficiency([1.0, 1.1] * 5, drifting).note
+    shuffled = [efficiency([1.0, 1.1] * 5, rng.permutation(drifting)) for _ in range(100)]
+    assert sum(measure.is_rough for measure in shuffled) <= 10
+
+
 def test_one_time_that_rules_the_mean_makes_it_rough() -> None:
     times = np.append(np.linspace(1, 2, 99), 500.0)
     assert "a few timings of removals rule the mean" in efficiency([1.0] * 5, times).note

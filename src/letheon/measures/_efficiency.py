@@ -1,6 +1,9 @@
 """Efficiency: how much faster than naive retraining (survey, section 3.1)."""
 
-from numpy.typing import ArrayLike
+import math
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
 
 from letheon.measures._inputs import confidence_level, times
 from letheon.measures._intervals import doubt_about, ratio_of_means
@@ -39,7 +42,8 @@ def efficiency(
         Higher is better; `n` is the number of unlearning times. The interval is a bootstrap-t of
         the logarithm of the ratio, because times are skewed. It is claimed to hold from 60
         unlearning times and 5 naive ones on; with fewer, `is_rough` is True and the note says why:
-        a slow kind of request that comes once in 20 is likely not among five. None if one of the
+        a slow kind of request that comes once in 20 is likely not among five. The same where
+        neighbouring times are alike, since times are taken to be independent. None if one of the
         two was timed once, or if no two times differ.
 
     Examples
@@ -55,4 +59,14 @@ def efficiency(
         interval = min(interval[0], ratio), max(interval[1], ratio)
     doubt = doubt_about(unlearn, _FEWEST_REMOVALS, "timings of removals")
     doubt = doubt or doubt_about(naive, _FEWEST_RETRAINS, "timings of retrains")
+    doubt = doubt or _doubt_of_order(unlearn)
     return known("efficiency", ratio, interval, unlearn.size, confidence=confidence, doubt=doubt)
+
+
+def _doubt_of_order(times: NDArray[np.float64]) -> str:
+    """Return a doubt where neighbours are more alike than in 49 of 50 independent samples."""
+    gaps = np.log(times) - np.log(times).mean()
+    spread = float(gaps @ gaps)
+    if spread == 0 or float(gaps[1:] @ gaps[:-1]) <= 2 / math.sqrt(times.size) * spread:
+        return ""
+    return "timings that follow each other are alike: the interval may be too narrow"
