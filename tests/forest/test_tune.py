@@ -86,8 +86,8 @@ def test_own_folds_are_used() -> None:
     Watched.seen.clear()
     model = Watched(n_estimators=1, random_state=0)
     tune_random_depth(model, X, Y, cv=KFold(3), max_random_depth=0)
-    tune_random_depth(model, X, Y, cv=[(np.arange(7), np.arange(7, 120))], max_random_depth=0)
-    assert [n_rows for _, n_rows in Watched.seen] == [80, 80, 80, 7]
+    tune_random_depth(model, X, Y, cv=[(np.arange(70), np.arange(70, 120))], max_random_depth=0)
+    assert [n_rows for _, n_rows in Watched.seen] == [80, 80, 80, 70]
 
 
 @pytest.mark.parametrize(

@@ -393,7 +393,7 @@ def test_the_efficiency_is_scaled_by_the_rows() -> None:
 def test_slow_removals_are_reported_but_no_reason_to_retrain() -> None:
     reading = watched(tolerances=replace(LOOSE, efficiency=1e12)).forget([1])
     assert reading.decision == "keep"
-    assert "faster than a retrain" in reading.reasons[-1]
+    assert any("faster than a retrain" in reason for reason in reading.reasons)
 
 
 def test_a_certified_model_shows_its_budget_and_its_residual() -> None:

@@ -123,7 +123,7 @@ def _words(cell: Cell, recipe: Recipe, place: Place) -> str:
 def random_depths(
     dataset: str, test_rows: int, seed: int, synthetic: Synthetic = "never"
 ) -> tuple[int, int]:
-    """Return the random levels that cost at most 0.1 % and 1 % of cross-validated accuracy."""
+    """Return the random levels that cost at most 0.1 % and 1 % of the cross-validated score."""
     from letheon.forest import DaREForestClassifier, tune_random_depth
 
     data = prepared(dataset, "forest", _TUNING_ROWS, test_rows, seed, synthetic=synthetic)

@@ -143,7 +143,13 @@ def watch(scene: Scene) -> None:
         y[test],
         tolerances=Watched(effectiveness=0.04, certifiability=25.0),
         retrain_with=rows,
-        calibration=Calibration(kinds=("uniform",), n_requests=15, n_looks=5, horizon=0.25),
+        calibration=Calibration(
+            kinds=("uniform",),
+            assume="requests come uniformly",
+            n_requests=15,
+            n_looks=5,
+            horizon=0.25,
+        ),
         random_state=scene.seed,
     )
     for ids in Requests(n=40).stream(None, *rows, seed=scene.seed):

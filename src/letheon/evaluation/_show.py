@@ -21,7 +21,8 @@ def figures(measure: Measure) -> str:
         return f"{text} (proof)"
     if measure.low is None or measure.high is None or measure.low == measure.high:
         return text
-    return f"{text} [{measure.low * scale:.3g}, {measure.high * scale:.3g}]"
+    rough = "roughly " if measure.is_rough else ""
+    return f"{text} {rough}[{measure.low * scale:.3g}, {measure.high * scale:.3g}]"
 
 
 def _unit(measure: Measure) -> tuple[float, str]:

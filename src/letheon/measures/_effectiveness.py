@@ -44,7 +44,8 @@ def effectiveness(
         other test rows, not of other training runs. None if the models agree on every
         row (resampling learns nothing from that; see `output_consistency`, whose interval does) or
         if the metric is undefined on more than a tenth of the resamples. Its coverage is the
-        stated one from 20 rows on, of which 10 get different predictions; below, the note says so.
+        stated one from 30 rows on (100 for numbers) of which 10 get different predictions; below,
+        `is_rough` is True and the note says why.
 
     Examples
     --------
@@ -62,7 +63,7 @@ def effectiveness(
         n_resamples=n_resamples,
         seed=seed,
     )
-    return known("effectiveness", value, interval, n, confidence=confidence, note=doubt)
+    return known("effectiveness", value, interval, n, confidence=confidence, doubt=doubt)
 
 
 def effectiveness_from_values(

@@ -19,6 +19,7 @@ def reason(comparison: "Comparison") -> str:
     """Return why the best one is, or why nobody is; then the others, one sentence each."""
     best = comparison.best
     lines = _praised(comparison, best) if best else _nobody(comparison)
+    lines.append(f"Scored by {comparison.scored_by}.")
     lines += [f"{name} was left out: {why}." for name, why in comparison.excluded.items()]
     if comparison.is_subsample:
         lines.append(
