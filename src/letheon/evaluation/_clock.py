@@ -12,8 +12,6 @@ import numpy as np
 
 __all__ = ["RequestClock", "Timing", "finish", "now"]
 
-now = time.perf_counter
-
 # A repeated prediction and digest may take so many times what they took after the fit.
 _SLOWDOWN = 1.5
 # What the first prediction and digest take beyond the repeated ones is work put off if it is more
@@ -29,6 +27,11 @@ _LEAST_WAIT_SECONDS = 10.0
 _PROC = Path("/proc")
 
 
+def now() -> float:
+    """Return the time of the clock that everything is timed by."""
+    return time.perf_counter()
+
+
 class Timing(NamedTuple):
     """Seconds until a call returned, until it was complete, and of the processor."""
 
@@ -38,7 +41,7 @@ class Timing(NamedTuple):
 
 
 class _Use(NamedTuple):
-    """One prediction and one digest: their times, and the answers.
+    """One prediction (labels and probabilities) and one digest: their times, and the answers.
 
     `seconds` are without those in which other processes had the processor.
     """
@@ -231,7 +234,7 @@ class RequestClock:
     retrains: Totals = field(default_factory=Totals)
     _background: _Background = field(default_factory=_Background, repr=False)
     _usual: _Use = field(default_factory=lambda: _Use(0.0, 0.0), repr=False)
-    _most_seconds: float = _LEAST_WAIT_SECONDS
+    _most_seconds: float = field(default_factory=lambda: _LEAST_WAIT_SECONDS, repr=False)
 
     @property
     def sees_processes(self) -> bool:
@@ -270,7 +273,7 @@ class RequestClock:
         self.n_requests += 1
         self.n_busy += waited > 0
         self.n_idle = max(self.n_idle, self._background.alive())
-        self.is_repeatable &= np.array_equal(np.asarray(first.answers), np.asarray(again.answers))
+        self.is_repeatable &= all(map(np.array_equal, first.answers, again.answers))
         # A model that is slow on purpose when it is asked again would hide what it put off.
         usual = _Use(
             *(
@@ -280,6 +283,10 @@ class RequestClock:
         )
         complete = settled + first.put_off(usual) + waited
         return receipt, Timing(returned, complete, max(processor - again.processor, 0.0))
+
+    def wait(self) -> None:
+        """Wait until nothing that was started so far works on."""
+        self._wait({})
 
     def time_retrain(self, train: Callable[[], Any]) -> tuple[Any, float]:
         """Train a baseline; what it leaves working is waited for off the clock."""
@@ -293,7 +300,9 @@ class RequestClock:
 
     def _use(self, model: Any) -> _Use:
         processor, delay, begin = self._background.processor(), _delay(), now()
-        answers = model.predict(self.rows)
+        answers = [model.predict(self.rows)]
+        if hasattr(model, "predict_proba"):
+            answers.append(model.predict_proba(self.rows))
         digest = getattr(model, "digest", None)
         if digest is not None:
             digest()

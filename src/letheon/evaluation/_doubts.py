@@ -93,15 +93,16 @@ def traces(attacks: Sequence[AttackResult]) -> list[AttackResult]:
 
 def _about_clock(clock: RequestClock) -> list[str]:
     doubts = []
-    if clock.n_busy:
-        after = f"{clock.n_busy} of {clock.n_requests} requests left work behind: threads or "
-        after += "processes went on after forget had returned"
-        after += (
-            ", longer than they were waited for. Times of requests and retrains are not reliable."
-            if clock.has_given_up
-            else ". They were waited for, on the clock."
+    if clock.has_given_up:
+        doubts.append(
+            "Requests left work behind: threads or processes went on for longer than they were "
+            "waited for. The times of requests and of retrains are not reliable."
         )
-        doubts.append(after)
+    elif clock.n_busy:
+        doubts.append(
+            f"{clock.n_busy} of {clock.n_requests} requests left work behind: threads or processes "
+            "went on after forget had returned. They were waited for, on the clock."
+        )
     ours, usual = clock.requests, max(clock.retrains.n_processors, 1.0)
     beyond = ours.processor - usual * ours.seconds
     if ours.n_processors > _MORE_PROCESSORS * usual and beyond > _MORE_SECONDS:

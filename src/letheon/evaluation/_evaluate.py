@@ -139,6 +139,7 @@ def evaluate(
         clock = RequestClock(problem.test.first(_MOST_ANSWERED).X)
         with joblib.parallel_config(backend="sequential"):
             warm = warm_up(alone, problem)
+            clock.wait()
             same, tried = race(alone, problem.train, first, retrainer)
             rival, how = best_ordinary(problem, ordinary, first)
             contest = Contest(
