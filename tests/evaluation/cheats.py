@@ -249,4 +249,5 @@ class TimedDummy(DummyClassifier):  # type: ignore[misc]
 
     def fit(self, X: Any, y: Any, sample_weight: Any = None) -> Any:
         Honest.take(FIT_SECONDS)
+        Honest.diary.append("baseline")
         return super().fit(X, y, sample_weight)

@@ -111,12 +111,12 @@ def test_the_end_of_a_request_is_said_as_it_was_checked() -> None:
 
 
 def test_a_thread_is_waited_for_on_the_clock_and_named() -> None:
-    found = evaluate(cheats.Threaded(), canaries=False)
-    assert "requests left work behind" in first_lines(found)
-    begin = False
+    found = evaluate(cheats.Threaded())
+    is_working = False
     for entry in Honest.diary:
-        assert not (begin and entry == "fit"), "a baseline was timed beside the thread"
-        begin = entry == "begin" or (begin and entry != "end")
+        assert not (is_working and entry == "baseline"), "it was timed beside the thread"
+        is_working = entry == "begin" or (is_working and entry != "end")
+    assert "requests left work behind" in first_lines(found)
     for trial in found.trials:
         assert min(trial.forget_seconds) > 0.03 > min(trial.returned_seconds)
 

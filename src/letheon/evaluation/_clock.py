@@ -48,6 +48,7 @@ class _Use(NamedTuple):
 
     seconds: float
     processor: float
+    wall: float = 0.0
     answers: Any = None
 
     def put_off(self, usual: "_Use") -> float:
@@ -117,10 +118,12 @@ class _Background:
             begin = time.monotonic()
             time.sleep(_STEP_SECONDS)
             earlier, loads = loads, self.loads()
-            is_running = any(load.state == "R" for load in loads.values())
-            if is_running or _work(earlier, loads) > _BUSY_SHARE * (time.monotonic() - begin):
+            is_busy = any(load.state == "R" for load in loads.values()) or earlier.keys() - loads
+            if is_busy or _work(earlier, loads) > _BUSY_SHARE * (time.monotonic() - begin):
                 since = time.monotonic()
                 seconds = since - start
+            if not loads:
+                break
         return seconds, False
 
     def processor(self) -> float:
@@ -281,7 +284,8 @@ class RequestClock:
                 for late, early in zip(again[:2], self._usual[:2], strict=True)
             )
         )
-        complete = settled + first.put_off(usual) + waited
+        # What works on in the background does so during the first answer, too.
+        complete = settled + (first.wall + waited if waited else first.put_off(usual))
         return receipt, Timing(returned, complete, max(processor - again.processor, 0.0))
 
     def wait(self) -> None:
@@ -307,8 +311,9 @@ class RequestClock:
         if digest is not None:
             digest()
         self.has_digest &= digest is not None
-        seconds = now() - begin - (_delay() - delay)
-        return _Use(max(seconds, 0.0), self._background.processor() - processor, answers)
+        wall = now() - begin
+        seconds = max(wall - (_delay() - delay), 0.0)
+        return _Use(seconds, self._background.processor() - processor, wall, answers)
 
     def _wait(self, loads: dict[Path, _Load]) -> float:
         """Wait until nothing works on; return the seconds until it was seen working last."""

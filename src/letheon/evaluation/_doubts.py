@@ -15,9 +15,9 @@ __all__ = [
     "check_strength",
     "find_doubts",
     "is_noticeable",
+    "say_found",
     "say_timing",
     "say_what_was_tested",
-    "traces",
 ]
 
 _NOTICEABLE = 1.25
@@ -81,14 +81,19 @@ def find_doubts(
     clock: RequestClock, trials: Sequence[Trial], attacks: Sequence[AttackResult]
 ) -> tuple[str, ...]:
     """Return what speaks against the method or its figures, in sentences."""
-    found = [f"People who should be forgotten were found: {each}." for each in traces(attacks)]
-    doubts = [*found, *_about_clock(clock), _about_memory(trials), _about_level(trials)]
+    doubts = [
+        *say_found(attacks),
+        *_about_clock(clock),
+        _about_memory(trials),
+        _about_level(trials),
+    ]
     return tuple(doubt for doubt in doubts if doubt)
 
 
-def traces(attacks: Sequence[AttackResult]) -> list[AttackResult]:
-    """Return the attacks that found people who should be forgotten."""
-    return [each for each in attacks if each.about == "forgotten" and each.found]
+def say_found(attacks: Sequence[AttackResult]) -> list[str]:
+    """Return which attacks found people who should be forgotten."""
+    found = [each for each in attacks if each.about == "forgotten" and each.found]
+    return [f"People who should be forgotten were found: {each}." for each in found]
 
 
 def _about_clock(clock: RequestClock) -> list[str]:

@@ -3,6 +3,7 @@
 import secrets
 from collections.abc import Iterable, Sequence
 from contextlib import AbstractContextManager, nullcontext
+from dataclasses import replace
 from numbers import Integral
 from typing import Any
 
@@ -14,6 +15,7 @@ from letheon.evaluation._attackers import Findings, attacked, chosen, run_canari
 from letheon.evaluation._baselines import best_ordinary, race
 from letheon.evaluation._clock import RequestClock
 from letheon.evaluation._contender import few_of, single_job, warmed
+from letheon.evaluation._doubts import say_found
 from letheon.evaluation._evaluation import Evaluation
 from letheon.evaluation._metric import Metric
 from letheon.evaluation._problem import Problem
@@ -24,7 +26,7 @@ from letheon.evaluation._warm_up import warm_up
 from letheon.exceptions import CannotForgetError
 from letheon.parallel import one_thread
 
-__all__ = ["evaluate"]
+__all__ = ["evaluate", "with_canaries"]
 
 # Test rows that a model answers on the clock of a request.
 _MOST_ANSWERED = 1_000
@@ -157,6 +159,20 @@ def evaluate(
         found = attacked(attackers, unlearner, problem, runs[0][1], first, shown)
     trials = tuple(trial for trial, _ in runs)
     return summary(contest, trials, planted.and_others(found), Told(tried, how, warm), title)
+
+
+def with_canaries(
+    evaluation: Evaluation, unlearner: Any, problem: Problem, seed: int
+) -> Evaluation:
+    """Return an evaluation with the results of the canary test, if that was left out."""
+    with one_thread(), joblib.parallel_config(backend="sequential"):
+        planted = run_canaries(single_job(unlearner), problem, seed, Progress())
+    return replace(
+        evaluation,
+        attacks=(*planted.results, *evaluation.attacks),
+        failed_attacks=planted.failed | evaluation.failed_attacks,
+        warnings=(*say_found(planted.results), *evaluation.warnings),
+    )
 
 
 def _require_forgetting(unlearner: Any) -> None:

@@ -9,7 +9,7 @@ from sklearn.metrics import r2_score
 
 from letheon.evaluation._attackers import Findings
 from letheon.evaluation._baselines import ORDINARY, SAME
-from letheon.evaluation._doubts import check_strength, find_doubts, say_timing, traces
+from letheon.evaluation._doubts import check_strength, find_doubts, say_found, say_timing
 from letheon.evaluation._evaluation import Evaluation
 from letheon.evaluation._metric import Metric, accuracy
 from letheon.evaluation._names import settings_of
@@ -57,7 +57,7 @@ def summary(
     """Return the evaluation that the trials give."""
     last, problem = trials[-1], contest.problem
     digests = [trial.equal_digests for trial in trials if trial.equal_digests is not None]
-    is_proved = not traces(findings.results)
+    is_proved = not say_found(findings.results)
     growth, work_check = _strength(contest, trials)
     return Evaluation(
         title=title or type(contest.unlearner).__name__,
