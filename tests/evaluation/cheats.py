@@ -5,6 +5,7 @@ hundredth. Tests put it in the place of `time.perf_counter`, so that no real tim
 """
 
 import hashlib
+import secrets
 import subprocess
 import sys
 import threading
@@ -198,14 +199,18 @@ class Noisy(Keeps):
 class Remembers(Honest):
     """Its state is that of a retrain, but it answers from a memory that all models share."""
 
-    memory: ClassVar[dict[int, Any]] = {}
+    memory: ClassVar[dict[str, Any]] = {}
+
+    def fit(self, X: Any, y: Any, *, ids: Any = None) -> Any:
+        self.key_ = secrets.token_hex()
+        return super().fit(X, y, ids=ids)
 
     def update(self) -> None:
-        self.memory.setdefault(id(self), self.tree_)
+        self.memory.setdefault(self.key_, self.tree_)
         self.train()
 
     def predict_proba(self, X: Any) -> Any:
-        return self.memory.get(id(self), self.tree_).predict_proba(X)
+        return self.memory.get(self.key_, self.tree_).predict_proba(X)
 
 
 class SharesResults(Honest):
