@@ -2,6 +2,7 @@
 
 import time
 from collections.abc import Iterator
+from operator import sub
 from typing import Any
 
 import numpy as np
@@ -11,6 +12,7 @@ from sklearn.dummy import DummyClassifier
 import letheon
 from letheon import Evaluation
 from letheon.evaluation import SAME
+from letheon.select import Tolerances, choose
 from tests.evaluation import cheats
 from tests.evaluation.cheats import FIT_SECONDS, Honest
 
@@ -118,7 +120,8 @@ def test_a_thread_is_waited_for_on_the_clock_and_named() -> None:
         is_working = entry == "begin" or (is_working and entry != "end")
     assert "requests left work behind" in first_lines(found)
     for trial in found.trials:
-        assert min(trial.forget_seconds) > 0.03 > min(trial.returned_seconds)
+        assert min(trial.forget_seconds) > 0.03
+        assert min(map(sub, trial.forget_seconds, trial.returned_seconds)) > 0
 
 
 def test_a_process_is_waited_for_and_named() -> None:
@@ -153,6 +156,23 @@ def test_nothing_is_proved_where_people_were_found() -> None:
     found = evaluate(cheats.Remembers(kind="exact"), seeds=1)
     assert found.equal_digests is True
     assert found.measures[SAME]["output consistency"].basis == "measured"
+
+
+@pytest.mark.usefixtures("clock")
+def test_a_model_that_keeps_everything_is_not_chosen() -> None:
+    """It is a hundred times faster than the honest one, and within all tolerances."""
+    comparison = choose(
+        (X, Y),
+        candidates=[cheats.Keeps(), Honest()],
+        tolerances=Tolerances(certifiability=None),
+        requests=2,
+        cv=2,
+        **ROWS,
+    )
+    assert comparison.best is not None
+    assert comparison.best.candidate == "Honest"
+    assert "Forgetting was tested by canary backdoor" in comparison.reason
+    assert "people who should be forgotten were found in it" in comparison.reason
 
 
 def test_noise_on_answers_is_seen() -> None:
