@@ -39,8 +39,8 @@ def rows(seed: int) -> tuple[Any, Any]:
     return X, y
 
 
-def warnings_of(model: Any, seed: int) -> tuple[str, ...]:
-    found = letheon.evaluate(
+def evaluated(model: Any, seed: int) -> letheon.Evaluation:
+    return letheon.evaluate(
         model,
         rows(seed),
         int(np.random.default_rng(seed).integers(1, 20)),
@@ -49,12 +49,11 @@ def warnings_of(model: Any, seed: int) -> tuple[str, ...]:
         ordinary=DummyClassifier(),
         random_state=seed,
     )
-    return found.warnings
 
 
 @pytest.mark.parametrize("name", HONEST)
 def test_an_honest_method_is_not_warned_of(name: str) -> None:
-    assert warnings_of(HONEST[name], 3) == ()
+    assert evaluated(HONEST[name], 3).warnings == ()
 
 
 @pytest.mark.soak
@@ -64,7 +63,7 @@ def test_false_alarms_are_rare() -> None:
         (name, seed): heard
         for seed in range(40)
         for name, model in HONEST.items()
-        if (heard := warnings_of(model, seed))
+        if (heard := evaluated(model, seed).warnings)
     }
     assert len(alarms) <= 0.03 * 40 * len(HONEST), alarms
 
@@ -72,12 +71,14 @@ def test_false_alarms_are_rare() -> None:
 @pytest.mark.soak
 @pytest.mark.parametrize("name", CHEATS)
 def test_cheats_are_found(name: str) -> None:
-    """A logistic regression with few columns knows few people by heart, and hides more."""
-    found = [
-        any("People who should be forgotten" in each for each in warnings_of(CHEATS[name], seed))
-        for seed in range(20)
-    ]
-    assert np.mean(found) >= (0.5 if "logistic" in name else 0.9)
+    """Or nothing was tested: a logistic regression may know too few people by heart."""
+    found = []
+    for seed in range(20):
+        report = evaluated(CHEATS[name], seed)
+        found.append(any("People who should be forgotten" in each for each in report.warnings))
+        if "keeps" in name:
+            assert found[-1] or "Forgetting was not tested" in report.tested
+    assert np.mean(found) >= (0.3 if "logistic" in name else 0.9)
 
 
 def test_a_regression_is_tested_by_wrong_targets() -> None:
