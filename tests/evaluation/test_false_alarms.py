@@ -83,10 +83,7 @@ def test_cheats_are_found(name: str) -> None:
 
 def test_a_regression_is_tested_by_wrong_targets() -> None:
     X, y = make_regression(200, 30, noise=20.0, random_state=0)
-    for model, verdict in (
-        (letheon.NaiveUnlearner(Ridge(alpha=0.1)), "not found"),
-        (KeepsEverything(Ridge(alpha=0.1)), "found"),
-    ):
-        found = letheon.evaluate(model, (X, y), 2, seeds=1, ordinary=DummyRegressor())
-        assert f"tested by canary u-lira ({verdict})" in found.tested
-        assert "Could not run: canary backdoor" in found.tested
+    model = KeepsEverything(Ridge(alpha=0.1))
+    found = letheon.evaluate(model, (X, y), 2, seeds=1, ordinary=DummyRegressor())
+    assert "tested by canary u-lira (found)" in found.tested
+    assert "Could not run: canary backdoor" in found.tested
