@@ -57,8 +57,9 @@ def run_cell(cell: Cell, options: Options) -> dict[str, Any]:
                 record |= _found(cell, options)
         except Exception as error:  # noqa: BLE001 - one failed cell must not end the others
             record["error"] = _told(error)
-    texts = dict.fromkeys(f"{each.category.__name__}: {each.message}" for each in heard)
-    record["warnings"] = list(texts)[:_MOST_WARNINGS]
+    doubts = [] if record["evaluation"] is None else record["evaluation"]["warnings"]
+    texts = [f"{each.category.__name__}: {each.message}" for each in heard]
+    record["warnings"] = list(dict.fromkeys([*doubts, *texts]))[:_MOST_WARNINGS]
     record["seconds"] = time.perf_counter() - begin
     record["machine"] = describe_machine(options.device if cell.family == "net" else None)
     return record
@@ -155,6 +156,8 @@ def _evaluated(
         ordinary=ordinary_model(cell.family, place),
         seeds=options.seeds,
         comparisons=1,
+        # Attacks have cells of their own.
+        canaries=False,
         title=f"{cell.method}, {cell.setting}",
         random_state=options.random_state,
     )

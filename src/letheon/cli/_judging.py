@@ -187,7 +187,7 @@ def report(scene: Scene) -> None:
             "table": _properties(evaluation),
             "tables": [_attack_table(scene.found["attacks"])],
             "figures": _figures(scene) if find_spec("matplotlib") else [],
-            "notes": list(evaluation.fairness),
+            "notes": [evaluation.tested, *evaluation.warnings, *evaluation.fairness],
         },
     )
     scene.say("All of it, with pictures, in one file; open it in a browser:")

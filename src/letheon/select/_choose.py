@@ -14,7 +14,7 @@ from sklearn.exceptions import ConvergenceWarning
 from sklearn.utils.multiclass import type_of_target
 
 from letheon.datasets import Requests
-from letheon.evaluation import Metric, Problem, Rows, evaluate
+from letheon.evaluation import Metric, Problem, Rows, evaluate, with_canaries
 from letheon.exceptions import LetheonError, LetheonWarning
 from letheon.guarantee import Task
 from letheon.parallel import one_thread
@@ -56,6 +56,7 @@ class _Arena:
     expected_requests: int
     people_per_call: int
     seeds: int
+    canaries: bool
     progress: bool
     random_state: int
 
@@ -74,6 +75,7 @@ def choose(
     metric: Metric | None = None,
     test: Any = None,
     cv: int = 5,
+    canaries: bool = True,
     progress: bool = False,
     random_state: int = 0,
 ) -> Comparison:
@@ -125,6 +127,9 @@ def choose(
         Test rows, or the share of people to hold out.
     cv : int, default=5
         Folds of the tuning, by person.
+    canaries : bool, default=True
+        Run the canary test of `evaluate` on the method that would be chosen. One in which it finds
+        people is not chosen, and the next is tested.
     progress : bool, default=False
         Show a progress bar for each evaluation.
     random_state : int, default=0
@@ -187,6 +192,7 @@ def choose(
             cv=cv,
             expected_requests=expected_requests,
             seeds=seeds,
+            canaries=canaries,
             progress=progress,
             random_state=random_state,
         )
@@ -246,7 +252,7 @@ def _compare(
                     tried.append(found)
                 else:
                     excluded.update(found)
-    return Comparison(
+    comparison = Comparison(
         tried=tuple(tried),
         excluded=dict(sorted(excluded.items())),
         tunings=tunings,
@@ -262,6 +268,23 @@ def _compare(
         n_test_rows=len(arena.problem.test),
         is_subsample=is_subsample,
     )
+    return _with_tested_best(arena, comparison) if arena.canaries else comparison
+
+
+def _with_tested_best(arena: _Arena, comparison: Comparison) -> Comparison:
+    """Return the comparison after the canary test of its best one, and of the next if needed."""
+    while (best := comparison.best) and not (
+        best.evaluation.attacks or best.evaluation.failed_attacks
+    ):
+        evaluation = with_canaries(
+            best.evaluation, best.estimator, arena.problem, arena.random_state
+        )
+        is_found = any(attack.found for attack in evaluation.attacks)
+        lacks = "people who should be forgotten were found in it" if is_found else best.lacks
+        tested = replace(best, evaluation=evaluation, lacks=lacks)
+        tried = tuple(tested if each is best else each for each in comparison.tried)
+        comparison = replace(comparison, tried=tried)
+    return comparison
 
 
 def _explored(
@@ -327,6 +350,7 @@ def _evaluated(
             metric=arena.metric,
             ordinary=clone(arena.rival.estimator),
             seeds=arena.seeds,
+            canaries=False,
             title=name,
             progress=arena.progress,
             random_state=arena.random_state,
