@@ -515,7 +515,7 @@ def test_a_history_is_a_frame_a_table_and_a_sentence() -> None:
     assert frame["retrained"].tolist() == [False, True]
     assert monitor.history.retrains == [2]
     assert monitor.__rich__().row_count == 2
-    assert str(monitor) == "Keeper: 2 requests, 1 retrains"
+    assert str(monitor) == "Keeper: 2 requests, 1 retrains; assumed: requests come uniformly"
 
 
 def test_a_history_survives_json() -> None:
@@ -576,7 +576,7 @@ def test_a_reading_says_when_rehearsals_prove_less_than_is_asked_for(
         tolerances=Tolerances(effectiveness=10.0, certifiability=None),
     )
     reading = monitor.forget([1])
-    assert reading.reasons == ("within all tolerances", *notes)
+    assert reading.reasons == ("within all tolerances", *notes, "assumed: requests come uniformly")
     assert [limit.miss for limit in monitor.limits.values()] == [0.5]
 
 
