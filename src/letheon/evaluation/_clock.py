@@ -48,7 +48,6 @@ class _Use(NamedTuple):
 
     seconds: float
     processor: float
-    wall: float = 0.0
     answers: Any = None
 
     def put_off(self, usual: "_Use") -> float:
@@ -263,18 +262,21 @@ class RequestClock:
     def time_request(self, model: Any, request: Callable[[], Any]) -> tuple[Any, Timing]:
         """Serve a request; return its receipt and its times."""
         loads, processor = self._background.loads(), self._background.processor()
-        begin = now()
+        own, begin = time.thread_time(), now()
         receipt = request()
         returned = now() - begin
         finish(model)
         settled = now() - begin
         first = self._use(model)
+        elapsed, others = now() - begin, self._background.processor() - processor
+        others -= time.thread_time() - own
         waited = self._wait(loads)
+        is_busy = waited > 0 or others > max(_BUSY_SHARE * elapsed, _LEAST_WORK_SECONDS)
         processor = self._background.processor() - processor
         self.requests.add(now() - begin, processor)
         again = self._use(model)
         self.n_requests += 1
-        self.n_busy += waited > 0
+        self.n_busy += is_busy
         self.n_idle = max(self.n_idle, self._background.alive())
         self.is_repeatable &= all(map(np.array_equal, first.answers, again.answers))
         # A model that is slow on purpose when it is asked again would hide what it put off.
@@ -284,8 +286,8 @@ class RequestClock:
                 for late, early in zip(again[:2], self._usual[:2], strict=True)
             )
         )
-        # What works on in the background does so during the first answer, too.
-        complete = settled + (first.wall + waited if waited else first.put_off(usual))
+        # What works on in the background does so during the first answer, too, which then counts.
+        complete = elapsed + waited if is_busy else settled + first.put_off(usual)
         return receipt, Timing(returned, complete, max(processor - again.processor, 0.0))
 
     def wait(self) -> None:
@@ -311,9 +313,8 @@ class RequestClock:
         if digest is not None:
             digest()
         self.has_digest &= digest is not None
-        wall = now() - begin
-        seconds = max(wall - (_delay() - delay), 0.0)
-        return _Use(seconds, self._background.processor() - processor, wall, answers)
+        seconds = max(now() - begin - (_delay() - delay), 0.0)
+        return _Use(seconds, self._background.processor() - processor, answers)
 
     def _wait(self, loads: dict[Path, _Load]) -> float:
         """Wait until nothing works on; return the seconds until it was seen working last."""
