@@ -26,6 +26,8 @@ Rows = NDArray[np.int64]
 # A resample may be one on which a metric is undefined (a single class, say). With fewer than
 # this share of usable resamples the quantiles would describe a different population.
 _USABLE = 0.9
+# Values that differ by no more than this share of them have no spread.
+_ROUNDING = 1e-12
 
 # Numbers drawn in one step of a bootstrap: bounds its memory.
 _BLOCK = 2**20
@@ -128,7 +130,7 @@ def _log_t(
         variances.append(float(variance[0]))
         spreads = spreads + drawn
     error, has_mean = math.sqrt(sum(variances)), np.isfinite(draws)
-    if error == 0 or np.mean(has_mean) < _USABLE:
+    if error <= _ROUNDING or np.mean(has_mean) < _USABLE:
         return None
     degrees = [sample.size - 1 for sample in samples]
     t, tail = _student(variances, degrees, confidence), (1 - confidence) / 2
