@@ -1,7 +1,7 @@
 """Unlearners that cheat, each in one way, beside an honest one.
 
 `seconds` is a clock of their own: a training takes one second of it, a call of `forget` a
-hundredth. Tests put it in the place of `time.perf_counter`, so that no real time is measured.
+hundredth. Tests put it in the place of the clocks of `time`, so that no real time is measured.
 """
 
 import hashlib
@@ -233,10 +233,6 @@ class SharesResults(Honest):
 class ClaimsLittle(Honest):
     """Trains anew each time and says that this was a thousandth of the work."""
 
-    def train(self) -> None:
-        burn(0.015)
-        super().train()
-
     def work(self) -> float:
         return 0.001
 
@@ -244,13 +240,9 @@ class ClaimsLittle(Honest):
 class ClaimsConstant(Honest):
     """Its requests take longer and longer, and it says that they do not."""
 
-    def train(self) -> None:
-        burn(0.02)
-        super().train()
-
     def update(self) -> None:
-        burn(0.002 * self.n_requests_)
-        Honest.train(self)
+        self.take(0.5 * self.n_requests_ * FIT_SECONDS)
+        super().update()
 
 
 class TimedDummy(DummyClassifier):  # type: ignore[misc]

@@ -44,7 +44,8 @@ def clean() -> Iterator[None]:
 @pytest.fixture
 def clock(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let models say how long things take."""
-    monkeypatch.setattr(time, "perf_counter", lambda: Honest.seconds)
+    for name in ("perf_counter", "process_time", "thread_time"):
+        monkeypatch.setattr(time, name, lambda: Honest.seconds)
 
 
 def evaluate(model: Any, requests: Any = 3, seeds: int = 2, **arguments: Any) -> Evaluation:
@@ -186,6 +187,7 @@ def test_results_that_are_remembered_are_seen() -> None:
     assert "results are remembered outside the model" in first_lines(found)
 
 
+@pytest.mark.usefixtures("clock")
 def test_receipts_that_count_too_little_are_named() -> None:
     found = evaluate(cheats.ClaimsLittle(), requests=16, seeds=1, canaries=False)
     assert "Receipts count 0.001 of a retrain" in first_lines(found)
@@ -194,11 +196,25 @@ def test_receipts_that_count_too_little_are_named() -> None:
     assert "receipts and processor time disagree" in str(found)
 
 
+@pytest.mark.usefixtures("clock")
 def test_receipts_that_hide_growing_work_are_named() -> None:
     found = evaluate(cheats.ClaimsConstant(), requests=24, seeds=1, canaries=False)
     assert found.strength is not None
     assert found.strength.kind == "undecided"
     assert "receipts and processor time disagree: strong against weak" in str(found)
+
+
+@pytest.mark.usefixtures("clock")
+def test_requests_too_short_to_time_are_not_held_against_receipts(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The overhead of a call is most of what they take."""
+    monkeypatch.setattr(cheats, "FIT_SECONDS", 1e-5)
+    monkeypatch.setattr(cheats, "CALL_SECONDS", 1e-5)
+    found = evaluate(cheats.ClaimsConstant(), requests=24, seeds=1, canaries=False)
+    assert found.strength is not None
+    assert found.strength.kind == "strong"
+    assert "requests are too short to check it by processor time" in str(found)
 
 
 def test_the_report_says_what_was_not_tested() -> None:
@@ -229,5 +245,5 @@ def test_an_honest_method_gets_no_warning() -> None:
     assert found.warnings == ()
     said = "Forgetting was tested by canary backdoor (not found), canary u-lira (not found)"
     assert said in first_lines(found)
-    assert "strong by the receipts; processor time" in str(found)
+    assert "strong by the receipts" in str(found)
     assert letheon.Evaluation.from_dict(found.to_dict()) == found

@@ -149,7 +149,10 @@ def check_strength(by_receipts: Strength, trials: Sequence[Trial], n: int) -> tu
     """
     if _about_level(trials):
         return _undecided(by_receipts), "receipts and processor time disagree"
-    timed = strength(np.array([trial.processor_seconds[:n] for trial in trials]))
+    seconds = np.array([trial.processor_seconds[:n] for trial in trials])
+    if seconds.mean() < _LEAST_SECONDS:
+        return by_receipts, "the requests are too short to check it by processor time"
+    timed = strength(seconds)
     exponents = by_receipts.exponent.value, timed.exponent.value
     is_opposite = {by_receipts.kind, timed.kind} == {"strong", "weak"}
     if is_opposite and abs(exponents[0] - exponents[1]) > _EXPONENTS_APART:
