@@ -67,6 +67,7 @@ def calibration(kinds: tuple[str, ...], n_streams: int) -> Calibration:
     """Return the rehearsals of our watchers."""
     return Calibration(
         kinds=kinds,
+        assume="" if set(kinds) == set(KINDS) else f"streams are {' or '.join(kinds)}",
         n_streams=n_streams,
         n_requests=40,
         horizon=0.1,

@@ -7,6 +7,7 @@ import re
 from pathlib import Path
 
 from letheon.datasets import DatasetInfo, info, names
+from letheon.datasets._info import UNVERIFIED
 
 PAGE = Path(__file__).resolve().parent / "datasets.md"
 MARKS = re.compile(r"(<!-- (\w+): begin -->\n).*?(<!-- \2: end -->)", re.DOTALL)
@@ -19,7 +20,9 @@ def table() -> str:
     for about in map(info, names()):
         row = about.survey
         numbers = (row.dimensionality, row.size, row.classes, row.balance)
-        cells = (f"[`{about.name}`](#{about.name})", *numbers, about.subject_id, about.licence)
+        doubt = f" ({UNVERIFIED})" if about.licence_source == UNVERIFIED else ""
+        terms = f"{about.licence}{doubt}"
+        cells = (f"[`{about.name}`](#{about.name})", *numbers, about.subject_id, terms)
         lines.append(f"| {' | '.join(cells)} |")
     return "\n".join(lines) + "\n"
 
@@ -37,6 +40,8 @@ def _part(about: DatasetInfo) -> str:
         "",
         *(f"- `{about.folder}/{file}`" for file in _files(about)),
         *(f'- `variant="{name}"`: {text}' for name, text in about.variants.items()),
+        f"- licence: {about.licence}; source: {about.licence_source}",
+        f"- numbers of rows: {about.rows_source}",
     ]
     if about.note:
         lines += ["", about.note]

@@ -64,7 +64,9 @@ def watch(model: Any, data: tuple[Any, ...], held_out: NDArray[np.bool_]) -> Mon
         test_ids=patients[held_out],
         tolerances=Watched(effectiveness=0.02, certifiability=3.0),
         retrain_with=train,
-        calibration=Calibration(kinds=("uniform",), n_requests=5, n_looks=3),
+        calibration=Calibration(
+            kinds=("uniform",), assume="requests come uniformly", n_requests=5, n_looks=3
+        ),
         random_state=0,
     )
     for ids in Requests(n=N_LEAVING).stream(None, *train, seed=0):

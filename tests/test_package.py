@@ -68,9 +68,9 @@ def test_only_what_is_used_is_imported() -> None:
     assert not loaded & {"sklearn", "letheon.base"}
 
 
-def test_import_takes_less_than_a_third_of_a_second() -> None:
-    code = "import time; t = time.perf_counter(); import letheon; print(time.perf_counter() - t)"
-    assert min(float(run_python(code).stdout) for _ in range(3)) < 0.3
+def test_import_loads_few_modules() -> None:
+    """What makes an import slow is what it loads; 32 modules were new when this was written."""
+    assert len(imported_after("import letheon") - imported_after("")) < 50
 
 
 USE_WITHOUT_TORCH = """

@@ -207,7 +207,8 @@ def test_steps_transform_with_one_thread_too(monkeypatch: pytest.MonkeyPatch) ->
     with threadpool_limits(2):
         ForgetPipeline(steps).fit(X, Y).forget([0])
         assert max(library["num_threads"] for library in threadpool_info()) == 2
-    assert ThreadCounter.seen == [1, 1]
+    assert len(ThreadCounter.seen) >= 2
+    assert set(ThreadCounter.seen) == {1}
 
 
 def test_steps_that_work_in_place_spoil_no_held_row() -> None:

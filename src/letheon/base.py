@@ -324,6 +324,15 @@ class ForgetMixin:
         raise NotImplementedError(f"{type(self).__name__} must commit a removal")
 
 
+class KeywordScoreMixin:
+    """Mixin, before scikit-learn's, whose `score` cannot take ids for weights by position."""
+
+    def score(self, X: Any, y: Any, *, sample_weight: Any = None) -> float:
+        """Return the mean accuracy of a classifier, or R squared of a regressor."""
+        value: float = super().score(X, y, sample_weight=sample_weight)  # type: ignore[misc]
+        return value
+
+
 class InPlaceMixin:
     """Mixin, before `ForgetMixin`, for models whose requests write into memory that they hold."""
 

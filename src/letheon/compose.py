@@ -20,9 +20,11 @@ from sklearn.preprocessing import FunctionTransformer
 from sklearn.utils import Tags, get_tags
 from sklearn.utils.validation import check_is_fitted
 
+from letheon import state
 from letheon.base import ForgetMixin, Outcome, Removal, exclusive, locate_in
 from letheon.exceptions import CannotForgetError, CheckpointWarning, warn_caller
 from letheon.guarantee import KINDS, Guarantee, Kind, MethodFacts
+from letheon.independence import refuse_learner, require_independence
 from letheon.inner import (
     controlled,
     inherit_tags,
@@ -80,11 +82,21 @@ class DataIndependent(TransformerMixin, BaseEstimator):
     scikit-learn's own stateless transformers need no such declaration, except
     `FunctionTransformer`, whose function is yours.
 
+    The declaration is tried out. Of scikit-learn's transformers only those whose `fit` can do
+    without values are taken, with settings that say so (``OneHotEncoder(categories=...)``). Every
+    transformer is also fitted on a few rows at a time: states that differ, and rows that come out
+    otherwise beside other rows, are refused.
+
     Parameters
     ----------
     transformer : transformer
-        Used as it is; `fit` is called once, with the first rows, to set its attributes. You
-        vouch that no value in them is remembered.
+        Used as it is; `fit` is called once with the first rows, to set its attributes, and on
+        clones with a few of them. You vouch that no value in them is remembered.
+
+    Raises
+    ------
+    CannotForgetError
+        From `fit`: the transformer learns from rows, or mixes them.
     """
 
     def __init__(self, transformer: Any) -> None:
@@ -92,7 +104,11 @@ class DataIndependent(TransformerMixin, BaseEstimator):
 
     def fit(self, X: Any, y: Any = None) -> Self:
         """Fit a clone of the transformer."""
-        self.transformer_ = clone(self.transformer).fit(X, y)
+        refuse_learner(self.transformer)
+        fresh = _seeded(self.transformer)
+        fitted = clone(fresh).fit(X, y)
+        require_independence(fresh, fitted, X, y)
+        self.transformer_ = fitted
         return self
 
     def transform(self, X: Any) -> Any:
@@ -255,6 +271,7 @@ class ForgetPipeline(ForgetMixin, MetaEstimatorMixin, BaseEstimator):
             self._check_steps()
             held, is_number = hold_table(X), is_regressor(self.steps[-1][1])
             target = None if y is None else hold_target(y, as_float=is_number)
+            state.ensure_supported((list(self.steps), held, target))
             rows = Rows(held, target, row_ids(ids, table_length(held)))
             config = get_config()
             steps = [(name, _seeded(step)) for name, step in self.steps]
@@ -355,6 +372,8 @@ class ForgetPipeline(ForgetMixin, MetaEstimatorMixin, BaseEstimator):
                 f"NaiveUnlearner({kind}(...)) or another forgetting estimator"
             )
         for name, step in early:
+            if isinstance(step, DataIndependent):
+                refuse_learner(step.transformer)
             if not isinstance(step, ForgetMixin) and not is_data_independent(step):
                 kind = type(step).__name__
                 raise CannotForgetError(
@@ -480,4 +499,7 @@ def _fit_step(step: Any, X: Any, rows: Rows) -> None:
     if isinstance(step, ForgetMixin):
         step.fit(X, rows.y, ids=rows.ids)  # type: ignore[attr-defined]
     else:
+        fresh = clone(step)
         step.fit(X, rows.y)
+        if not isinstance(step, DataIndependent):
+            require_independence(fresh, step, X, rows.y)

@@ -46,7 +46,8 @@
     ├── CheckpointWarning     a checkpoint is missing or altered; it is rebuilt
     ├── GuaranteeWarning      a guarantee is weaker than what was asked for
     ├── PrecisionWarning      numbers are rounded coarsely, by a bound that is too large
-    └── EnvironmentWarning    the model was built with other library versions
+    ├── EnvironmentWarning    the model was built with other library versions
+    └── SearchWarning         files of a store cannot be searched for erased people
 
 `NotFittedError` is scikit-learn's own and is reachable here under that name.
 """
@@ -95,6 +96,7 @@ __all__ = [
     "PrecisionWarning",
     "RequestStateError",
     "ResidueError",
+    "SearchWarning",
     "ShardingWarning",
     "SignerRefusedError",
     "StaleWorkerError",
@@ -294,6 +296,10 @@ class PrecisionWarning(LetheonWarning):
 
 class EnvironmentWarning(LetheonWarning):
     """The model was built with other library versions than those present."""
+
+
+class SearchWarning(LetheonWarning):
+    """Files of a registered store cannot be searched for erased people; the text names some."""
 
 
 def warn_caller(message: str, category: type[Warning]) -> None:

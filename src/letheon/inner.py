@@ -2,6 +2,7 @@
 
 import random
 import threading
+import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from copy import deepcopy
@@ -18,11 +19,19 @@ from sklearn.utils import Tags, assert_all_finite, check_random_state, get_tags
 from sklearn.utils.metaestimators import available_if
 from sklearn.utils.validation import validate_data
 
-from letheon.exceptions import CannotForgetError, EmptyModelError, LetheonError
+from letheon import state
+from letheon.exceptions import (
+    CannotForgetError,
+    EmptyModelError,
+    LetheonError,
+    UnsupportedStateError,
+)
 from letheon.parallel import one_thread
-from letheon.rows import is_text_column
+from letheon.rows import Rows, is_text_column
 from letheon.seeds import Purpose, library_seed
 
+# Rows of a trial fit: enough for most estimators, too few to take long.
+_FEW_ROWS = 32
 _Method = TypeVar("_Method", bound=Callable[..., Any])
 
 
@@ -114,6 +123,46 @@ def refuse_nested_files(estimator: Any) -> None:
                 f"{type(part.estimator).__name__} inside another estimator has checkpoint_dir set; "
                 "files of a nested model cannot be destroyed reliably; use checkpoint_dir=None"
             )
+
+
+def refuse_unencodable(estimator: Any, rows: Rows, seed: int, config: dict[str, Any]) -> None:
+    """Raise, before training, if the trained model could have no digest and no file.
+
+    A class that is not on the allow-list shows only after a fit what it keeps, so a clone is
+    fitted on a few rows. If that fails (too few rows, say), `require_encodable` still sees the
+    trained model.
+    """
+    state.ensure_supported(estimator)
+    if len(rows) <= _FEW_ROWS or _is_surely_encodable(estimator, rows):
+        return
+    few = rows.take(np.linspace(0, len(rows) - 1, _FEW_ROWS).astype(np.int64))
+    trial = seeded_clone(estimator, seed, Purpose.RETRAIN)
+    with controlled(config, library_seed(seed, Purpose.RETRAIN)), warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        try:
+            trial.fit(*few.part(0, len(few)))
+        except Exception:  # noqa: BLE001 - of the trial only; training says what is wrong
+            return
+    require_encodable(trial, estimator, rows)
+
+
+def require_encodable(model: Any, estimator: Any, rows: Rows) -> None:
+    """Raise unless the model that was trained from `estimator` on such rows can have a digest."""
+    if _is_surely_encodable(estimator, rows):
+        return
+    try:
+        state.ensure_supported(model)
+    except UnsupportedStateError as error:
+        raise UnsupportedStateError(
+            f"{type(estimator).__name__}, once it is fitted, could neither be saved nor have a "
+            f"digest that shows what it has forgotten; nothing was changed: {error}"
+        ) from error
+
+
+def _is_surely_encodable(estimator: Any, rows: Rows) -> bool:
+    """Whether classes and rows alone say so: dates of a frame, say, become objects of pandas."""
+    is_array = isinstance(rows.X, np.ndarray) or sp.issparse(rows.X)
+    return is_array and state.has_listed_classes(estimator)
 
 
 def versions_of(estimator: Any) -> dict[str, str]:

@@ -16,7 +16,9 @@ from letheon.inner import (
     inner_training,
     offered_by,
     refuse_nested_files,
+    refuse_unencodable,
     remember_features,
+    require_encodable,
     retraining,
     seeded_clone,
     versions_of,
@@ -131,10 +133,10 @@ class NaiveUnlearner(ForgetMixin, MetaEstimatorMixin, BaseEstimator):
         """
         with exclusive(self):
             seed = seed_from(self.random_state)
-            state.ensure_supported(self.estimator)
             refuse_nested_files(self.estimator)
             config = get_config()
             rows = self._hold(X, y, ids)
+            refuse_unencodable(self.estimator, rows, seed, config)
             estimator = self._train(rows, seed, config)
             remember_features(self, X)
             vars(self).pop("tuning_", None)
@@ -213,12 +215,15 @@ class NaiveUnlearner(ForgetMixin, MetaEstimatorMixin, BaseEstimator):
         target = None if y is None else hold_target(y, as_float=is_regressor(self.estimator))
         if target is not None:
             check_consistent_length(held, target)
+        state.ensure_supported((held, target))
         return Rows(held, target, row_ids(ids, table_length(held)))
 
     def _train(self, rows: Rows, seed: int, config: dict[str, Any]) -> Any:
         estimator = seeded_clone(self.estimator, seed, Purpose.RETRAIN)
         with controlled(config, library_seed(seed, Purpose.RETRAIN)), inner_training("it"):
-            return estimator.fit(*rows.part(0, len(rows)))
+            trained = estimator.fit(*rows.part(0, len(rows)))
+        require_encodable(trained, self.estimator, rows)
+        return trained
 
     def _install(self, rows: Rows, estimator: Any, seed: int, config: dict[str, Any]) -> None:
         # One call, so that a concurrent predict never sees half of it.

@@ -56,6 +56,8 @@ PURGE = "urn:letheon:attestation:purge:v1"
 ROTATION = "urn:letheon:attestation:key-rotation:v1"
 REVOCATION = "urn:letheon:attestation:key-revocation:v1"
 INDEX = "urn:letheon:attestation:bundle-index:v1"
+FILES_NOT_SEARCHED = "files-not-searched"
+WORDS_NOT_SEARCHED = "search-for-ids-that-are-words-of-the-ledger"
 
 
 class Refused(ValueError):  # noqa: N818 - what the verifier says
@@ -269,10 +271,14 @@ _UNLEARNING = _fields(
 _STORE = {
     **_fields(
         "store:code scope:code state evidence:digest",
-        "at:time by:day",
-        state={"enum": ["purged", "expires"]},
+        "at:time by:day notSearched:positive",
+        state={"enum": ["purged", "expires", "not-searched"]},
     ),
-    "allOf": [_when("state", "purged", "at"), _when("state", "expires", "by")],
+    "allOf": [
+        _when("state", "purged", "at"),
+        _when("state", "expires", "by"),
+        _when("state", "not-searched", "at", "notSearched"),
+    ],
 }
 _PURGE = _fields(
     "ledger certificate:digest stores salts scanner recipientsTold:count notClaimed:some-codes"
@@ -280,7 +286,11 @@ _PURGE = _fields(
     ledger=_fields("id:code sequence:positive"),
     stores=_list(_STORE, minItems=1),
     salts=_fields("destroyed:count key:code"),
-    scanner=_fields("version:code markers:count files:count bytes:count hits:zero"),
+    scanner=_fields(
+        "version:code markers:count files:count bytes:count hits:zero",
+        "notSearched",
+        notSearched=_fields("files:count ids:count shortIds:count"),
+    ),
     times=_fields("startedAt:time purgedAt:time"),
 )
 _KEY_CHAIN = _fields("id:code number:positive previousStatement:link")
@@ -1443,6 +1453,7 @@ def _check_transition(folder: Path, data: dict[str, Any], certificate: Opened) -
 def _check_v3(bundle: _Bundle) -> str:
     purges, left = _numbered(bundle.folder / "purges", 6, ".json"), rows_left(bundle.chain)
     found: dict[Any, Any] = {}
+    gaps: list[str] = []
     for sequence, path in purges.items():
         with _at(f"purges/{path.name}"):
             require(1 <= sequence <= len(bundle.chain), "belongs to no certificate here")
@@ -1453,6 +1464,8 @@ def _check_v3(bundle: _Bundle) -> str:
             gone = left[sequence - 1]
             require(destroyed == gone, f"{destroyed} salts were destroyed, and {gone} rows left")
             require(gone == 0 or purge.predicate["scanner"]["markers"] > 0, "looked for nothing")
+            if words := search_gaps(purge.predicate):
+                gaps.append(f"certificate {sequence}: {words}")
     if (events := bundle.folder / "events.jsonl").exists():
         with _at("events.jsonl"):
             named = [event for _, event in _events(events) if event.get("kind") == "purge"]
@@ -1462,6 +1475,11 @@ def _check_v3(bundle: _Bundle) -> str:
     if missing or not purges:
         raise _Skipped(
             f"{_counted(purges, 'purge')} attested; none yet for certificates {missing[:8]}"
+        )
+    if gaps:
+        raise _Skipped(
+            f"{_counted(purges, 'purge')} attested, {len(gaps)} of them not fully searched: "
+            + "; ".join(gaps[:8])
         )
     return f"{_counted(purges, 'purge')} attested, each with a scan without a hit"
 
@@ -1515,11 +1533,43 @@ def check_purge(data: bytes, certificate: Opened, trust: Trust) -> Opened:
     missing = sorted(_OWN_STORES - purged)
     require(not missing, f"the ledger's own {', '.join(missing)} were not purged")
     require(claims["scanner"]["files"] > 0, "no file was searched")
+    _check_gaps(claims)
     started, ended = (_moment(claims["times"][name]) for name in ("startedAt", "purgedAt"))
     certified = _moment(certificate.predicate["times"]["certifiedAt"])
     require(started <= ended, "ended before it started")
     require(started >= certified - _CLOCKS_DIFFER, "started before the certificate was there")
     return purge
+
+
+def _check_gaps(claims: dict[str, Any]) -> None:
+    """Check that the counts of what was not searched agree with each other and with the codes."""
+    gaps = claims["scanner"].get("notSearched", {"files": 0, "ids": 0})
+    for store in claims["stores"]:
+        is_open = store["state"] == "not-searched"
+        require(
+            is_open == ("notSearched" in store), "counts what was not searched in a purged store"
+        )
+    in_stores = sum(store.get("notSearched", 0) for store in claims["stores"])
+    require(in_stores <= gaps["files"], "stores count more files not searched than all together")
+    for name, code in (("files", FILES_NOT_SEARCHED), ("ids", WORDS_NOT_SEARCHED)):
+        if "notSearched" in claims["scanner"]:
+            agrees = (gaps[name] > 0) == (code in claims["notClaimed"])
+            require(agrees, f"{gaps[name]} {name} not searched, and {code} is not claimed or is")
+
+
+def search_gaps(claims: dict[str, Any]) -> str:
+    """Return what a purge did not search, in words; empty if everything was searched.
+
+    An earlier scanner searched registered stores for bytes only and did not count what it left out.
+    """
+    gaps = claims["scanner"].get("notSearched")
+    if gaps is None:
+        stores = [store["store"] for store in claims["stores"]]
+        is_told = not any(name.startswith("store:") for name in stores)
+        return "" if is_told else "an earlier scanner did not say which files it could not search"
+    counts = [(gaps["files"], "file"), (gaps["ids"], "id")]
+    parts = [f"{n} {word}{'s' if n > 1 else ''}" for n, word in counts if n > 0]
+    return " and ".join(parts) and f"{' and '.join(parts)} not searched"
 
 
 def main(argv: Sequence[str] | None = None) -> int:

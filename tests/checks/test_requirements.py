@@ -45,6 +45,7 @@ def test_a_duck_lacks_the_mixin_and_the_base() -> None:
     for part in ("ForgetMixin", "get_params", "set_params", "MethodFacts", "guarantee_"):
         assert part in text
     assert "ids=None" not in text
+    assert "- fit(X, y, *, ids): everything after y by keyword only" in text
 
 
 def test_an_unfinished_method_is_told_what_to_write() -> None:

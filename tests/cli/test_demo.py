@@ -143,8 +143,9 @@ def test_judging_ends_with_a_report(output: str) -> None:
     """A method is chosen, liars are found and a retrain is not, the monitor retrains."""
     words = " ".join(output.split())
     assert "faster than retraining" in words
-    assert words.count(": found") == 2
-    assert words.count(": not found") == 1
+    verdicts = re.findall(r"rmia on forgotten people: [^:]*: (not found|found)", words)
+    assert verdicts == ["not found", "found", "found"]
+    assert "Forgetting was tested by canary backdoor (not found), canary u-lira" in words
     assert "equal to a fresh fit, byte for byte" in words
     assert re.search(r"request \d+: .*: retrained \(", words)
     found = re.search(r"browser:(/\S+?report\.html)", words.replace(" ", ""))

@@ -476,6 +476,9 @@ class Busy:
         finally:
             self.closed = True
 
+    def plan(self) -> tuple[()]:
+        return ()
+
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 def test_a_worker_finishes_its_step_and_stops(

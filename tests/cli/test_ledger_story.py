@@ -214,11 +214,17 @@ def test_residue_is_found_and_never_printed(story: Story, tmp_path: Path) -> Non
     assert clean.exit_code == 0, clean.output
 
 
-def test_a_marker_that_cannot_be_searched_for_is_refused(tmp_path: Path) -> None:
+def test_a_short_marker_is_searched_as_a_whole_value(tmp_path: Path) -> None:
     words = ("audit", "residue", "--store", tmp_path, "--markers", "-")
+    (tmp_path / "export.csv").write_text("id,age\n71,40\n")
+    assert call(*words, stdin="7\n").exit_code == 0
+    result = call(*words, stdin="71\n")
+    assert result.exit_code == 3
+    assert "'export.csv' (ambiguous-value)" in result.output
+    (tmp_path / "notes.txt").write_text("seven")
     result = call(*words, stdin=f"7\n{LEAVING[0]}\n")
-    assert result.exit_code == 2
-    assert "1 of 2 markers are too short" in result.stderr
+    assert result.exit_code == 3
+    assert "'notes.txt' (file-kind)" in result.output
 
 
 def test_the_verifier_runs_without_letheon(story: Story, tmp_path: Path) -> None:

@@ -18,7 +18,9 @@ def fit_and_forget(kind: Any = DaREForestClassifier, **config: Any) -> str:
     """Return the digest after a fit and a forget under that joblib configuration."""
     with joblib.parallel_config(**config):
         model = kind(n_estimators=7, max_depth=6, subsample=0.9, random_state=1)
-        model.fit(X, Y, 1 + np.arange(len(X)) % 3, ids=IDS).forget(["p3", "p17", "p40"])
+        model.fit(X, Y, sample_weight=1 + np.arange(len(X)) % 3, ids=IDS).forget(
+            ["p3", "p17", "p40"]
+        )
         return str(model.digest())
 
 

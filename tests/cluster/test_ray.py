@@ -10,12 +10,21 @@ from typing import Any
 import joblib
 import numpy as np
 import pytest
+from ray.exceptions import (
+    ActorDiedError,
+    NodeDiedError,
+    RayTaskError,
+    RuntimeEnvSetupError,
+    WorkerCrashedError,
+)
 
 from letheon.parallel import run_tasks, tasks
 from tests.cluster.clusters import SEAT, RayCluster, eventually
 from tests.cluster.travel import (
+    BreaksOnce,
     Refusal,
     arrivals,
+    break_pipe,
     look_at,
     never_finish_on,
     payloads,
@@ -100,11 +109,60 @@ def test_a_lost_node_loses_nothing(ray_cluster: RayCluster, tmp_path: Path) -> N
     assert eventually(lambda: ray_cluster.stored_bytes() == 0)
 
 
+def test_letheon_itself_runs_again_what_a_dying_node_lost(
+    on_ray: RayCluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # The process outlives its node for a moment; to Ray and joblib this is an error of the task.
+    monkeypatch.setattr(tasks, "_Stored", partial(BreaksOnce, tmp_path))
+    found = run_tasks(train, payloads(4, tmp_path), n_jobs=None)
+    assert (tmp_path / "broken").exists()
+    expected = [train(*payload)["model"] for payload in payloads(4, tmp_path)]
+    assert all(map(np.array_equal, (result["model"] for result in found), expected))
+    assert arrivals(tmp_path) == [0, 1, 2, 3]  # what had run did not run again
+    assert eventually(lambda: on_ray.stored_bytes() == 0)
+
+
+def test_letheon_itself_runs_again_what_ray_gave_up(
+    ray_cluster: RayCluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(tasks, "_RAY_ARGUMENTS", {})
+    found = run_and_lose_the_node(ray_cluster, tmp_path)
+    expected = [train(*payload)["model"] for payload in payloads(4, tmp_path)]
+    assert all(map(np.array_equal, (result["model"] for result in found), expected))
+
+
 def test_without_retries_the_run_is_lost(
     ray_cluster: RayCluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from ray.exceptions import RayActorError
-
     monkeypatch.setattr(tasks, "_RAY_ARGUMENTS", {})
-    with pytest.raises(RayActorError):
+    monkeypatch.setattr(tasks, "_TRIES", 1)
+    with pytest.raises(ConnectionError, match="1 times in a row tasks were lost with their node"):
         run_and_lose_the_node(ray_cluster, tmp_path)
+
+
+def test_an_error_of_the_function_is_never_run_again(on_ray: RayCluster, tmp_path: Path) -> None:
+    with pytest.raises(BrokenPipeError):
+        run_tasks(break_pipe, payloads(3, tmp_path), n_jobs=None)
+    assert len(list(tmp_path.glob("called-1-*"))) == 1
+
+
+@pytest.mark.parametrize(
+    ("error", "is_loss"),
+    [
+        (BrokenPipeError(32, "Broken pipe"), True),
+        (ConnectionResetError(), True),
+        (EOFError(), True),
+        (ActorDiedError(), True),
+        (WorkerCrashedError(), True),
+        (NodeDiedError("gone"), True),
+        (RayTaskError("f", "", BrokenPipeError()), True),
+        (RayTaskError("f", "", ValueError()), False),
+        (RuntimeEnvSetupError(), False),
+        (ValueError(), False),
+        (MemoryError(), False),
+        (Refusal(), False),
+    ],
+    ids=lambda value: type(value).__name__,
+)
+def test_what_counts_as_a_loss(error: Exception, is_loss: bool) -> None:
+    assert tasks._is_loss(error) is is_loss

@@ -1,5 +1,8 @@
 """SISA on clusters: the digest of one process, even when a node is lost in the middle."""
 
+import os
+import subprocess
+import sys
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
@@ -41,18 +44,40 @@ def test_dask(dask_client: Any, digest: str) -> None:
     assert fit_and_forget(backend="dask") == digest
 
 
-def test_ray_loses_a_node_during_fit(
-    ray_cluster: RayCluster, digest: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    doomed = ray_cluster.node_id
-    slow = partial(never_finish_on, doomed, tmp_path, _stages.train_shard)
-    monkeypatch.setattr(_trainer, "train_shard", slow)
-    arguments = {"resources": {SEAT: 1}}
-    run = partial(fit_and_forget, backend="ray", n_jobs=2, ray_remote_args=arguments)
-    with ThreadPoolExecutor(1) as thread:  # Ray starts nodes from the main thread only
+def fit_while_the_node_is_lost(cluster: RayCluster, folder: Path) -> str:
+    """Return the digest of a fit and a forget during which a node is killed and replaced."""
+    doomed = cluster.node_id
+    run = partial(fit_and_forget, backend="ray", n_jobs=2, ray_remote_args={"resources": {SEAT: 1}})
+    slow = partial(never_finish_on, doomed, folder, _stages.train_shard)
+    with (
+        pytest.MonkeyPatch.context() as patch,
+        ThreadPoolExecutor(1) as thread,  # Ray starts nodes from the main thread only
+    ):
+        patch.setattr(_trainer, "train_shard", slow)
         found = thread.submit(run)
-        assert eventually(lambda: any(tmp_path.glob(f"started-{doomed}-*")))
-        ray_cluster.replace_node()
-        assert found.result(timeout=60) == digest
+        assert eventually(lambda: any(folder.glob(f"started-{doomed}-*")), 120)
+        cluster.replace_node()
+        return found.result(timeout=300)
+
+
+def test_ray_loses_a_node_during_fit(ray_cluster: RayCluster, digest: str, tmp_path: Path) -> None:
+    assert fit_while_the_node_is_lost(ray_cluster, tmp_path) == digest
     assert len(list(tmp_path.glob("started-*"))) > 4
     assert eventually(lambda: ray_cluster.stored_bytes() == 0)
+
+
+@pytest.mark.soak
+def test_twenty_losses_under_load(ray_cluster: RayCluster, digest: str, tmp_path: Path) -> None:
+    burn = "import os; os.nice(5)\nwhile True: pass"
+    load = [subprocess.Popen([sys.executable, "-c", burn]) for _ in range(os.cpu_count() or 2)]
+    digests = []
+    try:
+        for number in range(20):
+            folder = tmp_path / str(number)
+            folder.mkdir()
+            digests.append(fit_while_the_node_is_lost(ray_cluster, folder))
+    finally:
+        for process in load:
+            process.kill()
+            process.wait()
+    assert digests == [digest] * 20

@@ -10,6 +10,8 @@ import numpy as np
 from numpy.typing import NDArray
 from threadpoolctl import threadpool_info
 
+from letheon.parallel.tasks import _Stored
+
 ROWS = 250_000  # 2 MB each
 
 
@@ -72,6 +74,34 @@ def refuse(rows: Rows, number: int) -> int:
     if number == 1:
         raise Refusal(number)
     return number
+
+
+def break_pipe(rows: Rows, number: int) -> int:
+    """Raise, as code of the user, what a lost node looks like; note each call."""
+    (rows.folder / f"called-{number}-{time.monotonic_ns()}").touch()
+    if number == 1:
+        raise BrokenPipeError(32, "Broken pipe")
+    return number
+
+
+class BreaksOnce(_Stored):
+    """A stored payload of a node that is being lost: the first who asks gets a broken pipe."""
+
+    __slots__ = ("folder",)
+
+    def __init__(self, folder: Path, reference: Any) -> None:
+        super().__init__(reference)
+        self.folder = folder
+
+    def __reduce__(self) -> Any:
+        return BreaksOnce, (self.folder, self.reference)
+
+    def get(self) -> Any:
+        try:
+            (self.folder / "broken").touch(exist_ok=False)
+        except FileExistsError:
+            return super().get()
+        raise BrokenPipeError(32, "Broken pipe")
 
 
 def look_at(rows: Rows, number: int) -> dict[str, Any]:

@@ -8,6 +8,7 @@ import pytest
 
 from letheon import datasets
 from letheon.datasets import DatasetFormatError, DatasetMissingError
+from letheon.datasets._info import UNVERIFIED
 from tests.datasets.providers import idx, pixels, write
 
 # Name, dimensionality, size, classes, balance: Table 1 of Mercuri et al. (2022).
@@ -41,6 +42,7 @@ lacuna-10|1,024|≥ 5,000|10|N/A
 lacuna-100|1,024|≥ 50,000|100|N/A
 """.strip().splitlines()
 NAMES = datasets.names()
+DOCS = Path(__file__).resolve().parents[2] / "docs"
 
 
 def test_the_table_is_the_survey_s() -> None:
@@ -148,3 +150,17 @@ def test_if_absent_prefers_real_files(tmp_path: Path) -> None:
 def test_wrong_words_are_refused(options: dict[str, str], message: str) -> None:
     with pytest.raises(ValueError, match=message):
         datasets.load(**options)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_licence_and_a_row_count_have_a_source_or_are_called_unverified(name: str) -> None:
+    about = datasets.info(name)
+    for source in (about.licence_source, about.rows_source):
+        is_source = "http" in source or "files" in source
+        assert source == UNVERIFIED or is_source, source
+    is_read = any(file.sha256 for file in about.files)
+    assert ("counted in the provider's files" in about.rows_source) == is_read
+    assert about.licence_source in about.how_to_get("home")
+    card = (DOCS / "datasets.md").read_text("utf-8").split(f"### {name}\n")[1].split("### ")[0]
+    assert f"licence: {about.licence}; source: {about.licence_source}\n" in card
+    assert f"numbers of rows: {about.rows_source}\n" in card

@@ -18,12 +18,12 @@ from sklearn.metrics import f1_score, get_scorer, mean_squared_error, zero_one_l
 from sklearn.tree import DecisionTreeClassifier
 
 import letheon
-from letheon import Evaluation, evaluate
+from letheon import Evaluation
 from letheon.datasets import Dataset, Requests, info, load
 from letheon.evaluation import ORDINARY, SAME
 from letheon.evaluation._summary import _efficiency
 from letheon.measures.attacks import RMIA
-from tests.evaluation.stubs import SIMPLE, TEST, Planted, X, Y, cancer, trials_in
+from tests.evaluation.stubs import SIMPLE, TEST, Planted, X, Y, cancer, evaluate, trials_in
 
 ABOUT = info("adult")
 

@@ -12,13 +12,13 @@ from sklearn.linear_model import LogisticRegression, Ridge, SGDClassifier
 from sklearn.preprocessing import Normalizer
 
 import letheon
-from letheon import ForgetPipeline, NaiveUnlearner, evaluate
+from letheon import ForgetPipeline, NaiveUnlearner
 from letheon.base import ForgetMixin
 from letheon.datasets import Requests
 from letheon.evaluation import ORDINARY, SAME
 from letheon.guarantee import Guarantee
 from letheon.measures._copies import fresh_copy
-from tests.evaluation.stubs import SIMPLE, TEST, Planted, X, Y, trials_in
+from tests.evaluation.stubs import SIMPLE, TEST, Planted, X, Y, evaluate, trials_in
 
 DELAY = 0.02
 

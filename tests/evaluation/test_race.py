@@ -14,11 +14,10 @@ from sklearn.neighbors import KNeighborsClassifier
 from sklearn.tree import DecisionTreeClassifier
 
 import letheon
-from letheon import evaluate
 from letheon.evaluation import ORDINARY, SAME, Problem, Rows
 from letheon.evaluation._baselines import best_ordinary, race
 from letheon.evaluation._linear import linear_rivals, regularised_loss
-from tests.evaluation.stubs import SIMPLE, TEST, Planted, X, Y, cancer
+from tests.evaluation.stubs import SIMPLE, TEST, Planted, X, Y, cancer, evaluate
 
 
 def rows_of(X: Any, y: Any) -> Rows:

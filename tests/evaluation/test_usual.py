@@ -17,12 +17,12 @@ from sklearn.metrics import roc_auc_score
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import OneHotEncoder
 
-from letheon import DaREForestRegressor, SISAClassifier, evaluate
+from letheon import DaREForestRegressor, SISAClassifier
 from letheon.evaluation import ORDINARY, best_of, usual_models
 from letheon.exceptions import IdsTypeError
 from letheon.parallel import one_thread
 from letheon.select import Candidate, Tolerances, choose
-from tests.evaluation.stubs import TEST, Planted, X, Y
+from tests.evaluation.stubs import TEST, Planted, X, Y, evaluate
 
 N = 120
 RNG = np.random.default_rng(0)

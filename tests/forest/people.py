@@ -180,7 +180,7 @@ def new_model(world: World, params: dict[str, Any], seed: int) -> Any:
 
 def fitted(world: World, params: dict[str, Any], people: People, seed: int) -> Any:
     model = new_model(world, params, seed)
-    return model.fit(people.X, people.y, people.sample_weight, ids=people.ids)
+    return model.fit(people.X, people.y, sample_weight=people.sample_weight, ids=people.ids)
 
 
 def raw_predictions(model: Any, X: NDArray[Any]) -> NDArray[np.float64]:

@@ -31,7 +31,7 @@ class Played:
         self.held = self.held.without(gone)
 
     def learn(self, more: People) -> None:
-        self.model.learn(more.X, more.y, more.sample_weight, ids=more.ids)
+        self.model.learn(more.X, more.y, sample_weight=more.sample_weight, ids=more.ids)
         self.held = self.held.plus(more.held())
 
     def some_people(self, rng: np.random.Generator, share: float) -> list[Any]:

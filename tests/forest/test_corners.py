@@ -123,7 +123,7 @@ def stumps(people: People, criterion: str, seed: int) -> tuple[Any, Any]:
         max_features=None,
         n_thresholds=None,
         random_state=seed,
-    ).fit(people.X, people.y, people.weight, ids=people.ids)
+    ).fit(people.X, people.y, sample_weight=people.weight, ids=people.ids)
     return model, grow_forest(*people[:3], people.ids.tolist(), settings, seed)
 
 

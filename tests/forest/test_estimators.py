@@ -362,7 +362,7 @@ def test_trees_grown_elsewhere_forget_alike(kind: Any) -> None:
     for backend in ("threading", "loky"):
         model = kind(**SMALL, random_state=0, n_jobs=2)
         with joblib.parallel_config(backend=backend):
-            model.fit(X, y, weights, ids=ids).forget([ids[1]])
+            model.fit(X, y, sample_weight=weights, ids=ids).forget([ids[1]])
         models.append(model)
     assert models[0].digest() == models[1].digest()
 

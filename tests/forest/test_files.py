@@ -31,7 +31,7 @@ def make(kind: str = "classes", *, gone: tuple[int, ...] = (), ids: str = "text"
         model, y = DaREForestRegressor(n_estimators=3, max_depth=4, random_state=5), X[:, 0] * 3
     keep = np.setdiff1d(np.arange(N), gone)
     names: Any = [f"né {i}" for i in keep] if ids == "text" else keep
-    return model.fit(X[keep], y[keep], weights[keep], ids=names)
+    return model.fit(X[keep], y[keep], sample_weight=weights[keep], ids=names)
 
 
 def person(number: int, ids: str) -> Any:

@@ -27,10 +27,12 @@ def forest(kind: str) -> Any:
     X[::7, 1] = np.nan
     settings: dict[str, Any] = {"n_estimators": 3, "max_depth": 4, "random_state": 5}
     if kind == "numbers":
-        return DaREForestRegressor(**settings, random_depth=1).fit(X, X[:, 0] * 3, weights)
+        return DaREForestRegressor(**settings, random_depth=1).fit(
+            X, X[:, 0] * 3, sample_weight=weights
+        )
     names = [f"né {i // 2}" for i in range(N)]
     model = DaREForestClassifier(**settings, subsample=0.8)
-    return model.fit(X, rng.integers(0, 3, N), weights, ids=names)
+    return model.fit(X, rng.integers(0, 3, N), sample_weight=weights, ids=names)
 
 
 @cache

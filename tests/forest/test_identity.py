@@ -129,10 +129,10 @@ def test_a_class_may_come_and_go() -> None:
 def test_rows_of_weight_zero_leave_no_trace() -> None:
     X, y = np.zeros((3, 1)), np.array(["elm", "a very long label", "ash"])
     plain = DaREForestClassifier(n_estimators=1, random_state=0)
-    weighted = clone(plain).fit(X, y, [1, 0, 1], ids=["a", "somebody else", "b"])
+    weighted = clone(plain).fit(X, y, sample_weight=[1, 0, 1], ids=["a", "somebody else", "b"])
     absent = clone(plain).fit(X[::2], y[::2], ids=["a", "b"])
     assert weighted.digest() == absent.digest()
-    weighted.learn(X, y, [0, 0, 1], ids=["nobody", "nobody", "b"])
+    weighted.learn(X, y, sample_weight=[0, 0, 1], ids=["nobody", "nobody", "b"])
     absent.learn(X[2:], y[2:], ids=["b"])
     assert weighted.digest() == absent.digest()
 

@@ -365,17 +365,17 @@ def test_targets_of_any_size(scale: float) -> None:
 )
 def test_weights_that_make_no_sense_are_refused(weights: Any, message: str) -> None:
     with pytest.raises(ValueError, match=message):
-        classifier().fit(X, Y, weights)
+        classifier().fit(X, Y, sample_weight=weights)
     model = classifier().fit(X, Y)
     with pytest.raises(ValueError, match=message):
-        model.learn(X, Y, weights, ids=range(60))
+        model.learn(X, Y, sample_weight=weights, ids=range(60))
     assert model.digest() == classifier().fit(X, Y).digest()
 
 
 @given(st.lists(st.integers(0, 3), min_size=60, max_size=60).filter(any), st.booleans())
 def test_a_weight_is_so_many_copies(weights: list[int], classify: bool) -> None:
     make = classifier if classify else regressor
-    weighted = make().fit(X, Y, weights)
+    weighted = make().fit(X, Y, sample_weight=weights)
     copied = make().fit(np.repeat(X, weights, axis=0), np.repeat(Y, weights))
     np.testing.assert_array_equal(weighted.predict(X), copied.predict(X))
     assert weighted.n_rows_ == np.count_nonzero(weights)
@@ -383,10 +383,10 @@ def test_a_weight_is_so_many_copies(weights: list[int], classify: bool) -> None:
 
 def test_weights_of_one_are_no_weights_and_of_zero_no_rows() -> None:
     expected = classifier().fit(X, Y).digest()
-    assert classifier().fit(X, Y, np.ones(60)).digest() == expected
+    assert classifier().fit(X, Y, sample_weight=np.ones(60)).digest() == expected
     more, labels = np.vstack([X, X + 1]), np.concatenate([Y, Y + 7])
     weights = np.repeat([1, 0], 60)
-    model = classifier().fit(more, labels, weights)
+    model = classifier().fit(more, labels, sample_weight=weights)
     assert model.digest() == expected
     assert model.ids_.tolist() == list(range(60))
     assert model.classes_.tolist() == [0, 1]
@@ -394,10 +394,10 @@ def test_weights_of_one_are_no_weights_and_of_zero_no_rows() -> None:
 
 def test_the_label_of_a_row_without_weight_leaves_no_trace() -> None:
     y = np.array(["elm", "oak", "a much longer name"])
-    model = classifier().fit(X[:3], y, [1, 1, 0])
+    model = classifier().fit(X[:3], y, sample_weight=[1, 1, 0])
     assert model.classes_.dtype == "<U3"
     assert model.digest() == classifier().fit(X[:2], y[:2]).digest()
-    model.learn(X[:2], y[1:], [1, 0], ids=[9, 9])
+    model.learn(X[:2], y[1:], sample_weight=[1, 0], ids=[9, 9])
     assert model.classes_.dtype == "<U3"
 
 

@@ -54,7 +54,7 @@ def _said(tree: ForestTree, leaves: NDArray[Any]) -> NDArray[Any]:
 def test_rows_of_a_node_are_those_of_its_children(seed: int) -> None:
     X, y = rows(seed)
     weights = np.arange(len(X)) % 3
-    model = DaREForestClassifier(n_estimators=1, random_state=seed).fit(X, y, weights)
+    model = DaREForestClassifier(n_estimators=1, random_state=seed).fit(X, y, sample_weight=weights)
     tree = model.tree_(0)
     inner = np.flatnonzero(tree.kind)
     assert tree.n[0] == weights.sum()

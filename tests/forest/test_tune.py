@@ -65,9 +65,9 @@ class Watched(DaREForestClassifier):
 
     seen: list[tuple[Any, Any]] = []  # noqa: RUF012
 
-    def fit(self, X: Any, y: Any, sample_weight: Any = None, *, ids: Any = None) -> Any:
+    def fit(self, X: Any, y: Any, *, ids: Any = None, sample_weight: Any = None) -> Any:
         Watched.seen.append((set(np.asarray(ids).tolist()), len(X)))
-        return super().fit(X, y, sample_weight, ids=ids)
+        return super().fit(X, y, ids=ids, sample_weight=sample_weight)
 
 
 @pytest.mark.parametrize("text", [False, True])
@@ -86,8 +86,8 @@ def test_own_folds_are_used() -> None:
     Watched.seen.clear()
     model = Watched(n_estimators=1, random_state=0)
     tune_random_depth(model, X, Y, cv=KFold(3), max_random_depth=0)
-    tune_random_depth(model, X, Y, cv=[(np.arange(7), np.arange(7, 120))], max_random_depth=0)
-    assert [n_rows for _, n_rows in Watched.seen] == [80, 80, 80, 7]
+    tune_random_depth(model, X, Y, cv=[(np.arange(70), np.arange(70, 120))], max_random_depth=0)
+    assert [n_rows for _, n_rows in Watched.seen] == [80, 80, 80, 70]
 
 
 @pytest.mark.parametrize(

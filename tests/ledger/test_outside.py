@@ -107,6 +107,31 @@ def test_a_forged_answer_holds_up_no_other_tenant(
         assert (other.state, other.reason) in {("stuck", "forged-answer"), ("purged", None)}
 
 
+def test_a_computation_takes_no_longer_than_its_call(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Efficiency is certified from these seconds, and later limits of time follow from them."""
+
+    def days(answer: dict[str, Any]) -> None:
+        answer["seconds"] = 1e6
+
+    products = []
+    real = _compute._assemble
+
+    def keep(*given: Any) -> Any:
+        products.append((real(*given), given[2]))
+        return products[-1][0]
+
+    with Ledger.create(tmp_path / "home", name="test") as ledger:
+        ledger.register_files(files(tmp_path), name="outside")
+        monkeypatch.setattr(_compute, "_assemble", keep)
+        monkeypatch.setattr(sandbox, "call", forged(days))
+        ledger.request([1], model="outside", verified=True)
+        ledger.run_once(force=True)
+    ((product, elapsed),) = products
+    assert 0 < product.seconds <= elapsed < 1e6
+
+
 def test_what_no_signer_would_sign_is_not_published(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

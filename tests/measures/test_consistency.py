@@ -17,6 +17,7 @@ from letheon.measures import (
     output_consistency,
     parameter_consistency,
 )
+from letheon.measures._intervals import mean_of_rows
 
 vectors = hnp.arrays(np.float64, 5, elements=st.floats(-1e6, 1e6))
 
@@ -242,3 +243,17 @@ def test_alignment_needs_the_same_rows() -> None:
 def test_bad_probabilities_are_refused(p: Any, q: Any, options: dict[str, Any], text: str) -> None:
     with pytest.raises(ValueError, match=text):
         kl_consistency(p, q, **options)
+
+
+@pytest.mark.parametrize(("n", "is_rough"), [(99, True), (100, False)])
+def test_too_few_rows_are_called_rough(n: int, is_rough: bool) -> None:
+    p = np.random.default_rng(0).uniform(0.2, 0.8, n)
+    measure = kl_consistency(np.stack([p, 1 - p], axis=1), np.full((n, 2), 0.5))
+    assert measure.is_rough == is_rough
+    assert ("rows, 100 are needed" in measure.note) == is_rough
+
+
+def test_rows_that_differ_by_rounding_have_no_interval() -> None:
+    values = np.full(200, 1.056469082404479)
+    values[::2] = np.nextafter(values[::2], 2.0)
+    assert mean_of_rows(values, confidence=0.95, n_resamples=200, seed=0) is None

@@ -1,4 +1,4 @@
-"""Speed-up and Fieller's interval."""
+"""Speed-up and its interval."""
 
 import math
 
@@ -42,22 +42,52 @@ def test_unit_of_time_does_not_matter(
     assert scaled.value == pytest.approx(efficiency(naive, unlearn).value)
 
 
-def test_ends_solve_the_defining_equation() -> None:
-    top, bottom = np.array([9.0, 10.0, 12.0, 11.0]), np.array([1.0, 1.2, 0.9])
+def test_few_times_have_student_s_interval_of_the_logarithm() -> None:
+    top, bottom = np.array([9.0, 10.0, 12.0]), np.array([1.0, 1.2, 0.9])
     measure = efficiency(top, bottom)
-    v_top, v_bottom = stats.sem(top) ** 2, stats.sem(bottom) ** 2
-    part_top, part_bottom = v_top, measure.value**2 * v_bottom
-    df = (part_top + part_bottom) ** 2 / (part_top**2 / 3 + part_bottom**2 / 2)
-    t = stats.t.ppf(0.975, df)
-    for end in (measure.low, measure.high):
-        assert end is not None
-        z = (top.mean() - end * bottom.mean()) / np.sqrt(v_top + end**2 * v_bottom)
-        assert abs(z) == pytest.approx(t)
+    variances = [(stats.sem(each) / each.mean()) ** 2 for each in (top, bottom)]
+    df = sum(variances) ** 2 / sum(v**2 / 2 for v in variances)
+    half = stats.t.ppf(0.975, df) * math.sqrt(sum(variances))
+    assert measure.low == pytest.approx(measure.value * math.exp(-half))
+    assert measure.high == pytest.approx(measure.value * math.exp(half))
 
 
-def test_no_bound_when_unlearning_time_is_lost_in_noise() -> None:
+def test_a_time_that_is_lost_in_noise_bounds_nothing() -> None:
     measure = efficiency([10.0, 10.1], [0.001, 2.0])
-    assert (measure.low, measure.high) == (0.0, math.inf)
+    assert measure.low is not None
+    assert measure.high is not None
+    assert measure.low < 0.01
+    assert measure.high > 1e5
+
+
+@pytest.mark.parametrize(
+    ("n_naive", "n_unlearn", "words"),
+    [
+        (5, 60, ""),
+        (5, 59, "only 59 timings of removals, 60 are needed"),
+        (4, 60, "only 4 timings of retrains, 5 are needed"),
+    ],
+)
+def test_too_few_times_are_called_rough(n_naive: int, n_unlearn: int, words: str) -> None:
+    rng = np.random.default_rng(0)
+    measure = efficiency(rng.uniform(9, 11, n_naive), rng.uniform(1, 2, n_unlearn))
+    assert measure.is_rough == bool(words)
+    assert words in measure.note
+    assert ("roughly [" in str(measure)) == bool(words)
+    assert ("at 0.95" in str(measure)) != bool(words)
+
+
+def test_times_that_depend_on_those_before_make_it_rough() -> None:
+    rng = np.random.default_rng(0)
+    drifting = np.exp(np.cumsum(rng.normal(0, 0.1, 100)))
+    assert "follow each other are alike" in efficiency([1.0, 1.1] * 5, drifting).note
+    shuffled = [efficiency([1.0, 1.1] * 5, rng.permutation(drifting)) for _ in range(100)]
+    assert sum(measure.is_rough for measure in shuffled) <= 10
+
+
+def test_one_time_that_rules_the_mean_makes_it_rough() -> None:
+    times = np.append(np.linspace(1, 2, 99), 500.0)
+    assert "a few timings of removals rule the mean" in efficiency([1.0] * 5, times).note
 
 
 @pytest.mark.parametrize("unlearn", [[0.5], [0.5, 0.5]])

@@ -81,11 +81,20 @@ def intervals(m: Any) -> None:
     near(m.clopper_pearson(3, 10, 0.95)[0], ends.low)
     near(m.clopper_pearson(3, 10, 0.95)[1], ends.high)
     assert m.fold((-3.0, 1.0)) == (0.0, 3.0)
-    low, high = m.fieller(np.array([9.0, 10.0, 11.0]), np.array([1.0, 1.0, 1.0]), 0.95)
-    near(high - low, 2 * stats.t.ppf(0.975, 2) * math.sqrt(1 / 3))
-    skewed = np.random.default_rng(0).exponential(size=50)
-    low, high = m.bootstrap_mean(skewed, confidence=0.95, n_resamples=2000, seed=0)
-    assert high - skewed.mean() > 1.2 * (skewed.mean() - low)
+    low, high = m.ratio_of_means(np.array([9.0, 10.0, 11.0]), np.array([2.0, 2.0, 2.0]), 0.95)
+    near(math.sqrt(low * high), 5.0)
+    near(math.log(high / low), 2 * stats.t.ppf(0.975, 2) * math.sqrt(1 / 3) / 10)
+    skewed = np.random.default_rng(0).lognormal(sigma=1.5, size=50)
+    half = stats.t.ppf(0.975, 49) * stats.sem(skewed) / skewed.mean()
+    low, high = m.mean_of_rows(skewed, confidence=0.95, n_resamples=2000, seed=0)
+    assert math.log(high / skewed.mean()) > 1.1 * half
+    near(math.log(skewed.mean() / low), half)
+    inverse = m.ratio_of_means(np.full(50, 2.0), skewed, 0.95)
+    assert math.log(2 / skewed.mean() / inverse[0]) > 1.1 * half
+    near(math.log(inverse[1] * skewed.mean() / 2), half)
+    assert "30" in m.doubt_about(skewed, 51, "30")
+    assert m.doubt_about(np.arange(51.0), 51, "") == ""
+    assert m.doubt_about(np.append(np.zeros(50), 1.0), 51, "few") != ""
 
 
 def signed_gap(m: Any) -> None:
@@ -152,23 +161,21 @@ BUGS: list[tuple[Callable[[Any], None], ModuleType, str, str]] = [
     (law_of_numbers, _laws, "np.log(m / (n - 1))", "np.log(n / (n - 1))"),
     (law_of_numbers, _laws, "np.log(across / within)", "np.log(within / across)"),
     (law_of_numbers, _laws, "k, axis=1)[:, k]", "k - 1, axis=1)[:, k - 1] + 1e-300"),
-    (intervals, _intervals, "values.std(ddof=1) / math", "values.std() / math"),
-    (
-        intervals,
-        _intervals,
-        "stdtrit(n - 1, (1 + confidence) / 2) * v",
-        "stdtrit(n, (1 + confidence) / 2) * v",
-    ),
-    (
-        intervals,
-        _intervals,
-        "betaincinv(successes, n - successes + 1",
-        "betaincinv(successes, n - successes",
-    ),
-    (intervals, _intervals, "betaincinv(successes + 1, n", "betaincinv(successes, n"),
-    (intervals, _intervals, "top.var(ddof=1)", "top.var()"),
+    (intervals, _intervals, "values.var(ddof=1)", "values.var()"),
+    (intervals, _intervals, "stdtrit(df, ", "stdtrit(df + 1, "),
+    (intervals, _intervals, "successes, failures + 1", "successes, failures"),
+    (intervals, _intervals, "successes + 1, failures", "successes, failures"),
+    (intervals, _intervals, "rows.var(axis=1, ddof=1)", "rows.var(axis=1)"),
     (intervals, _intervals, "return 0.0, max(-low, high)", "return 0.0, high"),
-    (intervals, _intervals, "(mean - t_high * error)", "(mean + t_low * error)"),
+    (intervals, _intervals, "min(float(t_low), -t)", "-t"),
+    (intervals, _intervals, "max(float(t_high), t)", "max(-float(t_low), t)"),
+    (
+        intervals,
+        _intervals,
+        "signs = np.random.default_rng(seed), (1.0, -1.0)",
+        "signs = np.random.default_rng(seed), (1.0, 1.0)",
+    ),
+    (intervals, _intervals, "> limit:", "> 99 * limit:"),
     (signed_gap, _paired, "return abs(value), fold", "return value, fold"),
     (percentage_error, _certifiability, "return abs(_signed", "return (_signed"),
     (percentage_error, _certifiability, "(abs(a) + abs(b))", "(a + b)"),
@@ -195,5 +202,6 @@ def test_bug_is_noticed(
     check: Callable[[Any], None], module: ModuleType, right: str, wrong: str
 ) -> None:
     check(module)
+    bad = spoilt(module, right, wrong)
     with pytest.raises(AssertionError):
-        check(spoilt(module, right, wrong))
+        check(bad)

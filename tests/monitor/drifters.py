@@ -11,7 +11,14 @@ from letheon.base import Outcome
 from letheon.guarantee import Guarantee, MethodFacts
 from letheon.monitor import Calibration
 
-QUICK = Calibration(n_streams=3, n_requests=6, n_looks=3, horizon=0.2, kinds=("uniform",))
+QUICK = Calibration(
+    n_streams=3,
+    n_requests=6,
+    n_looks=3,
+    horizon=0.2,
+    kinds=("uniform",),
+    assume="requests come uniformly",
+)
 
 
 class People(NamedTuple):

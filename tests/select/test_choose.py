@@ -14,6 +14,7 @@ from sklearn.datasets import load_breast_cancer, load_diabetes
 from sklearn.dummy import DummyClassifier
 from sklearn.ensemble import RandomForestClassifier, RandomForestRegressor
 from sklearn.linear_model import LogisticRegression
+from sklearn.naive_bayes import GaussianNB
 
 import letheon
 from letheon import (
@@ -483,14 +484,14 @@ def test_a_weak_method_is_said_to_be_weak() -> None:
     found = choose(
         (X, y),
         tolerances=Tolerances(effectiveness=0.2),
-        candidates=[Candidate(SISAClassifier(DummyClassifier()), efficiency={"n_shards": [2]})],
+        candidates=[Candidate(SISAClassifier(GaussianNB()), efficiency={"n_shards": [2]})],
         ordinary=DummyClassifier(),
         requests=Requests(n=2),
         seeds=3,
         cv=2,
     )
     assert found.best is not None
-    assert "SISAClassifier of DummyClassifier with n_shards=2 is weak" in found.reason
+    assert "SISAClassifier of GaussianNB with n_shards=2 is weak" in found.reason
 
 
 def test_regression_with_people_and_a_subsample() -> None:

@@ -30,7 +30,7 @@ CHECKS = ("schema", "signature", "chain", "line", "log", "proof", "purge")
 
 def _fill(desk: Desk) -> None:
     (desk.folder / "copies").mkdir()
-    (desk.folder / "copies" / "old.txt").write_text("nobody")
+    (desk.folder / "copies" / "old.csv").write_text("nobody")
     (desk.folder / "backups").mkdir()
     desk.ledger.add_store("copies", desk.folder / "copies")
     desk.ledger.add_store("backups", desk.folder / "backups", days=30)

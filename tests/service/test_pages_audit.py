@@ -2,6 +2,7 @@
 
 import re
 from collections.abc import Iterator
+from contextlib import closing
 from html import unescape
 from pathlib import Path
 from typing import Any
@@ -10,6 +11,7 @@ import pytest
 import sqlalchemy as sa
 from fastapi.testclient import TestClient
 
+from letheon.exceptions import SearchWarning
 from letheon.ledger._tables import certificates
 from letheon.service import ServiceSettings
 from letheon.service._jobs import Jobs
@@ -161,6 +163,37 @@ def test_the_map_has_a_cell_for_every_store_and_purge(filled: Desk) -> None:
     clean = [cell for cell in cells if "clean" in words_of(cell)]
     purged = [c for p in found["purges"] for c in p["cells"] if c["state"] == "purged"]
     assert len(clean) == len(purged) == len(cells)
+
+
+def test_files_that_were_not_searched_are_grey_and_never_clean(tmp_path: Path) -> None:
+    (tmp_path / "copies").mkdir()
+    (tmp_path / "copies" / "train.pkl").write_bytes(b"\x80\x04N.")
+    desk = make_desk(tmp_path / "desk")
+    with pytest.warns(SearchWarning, match="train.pkl"):
+        desk.ledger.add_store("copies", tmp_path / "copies")
+    with closing(desk):
+        erase(desk, 1)
+        browser, client = desk.browser("admin"), desk.client("admin")
+        (request,) = client.get("/api/v1/requests").json()["items"]
+        assert (request["state"], request["reason"]) == ("purged", "not-fully-searched")
+        (purge,) = client.get("/api/v1/residue").json()["purges"]
+        cell = {one["store"]: one for one in purge["cells"]}["store:copies"]
+        assert (cell["state"], cell["files_not_searched"]) == ("not-searched", 1)
+        assert purge["gaps"] == "1 file not searched"
+        text = browser.get("/residue").text
+        cells = re.findall(r'<td class="cell">(.*?)</td>', text, re.DOTALL)
+        (grey,) = [found for found in cells if "not searched" in words_of(found)]
+        assert "badge neutral" in grey
+        assert "clean" not in words_of(grey)
+        assert "not fully searched" in words_of(text.partition('id="h-searches"')[2])
+        for page in (f"/requests/{request['id']}", "/requests", "/certificates", "/certificates/1"):
+            assert "not fully searched" in words_of(browser.get(page).text)
+        for address in ("/api/v1/certificates/1", "/api/v1/certificates"):
+            found = client.get(address).json()
+            assert found.get("items", [found])[0]["purge_gaps"] == "1 file not searched"
+        check = client.get("/api/v1/certificates/1/verification").json()
+        assert (check["passed"], check["verdict"]) == (False, "incomplete")
+        assert "purged, not fully searched: 1 file" in check["checks"][-1]["reason"]
 
 
 def test_a_tenant_sees_its_own_purges(filled: Desk) -> None:

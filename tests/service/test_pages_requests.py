@@ -130,7 +130,7 @@ def test_many_are_answered_at_once(desk: Desk) -> None:
     again = file(desk, 1, verified=True).id
     client = desk.browser("operator")
     home = client.get("/").text
-    assert "to answer: all is destroyed" in home
+    assert "to answer: purged" in home
     assert "to answer: erased with an earlier request" in home
     assert "Covered by #1" in client.get(f"/requests/{again}").text
     send(client, "/requests/actions", action="answer", requests=[*chosen, again])

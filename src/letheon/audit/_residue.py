@@ -20,21 +20,22 @@ def check_residue(stores: Stores, markers: Any) -> LevelResult:
     ----------
     stores : mapping or pairs of name and path
         Where to look; folders are searched whole, archives are opened.
-    markers : Markers, or iterable of bytes or str
+    markers : Markers, or iterable of bytes, str or int
         What must not be found, raw or in any of the usual encodings.
 
     Returns
     -------
     LevelResult
         "fail" where something was found, with the store, the file and the place, never with what
-        was found; "skipped" where a file could not be read.
+        was found; "skipped" where a file could not be read or not be searched: of a kind that
+        cannot be read, or with a value that may be a short id or not.
     """
     pairs = stores.items() if isinstance(stores, Mapping) else stores
     places = [(name, Path(path)) for name, path in pairs]
     if not places or markers is None:
         return LevelResult("V3", "", "skipped", "stores and markers are both needed to search")
     wanted = _as_markers(markers)
-    if len(wanted) == 0:
+    if len(wanted) == 0 and not wanted.ids:
         reason = "no marker is long enough to mean something where it is found"
         return LevelResult("V3", "", "skipped", reason)
     result = scan(places, wanted)
@@ -43,6 +44,7 @@ def check_residue(stores: Stores, markers: Any) -> LevelResult:
         "bytes": result.bytes,
         "hits": [[hit.store, hit.file, hit.offset] for hit in result.hits],
         "unread": [list(map(str, one)) for one in result.unread],
+        "not_searched": [list(map(str, one)) for one in result.not_searched],
     }
     if result.hits:
         shown = ", ".join(f"{hit.store}: {hit.file!r}" for hit in result.hits[:_SHOWN])
@@ -51,6 +53,10 @@ def check_residue(stores: Stores, markers: Any) -> LevelResult:
     missing = [name for name, path in places if not path.exists()]
     if result.unread or missing:
         reason = f"{len(result.unread) + len(missing)} place(s) or file(s) could not be read"
+        return LevelResult("V3", "", "skipped", reason, details)
+    if result.n_not_searched:
+        shown = ", ".join(f"{one.file!r} ({one.reason})" for one in result.not_searched[:_SHOWN])
+        reason = f"nothing found, but {result.n_not_searched} file(s) were not searched: {shown}"
         return LevelResult("V3", "", "skipped", reason, details)
     reason = f"nothing found in {result.files} files ({result.bytes} bytes) of {len(places)} places"
     return LevelResult("V3", "", "pass", reason, details)
@@ -61,6 +67,6 @@ def _as_markers(markers: Any) -> Markers:
         return markers
     given = [markers] if isinstance(markers, str | bytes) else list(markers)
     return Markers.of(
-        ids=[one for one in given if isinstance(one, str)],
+        ids=[one for one in given if isinstance(one, str | int)],
         rows=[one for one in given if isinstance(one, bytes)],
     )

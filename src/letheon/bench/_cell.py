@@ -57,8 +57,9 @@ def run_cell(cell: Cell, options: Options) -> dict[str, Any]:
                 record |= _found(cell, options)
         except Exception as error:  # noqa: BLE001 - one failed cell must not end the others
             record["error"] = _told(error)
-    texts = dict.fromkeys(f"{each.category.__name__}: {each.message}" for each in heard)
-    record["warnings"] = list(texts)[:_MOST_WARNINGS]
+    doubts = [] if record["evaluation"] is None else record["evaluation"]["warnings"]
+    texts = [f"{each.category.__name__}: {each.message}" for each in heard]
+    record["warnings"] = list(dict.fromkeys([*doubts, *texts]))[:_MOST_WARNINGS]
     record["seconds"] = time.perf_counter() - begin
     record["machine"] = describe_machine(options.device if cell.family == "net" else None)
     return record
@@ -123,7 +124,7 @@ def _words(cell: Cell, recipe: Recipe, place: Place) -> str:
 def random_depths(
     dataset: str, test_rows: int, seed: int, synthetic: Synthetic = "never"
 ) -> tuple[int, int]:
-    """Return the random levels that cost at most 0.1 % and 1 % of cross-validated accuracy."""
+    """Return the random levels that cost at most 0.1 % and 1 % of the cross-validated score."""
     from letheon.forest import DaREForestClassifier, tune_random_depth
 
     data = prepared(dataset, "forest", _TUNING_ROWS, test_rows, seed, synthetic=synthetic)
@@ -155,6 +156,8 @@ def _evaluated(
         ordinary=ordinary_model(cell.family, place),
         seeds=options.seeds,
         comparisons=1,
+        # Attacks have cells of their own.
+        canaries=False,
         title=f"{cell.method}, {cell.setting}",
         random_state=options.random_state,
     )

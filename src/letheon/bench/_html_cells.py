@@ -144,7 +144,8 @@ def _measure(measure: Measure) -> str:
     if measure.low is None and measure.high is None:
         return value
     ends = ("?" if end is None else _text(end) for end in (measure.low, measure.high))
-    words = f"[{', '.join(ends)}]" + (", proxy" if measure.basis == "proxy" else "")
+    rough = "roughly " if measure.is_rough else ""
+    words = f"{rough}[{', '.join(ends)}]" + (", proxy" if measure.basis == "proxy" else "")
     return f"{value}<small>{escape(words)}</small>"
 
 

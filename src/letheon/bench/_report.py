@@ -126,7 +126,13 @@ def _summary(records: Sequence[Record], options: Options) -> list[str]:
         "Published numbers are of other data, machines and experiments. They stand beside ours for "
         "orientation, and the survey itself warns against comparing them."
     )
-    return [said or f"{len(records):,} cells, none failed.", size, published]
+    n_attacked = sum(bool(record["attacks"]) for record in records)
+    tested = (
+        f"Forgetting was tested in {n_attacked:,} cells, by attacks; the other measures do not."
+        if n_attacked
+        else "Forgetting was not tested: no attack ran."
+    )
+    return [said or f"{len(records):,} cells, none failed.", tested, size, published]
 
 
 def _settings(records: Sequence[Record], options: Options, seconds: float | None) -> dict[str, Any]:

@@ -43,6 +43,7 @@ def _of_letheon(estimator: Any) -> list[str]:
         lacking.append("facts: a letheon.guarantee.MethodFacts that declares the method")
     if not _takes_ids(estimator):
         lacking.append("fit(X, y, *, ids=None): ids say whose row each is")
+    lacking += [line for name in ("fit", "learn") for line in _positional(estimator, name)]
     if isinstance(estimator, ForgetMixin):
         return lacking + [f"{name}: still to be written" for name in _TO_WRITE if _open(kind, name)]
     absent = [name for name in _OFFERED if not hasattr(kind, name)]
@@ -57,6 +58,15 @@ def _takes_ids(estimator: Any) -> bool:
         return False
     parameters = inspect.signature(estimator.fit).parameters.values()
     return any(each.name == "ids" or each.kind is each.VAR_KEYWORD for each in parameters)
+
+
+def _positional(estimator: Any, name: str) -> list[str]:
+    """Say which arguments after y could be given by position, where ids could be taken for them."""
+    method = getattr(estimator, name, None)
+    parameters = inspect.signature(method).parameters.values() if callable(method) else ()
+    by_position = [each.name for each in parameters if each.kind is each.POSITIONAL_OR_KEYWORD]
+    late = ", ".join(by_position[2:])
+    return [f"{name}(X, y, *, {late}): everything after y by keyword only"] if late else []
 
 
 def _open(kind: type, name: str) -> bool:

@@ -53,7 +53,8 @@ def _lines(about: DatasetInfo, home: Path) -> list[tuple[str, str]]:
         ("subject id", about.subject_id),
         ("files", "\n".join(f"{home / about.folder}/{file}" for file in about.files)),
         ("provider", f"{about.provider}, {about.page}"),
-        ("licence", about.licence),
+        ("licence", f"{about.licence} (source: {about.licence_source})"),
+        ("row counts", f"source: {about.rows_source}"),
         ("cite", about.citation),
     ]
     if about.variants:

@@ -143,7 +143,13 @@ def watch(scene: Scene) -> None:
         y[test],
         tolerances=Watched(effectiveness=0.04, certifiability=25.0),
         retrain_with=rows,
-        calibration=Calibration(kinds=("uniform",), n_requests=15, n_looks=5, horizon=0.25),
+        calibration=Calibration(
+            kinds=("uniform",),
+            assume="requests come uniformly",
+            n_requests=15,
+            n_looks=5,
+            horizon=0.25,
+        ),
         random_state=scene.seed,
     )
     for ids in Requests(n=40).stream(None, *rows, seed=scene.seed):
@@ -181,7 +187,7 @@ def report(scene: Scene) -> None:
             "table": _properties(evaluation),
             "tables": [_attack_table(scene.found["attacks"])],
             "figures": _figures(scene) if find_spec("matplotlib") else [],
-            "notes": list(evaluation.fairness),
+            "notes": [evaluation.tested, *evaluation.warnings, *evaluation.fairness],
         },
     )
     scene.say("All of it, with pictures, in one file; open it in a browser:")

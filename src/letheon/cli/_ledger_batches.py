@@ -30,7 +30,7 @@ from letheon.cli._ledger_common import (
 from letheon.exceptions import OldDatabaseError
 
 if TYPE_CHECKING:
-    from letheon.ledger import Ledger, Step
+    from letheon.ledger import BatchPlan, Ledger, Step
 
 __all__ = ["batches", "worker"]
 
@@ -99,7 +99,9 @@ def apply(
             steps = opened.run_once(force=force, model=model, tenant=tenant, apart=True)
         lines = [(one.what, one.model, _number(one.sequence), one.detail) for one in steps]
         columns = ("step", "model", "no.", "detail")
-        say_table(as_json, steps, columns, lines, empty="nothing is due", folds="detail")
+        waiting = [] if steps else [f"{one.model}: {one.detail}" for one in _waiting(opened)]
+        empty = "\n".join(["nothing is due", *waiting])
+        say_table(as_json, steps, columns, lines, empty=empty, folds="detail")
     done = {one.what for one in steps}
     if "failed" in done:
         raise typer.Exit(FAILED)
@@ -130,6 +132,9 @@ def worker(
     nothing is destroyed then. Where the extra letheon[service] is installed, it also does what the
     desk was asked for, audits for one.
 
+    Requests wait for a batch of enough rows, or for a time. The worker says until when, once for
+    each change; `letheon batch apply --force` applies them now.
+
     Example: letheon worker --ledger erasures
     """
     with reported(as_json), _told_to_stop() as stop, open_ledger(ledger) as opened:
@@ -137,8 +142,9 @@ def worker(
             words = f"a look every {interval:g} s; Ctrl-C or SIGTERM ends it after its step"
             typer.echo(f"letheon: worker started, {words}", err=True)
         jobs = _jobs_of(opened, stop)
+        said: list[Step] = []  # what the look before said of waiting requests
         while not stop.is_set():
-            status = _look(opened, stop, as_json, jobs)
+            status = _look(opened, stop, as_json, jobs, said)
             if once:
                 raise typer.Exit(status)
             stop.wait(interval)
@@ -169,8 +175,17 @@ def _jobs_of(opened: "Ledger", stop: threading.Event) -> Callable[[], int]:
     return lambda: JobRunner(opened, stop).do_all((*SHORT, *LONG))
 
 
-def _look(opened: "Ledger", stop: threading.Event, as_json: bool, jobs: Callable[[], int]) -> int:
-    """Do what is due and return a status; what is in the way now waits for the next look."""
+def _look(
+    opened: "Ledger",
+    stop: threading.Event,
+    as_json: bool,
+    jobs: Callable[[], int],
+    said: "list[Step]",
+) -> int:
+    """Do what is due and return a status; what is in the way now waits for the next look.
+
+    Which requests wait for a batch is logged unless `said` has it from the look before.
+    """
     from letheon.sandbox import StoppedError
 
     failed = False
@@ -185,6 +200,11 @@ def _look(opened: "Ledger", stop: threading.Event, as_json: bool, jobs: Callable
                     break
         if not stop.is_set():
             jobs()
+            waiting = _waiting(opened)
+            for step in waiting:
+                if step not in said:
+                    _log(step, as_json)
+            said[:] = waiting
     except Exception as error:
         status = status_of(error)
         if status == INTERNAL or isinstance(error, OldDatabaseError):
@@ -192,6 +212,27 @@ def _look(opened: "Ledger", stop: threading.Event, as_json: bool, jobs: Callable
         typer.echo(f"letheon: {text_of(error)}; trying again", err=True)
         return status
     return FAILED if failed else 0
+
+
+def _waiting(opened: "Ledger") -> "list[Step]":
+    """Return a step for each model with requests that wait, with until when and what for."""
+    from letheon.ledger import Step
+
+    return [
+        Step("waits", one.model, None, _describe_waiting(one))
+        for one in opened.plan()
+        if one.decision.when_next is not None
+    ]
+
+
+def _describe_waiting(plan: "BatchPlan") -> str:
+    is_one = plan.n_requests == 1
+    requests = "1 request waits" if is_one else f"{plan.n_requests} requests wait"
+    them = "it" if is_one else "them"
+    return (
+        f"{requests} until {plan.decision.when_next:%-d %b %H:%M} UTC ({plan.waits_for}); "
+        f"`letheon batch apply --force` runs {them} now"
+    )
 
 
 def _log(step: "Step", as_json: bool) -> None:

@@ -35,6 +35,7 @@ from letheon.verifier import (
     open_envelope,
     parse_strict,
     read_capped,
+    search_gaps,
 )
 
 if TYPE_CHECKING:
@@ -71,7 +72,7 @@ class _Envelope:
     data: bytes
     statements: list[bytes]
     pinned: str | None
-    is_purged: bool | None
+    purge: str | None
 
 
 def statements_in(folder: Path) -> list[bytes]:
@@ -90,15 +91,20 @@ def _find(word: str, folder: Path | None, *, purge: bool) -> _Envelope:
     with open_ledger(folder) as opened:
         sequence, known = int(word), statements_in(opened.folder / "public" / "keys")
         data = opened.purge_attestation(sequence) if purge else opened.certificate(sequence)
-        return _Envelope(data, known, opened.public_key, _is_purged(opened, sequence))
+        return _Envelope(data, known, opened.public_key, _purge_of(opened, sequence))
 
 
-def _is_purged(opened: "Ledger", sequence: int) -> bool:
+_NOT_YET = "not yet"
+
+
+def _purge_of(opened: "Ledger", sequence: int) -> str:
+    """Return what became of the purge after a certificate."""
     try:
-        opened.purge_attestation(sequence)
+        claims = _statement(opened.purge_attestation(sequence))["predicate"]
     except LedgerMissingError:
-        return False
-    return True
+        return _NOT_YET
+    gaps = search_gaps(claims)
+    return f"attested, not fully searched: {gaps}" if gaps else "attested"
 
 
 def _statement(envelope: bytes) -> dict[str, Any]:
@@ -124,10 +130,11 @@ def show(
         found = _find(certificate, ledger, purge=purge)
         statement = _statement(found.data)
         if as_json:
-            document = {"id": certificate_id(found.data), "purged": found.is_purged}
+            purged = None if found.purge is None else found.purge != _NOT_YET
+            document = {"id": certificate_id(found.data), "purged": purged, "purge": found.purge}
             say(True, document | {"statement": statement}, "")
         else:
-            say_facts(summary(statement, certificate_id(found.data), found.is_purged))
+            say_facts(summary(statement, certificate_id(found.data), found.purge))
 
 
 @certs.command("verify", cls=LedgerCommand)
@@ -214,6 +221,7 @@ def _broken(envelopes: list[bytes], pinned: str, statements: list[bytes]) -> str
 def _link(statement: dict[str, Any], opened: "Ledger") -> dict[str, Any]:
     claims = statement["predicate"]
     sequence = claims["ledger"]["sequence"]
+    purge = _purge_of(opened, sequence)
     return {
         "sequence": sequence,
         "model": claims["model"]["id"],
@@ -222,7 +230,8 @@ def _link(statement: dict[str, Any], opened: "Ledger") -> dict[str, Any]:
         "left": claims["dataset"]["liveAfter"],
         "guarantee": claims["guarantee"],
         "certified_at": claims["times"]["certifiedAt"],
-        "purged": _is_purged(opened, sequence),
+        "purged": purge != _NOT_YET,
+        "purge": purge,
     }
 
 
@@ -236,7 +245,7 @@ def _say_chain(links: list[dict[str, Any]], reason: str | None) -> None:
             f"{link['left']:,}",
             guarantee_text(link["guarantee"]),
             link["certified_at"][:10],
-            "yes" if link["purged"] else "no",
+            {_NOT_YET: "no", "attested": "yes"}.get(link["purge"], "not fully searched"),
         )
         for link in links
     ]

@@ -8,6 +8,7 @@ import json
 import os
 import re
 import sys
+import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import fields, is_dataclass
@@ -28,6 +29,7 @@ from letheon.exceptions import (
     LedgerUnwritableError,
     LetheonError,
     ResidueError,
+    SearchWarning,
     StaleWorkerError,
     StateError,
     UnknownIdError,
@@ -68,6 +70,7 @@ __all__ = [
     "say_table",
     "status_of",
     "taken_at_their_word",
+    "warnings_said",
 ]
 
 FAILED, USAGE, NOT_FOUND, REFUSED, TRY_AGAIN = 1, 2, 3, 4, 5
@@ -192,6 +195,21 @@ def taken_at_their_word() -> Iterator[None]:
         raise
     except (ValueError, TypeError) as error:
         raise UsageError(str(error) or type(error).__name__) from error
+
+
+@contextmanager
+def warnings_said() -> Iterator[None]:
+    """Print what cannot be searched as lines on the error stream."""
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always", SearchWarning)
+        yield
+    for warning in caught:
+        if issubclass(warning.category, SearchWarning):
+            typer.echo(f"warning: {warning.message}", err=True)
+        else:
+            warnings.warn_explicit(
+                warning.message, warning.category, warning.filename, warning.lineno
+            )
 
 
 def _complain(as_json: bool, kind: str, text: str) -> None:

@@ -16,6 +16,7 @@ from letheon.cli._ledger_common import (
     say,
     say_table,
     taken_at_their_word,
+    warnings_said,
 )
 from letheon.exceptions import LedgerMissingError
 
@@ -104,7 +105,7 @@ def add(
     """
     with reported(as_json), open_ledger(ledger) as opened:
         path = require_folder(folder)
-        with taken_at_their_word():
+        with taken_at_their_word(), warnings_said():
             opened.add_store(name, path, owner=owner, scope=scope, days=days)
         say(as_json, {"store": name}, f"every purge looks through {folder} from now on")
 

@@ -18,6 +18,7 @@ from letheon.cli._ledger_common import (
     say,
     say_table,
     taken_at_their_word,
+    warnings_said,
 )
 
 if TYPE_CHECKING:
@@ -98,7 +99,7 @@ def add(
             max_memory=max_memory,
         )
         options = {"name": name, "tenant": tenant, "dataset": dataset, "releases": releases}
-        with taken_at_their_word():
+        with taken_at_their_word(), warnings_said():
             info = _register(opened, files, **options)
         text = f"registered {info.name}: {info.method}, {info.n_rows:,} rows"
         say(as_json, info.to_dict(), text)

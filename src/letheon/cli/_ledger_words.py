@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 from typing import Any
 
-from letheon.verifier import PURGE, UNLEARNING, Refused
+from letheon.verifier import PURGE, UNLEARNING, Refused, search_gaps
 
 __all__ = ["guarantee_text", "summary"]
 
@@ -19,9 +19,7 @@ def guarantee_text(guarantee: dict[str, Any]) -> str:
     return f"{guarantee['kind']} ({guarantee['epsilon']}, {guarantee['delta']})"
 
 
-def summary(
-    statement: dict[str, Any], identity: str, is_purged: bool | None
-) -> list[tuple[str, str]]:
+def summary(statement: dict[str, Any], identity: str, purge: str | None) -> list[tuple[str, str]]:
     """Return the lines of a certificate or of the attestation of a purge.
 
     Parameters
@@ -30,19 +28,19 @@ def summary(
         As the schema asks for.
     identity : str
         SHA-256 of what was signed.
-    is_purged : bool or None
-        Whether the purge was attested; None if that is not known.
+    purge : str or None
+        What became of the purge, in words; None if that is not known.
     """
     kind = statement["predicateType"]
     if kind == UNLEARNING:
-        return list(_certificate(statement, identity, is_purged))
+        return list(_certificate(statement, identity, purge))
     if kind == PURGE:
         return list(_attestation(statement["predicate"], identity))
     raise Refused("it is neither a certificate nor the attestation of a purge")
 
 
 def _certificate(
-    statement: dict[str, Any], identity: str, is_purged: bool | None
+    statement: dict[str, Any], identity: str, purge: str | None
 ) -> Iterator[tuple[str, str]]:
     claims = statement["predicate"]
     data, method, times = claims["dataset"], claims["method"], claims["times"]
@@ -65,8 +63,8 @@ def _certificate(
     yield "monitor", str(claims["monitor"]["decision"])
     yield "received", f"from {times['oldestReceivedOn']} on, first due on {times['earliestDueOn']}"
     yield "applied", f"{times['appliedAt']}, certified {times['certifiedAt']}"
-    if is_purged is not None:
-        yield "purged", "attested" if is_purged else "not yet"
+    if purge is not None:
+        yield "purged", purge
     yield "not claimed", ", ".join(claims["notClaimed"])
 
 
@@ -90,10 +88,14 @@ def _attestation(claims: dict[str, Any], identity: str) -> Iterator[tuple[str, s
     yield "certificate", str(claims["certificate"]["sha256"])
     for store in claims["stores"]:
         end = f"by {store['by']}" if store["state"] == "expires" else f"at {store['at']}"
+        if "notSearched" in store:
+            end += f", files not searched: {store['notSearched']:,}"
         yield "store", f"{store['store']} ({store['scope']}): {store['state']} {end}"
     yield "salts", f"{claims['salts']['destroyed']:,} destroyed"
     looked = f"{scanner['markers']:,} markers in {scanner['files']:,} files"
     yield "scanner", f"{looked} ({scanner['bytes']:,} bytes), {scanner['hits']} found"
+    if gaps := search_gaps(claims):
+        yield "not searched", gaps
     yield "recipients", f"{claims['recipientsTold']} told"
     yield "times", f"{times['startedAt']} to {times['purgedAt']}"
     yield "not claimed", ", ".join(claims["notClaimed"])

@@ -18,6 +18,7 @@ from sklearn.utils.validation import check_consistent_length, column_or_1d
 from letheon.base import (
     ForgetMixin,
     InPlaceMixin,
+    KeywordScoreMixin,
     Outcome,
     Removal,
     exclusive,
@@ -366,7 +367,7 @@ class ConvexBase(InPlaceMixin, ForgetMixin, BaseEstimator):
         return tags
 
 
-class ConvexClassifier(ClassifierMixin, ConvexBase):
+class ConvexClassifier(KeywordScoreMixin, ClassifierMixin, ConvexBase):
     """A regularised linear classifier."""
 
     multi_class: str
@@ -423,7 +424,7 @@ class ConvexClassifier(ClassifierMixin, ConvexBase):
         return classification_loss(len(classes), joint=self.multi_class == "softmax")
 
 
-class ConvexRegressor(RegressorMixin, ConvexBase):
+class ConvexRegressor(KeywordScoreMixin, RegressorMixin, ConvexBase):
     """A regularised linear regression."""
 
     def predict(self, X: Any) -> Floats:

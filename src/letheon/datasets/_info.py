@@ -5,11 +5,35 @@ from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Literal
 
-__all__ = ["NOBODY", "DataFile", "DatasetInfo", "Encoding", "SurveyRow", "Task"]
+__all__ = ["NOBODY", "UNVERIFIED", "DataFile", "DatasetInfo", "Encoding", "SurveyRow", "Task"]
 
 Task = Literal["classification", "regression"]
 Encoding = Literal["one-hot", "ordinal"]
 NOBODY = "none"  # subject_id where every row is a person of its own
+UNVERIFIED = "unverified"
+_COUNTED = "counted in the provider's files"
+_LISTED = "list of terms that came with our copy of the files"
+_KRIZHEVSKY = "https://huggingface.co/datasets/uoft-cs/cifar10 (licence: unknown)"
+# Where the licence and the row counts of a data set were looked up; others are unverified.
+_LICENCE_SOURCES = {
+    **dict.fromkeys(("adult", "census", "covtype", "diabetes", "higgs", "mnist"), _LISTED),
+    **dict.fromkeys(("cifar-2", "cifar-10"), _KRIZHEVSKY),
+    "ctr": "https://huggingface.co/datasets/criteo/CriteoClickLogs",
+    "svhn": "https://huggingface.co/datasets/ufldl-stanford/svhn (custom, non-commercial)",
+}
+_ROW_SOURCES = {
+    **dict.fromkeys(("adult", "census", "cifar-2", "cifar-10", "diabetes", "mnist"), _COUNTED),
+    **dict.fromkeys(("covtype", "higgs"), f"sample: {_COUNTED}; full file: {UNVERIFIED}"),
+    "bank": (
+        "https://www.rdocumentation.org/packages/FFTrees/versions/1.1.4/topics/bank (bank-full), "
+        "https://github.com/nguyentruonglau/bank-marketing (bank-additional-full)"
+    ),
+    "credit-card": (
+        "the provider's description, as quoted by "
+        "https://baselight.app/u/kaggle/dataset/saurabhbadole_credit_card_dataset"
+    ),
+    "epsilon": "https://catboost.ai/docs/en/concepts/python-reference_datasets_epsilon",
+}
 
 
 def _nothing() -> Mapping[str, str]:
@@ -114,6 +138,16 @@ class DatasetInfo:
     has_words: bool = False
     task: Task = "classification"
 
+    @property
+    def licence_source(self) -> str:
+        """Where the licence was looked up, or "unverified": ask the provider."""
+        return _LICENCE_SOURCES.get(self.name, UNVERIFIED)
+
+    @property
+    def rows_source(self) -> str:
+        """Where the numbers of rows were looked up, or "unverified"."""
+        return _ROW_SOURCES.get(self.name, UNVERIFIED)
+
     def how_to_get(self, home: str, variant: str = "") -> str:
         """Say in words which files are needed, from whom, and where they go."""
         files = "\n".join(
@@ -124,7 +158,8 @@ class DatasetInfo:
         return (
             f"files of {self.name!r} ({self.title}) are not there. Needed, compressed "
             f"(.gz, .xz, .bz2) or not:\n{files}\n"
-            f"Provider: {self.provider}, {self.page}\nTerms: {self.licence}\n"
+            f"Provider: {self.provider}, {self.page}\n"
+            f"Terms: {self.licence} ({self.licence_source})\n"
             + (f"Note: {self.note}\n" if self.note else "")
             + "Another folder: set the environment variable LETHEON_DATA, or give folder=. "
             'A made-up table of the same shape: synthetic="if-absent".'

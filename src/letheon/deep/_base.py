@@ -17,6 +17,7 @@ from sklearn.utils.validation import check_consistent_length
 from letheon.base import (
     ForgetMixin,
     InPlaceMixin,
+    KeywordScoreMixin,
     Outcome,
     Removal,
     changing,
@@ -46,7 +47,7 @@ Floats = NDArray[np.float64]
 _ANSWER_BATCH = 4096
 
 
-class NetBase(ClassifierMixin, InPlaceMixin, ForgetMixin, BaseEstimator):
+class NetBase(KeywordScoreMixin, ClassifierMixin, InPlaceMixin, ForgetMixin, BaseEstimator):
     """A classifier made of one or more nets of one architecture, which holds its rows.
 
     A family writes `_train` (everything from scratch) and `_remove` (a request after which every

@@ -10,7 +10,14 @@ from numpy.typing import NDArray
 from sklearn.base import BaseEstimator, ClassifierMixin, MetaEstimatorMixin, clone
 from sklearn.utils import Tags, get_tags
 
-from letheon.base import ForgetMixin, Outcome, Removal, exclusive, require_fitted
+from letheon.base import (
+    ForgetMixin,
+    KeywordScoreMixin,
+    Outcome,
+    Removal,
+    exclusive,
+    require_fitted,
+)
 from letheon.convex import InfluenceClassifier
 from letheon.convex._base import ConvexClassifier
 from letheon.convex._published import PublishedModel
@@ -66,7 +73,9 @@ def _nested(names: tuple[str, ...]) -> tuple[str, ...]:
     return tuple(f"head__{name}" for name in names)
 
 
-class CertifiedHeadClassifier(ForgetMixin, MetaEstimatorMixin, ClassifierMixin, BaseEstimator):
+class CertifiedHeadClassifier(
+    KeywordScoreMixin, ForgetMixin, MetaEstimatorMixin, ClassifierMixin, BaseEstimator
+):
     """A net that is never trained again, and a linear head on it that forgets with a certificate.
 
     The backbone turns every row x into features phi(x); the head, a convex method of letheon,

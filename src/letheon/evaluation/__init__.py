@@ -6,7 +6,7 @@ seeds, and returns an `Evaluation`.
 
 from letheon.evaluation._baselines import ORDINARY, SAME, require_task
 from letheon.evaluation._contender import named
-from letheon.evaluation._evaluate import evaluate
+from letheon.evaluation._evaluate import evaluate, with_canaries
 from letheon.evaluation._evaluation import Evaluation
 from letheon.evaluation._metric import Metric, require_function
 from letheon.evaluation._problem import Problem, Rows
@@ -28,4 +28,5 @@ __all__ = [
     "require_function",
     "require_task",
     "usual_models",
+    "with_canaries",
 ]

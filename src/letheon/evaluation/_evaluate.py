@@ -3,6 +3,7 @@
 import secrets
 from collections.abc import Iterable, Sequence
 from contextlib import AbstractContextManager, nullcontext
+from dataclasses import replace
 from numbers import Integral
 from typing import Any
 
@@ -10,9 +11,11 @@ import joblib
 
 from letheon.datasets import Requests
 from letheon.evaluation._asked import Asked
-from letheon.evaluation._attackers import attacked, chosen
+from letheon.evaluation._attackers import Findings, attacked, chosen, run_canaries
 from letheon.evaluation._baselines import best_ordinary, race
+from letheon.evaluation._clock import RequestClock
 from letheon.evaluation._contender import few_of, single_job, warmed
+from letheon.evaluation._doubts import say_found
 from letheon.evaluation._evaluation import Evaluation
 from letheon.evaluation._metric import Metric
 from letheon.evaluation._problem import Problem
@@ -23,7 +26,10 @@ from letheon.evaluation._warm_up import warm_up
 from letheon.exceptions import CannotForgetError
 from letheon.parallel import one_thread
 
-__all__ = ["evaluate"]
+__all__ = ["evaluate", "with_canaries"]
+
+# Test rows that a model answers on the clock of a request.
+_MOST_ANSWERED = 1_000
 
 
 def evaluate(
@@ -38,6 +44,7 @@ def evaluate(
     seeds: int | Sequence[int] = 5,
     comparisons: int = 3,
     attacks: str | Iterable[Any] = (),
+    canaries: bool = True,
     title: str | None = None,
     progress: bool = False,
     random_state: int | None = 0,
@@ -81,6 +88,10 @@ def evaluate(
     attacks : str, attack or iterable of them, default=()
         Names or objects of `letheon.measures.attacks`, run once each on the people of the first
         seed. One that cannot run is named in `Evaluation.failed_attacks`.
+    canaries : bool, default=True
+        Run the canary test on clones: a backdoor and U-LiRA, on people who were planted there
+        (about 33 small fits). Without it and without `attacks` the report says that forgetting
+        was not tested.
     title : str, optional
         Name in tables; by default that of the class.
     progress : bool, default=False
@@ -97,9 +108,11 @@ def evaluate(
     -----
     Fair by construction: one process, one thread for everybody (`n_jobs` is not used), the
     unlearner and the baselines take turns and change who goes first, a warm-up is not
-    counted, everything that a lazy method puts off is counted, and the naive side runs by the
-    fastest solver that reaches the same loss. Models are copies that keep no files.
-    `Evaluation.fairness` says so with the details of this run.
+    counted, and the naive side runs by the fastest solver that reaches the same loss. A request
+    is timed until the model has answered, has a digest, and no thread or process that it started
+    works any more. Models are copies that keep no files. `Evaluation.fairness` says so with the
+    details of this run, `Evaluation.tested` which attacks ran, and `Evaluation.warnings` what
+    speaks against the method or its figures.
 
     Examples
     --------
@@ -125,8 +138,10 @@ def evaluate(
     if progress:
         bar = progress_bar(title or type(unlearner).__name__, len(numbers) * len(asked.sizes))
     with one_thread(), bar as shown:
+        clock = RequestClock(problem.test.first(_MOST_ANSWERED).X)
         with joblib.parallel_config(backend="sequential"):
             warm = warm_up(alone, problem)
+            clock.wait()
             same, tried = race(alone, problem.train, first, retrainer)
             rival, how = best_ordinary(problem, ordinary, first)
             contest = Contest(
@@ -135,13 +150,29 @@ def evaluate(
                 same=same,
                 ordinary=warmed(rival, few_of(problem.train)),
                 asked=asked,
+                clock=clock,
                 comparisons=comparisons,
                 with_intervals=len(numbers) == 1,
             )
             runs = [run_trial(contest, seed, n, shown.tick) for n, seed in enumerate(numbers)]
-        findings = attacked(attackers, unlearner, problem, runs[0][1], first, shown)
+            planted = run_canaries(alone, problem, first, shown) if canaries else Findings((), {})
+        found = attacked(attackers, unlearner, problem, runs[0][1], first, shown)
     trials = tuple(trial for trial, _ in runs)
-    return summary(contest, trials, findings, Told(tried, how, warm), title)
+    return summary(contest, trials, planted.and_others(found), Told(tried, how, warm), title)
+
+
+def with_canaries(
+    evaluation: Evaluation, unlearner: Any, problem: Problem, seed: int
+) -> Evaluation:
+    """Return an evaluation with the results of the canary test, if that was left out."""
+    with one_thread(), joblib.parallel_config(backend="sequential"):
+        planted = run_canaries(single_job(unlearner), problem, seed, Progress())
+    return replace(
+        evaluation,
+        attacks=(*planted.results, *evaluation.attacks),
+        failed_attacks=planted.failed | evaluation.failed_attacks,
+        warnings=(*say_found(planted.results), *evaluation.warnings),
+    )
 
 
 def _require_forgetting(unlearner: Any) -> None:

@@ -7,6 +7,7 @@ from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from letheon.evaluation._doubts import say_what_was_tested
 from letheon.evaluation._trial import Trial
 from letheon.guarantee import Guarantee
 from letheon.measures import Measure, Strength
@@ -46,7 +47,8 @@ class Evaluation:
     baselines : dict of str to str
         What each baseline is and how it was chosen.
     seconds : dict of str to Measure
-        Mean time of a fit, of a request, and of a retrain of each baseline.
+        Mean time of a fit, of a request (``"forget"``), until `forget` returned (``"returned"``),
+        and of a retrain of each baseline.
     scores : dict of str to Measure
         Metric on test rows: of the unlearned model and of both baselines.
     metric : str
@@ -58,19 +60,24 @@ class Evaluation:
     work : Measure
         Training work of one request as a share of retraining, as the receipts count it.
     strength : Strength or None
-        Strong or weak, from the counted work; None for fewer than 16 requests of one size.
+        Strong or weak, from the counted work; None for fewer than 16 requests of one size;
+        undecided where processor time contradicts the receipts.
+    work_check : str
+        How the growth that receipts count compares with processor time.
     guarantee : Guarantee
         What the method claims about the model after the last request of the last trial.
     equal_digests : bool or None
         Whether the model had the bytes of a fresh fit in every trial; None for approximate ones.
     attacks : tuple of AttackResult
-        What attackers found.
+        What attackers found; the canary test comes first.
     failed_attacks : dict of str to str
         Attacks that could not run, and why.
     fairness : tuple of str
         How the comparison was kept fair.
     trials : tuple of Trial
         One for each seed.
+    warnings : tuple of str
+        What speaks against the method or its figures; empty if nothing was found.
     """
 
     title: str
@@ -96,6 +103,13 @@ class Evaluation:
     fairness: tuple[str, ...]
     trials: tuple[Trial, ...] = field(repr=False)
     failed_attacks: dict[str, str] = field(default_factory=dict)
+    warnings: tuple[str, ...] = ()
+    work_check: str = "not compared with times"
+
+    @property
+    def tested(self) -> str:
+        """Which attacks tested whether people were forgotten, and what they found."""
+        return say_what_was_tested(self.attacks, self.failed_attacks)
 
     def to_dict(self) -> dict[str, Any]:
         """Return everything as plain values. An infinite number stays a float; see `to_json`."""
@@ -119,6 +133,7 @@ class Evaluation:
         whole["guarantee"] = _guarantee(plain["guarantee"])
         whole["attacks"] = tuple(AttackResult.from_dict(attack) for attack in plain["attacks"])
         whole["fairness"] = tuple(plain["fairness"])
+        whole["warnings"] = tuple(plain.get("warnings", ()))
         whole["trials"] = tuple(_trial(trial) for trial in plain["trials"])
         return cls(**whole)
 
@@ -214,8 +229,13 @@ def _guarantee(plain: dict[str, Any]) -> Guarantee:
 def _trial(plain: dict[str, Any]) -> Trial:
     times = {name: tuple(seconds) for name, seconds in plain["retrain_seconds"].items()}
     measures = {name: _measures(found) for name, found in plain["measures"].items()}
+    late = {
+        name: tuple(plain.get(name, ()))
+        for name in ("returned_seconds", "processor_seconds", "is_repeated")
+    }
     return Trial(
         **plain
+        | late
         | {
             "forget_seconds": tuple(plain["forget_seconds"]),
             "retrain_seconds": times,

@@ -9,6 +9,7 @@ from sklearn import metrics
 from sklearn.metrics import mean_absolute_error, r2_score
 
 from letheon.evaluation._names import name_of
+from letheon.scoring import balanced_accuracy
 
 __all__ = ["Judgement", "Metric", "MetricFailedError", "accuracy", "require_function"]
 
@@ -30,7 +31,7 @@ class Judgement(NamedTuple):
     """A metric, the one for rows of who left, and the name of the first.
 
     R2 has no value for a single row, so by default the forgotten rows of a regression are judged
-    by the mean absolute error.
+    by the mean absolute error. They may lack a class, so balanced accuracy is not for them either.
     """
 
     metric: Metric
@@ -40,6 +41,8 @@ class Judgement(NamedTuple):
     @classmethod
     def of(cls, metric: Any, is_regression: bool) -> "Judgement":
         """Return the judgement by a metric, or by the usual one."""
+        if metric is balanced_accuracy:
+            return cls(balanced_accuracy, accuracy, "balanced accuracy")
         if metric is not None:
             _require_score(metric)
             return cls(metric, metric, _short(name_of(metric)))

@@ -45,6 +45,10 @@ class Rows:
         """Return the rows of some people."""
         return self.at(np.flatnonzero(np.isin(self.ids, people)))
 
+    def first(self, most: int) -> "Rows":
+        """Return the first rows."""
+        return self.at(np.arange(min(most, len(self))))
+
     def __len__(self) -> int:
         """Return the number of rows."""
         return len(self.y)

@@ -3,6 +3,7 @@
 from typing import TYPE_CHECKING
 
 from letheon.evaluation._baselines import ORDINARY, SAME
+from letheon.evaluation._doubts import is_noticeable
 from letheon.measures import Measure
 
 if TYPE_CHECKING:
@@ -21,7 +22,8 @@ def figures(measure: Measure) -> str:
         return f"{text} (proof)"
     if measure.low is None or measure.high is None or measure.low == measure.high:
         return text
-    return f"{text} [{measure.low * scale:.3g}, {measure.high * scale:.3g}]"
+    rough = "roughly " if measure.is_rough else ""
+    return f"{text} {rough}[{measure.low * scale:.3g}, {measure.high * scale:.3g}]"
 
 
 def _unit(measure: Measure) -> tuple[float, str]:
@@ -61,11 +63,24 @@ def _heading(evaluation: "Evaluation") -> str:
     return f"{evaluation.title} on {evaluation.dataset}: {evaluation.requests}"
 
 
+def _put_off(evaluation: "Evaluation") -> str:
+    """Return when forget returns, where the request is complete noticeably later."""
+    returned, whole = (evaluation.seconds.get(name) for name in ("returned", "forget"))
+    if returned is None or whole is None or not is_noticeable(returned.value, whole.value):
+        return ""
+    return f" (forget returns after {figures(returned)}, the rest is done later)"
+
+
+def _first(evaluation: "Evaluation") -> list[str]:
+    """Return what the reader must know before any number."""
+    return [evaluation.tested, *(f"WARNING: {each}" for each in evaluation.warnings)]
+
+
 def _below(evaluation: "Evaluation") -> list[str]:
     size = evaluation.storage.get("unlearned")
     lines = [
         f"Unlearned model: {evaluation.metric} {figures(evaluation.scores['unlearned'])}, a "
-        f"request takes {figures(evaluation.seconds['forget'])}"
+        f"request takes {figures(evaluation.seconds['forget'])}{_put_off(evaluation)}"
         + (f", its state {size:,} bytes" if size is not None else "")
         + f", the first fit {figures(evaluation.seconds['fit'])}.",
         f"Guarantee: {evaluation.guarantee.kind}"
@@ -80,7 +95,10 @@ def _below(evaluation: "Evaluation") -> list[str]:
         verdict = "equal to a fresh fit, byte for byte" if evaluation.equal_digests else "NOT EQUAL"
         lines.append(f"Digests: {verdict}, in {len(evaluation.trials)} trial(s).")
     if evaluation.strength is not None:
-        lines.append(f"Growth of the work along the requests: {evaluation.strength.kind}.")
+        lines.append(
+            f"Growth of the work along the requests: {evaluation.strength.kind} by the receipts; "
+            f"{evaluation.work_check}."
+        )
     lines += [str(attack) for attack in evaluation.attacks]
     failed = evaluation.failed_attacks.items()
     lines += [f"Attack {name!r} could not run: {why}" for name, why in failed]
@@ -94,7 +112,7 @@ def as_table(evaluation: "Evaluation") -> "RenderableType":
     from rich.table import Table
     from rich.text import Text
 
-    table = Table(title=_heading(evaluation), box=SIMPLE_HEAD, title_justify="left")
+    table = Table(box=SIMPLE_HEAD)
     table.add_column("measure")
     table.add_column("better")
     for baseline in (SAME, ORDINARY):
@@ -104,7 +122,8 @@ def as_table(evaluation: "Evaluation") -> "RenderableType":
     for row in _lines(evaluation):
         table.add_row(*row)
     below = [*_below(evaluation), "", *(f"- {line}" for line in evaluation.fairness)]
-    return Group(table, Text("\n".join(below)))
+    first = Text("\n".join(_first(evaluation)))
+    return Group(Text(_heading(evaluation)), first, table, Text("\n".join(below)))
 
 
 def as_text(evaluation: "Evaluation") -> str:
@@ -115,4 +134,4 @@ def as_text(evaluation: "Evaluation") -> str:
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     padded = [[cell.ljust(width) for cell, width in zip(row, widths, strict=True)] for row in rows]
     lines = [f"  {'  '.join(row)}".rstrip() for row in padded]
-    return "\n".join([_heading(evaluation), *lines, *_below(evaluation)])
+    return "\n".join([_heading(evaluation), *_first(evaluation), *lines, *_below(evaluation)])

@@ -9,6 +9,7 @@ from sklearn.metrics import r2_score
 
 from letheon.evaluation._attackers import Findings
 from letheon.evaluation._baselines import ORDINARY, SAME
+from letheon.evaluation._doubts import check_strength, find_doubts, say_found, say_timing
 from letheon.evaluation._evaluation import Evaluation
 from letheon.evaluation._metric import Metric, accuracy
 from letheon.evaluation._names import settings_of
@@ -56,6 +57,8 @@ def summary(
     """Return the evaluation that the trials give."""
     last, problem = trials[-1], contest.problem
     digests = [trial.equal_digests for trial in trials if trial.equal_digests is not None]
+    is_proved = not say_found(findings.results)
+    growth, work_check = _strength(contest, trials)
     return Evaluation(
         title=title or type(contest.unlearner).__name__,
         method=contest.unlearner.facts.method,
@@ -65,7 +68,7 @@ def summary(
         n_requests=len(contest.asked.sizes),
         n_people=last.n_people,
         n_rows=len(problem.train),
-        measures={name: _against(name, contest, trials) for name in (SAME, ORDINARY)},
+        measures={name: _against(name, contest, trials, is_proved) for name in (SAME, ORDINARY)},
         floor=_floor(trials),
         baselines={SAME: f"{contest.same.name} on the remaining rows", ORDINARY: told.how},
         seconds=_seconds(trials),
@@ -73,17 +76,21 @@ def summary(
         metric=problem.metric_name,
         storage=last.storage,
         work=_mean("work", [float(np.mean(trial.work)) for trial in trials]),
-        strength=_strength(contest, trials),
+        strength=growth,
+        work_check=work_check,
         guarantee=last.guarantee,
         equal_digests=all(digests) if digests else None,
         attacks=findings.results,
         failed_attacks=findings.failed,
         fairness=_fairness(contest, last, told),
+        warnings=find_doubts(contest.clock, trials, findings.results),
         trials=trials,
     )
 
 
-def _against(baseline: str, contest: Contest, trials: Sequence[Trial]) -> dict[str, Measure]:
+def _against(
+    baseline: str, contest: Contest, trials: Sequence[Trial], is_proved: bool
+) -> dict[str, Measure]:
     """Return every measure against one baseline, efficiency first."""
     found = {"efficiency": _efficiency(baseline, trials)}
     for name, first in trials[0].measures[baseline].items():
@@ -95,7 +102,7 @@ def _against(baseline: str, contest: Contest, trials: Sequence[Trial]) -> dict[s
         # One run has intervals over rows already; what has none gets one by its row error.
         is_done = len(trials) == 1 and (first.low is not None or not any(errors))
         found[name] = first if is_done else _over_trials(name, values, errors)
-    if baseline == SAME and all(trial.equal_digests for trial in trials):
+    if baseline == SAME and is_proved and all(trial.equal_digests for trial in trials):
         note = f"exact: {trials[0].guarantee.reference}; every trial had the bytes of a fresh fit"
         proved = {name: value for name, value in _BY_PROOF.items() if name in found}
         found |= {
@@ -144,6 +151,7 @@ def _seconds(trials: Sequence[Trial]) -> dict[str, Measure]:
     times = {
         "fit": [trial.fit_seconds for trial in trials],
         "forget": [float(np.mean(trial.forget_seconds)) for trial in trials],
+        "returned": [float(np.mean(trial.returned_seconds)) for trial in trials],
     }
     for baseline in (SAME, ORDINARY):
         times[baseline] = [float(np.mean(t.retrain_seconds[baseline])) for t in trials]
@@ -162,15 +170,19 @@ def _mean(name: str, values: Sequence[float], unit: str = "") -> Measure:
     return over_seeds(name, values, better="lower", unit=unit, within=(0.0, math.inf))
 
 
-def _strength(contest: Contest, trials: Sequence[Trial]) -> Strength | None:
-    """Return how the work grows along requests of one size; None for too few of them."""
+def _strength(contest: Contest, trials: Sequence[Trial]) -> tuple[Strength | None, str]:
+    """Return how the work grows along requests of one size, if it does so by processor time too.
+
+    None for too few requests.
+    """
     sizes = contest.asked.sizes
     # The last one may be what was left over.
     n = len(sizes) - (sizes[-1] < sizes[0])
     if n < _FEWEST_FOR_STRENGTH or len(set(sizes[:n])) > 1:
-        return None
+        return None, ""
     # A receipt counts shares of a retrain, which gets cheaper as rows leave.
-    return strength(np.array([np.multiply(t.work, t.rows_left)[:n] for t in trials]))
+    counted = strength(np.array([np.multiply(t.work, t.rows_left)[:n] for t in trials]))
+    return check_strength(counted, trials, n)
 
 
 def _fairness(contest: Contest, last: Trial, told: Told) -> tuple[str, ...]:
@@ -184,7 +196,7 @@ def _fairness(contest: Contest, last: Trial, told: Told) -> tuple[str, ...]:
         "One process and one thread for everybody; n_jobs was not used.",
         turns,
         f"{told.warm[0].upper()}{told.warm[1:]}.",
-        "A request is timed to its end, with everything that a lazy method puts off.",
+        *say_timing(contest.clock),
         f"Naive retraining ran by the fastest of: {'; '.join(told.tried)}.",
         f"Ordinary model: {told.how}.",
         "Who is forgotten left the test rows too."

@@ -1,6 +1,5 @@
 """One run over all requests: the unlearner and both baselines, timed in turns."""
 
-import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import partial
@@ -12,10 +11,10 @@ from numpy.typing import NDArray
 from letheon import state
 from letheon.evaluation._asked import Asked
 from letheon.evaluation._baselines import ORDINARY, SAME
+from letheon.evaluation._clock import RequestClock, Timing
 from letheon.evaluation._compare import Exam, compare, row_errors
 from letheon.evaluation._contender import Contender
 from letheon.evaluation._problem import Problem, Rows
-from letheon.evaluation._warm_up import finish
 from letheon.exceptions import LetheonError
 from letheon.guarantee import Guarantee
 from letheon.measures import Measure, gradient_residual_of
@@ -39,7 +38,8 @@ class Trial:
     fit_seconds : float
         Time of the first fit.
     forget_seconds : tuple of float
-        Time of every request, everything that it left for later included.
+        Time of every request, with what it left for the first answer, for the first digest, or
+        for threads and processes.
     retrain_seconds : dict of str to tuple of float
         Times of the baselines' retrains, at the requests where they were made.
     work : tuple of float
@@ -62,6 +62,12 @@ class Trial:
         Whether the unlearned model has the bytes of a fresh fit; None for approximate methods.
     n_people, n_forgotten_rows, n_rows : int
         People and rows that left, and rows that are left.
+    returned_seconds : tuple of float
+        Time until each call of `forget` returned.
+    processor_seconds, fit_processor_seconds : tuple of float, float
+        Processor time of each request and of the first fit, of all threads and processes.
+    is_repeated : tuple of bool
+        Whether a model had been trained on the remaining rows before the request.
     """
 
     seed: int
@@ -80,6 +86,10 @@ class Trial:
     n_forgotten_rows: int
     n_rows: int
     guarantee: Guarantee = field(repr=False)
+    returned_seconds: tuple[float, ...] = ()
+    processor_seconds: tuple[float, ...] = ()
+    fit_processor_seconds: float = 0.0
+    is_repeated: tuple[bool, ...] = ()
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -91,6 +101,7 @@ class Contest:
     same: Contender
     ordinary: Contender
     asked: Asked
+    clock: RequestClock
     comparisons: int
     with_intervals: bool
 
@@ -102,30 +113,30 @@ class _Run:
     model: Any
     gone: NDArray[Any]
     n_left: int
-    fit_seconds: float = 0.0
-    forgets: list[float] = field(default_factory=list)
+    clock: RequestClock
+    fit: Timing
+    forgets: list[Timing] = field(default_factory=list)
+    is_repeated: list[bool] = field(default_factory=list)
     retrains: dict[str, list[float]] = field(default_factory=lambda: {SAME: [], ORDINARY: []})
     work: list[float] = field(default_factory=list)
     rows_left: list[int] = field(default_factory=list)
     # The baselines as they were retrained last.
     rivals: dict[str, Any] = field(default_factory=dict)
 
-    def forget(self, ids: NDArray[Any]) -> None:
-        """Serve a request to the end: what a lazy model puts off is counted too."""
-        begin = time.perf_counter()
-        receipt = self.model.forget(ids)
-        finish(self.model)
-        self.forgets.append(time.perf_counter() - begin)
+    def forget(self, ids: NDArray[Any], is_repeated: bool) -> None:
+        """Serve a request to the end: what a model puts off is counted too."""
+        receipt, timing = self.clock.time_request(self.model, lambda: self.model.forget(ids))
+        self.forgets.append(timing)
         self.n_left -= receipt.n_rows
+        self.is_repeated.append(is_repeated)
         self.work.append(receipt.work)
         self.rows_left.append(self.n_left)
 
     def retrain(self, contest: Contest, left: Rows) -> None:
         """Train both baselines on the rows that are left."""
         for name, contender in ((SAME, contest.same), (ORDINARY, contest.ordinary)):
-            begin = time.perf_counter()
-            self.rivals[name] = contender.fit(left)
-            self.retrains[name].append(time.perf_counter() - begin)
+            self.rivals[name], seconds = self.clock.time_retrain(partial(contender.fit, left))
+            self.retrains[name].append(seconds)
 
 
 def run_trial(
@@ -138,22 +149,22 @@ def run_trial(
     """
     train = contest.problem.train
     model = fresh_copy(contest.unlearner, seed)
-    run = _Run(model, np.array([], dtype=train.ids.dtype), len(train))
-    begin = time.perf_counter()
-    model.fit(train.X, train.y, ids=train.ids)
-    run.fit_seconds = time.perf_counter() - begin
+    fit = contest.clock.time_fit(model, lambda: model.fit(train.X, train.y, ids=train.ids))
+    run = _Run(model, np.array([], dtype=train.ids.dtype), len(train), contest.clock, fit)
     where = _comparison_points(len(contest.asked.sizes), contest.comparisons)
     n_compared = 0
+    is_known = contest.asked.is_fixed and number > 0
     for position, ids in enumerate(contest.asked.stream(model, seed)):
         run.gone = np.concatenate([run.gone, ids])
-        steps: list[Callable[[], None]] = [partial(run.forget, ids)]
-        if position in where:
-            steps.append(partial(run.retrain, contest, train.without(run.gone)))
-            if (n_compared + number) % 2 == 1:
-                steps.reverse()
-            n_compared += 1
-        for step in steps:
-            step()
+        is_compared = position in where
+        is_second = is_compared and (n_compared + number) % 2 == 1
+        n_compared += is_compared
+        left = train.without(run.gone)
+        if is_second:
+            run.retrain(contest, left)
+        run.forget(ids, is_second or is_known)
+        if is_compared and not is_second:
+            run.retrain(contest, left)
         tick()
     return _judge(contest, seed, run), run.gone
 
@@ -181,8 +192,12 @@ def _judge(contest: Contest, seed: int, run: _Run) -> Trial:
     sizes = {name: _bytes(each) for name, each in models.items()}
     return Trial(
         seed=seed,
-        fit_seconds=run.fit_seconds,
-        forget_seconds=tuple(run.forgets),
+        fit_seconds=run.fit.complete,
+        fit_processor_seconds=run.fit.processor,
+        forget_seconds=tuple(timing.complete for timing in run.forgets),
+        returned_seconds=tuple(timing.returned for timing in run.forgets),
+        processor_seconds=tuple(timing.processor for timing in run.forgets),
+        is_repeated=tuple(run.is_repeated),
         retrain_seconds={name: tuple(times) for name, times in run.retrains.items()},
         work=tuple(run.work),
         rows_left=tuple(run.rows_left),

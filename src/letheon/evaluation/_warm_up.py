@@ -2,12 +2,13 @@
 
 from typing import Any
 
+from letheon.evaluation._clock import finish
 from letheon.evaluation._contender import few_of
 from letheon.evaluation._problem import Problem
 from letheon.exceptions import LetheonError
 from letheon.measures._copies import fresh_copy
 
-__all__ = ["finish", "warm_up"]
+__all__ = ["warm_up"]
 
 
 def warm_up(unlearner: Any, problem: Problem) -> str:
@@ -22,10 +23,3 @@ def warm_up(unlearner: Any, problem: Problem) -> str:
         # So few rows may be too few for the model (a class is missing, a shard is empty).
         return "a warm-up was tried, on too few rows for this model"
     return f"a warm-up on {len(few):,} rows came before the clock and is not counted"
-
-
-def finish(model: Any) -> None:
-    """Let a model do what its requests left for later; see `ForgetMixin._finish`."""
-    later = getattr(model, "_finish", None)
-    if later is not None:
-        later()

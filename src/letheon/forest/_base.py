@@ -84,7 +84,7 @@ class DaREForestBase(ForgetMixin, BaseEstimator):
     n_features_in_: int
     feature_names_in_: NDArray[Any]
 
-    def fit(self, X: Any, y: Any, sample_weight: Any = None, *, ids: Any = None) -> Self:
+    def fit(self, X: Any, y: Any, *, ids: Any = None, sample_weight: Any = None) -> Self:
         """Grow the forest and keep the rows.
 
         Parameters
@@ -93,11 +93,10 @@ class DaREForestBase(ForgetMixin, BaseEstimator):
             Training rows, held as float32. Missing values (NaN, null) are allowed.
         y : array-like of shape (n_rows,)
             Labels or targets.
-        sample_weight : array-like of int, optional
-            A weight w counts the row w times; 0 leaves it out. Whole numbers only. As in
-            scikit-learn it is the third argument by position, where ids would be taken for it.
         ids : sequence of int or of str, optional
-            Whose row each is; may repeat. By keyword only. Default ``0..n-1``.
+            Whose row each is; may repeat. Default ``0..n-1``.
+        sample_weight : array-like of int, optional
+            A weight w counts the row w times; 0 leaves it out. Whole numbers only.
 
         Returns
         -------
@@ -116,16 +115,15 @@ class DaREForestBase(ForgetMixin, BaseEstimator):
         warn_if_coarse(batch.target, getattr(self, "y_max", None))
         return self
 
-    def learn(self, X: Any, y: Any, sample_weight: Any = None, *, ids: Any) -> Self:
+    def learn(self, X: Any, y: Any, *, ids: Any, sample_weight: Any = None) -> Self:
         """Add rows, as if they had been there from the start; new classes are allowed.
 
         Parameters
         ----------
         X, y, sample_weight
-            As in `fit`, with the same columns. The third argument by position is
-            `sample_weight`, not `ids`.
+            As in `fit`, with the same columns.
         ids : sequence of int or of str
-            Whose row each is. By keyword only. A known id adds rows to that person.
+            Whose row each is. A known id adds rows to that person.
 
         Returns
         -------

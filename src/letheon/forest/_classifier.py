@@ -6,13 +6,13 @@ import numpy as np
 from numpy.typing import NDArray
 from sklearn.base import ClassifierMixin
 
-from letheon.base import require_fitted
+from letheon.base import KeywordScoreMixin, require_fitted
 from letheon.forest._base import DaREForestBase
 from letheon.forest._labels import LabelTable
 from letheon.rows import hold_labels
 
 
-class DaREForestClassifier(ClassifierMixin, DaREForestBase):
+class DaREForestClassifier(KeywordScoreMixin, ClassifierMixin, DaREForestBase):
     """A random forest that forgets people exactly, in a small part of the time of a retrain.
 
     Every tree is a function of the seed, its number and the rows that are held; nothing else. To

@@ -8,12 +8,13 @@ from sklearn.base import RegressorMixin
 from sklearn.utils import assert_all_finite
 from sklearn.utils.validation import column_or_1d
 
+from letheon.base import KeywordScoreMixin
 from letheon.forest._base import DaREForestBase
 from letheon.forest._settings import check_y_max
 from letheon.rows import hold_target
 
 
-class DaREForestRegressor(RegressorMixin, DaREForestBase):
+class DaREForestRegressor(KeywordScoreMixin, RegressorMixin, DaREForestBase):
     """A regression forest that forgets people exactly; as `DaREForestClassifier`.
 
     Targets are rounded to 31 bits of the largest of them, and sums are whole numbers, so that no

@@ -1,11 +1,14 @@
 """Choosing how many levels split at random (survey, section 4.2; Brophy and Lowd, 2021)."""
 
+import contextlib
+import warnings
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 from sklearn.base import clone, is_classifier
+from sklearn.dummy import DummyClassifier, DummyRegressor
 from sklearn.model_selection import (
     GroupKFold,
     KFold,
@@ -14,9 +17,11 @@ from sklearn.model_selection import (
     cross_val_score,
 )
 
+from letheon.exceptions import NoCandidateError
 from letheon.forest._base import DaREForestBase
 from letheon.forest._settings import check_count, check_number
 from letheon.rows import Ids, hold_target, row_ids
+from letheon.scoring import is_unbalanced
 from letheon.seeds import Purpose, seed_from
 
 # By whether people own several rows, and whether targets are classes.
@@ -37,7 +42,8 @@ class RandomDepthSearch:
     Attributes
     ----------
     random_depth : int
-        The largest depth before the score fell by more than the tolerance.
+        The largest depth before the score fell by more than the tolerance, or to that of a
+        constant answer.
     tolerance : float
         As given.
     depths : ndarray of int
@@ -46,6 +52,10 @@ class RandomDepthSearch:
         Mean cross-validated score of each; higher is better.
     std : ndarray of float
         Standard deviation over the folds.
+    constant : float
+        Score of the best constant answer; -inf where the scoring has none.
+    scoring : str, callable or None
+        What was used.
     """
 
     random_depth: int
@@ -53,6 +63,8 @@ class RandomDepthSearch:
     depths: NDArray[np.int64]
     scores: NDArray[np.float64]
     std: NDArray[np.float64]
+    constant: float = -np.inf
+    scoring: Any = None
 
 
 def tune_random_depth(
@@ -84,7 +96,8 @@ def tune_random_depth(
     tolerance : float, default=0.005
         Largest drop of the score, against that of ``random_depth=0``.
     scoring : str, callable or None, default=None
-        As in `sklearn.model_selection.cross_val_score`; None is accuracy or R2.
+        As in `sklearn.model_selection.cross_val_score`. None is R2 for numbers, balanced accuracy
+        where one class makes up two thirds of the rows or more, and accuracy elsewhere.
     cv : int, splitter or iterable, default=5
         Folds. A number means (stratified) folds, by person where people own several rows.
     max_random_depth : int, optional
@@ -93,6 +106,11 @@ def tune_random_depth(
     Returns
     -------
     RandomDepthSearch
+
+    Raises
+    ------
+    NoCandidateError
+        The forest does not beat a constant answer at any depth.
 
     Examples
     --------
@@ -113,6 +131,9 @@ def tune_random_depth(
     owners = row_ids(ids, len(y))
     folds = _folds(model, X, y, owners, cv)
     seed = seed_from(model.random_state)
+    if scoring is None and is_classifier(model) and is_unbalanced(hold_target(y)):
+        scoring = "balanced_accuracy"
+    constant = _constant_score(model, y, scoring, folds)
     scores: list[NDArray[np.float64]] = []
     for depth in range(_deepest(model, max_random_depth) + 1):
         candidate = clone(model).set_params(random_depth=depth, random_state=seed)
@@ -122,16 +143,41 @@ def tune_random_depth(
                 candidate, X, y, scoring=scoring, cv=folds, params=params, error_score="raise"
             )
         )
-        if scores[0].mean() - scores[-1].mean() > tolerance:
+        if scores[0].mean() - scores[-1].mean() > tolerance or scores[-1].mean() <= constant:
             break
     means = np.array([each.mean() for each in scores])
+    is_good = (means[0] - means <= tolerance) & (means > constant)
+    if not is_good.any():
+        raise NoCandidateError(
+            f"this forest does not beat a constant answer: cross-validated score {means[0]:.4g} "
+            f"against {constant:.4g} (scoring={scoring!r}). Nothing is worth tuning: give other "
+            "features or settings, or another scoring"
+        )
     return RandomDepthSearch(
-        random_depth=int(np.flatnonzero(means[0] - means <= tolerance).max()),
+        random_depth=int(np.flatnonzero(is_good).max()),
         tolerance=float(tolerance),
         depths=np.arange(len(scores)),
         scores=means,
         std=np.array([each.std() for each in scores]),
+        constant=constant,
+        scoring=scoring,
     )
+
+
+def _constant_score(model: Any, y: Any, scoring: Any, folds: list[Any]) -> float:
+    """Return the score of the best constant answer; -inf where the scoring cannot judge one."""
+    rivals: list[Any] = [DummyRegressor()]
+    if is_classifier(model):
+        classes = np.unique(hold_target(y))
+        rivals = [DummyClassifier(strategy="constant", constant=each) for each in classes]
+    blank, scores = np.zeros((len(y), 1)), [-np.inf]
+    for rival in rivals:
+        # a scoring of the caller's own may ask a forest for what only forests have
+        with contextlib.suppress(Exception), warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            found = cross_val_score(rival, blank, y, scoring=scoring, cv=folds, error_score="raise")
+            scores.append(float(found.mean()))
+    return max(scores)
 
 
 def _deepest(model: Any, max_random_depth: int | None) -> int:

@@ -12,7 +12,14 @@ from sqlalchemy import Connection, select
 from letheon.ledger._core import Core
 from letheon.ledger._scan import SCANNER
 from letheon.ledger._tables import certificates, meta, purge_steps, versions
-from letheon.verifier import PURGE, STATEMENT_TYPE, canonical, open_envelope, parse_strict
+from letheon.verifier import (
+    FILES_NOT_SEARCHED,
+    PURGE,
+    STATEMENT_TYPE,
+    canonical,
+    open_envelope,
+    parse_strict,
+)
 
 __all__ = ["attestation"]
 
@@ -32,6 +39,7 @@ _NOT_CLAIMED = (
     "storage-media-remanence",
     "keyed-tags-dropped",
     "recipients-told-later",
+    "copies-of-rows-without-their-ids",
 )
 # What the certificate leaves open and a purge does not close.
 _KEPT_OPEN = ("saved-state-free-of-traces",)
@@ -54,6 +62,7 @@ def attestation(core: Core, conn: Connection, batch_id: str) -> dict[str, Any]:
     name = conn.execute(select(meta.c.value).where(meta.c.key == "ledger_id")).scalar_one()
     started, scanned = steps["started"][0], steps["scan"][0]
     stores, found = _own_stores(steps), _users_stores(steps)
+    gaps = _gaps(steps)
     return {
         "_type": STATEMENT_TYPE,
         "subject": opened.statement["subject"],
@@ -69,6 +78,7 @@ def attestation(core: Core, conn: Connection, batch_id: str) -> dict[str, Any]:
                 "files": scanned["files"] + _sum_over_stores(steps, "files"),
                 "bytes": scanned["bytes"] + _sum_over_stores(steps, "bytes"),
                 "hits": 0,
+                **({} if gaps is None else {"notSearched": gaps}),
             },
             "recipientsTold": steps["claim"][0]["recipients"],
             "notClaimed": [
@@ -84,14 +94,29 @@ def attestation(core: Core, conn: Connection, batch_id: str) -> dict[str, Any]:
     }
 
 
+def _gaps(steps: dict[str, tuple[dict[str, Any], int]]) -> dict[str, int] | None:
+    """Return how much was not searched; None if an earlier version searched, without counting."""
+    scanned, stores = steps["scan"][0], steps["stores"][0].values()
+    if any("not_searched" not in noted for noted in (scanned, *stores)):
+        return None
+    return {
+        "files": scanned["not_searched"] + _sum_over_stores(steps, "not_searched"),
+        "ids": scanned["ambiguous"] + _sum_over_stores(steps, "ambiguous"),
+        "shortIds": steps["started"][0].get("weak", 0),
+    }
+
+
 def _further_limits(steps: dict[str, tuple[dict[str, Any], int]]) -> list[str]:
     """Return what cannot be claimed of this purge besides."""
     found = steps["stores"][0].values()
     n_ambiguous = steps["scan"][0]["ambiguous"] + _sum_over_stores(steps, "ambiguous")
+    gaps = _gaps(steps) or {"files": 0, "shortIds": 0}
     limits = {
         "backups-expired": any(store["by"] for store in found),
         "search-for-ids-that-are-words-of-the-ledger": n_ambiguous > 0,
         "search-for-rows-that-were-damaged": not steps["started"][0]["whole"],
+        FILES_NOT_SEARCHED: gaps["files"] > 0,
+        "search-for-short-ids-in-longer-texts-and-own-files": gaps["shortIds"] > 0,
     }
     return [code for code, holds in limits.items() if holds]
 
@@ -115,15 +140,19 @@ def _users_stores(steps: dict[str, tuple[dict[str, Any], int]]) -> list[dict[str
         {
             "store": f"store:{name}",
             "scope": found["scope"],
-            **(
-                {"state": "expires", "by": found["by"]}
-                if found["by"]
-                else {"state": "purged", "at": _time(at)}
-            ),
+            **_state_of(found, _time(at)),
             "evidence": _digest(found),
         }
         for name, found in sorted(evidence.items())
     ]
+
+
+def _state_of(found: dict[str, Any], at: str) -> dict[str, Any]:
+    if found["by"]:
+        return {"state": "expires", "by": found["by"]}
+    if found.get("not_searched"):
+        return {"state": "not-searched", "at": at, "notSearched": found["not_searched"]}
+    return {"state": "purged", "at": at}
 
 
 def _sum_over_stores(steps: dict[str, tuple[dict[str, Any], int]], what: str) -> int:

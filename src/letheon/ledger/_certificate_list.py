@@ -13,12 +13,14 @@ from letheon.ledger._core import Core
 from letheon.ledger._cursor import cursor, place_of, require_limit
 from letheon.ledger._tables import certificates, events, models, purges, versions
 from letheon.ledger._versions import model_of, proof_path, version_of
+from letheon.verifier import search_gaps
 
 __all__ = [
     "CertificateInfo",
     "CertificatePage",
     "certificate_info",
     "certificate_page",
+    "gaps_in",
     "sequences_of_tenant",
     "transition_proof",
 ]
@@ -51,6 +53,8 @@ class CertificateInfo:
         Rows that it covers.
     certified_at, purged_at : datetime or None
         When it was made, and when the purge was attested.
+    purge_gaps : str or None
+        What the purge did not search, in words; None if it searched everything.
     log_index : int or None
         Its place in the log; None until the next checkpoint.
     """
@@ -66,6 +70,7 @@ class CertificateInfo:
     n_rows: int
     certified_at: datetime
     purged_at: datetime | None
+    purge_gaps: str | None
     log_index: int | None
 
 
@@ -150,6 +155,7 @@ def _query() -> Select[Any]:
             versions.c.number,
             versions.c.batch_id,
             purges.c.at.label("purged_at"),
+            purges.c.envelope.label("purge"),
             place.label("log_index"),
         )
         .join(versions, versions.c.id == certificates.c.version_id)
@@ -161,12 +167,24 @@ def _query() -> Select[Any]:
 def _said(envelope: bytes) -> tuple[str, str, int]:
     """Return method, kind of guarantee and rows; a damaged one must not hide the others."""
     try:
-        said = json.loads(base64.b64decode(json.loads(envelope)["payload"]))["predicate"]
+        said = _predicate(envelope)
         found = said["method"]["name"], said["guarantee"]["kind"], said["erasure"]["rows"]
     except (ValueError, LookupError, TypeError):
         return _UNREADABLE, _UNREADABLE, 0
     is_sound = isinstance(found[0], str) and isinstance(found[1], str) and type(found[2]) is int
     return found if is_sound else (_UNREADABLE, _UNREADABLE, 0)
+
+
+def gaps_in(attestation: bytes) -> str | None:
+    """Return what a purge did not search, in words; None if it searched everything."""
+    try:
+        return search_gaps(_predicate(attestation)) or None
+    except (ValueError, LookupError, TypeError, AttributeError):
+        return "the attestation cannot be read"
+
+
+def _predicate(envelope: bytes) -> Any:
+    return json.loads(base64.b64decode(json.loads(envelope)["payload"]))["predicate"]
 
 
 def _info(row: Row[Any]) -> CertificateInfo:
@@ -184,5 +202,6 @@ def _info(row: Row[Any]) -> CertificateInfo:
         n_rows=n_rows,
         certified_at=datetime.fromtimestamp(row.at, UTC),
         purged_at=None if purged is None else datetime.fromtimestamp(purged, UTC),
+        purge_gaps=None if row.purge is None else gaps_in(bytes(row.purge)),
         log_index=row.log_index,
     )

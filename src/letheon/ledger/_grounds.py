@@ -1,6 +1,13 @@
 """Codes of law that a request may name. There is no free text in a ledger."""
 
-__all__ = ["HOLD_GROUNDS", "NO_DATA_HELD", "REJECT_GROUNDS", "REQUEST_GROUNDS", "require_ground"]
+__all__ = [
+    "HOLD_GROUNDS",
+    "NOT_FULLY_SEARCHED",
+    "NO_DATA_HELD",
+    "REJECT_GROUNDS",
+    "REQUEST_GROUNDS",
+    "require_ground",
+]
 
 NO_DATA_HELD = "no-data-held"
 """Why the ledger rejects a verified request: the model holds no rows of these people."""
@@ -46,6 +53,9 @@ HOLD_GROUNDS = (
     "litigation-hold",
 )
 """Why a request may have to wait."""
+
+NOT_FULLY_SEARCHED = "not-fully-searched"
+"""Why a request is purged and yet not clean: files of the stores could not be searched."""
 
 
 def require_ground(ground: object, known: tuple[str, ...]) -> str:

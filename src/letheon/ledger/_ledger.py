@@ -373,7 +373,8 @@ class Ledger(Desk, Archive, ModelDesk):
         name : str
             A code, for attestations.
         path : path
-            The folder. A purge is not done while it holds anything of an erased person.
+            The folder. A purge is not done while the search finds something of an erased person in
+            it. Files that cannot be searched give a `SearchWarning`, now and for later models.
         owner, scope : str
             Who keeps it clean, and what lies in it: codes.
         days : int, optional

@@ -15,13 +15,21 @@ from pathlib import Path
 from letheon.ledger._blobs import destroy_file
 from letheon.ledger._core import Core
 
-__all__ = ["ROOMS", "ROOM_LOCK", "is_in_use", "leftovers", "purging_alone", "sweep_partials"]
+__all__ = [
+    "PARTIAL",
+    "ROOMS",
+    "ROOM_LOCK",
+    "is_in_use",
+    "leftovers",
+    "purging_alone",
+    "sweep_partials",
+]
 
 # Private folders of the desk, each with a lock beside it while its maker lives.
 ROOMS = ".desk"
 ROOM_LOCK = ".lock"
 
-_PARTIAL = ".*.partial"
+PARTIAL = ".*.partial"
 _LEFT_AFTER = 600
 _LONGEST_USE = 86_400
 _UNLOCKED = (".", "certificates", "checkpoints")
@@ -85,7 +93,7 @@ def is_in_use(core: Core, room: str) -> bool:
 
 
 def _partials(folder: Path) -> list[Path]:
-    return sorted(folder.glob(_PARTIAL))
+    return sorted(folder.glob(PARTIAL))
 
 
 def _is_old(path: Path) -> bool:

@@ -6,7 +6,8 @@ places in a group) and, if it is text, JSON-escaped, percent-escaped and in UTF-
 
 import base64
 import json
-from collections.abc import Callable, Container, Iterable, Iterator, Sequence
+import secrets
+from collections.abc import Callable, Container, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property, lru_cache
 from typing import Any, NamedTuple, Self
@@ -15,10 +16,11 @@ from urllib.parse import quote
 import numpy as np
 from numpy.typing import NDArray
 
+from letheon.ledger._id_values import IdValues
 from letheon.ledger._search import SHORTEST, Searcher
 from letheon.rows import Rows
 
-__all__ = ["Found", "Markers", "markers_of"]
+__all__ = ["Found", "Markers", "is_distinctive_id", "markers_of"]
 
 # Below it a text counts only as a word of its own: it may stand in a digest by chance.
 _SHORT_TEXT = 12
@@ -66,12 +68,16 @@ class Markers:
     neighbours : callable
         Returns the ids that may stay. An id that is part of a longer one that stays is excused
         where the longer one stands: ``ann@example.org`` in ``joann@example.org``.
+    ids : tuple of int or str, or None
+        All ids, however short: they are looked for as whole values of data files. None: a purge
+        that an earlier version began kept only `texts`.
     """
 
     texts: tuple[str, ...] = ()
     salts: tuple[bytes, ...] = ()
     rows: tuple[bytes, ...] = ()
     neighbours: Callable[[], Sequence[str]] = field(default=_nobody, repr=False, compare=False)
+    ids: tuple[int | str, ...] | None = ()
 
     @classmethod
     def of(
@@ -81,9 +87,11 @@ class Markers:
         salts: Iterable[bytes] = (),
         rows: Iterable[bytes] = (),
     ) -> Self:
-        """Return the markers that are long enough to mean something."""
+        """Return the markers: all ids, and what is long enough for a search for bytes."""
+        ids = tuple(dict.fromkeys(ids))
         return cls(
-            texts=tuple(dict.fromkeys(_distinctive_ids(ids))),
+            ids=ids,
+            texts=tuple(str(value) for value in ids if is_distinctive_id(value)),
             salts=tuple(dict.fromkeys(salt for salt in salts if len(salt) >= _SHORTEST_ROW)),
             rows=tuple(dict.fromkeys(row for row in rows if _is_distinctive(row))),
         )
@@ -96,7 +104,7 @@ class Markers:
         return replace(self, neighbours=neighbours)
 
     def without_texts(self, texts: Container[str]) -> "Markers":
-        """Return the markers without these ids."""
+        """Return the markers without a search for the bytes of these ids."""
         return replace(self, texts=tuple(text for text in self.texts if text not in texts))
 
     def to_bytes(self) -> bytes:
@@ -105,6 +113,7 @@ class Markers:
             "texts": list(self.texts),
             "salts": [salt.hex() for salt in self.salts],
             "rows": [row.hex() for row in self.rows],
+            "ids": self.ids,
         }
         return json.dumps(parts).encode()
 
@@ -116,7 +125,25 @@ class Markers:
             tuple(parts["texts"]),
             tuple(map(bytes.fromhex, parts["salts"])),
             tuple(map(bytes.fromhex, parts["rows"])),
+            ids=None if parts.get("ids") is None else tuple(parts["ids"]),
         )
+
+    @classmethod
+    def probe(cls, *, has_short_ids: bool) -> Self:
+        """Return markers of nobody: what cannot be searched for them cannot be searched at all."""
+        nobody = secrets.token_hex(16)
+        return cls(texts=() if has_short_ids else (nobody,), ids=(nobody,))
+
+    @property
+    def n_weak(self) -> int:
+        """How many ids are looked for as whole values only, and not as bytes."""
+        return 0 if self.ids is None else len(self.ids) - len(self.texts)
+
+    @cached_property
+    def id_values(self) -> IdValues:
+        """The search for ids among the values of data files."""
+        others = self.neighbours() if self.n_weak else ()
+        return IdValues(self.ids or (), others, frozenset(self.texts))
 
     @property
     def margin(self) -> int:
@@ -172,15 +199,17 @@ class Markers:
 def markers_of(erased: Rows, salts: NDArray[np.uint8], left: Rows) -> Markers:
     """Return the markers of erased rows: what nobody who is left has as well.
 
-    Of more than 5,000 rows every so-many-th is taken, so that the search stays quick.
+    Of more than 5,000 rows every so-many-th is taken for the search for bytes, so that it stays
+    quick. As values of data files all ids are looked for.
     """
     step = -(-len(erased) // _MOST_PEOPLE) or 1
     chosen = erased.take(np.arange(0, len(erased), step))
-    return Markers.of(
+    found = Markers.of(
         ids=chosen.ids.to_list(),
         salts=[bytes(salt) for salt in salts[::step]],
         rows=_row_pieces(chosen.X, left.X),
     )
+    return replace(found, ids=tuple(erased.ids.distinct().to_list()))
 
 
 def _row_pieces(erased: Any, left: Any) -> list[bytes]:
@@ -221,11 +250,10 @@ def _is_distinctive(row: bytes) -> bool:
     return len(row) >= _SHORTEST_ROW and _values(row) >= _FEWEST_VALUES
 
 
-def _distinctive_ids(ids: Iterable[int | str]) -> Iterator[str]:
-    for value in ids:
-        shortest = SHORTEST if isinstance(value, str) else _SHORTEST_NUMBER
-        if len(str(value).encode()) >= shortest:
-            yield str(value)
+def is_distinctive_id(value: int | str) -> bool:
+    """Whether an id is long enough to mean the person wherever its bytes stand."""
+    shortest = SHORTEST if isinstance(value, str) else _SHORTEST_NUMBER
+    return len(str(value).encode()) >= shortest
 
 
 def _is_word(data: memoryview, start: int, length: int) -> bool:

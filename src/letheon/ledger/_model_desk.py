@@ -11,6 +11,7 @@ from letheon.ledger._bodies import person_tags
 from letheon.ledger._core import Core
 from letheon.ledger._examine import ModelFiles, examine_files, examine_model
 from letheon.ledger._info import ModelInfo, model_info
+from letheon.ledger._markers import is_distinctive_id
 from letheon.ledger._newcomers import (
     class_names,
     judged_by,
@@ -18,9 +19,10 @@ from letheon.ledger._newcomers import (
     register_trained,
 )
 from letheon.ledger._register import Registration
+from letheon.ledger._stores import stores, warn_of_gaps
 from letheon.ledger._tables import blocked
 from letheon.ledger._training import held_rows
-from letheon.ledger._versions import model_of
+from letheon.ledger._versions import head_of, model_of, read_ids
 
 __all__ = ["ModelDesk"]
 
@@ -197,4 +199,10 @@ class ModelDesk:
 
     def _info(self, model_id: int) -> ModelInfo:
         with self._core.database.reading() as conn:
-            return model_info(conn, model_of(conn, model_id))
+            row = model_of(conn, model_id)
+            head, info = head_of(conn, model_id), model_info(conn, row)
+        if registered := stores(self._core):
+            ids = read_ids(self._core, row, head).to_list()
+            if not all(map(is_distinctive_id, ids)):
+                warn_of_gaps(registered, has_short_ids=True)
+        return info

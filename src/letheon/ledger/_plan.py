@@ -11,7 +11,14 @@ from letheon.ledger._bodies import lost_keys
 from letheon.ledger._claims import adds_up
 from letheon.ledger._core import Core
 from letheon.ledger._info import all_models
-from letheon.ledger._policy import Decision, Queued, backoff, earliest_first, should_seal
+from letheon.ledger._policy import (
+    Decision,
+    Queued,
+    backoff,
+    describe_wait,
+    earliest_first,
+    should_seal,
+)
 from letheon.ledger._tables import batches, blocked, requests, versions
 from letheon.ledger._versions import ModelRow, VersionRow, versions_of
 
@@ -43,6 +50,8 @@ class BatchPlan:
         First day on which one of them is due.
     request_ids : tuple of str
         The requests, earliest due first.
+    waits_for : str
+        What seals it, in words: "50 rows or 72 h". Empty unless it waits.
     """
 
     model: str
@@ -52,6 +61,7 @@ class BatchPlan:
     n_rows: int
     earliest_due_on: date | None
     request_ids: tuple[str, ...]
+    waits_for: str = ""
 
 
 def plan(core: Core, conn: Connection, model: ModelRow, *, forced: bool = False) -> BatchPlan:
@@ -77,6 +87,7 @@ def plan(core: Core, conn: Connection, model: ModelRow, *, forced: bool = False)
         n_rows=n_rows,
         earliest_due_on=queue[0].due_on if queue else None,
         request_ids=tuple(member.id for member in queue),
+        waits_for=describe_wait(queue, core.settings.policy, decision, releases=model.releases),
     )
 
 

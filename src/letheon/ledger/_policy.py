@@ -6,7 +6,16 @@ from dataclasses import dataclass
 from datetime import UTC, date, datetime, time, timedelta
 from typing import Literal, Protocol, TypeVar
 
-__all__ = ["Decision", "Policy", "Queued", "Waiting", "backoff", "earliest_first", "should_seal"]
+__all__ = [
+    "Decision",
+    "Policy",
+    "Queued",
+    "Waiting",
+    "backoff",
+    "describe_wait",
+    "earliest_first",
+    "should_seal",
+]
 
 # Least values. A lease is renewed every third of it, and each second at most.
 _WHOLE = {
@@ -235,6 +244,25 @@ def should_seal(
         when = min(when_due, when_old)
         return Decision(seal=False, kind=kind, reason="waiting", when_next=when)
     return Decision(seal=True, kind=kind, reason="budget-runs-out" if budget_runs_out else found)
+
+
+def describe_wait(
+    queue: Sequence[Waiting], policy: Policy, decision: Decision, *, releases: str | None
+) -> str:
+    """Say in words what a batch waits for: rows, and what sets its time. Empty if it does not."""
+    if decision.when_next is None:
+        return ""
+    when_old = min(request.received_at for request in queue) + policy.oldest_wait
+    span = _describe_span(policy.oldest_wait)
+    reason = span if decision.when_next == when_old else "the due day is near"
+    return f"{policy.enough_rows(releases)} rows or {reason}"
+
+
+def _describe_span(span: timedelta) -> str:
+    seconds = int(span.total_seconds())
+    if seconds % 3600 == 0:
+        return f"{seconds // 3600} h"
+    return f"{seconds // 60} min" if seconds % 60 == 0 else f"{seconds} s"
 
 
 def _latest_start(queue: Sequence[Waiting], policy: Policy, apply_seconds: float) -> datetime:

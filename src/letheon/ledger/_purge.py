@@ -31,6 +31,7 @@ from letheon.ledger._bodies import reseal, unsealed_ids
 from letheon.ledger._core import Core
 from letheon.ledger._events import TOLERATED_SECONDS, record
 from letheon.ledger._faults import point
+from letheon.ledger._grounds import NOT_FULLY_SEARCHED
 from letheon.ledger._lease import owner_name, release, take
 from letheon.ledger._leftovers import ROOMS, is_in_use, purging_alone, sweep_partials
 from letheon.ledger._markers import Markers, markers_of
@@ -55,7 +56,7 @@ from letheon.ledger._versions import (
 )
 from letheon.ledger._vocabulary import own_words
 from letheon.state._atomic import write_atomically
-from letheon.verifier import canonical, certificate_id, parse_strict
+from letheon.verifier import canonical, certificate_id, parse_strict, search_gaps
 
 __all__ = ["STEPS", "Problem", "problems", "purge_next", "purge_path"]
 
@@ -128,8 +129,9 @@ def purge_next(core: Core, batch_id: str) -> bool:
     Guarantee
     ---------
     A request is purged only after a search for its people's ids, salts and rows in every file of
-    the ledger's folder and in every registered store found nothing. A kill at any moment leaves a
-    purge that goes on.
+    the ledger's folder and in every registered store found nothing. Files that cannot be searched
+    are counted in the attestation, which then does not say that their store is purged. A kill at
+    any moment leaves a purge that goes on.
     """
     with purging_alone(core) as is_alone:
         if not is_alone:
@@ -234,7 +236,13 @@ def _start(purge: Purge) -> Evidence:
     key = core.keys.new_key("purge", label=purge.label)
     sealed = core.keys.seal(key, markers.to_bytes(), _context(purge))
     write_atomically(purge.markers_file, [sealed])
-    return {"key": key, "markers": len(markers), "salts": n_salts, "whole": is_whole}
+    return {
+        "key": key,
+        "markers": len(markers),
+        "salts": n_salts,
+        "whole": is_whole,
+        "weak": markers.n_weak,
+    }
 
 
 def _move_requests(conn: Connection, purge: Purge) -> bool:
@@ -326,7 +334,7 @@ def _look_through_stores(purge: Purge) -> Evidence | None:
         return _without_own_words(core, markers, lambda some: look_through(store, some, now))
 
     results = {store.name: search_in(store) for store in registered}
-    if not all(result.clean for result, _ in results.values()):
+    if any(result.has_problems for result, _ in results.values()):
         _report(purge, "stores", [result for result, _ in results.values()])
         return None
     return {
@@ -336,6 +344,7 @@ def _look_through_stores(purge: Purge) -> Evidence | None:
             "files": results[store.name][0].files,
             "bytes": results[store.name][0].bytes,
             "ambiguous": results[store.name][1],
+            "not_searched": results[store.name][0].n_not_searched,
         }
         for store in registered
     }
@@ -405,10 +414,15 @@ def _scan_home(purge: Purge) -> Evidence | None:
     result, n_words = _without_own_words(
         core, _read_markers(purge), lambda markers: look_at_home(core, folder, markers)
     )
-    if not result.clean:
+    if result.has_problems:
         _report(purge, "scan", [result])
         return None
-    return {"files": result.files, "bytes": result.bytes, "ambiguous": n_words}
+    return {
+        "files": result.files,
+        "bytes": result.bytes,
+        "ambiguous": n_words,
+        "not_searched": result.n_not_searched,
+    }
 
 
 def _drop_markers(purge: Purge) -> Evidence:
@@ -500,6 +514,8 @@ def _tell_requests(conn: Connection, purge: Purge, now: int, *, give_up: bool) -
 def _problems_of(purge: Purge, result: ScanResult) -> Iterator[Problem]:
     for hit in result.hits:
         reason = f"{hit.kind} of an erased person at byte {hit.offset}"
+        if hit.kind == "value":
+            reason = f"id of an erased person as a value in row {hit.offset + 1}"
         yield Problem(purge.batch, hit.store, hit.file, reason)
     for unread in result.unread:
         yield Problem(purge.batch, unread.store, unread.file, unread.reason)
@@ -542,17 +558,22 @@ def _finish(purge: Purge) -> None:
             return
         values = {"sequence": sequence, "id": purge_id, "batch_id": purge.batch, "at": now}
         conn.execute(insert(purges).values(values | {"envelope": envelope}))
-        _move_to_purged(conn, purge, now)
+        gaps = search_gaps(statement["predicate"])
+        _move_to_purged(conn, purge, now, NOT_FULLY_SEARCHED if gaps else None)
         body = {"batch": purge.batch, "sequence": sequence, "purge": purge_id}
         record(conn, "purge", body, at=now)
         point("purge.before-commit")
     point("purge.after-commit")
 
 
-def _move_to_purged(conn: Connection, purge: Purge, now: int) -> None:
-    """Move all requests of the batch on; one that a person let go on goes on with all others."""
+def _move_to_purged(conn: Connection, purge: Purge, now: int, reason: str | None) -> None:
+    """Move all requests of the batch on; one that a person let go on goes on with all others.
+
+    The reason says that not everything was searched, and stays with the requests.
+    """
     columns = select(requests.c.id, requests.c.state).where(requests.c.batch_id == purge.batch)
     members = conn.execute(columns.order_by(requests.c.id).with_for_update()).all()
     move(conn, [row.id for row in members if row.state == "stuck"], "purging", at=now)
     waiting = [row.id for row in members if row.state in ("stuck", "purging")]
-    move(conn, waiting, "purged", at=now, reason=None)
+    fields: dict[str, str | int] = {} if reason is None else {"reason": reason}
+    move(conn, waiting, "purged", at=now, fields=fields, reason=reason)

@@ -23,6 +23,7 @@ from letheon.exceptions import (
     SignerRefusedError,
 )
 from letheon.ledger._bodies import hold_current_key, read_body
+from letheon.ledger._certificate_list import gaps_in
 from letheon.ledger._core import Core
 from letheon.ledger._events import record
 from letheon.ledger._owners import hold_model
@@ -90,6 +91,8 @@ class Coverage:
         When it was signed.
     purged_at : datetime or None
         When what was left of the rows had been destroyed.
+    purge_gaps : str or None
+        What the search for copies left out, in words; None if nothing.
     guarantee : {"exact", "certified", "empirical"}
         Kind of guarantee.
     in_log : bool
@@ -99,6 +102,7 @@ class Coverage:
     certificate: int
     certified_at: datetime
     purged_at: datetime | None
+    purge_gaps: str | None
     guarantee: Literal["exact", "certified", "empirical"]
     in_log: bool
 
@@ -332,6 +336,7 @@ def coverage(core: Core, receipt: bytes) -> Coverage | None:
         certificate=row.sequence,
         certified_at=datetime.fromtimestamp(row.at, UTC),
         purged_at=None if row.purged is None else datetime.fromtimestamp(row.purged, UTC),
+        purge_gaps=None if row.purge is None else gaps_in(bytes(row.purge)),
         guarantee=certificate.predicate["guarantee"]["kind"],
         in_log=row.place is not None and row.place < (row.size or 0),
     )
@@ -347,6 +352,7 @@ def _certificate(core: Core, certificate: str) -> Any:
             certificates.c.envelope,
             certificates.c.at,
             purges.c.at.label("purged"),
+            purges.c.envelope.label("purge"),
             place.limit(1).scalar_subquery().label("place"),
             select(func.max(checkpoints.c.size)).scalar_subquery().label("size"),
         )

@@ -1,19 +1,26 @@
 """The search for residue in the ledger's own files, and in its database."""
 
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from sqlalchemy import Connection, Row, Table, select, tuple_
 
+from letheon.ledger._agreement import HIGH_WATER
 from letheon.ledger._core import Core
+from letheon.ledger._leftovers import PARTIAL, ROOMS
 from letheon.ledger._markers import Markers
 from letheon.ledger._scan import Hit, Place, ScanResult, scan
+from letheon.ledger._settings import FILE
 from letheon.ledger._tables import metadata
 
 __all__ = ["look_at_home"]
 
 _ROWS = 500
+# What letheon itself writes into its home; another file there is searched like one of a store.
+_OWN = {FILE, HIGH_WATER, ROOMS, "keys", "public", "proofs", "certificates", "purges"}
+_OWN |= {"checkpoints", "superseded", "service.toml", "service.key"}
 
 
 def look_at_home(core: Core, model_folder: str, markers: Markers) -> ScanResult:
@@ -36,25 +43,25 @@ def look_at_home(core: Core, model_folder: str, markers: Markers) -> ScanResult:
         return result
     with core.database.reading() as conn:
         rows = _look_at_rows(conn, markers)
-    return ScanResult(
-        result.files,
-        result.bytes + rows.bytes,
-        (*result.hits, *rows.hits),
-        result.unread,
-        result.id_numbers | rows.id_numbers,
+    return replace(
+        result,
+        bytes=result.bytes + rows.bytes,
+        hits=(*result.hits, *rows.hits),
+        id_numbers=result.id_numbers | rows.id_numbers,
     )
 
 
 def _places(core: Core, model_folder: str) -> Iterator[Place]:
     database = core.database.files()
     for path in database:
-        yield Place("database", path, archives=False, apart=True)
-    yield Place("blobs", core.blobs(model_folder).folder, archives=False)
+        yield Place("database", path, archives=False, apart=True, own=True)
+    yield Place("blobs", core.blobs(model_folder).folder, archives=False, own=True)
     blobs = core.place("blobs")
     known = {path.resolve() for path in database}
     for path in sorted(core.folder.iterdir()):
         if path != blobs and path.resolve() not in known and not _is_log_of(path, known):
-            yield Place(path.name if path.is_dir() else "home", path)
+            is_own = path.name in _OWN or path.match(PARTIAL)
+            yield Place(path.name if path.is_dir() else "home", path, own=is_own)
 
 
 def _is_log_of(path: Path, database: set[Path]) -> bool:

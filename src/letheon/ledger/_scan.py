@@ -7,6 +7,7 @@ import bz2
 import gzip
 import lzma
 import os
+import re
 import stat
 import subprocess
 import zipfile
@@ -14,14 +15,15 @@ import zlib
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from pathlib import Path
+from pathlib import Path, PurePath
 from typing import IO, Any, NamedTuple
 
 from letheon.ledger._markers import Found, Markers
+from letheon.ledger._values import find_reader, is_text, read_values
 
 __all__ = ["SCANNER", "Hit", "Markers", "Place", "ScanResult", "Unread", "scan"]
 
-SCANNER = "letheon-scan:1"
+SCANNER = "letheon-scan:2"
 _CHUNK = 1 << 20
 _MOST_HITS = 1_000
 _DEEPEST = 3
@@ -31,7 +33,12 @@ _PACKED: dict[bytes, Callable[[IO[bytes]], Any]] = {
     b"BZh": bz2.open,
     b"\xfd7zXZ\x00": lzma.open,
 }
+_PACKED_SUFFIXES = (".gz", ".bz2", ".xz")
 _ZIP = b"PK\x03\x04"
+_MAGIC_BYTES = 16
+_SHORTEST_HIDDEN = 4
+# Certificates, attestations and proofs of the ledger, by number or digest.
+_OWN_JSON = re.compile(r"[0-9a-f]+\.json")
 _BROKEN = (
     OSError,
     EOFError,
@@ -62,6 +69,8 @@ class Place(NamedTuple):
         its own connections hold on that file.
     required : bool
         Whether it is a finding if nothing is there.
+    own : bool
+        Whether letheon itself writes there. Its own files are searched for bytes only.
     """
 
     store: str
@@ -70,10 +79,14 @@ class Place(NamedTuple):
     archives: bool = True
     apart: bool = False
     required: bool = False
+    own: bool = False
 
 
 class Hit(NamedTuple):
-    """A marker was found: where, and of what kind (id, salt, row)."""
+    """A marker was found: where, and of what kind.
+
+    The offset of an ``id``, ``salt`` or ``row`` is a byte; that of a ``value`` is a row of a table.
+    """
 
     store: str
     file: str
@@ -82,7 +95,7 @@ class Hit(NamedTuple):
 
 
 class Unread(NamedTuple):
-    """A file that nobody looked into, and why."""
+    """A file that could not be read, or not be searched as a whole, and why."""
 
     store: str
     file: str
@@ -100,7 +113,11 @@ class ScanResult:
     hits : tuple of Hit
         At most the first 1,000.
     unread : tuple of Unread
-        What could not be looked into.
+        What could not be looked into; somebody has to repair or remove it.
+    not_searched : tuple of Unread
+        Files that may hold ids which the search cannot find there; at most the first 1,000.
+    n_not_searched : int
+        How many such files there are.
     id_numbers : frozenset of int
         Which of the ids were found: numbers in `Markers.texts`.
     """
@@ -110,11 +127,18 @@ class ScanResult:
     hits: tuple[Hit, ...]
     unread: tuple[Unread, ...]
     id_numbers: frozenset[int] = frozenset()
+    not_searched: tuple[Unread, ...] = ()
+    n_not_searched: int = 0
+
+    @property
+    def has_problems(self) -> bool:
+        """Whether something was found or could not be read; a purge waits for its removal."""
+        return bool(self.hits or self.unread)
 
     @property
     def clean(self) -> bool:
-        """Whether everything was read and nothing was found."""
-        return not self.hits and not self.unread
+        """Whether everything was searched and nothing was found."""
+        return not self.has_problems and self.n_not_searched == 0
 
 
 def scan(places: Iterable[Place | tuple[str, Path]], markers: Markers) -> ScanResult:
@@ -144,7 +168,26 @@ def scan(places: Iterable[Place | tuple[str, Path]], markers: Markers) -> ScanRe
         tuple(search.hits),
         tuple(search.unread),
         frozenset(search.id_numbers),
+        tuple(search.not_searched),
+        search.n_not_searched,
     )
+
+
+class _Source(NamedTuple):
+    """A file, or a part of an archive, by the name that shows its kind and the one that is told."""
+
+    place: Place
+    shown: str
+    name: str
+    path: Path | None = None
+
+    @property
+    def shown_as(self) -> tuple[str, str]:
+        return self.place.store, self.shown
+
+    def inside(self, number: str, name: str) -> "_Source":
+        """Return a part of this archive; its own name may name a person."""
+        return _Source(self.place, f"{self.shown}!{number}", name)
 
 
 @dataclass
@@ -155,6 +198,8 @@ class _Search:
     hits: list[Hit] = field(default_factory=list)
     unread: list[Unread] = field(default_factory=list)
     id_numbers: set[int] = field(default_factory=set)
+    not_searched: list[Unread] = field(default_factory=list)
+    n_not_searched: int = 0
 
     def look_through(self, place: Place) -> None:
         root = place.path.resolve()
@@ -185,6 +230,12 @@ class _Search:
         for name in names:
             for found in self.markers.find(os.fsencode(name)):
                 self._hit(place.store, self._shown(root, folder / name), found)
+            self._look_at_name(_Source(place, self._shown(root, folder / name), name))
+
+    def _look_at_name(self, source: _Source) -> None:
+        """Say that a name has a part that may be a short id or not."""
+        if not source.place.own and self.markers.id_values.is_part_of(source.name):
+            self._leave_out(source, "ambiguous-name")
 
     def _look_at(self, place: Place, root: Path, path: Path) -> None:
         shown = self._shown(root, path)
@@ -197,9 +248,10 @@ class _Search:
                 self.n_files += 1
             elif stat.S_ISREG(path.stat().st_mode):
                 with path.open("rb") as file:
+                    source = _Source(place, shown, path.name, path)
                     self._read(place.store, shown, file)
-                    if place.archives:
-                        self._unpack(place.store, shown, file, 1)
+                    if not (place.archives and self._unpack(source, file, 1)):
+                        self._search_values(source, file)
                 self.n_files += 1
             else:
                 self.unread.append(Unread(place.store, shown, "special-file"))
@@ -232,43 +284,80 @@ class _Search:
             cut = max(0, high - margin)
             buffer, base = buffer[cut:], base + cut
 
-    def _unpack(self, store: str, shown: str, file: IO[bytes], depth: int) -> None:
+    def _search_values(self, source: _Source, file: IO[bytes]) -> None:
+        """Look for ids as values of a data file; say so if it cannot be searched for them."""
+        ids = self.markers.ids
+        if ids == () or any(hit[:2] == source.shown_as for hit in self.hits[-1:]):
+            return
+        file.seek(0)
+        head = file.read(_MAGIC_BYTES)
+        reader = find_reader(source.name, head)
+        if not head or (source.place.own and (reader is None or _OWN_JSON.fullmatch(source.name))):
+            return
+        file.seek(0)
+        if ids is None:
+            self._leave_out(source, "ids-not-kept")
+        elif reader is None:
+            if self.markers.n_weak or not is_text(file):
+                self._leave_out(source, "file-kind")
+        else:
+            result = self.markers.id_values.search(read_values(reader, file, source.path))
+            if result.row is not None:
+                self._hit(*source.shown_as, Found(result.row, "value"))
+            elif result.reasons:
+                self._leave_out(source, min(result.reasons))
+
+    def _leave_out(self, source: _Source, reason: str) -> None:
+        if self.not_searched[-1:] and self.not_searched[-1][:2] == source.shown_as:
+            return  # its name and its content are one file
+        self.n_not_searched += 1
+        if len(self.not_searched) < _MOST_HITS:
+            self.not_searched.append(Unread(*source.shown_as, reason))
+
+    def _unpack(self, source: _Source, file: IO[bytes], depth: int) -> bool:
+        """Look into an archive; return whether it is one."""
         file.seek(0)
         head = file.read(8)
         file.seek(0)
         try:
             if head.startswith(_ZIP):
-                self._unzip(store, shown, file, depth)
-                return
+                self._unzip(source, file, depth)
+                return True
             for magic, opener in _PACKED.items():
                 if head.startswith(magic):
-                    self._unpack_stream(store, shown, opener(file), depth)
+                    return self._unpack_stream(source, opener(file), depth)
         except _BROKEN:
-            self.unread.append(Unread(store, shown, "damaged-archive"))
+            self.unread.append(Unread(*source.shown_as, "damaged-archive"))
+            return True
+        return False
 
-    def _unpack_stream(self, store: str, shown: str, stream: Any, depth: int) -> None:
+    def _unpack_stream(self, source: _Source, stream: Any, depth: int) -> bool:
         try:
             stream.read(1)
         except _BROKEN:
             # Not one byte comes out: it only looks like an archive, as random bytes may.
-            return
+            return False
         stream.seek(0)
-        self._look_inside(store, f"{shown}!", stream, depth)
+        name = PurePath(source.name)
+        inside = source.inside("", name.stem if name.suffix in _PACKED_SUFFIXES else name.name)
+        self._look_inside(inside, stream, depth)
+        return True
 
-    def _unzip(self, store: str, shown: str, file: IO[bytes], depth: int) -> None:
+    def _unzip(self, source: _Source, file: IO[bytes], depth: int) -> None:
         with zipfile.ZipFile(file) as archive:
             for number, member in enumerate(archive.infolist()):
-                inside = f"{shown}!{number}"
+                inside = source.inside(str(number), member.filename)
                 for found in self.markers.find(member.filename.encode()):
-                    self._hit(store, inside, found)
+                    self._hit(*inside.shown_as, found)
+                self._look_at_name(inside)
                 with archive.open(member) as stream:
-                    self._look_inside(store, inside, stream, depth)
+                    self._look_inside(inside, stream, depth)
 
-    def _look_inside(self, store: str, shown: str, stream: IO[bytes], depth: int) -> None:
-        self._read(store, shown, stream, _LARGEST_MEMBER)
+    def _look_inside(self, inside: _Source, stream: IO[bytes], depth: int) -> None:
+        self._read(*inside.shown_as, stream, _LARGEST_MEMBER)
         self.n_files += 1
-        if depth < _DEEPEST:
-            self._unpack(store, shown, stream, depth + 1)
+        if depth >= _DEEPEST or not self._unpack(inside, stream, depth + 1):
+            self._search_values(inside, stream)
 
     def _hit(self, store: str, file: str, found: Found, base: int = 0) -> None:
         if found.id_number is not None:
@@ -279,7 +368,12 @@ class _Search:
     def _shown(self, root: Path, path: Path) -> str:
         """Return the name of a file below the root; a part that holds a marker is left out."""
         parts = path.relative_to(root).parts if path.is_relative_to(root) else path.parts
-        return "/".join("…" if self.markers.find(os.fsencode(part)) else part for part in parts)
+        return "/".join("…" if self._names_a_person(part) else part for part in parts)
+
+    def _names_a_person(self, part: str) -> bool:
+        is_found = bool(self.markers.find(os.fsencode(part)))
+        # Numbers of few digits are in every other name, and files must be found by theirs.
+        return is_found or self.markers.id_values.is_part_of(part, shortest=_SHORTEST_HIDDEN)
 
 
 @contextmanager

@@ -1,13 +1,14 @@
 """Where else people may be: the registry of stores outside the ledger's own folder.
 
 A store is a folder that its owner keeps clean: copies of models, feature files, exports. A purge
-looks through it and is not done before it is clean. A store with `days` is a backup: what lies in
-it may stay that long, and the attestation of the purge says until when.
+searches it and is not done while something is found. Files that it cannot search are counted in
+the attestation, and the store does not count as purged. A store with `days` is a backup: what lies
+in it may stay that long, and the attestation of the purge says until when.
 """
 
 import contextlib
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, fields
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -15,17 +16,35 @@ from pathlib import Path
 from sqlalchemy import delete, insert, select
 from sqlalchemy.exc import IntegrityError
 
-from letheon.exceptions import LedgerError
+from letheon.exceptions import (
+    CorruptFileError,
+    KeyFileError,
+    LedgerError,
+    LedgerMissingError,
+    SearchWarning,
+    warn_caller,
+)
 from letheon.ledger._codes import require_name
 from letheon.ledger._core import Core
 from letheon.ledger._events import record
-from letheon.ledger._markers import Markers
+from letheon.ledger._markers import Markers, is_distinctive_id
 from letheon.ledger._scan import Place, ScanResult, Unread, scan
+from letheon.ledger._tables import models as models_table
 from letheon.ledger._tables import stores as table
+from letheon.ledger._versions import head_of, model_of, read_ids
 
-__all__ = ["Store", "add_store", "expires_on", "look_through", "remove_store", "stores"]
+__all__ = [
+    "Store",
+    "add_store",
+    "expires_on",
+    "look_through",
+    "remove_store",
+    "stores",
+    "warn_of_gaps",
+]
 
 _SECONDS_OF_DAY = 86_400
+_SHOWN = 3
 
 
 @dataclass(frozen=True)
@@ -66,6 +85,8 @@ class Store:
 def add_store(core: Core, store: Store) -> None:
     """Register a store; every purge from now on looks through it.
 
+    It is looked through once now: files that cannot be searched give a `SearchWarning`.
+
     Raises
     ------
     ValueError
@@ -83,6 +104,38 @@ def add_store(core: Core, store: Store) -> None:
     except IntegrityError as error:
         text = f"there is a store {store.name!r} already; choose another name"
         raise LedgerError(text) from error
+    if store.days is None:
+        warn_of_gaps([store], has_short_ids=_has_short_ids(core))
+
+
+def warn_of_gaps(some: Iterable[Store], *, has_short_ids: bool) -> None:
+    """Warn if files of these folders cannot be searched for erased people."""
+    markers = Markers.probe(has_short_ids=has_short_ids)
+    for store in some:
+        result = look_through(store, markers, 0) if store.days is None else None
+        if result is None or not result.n_not_searched:
+            continue
+        shown = ", ".join(f"{one.file} ({one.reason})" for one in result.not_searched[:_SHOWN])
+        why = ", also because registered models have short ids" if has_short_ids else ""
+        warn_caller(
+            f"{result.n_not_searched} of {result.files} files in store {store.name!r} cannot be "
+            f"searched for erased people{why}: {shown}. Purges will say 'not fully searched'. Keep "
+            "tables as CSV, JSON, Parquet, Arrow, SQLite or NumPy files, or leave them out",
+            SearchWarning,
+        )
+
+
+def _has_short_ids(core: Core) -> bool:
+    """Whether a model holds ids that can be searched as whole values of data files only."""
+    with core.database.reading() as conn:
+        models = [model_of(conn, key) for key in conn.scalars(select(models_table.c.id))]
+        heads = [(model, head_of(conn, model.id)) for model in models]
+    for model, head in heads:
+        # A damaged model is reported elsewhere.
+        with contextlib.suppress(CorruptFileError, LedgerMissingError, KeyFileError):
+            if not all(map(is_distinctive_id, read_ids(core, model, head).to_list())):
+                return True
+    return False
 
 
 def remove_store(core: Core, name: str) -> None:
@@ -114,12 +167,15 @@ def expires_on(store: Store, now: int) -> str:
 
 
 def look_through(store: Store, markers: Markers, now: int) -> ScanResult:
-    """Return what of erased people is in a store; in a backup, which files outlived their days."""
+    """Return what of erased people is in a store; in a backup, which files outlived their days.
+
+    A backup is not searched: none of its files counts as such.
+    """
     if store.days is None:
         return scan([Place(store.name, store.folder, required=True)], markers)
     if not store.folder.is_dir():
         return ScanResult(0, 0, (), (Unread(store.name, str(store.folder), "missing"),))
-    oldest, n_files = now - store.days * _SECONDS_OF_DAY, 0
+    oldest = now - store.days * _SECONDS_OF_DAY
     unread: list[Unread] = []
 
     def report(path: Path, reason: str) -> None:
@@ -130,8 +186,7 @@ def look_through(store: Store, markers: Markers, now: int) -> ScanResult:
         with contextlib.suppress(FileNotFoundError):
             if path.lstat().st_mtime < oldest:
                 report(path, f"older-than-{store.days}-days")
-            n_files += 1
-    return ScanResult(n_files, 0, (), tuple(unread))
+    return ScanResult(0, 0, (), tuple(unread))
 
 
 def _files_of(folder: Path, report: Callable[[Path], None]) -> Iterator[Path]:

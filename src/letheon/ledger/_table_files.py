@@ -12,7 +12,13 @@ from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 
-__all__ = ["Columns", "NoTableReaderError", "TableFileError", "read_table_file"]
+__all__ = [
+    "Columns",
+    "NoTableReaderError",
+    "TableFileError",
+    "check_parquet",
+    "read_table_file",
+]
 
 Source: TypeAlias = Path | io.BytesIO
 _MOST_UNPACKED = 256 << 20
@@ -121,7 +127,7 @@ def _table(path: Path, source: Source, columns: Columns) -> Any:
     except ModuleNotFoundError:
         return _polars_table(path, source, texts)
     if path.suffix == ".parquet":
-        _check_parquet(path, source)
+        check_parquet(path, source)
         return pd.read_parquet(source)
     return pd.read_csv(source, dtype=dict.fromkeys(texts, str))
 
@@ -135,12 +141,12 @@ def _polars_table(path: Path, source: Source, texts: set[str]) -> Any:
             "the arrays X, y and ids"
         ) from error
     if path.suffix == ".parquet":
-        _check_parquet(path, source)
+        check_parquet(path, source)
         return pl.read_parquet(source)
     return pl.read_csv(source, schema_overrides=dict.fromkeys(texts, pl.String))
 
 
-def _check_parquet(path: Path, source: Source) -> None:
+def check_parquet(path: Path, source: Source) -> None:
     """Check what the file says it unpacks to, where pyarrow is there to look."""
     try:
         from pyarrow.parquet import read_metadata  # type: ignore[import-untyped]

@@ -32,11 +32,14 @@ class Watch:
     limits : mapping of str to mapping
         For each estimated property the calibrated proxy: `score`, `factor`, `floor`, and `miss`,
         the share of rehearsed streams in which the tolerance was passed unseen.
+    assumption : str
+        What its decisions take for granted about requests to come, in words; empty if nothing.
     """
 
     metric: str
     tolerances: Mapping[str, float]
     limits: Mapping[str, Mapping[str, Any]]
+    assumption: str = ""
 
 
 def watch_of(ledger: "Ledger", model: str, *, tenant: str = "default") -> Watch | None:
@@ -61,6 +64,9 @@ def watch_of(ledger: "Ledger", model: str, *, tenant: str = "default") -> Watch 
 
 
 def _unpacked(row: ModelRow, packed: bytes) -> Watch:
+    from letheon.monitor._given import assumptions
+    from letheon.monitor._saved import read_calibration
+
     record = state.decode(packed, trusted=row.trusted, max_memory=state.UNLIMITED)["record"]
     limits = {
         name: {key: limit[key] for key in ("score", "factor", "floor", "miss")}
@@ -72,4 +78,5 @@ def _unpacked(row: ModelRow, packed: bytes) -> Watch:
     metric = record["metric"] or (
         "mean probability of the true label" if record["uses_probability"] else "performance"
     )
-    return Watch(metric, tolerances, limits)
+    taken = assumptions(read_calibration(record["calibration"])) if limits else ()
+    return Watch(metric, tolerances, limits, "; ".join(taken))

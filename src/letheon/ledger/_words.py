@@ -121,6 +121,17 @@ PURGE_NOT_CLAIMED: Mapping[str, str] = {
         "A search for ids that are words or numbers of the ledger itself; these were left out."
     ),
     "search-for-rows-that-were-damaged": "A search for rows that could not be read any more.",
+    "copies-of-rows-without-their-ids": (
+        "That no copy of a row is left without its id, or in other units or formats."
+    ),
+    "files-not-searched": (
+        "That files which could not be searched hold nothing of the erased: of an unreadable kind, "
+        "damaged, too large, or with values that may be a short id or not."
+    ),
+    "search-for-short-ids-in-longer-texts-and-own-files": (
+        "A search for short ids inside longer texts and in the ledger's own files: there they are "
+        "encrypted or keyed, and only salts, rows and longer ids were searched for."
+    ),
 }
 """What a purge attestation leaves open, by code."""
 

@@ -22,6 +22,7 @@ from letheon.exceptions import (
 )
 from letheon.ledger._agreement import advance_mark, require_agreement, settle_mark
 from letheon.ledger._apply import Batch, Compute, apply, open_batch, seal
+from letheon.ledger._certificate_list import gaps_in
 from letheon.ledger._certify import certify_next
 from letheon.ledger._compute import (
     BUDGET_SPENT,
@@ -43,7 +44,7 @@ from letheon.ledger._leftovers import sweep_partials
 from letheon.ledger._moves import move
 from letheon.ledger._plan import plan
 from letheon.ledger._policy import backoff
-from letheon.ledger._purge import problems, purge_next
+from letheon.ledger._purge import problems, purge_next, purge_path
 from letheon.ledger._recover import is_first_look, require_sound, sweep_model
 from letheon.ledger._register import sweep_registrations
 from letheon.ledger._retention import forget_closed
@@ -313,6 +314,11 @@ def _certify_all(core: Core) -> Iterator[Step]:
         yield Step("certified", "", sequence, f"certificate {sequence}")
 
 
+def _gaps(core: Core, sequence: int) -> str:
+    gaps = gaps_in(purge_path(core, sequence).read_bytes())
+    return f", not fully searched: {gaps}" if gaps else ""
+
+
 def _purge_all(core: Core) -> Iterator[Step]:
     """Purge what is certified, oldest first: a model's purges go in the order of its versions."""
     with core.database.reading() as conn:
@@ -324,7 +330,9 @@ def _purge_all(core: Core) -> Iterator[Step]:
     for batch_id, sequence, name in todo:
         try:
             if purge_next(core, batch_id):
-                yield Step("purged", name, sequence, f"batch {batch_id[:12]}")
+                yield Step(
+                    "purged", name, sequence, f"batch {batch_id[:12]}{_gaps(core, sequence)}"
+                )
         except (LetheonError, OSError) as error:
             yield Step("failed", name, sequence, str(error))
     for problem in problems(core):

@@ -101,7 +101,7 @@ def certifiability_from_predictions(
         Lower is better, basis ``"proxy"``: a small value does not prove forgetting, see
         `certifiability`. The interval is a paired bootstrap over forgotten rows, folded at 0; None
         for a single forgotten row or where both models score alike on every resample. With fewer
-        than 20 rows, or 10 with different predictions, it may be too narrow; the note says so.
+        than 30 rows, or 10 with different predictions, it is rough; the note says so.
     """
     value, interval, n, doubt = compared(
         metric,
@@ -111,7 +111,13 @@ def certifiability_from_predictions(
         n_resamples=n_resamples,
         seed=seed,
     )
-    note = f"{_CAVEAT}; {doubt}" if doubt else _CAVEAT
     return known(
-        "certifiability", value, interval, n, basis="proxy", confidence=confidence, note=note
+        "certifiability",
+        value,
+        interval,
+        n,
+        basis="proxy",
+        confidence=confidence,
+        note=_CAVEAT,
+        doubt=doubt,
     )

@@ -7,7 +7,12 @@ from numpy.typing import ArrayLike, NDArray
 
 from letheon.measures._classes import align_classes, probabilities
 from letheon.measures._inputs import confidence_level, predictions, same_length
-from letheon.measures._intervals import clopper_pearson, mean_of_rows
+from letheon.measures._intervals import (
+    FEWEST_ROWS,
+    clopper_pearson,
+    doubt_about,
+    mean_of_rows,
+)
 from letheon.measures._measure import Measure, known
 
 __all__ = ["divergence", "kl_consistency", "output_consistency", "parameter_consistency"]
@@ -175,7 +180,7 @@ def kl_consistency(
     Measure
         Lower is better; 0 exactly when the probabilities are equal. The interval is a bootstrap-t
         over rows, because divergences are skewed; None when the value is infinite or the same for
-        each row. It has its coverage from about 30 rows on.
+        each row. It is claimed to hold from 100 rows on, see `Measure.is_rough`.
 
     Examples
     --------
@@ -196,7 +201,10 @@ def kl_consistency(
     if np.isfinite(value):
         interval = mean_of_rows(rows, confidence=confidence, n_resamples=n_resamples, seed=seed)
     note = f"probabilities floored at {floor:g}" if floor > 0 else ""
-    return known("KL consistency", value, interval, len(rows), confidence=confidence, note=note)
+    doubt = "" if interval is None else doubt_about(rows, FEWEST_ROWS, "rows")
+    return known(
+        "KL consistency", value, interval, len(rows), confidence=confidence, note=note, doubt=doubt
+    )
 
 
 def _tables(

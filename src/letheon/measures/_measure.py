@@ -67,6 +67,8 @@ class Measure:
         Unit of value and interval.
     note : str, default=""
         The theorem behind a proof, the caveat of a proxy.
+    is_rough : bool, default=False
+        Whether there are too few observations to claim that the interval reaches `confidence`.
     """
 
     name: str
@@ -79,6 +81,7 @@ class Measure:
     confidence: float = 0.95
     unit: str = ""
     note: str = ""
+    is_rough: bool = False
 
     def __post_init__(self) -> None:
         """Refuse what cannot be read as a measurement."""
@@ -120,6 +123,8 @@ class Measure:
         if self.low == self.high:
             return value
         low, high = ("?" if end is None else f"{end:.4g}" for end in (self.low, self.high))
+        if self.is_rough:
+            return f"{value}, roughly [{low}, {high}]"
         return f"{value} [{low}, {high}] at {self.confidence:.4g}"
 
     def _origin(self) -> str:
@@ -135,10 +140,15 @@ def known(
     basis: Basis = "measured",
     confidence: float = 0.95,
     note: str = "",
+    doubt: str = "",
 ) -> Measure:
-    """Return one of the survey's measures; direction and unit are looked up."""
+    """Return one of the survey's measures; direction and unit are looked up.
+
+    `doubt` says why an interval is rough; without an interval it says nothing.
+    """
     better, unit = KNOWN[name]
     low, high = (None, None) if interval is None else interval
+    doubt = "" if interval is None else doubt
     return Measure(
         name=name,
         value=float(value),
@@ -149,7 +159,8 @@ def known(
         basis=basis,
         confidence=confidence,
         unit=unit,
-        note=note,
+        note="; ".join(part for part in (note, doubt) if part),
+        is_rough=bool(doubt),
     )
 
 

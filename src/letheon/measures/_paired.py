@@ -7,14 +7,15 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from letheon.measures._inputs import confidence_level, finite, predictions, same_length
-from letheon.measures._intervals import Interval, Rows, bootstrap, fold
+from letheon.measures._intervals import FEWEST_ROWS, Interval, Rows, bootstrap, doubt_about, fold
 
 __all__ = ["Metric", "compared"]
 
 Metric = Callable[[Any, Any], Any]
 
-# With fewer rows, or rows on which the models differ, the bootstrap's coverage drops below 93.5 %.
-_FEWEST_ROWS = 20
+# With fewer rows, or rows on which the models differ, the bootstrap's coverage drops below 93.5 %;
+# for numbers that are no labels, with fewer than `FEWEST_ROWS`.
+_FEWEST_ROWS = 30
 _FEWEST_DIFFERING = 10
 
 
@@ -58,6 +59,8 @@ def _doubt(unlearned: NDArray[Any], naive: NDArray[Any]) -> str:
     differing = int(np.sum(np.any(_flat(unlearned) != _flat(naive), axis=1)))
     if 0 < differing < _FEWEST_DIFFERING:
         return f"the models differ on {differing} rows only: the interval may be too narrow"
+    if unlearned.dtype.kind == "f" and (unlearned % 1).any():
+        return doubt_about((_flat(unlearned) - _flat(naive)).ravel() ** 2, FEWEST_ROWS, "rows")
     return ""
 
 

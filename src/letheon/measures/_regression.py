@@ -6,7 +6,12 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from letheon.measures._inputs import confidence_level, finite, same_length
-from letheon.measures._intervals import clopper_pearson, mean_of_rows
+from letheon.measures._intervals import (
+    FEWEST_ROWS,
+    clopper_pearson,
+    doubt_about,
+    mean_of_rows,
+)
 from letheon.measures._measure import Measure, known
 
 __all__ = ["agreement_within", "gaussian_divergence", "kl_gaussian", "prediction_gap"]
@@ -40,8 +45,8 @@ def prediction_gap(
     -------
     Measure
         Lower is better; 0 exactly when the predictions are equal. The interval is the root of a
-        bootstrap-t of the mean square over rows; None for one row or equal squares. It has its
-        coverage from about 30 rows on.
+        bootstrap-t of the mean square over rows; None for one row or equal squares. It is claimed
+        to hold from 100 rows on, see `Measure.is_rough`.
 
     Examples
     --------
@@ -63,7 +68,13 @@ def prediction_gap(
     interval = None if ends is None else (factor * math.sqrt(ends[0]), factor * math.sqrt(ends[1]))
     note = "in standard deviations of the retrained model's predictions" if relative else ""
     return known(
-        "prediction gap", factor * value, interval, gaps.size, confidence=confidence, note=note
+        "prediction gap",
+        factor * value,
+        interval,
+        gaps.size,
+        confidence=confidence,
+        note=note,
+        doubt=doubt_about(squares, FEWEST_ROWS, "rows"),
     )
 
 
@@ -153,7 +164,8 @@ def kl_gaussian(
     value, interval = float(rows.mean()), None
     if math.isfinite(value):
         interval = mean_of_rows(rows, confidence=confidence, n_resamples=n_resamples, seed=seed)
-    return known("KL consistency", value, interval, rows.size, confidence=confidence)
+    doubt = "" if interval is None else doubt_about(rows, FEWEST_ROWS, "rows")
+    return known("KL consistency", value, interval, rows.size, confidence=confidence, doubt=doubt)
 
 
 def gaussian_divergence(

@@ -10,13 +10,14 @@ import numpy as np
 from letheon.datasets import Requests
 from letheon.measures import sape
 from letheon.monitor._limits import Limit, Rehearsal, Tally, fit_limit, scores_of
-from letheon.monitor._panel import Panel, positions_of, train, twin
+from letheon.monitor._panel import Panel, positions_of, train, twin, used_up_classes
 from letheon.rows import Ids, Rows, as_ids
 from letheon.seeds import library_seed
 
 __all__ = ["Calibration", "Stage", "floors", "limits_from", "measured", "rehearsals", "rehearse"]
 
 _PURPOSE = "monitor-rehearsal"
+_ALL_KINDS = ("uniform", "class", "adaptive", "worst")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -29,13 +30,17 @@ class Calibration:
 
     This is not cheap: a stream costs at most `n_requests` removals and `n_looks` retrains, so the
     default of four kinds costs up to 1,680 trainings before the first request. It pays for long
-    streams of requests and models that are quick to train; name only the kinds to come.
+    streams of requests and models that are quick to train.
 
     Parameters
     ----------
     kinds : tuple of str, default=("uniform", "class", "adaptive", "worst")
-        Kinds of streams, as in `letheon.datasets.Requests`. The limits hold for each of them; name
-        only those to come, and retrains are fewer. "class" is left out for regression.
+        Kinds of streams, as in `letheon.datasets.Requests`. The limits hold for each of them and
+        for no other: a monitor that rehearsed uniform requests only missed most breaches of an
+        adaptive stream. Fewer kinds need `assume`. "class" is left out for regression.
+    assume : str, default=""
+        Why the kinds that are left out will not come, in words, such as ``"requests come
+        uniformly"``. Every reading quotes it. Required where one of the four kinds is left out.
     n_streams : int, default=40
         Streams of each kind. What they prove is in `Limit.miss`: 1 in 11 for each tolerance with
         40, 1 in 41 with 160. What happens in simulation is far less.
@@ -61,7 +66,7 @@ class Calibration:
         Further settings of `Requests`, such as ``{"candidates": 50, "cost": cost}``.
     """
 
-    kinds: tuple[str, ...] = ("uniform", "class", "adaptive", "worst")
+    kinds: tuple[str, ...] = _ALL_KINDS
     n_streams: int = 40
     n_requests: int = 40
     batch: int = 1
@@ -71,6 +76,7 @@ class Calibration:
     miss: float = 0.05
     refresh: bool = True
     requests: Mapping[str, Any] | None = None
+    assume: str = ""
 
     def __post_init__(self) -> None:
         """Refuse settings that rehearse nothing."""
@@ -82,6 +88,7 @@ class Calibration:
             raise ValueError("kinds is empty; name at least one kind of stream")
         for kind in self.kinds:
             Requests(kind=kind)  # type: ignore[arg-type]  # refuses what it does not know
+        self._require_assumption()
         for name in ("n_streams", "n_requests", "batch", "n_looks"):
             if getattr(self, name) < 1:
                 raise ValueError(f"{name}={getattr(self, name)!r} must be at least 1")
@@ -91,9 +98,23 @@ class Calibration:
         if not 0 <= self.age < 1:
             raise ValueError(f"age={self.age!r} must be at least 0 and below 1")
 
+    def _require_assumption(self) -> None:
+        """Raise where kinds are left out and no reason is given."""
+        if not isinstance(self.assume, str):
+            raise TypeError(f"assume must be a text, not {type(self.assume).__name__}")
+        left_out = [kind for kind in _ALL_KINDS if kind not in self.kinds]
+        if left_out and not self.assume.strip():
+            raise ValueError(
+                f"kinds={self.kinds!r} leaves out {', '.join(left_out)}: breaches in such streams "
+                "would not be seen. Rehearse all kinds (the default), or say why these will not "
+                "come: assume='requests come uniformly'"
+            )
+
     def to_dict(self) -> dict[str, Any]:
         """Return plain values, ready for JSON; a cost function is not among them."""
         values = asdict(self) | {"kinds": list(self.kinds)}
+        if not self.assume:
+            del values["assume"]
         kept = {k: v for k, v in (self.requests or {}).items() if not callable(v)}
         return values | {"requests": kept or None}
 
@@ -166,14 +187,15 @@ class _Shadow:
     gone: Rows | None = None
 
     def forget(self, ids: Ids) -> None:
-        """Forget in the copy, and note the scores."""
+        """Forget in the copy, and note the scores; the last row of a class stays."""
         places = positions_of(self.left, ids)
-        leaving = self.left.take(places)
-        self.gone = leaving if self.gone is None else self.gone.joined(leaving)
-        self.tally.add(self.panel.wrongness_on(self.model, leaving))
-        self.model.forget(ids.to_array())
-        self.left = self.left.without(places)
-        self.panel = self.panel.rehearsed_without(ids)
+        if len(used_up_classes(self.model, self.left, places)) == 0:
+            leaving = self.left.take(places)
+            self.gone = leaving if self.gone is None else self.gone.joined(leaving)
+            self.tally.add(self.panel.wrongness_on(self.model, leaving))
+            self.model.forget(ids.to_array())
+            self.left = self.left.without(places)
+            self.panel = self.panel.rehearsed_without(ids)
         now, then, movement = self.panel.look(self.model)
         for name, peaks in self.peaks.items():
             for score, value in scores_of(name, now, then, movement, self.tally).items():
@@ -259,7 +281,10 @@ def aged(calibration: Calibration, stage: Stage, *, kind: str, seed: int) -> Sta
         stage.model, stage.rows.X, stage.rows.y, stage.rows.ids.to_array(), seed=seed
     )
     leaving = as_ids(next(stream))
-    rows = stage.rows.without(positions_of(stage.rows, leaving))
+    places = positions_of(stage.rows, leaving)
+    if len(used_up_classes(stage.model, stage.rows, places)):
+        return stage
+    rows = stage.rows.without(places)
     model = train(stage.model, rows, in_memory=True).model
     return Stage(model, stage.panel.rehearsed_without(leaving).renewed(model), rows)
 

@@ -1,12 +1,16 @@
 """Keep or retrain: what the tolerances say about one request, in words."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from statistics import median
 from typing import Any, NamedTuple
 
+from letheon.monitor._limits import Limit
 from letheon.monitor._reading import Decision, Tolerances
 
-__all__ = ["Seen", "decide"]
+__all__ = ["Seen", "decide", "say_if_useless"]
+
+# So many requests are looked back at before a monitor is called useless.
+_WINDOW = 10
 
 
 class Seen(NamedTuple):
@@ -75,6 +79,31 @@ def _slow(seen: Seen, tolerances: Tolerances) -> list[str]:
     if usual >= tolerances.efficiency:
         return []
     return [f"removals are only {usual:.3g} times faster than a retrain; look into it"]
+
+
+def say_if_useless(
+    retrained: Sequence[bool], limits: Mapping[str, Limit], trainings_per_retrain: int
+) -> str:
+    """Return in words that a monitor saves nothing, if so.
+
+    A retrain at every request costs one training each. A monitor saves nothing where its trainings,
+    those of rehearsals after a retrain included, are as many: over the last ten requests, or over
+    the stretches between retrains that the rehearsals let expect.
+    """
+    stretches = [limit.stretch for limit in limits.values() if limit.stretch is not None]
+    if stretches and min(stretches) + 1 <= trainings_per_retrain:
+        return (
+            f"by the rehearsals a retrain is due after {min(stretches) + 1:.2g} request(s), and "
+            f"costs {trainings_per_retrain} training(s): this monitor saves nothing"
+        )
+    n_retrains = sum(retrained[-_WINDOW:])
+    if len(retrained) < _WINDOW or n_retrains * trainings_per_retrain < _WINDOW:
+        return ""
+    return (
+        f"{n_retrains} of the last {_WINDOW} requests ended with a retrain, "
+        f"{n_retrains * trainings_per_retrain} trainings in all: this monitor saves nothing over a "
+        "retrain at every request"
+    )
 
 
 def guarantee_of(model: Any) -> tuple[str, float | None, float | None]:

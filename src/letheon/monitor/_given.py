@@ -12,18 +12,26 @@ from sklearn.utils.validation import check_is_fitted
 
 from letheon.base import ForgetMixin, require_known
 from letheon.evaluation import require_function
-from letheon.exceptions import CannotForgetError, GuaranteeWarning, IdsTypeError, warn_caller
+from letheon.exceptions import (
+    CannotForgetError,
+    EmptyModelError,
+    GuaranteeWarning,
+    IdsTypeError,
+    warn_caller,
+)
 from letheon.monitor._calibrate import Calibration, measured
 from letheon.monitor._decide import guarantee_of
 from letheon.monitor._limits import Limit
-from letheon.monitor._panel import Panel, held_rows
+from letheon.monitor._panel import Panel, held_rows, positions_of, used_up_classes
 from letheon.monitor._store import Folder
 from letheon.rows import Ids, Rows, as_ids
 
 __all__ = [
+    "assumptions",
     "in_training",
     "new_folder",
     "proof_gap",
+    "require_classes",
     "require_metric",
     "require_model",
     "same_people",
@@ -150,6 +158,26 @@ def warn_of_noise(panel: Panel, model: Any, twin: Any, tolerances: Mapping[str, 
                 "that. Use a larger tolerance or less noise.",
                 GuaranteeWarning,
             )
+
+
+def require_classes(people: Ids, rows: Rows | None, model: Any) -> None:
+    """Raise if no row of some class would be left: nothing is known of such a model."""
+    if rows is None:
+        return
+    used_up = used_up_classes(model, rows, positions_of(rows, people)).tolist()
+    if used_up:
+        raise EmptyModelError(
+            f"these people own the last training rows of class {', '.join(map(repr, used_up))}: "
+            "the model could not be retrained or judged as it was rehearsed. Nothing was changed. "
+            "Train a model without this class, and start a new monitor for it."
+        )
+
+
+def assumptions(calibration: Calibration | None) -> tuple[str, ...]:
+    """Return what a decision takes for granted about the requests to come, in words."""
+    if calibration is None:
+        return ("nothing was rehearsed: the survey's proxy misses most breaches",)
+    return (f"assumed: {calibration.assume}",) if calibration.assume else ()
 
 
 def proof_gap(limits: Mapping[str, Limit], calibration: Calibration | None) -> tuple[str, ...]:

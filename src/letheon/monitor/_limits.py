@@ -105,6 +105,9 @@ class Limit:
         passed before the estimate says so. 1 if nothing was rehearsed.
     powers : dict of str to (float, float)
         Of the blend: power and floor of each score in it.
+    stretch : float or None
+        Requests between two retrains in the rehearsals, on average, of the kind with the longest
+        stretches. None if nothing was rehearsed.
     """
 
     score: str
@@ -112,6 +115,7 @@ class Limit:
     floor: float
     miss: float
     powers: dict[str, tuple[float, float]] = field(default_factory=dict)
+    stretch: float | None = None
 
     def estimate(self, scores: Mapping[str, float]) -> float:
         """Return the upper estimate of the property."""
@@ -199,12 +203,14 @@ def fit_limit(
     score = _best_score([_with_blend(r, powers) for r in choosing], tolerance, floors, miss)
     streams = [_with_blend(rehearsal, powers) for rehearsal in judging]
     threshold = max(_threshold(streams, score, tolerance, miss), floors[score])
+    groups = _by_kind(streams).values()
     return Limit(
         score=score,
         factor=_factor(tolerance, threshold),
         floor=floors[score],
-        miss=max(_k(group, miss) / (len(group) + 1) for group in _by_kind(streams).values()),
+        miss=max(_k(group, miss) / (len(group) + 1) for group in groups),
         powers=powers if score == BLEND else {},
+        stretch=max(_mean_stretch(group, score, threshold) for group in groups),
     )
 
 

@@ -23,11 +23,13 @@ from letheon.monitor._calibrate import (
     rehearsals,
     rehearse,
 )
-from letheon.monitor._decide import Seen, decide, guarantee_of
+from letheon.monitor._decide import Seen, decide, guarantee_of, say_if_useless
 from letheon.monitor._given import (
+    assumptions,
     in_training,
     new_folder,
     proof_gap,
+    require_classes,
     require_metric,
     require_model,
     test_rows,
@@ -131,7 +133,8 @@ class Monitor:
     that are over before the next look of a rehearsal. With the default number of streams that is
     a weak promise, 1 in 11 for each tolerance; in the simulations of `benchmarks/monitor.py` far
     fewer are missed. That later stretches are like rehearsals that start after some people have
-    left is an assumption. Streams of a kind that nobody rehearsed are not covered. It is
+    left is an assumption. Streams of a kind that was not rehearsed are not covered: whoever leaves
+    one out says why (`Calibration.assume`), and every reading quotes it. It is
     about the two measures of the survey; it is no certificate of forgetting. For exact methods both
     are 0 by proof, and nothing is rehearsed.
 
@@ -218,8 +221,8 @@ class Monitor:
         Raises
         ------
         UnknownIdError, EmptyModelError
-            As the model's own `forget`; nothing was changed. A person who has test rows only
-            leaves these.
+            As the model's own `forget`, or no training row of a class would be left for a method
+            that is not exact; nothing was changed. A person who has test rows only leaves these.
         CheckpointError
             The folder cannot be written, or another process has changed it. The people are
             forgotten in memory, but not on the disk; call `save` when there is room, or load again.
@@ -229,6 +232,8 @@ class Monitor:
         people = as_ids(ids).distinct()
         panel = self._panel.without(people)
         leaving = in_training(people, self._panel, self._rows, self.model)
+        if not self._is_exact:
+            require_classes(leaving, self._rows, self.model)
         wrongness = self._wrongness(leaving)
         self.receipt = self.model.forget(leaving.to_array()) if len(leaving) else None
         self._panel = panel
@@ -369,9 +374,20 @@ class Monitor:
 
     def __str__(self) -> str:
         """One line for people."""
-        return (
+        done = (
             f"{type(self.model).__name__}: {len(self.history)} requests, {self.n_retrains} retrains"
         )
+        return "; ".join([done, *self._remarks(*(r.retrained for r in self.history))])
+
+    def _remarks(self, *retrained: bool) -> tuple[str, ...]:
+        """Return what a decision takes for granted, and whether the monitor saves anything."""
+        if self._is_exact:
+            return ()
+        rehearses = self.calibration is not None and self.calibration.refresh
+        rehearses = rehearses and not self.hold_forgotten_until_retrain
+        rehearses = rehearses and "certifiability" in self.limits
+        useless = say_if_useless(retrained, self.limits, 2 if rehearses else 1)
+        return (*assumptions(self.calibration), *([useless] if useless else []))
 
     def _new_stretch(self, seconds: float | None) -> Stretch:
         kind, _, _ = guarantee_of(self.model)
@@ -454,6 +470,8 @@ class Monitor:
         decision, reasons = decide(seen, self.tolerances)
         if decision == "keep" and reading.guarantee != "exact":
             reasons = (reasons[0], *proof_gap(self.limits, self.calibration), *reasons[1:])
+        done = [r.retrained for r in self.history]
+        reasons = (*reasons, *self._remarks(*done, decision == "retrain"))
         return replace(reading, decision=decision, reasons=reasons)
 
     def _reading(self, n_people: int, receipt: Any, metrics: tuple[float, float]) -> Reading:

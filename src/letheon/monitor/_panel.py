@@ -7,13 +7,22 @@ from typing import Any, Self
 
 import numpy as np
 from numpy.typing import NDArray
-from sklearn.base import clone
+from sklearn.base import clone, is_classifier
 from sklearn.utils.validation import check_consistent_length
 
 from letheon.monitor._judge import Judge, spread_of
 from letheon.rows import Ids, Rows, hold_table, hold_target, row_ids, table_length
 
-__all__ = ["Panel", "Timed", "held_rows", "in_memory", "positions_of", "train", "twin"]
+__all__ = [
+    "Panel",
+    "Timed",
+    "held_rows",
+    "in_memory",
+    "positions_of",
+    "train",
+    "twin",
+    "used_up_classes",
+]
 
 _OUTPUTS = "outputs"
 
@@ -31,6 +40,13 @@ def positions_of(rows: Rows, wanted: Ids) -> NDArray[np.int64]:
     if wanted.kind != rows.ids.kind:
         return np.empty(0, np.int64)
     return np.sort(rows.find(wanted).positions)
+
+
+def used_up_classes(model: Any, rows: Rows, places: NDArray[np.int64]) -> NDArray[Any]:
+    """Return the classes of which no row is left without those at `places`."""
+    if rows.y is None or not is_classifier(model):
+        return np.empty(0)
+    return np.setdiff1d(rows.y[places], np.delete(rows.y, places))
 
 
 @dataclass(frozen=True, eq=False)

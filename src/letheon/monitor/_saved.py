@@ -13,7 +13,7 @@ from letheon.monitor._store import Folder
 from letheon.monitor._stretch import Stretch
 from letheon.rows import Rows
 
-__all__ = ["record_of", "restore"]
+__all__ = ["read_calibration", "record_of", "restore"]
 
 
 def record_of(monitor: Any) -> dict[str, Any]:
@@ -46,12 +46,11 @@ def restore(
     judge = _same_judge(model, record, metric)
     test = rows["test"]
     assert test is not None
-    found = record["calibration"]
     vars(monitor).update(
         model=model,
         tolerances=Tolerances(**record["tolerances"]),
         on_breach=record["on_breach"],
-        calibration=found and Calibration(**{**found, "kinds": tuple(found["kinds"])}),
+        calibration=read_calibration(record["calibration"]),
         hold_forgotten_until_retrain=record["hold_forgotten_until_retrain"],
         history=History([Reading.from_dict(values) for values in record["history"]]),
         limits={name: Limit.from_dict(values) for name, values in record["limits"].items()},
@@ -64,6 +63,21 @@ def restore(
         _gone=rows["forgotten"],
         _stretch=Stretch.from_dict(record["stretch"]),
     )
+
+
+def read_calibration(saved: dict[str, Any] | None) -> Calibration | None:
+    """Return the saved calibration; earlier versions asked for no assumption."""
+    if saved is None:
+        return None
+    settings: dict[str, Any] = {**saved, "kinds": tuple(saved["kinds"])}
+    try:
+        return Calibration(**settings)
+    except ValueError:
+        if saved.get("assume"):
+            raise
+        only = ", ".join(settings["kinds"])
+        assume = f"only requests of these kinds come: {only} (saved before a reason was asked for)"
+        return Calibration(**settings, assume=assume)
 
 
 def _same_judge(model: Any, record: Mapping[str, Any], metric: Any) -> Judge:

@@ -1,6 +1,7 @@
 """Run independent tasks wherever `joblib.parallel_config` says."""
 
 import sys
+import time
 import traceback
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import takewhile
@@ -14,6 +15,11 @@ from letheon.parallel.parcel import Parcel
 from letheon.parallel.threads import one_thread
 
 __all__ = ["run_tasks"]
+
+# A run on Ray that loses a part of its cluster is repeated, for the tasks that were lost.
+_TRIES = 5
+_PAUSE = 0.5  # seconds before the first repetition; doubled for each
+_PATIENCE = 60  # seconds for a new node to join where fewer than two CPUs are left
 
 # Without these an actor of Ray's pool dies with its node, and its tasks are never run.
 _RAY_ARGUMENTS = {"max_restarts": -1, "max_task_retries": -1, "scheduling_strategy": "SPREAD"}
@@ -73,6 +79,47 @@ class _RemoteTask(_Task):
             return Parcel.pack(self.run(*common, *own))
 
 
+class _Lost(Exception):  # noqa: N818 - a result that never came, not an error of the task
+    """A task did not run, because the node that it was on is being lost."""
+
+
+class _RayTask(_RemoteTask):
+    """The same, returning `_Lost` where the store of its node cannot be read.
+
+    When a node dies, its processes may live on for a moment. What they meet then (a broken pipe)
+    looks like an error of the task to Ray and to joblib, which repeat no such task.
+    """
+
+    def __call__(self, shared: _Sent, sent: _Sent) -> Parcel:
+        try:
+            parcels = _received(shared), _received(sent)
+        except Exception as error:
+            if not _is_loss(error):
+                raise
+            return Parcel.pack(_Lost(f"{type(error).__name__}: {error}"))
+        return super().__call__(*parcels)
+
+
+def _is_loss(error: Exception) -> bool:
+    """Whether Ray failed, and not the function: a node, its store or the way to it is gone."""
+    from ray import exceptions
+
+    # What Ray reports of a call is the cause's type as well; errors of the function come without.
+    cause = error.cause if isinstance(error, exceptions.RayTaskError) else error
+    return isinstance(
+        cause,
+        OSError
+        | EOFError
+        | exceptions.RayActorError
+        | exceptions.WorkerCrashedError
+        | exceptions.NodeDiedError
+        | exceptions.LocalRayletDiedError
+        | exceptions.ObjectLostError
+        | exceptions.RaySystemError
+        | exceptions.RpcError,
+    )
+
+
 class _CaughtTask(_RemoteTask):
     """The same, returning ``(result, error)``: it never fails in the eyes of joblib."""
 
@@ -121,6 +168,69 @@ def _run_ray(
     shared: tuple[Any, ...],
     given: dict[str, Any] | None,
 ) -> list[Any]:
+    """Run the tasks, and those that were lost with a node again, a few times."""
+    results: list[Any] = [_Lost("not run")] * len(payloads)
+    for attempt in range(_TRIES):
+        if attempt:
+            time.sleep(_PAUSE * 2 ** (attempt - 1))
+            n_jobs = min(n_jobs, _cpus_left())
+        missing = [number for number, one in enumerate(results) if isinstance(one, _Lost)]
+        wanted = [payloads[number] for number in missing]
+        found = _try_ray(function, wanted, n_jobs, shared, given)
+        for number, one in zip(missing, found, strict=True):
+            results[number] = one
+        if not any(isinstance(one, _Lost) for one in found):
+            return results
+    loss = next(one for one in results if isinstance(one, _Lost))
+    raise ConnectionError(
+        f"{_TRIES} times in a row tasks were lost with their node, the last time by {loss}; "
+        "see whether the nodes of the Ray cluster stay up, and run it again"
+    )
+
+
+def _try_ray(
+    function: Callable[..., Any],
+    payloads: Sequence[tuple[Any, ...]],
+    n_jobs: int,
+    shared: tuple[Any, ...],
+    given: dict[str, Any] | None,
+) -> list[Any]:
+    """Run the tasks once; those that were lost are `_Lost`, which are all if the run was lost."""
+    import ray
+
+    if n_jobs < 2:  # joblib runs one worker's share here
+        return [_Task(function)(*shared, *payload) for payload in payloads]
+    try:
+        return _run_ray_once(function, payloads, n_jobs, shared, given)
+    except (ray.exceptions.RayError, ValueError) as error:
+        # Ray refuses a pool of more workers than there are CPUs, as after a loss.
+        is_smaller = isinstance(error, ValueError) and _count_cpus() < n_jobs
+        if not (is_smaller or _is_loss(error)):
+            raise
+        return [_Lost(f"{type(error).__name__}: {error}")] * len(payloads)
+
+
+def _cpus_left() -> int:
+    """CPUs of the cluster, once there are two of them or patience has ended."""
+    deadline = time.monotonic() + _PATIENCE
+    while _count_cpus() < 2 and time.monotonic() < deadline:
+        time.sleep(_PAUSE)
+    return _count_cpus()
+
+
+def _count_cpus() -> int:
+    import ray
+
+    return int(ray.cluster_resources().get("CPU", 0))
+
+
+def _run_ray_once(
+    function: Callable[..., Any],
+    payloads: Sequence[tuple[Any, ...]],
+    n_jobs: int,
+    shared: tuple[Any, ...],
+    given: dict[str, Any] | None,
+) -> list[Any]:
     import ray
 
     # Weak: the store frees each payload as soon as its task has run.
@@ -131,7 +241,7 @@ def _run_ray(
         stored.add(item)
         return item
 
-    task, arguments = _RemoteTask(function), {**_RAY_ARGUMENTS, **(given or {})}
+    task, arguments = _RayTask(function), {**_RAY_ARGUMENTS, **(given or {})}
     # In the store, what is shared goes to each node once, and its tasks look at the same memory.
     common = store(shared)
     sent = (store(payload) for payload in payloads)

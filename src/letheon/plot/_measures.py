@@ -69,6 +69,7 @@ def axis_label(name: str, measures: Sequence[Measure]) -> str:
     way = "more is better" if measures[0].better == "higher" else "less is better"
     levels = {m.confidence for m in measures if m.low != m.high}
     interval = f"{100 * levels.pop():g} % interval, " if len(levels) == 1 else ""
+    interval = "rough interval, " if any(m.is_rough for m in measures) else interval
     return f"{name}{unit}\n{interval}{way}"
 
 

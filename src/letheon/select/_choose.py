@@ -14,10 +14,11 @@ from sklearn.exceptions import ConvergenceWarning
 from sklearn.utils.multiclass import type_of_target
 
 from letheon.datasets import Requests
-from letheon.evaluation import Metric, Problem, Rows, evaluate
+from letheon.evaluation import Metric, Problem, Rows, evaluate, with_canaries
 from letheon.exceptions import LetheonError, LetheonWarning
 from letheon.guarantee import Task
 from letheon.parallel import one_thread
+from letheon.scoring import balanced_accuracy, is_unbalanced, largest_class
 from letheon.select._candidates import Candidate, Named, default_candidates, named
 from letheon.select._comparison import Comparison
 from letheon.select._cost import cost_of
@@ -26,7 +27,7 @@ from letheon.select._ranges import Size
 from letheon.select._tolerances import Tolerances
 from letheon.select._tried import Tried
 from letheon.select._tune import Tuning, tune_efficiency
-from letheon.select._yardstick import CrossValidation, Yardstick, yardstick
+from letheon.select._yardstick import Constant, CrossValidation, Yardstick, yardstick
 
 __all__ = ["choose"]
 
@@ -50,9 +51,12 @@ class _Arena:
     size: Size
     folds: CrossValidation
     rival: Yardstick
+    constant: Constant
+    scored_by: str
     expected_requests: int
     people_per_call: int
     seeds: int
+    canaries: bool
     progress: bool
     random_state: int
 
@@ -71,6 +75,7 @@ def choose(
     metric: Metric | None = None,
     test: Any = None,
     cv: int = 5,
+    canaries: bool = True,
     progress: bool = False,
     random_state: int = 0,
 ) -> Comparison:
@@ -86,8 +91,9 @@ def choose(
        retraining the ordinary model, by the *lower end* of its interval, is largest.
 
     A measure is within its tolerance when the bad end of its interval is; the interval holds the
-    error of seeds and of test rows, for one setting at a time. If nobody is, `Comparison.best` is
-    None, and the reason says who failed in what and by how much.
+    error of seeds and of test rows, for one setting at a time. A setting that does not beat the
+    best constant answer on the test rows, by the same metric, is refused. If no setting is left,
+    `Comparison.best` is None, and the reason says which one failed in what and by how much.
 
     Parameters
     ----------
@@ -115,11 +121,15 @@ def choose(
     ordinary : estimator, optional
         The ordinary model to be held against; by default the best usual one of the family.
     metric : callable, optional
-        ``metric(y_true, y_pred)``, higher is better; by default accuracy or R2.
+        ``metric(y_true, y_pred)``, higher is better. By default R2 for numbers, balanced accuracy
+        where one class makes up two thirds of the training rows or more, and accuracy elsewhere.
     test : tuple (X, y) or (X, y, ids), or float, optional
         Test rows, or the share of people to hold out.
     cv : int, default=5
         Folds of the tuning, by person.
+    canaries : bool, default=True
+        Run the canary test of `evaluate` on the method that would be chosen. One in which it finds
+        people is not chosen, and the next is tested.
     progress : bool, default=False
         Show a progress bar for each evaluation.
     random_state : int, default=0
@@ -164,11 +174,15 @@ def choose(
     problem = _sampled(
         Problem.of(stand_in, data, test, metric, random_state), subsample, random_state
     )
+    metric, scored_by = _usual_metric(problem, metric)
+    if metric is balanced_accuracy:
+        problem = replace(problem, metric=metric, metric_name="balanced accuracy")
     # Threads of boosted trees and of BLAS would disturb each other, and what is timed.
     with one_thread():
         return _chosen(
             problem,
             metric=metric,
+            scored_by=scored_by,
             need=need,
             tolerances=tolerances,
             listed=listed,
@@ -178,6 +192,7 @@ def choose(
             cv=cv,
             expected_requests=expected_requests,
             seeds=seeds,
+            canaries=canaries,
             progress=progress,
             random_state=random_state,
         )
@@ -207,6 +222,7 @@ def _chosen(
         size=Size(n_people, min(together)),
         folds=folds,
         rival=yardstick(ordinary, need.family, problem, folds, random_state),
+        constant=Constant(problem),
         people_per_call=max(together),
         random_state=random_state,
         **rest,
@@ -236,7 +252,7 @@ def _compare(
                     tried.append(found)
                 else:
                     excluded.update(found)
-    return Comparison(
+    comparison = Comparison(
         tried=tuple(tried),
         excluded=dict(sorted(excluded.items())),
         tunings=tunings,
@@ -244,6 +260,7 @@ def _compare(
         need=arena.need,
         ordinary=arena.rival.name,
         ordinary_chosen=arena.rival.how,
+        scored_by=arena.scored_by,
         requests=arena.requests,
         expected_requests=arena.expected_requests,
         n_rows=len(arena.problem.train),
@@ -251,6 +268,23 @@ def _compare(
         n_test_rows=len(arena.problem.test),
         is_subsample=is_subsample,
     )
+    return _with_tested_best(arena, comparison) if arena.canaries else comparison
+
+
+def _with_tested_best(arena: _Arena, comparison: Comparison) -> Comparison:
+    """Return the comparison after the canary test of its best one, and of the next if needed."""
+    while (best := comparison.best) and not (
+        best.evaluation.attacks or best.evaluation.failed_attacks
+    ):
+        evaluation = with_canaries(
+            best.evaluation, best.estimator, arena.problem, arena.random_state
+        )
+        is_found = any(attack.found for attack in evaluation.attacks)
+        lacks = "people who should be forgotten were found in it" if is_found else best.lacks
+        tested = replace(best, evaluation=evaluation, lacks=lacks)
+        tried = tuple(tested if each is best else each for each in comparison.tried)
+        comparison = replace(comparison, tried=tried)
+    return comparison
 
 
 def _explored(
@@ -279,6 +313,8 @@ def _tuned(arena: _Arena, candidate: Candidate, efficiency: Any) -> Iterator[Tun
     """Yield the tuning of one parameter after the other, those before at what was found."""
     tolerance = arena.tolerances.effectiveness
     goal = -np.inf if tolerance is None else arena.rival.score - tolerance
+    # a constant answer is no solution, however good the score looks
+    goal = max(goal, float(np.nextafter(arena.constant.score, np.inf)))
     settled: Settings = {}
     for parameter, values in efficiency.items():
 
@@ -314,23 +350,25 @@ def _evaluated(
             metric=arena.metric,
             ordinary=clone(arena.rival.estimator),
             seeds=arena.seeds,
+            canaries=False,
             title=name,
             progress=arena.progress,
             random_state=arena.random_state,
         )
+        why_not_beaten = arena.constant.why_not_beaten(estimator)
     except _REFUSALS as error:
         said = ", ".join(f"{key}={value!r}" for key, value in settings.items())
         return {f"{name} with {said}" if said else name: f"it could not be run: {error}"}
-    lacks = arena.need.why_not_claim(evaluation.guarantee)
+    flaws = [arena.need.why_not_claim(evaluation.guarantee), why_not_beaten]
     if evaluation.equal_digests is False:
-        lacks = "; ".join([*([lacks] if lacks else []), "its bytes are not those of a fresh fit"])
+        flaws.append("its bytes are not those of a fresh fit")
     return Tried(
         candidate=name,
         settings=settings,
         estimator=estimator,
         evaluation=evaluation,
         checks=arena.tolerances.check(evaluation),
-        lacks=lacks,
+        lacks="; ".join(flaw for flaw in flaws if flaw),
         cost=cost_of(evaluation, arena.expected_requests, arena.people_per_call),
     )
 
@@ -382,6 +420,22 @@ def _requests(given: Any) -> Requests | None:
 def _usual_requests(n_people: int, immediate: bool) -> Requests:
     n = min(20 if immediate else 100, max(1, n_people // 10))
     return Requests(n=n, batch=1 if immediate else max(1, n // 5))
+
+
+def _usual_metric(problem: Problem, given: Metric | None) -> tuple[Metric | None, str]:
+    """Return the metric for `evaluate`, and in words which one it is and why."""
+    name, y = problem.metric_name, problem.train.y
+    if given is not None:
+        return given, f"{name}, as given"
+    if problem.is_regression:
+        return None, f"{name}, the default for numbers"
+    answer, share = largest_class(y)
+    largest = f"class {answer!s} makes up {share:.0%} of the training rows"
+    if is_unbalanced(y):
+        return balanced_accuracy, (
+            f"balanced accuracy, because {largest} and a constant answer would have that accuracy"
+        )
+    return None, f"{name}, because no class makes up two thirds of the training rows ({largest})"
 
 
 def _sampled(problem: Problem, subsample: float | None, seed: int) -> Problem:

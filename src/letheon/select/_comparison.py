@@ -39,6 +39,8 @@ class Comparison:
         As given.
     ordinary, ordinary_chosen : str
         The ordinary model that everybody is held against, and how it was chosen.
+    scored_by : str
+        The metric, and why this one.
     n_rows, n_people, n_test_rows : int
         Training rows and people of the comparison, and the rows that they were tested on.
     is_subsample : bool
@@ -54,6 +56,7 @@ class Comparison:
     expected_requests: int
     ordinary: str
     ordinary_chosen: str
+    scored_by: str
     n_rows: int
     n_people: int
     n_test_rows: int
@@ -118,7 +121,7 @@ class Comparison:
             f"and {self.n_test_rows:,} test rows; rows forgotten later had a say in it"
         )
 
-    def fit_best(self, X: Any, y: Any, ids: Any = None) -> Any:
+    def fit_best(self, X: Any, y: Any, *, ids: Any = None) -> Any:
         """Fit the best estimator, and declare in its guarantee how it was chosen."""
         return self.best_estimator().fit(X, y, ids=ids).declare_tuning(self.tuning)
 
@@ -157,6 +160,7 @@ class Comparison:
             },
             "expected requests": self.expected_requests,
             "ordinary": {"name": self.ordinary, "chosen": self.ordinary_chosen},
+            "scored by": self.scored_by,
             "n_rows": self.n_rows,
             "n_people": self.n_people,
             "n_test_rows": self.n_test_rows,

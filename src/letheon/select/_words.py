@@ -19,6 +19,9 @@ def reason(comparison: "Comparison") -> str:
     """Return why the best one is, or why nobody is; then the others, one sentence each."""
     best = comparison.best
     lines = _praised(comparison, best) if best else _nobody(comparison)
+    lines.append(f"Scored by {comparison.scored_by}.")
+    for each in comparison.tried:
+        lines += [f"{each.name}: {warning}" for warning in each.evaluation.warnings]
     lines += [f"{name} was left out: {why}." for name, why in comparison.excluded.items()]
     if comparison.is_subsample:
         lines.append(
@@ -34,6 +37,7 @@ def _praised(comparison: "Comparison", best: Tried) -> list[str]:
     pace, kind = _pace(best, comparison.ordinary), best.evaluation.guarantee.kind
     lines = [
         f"{best.name}: {pace}{_quality(comparison, best)}, {kind}.",
+        best.evaluation.tested,
         _nobody_is_faster(comparison, best),
         _total(comparison, best),
     ]

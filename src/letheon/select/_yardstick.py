@@ -18,8 +18,13 @@ from sklearn.neural_network import MLPClassifier, MLPRegressor
 
 from letheon.evaluation import Problem, best_of, named, prepared, require_task, usual_models
 from letheon.guarantee import Family
+from letheon.measures._intervals import bootstrap
 
-__all__ = ["CrossValidation", "Yardstick", "yardstick"]
+__all__ = ["Constant", "CrossValidation", "Yardstick", "yardstick"]
+
+_RESAMPLES = 200
+# More classes than these are not tried one by one as a constant answer: the most frequent are.
+_MOST_ANSWERS = 20
 
 # By whether people own several rows, and whether targets are classes.
 _SPLITTERS: dict[tuple[bool, bool], Any] = {
@@ -66,6 +71,59 @@ def _is_stratified(problem: Problem, cv: int) -> bool:
     if problem.is_regression:
         return False
     return bool(np.unique(problem.train.y, return_counts=True)[1].min() >= cv)
+
+
+class Constant:
+    """The best constant answer by the metric on the training rows: what any model must beat."""
+
+    def __init__(self, problem: Problem) -> None:
+        self._problem = problem
+        scores = {answer: self._score(problem.train.y, answer) for answer in self._answers()}
+        self.answer = max(scores, key=lambda answer: scores[answer])
+        self.score = scores[self.answer]
+
+    def _answers(self) -> list[Any]:
+        y = self._problem.train.y
+        if self._problem.is_regression:
+            return [float(np.mean(y)), float(np.median(y))]
+        classes, counts = np.unique(y, return_counts=True)
+        return list(classes[np.argsort(-counts, kind="stable")][:_MOST_ANSWERS])
+
+    def _score(self, y: NDArray[Any], answer: Any) -> float:
+        """Return the metric of one answer for all rows; -inf where it has none."""
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            try:
+                return self._problem.scored(y, np.full(len(y), answer))
+            except ValueError:
+                return -np.inf
+
+    def why_not_beaten(self, estimator: Any) -> str:
+        """Return why an estimator, fitted on the training rows, is no better; empty if it is.
+
+        It must be better on the test rows by the lower end of a 95 % interval, where there is one.
+        """
+        train, test, metric = self._problem.train, self._problem.test, self._problem.metric
+        ours = np.asarray(clone(estimator).fit(train.X, train.y, ids=train.ids).predict(test.X))
+        answers = np.full(len(test), self.answer)
+
+        def gain(rows: NDArray[np.int64]) -> float:
+            y = test.y[rows]
+            return float(metric(y, ours[rows])) - float(metric(y, answers[rows]))
+
+        rival = self._score(test.y, self.answer)
+        if rival == -np.inf:
+            return ""
+        found = self._problem.scored(test.y, ours) - rival
+        ends = bootstrap(gain, len(test), found, confidence=0.95, n_resamples=_RESAMPLES, seed=0)
+        least = found if ends is None else ends[0]
+        if least > 0:
+            return ""
+        return (
+            f"it does not surely beat a constant answer, {self.answer!s} for every row: "
+            f"{self._problem.metric_name} {found + rival:.4g} against {rival:.4g} on "
+            f"{len(test):,} test rows, at worst {-least:.3g} below it"
+        )
 
 
 class Yardstick(NamedTuple):

@@ -34,7 +34,9 @@ STATE_WORDS = {
     "applied": Words("Applied", "info", "The people have left the model; no certificate yet."),
     "certified": Words("Certified", "info", "A certificate covers it; the purge follows."),
     "purging": Words("Purging", "info", "What is left of the people is being destroyed."),
-    "purged": Words("Purged", "good", "All is destroyed; the person is still to be answered."),
+    "purged": Words(
+        "Purged", "good", "What the ledger kept is destroyed; the person is still to be answered."
+    ),
     "duplicate": Words("Duplicate", "neutral", "Another request erases the same people."),
     "on_hold": Words("On hold", "neutral", "A legal ground puts it off; its clock goes on."),
     "stuck": Words("Stuck", "bad", "It failed too often: somebody has to look at it."),

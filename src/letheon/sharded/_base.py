@@ -19,6 +19,7 @@ from letheon.homes import HomeMixin
 from letheon.inner import (
     inherit_tags,
     refuse_nested_files,
+    refuse_unencodable,
     remember_features,
     retraining,
     versions_of,
@@ -116,6 +117,7 @@ class SISABase(HomeMixin, ForgetMixin, MetaEstimatorMixin, BaseEstimator):
             blocks = self._hold_blocks(X, y, ids, risk, assignment)
             changes = [Change(None, number, block, 0) for number, block in enumerate(blocks)]
             config = get_config()
+            refuse_unencodable(self.estimator, max(blocks, key=len), seed, config)
             trainer = self._trainer(assignment, self._new_home(), config)
             replacement = trainer.replace((), changes)
             remember_features(self, X)
@@ -195,6 +197,7 @@ class SISABase(HomeMixin, ForgetMixin, MetaEstimatorMixin, BaseEstimator):
             )
         held, target = hold_table(X), self._hold_labels(y)
         check_consistent_length(held, target)
+        state.ensure_supported((held, target))
         return Rows(held, target, row_ids(ids, table_length(held)))
 
     def _hold_blocks(
@@ -212,7 +215,6 @@ class SISABase(HomeMixin, ForgetMixin, MetaEstimatorMixin, BaseEstimator):
         check_choice("aggregation", self.aggregation, self._aggregations)
         check_kind(self.estimator, classifier=self._is_classifier)
         stage_epochs(self.estimator, self.n_slices, self.epochs, self.stage_data)
-        state.ensure_supported(self.estimator)
         refuse_nested_files(self.estimator)
         return check_risk_edges(self.risk_edges)
 

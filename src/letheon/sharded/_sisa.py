@@ -9,13 +9,14 @@ from sklearn.utils import assert_all_finite
 from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import check_is_fitted, column_or_1d
 
+from letheon.base import KeywordScoreMixin
 from letheon.inner import require_features
 from letheon.rows import hold_target, present_table, require_one_kind
 from letheon.sharded import _aggregate
 from letheon.sharded._base import SISABase
 
 
-class SISAClassifier(ClassifierMixin, SISABase):
+class SISAClassifier(KeywordScoreMixin, ClassifierMixin, SISABase):
     """Any scikit-learn classifier, sharded and sliced so that forgetting is fast and exact.
 
     People are spread over `n_shards` shards by a keyed hash of their id; each shard trains its own
@@ -134,7 +135,7 @@ class SISAClassifier(ClassifierMixin, SISABase):
         return hold_target(labels)
 
 
-class SISARegressor(RegressorMixin, SISABase):
+class SISARegressor(KeywordScoreMixin, RegressorMixin, SISABase):
     """Any scikit-learn regressor, sharded and sliced so that forgetting is fast and exact.
 
     As `SISAClassifier`, with the shards' predictions averaged.

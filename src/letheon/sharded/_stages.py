@@ -19,6 +19,7 @@ from letheon.inner import (
     controlled,
     inner_training,
     require_acceptable,
+    require_encodable,
     seed_globally,
     seeded_clone,
 )
@@ -121,8 +122,11 @@ def _train(recipe: Recipe, job: Job) -> Trained:
         return Trained(ConstantModel(classes[0].item()), nothing)
     if recipe.epochs is None:
         model = seeded_clone(recipe.template, recipe.seed, Purpose.STAGE, job.number, 0, 0)
-        return Trained(model.fit(*job.rows.part(0, len(job.rows))), nothing)
-    return _train_stages(recipe, job)
+        trained = Trained(model.fit(*job.rows.part(0, len(job.rows))), nothing)
+    else:
+        trained = _train_stages(recipe, job)
+    require_encodable(trained.model, recipe.template, job.rows)
+    return trained
 
 
 def _train_stages(recipe: Recipe, job: Job) -> Trained:

@@ -17,7 +17,7 @@ Examples
 
 from letheon.state._blob import decode, decode_plain, digest, encode
 from letheon.state._budget import UNLIMITED, MemoryBudget
-from letheon.state._decode import require_trust, trust_of
+from letheon.state._decode import has_listed_classes, require_trust, trust_of
 from letheon.state._encode import classes_of, ensure_supported, to_tree
 from letheon.state._environment import environment
 from letheon.state._file import Contents, build, read_contents, read_file, write_file
@@ -40,6 +40,7 @@ __all__ = [
     "encode",
     "ensure_supported",
     "environment",
+    "has_listed_classes",
     "names_of",
     "read_contents",
     "read_file",

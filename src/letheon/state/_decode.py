@@ -47,7 +47,7 @@ from letheon.state._plans import (
     is_ours,
     require_plain_attributes,
 )
-from letheon.state._registry import codec_named, qualified_name
+from letheon.state._registry import codec_named, codec_of, qualified_name
 from letheon.state._settings_rules import find_refusals, require_no_shadows
 from letheon.state._sklearn_checks import check_estimator_arrays
 
@@ -191,6 +191,19 @@ def is_listed_class(name: str) -> bool:
     module, _, qualname = name.rpartition(".")
     ours = f"{module}.".startswith(OUR_MODULES) and "__main__" not in module
     return is_listed(CLASSES, name) or (ours and qualname.isidentifier())
+
+
+def has_listed_classes(value: Any) -> bool:
+    """Say whether all classes in a value are on the allow-list or have a codec; no functions.
+
+    Estimators of such classes hold nothing but values with canonical bytes once they are fitted
+    on such values.
+    """
+    return all(
+        isinstance(thing, type)
+        and (is_listed_class(qualified_name(thing)) or codec_of(thing) is not None)
+        for thing in encode_tree(value, "file")[1]
+    )
 
 
 def construct(tree: Node, trusted: Mapping[str, Any], budget: MemoryBudget) -> Any:

@@ -84,7 +84,7 @@ def require_plain_attributes(cls: type) -> None:
     if not (small and made_in_python and cls.__dictoffset__):
         raise UnsupportedStateError(
             f"{qualified_name(cls)} keeps state outside its attributes; "
-            "teach it with letheon.state.register_codec"
+            "teach it with letheon.state.register_codec, or use a class that keeps plain values"
         )
 
 

@@ -35,6 +35,9 @@ class AttackResult:
     excess : Measure or None, default=None
         Main measure minus floor, positive is bad, judged within what both share: pairs of
         models, single models or testers. It decides. None: the two intervals decide.
+    control : Measure or None, default=None
+        The excess of the same attack on the same models before the request, where nothing was
+        forgotten yet. An attack that finds nothing there has no power here. None: not known.
     note : str, default=""
         What the numbers do not prove.
     scores, labels, owners : ndarray or None
@@ -59,6 +62,7 @@ class AttackResult:
     floor: dict[str, Measure]
     n_models: int
     excess: Measure | None = None
+    control: Measure | None = None
     note: str = ""
     scores: NDArray[Any] | None = field(default=None, repr=False, compare=False)
     labels: NDArray[Any] | None = field(default=None, repr=False, compare=False)
@@ -89,7 +93,12 @@ class AttackResult:
         """
         if self.excess is None:
             return is_beyond(self.measures[self.main], self.floor[self.main])
-        return self.excess.low is not None and self.excess.low > 0
+        return _is_above_zero(self.excess)
+
+    @property
+    def has_power(self) -> bool | None:
+        """Whether the attack finds the people before they are forgotten; None: not known."""
+        return None if self.control is None else self.found or _is_above_zero(self.control)
 
     @property
     def verdict(self) -> Verdict:
@@ -120,6 +129,7 @@ class AttackResult:
             "measures": {name: asdict(measure) for name, measure in self.measures.items()},
             "floor": {name: asdict(measure) for name, measure in self.floor.items()},
             "excess": None if self.excess is None else asdict(self.excess),
+            "control": None if self.control is None else asdict(self.control),
             "n_models": self.n_models,
             "note": self.note,
             "found": self.found,
@@ -132,8 +142,9 @@ class AttackResult:
         given = {k: value for k, value in values.items() if k not in ("found", "verdict")}
         for name in ("measures", "floor"):
             given[name] = {key: Measure(**fields) for key, fields in given[name].items()}
-        if given.get("excess") is not None:
-            given["excess"] = Measure(**given["excess"])
+        for name in ("excess", "control"):
+            if given.get(name) is not None:
+                given[name] = Measure(**given[name])
         return cls(**given)
 
     def __str__(self) -> str:
@@ -164,6 +175,10 @@ def check_about(about: Any) -> None:
         raise ValueError(
             f'about must be a tuple of some of {known}, as ("forgotten",); not {about!r}'
         )
+
+
+def _is_above_zero(excess: Measure) -> bool:
+    return excess.low is not None and excess.low > 0
 
 
 def is_beyond(measure: Measure, floor: Measure) -> bool:

@@ -33,10 +33,14 @@ _UNSEEN_SHARE = 0.2
 
 
 class Shadows(NamedTuple):
-    """Signals of all shadow models at the probed rows, one line for each model."""
+    """Signals of all shadow models at the probed rows, one line for each model.
+
+    `before`: those of the models that forget, before they do.
+    """
 
     signal: Floats
     correct: Bools
+    before: Floats
 
 
 def check_unlearner(unlearner: Any) -> None:
@@ -105,20 +109,23 @@ class _Task:
             return model.fit(X, y, ids=rows.ids.to_array())
         return model.fit(X, y)
 
-    def unlearned(self, prototype: Any, people: Bools, gone: Bools, seed: int) -> Any:
-        """Return a clone that was fitted on `people` and then forgot those who are `gone`."""
-        model = self.fitted(prototype, people, seed)
+    def forget(self, model: Any, people: Bools, gone: Bools) -> None:
+        """Let a clone that was fitted on `people` forget those who are `gone`."""
         where = np.flatnonzero((people & gone)[self.owners])
         if len(where):
             model.forget(self.rows.ids.take(where).distinct().to_list())
-        return model
 
 
-def _train(task: _Task, prototype: Any, people: Bools, gone: Bools | None, seed: int) -> Observed:
-    """Train one model, let it forget if asked, and look at the probed rows."""
+def _train(
+    task: _Task, prototype: Any, people: Bools, gone: Bools | None, seed: int
+) -> tuple[Observed, Observed | None]:
+    """Train one model, let it forget if asked; return what it says, and what it said before."""
+    model = task.fitted(prototype, people, seed)
     if gone is None:
-        return observe(task.fitted(prototype, people, seed), task.probe)
-    return observe(task.unlearned(prototype, people, gone, seed), task.probe)
+        return observe(model, task.probe), None
+    before = observe(model, task.probe)
+    task.forget(model, people, gone)
+    return observe(model, task.probe), before
 
 
 @dataclass(frozen=True)
@@ -210,15 +217,16 @@ class Study:
             (job.prototype, job.people, job.gone, library_seed(self.seed, job.purpose, job.number))
             for job in jobs
         ]
-        observed: list[Observed] = []
+        observed: list[tuple[Observed, Observed | None]] = []
         for start in range(0, len(payloads), _BATCH):
             batch = payloads[start : start + _BATCH]
             observed += run_tasks(_train, batch, n_jobs=self.n_jobs, shared=(task,))
             if progress is not None:
                 progress(len(observed), len(payloads))
         return Shadows(
-            np.array([each.signal for each in observed]),
-            np.array([each.correct for each in observed]),
+            np.array([after.signal for after, _ in observed]),
+            np.array([after.correct for after, _ in observed]),
+            np.array([before.signal for _, before in observed if before is not None]),
         )
 
 

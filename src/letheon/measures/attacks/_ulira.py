@@ -155,12 +155,13 @@ class ULiRA:
         probe = study.probe(np.concatenate([people[each] for each in self.about]), 0)
         members = halves(study.n_people, study.candidates, self.n_shadows, seed)
         jobs = pair_of_worlds(study, unlearner, naive, members)
-        signal = study.train(probe, jobs, progress=progress).signal
+        shadows = study.train(probe, jobs, progress=progress)
+        signal, before = shadows.signal, shadows.before
         if not is_regressor(unlearner):
-            signal = _cut(signal)
+            signal, before = _cut(signal), _cut(before)
         results = []
         for about in self.about:
-            worlds = _Worlds(probe, signal, members, people[about])
+            worlds = _Worlds(probe, signal, before, members, people[about])
             results.append(worlds.result(about))
         return tuple(results)
 
@@ -187,6 +188,7 @@ class _Worlds:
 
     probe: Probe
     signal: Floats
+    before: Floats
     members: Bools
     people: NDArray[np.int64]
 
@@ -194,6 +196,7 @@ class _Worlds:
         """Return the attack on these people beside its floor."""
         inside = self.members[:, self.people]
         signals, floor = np.split(self.probe.of_people(self.signal, self.people), 2)
+        before = self.probe.of_people(self.before, self.people)
         folds = np.arange(len(inside)) // 2
         scores = cross_lira(signals, inside, folds)
         return AttackResult(
@@ -202,6 +205,7 @@ class _Worlds:
             measures=_all_measures(signals, scores, inside),
             floor=_all_measures(floor, cross_lira(floor, inside, folds), inside),
             excess=pair_excess(signals, floor, inside),
+            control=pair_excess(before, floor, inside) if about == "forgotten" else None,
             n_models=2 * len(inside),
             note=_NOTE[about],
             **flat(scores, inside),

@@ -43,6 +43,7 @@ from letheon.verifier import (
     overall,
     parse_strict,
     require,
+    search_gaps,
     transition_roots,
 )
 
@@ -63,6 +64,9 @@ __all__ = [
 ]
 
 
+_GAPS = "What the purge did not search, in words; null if it searched everything."
+
+
 class CertificateOut(Out):
     """A certificate in a list."""
 
@@ -76,6 +80,7 @@ class CertificateOut(Out):
     rows: int = Field(ge=0, description="Rows that it certifies to be erased.")
     certified_at: datetime
     purged_at: datetime | None = Field(description="When the purge was attested.")
+    purge_gaps: str | None = Field(description=_GAPS)
 
 
 class CertificateDetail(Out):
@@ -99,6 +104,7 @@ class CertificateDetail(Out):
     applied_at: datetime
     certified_at: datetime
     purged_at: datetime | None
+    purge_gaps: str | None = Field(description=_GAPS)
     guarantee: GuaranteeOut
     budget: BudgetOut
     measures: MeasuresOut
@@ -140,7 +146,7 @@ _WORDS = {
     "line": "It starts where the model's certificate before ended.",
     "log": "It is in the signed log.",
     "proof": "Exactly the stated number of slots became empty.",
-    "purge": "What was left of these rows was destroyed, and nothing was found in a search.",
+    "purge": "What was left of these rows was destroyed, and a search of all stores found nothing.",
 }
 
 
@@ -180,6 +186,7 @@ def certificate_out(info: CertificateInfo, numbers: Numbers) -> CertificateOut:
         rows=max(rows, 0),
         certified_at=info.certified_at,
         purged_at=info.purged_at,
+        purge_gaps=info.purge_gaps,
     )
 
 
@@ -204,6 +211,8 @@ def find_certificate(context: Context, who: Principal, number: int) -> Certifica
     statement = statement_in(envelope)
     claims = statement["predicate"]
     previous, times = claims["ledger"]["previousCertificate"], claims["times"]
+    purge = _attestation(context, record.sequence)
+    purged = None if purge is None else statement_in(purge)["predicate"]
     return CertificateDetail(
         sequence=number,
         id=record.id,
@@ -220,7 +229,8 @@ def find_certificate(context: Context, who: Principal, number: int) -> Certifica
         grounds=claims["erasure"]["grounds"],
         applied_at=times["appliedAt"],
         certified_at=times["certifiedAt"],
-        purged_at=_purged_at(context, record.sequence),
+        purged_at=None if purged is None else purged["times"]["purgedAt"],
+        purge_gaps=None if purged is None else search_gaps(purged) or None,
         guarantee=guarantee_out(claims["guarantee"]),
         budget=budget_out(claims["guarantee"]["accounting"]),
         measures=measures_out(claims["measurements"]),
@@ -260,14 +270,6 @@ def statement_in(envelope: bytes) -> dict[str, Any]:
     statement: dict[str, Any] = parse_strict(from_base64(parse_strict(envelope)["payload"]), SMALL)
     check_schema(statement)
     return statement
-
-
-def _purged_at(context: Context, number: int) -> datetime | None:
-    purge = _attestation(context, number)
-    if purge is None:
-        return None
-    said = statement_in(purge)["predicate"]["times"]["purgedAt"]
-    return datetime.strptime(said, "%Y-%m-%dT%H:%M:%S%z")
 
 
 def _attestation(context: Context, number: int) -> bytes | None:
@@ -440,4 +442,6 @@ class _Checks:
         scanner = purge.predicate["scanner"]
         looked = f"{scanner['markers']} markers"
         looked += f" in {scanner['files']} files" if self.tells_sizes else ""
+        if gaps := search_gaps(purge.predicate):
+            raise _Absent(f"purged, not fully searched: {gaps}; looked for {looked}, none found")
         return f"{len(purge.predicate['stores'])} stores; looked for {looked}, none found"

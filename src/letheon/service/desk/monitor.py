@@ -66,6 +66,9 @@ class HistoryOut(Out):
     tenant: str
     is_watched: bool = Field(description="Whether a monitor is registered with the model.")
     metric: str | None = Field(description="The performance that the monitor looks at.")
+    assumption: str = Field(
+        description="What its decisions take for granted about requests to come; empty if nothing."
+    )
     tolerances: list[ToleranceOut]
     limits: list[LimitOut]
     budget: BudgetOut | None
@@ -105,6 +108,7 @@ def history(
         tenant=info.tenant,
         is_watched=watch is not None,
         metric=None if watch is None else watch.metric,
+        assumption="" if watch is None else watch.assumption,
         tolerances=_tolerances(watch),
         limits=_limits(watch),
         budget=now.budget,

@@ -111,7 +111,9 @@ def _told(found: Coverage, number: int | None) -> ReceiptVerdict:
     if purged is None:
         words += " What was left of it still has to be destroyed."
     else:
-        words += f" What was left of it was destroyed on {purged} (UTC)."
+        words += f" What was left of it in the ledger was destroyed on {purged} (UTC)."
+    if found.purge_gaps is not None:
+        words += " Not every file of the operator could be searched for copies."
     if not found.in_log:
         words += " The next signed checkpoint of the log will cover the certificate."
     return ReceiptVerdict(

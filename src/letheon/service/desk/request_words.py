@@ -8,6 +8,7 @@ from letheon.ledger import Entry
 from letheon.ledger._grounds import (
     HOLD_GROUNDS,
     NO_DATA_HELD,
+    NOT_FULLY_SEARCHED,
     REJECT_GROUNDS,
     REQUEST_GROUNDS,
 )
@@ -151,6 +152,12 @@ def _plain(text: str) -> Callable[[_Details], str]:
     return lambda _: text
 
 
+def _purged(found: _Details) -> str:
+    words = "Nothing that the ledger keeps holds them any more."
+    is_open = found.get("reason") == NOT_FULLY_SEARCHED
+    return f"{words} Some files of the stores were not searched." if is_open else words
+
+
 _WORDS: dict[str, Callable[[_Details], str]] = {
     "received": _received,
     "identity-asked": _plain("The person was asked for a proof of identity; the clock stands."),
@@ -167,7 +174,7 @@ _WORDS: dict[str, Callable[[_Details], str]] = {
     "certified": _plain("A certificate covers it."),
     "purging": _plain("What is left of them is being destroyed."),
     "purge": _plain("The destruction of what was left was attested."),
-    "purged": _plain("Nothing that the ledger keeps holds them any more."),
+    "purged": _purged,
     "closed": _closed,
     "rejected": lambda found: f"Rejected: {_ground(found)}.",
     "cancelled": _plain("The request was withdrawn."),

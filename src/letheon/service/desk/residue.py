@@ -13,6 +13,7 @@ from letheon.service._schemas import Out
 from letheon.service.desk.certificates import statement_in
 from letheon.service.desk.guarantees import CodeOut, codes_out
 from letheon.service.desk.numbers import Numbers
+from letheon.verifier import search_gaps
 
 __all__ = ["CellOut", "PurgeOut", "ResidueOut", "StoreOut", "residue"]
 
@@ -41,12 +42,17 @@ class CellOut(Out):
     """What one purge found in one store."""
 
     store: str
-    state: Literal["purged", "expires"]
-    at: datetime | None = Field(description="When it was clean.")
+    state: Literal["purged", "expires", "not-searched"] = Field(
+        description="not-searched: nothing was found, but not all of it could be searched."
+    )
+    at: datetime | None = Field(description="When it was searched or destroyed.")
     by: date | None = Field(description="When the last backup expires.")
     evidence: str = Field(description="SHA-256 of what the step noted.")
     files: int | None = Field(description="Files that were searched; null where it says nothing.")
     bytes: int | None
+    files_not_searched: int | None = Field(
+        description="Files that could not be searched; null where it is not known."
+    )
 
 
 class PurgeOut(Out):
@@ -64,9 +70,12 @@ class PurgeOut(Out):
     files: int | None = Field(default=None, description="Null for a tenant's token.")
     bytes: int | None = None
     hits: int | None = None
+    gaps: str | None = Field(
+        default=None, description="What was not searched, in words; null if nothing."
+    )
     recipients_told: int | None = None
     cells: list[CellOut]
-    not_searched: list[CodeOut] = Field(description="What the attestation leaves open.")
+    not_searched: list[CodeOut] = Field(description="What the attestation does not claim.")
 
 
 class ResidueOut(Out):
@@ -134,28 +143,35 @@ def _purge(record: PurgeRecord, numbers: Numbers) -> PurgeOut:
         files=scanner["files"] if numbers.tenant is None else None,
         bytes=scanner["bytes"] if numbers.tenant is None else None,
         hits=scanner["hits"],
+        gaps=search_gaps(claims) or None,
         recipients_told=claims["recipientsTold"],
         cells=[
-            _cell(one, record.evidence if numbers.tenant is None else {})
+            _cell(one, scanner, record.evidence if numbers.tenant is None else {})
             for one in claims["stores"]
         ],
         not_searched=codes_out(claims["notClaimed"], PURGE_NOT_CLAIMED),
     )
 
 
-def _cell(store: dict[str, Any], evidence: dict[str, dict[str, Any]]) -> CellOut:
+def _cell(
+    store: dict[str, Any], scanner: dict[str, Any], evidence: dict[str, dict[str, Any]]
+) -> CellOut:
+    """Return a cell; an earlier scanner did not say what it could not search in a folder."""
     name = store["store"]
+    is_counted = "notSearched" in scanner or not name.startswith(_USERS)
+    is_open = store["state"] == "purged" and not is_counted
     noted = evidence.get("stores", {}).get(name.removeprefix(_USERS), {})
     if not name.startswith(_USERS):
         noted = {}
     return CellOut(
         store=name,
-        state=store["state"],
+        state="not-searched" if is_open else store["state"],
         at=store.get("at"),
         by=store.get("by"),
         evidence=store["evidence"]["sha256"],
         files=noted.get("files"),
         bytes=noted.get("bytes"),
+        files_not_searched=store.get("notSearched", 0) if is_counted else None,
     )
 
 

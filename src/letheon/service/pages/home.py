@@ -71,7 +71,7 @@ def _tasks(who: Principal, stand: Summary, covered: int) -> Iterator[Task]:
         ("requests:approve", counts["verified"], "to approve", "state=verified", "warn"),
         (handle, counts["received"], "identity to verify", "state=received", "warn"),
         (handle, counts["stuck"], "stuck: look, then retry", "state=stuck", "bad"),
-        (handle, counts["purged"], "to answer: all is destroyed", "state=purged", "info"),
+        (handle, counts["purged"], "to answer: purged", "state=purged", "info"),
         (handle, covered, "to answer: erased with an earlier request", "state=duplicate", "info"),
         ("requests:read", stand.n_overdue, "overdue", "overdue=true", "bad"),
         ("requests:read", stand.n_due_soon, "due within a week", "order=due", "warn"),

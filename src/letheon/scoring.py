@@ -1,0 +1,33 @@
+"""Scores that a constant answer cannot win."""
+
+from typing import Any
+
+import numpy as np
+
+__all__ = ["UNBALANCED", "balanced_accuracy", "is_unbalanced", "largest_class"]
+
+# Share of the largest class from which on classes count as unbalanced: a model that always answers
+# with it has this accuracy.
+UNBALANCED = 2 / 3
+
+
+def largest_class(y: Any) -> tuple[Any, float]:
+    """Return the most frequent class and its share of the rows."""
+    classes, counts = np.unique(np.asarray(y), return_counts=True)
+    most = int(np.argmax(counts))
+    return classes[most], float(counts[most] / counts.sum())
+
+
+def is_unbalanced(y: Any) -> bool:
+    """Return whether one class makes up two thirds of the rows or more."""
+    return largest_class(y)[1] >= UNBALANCED
+
+
+def balanced_accuracy(y_true: Any, y_pred: Any) -> float:
+    """Return the mean over the classes of the share of their rows that are answered right.
+
+    As scikit-learn's, without its warnings where an answer is a class that no row has.
+    """
+    truth, right = np.asarray(y_true), np.asarray(y_true) == np.asarray(y_pred)
+    _, inverse = np.unique(truth, return_inverse=True)
+    return float(np.mean(np.bincount(inverse, right) / np.bincount(inverse)))

@@ -1,0 +1,249 @@
+"""Unlearners that cheat are named in the report, or it says what was not tested."""
+
+import time
+from collections.abc import Iterator
+from operator import sub
+from typing import Any
+
+import numpy as np
+import pytest
+from sklearn.dummy import DummyClassifier
+
+import letheon
+from letheon import Evaluation
+from letheon.evaluation import SAME
+from letheon.select import Tolerances, choose
+from tests.evaluation import cheats
+from tests.evaluation.cheats import FIT_SECONDS, Honest
+
+RNG = np.random.default_rng(0)
+X = RNG.normal(size=(300, 6))
+Y = (X[:, 0] + 0.5 * X[:, 1] > 0).astype(int)
+_ROWS = RNG.normal(size=(150, 6))
+ROWS: dict[str, Any] = {
+    "ordinary": cheats.TimedDummy(),
+    "test": (_ROWS, (_ROWS[:, 0] + 0.5 * _ROWS[:, 1] > 0).astype(int)),
+}
+NOT_TESTED = "Forgetting was not tested"
+
+
+@pytest.fixture(autouse=True)
+def clean() -> Iterator[None]:
+    Honest.diary.clear()
+    cheats.WithSleeper.stop.clear()
+    yield
+    cheats.Remembers.memory.clear()
+    cheats.SharesResults.memory.clear()
+    cheats.WithSleeper.stop.set()
+    for child in cheats.WithProcess.children:
+        child.kill()
+        child.wait()
+    cheats.WithProcess.children.clear()
+
+
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let models say how long things take."""
+    for name in ("perf_counter", "process_time", "thread_time"):
+        monkeypatch.setattr(time, name, lambda: Honest.seconds)
+
+
+def evaluate(model: Any, requests: Any = 3, seeds: int = 2, **arguments: Any) -> Evaluation:
+    return letheon.evaluate(model, (X, Y), requests, seeds=seeds, **ROWS, **arguments)
+
+
+def speed_up(found: Evaluation) -> float:
+    return found.measures[SAME]["efficiency"].value
+
+
+def first_lines(found: Evaluation) -> str:
+    """Return what stands above the table."""
+    return str(found).partition("  measure")[0]
+
+
+@pytest.mark.usefixtures("clock")
+@pytest.mark.parametrize("cheat", [cheats.Lazy(), cheats.LazyUntilDigest()])
+def test_a_lazy_method_gains_nothing(cheat: Any) -> None:
+    """It used to be a hundred times faster than a retrain."""
+    found = evaluate(cheat)
+    assert speed_up(found) == pytest.approx(1, rel=0.05)
+    assert "(forget returns after 10 ms" in str(found)
+    assert found.seconds["returned"].value == pytest.approx(cheats.CALL_SECONDS)
+
+
+@pytest.mark.usefixtures("clock")
+def test_a_lazy_fit_is_timed_too() -> None:
+    class LazyFit(cheats.Lazy):
+        def fit(self, X: Any, y: Any, *, ids: Any = None) -> Any:
+            super().fit(X, y, ids=ids)
+            Honest.seconds -= 0.9 * FIT_SECONDS
+            self.is_old_ = True
+            return self
+
+    found = evaluate(LazyFit())
+    assert found.seconds["fit"].value == pytest.approx(1.1 * FIT_SECONDS, rel=0.05)
+
+
+@pytest.mark.usefixtures("clock")
+def test_slow_answers_later_hide_nothing() -> None:
+    """What a repeated answer takes is not counted; so this one makes the repeated one slow."""
+
+    class Slow(cheats.Lazy):
+        def predict_proba(self, X: Any) -> Any:
+            if self.n_requests_ and not self.is_old_:
+                self.take(FIT_SECONDS)
+            return super().predict_proba(X)
+
+    assert speed_up(evaluate(Slow())) < 1.5
+
+
+def timing_said(found: Evaluation) -> str:
+    return next(line for line in found.fairness if line.startswith("A request"))
+
+
+def test_the_end_of_a_request_is_said_as_it_was_checked() -> None:
+    class NoDigest(Honest):
+        digest: Any = None
+
+    assert "to its end, with everything that a lazy method puts off" in timing_said(
+        evaluate(Honest())
+    )
+    said = timing_said(evaluate(NoDigest()))
+    assert "to its end" not in said
+    assert "has no digest" in said
+
+
+def test_a_thread_is_waited_for_on_the_clock_and_named() -> None:
+    found = evaluate(cheats.Threaded())
+    is_working = False
+    for entry in Honest.diary:
+        assert not (is_working and entry == "baseline"), "it was timed beside the thread"
+        is_working = entry == "begin" or (is_working and entry != "end")
+    assert "requests left work behind" in first_lines(found)
+    for trial in found.trials:
+        assert min(trial.forget_seconds) > 0.03
+        assert min(map(sub, trial.forget_seconds, trial.returned_seconds)) > 0
+
+
+def test_a_process_is_waited_for_and_named() -> None:
+    found = evaluate(cheats.WithProcess(), requests=1, seeds=1, canaries=False)
+    assert "requests left work behind" in first_lines(found)
+    assert found.trials[0].forget_seconds[0] > 0.2
+
+
+def test_what_never_ends_is_given_up_and_said(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("letheon.evaluation._clock._LEAST_WAIT_SECONDS", 0.05)
+    found = evaluate(cheats.WithEndlessProcess(), requests=2, seeds=1, canaries=False)
+    assert "longer than they were waited for" in first_lines(found)
+    assert "NOT timed to its end" in timing_said(found)
+
+
+def test_an_idle_thread_is_no_work_but_is_mentioned() -> None:
+    found = evaluate(cheats.WithSleeper(), canaries=False)
+    assert found.warnings == ()
+    assert any("stayed alive, idle" in line for line in found.fairness)
+
+
+@pytest.mark.parametrize("cheat", [cheats.Keeps, cheats.Half, cheats.Noisy, cheats.Remembers])
+def test_people_who_were_kept_are_found(cheat: Any) -> None:
+    found = evaluate(cheat(kind="empirical"), seeds=1)
+    said = first_lines(found)
+    assert "(found)" in said
+    assert "WARNING: People who should be forgotten were found: canary " in said
+
+
+def test_nothing_is_proved_where_people_were_found() -> None:
+    """The bytes are those of a fresh fit, and the answers are not."""
+    found = evaluate(cheats.Remembers(kind="exact"), seeds=1)
+    assert found.equal_digests is True
+    assert found.measures[SAME]["output consistency"].basis == "measured"
+
+
+@pytest.mark.usefixtures("clock")
+def test_a_model_that_keeps_everything_is_not_chosen() -> None:
+    """It is a hundred times faster than the honest one, and within all tolerances."""
+    comparison = choose(
+        (X, Y),
+        candidates=[cheats.Keeps(), Honest()],
+        tolerances=Tolerances(certifiability=None),
+        requests=2,
+        cv=2,
+        **ROWS,
+    )
+    assert comparison.best is not None
+    assert comparison.best.candidate == "Honest"
+    assert "Forgetting was tested by canary backdoor" in comparison.reason
+    assert "people who should be forgotten were found in it" in comparison.reason
+
+
+def test_noise_on_answers_is_seen() -> None:
+    found = evaluate(cheats.Noisy(), seeds=1, canaries=False)
+    assert "Two predictions of the same rows differ" in first_lines(found)
+
+
+@pytest.mark.usefixtures("clock")
+def test_results_that_are_remembered_are_seen() -> None:
+    found = evaluate(cheats.SharesResults(), requests=6, canaries=False)
+    assert "results are remembered outside the model" in first_lines(found)
+
+
+@pytest.mark.usefixtures("clock")
+def test_receipts_that_count_too_little_are_named() -> None:
+    found = evaluate(cheats.ClaimsLittle(), requests=16, seeds=1, canaries=False)
+    assert "Receipts count 0.001 of a retrain" in first_lines(found)
+    assert found.strength is not None
+    assert found.strength.kind == "undecided"
+    assert "receipts and processor time disagree" in str(found)
+
+
+@pytest.mark.usefixtures("clock")
+def test_receipts_that_hide_growing_work_are_named() -> None:
+    found = evaluate(cheats.ClaimsConstant(), requests=24, seeds=1, canaries=False)
+    assert found.strength is not None
+    assert found.strength.kind == "undecided"
+    assert "receipts and processor time disagree: strong against weak" in str(found)
+
+
+@pytest.mark.usefixtures("clock")
+def test_requests_too_short_to_time_are_not_held_against_receipts(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The overhead of a call is most of what they take."""
+    monkeypatch.setattr(cheats, "FIT_SECONDS", 1e-5)
+    monkeypatch.setattr(cheats, "CALL_SECONDS", 1e-5)
+    found = evaluate(cheats.ClaimsConstant(), requests=24, seeds=1, canaries=False)
+    assert found.strength is not None
+    assert found.strength.kind == "strong"
+    assert "requests are too short to check it by processor time" in str(found)
+
+
+def test_the_report_says_what_was_not_tested() -> None:
+    found = evaluate(cheats.Keeps(), canaries=False)
+    assert f"{NOT_TESTED}: no attack ran." in first_lines(found)
+
+
+def test_an_attack_without_power_is_no_test() -> None:
+    """A constant model knows nobody, before as after the request."""
+    found = evaluate(letheon.NaiveUnlearner(DummyClassifier()))
+    assert f"{NOT_TESTED}: no attack had power here." in first_lines(found)
+
+
+def test_canaries_that_cannot_be_planted_are_named() -> None:
+    class Refuses(Honest):
+        def forget(self, ids: Any) -> Any:
+            if len(ids) > 1:
+                raise ValueError("one at a time")
+            return super().forget(ids)
+
+    found = evaluate(Refuses(), seeds=1)
+    assert f"{NOT_TESTED}: no attack ran. Could not run: canary backdoor" in first_lines(found)
+    assert found.failed_attacks["canary backdoor"] == "ValueError: one at a time"
+
+
+def test_an_honest_method_gets_no_warning() -> None:
+    found = evaluate(Honest(), requests=16)
+    assert found.warnings == ()
+    said = "Forgetting was tested by canary backdoor (not found), canary u-lira (not found)"
+    assert said in first_lines(found)
+    assert "strong by the receipts" in str(found)
+    assert letheon.Evaluation.from_dict(found.to_dict()) == found
