@@ -2,15 +2,9 @@
 
 from dataclasses import dataclass, replace
 from math import frexp, inf, isfinite, isnan, ldexp
-from typing import NamedTuple, Self
+from typing import Self
 
 from letheon.convex._calibrate import gaussian_mu
-from letheon.convex._noise import NoiseSource
-
-# Ranges of the thresholds, as shares of the limit. To polish well below it costs one more pass
-# now and saves a pass at each of the next removals.
-_MEASURE = (0.5, 1.0)
-_POLISH = (0.05, 0.5)
 
 
 def residual_limit(sigma: float, epsilon: float, delta: float) -> float:
@@ -93,34 +87,3 @@ def rounded_up(number: float) -> float:
         return number
     mantissa, exponent = frexp(number)
     return ldexp(1.0, exponent - (mantissa == 0.5)) if number > 0.0 else 0.0
-
-
-class Thresholds(NamedTuple):
-    """When a request measures, and when it polishes, as residuals.
-
-    Drawn anew for every request. A fixed threshold would tear a hole into the law of the
-    parameters: those of noise just below it are left a residual away from where a retrain would
-    put them, those of noise just above are not (in one dimension, with delta = 0.01, such a rule
-    leaks epsilon = 4 where 1 is claimed). Drawn thresholds make the change gradual.
-    """
-
-    measure: float
-    polish: float
-
-    @classmethod
-    def drawn(cls, limit: float, source: NoiseSource) -> "Thresholds":
-        """Draw both, in secret."""
-        first, second = source.uniforms(2).tolist()
-        low, high = _MEASURE
-        least, most = _POLISH
-        return cls(limit * (low + (high - low) * first), limit * (least + (most - least) * second))
-
-    @classmethod
-    def fixed(cls, limit: float) -> "Thresholds":
-        """Return those of a model without noise, whose parameters hide nothing."""
-        return cls(limit, limit * sum(_POLISH) / 2)
-
-
-def needs_no_draw(account: Account) -> bool:
-    """Whether no threshold that could be drawn would make the request measure."""
-    return account.spent <= _MEASURE[0] * account.limit

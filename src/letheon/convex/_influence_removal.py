@@ -11,7 +11,7 @@ import numpy as np
 from sklearn.utils.validation import check_consistent_length
 
 from letheon.base import Outcome, Removal
-from letheon.convex._account import Account, Thresholds, needs_no_draw
+from letheon.convex._account import Account
 from letheon.convex._base import (
     ConvexBase,
     Counts,
@@ -84,10 +84,6 @@ class InfluenceRemovals(ConvexBase):
         """Parameters without noise on them, in memory of their own: the sealed one is wiped."""
         return self.weights_.open().copy()
 
-    def _thresholds(self, account: Account, attributes: dict[str, Any]) -> Thresholds:
-        """Return when this request measures and polishes; a draw is noted in `attributes`."""
-        return self._mechanism().thresholds(account.limit, self._fresh_source(attributes))
-
     def _fresh_source(self, attributes: dict[str, Any]) -> NoiseSource:
         """Return the source that a request draws from; it is noted in `attributes`."""
         source: NoiseSource = attributes.setdefault("source_", copy.copy(self.source_))
@@ -140,10 +136,7 @@ class InfluenceRemovals(ConvexBase):
         account, downdate = self._account(setting).plus(proposal.added), proposal.downdate
         attributes: dict[str, Any] = {}
         writes = (downdate.apply,)
-        if needs_no_draw(account):
-            return self._change(positions, counts, proposal.W, account, proposal.flops, {}, writes)
-        thresholds = self._thresholds(account, attributes)
-        if account.spent <= thresholds.measure:
+        if account.is_covered:
             flops = proposal.flops
             return self._change(positions, counts, proposal.W, account, flops, attributes, writes)
         after = self._problem_now().without(positions)
@@ -151,7 +144,6 @@ class InfluenceRemovals(ConvexBase):
             after,
             proposal.W,
             account,
-            thresholds.polish,
             lambda g: downdate.solve(g).change,
             partial(self._curvature_at, after),
             curvature.point,
@@ -233,14 +225,12 @@ class InfluenceRemovals(ConvexBase):
         after = problem.without(positions)
         latest = self._curvature_at(after, W)
         attributes: dict[str, Any] = {}
-        thresholds = self._thresholds(account, attributes)
-        if not account.spent <= thresholds.measure:
+        if not account.is_covered:
             renew = partial(self._curvature_at, after)
             repaired = repair(
                 after,
                 W,
                 account,
-                thresholds.polish,
                 latest.solve,
                 renew,
                 tolerance=self.tol * after.n_held,
@@ -266,17 +256,15 @@ class InfluenceRemovals(ConvexBase):
             W, moved, flops = W + step.change, moved + step.scores, flops + step.flops
             account = account.plus(step.left)
         attributes: dict[str, Any] = {}
-        thresholds = self._thresholds(account, attributes)
         writes: tuple[Callable[[], None], ...]
         writes = (partial(products.forget, problem, positions, moved),)
         # The bound of a step takes scores from before the request, so it holds for one batch.
-        if account.spent <= thresholds.measure and size >= len(positions):
+        if account.is_covered and size >= len(positions):
             return self._change(positions, counts, W, account, flops, attributes, writes)
         repaired = repair(
             after,
             W,
             account,
-            thresholds.polish,
             lambda g: products.solve(after, g, _precision(norm(g), account.limit)).change,
             tolerance=self.tol * after.n_held,
         )

@@ -4,7 +4,7 @@ from typing import NamedTuple, Protocol
 
 import numpy as np
 
-from letheon.convex._account import Thresholds, residual_limit
+from letheon.convex._account import residual_limit
 from letheon.convex._calibrate import gaussian_epsilon
 from letheon.convex._grid import Grid
 from letheon.convex._losses import Floats
@@ -43,9 +43,6 @@ class Mechanism(Protocol):
     def spent_epsilon(self, spent: float, ridge: float, size: int) -> float:
         """Return an epsilon that hides a gradient of norm `spent`; infinite if none does."""
 
-    def thresholds(self, limit: float, source: NoiseSource) -> Thresholds:
-        """Return when a request measures the residual, and when it polishes."""
-
     def release(self, weights: Floats, source: NoiseSource) -> Floats:
         """Return the parameters that others may see."""
 
@@ -64,10 +61,6 @@ class NoNoise:
     def spent_epsilon(self, spent: float, ridge: float, size: int) -> float:  # noqa: ARG002
         """Return 0 only where nothing is left."""
         return np.inf if spent > 0.0 else 0.0
-
-    def thresholds(self, limit: float, source: NoiseSource) -> Thresholds:  # noqa: ARG002
-        """Return fixed ones."""
-        return Thresholds.fixed(limit)
 
     def release(self, weights: Floats, source: NoiseSource) -> Floats:  # noqa: ARG002
         """Return the parameters."""
@@ -129,7 +122,3 @@ class ObjectiveNoise(NoNoise):
         if self.delta == 0.0:
             return spent / self.sigma
         return gaussian_epsilon(spent / self.sigma, self.delta)
-
-    def thresholds(self, limit: float, source: NoiseSource) -> Thresholds:
-        """Draw them: fixed ones would leave a hole in the law of the parameters."""
-        return Thresholds.drawn(limit, source)

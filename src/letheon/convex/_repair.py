@@ -18,7 +18,9 @@ Solve = Callable[[Floats], Floats]
 
 _MOST_POLISHES = 4
 _MOST_SOLVING = 1000
-# Whoever starts to polish goes on to this share of what would have been good enough.
+# A residual above this share of the limit is polished away: that costs one more pass now and saves
+# one at each of the next removals. Polishing then goes on to a tenth of it.
+_COMFORT = 0.275
 _POLISHED = 0.1
 # A step that leaves more than this share of the gradient was made with a Hessian that is too old.
 _STALE = 0.5
@@ -43,7 +45,6 @@ def repair(
     problem: Problem,
     W: Floats,
     account: Account,
-    comfort: float,
     solve: Solve,
     renew: Callable[[Floats], Curvature] | None = None,
     origin: Floats | None = None,
@@ -51,18 +52,14 @@ def repair(
 ) -> Repaired:
     """Measure the residual at W and, where it is not small, make further Newton steps.
 
-    If these do not help, the problem is solved again, with the same noise. A retrain with fresh
-    noise in the cases in which a residual is large would do harm: whether it is depends on the
-    noise, and parameters that belong to such noise would then never be seen.
+    If these do not help, the problem is solved again.
 
     Parameters
     ----------
     problem : Problem
-        Of the rows that stay, noise included.
+        Of the rows that stay; with objective noise, its term included.
     W, account
         Parameters after a removal, and what bounds say about them.
-    comfort : float
-        A residual above this is polished away.
     solve : callable
         An approximate inverse Hessian, times a gradient.
     renew : callable, optional
@@ -73,20 +70,20 @@ def repair(
         Gradient at which solving again stops: that of training.
     """
     with one_thread():
-        return _repair(problem, W, account, comfort, solve, renew, origin, tolerance)
+        return _repair(problem, W, account, solve, renew, origin, tolerance)
 
 
 def _repair(
     problem: Problem,
     W: Floats,
     account: Account,
-    comfort: float,
     solve: Solve,
     renew: Callable[[Floats], Curvature] | None,
     origin: Floats | None,
     tolerance: float,
 ) -> Repaired:
     measured_at, slack = W, problem.gradient_error(W)
+    comfort = _COMFORT * account.limit
     if origin is None:
         gradient, reach = problem.gradient(W), None
     else:
