@@ -20,6 +20,7 @@ from sklearn.utils.estimator_checks import parametrize_with_checks as sklearn_ch
 from letheon import InfluenceClassifier, InfluenceRegressor, save
 from letheon.checks import parametrize_with_checks
 from letheon.convex import _repair
+from letheon.convex._mechanism import Limits, OutputNoise
 from letheon.exceptions import (
     AssumptionError,
     ChangedParametersError,
@@ -211,7 +212,7 @@ def test_a_retrain_that_cannot_be_covered_raises_and_changes_nothing(
     model.account_ = replace(model.account_, limit=0.0)
     digest = model.digest()
     monkeypatch.setattr(_repair, "_MOST_POLISHES", 0)
-    monkeypatch.setattr(InfluenceClassifier, "_limit", lambda *_: -1.0)
+    monkeypatch.setattr(OutputNoise, "limits", lambda *_: Limits(-1.0, -1.0))
     with pytest.raises(AssumptionError, match="training left a gradient"):
         model.forget([1])
     assert model.digest() == digest
@@ -221,7 +222,8 @@ def shown(model: Any, receipt: Any) -> str:
     """Everything that people print, log or send around."""
     claim = model.guarantee_
     told = [repr(model), str(model), repr(claim), str(claim), repr(receipt), str(receipt)]
-    told += [repr(model.get_params()), repr(model.account_), repr(model.noise_), f"{model.noise_}"]
+    told += [repr(model.get_params()), repr(model.account_), repr(model.weights_)]
+    told += [f"{model.weights_}"]
     told += [repr(model.source_), repr(model.residual_state_)]
     for part in (claim, receipt):
         if hasattr(part, "to_dict"):
@@ -230,7 +232,7 @@ def shown(model: Any, receipt: Any) -> str:
 
 
 @pytest.mark.parametrize("kind", ["logistic", "softmax", "squared"])
-def test_noise_is_not_in_anything_shown(
+def test_sealed_parameters_are_not_in_anything_shown(
     kind: str, caplog: pytest.LogCaptureFixture, capsys: pytest.CaptureFixture[str]
 ) -> None:
     X, y = make_rows(kind)
@@ -239,7 +241,7 @@ def test_noise_is_not_in_anything_shown(
     receipt = model.forget([5], digest=True)
     printed = capsys.readouterr()
     text = shown(model, receipt) + caplog.text + printed.out + printed.err
-    for number in model.noise_.open().ravel():
+    for number in model.weights_.open().ravel():
         for form in (repr(float(number)), f"{number:.6g}", f"{number:.4f}", number.tobytes().hex()):
             assert form.lstrip("-") not in text
     assert "<sealed>" in text

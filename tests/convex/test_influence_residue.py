@@ -47,7 +47,7 @@ def forgotten(kind: str, form: Any = np.asarray, **settings: Any) -> tuple[Any, 
     """
     X, y = make_rows(kind, 40, 4)
     X[GONE] = [2.71828, -3.14159, 1.41421, 0.57721]
-    model = estimator(kind, sigma=3.0, epsilon=1e8, **settings).fit(form(X), y)
+    model = estimator(kind, sigma=1000.0, **settings).fit(form(X), y)
     if model.data_free:
         model.forget([GONE], X=form(X[[GONE]]), y=y[[GONE]])
     else:
@@ -154,7 +154,7 @@ def test_columns_that_only_the_row_had_are_not_seen_in_a_stored_hessian(form: An
     X, y = make_rows("logistic", 40, 6)
     X[:, 3:] = 0.0
     X[GONE, 3:5] = [1.7, -0.3]
-    model = estimator(sigma=3.0, epsilon=1e8, **DATA_FREE).fit(form(X), y)
+    model = estimator(sigma=1000.0, **DATA_FREE).fit(form(X), y)
     touched = np.tril(model.cache_._to_state()["blocks"][0])
     assert touched[3, 3] > 0
     model.forget([GONE], X=form(X[[GONE]]), y=y[[GONE]])
@@ -167,7 +167,7 @@ def test_columns_that_only_the_row_had_are_not_seen_in_a_stored_hessian(form: An
 def test_data_free_keeps_no_value_and_no_mark_of_the_row(tmp_path: Path) -> None:
     X, y = make_rows()
     X[GONE] = [2.71828, -3.14159, 1.41421, 0.57721]
-    model = estimator(sigma=3.0, epsilon=1e8, **DATA_FREE).fit(X, y)
+    model = estimator(sigma=1000.0, **DATA_FREE).fit(X, y)
     mark = model.rows_.extra["fingerprint"][GONE].tobytes()
     values = {value.tobytes() for value in X.ravel()}
     save(model, tmp_path / "model.letheon")
@@ -192,7 +192,7 @@ def test_what_is_declared_is_what_can_be_found() -> None:
     assert any("cache_: point" in text for text in model.residual_state_)
     held, *_ = forgotten("logistic")
     assert any("never saved" in text for text in held.residual_state_)
-    assert any(text.startswith("model_") for text in held.residual_state_)
+    assert any(text.startswith("weights_") for text in held.residual_state_)
     assert any(text.startswith("account_") for text in held.residual_state_)
 
 
@@ -211,11 +211,11 @@ def rebuilt(model: Any) -> list[Floats]:
     ones. The gradient there was that of the row that left.
     """
     X, y = (part[model.rows_.alive] for part in (model.rows_.X, model.rows_.y))
-    ridge, noise, now = model.l2 * len(y), model.noise_.open()[:, 0], model.model_.weights[:, 0]
+    ridge, now = model.l2 * len(y), model.weights_.open()[:, 0]
     rng = np.random.default_rng(0)
 
     def gradient(W: Floats) -> Floats:
-        return np.asarray(X.T @ (expit(X @ W) - y) + ridge * W + noise)
+        return np.asarray(X.T @ (expit(X @ W) - y) + ridge * W)
 
     def missed(step: Floats) -> Floats:
         W = now - step

@@ -69,7 +69,7 @@ def test_what_is_published_tells_nothing_of_requests() -> None:
 def test_nothing_secret_is_published() -> None:
     model = InfluenceClassifier(sigma=0.1).fit(IRIS, SPECIES)
     text = json.dumps(model.publish().to_dict())
-    for value in model.noise_.open().ravel():
+    for value in model.weights_.open().ravel():
         assert repr(float(value)) not in text
     assert "rows_" not in text
 

@@ -182,7 +182,8 @@ class InfluenceBase(InfluenceRemovals):
         if self._wants_certificate and not account.spent <= limits.fit:
             doubts.note(
                 f"training left a gradient of {account.spent:.3g}, rounding included, above the "
-                f"{limits.fit:.3g} that the noise hides; raise max_iter, sigma or l2, or lower tol"
+                f"{limits.fit:.3g} that the noise hides; scale columns of large numbers, raise "
+                "sigma, l2 or max_iter, or lower tol"
             )
         attributes = {
             "model_": self._linear(mechanism.release(solution.W, source), held.classes),

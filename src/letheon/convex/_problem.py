@@ -156,7 +156,8 @@ class Problem(Quiet):
         norms[self.gone] = 0.0
         slopes = np.full(len(norms), self.loss.slope_bound)
         if not np.isfinite(self.loss.slope_bound):
-            slopes = norms * size + np.abs(self.y)
+            parts = [self.loss.slope(block.scores(W), block.y) for block in self._blocks()]
+            slopes = np.linalg.norm(np.concatenate(parts), axis=1)
         shares = (len(W) + 4) * self.loss.curvature_bound * size * norms
         shares += (len(norms) + 4) * slopes + 8 * K * (slopes + 1.0)
         tilt = 0.0 if self.tilt is None else float(np.linalg.norm(self.tilt))
