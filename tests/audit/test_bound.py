@@ -2,12 +2,14 @@
 
 import copy
 from dataclasses import replace
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from mpmath import mp  # type: ignore[import-untyped]
 
 from letheon import (
     DescentToDeleteClassifier,
@@ -19,8 +21,9 @@ from letheon import (
 )
 from letheon.audit import _bound, bound
 from letheon.audit._gaussian import hidden_shift, mismatch_delta, noise_bounds, shift_delta
-from letheon.audit._objective import objective_of, optimum
+from letheon.audit._objective import Objective, objective_of, optimum
 from letheon.convex import _calibrate
+from letheon.convex._grid import Grid
 from letheon.convex._noise import Sealed
 from letheon.rows import Rows
 from tests.audit.people import held, without
@@ -107,26 +110,70 @@ def test_moved_parameters_fail(kind: str) -> None:
     assert bound(moved(model, 5.0), rows).verdict == "fail"
 
 
+def with_weights(model: Any, weights: Any) -> Any:
+    """A model with these parameters under its seal, and the release that it had."""
+    twin = copy.deepcopy(model)
+    twin.weights_ = Sealed(np.array(weights))
+    return twin
+
+
 def test_noise_chosen_to_hide_a_move_fails() -> None:
+    """Row 5 of the audit: parameters of all rows, with noise that makes up for them."""
     model, rows = forgotten("influence")
-    twin = moved(model, 5.0)
-    gradient = objective_of(twin, rows).gradient(twin.model_.weights)
-    twin.noise_ = Sealed(-gradient)
-    found = bound(twin, rows)
-    assert (found.verdict, "noise-is-not-too-long" in found.reason) == ("fail", True)
+    rng = np.random.default_rng(3)
+    X = rng.normal(size=(200, 4))
+    y = target_of("influence", X + 0.3 * rng.normal(size=X.shape))
+    all_rows = MODELS["influence"]().fit(X, y, ids=np.arange(200) + 1000)
+    found = bound(with_weights(model, all_rows.weights_.open()), rows)
+    assert (found.verdict, "what-is-left-is-hidden" in found.reason) == ("fail", True)
 
 
-def test_no_noise_at_all_fails() -> None:
-    model, rows = forgotten("influence-softmax")
-    model.noise_ = Sealed(np.zeros_like(model.noise_.open()))
+@pytest.mark.parametrize("kind", ["influence", "influence-pure", "influence-softmax"])
+def test_no_noise_at_all_fails(kind: str) -> None:
+    model, rows = forgotten(kind)
+    released, weights = model.model_.weights, model.weights_.open()
+    # Whole steps, so that it looks as a release does.
+    step = _bound._grid(model.sigma)[0]
+    model.model_ = replace(model.model_, weights=np.rint(weights / step) * step)
     found = bound(model, rows)
     assert (found.verdict, "noise-is-not-too-short" in found.reason) == ("fail", True)
+    model.model_ = replace(model.model_, weights=released + 60 * model.sigma)
+    assert "noise-is-not-too-long" in bound(model, rows).reason
+
+
+def test_a_release_beside_the_grid_fails() -> None:
+    model, rows = forgotten("influence")
+    off = _bound._grid(model.sigma)[0] / 4
+    found = bound(moved(model, off), rows)
+    assert (found.verdict, "release-is-on-the-grid" in found.reason) == ("fail", True)
+
+
+def test_noise_that_was_not_committed_to_fails() -> None:
+    model, rows = forgotten("influence")
+    committed = model.noise_commitment_
+    assert bound(model, rows, committed=committed).verdict == "pass"
+    step = _bound._grid(model.sigma)[0]
+    found = bound(moved(model, step), rows, committed=committed)
+    assert (found.verdict, found.reason.endswith("noise-is-the-committed-one")) == ("fail", True)
+
+
+@given(st.floats(1e-8, 1e3), st.floats(0.05, 20.0), st.floats(1e-9, 0.3), st.integers(1, 10_000))
+def test_both_ways_to_compute_what_a_grid_hides_agree(
+    sigma: float, epsilon: float, delta: float, size: int
+) -> None:
+    grid = Grid.of_sigma(sigma)
+    assert _bound._grid(sigma) == (grid.step, grid.scale)
+    for least in (delta, 0.0):
+        settings = SimpleNamespace(epsilon=epsilon, delta=least)
+        case: Any = SimpleNamespace(model=settings)
+        second = max(_bound._hidden_on_grid(case, sigma, size), 0.0)
+        assert second == pytest.approx(grid.hidden_distance(epsilon, least, size), rel=1e-6)
 
 
 def test_an_account_that_was_lowered_fails() -> None:
     model, rows = forgotten("influence")
     model.account_ = replace(model.account_, spent=0.0)
-    found = bound(model, rows, claim=claim_of(model, spent="1"))
+    found = bound(model, rows, claim=claim_of(model, spent=str(model.account_.limit)))
     assert (found.verdict, "account-is-not-understated" in found.reason) == ("fail", True)
 
 
@@ -222,3 +269,58 @@ def test_the_optimum_is_that_of_scikit_learn() -> None:
     plain = LogisticRegression(C=1 / objective.ridge, fit_intercept=False, tol=1e-12, max_iter=1000)
     plain.fit(objective.X, objective.Y[:, 0])
     np.testing.assert_allclose(W[:, 0], plain.coef_[0], atol=1e-6)
+
+
+LOSSES = ["logistic", "softmax", "squared", "huber"]
+
+
+@given(st.sampled_from(LOSSES), st.integers(0, 2**32 - 1), st.floats(0.0, 6.0), st.floats(-6, 1))
+def test_a_residual_is_a_lower_bound_in_higher_precision(
+    loss: str, seed: int, spread: float, log_ridge: float
+) -> None:
+    rng = np.random.default_rng(seed)
+    n, d, K = rng.integers(2, 9), rng.integers(1, 5), 3 if loss == "softmax" else 1
+    X = rng.normal(size=(n, d)) * np.exp(spread * rng.normal(size=(n, 1)))
+    Y: Any = np.eye(3)[rng.integers(0, 3, n)] if K == 3 else rng.integers(0, 2, (n, 1)) * 1.0
+    W = rng.normal(size=(d, K)) * np.exp(spread * rng.normal())
+    objective = Objective(X, Y, loss, 0.7, 10.0**log_ridge, None)
+    with mp.workdps(60):
+        exact = _residual(objective)
+        truth = mp.sqrt(mp.fsum(entry**2 for row in exact(W) for entry in row))
+        found = objective.residual(W)
+        assert found <= truth
+        scale = mp.mpf(10) ** -16 * n * (np.abs(X).max() + 1) ** 2 * (np.abs(W).max() + 1)
+        assert found >= truth * (1 - mp.mpf(10) ** -15) - scale
+
+
+def _residual(objective: Objective) -> Any:
+    """The gradient by sums of long numbers, one entry at a time."""
+    X, Y = [
+        [[mp.mpf(float(v)) for v in row] for row in part] for part in (objective.X, objective.Y)
+    ]
+
+    def slope(scores: Any, target: Any) -> Any:
+        if objective.loss == "softmax":
+            total = mp.fsum(mp.exp(score) for score in scores)
+            return [mp.exp(s) / total - t for s, t in zip(scores, target, strict=True)]
+        gap = scores[0] - target[0]
+        if objective.loss == "logistic":
+            return [1 / (1 + mp.exp(-scores[0])) - target[0]]
+        if objective.loss == "squared":
+            return [gap]
+        return [gap / mp.sqrt(1 + (gap / mp.mpf(objective.scale)) ** 2)]
+
+    def gradient(W: Any) -> Any:
+        w = [[mp.mpf(float(v)) for v in row] for row in W]
+        found = [[mp.mpf(objective.ridge) * v for v in row] for row in w]
+        for row, target in zip(X, Y, strict=True):
+            scores = [
+                mp.fsum(a * b[k] for a, b in zip(row, w, strict=True)) for k in range(len(w[0]))
+            ]
+            slopes = slope(scores, target)
+            for j, value in enumerate(row):
+                for k, each in enumerate(slopes):
+                    found[j][k] += value * each
+        return found
+
+    return gradient

@@ -1,11 +1,13 @@
 r"""V5: (epsilon, delta), what is spent and of how much, computed again from rows and settings.
 
 No history is needed: whatever the path of requests was, the certificate follows from the newest
-model alone. For the residual methods, if the model stands where the gradient of the problem with
-its noise is r, the noise hides it as long as r <= sigma mu(epsilon, delta). Whoever does this sees
-the noise, and towards them the guarantee lapses: it is done in custody.
+model alone. Its parameters without noise must be near the optimum of the remaining rows, which no
+noise can excuse. Whoever does this sees them, and towards them the guarantee lapses: it is done in
+custody.
 """
 
+import hashlib
+import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -20,7 +22,9 @@ from letheon.audit._result import LevelResult
 from letheon.audit._structure import FEATURES, beside_the_model, unwrapped
 from letheon.rows import Rows
 
-__all__ = ["bound", "check_bound"]
+__all__ = ["WITHDRAWN", "bound", "check_bound", "is_withdrawn"]
+
+WITHDRAWN = "mechanism withdrawn"
 
 # Certificates round what is spent and the budget up to two digits; formulas differ by rounding.
 _CLOSE = 1e-6
@@ -30,6 +34,11 @@ _GRID = 0.02
 _LEAST_SPREAD = 0.05
 _LARGEST_HESSIAN = 2048
 _RETRAIN = "retrain"
+# Share of what noise hides that is for a fresh fit; the grid ends at so many steps.
+_SHARE_OF_FIT = 0.125
+_MOST_STEPS = 2.0**51
+# Noise whose claims were refuted: in the objective, or added in floats. See SECURITY.md.
+_WITHDRAWN = ("objective-perturbation-", "output-perturbation-")
 
 
 class _TooLarge(Exception):  # noqa: N818  (never leaves this module)
@@ -63,6 +72,7 @@ class _Case:
     said: Mapping[str, Any]
     checks: _Checks
     is_fresh: bool = False
+    committed: str | None = None
 
     def stated(self, name: str) -> float:
         """Return what the certificate says about `spent` or `budget`."""
@@ -72,7 +82,10 @@ class _Case:
 
 def check_bound(audited: AuditedModel, model: Any) -> LevelResult:
     """V5 for a model of a bundle, against what its newest certificate says."""
-    claims, wrong = audited.newest.predicate, unlike_certified(audited, model)
+    claims, noise = audited.newest.predicate, audited.newest.predicate["method"]["noise"]
+    if claims["guarantee"]["kind"] == "certified" and is_withdrawn(noise):
+        return LevelResult("V5", audited.name, "skipped", f"{WITHDRAWN}: {noise['mechanism']}")
+    wrong = unlike_certified(audited, model)
     if wrong:
         return LevelResult("V5", audited.name, "fail", wrong)
     beside = beside_the_model(
@@ -83,7 +96,10 @@ def check_bound(audited: AuditedModel, model: Any) -> LevelResult:
     # A retrain claims a fresh fit; that its noise hides later removals is the model's word.
     is_fresh = claims["method"]["name"] == _RETRAIN
     claim = None if is_fresh else claims["guarantee"]
-    result = bound(model, audited.rows, claim=claim, name=audited.name, fresh=is_fresh)
+    committed = None if noise == "none" else noise["seedCommitment"]
+    result = bound(
+        model, audited.rows, claim=claim, name=audited.name, fresh=is_fresh, committed=committed
+    )
     if beside.undecided and result.verdict == "pass":
         return replace(result, verdict="skipped", reason=beside.undecided)
     return result
@@ -96,6 +112,7 @@ def bound(
     claim: Mapping[str, Any] | None = None,
     name: str = "",
     fresh: bool = False,
+    committed: str | None = None,
 ) -> LevelResult:
     """Compute the bound of a certified model again, from its parameters and the remaining rows.
 
@@ -111,6 +128,8 @@ def bound(
         Of the model, for the result.
     fresh : bool, default=False
         The model is said to be a fresh fit, so that nothing of removals may be left in it.
+    committed : str, optional
+        What the certificate says is the SHA-256 over the release's salt and noise.
 
     Returns
     -------
@@ -120,7 +139,7 @@ def bound(
     """
     said = _claim_of(model) if claim is None else dict(claim)
     if said.get("kind") == "certified" or model.guarantee_.kind == "certified":
-        return _judged(model, rows, said, name, fresh=fresh)
+        return _judge(model, rows, said, name, fresh=fresh, committed=committed)
     kind = model.guarantee_.kind
     return LevelResult("V5", name, "skipped", f"the model is {kind} and claims no epsilon")
 
@@ -136,7 +155,20 @@ def _claim_of(model: Any) -> dict[str, Any]:
     }
 
 
-def _judged(model: Any, rows: Rows, said: dict[str, Any], name: str, *, fresh: bool) -> LevelResult:
+def is_withdrawn(noise: Any) -> bool:
+    """Whether a certificate names a mechanism that letheon no longer certifies."""
+    return noise != "none" and str(noise["mechanism"]).startswith(_WITHDRAWN)
+
+
+def _judge(
+    model: Any,
+    rows: Rows,
+    said: dict[str, Any],
+    name: str,
+    *,
+    fresh: bool,
+    committed: str | None,
+) -> LevelResult:
     checks = _Checks()
     inner, seen = unwrapped(model, rows)
     check = _METHODS.get(inner.facts.method)
@@ -146,7 +178,7 @@ def _judged(model: Any, rows: Rows, said: dict[str, Any], name: str, *, fresh: b
     objective = objective_of(inner, seen)
     if inner is not model and hasattr(model, "head_"):
         objective = _with_held_features(objective, inner, checks)
-    case = _Case(inner, objective, said, checks, fresh)
+    case = _Case(inner, objective, said, checks, fresh, committed)
     _check_claim(case)
     _check_problem(case, seen)
     if not checks.broken:
@@ -232,17 +264,60 @@ def _hides(sigma: float, epsilon: float, delta: float) -> float:
 
 
 def _check_influence(case: _Case) -> None:
-    """Guo et al. 2020, Theorem 3: |grad S(W) + b| <= sigma mu(epsilon, delta)."""
+    """|grad S(W)| on the remaining rows is hidden, and the release is W with noise on the grid.
+
+    The first does not depend on any noise: whatever an operator says was drawn, parameters that
+    still know of an erased row are not near the optimum of the others.
+    """
     model, objective = case.model, case.objective
-    W, noise = np.asarray(model.model_.weights), np.asarray(model.noise_.open())
-    sigma, epsilon, delta = float(model.sigma), float(model.epsilon), float(model.delta)
-    _check_noise(noise, sigma, case.checks, ball=delta == 0)
-    left = length(objective.gradient(W) + noise) - objective.noise_floor(W)
-    _check_account(case, left, _hides(sigma, epsilon, delta))
+    W, sigma = np.asarray(model.weights_.open()), float(model.sigma)
+    case.checks.holds("noise-is-on-the-output", model.mechanism == "output")
+    _check_release(case, W, sigma)
+    hidden = objective.ridge * _hidden_on_grid(case, sigma, W.size)
+    left = objective.residual(W)
+    _check_account(case, left, (1 - _SHARE_OF_FIT) * hidden)
     case.checks.at_most("account-is-not-understated", left, model.account_.spent)
     if case.is_fresh:
         stop = float(model.tol) * objective.n_rows
         case.checks.at_most("training-arrived", left, max(stop, 1e3 * objective.noise_floor(W)))
+
+
+def _check_release(case: _Case, W: Floats, sigma: float) -> None:
+    """The released parameters are W, rounded to the grid, and integers as the law draws them."""
+    checks, (step, scale), is_pure = case.checks, _grid(sigma), float(case.model.delta) == 0.0
+    steps = np.asarray(case.model.model_.weights) / step
+    checks.holds("release-is-on-the-grid", bool(np.all(steps == np.rint(steps))))
+    limit = _MOST_STEPS * step
+    noise = steps - np.rint(np.clip(W, -limit, limit) / step)
+    if is_pure:
+        low, high = noise_bounds(noise.size, ball=True)
+        size = float(np.abs(noise).sum()) / scale
+        checks.at_most("noise-is-not-too-long", size, high)
+        checks.at_most("noise-is-not-too-short", low, size)
+    else:
+        _check_noise(noise, float(scale), checks, ball=False)
+    if case.committed is not None:
+        content = noise.astype("<i8").tobytes()
+        found = hashlib.sha256(bytes.fromhex(case.model.release_salt_) + content).hexdigest()
+        checks.holds("noise-is-the-committed-one", found == case.committed)
+
+
+def _grid(sigma: float) -> tuple[float, int]:
+    """Return step and scale: 2**20 to 2**21 steps in sigma, the step a power of two."""
+    step = 2.0 ** (math.floor(math.log2(sigma)) - 20)
+    return step, math.ceil(sigma / step)
+
+
+def _hidden_on_grid(case: _Case, sigma: float, size: int) -> float:
+    """Return the distance that noise on the grid hides, for parameters of this size."""
+    epsilon, delta = float(case.model.epsilon), float(case.model.delta)
+    step, scale = _grid(sigma)
+    if delta == 0.0:
+        return step * (epsilon * scale - size) / math.sqrt(size)
+    gap = size / (20.0 * scale**2)
+    claimed = min(epsilon, math.log(max(delta / (2 * gap) - 1.0, 1.0)))
+    rest = delta - (1.0 + math.exp(claimed)) * gap
+    return max(step * (hidden_shift(claimed, rest) * scale - math.sqrt(size)), 0.0)
 
 
 def _check_descent(case: _Case) -> None:

@@ -22,6 +22,8 @@ __all__ = ["Objective", "objective_of", "optimum"]
 Floats = NDArray[np.float64]
 _NORM_ROUNDING = 1e-6
 _MOST_STEPS = 60
+# Entries of the rows that are taken in long floats at once.
+_BLOCK = 2**22
 # Relative residual at which a Newton step counts as solved.
 _PRECISION = 1e-8
 
@@ -44,12 +46,14 @@ class Objective:
 
     def slopes(self, W: Floats) -> Floats:
         """Derivative of every row's loss in its scores."""
-        Z = np.asarray(self.X @ W)
+        return np.asarray(self._slopes_at(np.asarray(self.X @ W), self.Y))
+
+    def _slopes_at(self, Z: Any, target: Any) -> Any:
         if self.loss == "logistic":
-            return np.asarray(expit(Z) - self.Y)
+            return expit(Z) - target
         if self.loss == "softmax":
-            return np.asarray(softmax(Z, axis=1) - self.Y)
-        gaps = Z - self.Y
+            return softmax(Z, axis=1) - target
+        gaps = Z - target
         return gaps if self.loss == "squared" else gaps / np.sqrt(1.0 + (gaps / self.scale) ** 2)
 
     def gradient(self, W: Floats) -> Floats:
@@ -60,6 +64,26 @@ class Objective:
         """What rounding may do to the length of a gradient."""
         sizes = abs(self.X).T @ np.abs(self.slopes(W))
         return 1e-11 * (length(np.asarray(sizes)) + self.ridge * length(W))
+
+    def residual(self, W: Floats) -> float:
+        """Lower bound of the length of the gradient at W, in the longest floats of this machine.
+
+        The length that was computed, less what rounding may do to it: sums of n terms are off by n
+        units of the sum of sizes, slopes by some units and by what d products do to scores.
+        """
+        long = W.astype(np.longdouble)
+        gradient, sizes = np.longdouble(self.ridge) * long, self.ridge * np.abs(long)
+        step = max(1, _BLOCK // max(self.X.shape[1], 1))
+        for begin in range(0, self.n_rows, step):
+            rows = self.X[begin : begin + step]
+            rows = (rows.toarray() if sp.issparse(rows) else rows).astype(np.longdouble)
+            Z, target = rows @ long, self.Y[begin : begin + step].astype(np.longdouble)
+            slopes = self._slopes_at(Z, target)
+            gradient += rows.T @ slopes
+            sizes += np.abs(rows).T @ (np.abs(slopes) + np.abs(rows) @ np.abs(long) + 1.0)
+        units = (self.n_rows + W.shape[0] + 64) * float(np.finfo(np.longdouble).eps)
+        found, off = (np.sqrt(np.sum(np.square(part))) for part in (gradient, sizes))
+        return max(float(found - units * off) * (1.0 - 2.0**-52), 0.0)
 
     def product(self, W: Floats, V: Floats) -> Floats:
         """Hessian at W times V."""

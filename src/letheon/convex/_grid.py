@@ -5,6 +5,7 @@ a power of two that follows from sigma alone. So a release is a function of the 
 and of secret integers, and its low-order bits tell nothing else.
 """
 
+import hashlib
 import math
 from dataclasses import dataclass
 from functools import cache
@@ -79,9 +80,19 @@ class Grid:
     def release(self, weights: Floats, source: NoiseSource, *, is_pure: bool = False) -> Floats:
         """Return parameters with fresh noise; `is_pure` for a guarantee with delta = 0."""
         draw = source.laplaces if is_pure else source.discrete_normals
+        noise = draw(weights.shape, self.scale).astype(np.float64)
+        return (self._round(weights) + noise) * self.step
+
+    def commit(self, released: Floats, weights: Floats, salt: str) -> str:
+        """Return ``SHA-256(salt | noise)`` of a release, the noise as integers of 64 bits."""
+        noise = (released / self.step - self._round(weights)).astype("<i8")
+        return hashlib.sha256(bytes.fromhex(salt) + noise.tobytes()).hexdigest()
+
+    def _round(self, weights: Floats) -> Floats:
+        """Return parameters in steps."""
         limit = _MOST_STEPS * self.step
         steps: Floats = np.rint(np.clip(weights, -limit, limit) / self.step)
-        return (steps + draw(weights.shape, self.scale).astype(np.float64)) * self.step
+        return steps
 
     @cache  # noqa: B019  (a grid is two numbers)
     def hidden_distance(self, epsilon: float, delta: float, size: int) -> float:

@@ -59,6 +59,7 @@ class InfluenceRemovals(ConvexBase):
 
     weights_: Sealed
     noise_: Sealed | None
+    release_salt_: str
     account_: Account
     cache_: Cache[Curvature | Products]
     fingerprint_key_: str | None
@@ -316,8 +317,10 @@ class InfluenceRemovals(ConvexBase):
         attributes: dict[str, Any],
         writes: tuple[Callable[[], None], ...],
     ) -> Change:
-        released = self._mechanism().release(W, self._fresh_source(attributes))
+        source = self._fresh_source(attributes)
+        released = self._mechanism().release(W, source)
         attributes |= {
+            "release_salt_": source.salt(),
             "weights_": Sealed(W.copy()),
             "model_": self.model_.moved_to(released),
             "account_": account,

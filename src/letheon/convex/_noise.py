@@ -96,6 +96,10 @@ class NoiseSource:
         """Return independent normal numbers to ``2**-LONG_BITS``, as sums of two floats."""
         return draw_long(self._words, n)
 
+    def salt(self) -> str:
+        """Return 32 random bytes as hexadecimal digits, for a commitment."""
+        return self._words(4).tobytes().hex()
+
     def _words(self, n: int) -> NDArray[np.uint64]:
         """Return `n` random words of 64 bits."""
         if self.seed is None:

@@ -167,22 +167,27 @@ def method_parameters(model: Any, method: str) -> dict[str, str | bool]:
 def _noise(model: Any, *, is_retrain: bool) -> Any:
     """Return mechanism, scale and a commitment to the noise, or ``"none"``.
 
-    The commitment is ``SHA-256(nonce | noise)`` with 32 random bytes that nobody keeps: noise that
-    can be computed again can be subtracted.
+    The commitment is that of the model, ``SHA-256(salt | noise)`` with a salt in its file, so that
+    an auditor can check it. Methods without one get a random salt that is not kept.
     """
     noisy = counted_part(model)
     scale = float(getattr(noisy, "sigma_", getattr(noisy, "sigma", 0.0)) or 0.0)
     mechanism = _mechanism(noisy)
     if scale == 0.0 or (is_retrain and noisy.facts.method == "fisher-net"):
         return "none"
-    secret = vars(noisy).get("noise_", vars(noisy).get("source_"))
-    commitment = hashlib.sha256(secrets.token_bytes(32) + state.encode(secret)).hexdigest()
+    commitment = getattr(noisy, "noise_commitment_", None)
+    if commitment is None:
+        secret = vars(noisy).get("noise_", vars(noisy).get("source_"))
+        commitment = hashlib.sha256(secrets.token_bytes(32) + state.encode(secret)).hexdigest()
     return {"mechanism": mechanism, "scale": decimal(scale), "seedCommitment": commitment}
 
 
 def _mechanism(noisy: Any) -> str:
-    law = "gamma-ball" if getattr(noisy, "delta", None) == 0 else "gaussian"
+    is_pure = getattr(noisy, "delta", None) == 0
+    law = "gamma-ball" if is_pure else "gaussian"
     is_shaped = getattr(noisy, "covariance", None) == "fisher"
+    if getattr(noisy, "mechanism", None) == "output":
+        return f"grid-release-discrete-{'laplace' if is_pure else 'gaussian'}"
     return {
         "influence": f"objective-perturbation-{law}",
         "descent-to-delete": f"output-perturbation-{law}",
