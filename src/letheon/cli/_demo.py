@@ -44,8 +44,6 @@ from letheon.persist import inspect, load, save
 from letheon.receipt import Receipt
 from letheon.sharded import SISAClassifier, plan
 
-# Scale of the noise against the sum of the losses, which grows with the rows too.
-NOISE_PER_ROW = 1e-4
 BLOCKS = 20
 
 
@@ -250,17 +248,17 @@ def _seconds(work: Callable[[], object]) -> float:
 
 def step(scene: Scene) -> None:
     """Let people leave a logistic regression by small steps; look into the account of its noise."""
-    sigma, leaving = NOISE_PER_ROW * len(scene.X), scene.some_people(20)
+    leaving = scene.some_people(20)
     rows = ~np.isin(scene.ids, leaving)
-    model, fresh = (InfluenceClassifier(l2=0.01, sigma=sigma) for _ in range(2))
+    model, fresh = (InfluenceClassifier(l2=0.01) for _ in range(2))
     # Several threads would slow both down on matrices this small, and the refit more.
     with one_thread():
         model.fit(scene.X, scene.y, ids=scene.ids)
         receipts = [model.forget([person]) for person in leaving]
         refit = _seconds(lambda: fresh.fit(scene.X[rows], scene.y[rows], ids=scene.ids[rows]))
     scene.say(
-        "A logistic regression on the same rows, trained with secret noise. Twenty people leave, "
-        "one after the other; for each the coefficients make one Newton step:"
+        "A logistic regression on the same rows, released with secret noise. Twenty people leave, "
+        "one after the other; for each the coefficients make one Newton step, and get new noise:"
     )
     scene.quote(str(receipts[-1]))
     show_table(scene.console, _step_times(receipts, refit))

@@ -121,7 +121,13 @@ class InfluenceRemovals(ConvexBase):
         return nullcontext() if few else super()._threads(removal)
 
     def _remove(self, removal: Removal, counts: Counts, **options: Any) -> Change:
-        positions, size = removal.where, options.get("batch_size")
+        try:
+            return self._step(removal.where, counts, options.get("batch_size"))
+        except np.linalg.LinAlgError:  # the ridge is below the rounding of the Hessian
+            return self._retrain(removal.where)
+
+    def _step(self, positions: Positions, counts: Counts, size: int | None) -> Change:
+        """Remove rows by Newton steps."""
         if not (isinstance(self.cache_.content, Curvature) or is_dense(self._problem_now())):
             return self._remove_by_products(positions, counts, size or len(positions))
         if size is not None:

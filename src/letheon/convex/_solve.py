@@ -103,7 +103,10 @@ def newton(problem: Problem, W: Floats, tolerance: float, max_iter: int) -> Solu
         if size <= tolerance:
             break
         n_iter += 1
-        step, spent = newton_step(problem, W, gradient)
+        try:
+            step, spent = newton_step(problem, W, gradient)
+        except np.linalg.LinAlgError:  # the ridge is below the rounding of the Hessian
+            break
         W, gradient, passes = _line_search(problem, W, gradient, step)
         flops += spent + passes * problem.pass_flops
         n_idle = 0 if np.linalg.norm(gradient) < size else n_idle + 1

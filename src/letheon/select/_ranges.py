@@ -53,7 +53,7 @@ _TABLE: dict[str, Callable[[Size], Ranges]] = {
     "sisa": _shards,
     "sisa-net": _shards,
     "fisher": _steps(0.01, 0.1),
-    "influence": _steps(0.1, 1.0),
+    "influence": _steps(0.01, 0.1),
     "descent-to-delete": lambda _: Ranges({}, {"sigma": (0.01, 0.1)}),
     "deltagrad": _period(2, 5, 20),
     "deltagrad-net": _period(2, 5, 20),

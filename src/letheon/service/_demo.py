@@ -172,7 +172,7 @@ def _register(ledger: Ledger) -> None:
         (
             "marketing",
             900,
-            InfluenceClassifier(l2=0.02, sigma=0.2, bound="worst-case", random_state=_SEED),
+            InfluenceClassifier(l2=0.02, sigma=0.0125, bound="worst-case", random_state=_SEED),
         ),
         ("pilot", 12, NaiveUnlearner(GaussianNB(), random_state=_SEED)),
     )
