@@ -93,13 +93,15 @@ def check(problem: Nasty) -> int:
     try:
         model.fit(problem.X, problem.y)
     except np.linalg.LinAlgError as error:
-        assert "use a larger l2" in str(error)
+        if "use a larger l2" not in str(error):
+            raise
         return 0
     for leaving in [np.array([], np.int64), *problem.requests]:
         try:
             model.forget(leaving)
         except (EmptyModelError, np.linalg.LinAlgError) as error:
-            assert re.search("keep somebody of another class|use a larger l2", str(error))
+            if not re.search("keep somebody of another class|use a larger l2", str(error)):
+                raise
             break
         kept = np.setdiff1d(kept, leaving)
         truth = true_residual(model, problem.kind, problem.X[kept], problem.y[kept])
