@@ -22,9 +22,7 @@ from letheon.audit._result import LevelResult
 from letheon.audit._structure import FEATURES, beside_the_model, unwrapped
 from letheon.rows import Rows
 
-__all__ = ["WITHDRAWN", "bound", "check_bound", "is_withdrawn"]
-
-WITHDRAWN = "mechanism withdrawn"
+__all__ = ["bound", "check_bound", "find_withdrawn"]
 
 # Certificates round what is spent and the budget up to two digits; formulas differ by rounding.
 _CLOSE = 1e-6
@@ -80,12 +78,24 @@ class _Case:
         return float("nan") if value is None else float(value)
 
 
+def find_withdrawn(audited: AuditedModel) -> LevelResult | None:
+    """Return the verdict on a certified model whose kind of noise letheon no longer certifies."""
+    claims = audited.newest.predicate
+    noise = claims["method"]["noise"]
+    if claims["guarantee"]["kind"] != "certified" or noise == "none":
+        return None
+    if not noise["mechanism"].startswith(_WITHDRAWN):
+        return None
+    reason = (
+        f"mechanism withdrawn: {noise['mechanism']} does not give the (epsilon, delta) that the "
+        "certificate states. Fit the model anew; SECURITY.md says why"
+    )
+    return LevelResult("V5", audited.name, "skipped", reason)
+
+
 def check_bound(audited: AuditedModel, model: Any) -> LevelResult:
     """V5 for a model of a bundle, against what its newest certificate says."""
-    claims, noise = audited.newest.predicate, audited.newest.predicate["method"]["noise"]
-    if claims["guarantee"]["kind"] == "certified" and is_withdrawn(noise):
-        return LevelResult("V5", audited.name, "skipped", f"{WITHDRAWN}: {noise['mechanism']}")
-    wrong = unlike_certified(audited, model)
+    claims, wrong = audited.newest.predicate, unlike_certified(audited, model)
     if wrong:
         return LevelResult("V5", audited.name, "fail", wrong)
     beside = beside_the_model(
@@ -96,6 +106,7 @@ def check_bound(audited: AuditedModel, model: Any) -> LevelResult:
     # A retrain claims a fresh fit; that its noise hides later removals is the model's word.
     is_fresh = claims["method"]["name"] == _RETRAIN
     claim = None if is_fresh else claims["guarantee"]
+    noise = claims["method"]["noise"]
     committed = None if noise == "none" else noise["seedCommitment"]
     result = bound(
         model, audited.rows, claim=claim, name=audited.name, fresh=is_fresh, committed=committed
@@ -153,11 +164,6 @@ def _claim_of(model: Any) -> dict[str, Any]:
         "delta": own.delta,
         "accounting": accounting,
     }
-
-
-def is_withdrawn(noise: Any) -> bool:
-    """Whether a certificate names a mechanism that letheon no longer certifies."""
-    return noise != "none" and str(noise["mechanism"]).startswith(_WITHDRAWN)
 
 
 def _judge(
