@@ -24,7 +24,7 @@ from letheon.audit._gaussian import hidden_shift, mismatch_delta, noise_bounds, 
 from letheon.audit._objective import Objective, objective_of, optimum
 from letheon.convex import _calibrate
 from letheon.convex._grid import Grid
-from letheon.convex._noise import Sealed
+from letheon.convex._noise import NoiseSource, Sealed
 from letheon.rows import Rows
 from tests.audit.people import held, without
 
@@ -155,6 +155,125 @@ def test_noise_that_was_not_committed_to_fails() -> None:
     step = _bound._grid(model.sigma)[0]
     found = bound(moved(model, step), rows, committed=committed)
     assert (found.verdict, found.reason.endswith("noise-is-the-committed-one")) == ("fail", True)
+
+
+def of_all_rows(model: Any) -> Any:
+    """Parameters of a fit on everybody, those who left included."""
+    rng = np.random.default_rng(3)
+    X = rng.normal(size=(200, 4))
+    y = target_of("influence", X + 0.3 * rng.normal(size=X.shape))
+    return type(model)(**model.get_params()).fit(X, y, ids=np.arange(200) + 1000).weights_.open()
+
+
+def release(model: Any, weights: Any) -> Any:
+    """The model with these parameters, and a release of them by the book."""
+    twin = with_weights(model, weights)
+    released = twin._mechanism().release(np.array(weights), NoiseSource(None))
+    twin.model_ = replace(twin.model_, weights=released)
+    return twin
+
+
+def lie_about_the_account(model: Any) -> Any:
+    twin = release(model, of_all_rows(model))
+    twin.account_ = replace(twin.account_, spent=1e-6)
+    return twin
+
+
+def choose_the_noise(model: Any) -> Any:
+    """Row 5 of the audit, as it was: noise that is minus the gradient."""
+    twin = lie_about_the_account(model)
+    gradient = twin._problem_now().gradient(twin.weights_.open())
+    twin.noise_ = Sealed(-gradient)
+    return twin
+
+
+def claim_objective_noise(model: Any) -> Any:
+    twin = choose_the_noise(model)
+    twin.mechanism, twin.parameters_ = "objective", ""
+    twin.parameters_ = twin._parameters()
+    return twin
+
+
+def be_data_free(model: Any) -> Any:
+    """Whose rows cannot be compared."""
+    twin = lie_about_the_account(model)
+    twin.data_free = True
+    return twin
+
+
+def swell(model: Any) -> Any:
+    """An account that allows everything."""
+    twin = release(model, of_all_rows(model))
+    twin.account_ = replace(twin.account_, limit=1e9, spent=1.0)
+    return twin
+
+
+def fill(value: float) -> Any:
+    def cheat(model: Any) -> Any:
+        return with_weights(model, np.full(model.weights_.open().shape, value))
+
+    return cheat
+
+
+def cut(model: Any) -> Any:
+    return with_weights(model, model.weights_.open()[:-1])
+
+
+def copy_the_old_release(model: Any) -> Any:
+    """Honest parameters under the seal, and what was released is of everybody, without noise."""
+    step = _bound._grid(model.sigma)[0]
+    twin = copy.deepcopy(model)
+    twin.model_ = replace(twin.model_, weights=np.rint(of_all_rows(model) / step) * step)
+    return twin
+
+
+def release_the_seal(model: Any) -> Any:
+    twin = copy.deepcopy(model)
+    twin.model_ = replace(twin.model_, weights=np.array(model.weights_.open()))
+    return twin
+
+
+def keep_half(model: Any) -> Any:
+    """Half of the way to the parameters of those who stay."""
+    return release(model, (of_all_rows(model) + model.weights_.open()) / 2)
+
+
+def one_entry(model: Any) -> Any:
+    """Only one parameter is kept from before."""
+    weights = np.array(model.weights_.open())
+    weights[0] = of_all_rows(model)[0]
+    return release(model, weights)
+
+
+CHEATS = [
+    lie_about_the_account,
+    choose_the_noise,
+    claim_objective_noise,
+    be_data_free,
+    swell,
+    fill(0.0),
+    fill(float("nan")),
+    fill(float("inf")),
+    cut,
+    copy_the_old_release,
+    release_the_seal,
+    keep_half,
+    one_entry,
+]
+
+
+@pytest.mark.parametrize("cheat", CHEATS)
+def test_an_operator_who_chooses_every_number_does_not_pass(cheat: Any) -> None:
+    model, rows = forgotten("influence")
+    twin = cheat(model)
+    limit = model.account_.limit
+    for spent in (0.0, 1e-6, limit, 1e9, float("nan")):
+        claim = claim_of(model, spent=str(spent), budget=str(max(limit, spent)))
+        try:
+            found = bound(twin, rows, claim=claim)
+        except ValueError:  # parameters of another shape; an audit fails then
+            continue
+        assert found.verdict != "pass"
 
 
 @given(st.floats(1e-8, 1e3), st.floats(0.05, 20.0), st.floats(1e-9, 0.3), st.integers(1, 10_000))

@@ -278,6 +278,10 @@ def _check_influence(case: _Case) -> None:
     model, objective = case.model, case.objective
     W, sigma = np.asarray(model.weights_.open()), float(model.sigma)
     case.checks.holds("noise-is-on-the-output", model.mechanism == "output")
+    is_finite = bool(np.isfinite(W).all() and np.isfinite(model.model_.weights).all())
+    case.checks.holds("parameters-are-finite", is_finite)
+    if not is_finite:
+        return
     _check_release(case, W, sigma)
     hidden = objective.ridge * _hidden_on_grid(case, sigma, W.size)
     left = objective.residual(W)
