@@ -153,13 +153,13 @@ def test_rules_of_accounting(name: str, rule: str) -> None:
 @pytest.mark.parametrize(
     ("name", "mechanism", "scale"),
     [
-        ("influence", "objective-perturbation-gaussian", "1"),
-        ("influence pure", "objective-perturbation-gamma-ball", "1"),
+        ("influence", "grid-release-discrete-gaussian", "0.01"),
+        ("influence pure", "grid-release-discrete-laplace", "0.01"),
         ("fisher", "output-perturbation-fisher-gaussian", "0.01"),
         ("fisher secret", "output-perturbation-gaussian", "0.01"),
         ("descent pure", "output-perturbation-gamma-ball", "0.01"),
         ("deltagrad noise", "output-perturbation-gaussian", "0.1"),
-        ("pipeline certified", "objective-perturbation-gaussian", "1"),
+        ("pipeline certified", "grid-release-discrete-gaussian", "0.01"),
     ],
 )
 def test_noise_is_named_with_its_scale(name: str, mechanism: str, scale: str) -> None:
@@ -172,9 +172,16 @@ def test_without_noise_there_is_none(name: str) -> None:
     assert erased(MAKERS[name]).facts["method"]["noise"] == "none"
 
 
-def test_commitments_to_the_same_noise_are_never_the_same() -> None:
-    noises = [erased(MAKERS["influence seeded"]).facts["method"]["noise"] for _ in range(2)]
-    assert noises[0]["seedCommitment"] != noises[1]["seedCommitment"]
+def test_commitments_to_noise_are_never_the_same() -> None:
+    X, y, ids = table()
+    models = [MAKERS["influence"]().fit(X, y, ids=ids) for _ in range(2)]
+    assert models[0].noise_commitment_ != models[1].noise_commitment_
+
+
+def test_the_commitment_of_the_model_is_published() -> None:
+    """So that an auditor, who has the model, can check it."""
+    found = erased(MAKERS["influence"])
+    assert found.facts["method"]["noise"]["seedCommitment"] == found.model.noise_commitment_
 
 
 def test_a_seed_for_the_noise_is_told_but_not_which() -> None:

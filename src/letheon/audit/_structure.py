@@ -107,15 +107,20 @@ class _Rule:
 
 
 def _rekey(fresh: Any, model: Any, rows: Rows) -> None:
-    """Give a fresh fit without rows the model's key, so that fingerprints can be compared."""
-    key = vars(counted_part(model)).get("fingerprint_key_")
-    if type(key) is not str or re.fullmatch("[0-9a-f]{64}", key) is None:
-        return
+    """Give a fresh fit the model's salt and key, so that what is not random can be compared."""
+    given = vars(counted_part(model))
+    key, salt = given.get("fingerprint_key_"), given.get("release_salt_")
     inner, seen = unwrapped(fresh, rows)
-    if vars(inner).get("fingerprint_key_") is not None:
+    if _is_key(salt) and _is_key(vars(inner).get("release_salt_")):
+        inner.release_salt_ = salt
+    if _is_key(key) and vars(inner).get("fingerprint_key_") is not None:
         X, target = inner._design().rows(seen.X), inner._known_target(seen.y)
         inner.rows_.extra["fingerprint"] = fingerprints(X, target, key)
         inner.fingerprint_key_ = key
+
+
+def _is_key(text: Any) -> bool:
+    return type(text) is str and re.fullmatch("[0-9a-f]{64}", text) is not None
 
 
 def unwrapped(model: Any, rows: Rows) -> tuple[Any, Rows]:

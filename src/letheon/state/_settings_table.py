@@ -349,6 +349,7 @@ _OURS: dict[str, str] = {
     "eager lazy": "rebuild",
     "fisher isotropic": "covariance",
     "linear none one-cycle": "anneal",
+    "objective output": "mechanism",
     "max mean stride": "pool",
     "mean median vote": "aggregation",
     "paper residual robust theorem": "stop",
