@@ -66,9 +66,9 @@ def test_places_of_one_sample_over_many_runs() -> None:
 class Repeating(NoiseSource):
     """Draws by a hash of how many are asked for: it repeats itself when a number comes back."""
 
-    def uniforms(self, n: int) -> Floats:
+    def integers(self, shape: Any, n: int) -> Ranks:
         self.n_draws = 0
-        return super().uniforms(n)
+        return super().integers(shape, n)
 
 
 def test_draws_that_repeat_themselves_would_be_noticed() -> None:

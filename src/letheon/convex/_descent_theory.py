@@ -26,6 +26,8 @@ _WHOLE = 1e-9
 # More than the growth of a distance by steps that are missing so, and by rounding of formulas.
 _SLACK = 1 + 1e-6
 _UNIT = 2.0**-53
+# With a smaller gain per step, in logarithms, no number of steps that a computer makes is enough.
+_LEAST_GAIN = -1e-12
 
 
 @dataclass(frozen=True)
@@ -48,7 +50,10 @@ class Geometry:
     def log_contraction(self) -> float:
         """log(gamma); gamma is what one step leaves of the distance to the optimum, as a share."""
         gain = self.rate * self.strong
-        return log1p(-gain) if gain < 1.0 else -inf
+        if gain < 0.5:
+            return log1p(-gain)
+        gap = self.smooth - self.strong
+        return log(gap / (self.smooth + self.strong)) if gap > 0.0 else -inf
 
     def shrinkage(self, n_steps: float) -> float:
         """gamma^n: what so many steps leave of the distance, as a share."""
@@ -100,9 +105,9 @@ def geometry(
     """Return the constants for rows of norm at most `row_norm`, known before any row is seen."""
     up = 1 + 1e-12  # bounds that are rounded down are none
     slope = (loss.slope_bound * row_norm + strong * radius) * up
-    smooth = (strong + loss.curvature_bound * row_norm**2) * up
+    smooth = (strong + loss.curvature_bound * row_norm * row_norm) * up
     shape = Geometry(slope, smooth, strong, radius, n_columns, loss.n_outputs)
-    if not shape.log_contraction < 0.0:
+    if not shape.log_contraction < _LEAST_GAIN:
         raise ValueError(
             f"gradient steps do not converge with a regulariser of {strong:.3g} per row and "
             f"row_norm={row_norm:.3g}; raise l2 or lower row_norm"
@@ -382,9 +387,9 @@ def strong_regulariser(
     The least of ``(M/2) d sigma^2 + (mu/2) B^2`` over mu, ``sigma = 2 sqrt(2) L M / (mu^2 n I q)``:
     that is the noise of Theorem 3.1 for small I mu / M.
     """
-    slope, smooth = loss.slope_bound * row_norm, loss.curvature_bound * row_norm**2
+    slope, smooth = loss.slope_bound * row_norm, loss.curvature_bound * row_norm * row_norm
     noise = slope * smooth / (radius * n_rows * iterations * gap)
-    return float((32.0 * smooth * n_entries * noise**2) ** 0.2)
+    return float((32.0 * smooth * n_entries * noise * noise) ** 0.2)
 
 
 def weak_regulariser(
@@ -400,9 +405,9 @@ def weak_regulariser(
 
     The least of ``(M/2) d sigma^2 + (mu/2) B^2`` over mu, with the noise of `WeakPlan`.
     """
-    slope, smooth = loss.slope_bound * row_norm, loss.curvature_bound * row_norm**2
+    slope, smooth = loss.slope_bound * row_norm, loss.curvature_bound * row_norm * row_norm
     noise = slope * smooth / (radius * n_rows * gap)
-    return float((384.0 * n_entries * noise**2 / iterations) ** 0.25)
+    return float((384.0 * n_entries * noise * noise / iterations) ** 0.25)
 
 
 @dataclass(frozen=True)
