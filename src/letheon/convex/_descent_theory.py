@@ -176,7 +176,8 @@ def longest_noise(sigma: float, size: int, log_inverse: float, radius: float) ->
     """
     grid = Grid.of_sigma(sigma)
     length = sqrt(size + 2.0 * sqrt(size * log_inverse) + 2.0 * log_inverse)
-    return (grid.sigma * length + grid.step * sqrt(size) / 2 + grid.cut(radius)) * (1 + 1e-12)
+    cut = grid.cut(radius * (1 + 1e-9))
+    return (grid.sigma * length + grid.step * sqrt(size) / 2 + cut) * (1 + 1e-12)
 
 
 def printed_sigma(geometry: Geometry, distance: float, epsilon: float, delta: float) -> float:
