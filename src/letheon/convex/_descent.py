@@ -361,7 +361,7 @@ class DescentToDeleteClassifier(ConvexClassifier):
         positions = removal.where
         before = _regularised(self._problem(self._held()), self.plan_)
         move = Move(before, before.without(positions), positions, self.rows_.alive, adds=False)
-        if has_outgrown(self, before.n_held, move.after.n_held):
+        if not self._is_on_grid or has_outgrown(self, before.n_held, move.after.n_held):
             return self._retrain(positions)
         wipe = partial(self.rows_.wipe, positions)
         return self._moved(move, {"counts_": counts}, (wipe,))
@@ -382,7 +382,8 @@ class DescentToDeleteClassifier(ConvexClassifier):
         codes = np.searchsorted(classes, labels.astype(classes.dtype)).astype(np.int64)
         rows.append(new, codes, row_ids(ids, len(codes)))
         held = Held(rows, classes, np.bincount(rows.y, minlength=len(classes)))
-        if len(classes) > len(self.classes_) or has_outgrown(self, n_before, len(rows)):
+        is_new = len(classes) > len(self.classes_) or not self._is_on_grid
+        if is_new or has_outgrown(self, n_before, len(rows)):
             return self._trained_anew(held)
         before = _regularised(self._problem(self._held()), self.plan_)
         after = _regularised(self._problem(held), self.plan_)
@@ -500,6 +501,14 @@ class DescentToDeleteClassifier(ConvexClassifier):
     def _wants_certificate(self) -> bool:
         return self.sigma != 0 and self.noise_seed is None
 
+    @property
+    def _is_on_grid(self) -> bool:
+        """False for a file of an older version, which added noise in floats: it is trained anew."""
+        if self.sigma_ == 0.0:
+            return True
+        steps = self.model_.weights / Grid.of_sigma(self.sigma_).step
+        return bool((steps == np.rint(steps)).all())
+
     def _changed_in_place(self) -> tuple[str, ...]:
         return (*super()._changed_in_place(), "unperturbed_")
 
@@ -511,11 +520,11 @@ class DescentToDeleteClassifier(ConvexClassifier):
         return twin
 
     def _claim(self) -> Guarantee:
-        certified = self._wants_certificate and self.downgraded_ is None
+        certified = self._wants_certificate and self.downgraded_ is None and self._is_on_grid
         return Guarantee(
             kind="certified" if certified else "empirical",
             reference=_REFERENCES[self.variant, self.state, self.stop],
-            requests="oblivious" if self.variant == "distributed" else "adaptive",
+            requests="adaptive" if certified and self.variant != "distributed" else "oblivious",
             releases=FACTS.releases,
             assumptions=self._assumptions(),
             epsilon=float(self.epsilon) if certified else None,

@@ -286,7 +286,7 @@ class PublishedPlan:
             theorem = published_scale(geometry, n_rows, iterations, epsilon, delta)
             sigma = max(theorem, sigma_for(2.0 * rounding, *claim))
         hidden = hidden_distance(sigma, *claim)
-        left = max(hidden - rounding, hidden / 2) / _SLACK
+        left = max(hidden * (1 - 1e-9) - rounding, hidden / 2) / _SLACK
         distance = left * _SLACK + rounding
         return cls(geometry, sigma, distance, left, iterations, n_rows, delta)
 
