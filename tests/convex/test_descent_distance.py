@@ -1,6 +1,7 @@
 """Descent-to-Delete: no bound of a distance is below the true one, to sixty digits."""
 
 import warnings
+from collections.abc import Callable
 from typing import Any
 
 import mpmath  # type: ignore[import-untyped]
@@ -9,7 +10,7 @@ import pytest
 from numpy.typing import NDArray
 from scipy.linalg import LinAlgWarning
 
-from letheon.convex import DescentToDeleteClassifier
+from letheon.convex import DescentToDeleteClassifier, _problem
 from letheon.convex._descent_steps import descend
 from letheon.convex._descent_theory import geometry, natural_radius
 from letheon.convex._grid import Grid
@@ -76,7 +77,7 @@ def check_model(kind: str, seed: int, released: list[Floats]) -> tuple[int, int]
     rng = np.random.default_rng([seed, len(kind)])
     X, y = nasty_rows(rng)
     model = DescentToDeleteClassifier(**settings_of(kind, rng))
-    requests = [
+    requests: list[Callable[[], Any]] = [
         lambda: model.fit(X, y),
         lambda: model.forget([int(model.ids_[0])]),
         lambda: model.forget([int(i) for i in model.ids_[1:3]]),
@@ -195,3 +196,31 @@ def test_the_plan_allows_for_the_error_of_every_gradient(loss: Loss) -> None:
         W = rng.normal(size=problem.shape)
         W *= shape.radius / np.linalg.norm(W)
         assert problem.gradient_error(W) / n <= shape.rounding(n) * strong
+
+
+@pytest.mark.parametrize("scale", [1e-6, 1.0, 1e6])
+@pytest.mark.parametrize("loss", [Logistic(1), Logistic(3), Softmax(3)], ids=["1", "3", "joint"])
+def test_what_rounding_hides_of_a_gradient_is_bounded(
+    loss: Loss, scale: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Against extended precision, with many blocks of rows, some of them left out."""
+    monkeypatch.setattr(_problem, "_BLOCK_BYTES", 1)
+    rng = np.random.default_rng(5)
+    for l2 in (1e-8, 1e3):
+        X = rng.normal(size=(700, 5)) * scale * 10.0 ** rng.uniform(-3, 3, size=(700, 1))
+        y, gone = rng.integers(0, max(loss.n_outputs, 2), 700), np.arange(0, 700, 9)
+        problem = Problem(X, y, loss, 700, l2, gone=gone)
+        W = rng.normal(size=problem.shape) / scale
+        held = np.delete(np.arange(700), gone)
+        rows, wide = X[held].astype(np.longdouble), W.astype(np.longdouble)
+        scores = rows @ wide
+        if loss.is_joint:
+            shares = np.exp(scores - scores.max(axis=1, keepdims=True))
+            shares /= shares.sum(axis=1, keepdims=True)
+        else:
+            shares = 1 / (1 + np.exp(-scores))
+        labels = np.arange(1, 2) if loss.n_outputs == 1 else np.arange(loss.n_outputs)
+        slopes = shares - (y[held][:, None] == labels)
+        exact = rows.T @ slopes + np.longdouble(l2) * len(held) * wide
+        error = float(np.linalg.norm(problem.gradient(W) - exact))
+        assert 0 < error <= problem.gradient_error(W)
