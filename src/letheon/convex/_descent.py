@@ -307,6 +307,9 @@ class DescentToDeleteClassifier(ConvexClassifier):
         tells of those who left. Takes the time of a fit. Call it before a file is written that
         others may read.
 
+        With ``state="published"`` and noise nothing is kept that tells of them, but how many they
+        were by theorem, and nothing changes.
+
         Returns
         -------
         self
@@ -317,7 +320,7 @@ class DescentToDeleteClassifier(ConvexClassifier):
             Training does not arrive on these rows; nothing was changed.
         """
         require_fitted(self)
-        return self._settle(is_bare=False)
+        return self._settle(is_bare=self.state == "published" and self.sigma_ > 0.0)
 
     @property
     def n_passes_(self) -> float:
