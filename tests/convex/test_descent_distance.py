@@ -22,7 +22,7 @@ from letheon.exceptions import GuaranteeWarning
 from tests.convex.exact_optimum import distance_to_optimum
 
 Floats = NDArray[np.float64]
-N_MODELS, N_SOAK = 6, 3_000
+N_MODELS, N_SOAK = 4, 3_000
 
 THEOREM: dict[str, Any] = {"stop": "theorem", "rows": "clip", "row_norm": 1.0, "iterations": 5}
 KINDS: dict[str, dict[str, Any]] = {
