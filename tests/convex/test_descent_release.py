@@ -40,6 +40,16 @@ METHODS: dict[str, dict[str, Any]] = {
 ONE_MODEL = [name for name in METHODS if name != "parts"]
 
 
+@pytest.fixture(autouse=True)
+def repeatable(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let `make test` see the same noise every time, in models that know of no seed."""
+    if request.node.get_closest_marker("soak"):
+        return
+    rng = np.random.default_rng(0)
+    words = lambda _, n: rng.integers(0, 2**64, n, dtype=np.uint64)  # noqa: E731
+    monkeypatch.setattr(NoiseSource, "_words", words)
+
+
 @pytest.fixture
 def coarse(monkeypatch: pytest.MonkeyPatch) -> None:
     """Grids of 32 to 64 steps per sigma, so that sums over all integers are short."""
@@ -311,6 +321,7 @@ def test_noise_in_doubles_would_be_read_off(
         return weights + source.normals(weights.shape)
 
     monkeypatch.setattr(Grid, "release", release)
-    bound, excess = lattice_attack({**METHODS[name], **LOUD[name]}, 100, released)
+    monkeypatch.setattr(DescentToDeleteClassifier, "_is_on_grid", True)
+    bound, excess = lattice_attack({**METHODS[name], **LOUD[name]}, 80, released)
     assert bound > EPSILON
     assert excess > 0.2
