@@ -147,7 +147,7 @@ def test_guarantee_says_what_is_claimed(name: str) -> None:
     model = make_model(name).fit(X, y)
     claim = model.forget([1, 2]).guarantee
     assert claim.kind == "certified"
-    assert claim.requests == ("adaptive" if model.state == "published" else "oblivious")
+    assert claim.requests == ("oblivious" if model.variant == "distributed" else "adaptive")
     assert claim.epsilon == model.epsilon
     assert claim.delta == model.delta
     assert claim.spent is not None

@@ -147,18 +147,18 @@ def wrong_sign(patch: pytest.MonkeyPatch) -> None:
 
 def noise_halved(patch: pytest.MonkeyPatch) -> None:
     """Requests draw noise of half the scale."""
-    before = DescentToDeleteClassifier._noise
+    before = DescentToDeleteClassifier._published
 
-    def noise(self: Any, shape: Any, sigma: float, source: Any) -> Floats:
-        return before(self, shape, sigma / 2 if hasattr(self, "seed_") else sigma, source)
+    def release(self: Any, found: Any, problem: Any, sigma: float, source: Any) -> Floats:
+        return before(self, found, problem, sigma / 2 if hasattr(self, "seed_") else sigma, source)
 
-    patch.setattr(DescentToDeleteClassifier, "_noise", noise)
+    patch.setattr(DescentToDeleteClassifier, "_published", release)
 
 
 def stop_loosened(patch: pytest.MonkeyPatch) -> None:
     """The noise is believed to hide a thousand times what it hides."""
     before = _descent_settings.limit_of
-    patch.setattr(_descent, "limit_of", lambda model, sigma: 1000 * before(model, sigma))
+    patch.setattr(_descent, "limit_of", lambda *args: 1000 * before(*args))
 
 
 def noise_kept(patch: pytest.MonkeyPatch) -> None:

@@ -57,6 +57,16 @@ def test_places_from_the_operating_system_as_well() -> None:
     assert p_value(ranks, n_rows) > 1e-6
 
 
+def test_draws_are_exactly_uniform(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Words beyond the last multiple of n are drawn again: they would favour small numbers."""
+    given = [2**64 - 1, 2**64 - 2, 4, 2**64 - 1, 3]
+    monkeypatch.setattr(
+        NoiseSource, "_words", lambda _, n: np.array([given.pop(0) for _ in range(n)], np.uint64)
+    )
+    assert NoiseSource(None).integers(3, 3).tolist() == [2, 1, 0]
+    assert given == []
+
+
 def test_places_of_one_sample_over_many_runs() -> None:
     source = NoiseSource(12)
     runs = np.array([after_a_sequence(source, (1, 2))[0][0] for _ in range(4_000)])
@@ -66,9 +76,9 @@ def test_places_of_one_sample_over_many_runs() -> None:
 class Repeating(NoiseSource):
     """Draws by a hash of how many are asked for: it repeats itself when a number comes back."""
 
-    def uniforms(self, n: int) -> Floats:
+    def integers(self, shape: Any, n: int) -> Ranks:
         self.n_draws = 0
-        return super().uniforms(n)
+        return super().integers(shape, n)
 
 
 def test_draws_that_repeat_themselves_would_be_noticed() -> None:

@@ -4,10 +4,11 @@ import copy
 from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
-from math import nan
+from math import inf, nan, prod
 from typing import Any, ClassVar, Self
 
 import numpy as np
+import scipy.sparse as sp
 from sklearn.utils.validation import check_consistent_length
 
 from letheon.base import Outcome, Removal, require_fitted
@@ -27,13 +28,13 @@ from letheon.convex._descent_settings import (
 from letheon.convex._descent_steps import Move, Trail
 from letheon.convex._descent_theory import DistributedPlan, Plan
 from letheon.convex._distributed import Parts
+from letheon.convex._grid import Grid
 from letheon.convex._losses import Floats
 from letheon.convex._noise import NoiseSource, Sealed
-from letheon.convex._problem import Positions, Problem
+from letheon.convex._problem import NOBODY, Positions, Problem
 from letheon.guarantee import Guarantee, MethodFacts
 from letheon.inner import require_features
 from letheon.rows import hold_labels, hold_target, join_target, row_ids
-from letheon.seeds import Purpose, library_seed
 
 FACTS = MethodFacts(
     method="descent-to-delete",
@@ -65,12 +66,11 @@ _SHARED = (
     "strongly-convex",
     "intercept-regularised",
     "noise-secret",
-    "noise-to-rounding",
     "row-count-public",
 )
 _REGULARISER = {"per_sample": "regulariser-per-sample", "total": "regulariser-in-total"}
 _REFERENCES = {
-    ("basic", "secret", "residual"): "distance bounded by the measured gradient; analytic Gaussian",
+    ("basic", "secret", "residual"): "distance bounded by the measured gradient; discrete noise",
     ("basic", "published", "residual"): "as secret; no state is kept but what is published",
     ("basic", "secret", "theorem"): "Neel et al. 2021, Theorem 3.1",
     ("basic", "published", "theorem"): "Neel et al. 2021, Theorem 3.2, steps by a bound of its own",
@@ -94,20 +94,20 @@ _RESIDUAL_STATE = {
     "n_changed_": "how many rows were changed since the fit",
     "distance_": "a bound of the distance to the optimum",
     "training_flops_": "operations of the last training, as n_iter_ its iterations",
-    "cache_": "point of an earlier Hessian; in memory only",
+    "cache_": "point of an earlier Hessian, lengths of the rows then; in memory only",
 }
-# A distance made from the limit may come out an ulp above it.
-_ONE = 1 + 1e-12
+# Passes of a training by the residual stop, roughly, where those of the last one must not be kept.
+_USUAL_PASSES = 10
 
 
 class DescentToDeleteClassifier(ConvexClassifier):
     """Logistic regression that forgets by further training and fresh noise.
 
-    Training stops within a distance of the optimum, and what is published is
-    ``W + sigma N(0, I)``. A request goes on from where the last one ended, on the rows that are
-    left (`forget`) or that have come (`learn`), until it is within that distance of the new
-    optimum. Then it draws fresh noise. A retrained model ends within the same distance of the same
-    optimum.
+    Training stops within a distance of the optimum, and what is published is W on a grid, plus
+    exact integer noise of scale sigma. A request goes on from where the last one ended, on the rows
+    that are left (`forget`) or that have come (`learn`), until it is within that distance of the
+    new optimum. Then it draws fresh noise. A retrained model ends within the same distance of the
+    same optimum.
 
     Parameters
     ----------
@@ -129,12 +129,12 @@ class DescentToDeleteClassifier(ConvexClassifier):
     state : {"secret", "published"}, default="secret"
         What a request starts from: the parameters without noise, which are kept under a seal, or
         the published ones. With "published" nothing else that was computed from rows is kept, not
-        even a Hessian; counts of rows and operations are.
+        even a Hessian; counts of rows are.
     stop : {"residual", "theorem"}, default="residual"
         Any optimiser, until the measured gradient over the constant of strong convexity bounds the
         distance; or plain gradient steps whose number and noise a theorem gives.
     epsilon, delta : float, default=1.0, 1e-4
-        The certificate. With the residual stop delta may be 0 (noise of density e^(-|b| / sigma)).
+        The certificate. With the residual stop delta may be 0 (noise of the discrete Laplace law).
     sigma : float or None, default=None
         Scale of the noise on every parameter; 0 for none. None: 0.01 with the residual stop, else
         what the theorem gives for `iterations`.
@@ -161,7 +161,7 @@ class DescentToDeleteClassifier(ConvexClassifier):
     noise_seed : int or None, default=None
         Makes the noise repeatable, and the guarantee empirical.
     random_state : None, int, RandomState or Generator, default=None
-        Start of a search for an eigenvalue; nothing else depends on it.
+        Has no effect; the other methods have it.
 
     Attributes
     ----------
@@ -182,16 +182,21 @@ class DescentToDeleteClassifier(ConvexClassifier):
     n_passes_ : float
         Work of the last fit or request, in gradient passes over the rows held. Not saved: NaN in a
         loaded model.
+    n_iter_ : int
+        Iterations of the last training. With ``state="published"`` a request replaces it by a
+        number that no row has a part in.
 
     Notes
     -----
     **Guarantee.** Certified: the published parameters are (epsilon, delta)-indistinguishable from
-    those of a retrained model. If |W - W*| <= a for both, noise must hide a shift of 2a, so
-    ``a = sigma mu(epsilon, delta) / 2`` with mu the exact Gaussian trade-off. The number of rows
-    is not hidden: by theorem and in parts, noise, extra regulariser and sizes are those for the
-    next power of two, and a request after which that is another one retrains.
+    those of a retrained model. If |W - W*| <= a for both, noise must hide a shift of 2a, so a is
+    nearly ``sigma mu(epsilon, delta) / 2`` with mu the exact Gaussian trade-off; what the grid
+    costs is taken off. The number of rows is not hidden: by theorem and in parts, noise, extra
+    regulariser and sizes are those for the next power of two, and a request after which that is
+    another one retrains.
 
-    With ``state="published"`` requests may depend on what was published before. The secret state
+    Requests may depend on what was published before, but not in the distributed variant: what it
+    publishes tells of the rows that it drew. The secret state
     is not covered by the certificate: it must stay secret, like the rows in the same file. With
     these rows it tells of more than them: the gradient that the last removals left, and so the row
     of a lone removal, can be computed. Call `settle` before a file is written that others may read.
@@ -294,17 +299,16 @@ class DescentToDeleteClassifier(ConvexClassifier):
         return self._learn(ids, lambda: self._prepare_learn(X, y, ids))
 
     def settle(self) -> Self:
-        """Replace what is under the seal by what training on the rows held would leave there.
+        """Train again on the rows held, with fresh noise.
 
-        Before that, whoever has the model's file, and so the rows and the parameters without noise,
-        can compute the gradient that the last removals left, and from it the row of a lone removal.
-        After it the sealed parameters depend on the rows held alone. The Hessian is taken anew; by
-        theorem, requests count from here. Takes the time of a fit. Call it before a file is written
-        that others may read.
+        Before that, with the model's file, and so the rows and the parameters without noise, the
+        gradient that the last removals left can be computed, and from it the row of a lone
+        removal. After it the file is one that `fit` could have written on the rows held: nothing
+        tells of those who left. Takes the time of a fit. Call it before a file is written that
+        others may read.
 
-        Published parameters and their guarantee stay, unless there is no noise: then they are the
-        sealed ones. With ``state="published"`` nothing is under a seal and nothing changes. With
-        `noise_seed` the noise can be computed, so that nothing is hidden by this.
+        With ``state="published"`` and noise nothing is kept that tells of them, but how many they
+        were by theorem, and nothing changes.
 
         Returns
         -------
@@ -328,13 +332,13 @@ class DescentToDeleteClassifier(ConvexClassifier):
     def _check_settings(self) -> None:
         check_descent_settings(self)
 
-    def _train(self, held: Held, source: NoiseSource, seed: int) -> Trained:
+    def _train(self, held: Held, source: NoiseSource, seed: int) -> Trained:  # noqa: ARG002
         problem = self._problem(held)
         plan = plan_of(self, problem)
         sigma = scale_of(self, plan)
-        limit = limit_of(self, sigma)
+        limit = limit_of(self, sigma, prod(problem.shape))
         problem = _regularised(problem, plan)
-        engine = self._engine(plan, limit, parts_of(self, problem.n_held), seed)
+        engine = self._engine(plan, limit, parts_of(self, problem.n_held))
         found = engine.train(problem, source)
         doubts = self._doubts()
         self._note_distance(doubts, found.distance, limit)
@@ -360,7 +364,7 @@ class DescentToDeleteClassifier(ConvexClassifier):
         positions = removal.where
         before = _regularised(self._problem(self._held()), self.plan_)
         move = Move(before, before.without(positions), positions, self.rows_.alive, adds=False)
-        if has_outgrown(self, before.n_held, move.after.n_held):
+        if not self._is_on_grid or has_outgrown(self, before.n_held, move.after.n_held):
             return self._retrain(positions)
         wipe = partial(self.rows_.wipe, positions)
         return self._moved(move, {"counts_": counts}, (wipe,))
@@ -381,7 +385,8 @@ class DescentToDeleteClassifier(ConvexClassifier):
         codes = np.searchsorted(classes, labels.astype(classes.dtype)).astype(np.int64)
         rows.append(new, codes, row_ids(ids, len(codes)))
         held = Held(rows, classes, np.bincount(rows.y, minlength=len(classes)))
-        if len(classes) > len(self.classes_) or has_outgrown(self, n_before, len(rows)):
+        is_new = len(classes) > len(self.classes_) or not self._is_on_grid
+        if is_new or has_outgrown(self, n_before, len(rows)):
             return self._trained_anew(held)
         before = _regularised(self._problem(self._held()), self.plan_)
         after = _regularised(self._problem(held), self.plan_)
@@ -405,16 +410,7 @@ class DescentToDeleteClassifier(ConvexClassifier):
 
     def _settled(self) -> Change:
         """Prepare what `settle` does."""
-        change = self._trained_anew(replace(self._held(), rows=self.rows_.compacted()))
-        found = change.attributes
-        # Once it was not proved that training arrives, only what is published anew is proved again.
-        found["downgraded_"] = self.downgraded_ or found["downgraded_"]
-        if self.sigma_ > 0.0:
-            distance = rounded_up(self.distance_)
-            if self.distance_ <= self.limit_:
-                distance = min(distance, self.limit_)
-            found |= {"model_": self.model_, "distance_": distance}
-        return change
+        return self._retrain(NOBODY)
 
     def _moved(
         self, move: Move, attributes: dict[str, Any], writes: tuple[Callable[[], None], ...]
@@ -422,7 +418,7 @@ class DescentToDeleteClassifier(ConvexClassifier):
         """Prepare the change that a move of rows makes."""
         source = copy.copy(self.source_)
         size = parts_of(self, move.after.n_held)
-        engine = self._engine(self.plan_, self.limit_, size, self.seed_)
+        engine = self._engine(self.plan_, self.limit_, size)
         found = engine.update(move, self._kept(), source)
         doubts = self._doubts()
         self._note_distance(doubts, found.distance, self.limit_)
@@ -436,10 +432,21 @@ class DescentToDeleteClassifier(ConvexClassifier):
             # The claim compares with what `fit` publishes: arriving here does not help it there.
             "downgraded_": self.downgraded_ or doubts.text,
         }
+        if self.state == "published":
+            attributes |= self._usual_counts(move)
         outcome = Outcome(self._work(found.flops), {}, doubts.warnings)
         return Change(attributes, outcome, (*found.writes, *self._wipes(), *writes))
 
-    def _engine(self, plan: Plan | None, limit: float, size: int, seed: int) -> Engine:
+    def _usual_counts(self, move: Move) -> dict[str, Any]:
+        """Return counts of a training on the rows left, whatever the last training took."""
+        X, is_held = move.after.X, move.alive.copy()
+        is_held[[] if move.adds else move.positions] = False
+        sizes = np.diff(X.indptr)[is_held] if sp.issparse(X) else X.shape[1] * is_held
+        n_passes = _USUAL_PASSES if self.plan_ is None else self.plan_.training_steps
+        flops = 4.0 * int(sizes.sum()) * move.after.loss.n_outputs * n_passes
+        return {"training_flops_": flops, "n_iter_": n_passes}
+
+    def _engine(self, plan: Plan | None, limit: float, size: int) -> Engine:
         secret = self.state == "secret"
         if self.variant == "distributed":
             assert plan is None or isinstance(plan, DistributedPlan)
@@ -447,7 +454,7 @@ class DescentToDeleteClassifier(ConvexClassifier):
             return InParts(plan, near, size, self.n_copies, self.max_iter)
         if plan is None:
             return ByResidual(limit, secret, self.tol, self.max_iter)
-        return ByTheorem(plan, secret, library_seed(seed, Purpose.EIGENVALUE))
+        return ByTheorem(plan, secret)
 
     def _kept(self) -> Kept:
         hidden, top = self.unperturbed_, self.top_
@@ -469,32 +476,41 @@ class DescentToDeleteClassifier(ConvexClassifier):
         self, found: Found, problem: Problem, sigma: float, source: NoiseSource
     ) -> Floats:
         """Return parameters with fresh noise; of several copies those of least loss."""
-        noisy = [W + self._noise(W.shape, sigma, source) for W in found.optima]
+        if sigma == 0.0:
+            noisy = [W.copy() for W in found.optima]
+        else:
+            grid, is_pure = Grid.of_sigma(sigma), self.delta == 0.0
+            noisy = [grid.release(W, source, is_pure=is_pure) for W in found.optima]
         return noisy[0] if len(noisy) == 1 else min(noisy, key=problem.value)
 
-    def _noise(self, shape: tuple[int, ...], sigma: float, source: NoiseSource) -> Floats:
-        if sigma == 0.0:
-            return np.zeros(shape)
-        return source.ball(shape, sigma) if self.delta == 0.0 else sigma * source.normals(shape)
-
     def _note_distance(self, doubts: Any, distance: float, limit: float) -> None:
-        if not self._wants_certificate or distance <= limit * _ONE:
+        if not self._wants_certificate or distance <= limit:
             return
         what = "raise max_iter or sigma" if self.stop == "residual" else "raise iterations or sigma"
+        what = what if limit > 0.0 else "raise epsilon or delta"
+        # The distance itself stays unsaid: it is measured on rows that may leave.
         doubts.note(
-            f"the parameters may be {distance:.3g} away from the optimum, and the noise hides "
-            f"{limit:.3g}; {what}"
+            f"the parameters may be farther from the optimum than the {limit:.3g} that the noise "
+            f"hides; {what}"
         )
 
     def _told(self, distance: float, limit: float) -> float:
         """Return what is kept of a distance: as published state, no number measured on the rows."""
         if self.state == "secret" or self.sigma == 0:
             return distance
-        return limit if distance <= limit * _ONE else rounded_up(distance)
+        return limit if distance <= limit else inf
 
     @property
     def _wants_certificate(self) -> bool:
         return self.sigma != 0 and self.noise_seed is None
+
+    @property
+    def _is_on_grid(self) -> bool:
+        """False for a file of an older version, which added noise in floats: it is trained anew."""
+        if self.sigma_ == 0.0:
+            return True
+        steps = self.model_.weights / Grid.of_sigma(self.sigma_).step
+        return bool((steps == np.rint(steps)).all())
 
     def _changed_in_place(self) -> tuple[str, ...]:
         return (*super()._changed_in_place(), "unperturbed_")
@@ -507,11 +523,11 @@ class DescentToDeleteClassifier(ConvexClassifier):
         return twin
 
     def _claim(self) -> Guarantee:
-        certified = self._wants_certificate and self.downgraded_ is None
+        certified = self._wants_certificate and self.downgraded_ is None and self._is_on_grid
         return Guarantee(
             kind="certified" if certified else "empirical",
             reference=_REFERENCES[self.variant, self.state, self.stop],
-            requests="adaptive" if self.state == "published" else "oblivious",
+            requests="adaptive" if certified and self.variant != "distributed" else "oblivious",
             releases=FACTS.releases,
             assumptions=self._assumptions(),
             epsilon=float(self.epsilon) if certified else None,

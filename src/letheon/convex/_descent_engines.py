@@ -13,6 +13,7 @@ from letheon.convex._descent_steps import Move, Reached, Trail, descend, follow,
 from letheon.convex._descent_theory import DistributedPlan, Geometry, Plan, same_shrinkage
 from letheon.convex._design import row_norms
 from letheon.convex._distributed import (
+    SHARE_OF_ROUNDING,
     Made,
     Parts,
     PartSolver,
@@ -23,13 +24,10 @@ from letheon.convex._distributed import (
 )
 from letheon.convex._losses import Floats
 from letheon.convex._noise import NoiseSource, Sealed
-from letheon.convex._problem import Problem
+from letheon.convex._problem import GradientErrors, Problem
 from letheon.convex._quiet import Quiet
 from letheon.convex._reservoir import after_addition, after_removal
 from letheon.convex._solve import Solution, is_dense, minimise
-
-# Measured gradients must be below the goal by more than their rounding.
-_ROUNDING = 1e-3
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -81,36 +79,40 @@ class ByResidual:
             return self._open(problem, found)
         curvature = curvature_at(problem, found.W) if is_dense(problem) else None
         reached = Reached(found.W, found.gradient, found.flops, curvature)
-        return replace(self._sealed(problem, reached), n_iter=found.n_iter)
+        sealed = self._sealed(problem, reached, problem.gradient_errors())
+        return replace(sealed, n_iter=found.n_iter)
 
     def update(self, move: Move, kept: Kept, source: NoiseSource) -> Found:  # noqa: ARG002
         """Follow the optimum with the old Hessian, or minimise from what was published."""
         if not self.secret:
             return self._open(move.after, self._minimise(move.after, kept.W))
         trail = kept.trail or trail_at(move.before, kept.W)
-        goal = self._goal(move.after)
+        errors = move.after.gradient_errors() if move.adds else trail.errors
+        goal = self._goal(move.after, 2 * errors.at(kept.W))
         reached = follow(move, kept.W, trail, goal, curvature_at, max_iter=self.max_iter)
-        return self._sealed(move.after, reached)
+        return self._sealed(move.after, reached, errors)
 
-    def _goal(self, problem: Problem) -> float:
+    def _goal(self, problem: Problem, error: float = inf) -> float:
+        """Return the gradient to reach; `error` is what rounding may hide of it, roughly."""
         if self.limit == inf:
             return self.tol * problem.n_held
-        return self.limit * problem.ridge * (1 - _ROUNDING)
+        hidden = self.limit * problem.ridge * (1 - 1e-6)
+        return hidden - min(error, SHARE_OF_ROUNDING * hidden)
 
     def _minimise(self, problem: Problem, start: Floats | None) -> Solution:
         goal = self._goal(problem)
         return minimise(problem, start=start, tolerance=goal, max_iter=self.max_iter)
 
     def _open(self, problem: Problem, found: Solution) -> Found:
-        distance = problem.distance_bound(found.gradient)
+        distance = problem.distance_bound(found.gradient, problem.gradient_error(found.W))
         return Found((found.W,), distance, found.flops, n_iter=found.n_iter)
 
-    def _sealed(self, problem: Problem, reached: Reached) -> Found:
+    def _sealed(self, problem: Problem, reached: Reached, errors: GradientErrors) -> Found:
         kept = {
             "unperturbed_": sealed(reached.W),
-            "cache_": Cache(Trail(reached.gradient, reached.curvature)),
+            "cache_": Cache(Trail(reached.gradient, reached.curvature, errors)),
         }
-        distance = problem.distance_bound(reached.gradient)
+        distance = problem.distance_bound(reached.gradient, errors.at(reached.W))
         return Found((reached.W,), distance, reached.flops, kept, reached.writes)
 
 
@@ -122,7 +124,8 @@ def curvature_at(problem: Problem, W: Floats) -> Curvature:
 
 def trail_at(problem: Problem, W: Floats) -> Trail:
     """Return what was not saved: it is computed again from the rows."""
-    return Trail(problem.gradient(W), curvature_at(problem, W) if is_dense(problem) else None)
+    curvature = curvature_at(problem, W) if is_dense(problem) else None
+    return Trail(problem.gradient(W), curvature, problem.gradient_errors())
 
 
 def sealed(W: Floats) -> Sealed:
@@ -136,13 +139,12 @@ class ByTheorem:
 
     plan: Plan
     secret: bool
-    seed: int
 
     def train(self, problem: Problem, source: NoiseSource) -> Found:  # noqa: ARG002
         """Descend from zero."""
-        top = top_of_gram(problem.X, self.seed) if self.secret else inf
-        actual, planned = self._actual(problem, top), self.plan.geometry.contraction
-        n_steps = same_shrinkage(self.plan.training_steps, planned, actual.contraction)
+        top = top_of_gram(problem.X) if self.secret else inf
+        actual = self._actual(problem, top)
+        n_steps = same_shrinkage(self.plan.training_steps, self.plan.geometry, actual)
         W = np.zeros(problem.shape)
         return self._found(problem, descend(problem, W, n_steps, actual), n_steps, 0, top)
 
@@ -150,7 +152,8 @@ class ByTheorem:
         """Descend from what is kept."""
         problem, n_now, top = move.after, len(move.positions), kept.top
         if move.adds and self.secret:
-            top += float((row_norms(problem.rows_at(move.positions)) ** 2).sum())
+            more = float((row_norms(problem.rows_at(move.positions)) ** 2).sum())
+            top = (top + more) * (1 + 1e-9)
         actual = self._actual(problem, top)
         n_steps = self.plan.update_steps(kept.n_changed, n_now, actual)
         W = descend(problem, kept.W, n_steps, actual)
@@ -160,7 +163,7 @@ class ByTheorem:
         """Return the constants with the smoothness of the rows as they are, if that is less."""
         shape = self.plan.geometry
         smooth = shape.strong + problem.loss.curvature_bound * top / problem.n_held
-        return replace(shape, smooth=min(shape.smooth, smooth))
+        return replace(shape, smooth=min(shape.smooth, smooth * (1 + 1e-12)))
 
     def _found(
         self, problem: Problem, W: Floats, n_steps: int, n_changed: int, top: float
@@ -207,7 +210,7 @@ class InParts:
 
     def _solver(self, last: int) -> PartSolver:
         if self.plan is None:
-            return ResidualSolver(self.limit * (1 - _ROUNDING), self.max_iter)
+            return ResidualSolver(self.limit * (1 - SHARE_OF_ROUNDING), self.max_iter)
         return TheoremSolver(self.plan, last)
 
     def _found(self, whole: Problem, made: list[Made], n_changed: int) -> Found:

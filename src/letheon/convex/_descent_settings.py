@@ -36,6 +36,8 @@ REGULARIZED = ("regularized-strong", "regularized-weak")
 
 # Noise of the residual stop where nobody says: one step per request is then usually enough.
 _SIGMA = 0.01
+# Parts of a smaller delta might not be above 0, and 0 stands for another law of the noise.
+_LEAST_DELTA = 1e-300
 
 
 def check_descent_settings(model: Any) -> None:
@@ -53,6 +55,8 @@ def check_descent_settings(model: Any) -> None:
     for name in ("regulariser", "radius"):
         if getattr(model, name) is not None:
             require_positive(name, getattr(model, name))
+    if 0.0 < model.delta < _LEAST_DELTA:
+        raise ValueError(f"delta={model.delta!r}; expected 0, or a number from {_LEAST_DELTA} on")
     _check_together(model)
 
 
@@ -106,11 +110,9 @@ def plan_of(model: Any, problem: Problem) -> Plan | None:
 
 
 def _published_plan(model: Any, shape: Geometry, problem: Problem) -> PublishedPlan:
-    d, K = problem.shape
     return PublishedPlan.of(
         shape,
         nominal_rows(problem.n_held),
-        d * K,
         int(model.iterations),
         float(model.epsilon),
         float(model.delta),
@@ -153,12 +155,12 @@ def shares(model: Any) -> tuple[float, float]:
     return float(model.epsilon) / model.n_copies, float(model.delta) / model.n_copies
 
 
-def limit_of(model: Any, sigma: float) -> float:
-    """Return the distance to the optimum that noise of this scale hides.
+def limit_of(model: Any, sigma: float, size: int) -> float:
+    """Return the distance to the optimum that noise of this scale hides, for `size` parameters.
 
     From the published state half of delta is for noise of the past that was too long.
     """
     epsilon, delta = shares(model)
     if model.stop == "theorem" and model.state == "published":
         delta = delta / 2
-    return hidden_distance(sigma, epsilon, delta)
+    return hidden_distance(sigma, epsilon, delta, size)

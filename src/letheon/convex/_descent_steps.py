@@ -5,14 +5,23 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import numpy as np
+import scipy.linalg
 import scipy.sparse as sp
 from numpy.typing import NDArray
 from scipy.linalg import blas, lapack
 
-from letheon.convex._curvature import Block, Curvature, Downdate, times, top_eigenvalue
+from letheon.convex._curvature import Block, Curvature, Downdate, times
 from letheon.convex._descent_theory import Geometry
+from letheon.convex._design import row_norms
 from letheon.convex._losses import Floats
-from letheon.convex._problem import Positions, Problem, roots_of, slope_sum
+from letheon.convex._problem import (
+    EPSILON,
+    GradientErrors,
+    Positions,
+    Problem,
+    roots_of,
+    slope_sum,
+)
 from letheon.convex._quiet import Quiet, quiet_repr
 from letheon.convex._solve import is_dense, join, minimise, newton_step, split
 
@@ -25,7 +34,8 @@ _MOST_REFINEMENTS = 3
 # More new rows than this share of the columns: the Hessian is evaluated anew.
 _MOST_GAINED = 0.25
 _GRAM_ROWS = 65_536
-_GRAM_COLUMNS = 80
+# With more columns than this no eigenvalue is computed.
+_GRAM_COLUMNS = 2_000
 
 CurvatureAt = Callable[[Problem, Floats], Curvature]
 
@@ -46,10 +56,14 @@ def projected(W: Floats, radius: float) -> Floats:
 
 @dataclass(eq=False, repr=False)
 class Trail(Quiet):
-    """What the next request starts with, besides the parameters: gradient there, and Hessian."""
+    """What the next request starts with, besides the parameters: gradient there, and Hessian.
+
+    `errors` hold for the rows at that time and for any part of them.
+    """
 
     gradient: Floats
     curvature: Curvature | None
+    errors: GradientErrors
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -80,7 +94,10 @@ class Move(Quiet):
 
 
 class Reached(NamedTuple):
-    """Where the steps ended; `writes` bring the Hessian up to date if the request is committed."""
+    """Where the steps ended, and the gradient as measured there.
+
+    `writes` bring the Hessian up to date if the request is committed.
+    """
 
     W: Floats
     gradient: Floats
@@ -110,14 +127,14 @@ def follow(
     """
     after, gradient = move.after, move.gradient_after(W, trail.gradient)
     way = _old_way(move, trail.curvature) or _fresh_way(after, W, curvature_at)
-    flops = way.flops
+    flops, is_measured = way.flops, False
     for _ in range(_MOST_STEPS):
         step, spent = way.step(W, gradient)
         there = after.gradient(W - step)
         flops += spent + after.pass_flops
         size, left = float(np.linalg.norm(gradient)), float(np.linalg.norm(there))
         if left <= max(goal, size):
-            W, gradient = W - step, there
+            W, gradient, is_measured = W - step, there, True
         if left <= goal:
             break
         if left > _STALE * size:
@@ -125,7 +142,7 @@ def follow(
                 break
             way = _fresh_way(after, W, curvature_at)
             flops += way.flops
-    if np.linalg.norm(gradient) > goal:
+    if not is_measured or not np.linalg.norm(gradient) <= goal:
         found = minimise(after, start=W, tolerance=goal, max_iter=max_iter)
         W, gradient, flops = found.W, found.gradient, flops + found.flops
     return Reached(W, gradient, flops, way.curvature, way.writes)
@@ -224,27 +241,19 @@ def _loss_of(block: Block, V: Floats) -> Floats:
     return scaled
 
 
-def top_of_gram(X: Any, seed: int) -> float:
-    """Upper bound of the largest eigenvalue of X'X; forms no matrix if there are many columns."""
-    if X.shape[1] > _GRAM_COLUMNS:
-        return top_eigenvalue(_Gram(X), seed)  # type: ignore[arg-type]
-    total = np.zeros((X.shape[1], X.shape[1]))
-    for begin in range(0, X.shape[0], _GRAM_ROWS):
+def top_of_gram(X: Any) -> float:
+    """Upper bound of the largest eigenvalue of X'X, rounding included.
+
+    With many columns it is the trace: no random search is as certain as that.
+    """
+    n, d = int(X.shape[0]), int(X.shape[1])
+    trace = float((row_norms(X) ** 2).sum()) * (1 + 1e-9)
+    if d > _GRAM_COLUMNS:
+        return trace
+    total = np.zeros((d, d))
+    for begin in range(0, n, _GRAM_ROWS):
         rows = X[begin : begin + _GRAM_ROWS].astype(np.float64)
         product = rows.T @ rows
         total += product.toarray() if sp.issparse(product) else product
-    return top_eigenvalue(total, seed)
-
-
-class _Gram:
-    """X'X as something that multiplies vectors."""
-
-    def __init__(self, X: Any) -> None:
-        self._X = X
-
-    def __len__(self) -> int:
-        return int(self._X.shape[1])
-
-    def __matmul__(self, vector: Floats) -> Floats:
-        scores = self._X @ vector.astype(self._X.dtype)
-        return np.asarray(self._X.T @ scores, np.float64)
+    top = float(scipy.linalg.eigvalsh(total, subset_by_index=[d - 1, d - 1])[0])
+    return min(top * (1 + 1e-9) + (n + d) * EPSILON * trace, trace)

@@ -20,10 +20,13 @@ from letheon.convex._descent_steps import descend
 from letheon.convex._descent_theory import DistributedPlan, steps_between
 from letheon.convex._losses import Floats
 from letheon.convex._noise import NoiseSource, Sealed
-from letheon.convex._problem import Problem
+from letheon.convex._problem import EPSILON, Problem
 from letheon.convex._quiet import quiet_repr
 from letheon.convex._reservoir import Drawn, Ranks, draw
 from letheon.convex._solve import minimise
+
+# Share of the hidden distance for what rounding may hide of a measured gradient.
+SHARE_OF_ROUNDING = 0.1
 
 
 def part_size(n_rows: int, xi: float) -> int:
@@ -84,13 +87,13 @@ class TheoremSolver:
 
     def tighten(self, part: Problem, old: Trained, share: float) -> Trained:
         """Make as many steps as shrink a distance to that share."""
-        n_steps = steps_between(1.0, share, self.plan.geometry.contraction)
+        n_steps = steps_between(1.0, share, self.plan.geometry)
         return self._steps(part, old.W, old.distance, n_steps)
 
     def _steps(self, part: Problem, W: Floats, distance: float, n_steps: int) -> Trained:
         shape = self.plan.geometry
         W = descend(part, W, n_steps, shape)
-        return Trained(W, distance * shape.contraction**n_steps, n_steps)
+        return Trained(W, distance * shape.shrinkage(n_steps), n_steps)
 
 
 @dataclass(frozen=True, eq=False)
@@ -110,12 +113,13 @@ class ResidualSolver:
 
     def tighten(self, part: Problem, old: Trained, share: float) -> Trained:
         """Go on from the old parameters."""
-        return self._minimise(part, old.W, share * old.distance)
+        return self._minimise(part, old.W, min(self.limit, share * old.distance))
 
     def _minimise(self, part: Problem, W: Floats, distance: float) -> Trained:
-        tolerance = distance * part.ridge
+        tolerance = (1 - SHARE_OF_ROUNDING) * distance * part.ridge
         found = minimise(part, start=W, tolerance=tolerance, max_iter=self.max_iter)
-        return Trained(found.W, part.distance_bound(found.gradient), found.flops / part.pass_flops)
+        left = part.distance_bound(found.gradient, part.gradient_error(found.W))
+        return Trained(found.W, left, found.flops / part.pass_flops)
 
 
 @dataclass(frozen=True, eq=False)
@@ -134,8 +138,11 @@ class Parts:
 
     @property
     def distance(self) -> float:
-        """Bound of the distance of the mean to the mean of the parts' optima."""
-        return float(self.distances.mean())
+        """Bound of the distance of the mean, as computed, to the mean of the parts' optima."""
+        weights = self.weights.open()
+        largest = float(np.linalg.norm(weights, axis=(1, 2)).max())
+        rounding = EPSILON * (len(weights) + 2) * largest
+        return float(self.distances.mean()) * (1 + 1e-9) + rounding
 
     def __copy__(self) -> "Parts":
         """Return parts with a seal of their own."""
@@ -188,7 +195,7 @@ def _made(
     """Return the parts, after further steps of all if the mean of the distances asks for it."""
     passes = sum(result.passes for result in results)
     mean = float(np.mean([result.distance for result in results]))
-    if mean > solver.limit:
+    if not mean <= solver.limit:
         pairs, share = zip(ranks, results, strict=True), solver.limit / mean
         results = [solver.tighten(part_of(whole, held[own]), old, share) for own, old in pairs]
         passes += sum(result.passes for result in results)

@@ -77,6 +77,10 @@ class Grid:
         """Noise per coordinate, as it is added."""
         return self.step * self.scale
 
+    def cut(self, length: float) -> float:
+        """Return how far the bound of the grid moves a vector of this length at most."""
+        return max(length - _MOST_STEPS * self.step, 0.0)
+
     def release(self, weights: Floats, source: NoiseSource, *, is_pure: bool = False) -> Floats:
         """Return parameters with fresh noise; `is_pure` for a guarantee with delta = 0."""
         draw = source.laplaces if is_pure else source.discrete_normals

@@ -61,6 +61,15 @@ class NoiseSource:
         bits = self._words(n) >> np.uint64(12)
         return (2.0 * bits.astype(np.float64) + 1.0) * 2.0**-53
 
+    def integers(self, shape: Shape, n: int) -> NDArray[np.int64]:
+        """Return independent integers from 0 to n - 1, all exactly equally likely."""
+        size, largest = _size(shape), np.uint64(2**64 - 2**64 % n - 1)
+        found = np.empty(0, np.uint64)
+        while len(found) < size:
+            words = self._words(size - len(found))
+            found = np.concatenate([found, words[words <= largest]])
+        return (found % np.uint64(n)).astype(np.int64).reshape(shape)
+
     def normals(self, shape: Shape) -> Floats:
         """Return independent standard normal numbers, ``ndtri(u)``.
 

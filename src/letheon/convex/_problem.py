@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 
 from letheon.convex._design import row_norms
 from letheon.convex._losses import Floats, Loss
-from letheon.convex._quiet import Quiet
+from letheon.convex._quiet import Quiet, quiet_repr
 
 Positions = NDArray[np.int64]
 Reg = Literal["per_sample", "total"]
@@ -145,27 +145,49 @@ class Problem(Quiet):
         return EPSILON * float(np.linalg.norm(roots) * np.linalg.norm(roots @ np.abs(W)))
 
     def gradient_error(self, W: Floats) -> float:
-        """Upper bound of the norm of what rounding may hide of `gradient` at W.
+        """Upper bound of the norm of what rounding may hide of `gradient` at W."""
+        if np.isfinite(self.loss.slope_bound):
+            return self.gradient_errors().at(W)
+        parts = [self.loss.slope(block.scores(W), block.y) for block in self._blocks()]
+        return self.gradient_errors(np.linalg.norm(np.concatenate(parts), axis=1)).at(W)
+
+    def gradient_errors(self, slopes: Floats | None = None) -> "GradientErrors":
+        """Bound what rounding may hide of `gradient`; one pass over the rows.
+
+        `slopes` are the sizes that slopes were computed to have, where no bound of them is known
+        or a sharper one is wanted.
 
         For sums in any order: a score is off by at most d u |x| |W| (u half an `EPSILON`), its
         slope by the curvature bound times that and by its own evaluation, the sum over n rows by
-        n u |x| |slope| for each.
+        n u |x| |slope| for each. Regulariser and tilt go through one addition per block of rows.
         """
-        unit, size, K = EPSILON / 2, float(np.linalg.norm(W)), W.shape[1]
+        d, K = self.shape
         norms = row_norms(self.X)
         norms[self.gone] = 0.0
-        slopes = np.full(len(norms), self.loss.slope_bound)
-        if not np.isfinite(self.loss.slope_bound):
-            parts = [self.loss.slope(block.scores(W), block.y) for block in self._blocks()]
-            slopes = np.linalg.norm(np.concatenate(parts), axis=1)
-        shares = (len(W) + 4) * self.loss.curvature_bound * size * norms
-        shares += (len(norms) + 4) * slopes + 8 * K * (slopes + 1.0)
+        n_sums, lengths, squares = len(norms) + 4 + 8 * K, float(norms.sum()), float(norms @ norms)
+        per_size = (d + 4) * self.loss.curvature_bound * squares
+        if slopes is not None:
+            fixed = n_sums * float(norms @ slopes)
+        elif np.isfinite(self.loss.slope_bound):
+            fixed = n_sums * self.loss.slope_bound * lengths
+        else:
+            fixed = n_sums * float(norms @ np.abs(self.y))
+            per_size += n_sums * squares
         tilt = 0.0 if self.tilt is None else float(np.linalg.norm(self.tilt))
-        return 1.01 * unit * (float(norms @ shares) + 4 * (self.ridge * size + tilt))
+        n_added = -(-len(norms) // self._block_rows) + 4
+        unit = 1.01 * EPSILON / 2
+        return GradientErrors(
+            unit * (fixed + 8 * K * lengths + n_added * tilt),
+            unit * (per_size + n_added * self.ridge),
+        )
 
-    def distance_bound(self, gradient: Floats) -> float:
-        """Upper bound of the distance to the optimum: |grad S| / ridge, by strong convexity."""
-        return float(np.linalg.norm(gradient)) / self.ridge
+    def distance_bound(self, gradient: Floats, error: float = 0.0) -> float:
+        """Upper bound of the distance to the optimum: |grad S| / ridge, by strong convexity.
+
+        `error` is what rounding may hide of the gradient. Never NaN.
+        """
+        distance = (float(np.linalg.norm(gradient)) + error) / self.ridge * (1 + 1e-9)
+        return distance if np.isfinite(distance) else np.inf
 
     def curvature(self, W: Floats) -> Floats:
         """Curvature of every row's loss at W, shape (n_slots, K); zero for rows left out."""
@@ -219,11 +241,14 @@ class Problem(Quiet):
             gradient += self.tilt
         return gradient
 
+    @property
+    def _block_rows(self) -> int:
+        return max(16, _BLOCK_BYTES // (8 * self.shape[0]))
+
     def _blocks(self, n_rows: int | None = None) -> "Iterator[_Block]":
         """Yield blocks of rows, in float64; sparse rows all at once."""
         X, gone = self.X, np.sort(self.gone)
-        step = n_rows or max(16, _BLOCK_BYTES // (8 * X.shape[1]))
-        step = X.shape[0] if sp.issparse(X) else step
+        step = X.shape[0] if sp.issparse(X) else n_rows or self._block_rows
         for begin in range(0, X.shape[0], step):
             where = slice(begin, min(begin + step, X.shape[0]))
             rows = X if sp.issparse(X) else X[where]
@@ -246,6 +271,20 @@ class Problem(Quiet):
                 blocks[0][k * d : (k + 1) * d, j * d : (j + 1) * d] += part
                 if j < k:
                     blocks[0][j * d : (j + 1) * d, k * d : (k + 1) * d] += part.T
+
+
+class GradientErrors(NamedTuple):
+    """Bounds of what rounding hides of a gradient: `fixed`, and more per unit of |W|."""
+
+    fixed: float
+    per_size: float
+
+    def at(self, W: Floats) -> float:
+        """Return the bound at W."""
+        return self.fixed + self.per_size * float(np.linalg.norm(W))
+
+    def __repr__(self) -> str:
+        return quiet_repr(self)
 
 
 class _Block(NamedTuple):

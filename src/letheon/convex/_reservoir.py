@@ -36,8 +36,7 @@ class Drawn(NamedTuple):
 
 def draw(source: NoiseSource, shape: tuple[int, ...], n_rows: int) -> Ranks:
     """Return independent ranks, uniform over `n_rows` rows."""
-    uniforms = source.uniforms(int(np.prod(shape)))
-    return (uniforms * n_rows).astype(np.int64).reshape(shape)
+    return source.integers(shape, n_rows)
 
 
 def after_removal(source: NoiseSource, ranks: Ranks, gone: Ranks, n_rows: int) -> Drawn:
