@@ -9,6 +9,7 @@
 #include <nanobind/stl/string.h>
 #include <nanobind/stl/vector.h>
 
+#include <algorithm>
 #include <memory>
 #include <optional>
 #include <random>
@@ -17,6 +18,7 @@
 #include <utility>
 #include <vector>
 
+#include "letheon/discrete.hpp"
 #include "letheon/forest/codec.hpp"
 #include "letheon/forest/forest.hpp"
 #include "letheon/keyed_hash.hpp"
@@ -490,6 +492,20 @@ void bind_forest(nb::module_& m) {
       .def_prop_ro("n_bytes", &Forest::n_bytes, nb::call_guard<nb::gil_scoped_release>());
 }
 
+// Integers of a discrete law that are candidates, and whether each is kept (0, 1, or 2: unknown).
+nb::tuple try_candidates(bool is_normal, std::int64_t scale, const Input<std::uint64_t>& words) {
+  const auto given = view(words);
+  std::vector<std::int64_t> values(given.size() / 3);
+  std::vector<letheon::Fate> fates(values.size());
+  const auto law = is_normal ? letheon::Law::normal : letheon::Law::laplace;
+  letheon::try_candidates(law, scale, given, values, fates);
+  std::vector<std::uint8_t> plain(fates.size());
+  std::transform(fates.begin(), fates.end(), plain.begin(),
+                 [](letheon::Fate fate) { return static_cast<std::uint8_t>(fate); });
+  const std::size_t n = plain.size();
+  return nb::make_tuple(owned(std::move(values), {n}), owned(std::move(plain), {n}));
+}
+
 }  // namespace
 
 NB_MODULE(_core, m) {
@@ -506,5 +522,7 @@ NB_MODULE(_core, m) {
   m.def("mix32", &mix32, "key"_a, "bits"_a.noconvert(), "Mix each 32-bit value with one key.");
   m.def("mix64_pairs", &mix64_pairs, "keys"_a.noconvert(), "bits"_a.noconvert(),
         "Mix each value with its own key.");
+  m.def("try_candidates", &try_candidates, "is_normal"_a, "scale"_a, "words"_a.noconvert(),
+        "Candidates of a discrete law from three runs of words, and their fates.");
   bind_forest(m);
 }

@@ -18,6 +18,9 @@ def mix64_pairs(
     keys: npt.NDArray[np.uint64], bits: npt.NDArray[np.uint64]
 ) -> npt.NDArray[np.uint64]: ...
 def mix32(key: int, bits: npt.NDArray[np.uint32]) -> npt.NDArray[np.uint32]: ...
+def try_candidates(
+    is_normal: bool, scale: int, words: npt.NDArray[np.uint64]
+) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.uint8]]: ...
 
 class ForestSpec:
     def __init__(

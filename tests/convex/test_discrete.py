@@ -43,7 +43,7 @@ def test_the_law_is_the_stated_one(name: str, scale: int) -> None:
 def test_a_wrong_law_would_be_found() -> None:
     drawn = NoiseSource(3).discrete_normals(60_000, 37)
     integers = np.arange(-1480, 1481)
-    assert p_value(drawn, ENERGIES["discrete_normals"](integers, 38), -1480) < 1e-4
+    assert p_value(drawn, ENERGIES["discrete_normals"](integers, 39), -1480) < 1e-4
 
 
 @pytest.mark.parametrize("scale", [1, 5, 1 << 20, _discrete.LARGEST_SCALE])
@@ -52,6 +52,7 @@ def test_floats_decide_as_decimals_do(
     name: str, scale: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     quick = getattr(NoiseSource(7), name)(150, scale)
+    monkeypatch.setattr(_discrete, "_core", None)
     monkeypatch.setattr(_discrete, "_MARGIN", 2.0)
     slow = getattr(NoiseSource(7), name)(150, scale)
     np.testing.assert_array_equal(quick, slow)
@@ -116,3 +117,25 @@ def test_the_probability_of_a_trial_is_never_above_one() -> None:
     for law in (_discrete._NORMAL, _discrete._LAPLACE):
         best = max((block - law.halvings) * math.log(2) - law.energy(block) for block in range(99))
         assert best <= 0.0
+
+
+@pytest.mark.parametrize("scale", [1, 2, 5, 37, 1 << 20, 1_500_001, _discrete.LARGEST_SCALE])
+@pytest.mark.parametrize("is_normal", [True, False])
+def test_the_core_and_its_twin_agree(scale: int, is_normal: bool) -> None:
+    core = pytest.importorskip("letheon._core")
+    words = np.frombuffer(np.random.default_rng(scale).bytes(24 * 20_000), np.uint64).copy()
+    words[20_000:20_008] = [0, 1, (1 << 64) - 1, (1 << 63) - 1, 3, 7, 0b1011, (1 << 40) - 1]
+    values, fates = core.try_candidates(is_normal, scale, words)
+    twin_values, twin_fates = _discrete._try_candidates(is_normal, scale, words)
+    np.testing.assert_array_equal(values, twin_values)
+    np.testing.assert_array_equal(fates, twin_fates)
+    assert (fates == 1).mean() > 0.1
+
+
+def test_a_block_without_end_is_drawn_on(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Once in 2**64 candidates; its value is far out, and hardly ever kept."""
+    full = (1 << 64) - 1
+    monkeypatch.setattr(_discrete, "_is_below", lambda *_: True)
+    given = [0b1110, *[0] * 17, full, *[0] * 17, *[full] * 18]
+    value = _discrete._draw(supply(*given, 0b11), 1, _discrete._integers_of(8, _discrete._LAPLACE))
+    assert value.tolist() == [(64 + 2) * 8 + 7]

@@ -22,6 +22,11 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+try:
+    from letheon import _core
+except ImportError:  # pragma: no cover
+    _core = None  # type: ignore[assignment]
+
 __all__ = [
     "LARGEST_SCALE",
     "LONG_BITS",
@@ -41,6 +46,8 @@ _HIGH_BITS, _LOW_BITS = 46, 53
 LONG_BITS = _HIGH_BITS + _LOW_BITS
 # More than the error of a probability below 1 that was computed in floats.
 _MARGIN = 2.0**-44
+_WORD_BITS = 64
+_REJECTED, _KEPT, _UNDECIDED = range(3)
 
 
 class LongFloats(NamedTuple):
@@ -78,19 +85,15 @@ class _Candidates:
     ----------
     values
         The numbers, along the last axis.
-    block, part
-        The absolute value of each over the scale is about block + part.
-    exact
-        Returns that absolute value over the scale of one of them, exactly.
-    is_possible
-        False for places outside the block and for a second zero.
+    fates
+        Whether each is kept: 0, 1, or 2 where floats cannot decide.
+    decide
+        Decides about one of the last, exactly; may change its value.
     """
 
     values: NDArray[Any]
-    block: Ints
-    part: Floats
-    exact: Callable[[int], Fraction]
-    is_possible: NDArray[np.bool_]
+    fates: NDArray[np.uint8]
+    decide: Callable[[int], bool]
 
 
 def draw_normals(words: Words, n: int, scale: int) -> Ints:
@@ -105,12 +108,12 @@ def draw_normals(words: Words, n: int, scale: int) -> Ints:
     scale : int
         From 1 to `LARGEST_SCALE`.
     """
-    return _draw(words, n, _NORMAL, _integers_of(scale))
+    return _draw(words, n, _integers_of(scale, _NORMAL))
 
 
 def draw_laplaces(words: Words, n: int, scale: int) -> Ints:
     """Return n integers z with probabilities proportional to ``exp(-|z| / scale)``."""
-    return _draw(words, n, _LAPLACE, _integers_of(scale))
+    return _draw(words, n, _integers_of(scale, _LAPLACE))
 
 
 def draw_long(words: Words, n: int) -> LongFloats:
@@ -119,81 +122,107 @@ def draw_long(words: Words, n: int) -> LongFloats:
     A normal number that is rounded to such a multiple has this law but for a total variation of
     less than ``2**-200``.
     """
-    return LongFloats(*_draw(words, n, _NORMAL, _long_floats))
+    return LongFloats(*_draw(words, n, _long_floats))
 
 
-def _draw(
-    words: Words, n: int, law: _Law, propose: Callable[[Words, int], _Candidates]
-) -> NDArray[Any]:
+def _draw(words: Words, n: int, propose: Callable[[Words, int], _Candidates]) -> NDArray[Any]:
     parts: list[NDArray[Any]] = []
     n_missing = n
     while n_missing or not parts:
         candidates = propose(words, 5 * n_missing // 2 + 16)
-        kept = np.flatnonzero(_accept(words, candidates, law) & candidates.is_possible)
-        parts.append(candidates.values[..., kept[:n_missing]])
+        is_kept = candidates.fates == _KEPT
+        for i in np.flatnonzero(candidates.fates == _UNDECIDED).tolist():
+            is_kept[i] = candidates.decide(i)
+        parts.append(candidates.values[..., np.flatnonzero(is_kept)[:n_missing]])
         n_missing -= parts[-1].shape[-1]
-    return np.concatenate(parts, axis=-1)
+    return np.concatenate(parts, axis=-1) if len(parts) > 1 else parts[0]
 
 
-def _integers_of(scale: int) -> Callable[[Words, int], _Candidates]:
+def _integers_of(scale: int, law: _Law) -> Callable[[Words, int], _Candidates]:
     if not 1 <= scale <= LARGEST_SCALE:
         raise ValueError(f"scale must be a whole number from 1 to {LARGEST_SCALE}, got {scale}")
-    n_bits = (scale - 1).bit_length()
 
     def propose(words: Words, size: int) -> _Candidates:
-        word, block = words(size), _draw_blocks(words, size)
-        place = ((word >> np.uint64(1)) & np.uint64((1 << n_bits) - 1)).astype(np.int64)
-        absolute, is_negative = block * scale + place, (word & np.uint64(1)).astype(bool)
-        return _Candidates(
-            np.where(is_negative, -absolute, absolute),
-            block,
-            place / scale,
-            lambda i: Fraction(int(absolute[i]), scale),
-            (place < scale) & ~(is_negative & (absolute == 0)),
-        )
+        given = words(3 * size)
+        attempt = _try_candidates if _core is None else _core.try_candidates
+        values, fates = attempt(law is _NORMAL, scale, given)
+
+        def decide(i: int) -> bool:
+            word, block = int(given[i]), int(_count_ones(given[size + i : size + i + 1])[0])
+            if block == _WORD_BITS:
+                block += int(_draw_blocks(words, 1)[0])
+                place = word >> 1 & (1 << (scale - 1).bit_length()) - 1
+                values[i] = (block * scale + place) * (-1 if word & 1 else 1)
+            share = Fraction(abs(int(values[i])), scale)
+            power = block - law.halvings
+            return _is_below(words, int(given[2 * size + i]), law.energy(share), power)
+
+        return _Candidates(values, fates, decide)
 
     return propose
 
 
+def _try_candidates(
+    is_normal: bool, scale: int, words: NDArray[np.uint64]
+) -> tuple[Ints, NDArray[np.uint8]]:
+    """Twin of the core's function of this name."""
+    first, second, third = words.reshape(3, -1)
+    n_bits, block = (scale - 1).bit_length(), _count_ones(second)
+    place = ((first >> np.uint64(1)) & np.uint64((1 << n_bits) - 1)).astype(np.int64)
+    absolute, is_negative = block * scale + place, (first & np.uint64(1)).astype(bool)
+    fates = _try_floats(_NORMAL if is_normal else _LAPLACE, block, place / scale, third)
+    fates[block == _WORD_BITS] = _UNDECIDED
+    fates[(place >= scale) | (is_negative & (absolute == 0))] = _REJECTED
+    return np.where(is_negative, -absolute, absolute), fates
+
+
 def _long_floats(words: Words, size: int) -> _Candidates:
-    word, more, block = words(size), words(size), _draw_blocks(words, size)
+    word, more, block, uniform = words(size), words(size), _draw_blocks(words, size), words(size)
     high = (word >> np.uint64(64 - _HIGH_BITS)).astype(np.float64) * 2.0**-_HIGH_BITS
     low = (more >> np.uint64(64 - _LOW_BITS)).astype(np.float64) * 2.0**-LONG_BITS
     is_negative = (word & np.uint64(1)).astype(bool)
-    return _Candidates(
-        np.where(is_negative, -1.0, 1.0) * np.stack([block + high, low]),
-        block,
-        high,
-        lambda i: int(block[i]) + Fraction(high[i]) + Fraction(low[i]),
-        ~(is_negative & (block == 0) & (high == 0.0) & (low == 0.0)),
-    )
+    fates = _try_floats(_NORMAL, block, high, uniform)
+    fates[is_negative & (block == 0) & (high == 0.0) & (low == 0.0)] = _REJECTED
+
+    def decide(i: int) -> bool:
+        exact = _NORMAL.energy(int(block[i]) + Fraction(high[i]) + Fraction(low[i]))
+        return _is_below(words, int(uniform[i]), exact, int(block[i]) - _NORMAL.halvings)
+
+    values = np.where(is_negative, -1.0, 1.0) * np.stack([block + high, low])
+    return _Candidates(values, fates, decide)
 
 
 def _draw_blocks(words: Words, size: int) -> Ints:
     """Return how many ones come before the first zero in fresh random bits."""
-    word = words(size)
-    # ~word has a lowest set bit 2**k after k ones; without any, all 64 bits are ones.
-    lowest = ~word & (word + np.uint64(1))
-    block = np.frexp(lowest.astype(np.float64))[1].astype(np.int64) - 1
-    endless = np.flatnonzero(lowest == 0)
-    block[endless] = 64
+    block = _count_ones(words(size))
+    endless = np.flatnonzero(block == _WORD_BITS)
     if len(endless):
         block[endless] += _draw_blocks(words, len(endless))
     return block
 
 
-def _accept(words: Words, candidates: _Candidates, law: _Law) -> NDArray[np.bool_]:
-    """Return which uniform numbers lie below ``2**(block - halvings) exp(-energy)``."""
-    word = words(len(candidates.block))
+def _count_ones(word: NDArray[np.uint64]) -> Ints:
+    """Return how many of the lowest bits of each word are ones."""
+    # ~word has a lowest set bit 2**k after k ones; without any, all 64 bits are ones.
+    lowest = ~word & (word + np.uint64(1))
+    n_ones = np.frexp(lowest.astype(np.float64))[1].astype(np.int64) - 1
+    n_ones[lowest == 0] = _WORD_BITS
+    return n_ones
+
+
+def _try_floats(
+    law: _Law, block: Ints, part: Floats, word: NDArray[np.uint64]
+) -> NDArray[np.uint8]:
+    """Return which uniform numbers lie below ``2**(block - halvings) exp(-energy(block + part))``.
+
+    They are the first 53 bits of `word`.
+    """
     uniform = (word >> np.uint64(11)).astype(np.float64) * 2.0**-53
-    energy = law.energy(candidates.block + candidates.part)
-    power = candidates.block - law.halvings
+    energy, power = law.energy(block + part), block - law.halvings
     gap = np.ldexp(np.exp(-energy), np.minimum(power, 1000)) - uniform
-    is_below: NDArray[np.bool_] = gap > 0.0
-    for i in np.flatnonzero(np.abs(gap) <= _MARGIN).tolist():
-        exact = law.energy(candidates.exact(i))
-        is_below[i] = _is_below(words, int(word[i]), exact, int(power[i]))
-    return is_below
+    fates: NDArray[np.uint8] = (gap > 0.0).astype(np.uint8)
+    fates[np.abs(gap) <= _MARGIN] = _UNDECIDED
+    return fates
 
 
 def _is_below(words: Words, bits: int, energy: Fraction, power: int) -> bool:
