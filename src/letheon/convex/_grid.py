@@ -79,9 +79,13 @@ class Grid:
     def release(self, weights: Floats, source: NoiseSource, *, is_pure: bool = False) -> Floats:
         """Return parameters with fresh noise; `is_pure` for a guarantee with delta = 0."""
         draw = source.laplaces if is_pure else source.discrete_normals
+        return self.release_with(weights, draw(weights.shape, self.scale).astype(np.float64))
+
+    def release_with(self, weights: Floats, noise: Floats) -> Floats:
+        """Return parameters with noise that is given, in whole steps."""
         limit = _MOST_STEPS * self.step
         steps: Floats = np.rint(np.clip(weights, -limit, limit) / self.step)
-        return (steps + draw(weights.shape, self.scale).astype(np.float64)) * self.step
+        return (steps + noise) * self.step
 
     @cache  # noqa: B019  (a grid is two numbers)
     def hidden_distance(self, epsilon: float, delta: float, size: int) -> float:

@@ -190,6 +190,23 @@ class Problem(Quiet):
             self._add_curvature(blocks, block.rows, curvature)
         return blocks
 
+    def hessian_error(self, W: Floats) -> float:
+        """Upper bound of the spectral norm of what rounding may hide of a block of `hessian` at W.
+
+        Also of what it hides of `hessian_diagonal`. In units of half an `EPSILON` and of the sum of
+        |x|^2, which bounds the trace of a block: sums of n terms are off by n, or by less where
+        they are added up in blocks of rows; a row's curvature (K x K numbers for a joint loss) by
+        4 K (K + 6), and, through its scores, by a factor that a score which is off by
+        (d + 1) |x| |W| makes.
+        """
+        norms = row_norms(self.X)
+        norms[self.gone] = 0.0
+        (d, K), n = self.shape, len(norms)
+        n_terms = n if sp.issparse(self.X) else min(n, _HESSIAN_ROWS) + n / _HESSIAN_ROWS
+        scores = 3 * (d + 4) * float(norms.max()) * float(np.linalg.norm(W))
+        units = n_terms + 8 + 4 * K * (K + 6) + scores
+        return 1.05 * EPSILON / 2 * float(norms @ norms) * units
+
     def hessian_product(self, curvature: Floats, V: Floats) -> Floats:
         """Hessian times V, shape (d, K), from the rows and what `curvature` returned."""
         product = self.ridge * V
