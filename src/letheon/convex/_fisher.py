@@ -8,6 +8,7 @@ from typing import Any, ClassVar, Self
 import numpy as np
 
 from letheon.base import Outcome, Removal, require_fitted
+from letheon.convex._account import rounded_up
 from letheon.convex._base import (
     ConvexClassifier,
     Counts,
@@ -22,7 +23,7 @@ from letheon.convex._change import Change
 from letheon.convex._design import NORM_ROUNDING
 from letheon.convex._fisher_expansion import Expanded, Expansion, Fisher, Products, View, look
 from letheon.convex._fisher_law import Law
-from letheon.convex._fisher_noise import Root, are_accurate
+from letheon.convex._fisher_noise import Root, are_accurate, draw_noise
 from letheon.convex._fisher_walk import JUST_TRAINED, FisherAccount, Walk, hessian_flops
 from letheon.convex._grid import Grid
 from letheon.convex._losses import Floats
@@ -389,8 +390,7 @@ class FisherClassifier(ConvexClassifier):
         grid = Grid.of_sigma(self.sigma)
         if roots is None:
             return grid.release(W, source)
-        noise = np.concatenate([root.draw(source) for root in roots])
-        return grid.release_with(W, noise.reshape(W.shape, order="F"))
+        return grid.release_with(W, draw_noise(roots, source).reshape(W.shape, order="F"))
 
     def _prepare(self, removal: Removal, **options: Any) -> Change:
         if options.get("batch_size") is not None:
@@ -490,7 +490,7 @@ class FisherClassifier(ConvexClassifier):
             "counts_": counts,
             "source_": source,
             "n_iter_": 1,
-            "training_flops_": _TYPICAL_STEPS * typical,
+            "training_flops_": rounded_up(_TYPICAL_STEPS * typical),
         }
         if expansion is not self.cache_.content:
             attributes["cache_"] = Cache(expansion)

@@ -138,8 +138,9 @@ class FullNoise(Quiet):
     def __init__(self, expansion: Expansion, after: Problem, leaving: list[Floats]) -> None:
         self._expansion, self._after, self._leaving = expansion, after, leaving
         self.error = expansion.error
+        self._n_columns = max((V.shape[1] for V in leaving), default=0)
         if leaving:
-            self.error += self._downdate_error(max(V.shape[1] for V in leaving))
+            self.error += self._downdate_error()
 
     def shape(self) -> Shape:
         """Return bounds for the remaining rows.
@@ -180,16 +181,20 @@ class FullNoise(Quiet):
             spectra = [Spectrum.of(block) for block in blocks]
         return [each.root(grid, after.ridge, after.n_held, self.error) for each in spectra]
 
-    def _downdate_error(self, n_columns: int) -> float:
-        """Bound what a block misses by rounding when V V' is taken away.
+    def _downdate_error(self) -> float:
+        """Bound what the blocks miss by rounding when V V' is taken away.
 
         As in `Problem.hessian_error`: a sum of so many terms, and curvature computed once more.
         """
         after, curvature = self._after, self._expansion.curvature
-        (d, K), norms = after.shape, row_norms(after.X)
-        scores = (d + 4) * curvature.radius * float(np.linalg.norm(curvature.point))
-        units = 2 * (n_columns + 4) + 8 * K * (K + 6) + 6 * scores
-        return 1.05 * EPSILON / 2 * float(norms @ norms) * units
+        d, K = after.shape
+        trace = max(float(np.trace(block.hessian)) for block in curvature.blocks)
+        lost = max(float((V * V).sum()) for V in self._leaving)
+        scores = 6 * (d + 4) * curvature.radius * float(np.linalg.norm(curvature.point))
+        units = 2 * (self._n_columns + 4) * (trace + lost) + (16 + scores) * lost
+        if after.loss.is_joint:
+            units += 8 * K * (K + 6) * self._n_columns * curvature.radius**2
+        return 1.05 * EPSILON / 2 * units
 
 
 class DiagonalNoise(Quiet):

@@ -16,6 +16,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from letheon.convex._discrete import LONG_BITS, LongFloats
 from letheon.convex._grid import Grid
 from letheon.convex._losses import Floats
 from letheon.convex._noise import NoiseSource
@@ -28,7 +29,7 @@ FULL_LIMIT = 256
 COVARIANCE_ERROR = 5e-5
 _UNIT = EPSILON / 2
 _VECTOR_BITS, _DIGIT_BITS, _N_DIGITS = 34, 10, 15
-_SCALE_BITS, _NORMAL_BITS, _FRACTION_BITS = 32, 99, 90
+_SCALE_BITS, _FRACTION_BITS = 32, 90
 # Scales in steps; noise is below 2**51 steps with all but a probability of exp(-2**15).
 _LEAST_SCALE, _LARGEST_SCALE = 1.0, 2.0**43
 _LARGEST_NOISE = 1 << (51 + _FRACTION_BITS)
@@ -58,18 +59,27 @@ class Root(Quiet):
         fits = self.scales.min() >= _LEAST_SCALE and self.scales.max() <= _LARGEST_SCALE
         return bool(fits) and self.error <= COVARIANCE_ERROR
 
-    def draw(self, source: NoiseSource) -> Floats:
-        """Return fresh noise, a whole number of steps per parameter."""
-        normals = source.long_normals(len(self.scales))
+    def apply(self, normals: LongFloats) -> Floats:
+        """Return ``round(Q diag(scales) z)`` for normal numbers z."""
         high = _integers(np.ldexp(normals.high, 46))
-        low = _integers(np.ldexp(normals.low, _NORMAL_BITS))
+        low = _integers(np.ldexp(normals.low, LONG_BITS))
         most = np.minimum(self.scales, _LARGEST_SCALE)
         scales = _integers(np.rint(np.ldexp(most, _SCALE_BITS)))
-        scaled = (scales * ((high << 53) + low)) >> (_SCALE_BITS + _NORMAL_BITS - _FRACTION_BITS)
+        scaled = (scales * ((high << 53) + low)) >> (_SCALE_BITS + LONG_BITS - _FRACTION_BITS)
         scaled = np.minimum(np.maximum(scaled, -_LARGEST_NOISE), _LARGEST_NOISE)
         if self.vectors is None:
             return _rounded(scaled, _FRACTION_BITS)
         return _rounded(_product(self.vectors, scaled), _FRACTION_BITS + _VECTOR_BITS)
+
+
+def draw_noise(roots: list[Root], source: NoiseSource) -> Floats:
+    """Return fresh noise for all blocks, a whole number of steps per parameter."""
+    sizes = [len(root.scales) for root in roots]
+    normals, parts, end = source.long_normals(sum(sizes)), [], 0
+    for root, size in zip(roots, sizes, strict=True):
+        begin, end = end, end + size
+        parts.append(root.apply(LongFloats(normals.high[begin:end], normals.low[begin:end])))
+    return np.concatenate(parts)
 
 
 def are_accurate(roots: list[Root] | None) -> bool:

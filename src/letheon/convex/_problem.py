@@ -193,19 +193,22 @@ class Problem(Quiet):
     def hessian_error(self, W: Floats) -> float:
         """Upper bound of the spectral norm of what rounding may hide of a block of `hessian` at W.
 
-        Also of what it hides of `hessian_diagonal`. In units of half an `EPSILON` and of the sum of
-        |x|^2, which bounds the trace of a block: sums of n terms are off by n, or by less where
-        they are added up in blocks of rows; a row's curvature (K x K numbers for a joint loss) by
-        4 K (K + 6), and, through its scores, by a factor that a score which is off by
-        (d + 1) |x| |W| makes.
+        Also of what it hides of `hessian_diagonal`, for sparse rows. A row adds at most its share,
+        curvature times |x|^2. In units u of half an `EPSILON`, sums are off by so many shares as
+        they have terms, in blocks of rows or at once. A score is off by (d + 1) u |x| |W|, and the
+        curvature by a factor that this makes; that of a joint loss, of K x K differences, by
+        4 K (K + 6) u besides.
         """
-        norms = row_norms(self.X)
+        norms, curvature = row_norms(self.X), self.curvature(W)
         norms[self.gone] = 0.0
-        (d, K), n = self.shape, len(norms)
+        (d, K), n, squares = self.shape, len(norms), norms * norms
+        is_joint = self.loss.is_joint
+        traces = (curvature * (1.0 - curvature)).sum(axis=1) if is_joint else curvature.max(axis=1)
+        shares = (traces + 2 * K * EPSILON * is_joint) * squares
         n_terms = n if sp.issparse(self.X) else min(n, _HESSIAN_ROWS) + n / _HESSIAN_ROWS
-        scores = 3 * (d + 4) * float(norms.max()) * float(np.linalg.norm(W))
-        units = n_terms + 8 + 4 * K * (K + 6) + scores
-        return 1.05 * EPSILON / 2 * float(norms @ norms) * units
+        units = n_terms + 24 + 3 * (d + 4) * norms * float(np.linalg.norm(W))
+        differences = 4 * K * (K + 6) * float(squares.sum()) if is_joint else 0.0
+        return 1.05 * EPSILON / 2 * (float(shares @ units) + differences)
 
     def hessian_product(self, curvature: Floats, V: Floats) -> Floats:
         """Hessian times V, shape (d, K), from the rows and what `curvature` returned."""
