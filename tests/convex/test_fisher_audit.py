@@ -73,7 +73,7 @@ def _repeatable(monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest)
 # Low-order bits (Mironov 2012): does a release lie where noise of doubles could have put it?
 
 
-def is_explained(released: Floats, before: float, scale: float) -> NDArray[np.bool_]:
+def is_explained(released: Floats, before: Floats, scale: float) -> NDArray[np.bool_]:
     """Whether before + scale ndtri(k / 2^53), in doubles, can be what was released."""
     guess = np.round(ndtr((released - before) / scale) * 2.0**52)
     found = np.zeros(len(released), bool)
@@ -84,7 +84,7 @@ def is_explained(released: Floats, before: float, scale: float) -> NDArray[np.bo
     return found
 
 
-def lattice_gap(released: Floats, before: float, other: float, scale: float) -> float:
+def lattice_gap(released: Floats, before: Floats, other: Floats, scale: float) -> float:
     """Return how much more often the true parameter explains a release than another one does."""
     rates = [is_explained(released, each, scale).mean() for each in (before, other)]
     return float(abs(rates[0] - rates[1]))
@@ -94,10 +94,10 @@ def lattice_gap(released: Floats, before: float, other: float, scale: float) -> 
 LINE, SIDES = np.array([[1.0], [0.4], [-0.3], [-1.2], [2.0]]), np.array([1, 0, 1, 0, 0])
 
 
-def released_on_a_line(covariance: str, state: str, count: int) -> tuple[Floats, float, float]:
-    """Return releases after a removal, the parameter before noise, and the noise's deviation."""
+def released_on_a_line(covariance: str, state: str, count: int) -> tuple[Floats, Floats, float]:
+    """Return releases after a removal, parameters before noise, and the noise's deviation."""
     settings: dict[str, Any] = {"covariance": covariance, "state": state, "fit_intercept": False}
-    found, ends = [], set()
+    found, ends = [], []
     for _ in range(count):
         model = FisherClassifier(l2=0.1, sigma=0.5, **settings).fit(LINE, SIDES)
         walks: list[Walk] = []
@@ -109,14 +109,13 @@ def released_on_a_line(covariance: str, state: str, count: int) -> tuple[Floats,
 
         vars(model)["_publish"] = watch
         model.forget([4])
-        ends.add(float(walks[0].W[0, 0]))
+        ends.append(walks[0].W[0, 0])
         found.append(weights(model)[0])
-    (end,) = ends if state == "secret" else (np.nan,)
     rows = LINE[:4, 0]
     score = rows * retrained_line()
     curvature = float((rows**2 / (2 + np.exp(score) + np.exp(-score))).sum()) / 4 + 0.1
     scale = 0.5 * (curvature**-0.25 if covariance == "fisher" else 1.0)
-    return np.array(found), end, scale
+    return np.array(found), np.array(ends), scale
 
 
 @cache
@@ -128,14 +127,12 @@ def retrained_line() -> float:
 def check_lattice(covariance: str, state: str, count: int) -> None:
     """No release is explained by the parameters before noise more often than by chance."""
     released, before, scale = released_on_a_line(covariance, state, count)
-    best = retrained_line()
-    before = best if np.isnan(before) else before
     # Three standard errors of a difference of rates, each at most a half.
     allowed = 3 * np.sqrt(0.5 / count) + 1 / count
     assert lattice_gap(released, before, before + 1e-3, scale) <= allowed
     steps = released / Grid.of_sigma(0.5).step
     np.testing.assert_array_equal(steps, np.rint(steps))
-    assert abs((released - best).std() / scale - 1) < 5 / np.sqrt(2 * count)
+    assert abs((released - before).std() / scale - 1) < 5 / np.sqrt(2 * count)
 
 
 @pytest.mark.parametrize("covariance", ["fisher", "isotropic"])
@@ -153,8 +150,8 @@ def test_low_order_bits_tell_nothing_in_many_runs(covariance: str, state: str) -
 def test_the_lattice_attack_finds_noise_that_is_added_in_doubles() -> None:
     source = NoiseSource(3)
     released = 0.731 + 0.5 * source.normals(400)
-    assert is_explained(released, 0.731, 0.5).mean() > 0.9
-    assert lattice_gap(released, 0.731, 0.732, 0.5) > 0.5
+    assert is_explained(released, np.full(400, 0.731), 0.5).mean() > 0.9
+    assert lattice_gap(released, np.full(400, 0.731), np.full(400, 0.732), 0.5) > 0.5
 
 
 def leak(a: NDArray[Any], b: NDArray[Any]) -> float:

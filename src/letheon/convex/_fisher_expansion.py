@@ -11,7 +11,6 @@ import numpy as np
 import scipy.sparse as sp
 
 from letheon.convex._curvature import Curvature, Downdate
-from letheon.convex._design import row_norms
 from letheon.convex._fisher_law import Shape
 from letheon.convex._fisher_noise import (
     COVARIANCE_ERROR,
@@ -32,6 +31,7 @@ _MOST_REFINEMENTS = 4
 _CG_TOLERANCE = 1e-3
 # What a bound of an error of the covariance counts in `Spectrum.root`.
 _SHARE_OF_ERROR = 0.53
+_ROWS_AT_ONCE = 256
 # Largest second derivative of a loss in one score, of the logistic and of the softmax loss.
 _LARGEST_CURVATURE = 0.25
 
@@ -84,21 +84,25 @@ class Expansion:
         Of the blocks as they were evaluated, for noise from whole matrices; None after a removal.
     error : float
         Bound of the spectral norm of what the stored blocks miss by rounding.
+    bounds : ndarray or None
+        Of the diagonal, where only that shapes the noise.
     """
 
     def __init__(self, problem: Problem, curvature: Curvature, *, is_shaped: bool) -> None:
         self.curvature = curvature
         self.scores = look(problem, curvature.point).scores
         self.ridge = problem.ridge
-        self.error = problem.hessian_error(curvature.point)
         self.spectra: list[Spectrum] | None = None
-        self.top = self.freedom = 0.0
+        self.top = self.freedom = self.error = 0.0
         self.is_full = is_shaped and block_size(problem) <= FULL_LIMIT
         if self.is_full:
+            bent = problem.loss.curvature(self.scores, problem.y)
+            self.error = problem.hessian_error(curvature.point, bent)
             self.spectra = [Spectrum.of(block.hessian) for block in curvature.blocks]
             values = np.concatenate([each.largest_values(self.error) for each in self.spectra])
             self.top = float(values.max())
             self.freedom = float(np.sum(values / (values + self.ridge))) * (1 + 1e-9)
+        self.bounds = bound_diagonal(problem) if is_shaped and not self.is_full else None
 
     @classmethod
     def at(
@@ -198,14 +202,15 @@ class FullNoise(Quiet):
 
 
 class DiagonalNoise(Quiet):
-    """Noise from the diagonal of the Hessian, taken where the parameters end; for many columns."""
+    """Noise from the diagonal of the Hessian, taken where the parameters end; for many columns.
 
-    def __init__(self, after: Problem, radius: float | None) -> None:
+    `bounds` are what `bound_diagonal` returned for these rows, or for these and others.
+    """
+
+    def __init__(self, after: Problem, radius: float | None, bounds: Floats | None = None) -> None:
         self._after = after
-        norms = row_norms(after.X)
-        norms[after.gone] = 0.0
-        self._radius = float(norms.max()) if radius is None else radius
-        self._bounds = _LARGEST_CURVATURE * (1 + 1e-9) * _column_squares(after)
+        self._radius = float(after.norms.max()) if radius is None else radius
+        self._bounds = bound_diagonal(after) if bounds is None else bounds
 
     def shape(self) -> Shape:
         """Return bounds from the columns' norms."""
@@ -226,19 +231,27 @@ class DiagonalNoise(Quiet):
     def roots(self, W: Floats, grid: Grid) -> list[Root]:
         """Return what the noise is made of, one block for all parameters."""
         after = self._after
-        diagonal = after.hessian_diagonal(after.curvature(W)).ravel(order="F")
+        curvature = after.curvature(W)
+        diagonal = after.hessian_diagonal(curvature).ravel(order="F")
         # Sums over all rows at once, which `hessian_error` counts for sparse rows only.
-        error = after.hessian_error(W) + EPSILON * after.X.shape[0] * float(self._bounds.max())
+        error = after.hessian_error(W, curvature) + EPSILON * after.X.shape[0] * float(
+            self._bounds.max()
+        )
         return [diagonal_root(grid, diagonal, after.ridge, after.n_held, error)]
 
 
-def _column_squares(problem: Problem) -> Floats:
-    """Return the sum of squares of every column, over the rows that count."""
-    is_kept = np.ones(problem.X.shape[0])
+def bound_diagonal(problem: Problem) -> Floats:
+    """Return upper bounds of the diagonal of the data part, one per column, at any parameters."""
+    X, is_kept = problem.X, np.ones(problem.X.shape[0])
     is_kept[problem.gone] = 0.0
-    if sp.issparse(problem.X):
-        return np.asarray(problem.X.astype(np.float64).power(2).T @ is_kept)
-    return np.asarray(np.einsum("ij,ij,i->j", problem.X, problem.X, is_kept))
+    total = np.zeros(X.shape[1])
+    if sp.issparse(X):
+        total += X.astype(np.float64).power(2).T @ is_kept
+    else:
+        for begin in range(0, len(X), _ROWS_AT_ONCE):
+            where = slice(begin, begin + _ROWS_AT_ONCE)
+            total += is_kept[where] @ np.square(X[where], dtype=np.float64)
+    return _LARGEST_CURVATURE * (1 + 1e-9) * total
 
 
 class Fisher(Protocol):
@@ -290,7 +303,7 @@ class Expanded:
         if expansion.is_full:
             self.noise = FullNoise(expansion, after, roots)
         elif is_shaped:
-            self.noise = DiagonalNoise(after, expansion.curvature.radius)
+            self.noise = DiagonalNoise(after, expansion.curvature.radius, expansion.bounds)
 
     @property
     def expansion(self) -> Expansion:

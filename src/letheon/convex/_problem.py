@@ -11,6 +11,7 @@ nothing to its derivatives.
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from typing import Any, Literal, NamedTuple, Self
 
 import numpy as np
@@ -68,6 +69,13 @@ class Problem(Quiet):
     def pass_flops(self) -> float:
         """Operations of one gradient pass."""
         return 4.0 * n_stored(self.X) * self.loss.n_outputs
+
+    @cached_property
+    def norms(self) -> Floats:
+        """Norms of the rows, in float64; 0 for rows left out."""
+        norms = row_norms(self.X)
+        norms[self.gone] = 0.0
+        return norms
 
     def without(self, positions: Positions) -> Self:
         """Return the problem of the other rows, on the same memory."""
@@ -152,8 +160,7 @@ class Problem(Quiet):
         n u |x| |slope| for each.
         """
         unit, size, K = EPSILON / 2, float(np.linalg.norm(W)), W.shape[1]
-        norms = row_norms(self.X)
-        norms[self.gone] = 0.0
+        norms = self.norms
         slopes = np.full(len(norms), self.loss.slope_bound)
         if not np.isfinite(self.loss.slope_bound):
             slopes = norms * size + np.abs(self.y)
@@ -190,17 +197,16 @@ class Problem(Quiet):
             self._add_curvature(blocks, block.rows, curvature)
         return blocks
 
-    def hessian_error(self, W: Floats) -> float:
+    def hessian_error(self, W: Floats, curvature: Floats) -> float:
         """Upper bound of the spectral norm of what rounding may hide of a block of `hessian` at W.
 
         Also of what it hides of `hessian_diagonal`, for sparse rows. A row adds at most its share,
         curvature times |x|^2. In units u of half an `EPSILON`, sums are off by so many shares as
         they have terms, in blocks of rows or at once. A score is off by (d + 1) u |x| |W|, and the
         curvature by a factor that this makes; that of a joint loss, of K x K differences, by
-        4 K (K + 6) u besides.
+        4 K (K + 6) u besides. `curvature` is that at W.
         """
-        norms, curvature = row_norms(self.X), self.curvature(W)
-        norms[self.gone] = 0.0
+        norms = self.norms
         (d, K), n, squares = self.shape, len(norms), norms * norms
         is_joint = self.loss.is_joint
         traces = (curvature * (1.0 - curvature)).sum(axis=1) if is_joint else curvature.max(axis=1)
