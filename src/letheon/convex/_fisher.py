@@ -12,6 +12,7 @@ from letheon.convex._account import rounded_up
 from letheon.convex._base import (
     ConvexClassifier,
     Counts,
+    Doubts,
     Held,
     Trained,
     unconverged,
@@ -88,13 +89,14 @@ _RESIDUAL_STATE = {
 class FisherClassifier(ConvexClassifier):
     """Linear classifier that forgets by Newton steps and fresh Fisher noise.
 
-    Training finds the optimum of all rows and publishes it with noise,
+    Training finds the optimum of all rows and releases it with noise,
 
         theta = opt + sigma F^(-1/4) b,   b standard normal, one number per parameter,
 
-    F = H / n the Hessian per row, regulariser included. A request makes Newton steps on the rows
-    that remain, w - F^(-1) grad L(w), and publishes the result with fresh noise of the same form.
-    Directions that the data determine well (large F) get little noise, the others much.
+    rounded to a grid. F = H / n is the Hessian per row, regulariser included, or its diagonal. A
+    request makes Newton steps on the rows that remain, w - F^(-1) grad L(w), and releases the
+    result with fresh noise of the same form. Directions that the data determine well (large F) get
+    little noise, the others much.
 
     Parameters
     ----------
@@ -125,10 +127,12 @@ class FisherClassifier(ConvexClassifier):
     covariance : {"fisher", "isotropic"}, default="fisher"
         Noise sigma F^(-1/4) b or sigma b. F depends on the rows, which the certificate pays for:
         where the Hessian has become too old, it is taken anew. Isotropic noise has no such cost.
+        Above 256 parameters in a block (columns, or columns times classes of a softmax) the
+        diagonal of F shapes the noise.
     state : {"published", "secret"}, default="published"
         "published": steps start from the noisy parameters; nothing else is saved but the rows and
-        the account. "secret": the optimum before noise is kept under a seal, so one pass over the
-        rows usually suffices.
+        an account of rounded numbers. "secret": the optimum before noise is kept under a seal, so
+        one pass over the rows usually suffices.
     batch_size : int or None, default=None
         Remove the rows of a request in batches of this size (the survey's m'), each with gradient
         and Hessian taken anew where the parameters stand: slower, and closer to the optimum for
@@ -151,8 +155,7 @@ class FisherClassifier(ConvexClassifier):
     coef_, intercept_, classes_ : ndarray
         The published model.
     account_ : FisherAccount
-        Bounds of the distance to a retrain, and how often requests made further steps, took the
-        Hessian anew or retrained.
+        Bounds of the distance to a retrain after the last request, rounded up to powers of two.
     epsilon_ : float
         Smallest epsilon that is proved for the model as it is, at this delta.
     kl_bound_ : float
@@ -170,10 +173,11 @@ class FisherClassifier(ConvexClassifier):
 
     Notes
     -----
-    Guarantee: certified (epsilon, delta) towards an observer of the latest model; with
-    ``state="published"`` also for people who look at the models before they leave. It bounds both
-    what Golatkar et al. compare, the means, and what they leave out: a retrain draws its noise from
-    the Fisher matrix at another point. If the bound does not hold after the first step, further
+    Guarantee: certified (epsilon, delta) towards an observer of the latest model, also for people
+    who look at the models before they leave. It bounds both what Golatkar et al. compare, the
+    means, and what they leave out: a retrain draws its noise from the Fisher matrix at another
+    point. Noise is computed in integers, and every rounding error of what it has to hide is bounded
+    and charged. If the bound does not hold after the first step, further
     steps follow, then a new Hessian, then a retrain; `Receipt.rebuilt` says which. Tuning `l2` on
     rows that leave later weakens the guarantee; see `declare_tuning`.
 
@@ -333,17 +337,8 @@ class FisherClassifier(ConvexClassifier):
             solution = finished(problem, solution, partial(fisher.step, solution.W))
             left = max(left, solution.residual + problem.gradient_error(solution.W))
             flops += hessian_flops(problem)
-        if self._wants_certificate and not left <= tolerance:
-            doubts.note(
-                f"training left a gradient of {left:.3g}, rounding included, above the stop rule's "
-                f"{tolerance:.3g}; raise max_iter or tol, scale the columns or use a larger l2"
-            )
         roots = self._roots(fisher, solution.W)
-        if self._wants_certificate and not are_accurate(roots):
-            doubts.note(
-                "rounding leaves the covariance of the noise unknown; scale the columns, use a "
-                "larger l2 or covariance='isotropic'"
-            )
+        self._note_doubts(doubts, left, tolerance, roots)
         attributes = {
             "model_": self._linear(self._release(solution.W, roots, source), held.classes),
             "optimum_": self._sealed(solution.W, solution.gradient),
@@ -353,6 +348,23 @@ class FisherClassifier(ConvexClassifier):
         }
         flops += solution.flops
         return Trained(attributes, flops, (*warnings, *doubts.warnings), solution.n_iter)
+
+    def _note_doubts(
+        self, doubts: Doubts, left: float, tolerance: float, roots: list[Root] | None
+    ) -> None:
+        """Note what the proof needs of a training and this one has not; before noise is drawn."""
+        if not self._wants_certificate:
+            return
+        if not left <= tolerance:
+            doubts.note(
+                f"training left a gradient of {left:.3g}, rounding included, above the stop rule's "
+                f"{tolerance:.3g}; raise max_iter or tol, scale the columns or use a larger l2"
+            )
+        if not are_accurate(roots):
+            doubts.note(
+                "rounding leaves the covariance of the noise unknown; scale the columns, use a "
+                "larger l2 or covariance='isotropic'"
+            )
 
     def _tolerance(self, problem: Problem) -> float:
         return self.tol * problem.n_held

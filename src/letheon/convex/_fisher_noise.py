@@ -214,4 +214,5 @@ def _integers(whole: Floats) -> NDArray[np.object_]:
 
 def _rounded(numbers: NDArray[np.object_], n_bits: int) -> Floats:
     """Return the nearest whole numbers to multiples of ``2**-n_bits``; halves are rounded up."""
-    return ((numbers + (1 << (n_bits - 1))) >> n_bits).astype(np.float64)
+    nearest: Floats = ((numbers + (1 << (n_bits - 1))) >> n_bits).astype(np.float64)
+    return nearest
