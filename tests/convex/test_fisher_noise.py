@@ -88,10 +88,9 @@ def test_the_largest_block_is_still_exact() -> None:
     root = Root(vectors, np.full(FULL_LIMIT, 2.0**40) * rng.uniform(0.5, 1, FULL_LIMIT), 0.0)
     noise = draw_noise([root], NoiseSource(1))
     z = NoiseSource(1).long_normals(FULL_LIMIT)
-    exact = sum(
-        Fraction(round(s * 2**32), 2**32) * (Fraction(h) + Fraction(low))
-        for s, h, low in zip(root.scales.tolist(), z.high.tolist(), z.low.tolist(), strict=True)
-    )
+    exact = Fraction()
+    for s, high, low in zip(root.scales.tolist(), z.high.tolist(), z.low.tolist(), strict=True):
+        exact += Fraction(round(s * 2**32), 2**32) * (Fraction(high) + Fraction(low))
     assert abs(exact - int(noise[0])) <= Fraction(1, 2) + Fraction(1, 2**70)
     assert (noise == noise[0]).all()
 
@@ -235,7 +234,7 @@ def test_what_is_known_of_the_matrix_holds(kind: str, seed: int, leaving: int) -
     H = hessian(case.without(np.arange(leaving)), W)
     data = H - after.ridge * np.eye(len(H))
     norms = np.linalg.norm(problem.X[leaving:], axis=1)
-    shaped: list[tuple[Any, Floats]] = [
+    shaped: list[tuple[Any, Any]] = [
         (fisher.noise, np.linalg.eigvalsh(data)),
         (DiagonalNoise(after, None), np.sort(np.diag(data))),
     ]

@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 
 from letheon.convex import _fisher, _fisher_walk
 from letheon.convex._fisher import FisherClassifier
+from letheon.convex._fisher_expansion import look
 from letheon.convex._fisher_noise import COVARIANCE_ERROR, Root
 from letheon.convex._fisher_walk import Walk
 from letheon.convex._grid import Grid
@@ -235,7 +236,6 @@ def test_noise_changes_no_branch(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_a_planted_bug_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
     """An account that leaves out a tenth of the gradient."""
-    look = _fisher_walk.look
 
     def shorten(problem: Any, W: Floats) -> Any:
         view = look(problem, W)
