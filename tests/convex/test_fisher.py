@@ -19,7 +19,8 @@ import letheon
 from letheon.checks import parametrize_with_checks
 from letheon.convex import InfluenceClassifier, _fisher_expansion, _fisher_noise
 from letheon.convex._fisher import FisherClassifier
-from letheon.convex._fisher_walk import Walk
+from letheon.convex._fisher_law import Closeness
+from letheon.convex._fisher_walk import FisherAccount, Walk
 from letheon.convex._noise import NoiseSource
 from letheon.convex._problem import Problem
 from letheon.exceptions import AssumptionError, EmptyModelError, GuaranteeWarning, UnknownIdError
@@ -429,6 +430,27 @@ def test_a_saved_model_goes_on(tmp_path: Path, state: str) -> None:
         assert receipt.rebuilt.get("hessians", 0) >= 1
         assert other.n_rows_ == 58
     assert model.n_rows_ == 59
+
+
+def test_what_an_earlier_version_released_is_not_certified() -> None:
+    """Its noise was added in doubles. The next release is proved by itself."""
+    model = fitted(make("ovr", n=60, p=3, l2=0.05))
+    old = Closeness._from_state({"shift": 0.1, "spread": 0.0, "dimension": 1})
+    account = FisherAccount._from_state({"closeness": old, "used": 0.25, "most": old})
+    vars(model).update(account_=account)
+    assert model.guarantee_.kind == "empirical"
+    assert model.epsilon_ == np.inf
+    assert model.forget([4]).guarantee.kind == "certified"
+    assert model.epsilon_ <= 1.0
+
+
+@pytest.mark.parametrize("used", [float("nan"), float("inf"), 1.5])
+def test_an_account_that_does_not_hold_is_no_certificate(used: float) -> None:
+    model = fitted(make("logistic", n=60, p=3))
+    account = copy.copy(model.account_)
+    object.__setattr__(account, "used", used)
+    vars(model).update(account_=account)
+    assert model.guarantee_.kind == "empirical"
 
 
 def test_a_copy_has_a_life_of_its_own() -> None:

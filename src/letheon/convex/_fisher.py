@@ -527,7 +527,9 @@ class FisherClassifier(ConvexClassifier):
         return with_outcome(super()._retrain(positions), rebuilt=rebuilt)
 
     def _claim(self) -> Guarantee:
-        certified = self._wants_certificate and self.downgraded_ is None
+        # What is not known, or read from a file of an earlier version, is not at most 1.
+        is_proved = self.downgraded_ is None and self.account_.used <= 1.0
+        certified = self._wants_certificate and is_proved
         return Guarantee(
             kind="certified" if certified else "empirical",
             reference="Golatkar et al. 2020, with a proved bound of means and covariances",

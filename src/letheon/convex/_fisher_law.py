@@ -37,6 +37,7 @@ delta grows by (1 + e^epsilon) gap.
 from dataclasses import dataclass
 from functools import lru_cache
 from math import ceil, exp, inf, isnan, log, log2, sqrt
+from typing import Any
 
 from letheon.convex._account import rounded_up
 from letheon.convex._calibrate import (
@@ -85,6 +86,12 @@ class Closeness:
         for name in ("shift", "spread", "gap"):
             if isnan(getattr(self, name)):
                 object.__setattr__(self, name, inf)
+
+    @classmethod
+    def _from_state(cls, state: dict[str, Any]) -> "Closeness":
+        """Read a file; earlier versions drew noise in doubles, for which no gap is known."""
+        gap = state.get("gap", inf)
+        return cls(state["shift"], state["spread"], state["dimension"], gap)
 
     def epsilon(self, delta: float) -> float:
         """Return an epsilon that is proved at this delta; infinite if none is."""

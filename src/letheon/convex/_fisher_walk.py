@@ -3,6 +3,7 @@
 from collections.abc import Callable
 from dataclasses import dataclass
 from math import inf, isnan
+from typing import Any
 
 import numpy as np
 
@@ -140,6 +141,12 @@ class FisherAccount:
         """A bound that could not be computed is no bound."""
         if isnan(self.used):
             object.__setattr__(self, "used", inf)
+
+    @classmethod
+    def _from_state(cls, state: dict[str, Any]) -> "FisherAccount":
+        """Read a file; what earlier versions released is not proved."""
+        closeness = state["closeness"]
+        return cls(closeness, state["used"] if closeness.gap < inf else inf)
 
     @classmethod
     def after(cls, walk: Walk) -> "FisherAccount":
