@@ -76,7 +76,9 @@ MECHANISMS = {
     "output-perturbation-gamma-ball": (
         "Noise of density exp(-|b| / scale) on the parameters, for delta = 0."
     ),
-    "output-perturbation-fisher-gaussian": "Normal noise on the parameters, shaped by F^(-1/4).",
+    "output-perturbation-fisher-gaussian": (
+        "Normal noise on the parameters, shaped by F^(-1/4) and rounded to a grid."
+    ),
     "parameter-perturbation-fisher-gaussian": (
         "The same for a net, in `forget` only; nothing is proved."
     ),

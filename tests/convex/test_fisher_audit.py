@@ -11,12 +11,14 @@ from typing import Any
 import numpy as np
 import pytest
 from numpy.typing import NDArray
+from scipy.special import ndtr, ndtri
 
 from letheon.convex import _fisher, _fisher_walk
 from letheon.convex._change import Change
 from letheon.convex._fisher import FisherClassifier
 from letheon.convex._fisher_expansion import Expanded, View, look
 from letheon.convex._fisher_walk import Walk
+from letheon.convex._grid import Grid
 from letheon.convex._losses import Floats
 from letheon.convex._noise import NoiseSource
 from letheon.convex._problem import NOBODY, Problem
@@ -68,6 +70,96 @@ def _repeatable(monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest)
     monkeypatch.setattr(NoiseSource, "_words", words)
 
 
+# Low-order bits (Mironov 2012): does a release lie where noise of doubles could have put it?
+
+
+def is_explained(released: Floats, before: Floats, scale: float) -> NDArray[np.bool_]:
+    """Whether before + scale ndtri(k / 2^53), in doubles, can be what was released."""
+    guess = np.round(ndtr((released - before) / scale) * 2.0**52)
+    found = np.zeros(len(released), bool)
+    for step in range(-40, 41):
+        uniform = (2 * (guess + step) + 1) * 2.0**-53
+        uniform = np.clip(uniform, 2.0**-53, 1 - 2.0**-53)
+        found |= before + scale * ndtri(uniform) == released
+    return found
+
+
+def lattice_gap(released: Floats, others: Floats, before: Floats, scale: float) -> float:
+    """Return how much more often `before` explains what was released than what others are."""
+    rates = [is_explained(each, before, scale).mean() for each in (released, others)]
+    return float(abs(rates[0] - rates[1]))
+
+
+# One row that matters, one column: parameters and scale of the noise are single numbers.
+LINE, SIDES = np.array([[1.0], [0.4], [-0.3], [-1.2], [2.0]]), np.array([1, 0, 1, 0, 0])
+
+
+def on_a_line(covariance: str, state: str) -> FisherClassifier:
+    settings: dict[str, Any] = {"covariance": covariance, "state": state, "fit_intercept": False}
+    return FisherClassifier(l2=0.1, sigma=0.5, **settings)
+
+
+def released_on_a_line(covariance: str, state: str, count: int) -> tuple[Floats, Floats, float]:
+    """Return releases after a removal, parameters before noise, and the noise's deviation."""
+    found, ends = [], []
+    for _ in range(count):
+        model = on_a_line(covariance, state).fit(LINE, SIDES)
+        walks: list[Walk] = []
+        publish = model._publish
+
+        def watch(positions: Any, counts: Any, walk: Walk, roots: Any) -> Change:
+            walks.append(walk)  # noqa: B023
+            return publish(positions, counts, walk, roots)  # noqa: B023
+
+        vars(model)["_publish"] = watch
+        model.forget([4])
+        ends.append(walks[0].W[0, 0])
+        found.append(weights(model)[0])
+    rows = LINE[:4, 0]
+    score = rows * retrained_line()
+    curvature = float((rows**2 / (2 + np.exp(score) + np.exp(-score))).sum()) / 4 + 0.1
+    scale = 0.5 * (curvature**-0.25 if covariance == "fisher" else 1.0)
+    return np.array(found), np.array(ends), scale
+
+
+@cache
+def retrained_line() -> float:
+    model = FisherClassifier(l2=0.1, sigma=0.0, fit_intercept=False).fit(LINE[:4], SIDES[:4])
+    return float(weights(model)[0])
+
+
+def check_lattice(covariance: str, state: str, count: int) -> None:
+    """Parameters before noise explain a release no more often than one of a retrain."""
+    released, before, scale = released_on_a_line(covariance, state, count)
+    fresh = [on_a_line(covariance, state).fit(LINE[:4], SIDES[:4]) for _ in range(count)]
+    others = np.array([weights(model)[0] for model in fresh])
+    # Three standard errors of a difference of rates, each at most a half.
+    allowed = 3 * np.sqrt(0.5 / count) + 1 / count
+    assert lattice_gap(released, others, before, scale) <= allowed
+    steps = released / Grid.of_sigma(0.5).step
+    np.testing.assert_array_equal(steps, np.rint(steps))
+    assert abs((released - before).std() / scale - 1) < 5 / np.sqrt(2 * count)
+
+
+@pytest.mark.parametrize("covariance", ["fisher", "isotropic"])
+def test_low_order_bits_tell_nothing(covariance: str) -> None:
+    check_lattice(covariance, "secret", 60)
+
+
+@pytest.mark.soak
+@pytest.mark.parametrize("covariance", ["fisher", "isotropic"])
+@pytest.mark.parametrize("state", ["secret", "published"])
+def test_low_order_bits_tell_nothing_in_many_runs(covariance: str, state: str) -> None:
+    check_lattice(covariance, state, 20_000)
+
+
+def test_the_lattice_attack_finds_noise_that_is_added_in_doubles() -> None:
+    source, before = NoiseSource(3), np.full(400, 0.731)
+    released, others = (mean + 0.5 * source.normals(400) for mean in (0.731, 0.732))
+    assert is_explained(released, before, 0.5).mean() > 0.9
+    assert lattice_gap(released, others, before, 0.5) > 0.5
+
+
 def leak(a: NDArray[Any], b: NDArray[Any]) -> float:
     return epsilon_lower_bound(a, b, delta=SETTINGS["delta"])
 
@@ -92,8 +184,10 @@ def with_less_noise(share: float) -> Callable[[pytest.MonkeyPatch], None]:
     def plant(monkeypatch: pytest.MonkeyPatch) -> None:
         publish = FisherClassifier._publish
 
-        def bad(self: FisherClassifier, positions: Any, counts: Any, walk: Walk) -> Change:
-            change = publish(self, positions, counts, walk)
+        def bad(
+            self: FisherClassifier, positions: Any, counts: Any, walk: Walk, roots: Any
+        ) -> Change:
+            change = publish(self, positions, counts, walk, roots)
             model = change.attributes["model_"]
             W = walk.W + share * (model.weights - walk.W)
             return replace(

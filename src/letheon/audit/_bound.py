@@ -31,6 +31,8 @@ _TWO_DIGITS = 0.11
 _GRID = 0.02
 _LEAST_SPREAD = 0.05
 _LARGEST_HESSIAN = 2048
+# Fisher noise: up to so many parameters in a block the whole matrix shapes it.
+_LARGEST_BLOCK = 256
 _RETRAIN = "retrain"
 # Share of what noise hides that is for a fresh fit; the grid ends at so many steps.
 _SHARE_OF_FIT = 0.125
@@ -366,7 +368,9 @@ def _check_fisher(case: _Case) -> None:
     model, checks = case.model, case.checks
     epsilon, delta, sigma = float(model.epsilon), float(model.delta), float(model.sigma)
     close = model.account_.closeness
-    found = mismatch_delta(epsilon, close.shift, close.spread, max(close.dimension, 1))
+    found = mismatch_delta(epsilon, close.shift, close.spread, max(close.dimension, 1.0))
+    # Each law differs from a normal one by `gap` in total variation.
+    found += (1 + float(np.exp(min(epsilon, 700.0)))) * close.gap
     checks.at_most("closeness-is-hidden", found, delta, slack=_GRID)
     checks.at_most("budget-is-what-noise-hides", case.stated("budget"), 1.0)
     checks.at_most("spent-is-within-budget", case.stated("spent"), 1.0)
@@ -383,11 +387,11 @@ def _check_fisher(case: _Case) -> None:
 
 
 def _check_shaped(case: _Case, theta: Floats, furthest: float, spread: float) -> None:
-    """As `_check_around`, in the metric of noise of covariance sigma^2 F^(-1/2)."""
+    """As `_check_around`, in the metric of the noise: sigma^2 F^(-1/2), or with F's diagonal."""
     objective = case.objective
     low, high = noise_bounds(theta.size, ball=False)
     best = optimum(objective, theta)
-    values, vectors = np.linalg.eigh(_fisher(objective, best))
+    values, vectors = np.linalg.eigh(_fisher(case, best))
     gap = vectors.T @ (theta - best).ravel()
     away = length(np.maximum(values, 0.0) ** 0.25 * gap) / float(case.model.sigma)
     # Another Fisher matrix within e^(±2 spread) stretches lengths by e^(spread/2) at most.
@@ -406,16 +410,19 @@ def _check_sealed(case: _Case) -> None:
         return
     scale = 1.0
     if model.covariance != "isotropic":
-        scale = float(np.linalg.eigvalsh(_fisher(objective, W))[-1]) ** 0.25
+        scale = float(np.linalg.eigvalsh(_fisher(case, W))[-1]) ** 0.25
     true = scale * (residual + stop) / objective.ridge / float(model.sigma)
     shift = float(model.account_.closeness.shift)
     case.checks.at_most("shift-is-not-understated", true, shift, slack=1e-3)
 
 
-def _fisher(objective: Objective, W: Floats) -> Floats:
+def _fisher(case: _Case, W: Floats) -> Floats:
+    """Return what shapes the noise: F, or its diagonal where a block has many parameters."""
     if W.size > _LARGEST_HESSIAN:
         raise _TooLarge(f"{W.size} parameters are too many for a second computation")
-    return objective.hessian(W) / objective.n_rows
+    matrix: Floats = case.objective.hessian(W) / case.objective.n_rows
+    block = W.size if case.model.multi_class == "softmax" else len(W)
+    return matrix if block <= _LARGEST_BLOCK else np.diag(np.diag(matrix))
 
 
 _METHODS: dict[str, Callable[[_Case], None]] = {

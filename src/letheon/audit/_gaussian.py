@@ -51,7 +51,7 @@ def noise_bounds(size: int, *, ball: bool) -> tuple[float, float]:
     return math.sqrt(2 * float(low)), math.sqrt(2 * float(high))
 
 
-def mismatch_delta(epsilon: float, shift: float, spread: float, dimension: int) -> float:
+def mismatch_delta(epsilon: float, shift: float, spread: float, dimension: float) -> float:
     r"""Bound of delta between Gaussians whose covariances differ, too.
 
     Means are apart by `shift`; eigenvalues of one covariance seen by the other lie within

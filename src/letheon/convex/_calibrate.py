@@ -158,7 +158,7 @@ def gaussian_kl(mu: float) -> float:
     return mismatch_kl(mu, 0.0, 1)
 
 
-def mismatch_kl(mu: float, log_spread: float, dimension: int) -> float:
+def mismatch_kl(mu: float, log_spread: float, dimension: float) -> float:
     """Return a bound of the Kullback-Leibler divergence, both directions; see `mismatch_delta`.
 
     ``½ [e^t mu² + d (e^t - 1 - t)]``: the divergence is
@@ -172,7 +172,7 @@ def mismatch_kl(mu: float, log_spread: float, dimension: int) -> float:
     return (math.exp(log_spread) * mu * mu + dimension * max(excess, 0.0)) / 2
 
 
-def mismatch_delta(epsilon: float, mu: float, log_spread: float, dimension: int) -> float:
+def mismatch_delta(epsilon: float, mu: float, log_spread: float, dimension: float) -> float:
     r"""Return a bound of the delta between two Gaussians of unequal covariance, both directions.
 
     Parameters
@@ -183,8 +183,9 @@ def mismatch_delta(epsilon: float, mu: float, log_spread: float, dimension: int)
         Bound of ``|S2^(-1/2) (m1 - m2)|`` for the laws N(m1, S1) and N(m2, S2).
     log_spread : float
         A t such that every eigenvalue of ``S2^(-1/2) S1 S2^(-1/2)`` lies in [e^-t, e^t].
-    dimension : int
-        Number of entries, d.
+    dimension : float
+        Number of entries, d, or a d such that the sum of K below over all entries is at most
+        d K(t).
 
     Returns
     -------
@@ -232,7 +233,7 @@ def mismatch_delta(epsilon: float, mu: float, log_spread: float, dimension: int)
     return min(1.0, max(_UP * least, _LEAST))
 
 
-def mismatch_epsilon(mu: float, log_spread: float, dimension: int, delta: float) -> float:
+def mismatch_epsilon(mu: float, log_spread: float, dimension: float, delta: float) -> float:
     """Return the smallest epsilon >= 0 with ``mismatch_delta(epsilon, ...) <= delta``.
 
     Errs upwards. Equal to `gaussian_epsilon` at ``log_spread=0``; infinite for delta = 0 unless the
@@ -258,7 +259,7 @@ def mismatch_epsilon(mu: float, log_spread: float, dimension: int, delta: float)
     )
 
 
-def _orders(log_spread: float, dimension: int) -> tuple[Floats, Floats]:
+def _orders(log_spread: float, dimension: float) -> tuple[Floats, Floats]:
     """Return the λ tried and ``log c + d K(t)`` of each; see `mismatch_delta`."""
     spread = max(log_spread, _SMALLEST_SPREAD)
     orders = _SHARE / math.expm1(spread)
@@ -331,7 +332,7 @@ def _require_non_negative(**values: float) -> None:
             raise ValueError(f"{name} must be 0 or above, not {value!r}")
 
 
-def _require_laws(mu: float, log_spread: float, dimension: int) -> None:
+def _require_laws(mu: float, log_spread: float, dimension: float) -> None:
     _require_non_negative(mu=mu, log_spread=log_spread)
     if dimension < 1:
         raise ValueError(f"dimension must be at least 1, not {dimension!r}")

@@ -2,13 +2,13 @@
 
 import copy
 from collections.abc import Callable
-from dataclasses import replace
 from functools import partial
 from typing import Any, ClassVar, Self
 
 import numpy as np
 
 from letheon.base import Outcome, Removal, require_fitted
+from letheon.convex._account import rounded_up
 from letheon.convex._base import (
     ConvexClassifier,
     Counts,
@@ -24,10 +24,12 @@ from letheon.convex._change import Change
 from letheon.convex._design import NORM_ROUNDING
 from letheon.convex._fisher_expansion import Expanded, Expansion, Fisher, Products, View, look
 from letheon.convex._fisher_law import Law
+from letheon.convex._fisher_noise import Root, are_accurate, draw_noise
 from letheon.convex._fisher_walk import JUST_TRAINED, FisherAccount, Walk, hessian_flops
+from letheon.convex._grid import Grid
 from letheon.convex._losses import Floats
 from letheon.convex._noise import NoiseSource, Sealed
-from letheon.convex._problem import Positions, Problem
+from letheon.convex._problem import NOBODY, Positions, Problem
 from letheon.convex._settings import require_batch_size, require_one_of, require_whole
 from letheon.convex._solve import finished, is_dense, minimise
 from letheon.guarantee import Guarantee, MethodFacts
@@ -63,7 +65,6 @@ _SHARED = (
     "intercept-regularised",
     "noise-fresh-and-secret",
     "retraining-converges",
-    "noise-to-rounding",
 )
 _MODEL = "model_: the parameters, (epsilon, delta)-close to those of a retrain"
 _OPTIMUM = (
@@ -71,11 +72,14 @@ _OPTIMUM = (
     "give the gradient that the last removals left, and from it the row of a lone removal can be "
     "computed; settle() ends that"
 )
-_NUMBERS = "account_: bounds of the distance to a retrain, and counts of further steps"
+_NUMBERS = "account_: bounds of the distance to a retrain, rounded up to powers of two"
 _CACHE = (
-    "cache_: point, scores, top eigenvalues, degrees of freedom and largest row norm of the last "
-    "Hessian; in memory only"
+    "cache_: point, scores, top eigenvalue, degrees of freedom, largest row norm and rounding "
+    "error of the last Hessian; in memory only"
 )
+# Work after a request is stated as a share of a training with so many Newton steps: how many the
+# last training took tells of rows that left.
+_TYPICAL_STEPS = 8
 _RESIDUAL_STATE = {
     "published": (_MODEL, _NUMBERS, _CACHE),
     "secret": (_MODEL, _OPTIMUM, _NUMBERS, _CACHE),
@@ -85,13 +89,14 @@ _RESIDUAL_STATE = {
 class FisherClassifier(ConvexClassifier):
     """Linear classifier that forgets by Newton steps and fresh Fisher noise.
 
-    Training finds the optimum of all rows and publishes it with noise,
+    Training finds the optimum of all rows and releases it with noise,
 
         theta = opt + sigma F^(-1/4) b,   b standard normal, one number per parameter,
 
-    F = H / n the Hessian per row, regulariser included. A request makes Newton steps on the rows
-    that remain, w - F^(-1) grad L(w), and publishes the result with fresh noise of the same form.
-    Directions that the data determine well (large F) get little noise, the others much.
+    rounded to a grid. F = H / n is the Hessian per row, regulariser included, or its diagonal. A
+    request makes Newton steps on the rows that remain, w - F^(-1) grad L(w), and releases the
+    result with fresh noise of the same form. Directions that the data determine well (large F) get
+    little noise, the others much.
 
     Parameters
     ----------
@@ -122,10 +127,12 @@ class FisherClassifier(ConvexClassifier):
     covariance : {"fisher", "isotropic"}, default="fisher"
         Noise sigma F^(-1/4) b or sigma b. F depends on the rows, which the certificate pays for:
         where the Hessian has become too old, it is taken anew. Isotropic noise has no such cost.
+        Above 256 parameters in a block (columns, or columns times classes of a softmax) the
+        diagonal of F shapes the noise.
     state : {"published", "secret"}, default="published"
         "published": steps start from the noisy parameters; nothing else is saved but the rows and
-        the account. "secret": the optimum before noise is kept under a seal, so one pass over the
-        rows usually suffices.
+        an account of rounded numbers. "secret": the optimum before noise is kept under a seal, so
+        one pass over the rows usually suffices.
     batch_size : int or None, default=None
         Remove the rows of a request in batches of this size (the survey's m'), each with gradient
         and Hessian taken anew where the parameters stand: slower, and closer to the optimum for
@@ -148,8 +155,7 @@ class FisherClassifier(ConvexClassifier):
     coef_, intercept_, classes_ : ndarray
         The published model.
     account_ : FisherAccount
-        Bounds of the distance to a retrain, and how often requests made further steps, took the
-        Hessian anew or retrained.
+        Bounds of the distance to a retrain after the last request, rounded up to powers of two.
     epsilon_ : float
         Smallest epsilon that is proved for the model as it is, at this delta.
     kl_bound_ : float
@@ -167,10 +173,11 @@ class FisherClassifier(ConvexClassifier):
 
     Notes
     -----
-    Guarantee: certified (epsilon, delta) towards an observer of the latest model; with
-    ``state="published"`` also for people who look at the models before they leave. It bounds both
-    what Golatkar et al. compare, the means, and what they leave out: a retrain draws its noise from
-    the Fisher matrix at another point. If the bound does not hold after the first step, further
+    Guarantee: certified (epsilon, delta) towards an observer of the latest model, also for people
+    who look at the models before they leave. It bounds both what Golatkar et al. compare, the
+    means, and what they leave out: a retrain draws its noise from the Fisher matrix at another
+    point. Noise is computed in integers, and every rounding error of what it has to hide is bounded
+    and charged. If the bound does not hold after the first step, further
     steps follow, then a new Hessian, then a retrain; `Receipt.rebuilt` says which. Tuning `l2` on
     rows that leave later weakens the guarantee; see `declare_tuning`.
 
@@ -266,17 +273,14 @@ class FisherClassifier(ConvexClassifier):
         return self._answer_request(ids, digest, partial(self._prepare, batch_size=size))
 
     def settle(self) -> Self:
-        """Replace what is under the seal by what training on the rows held would leave there.
+        """Train again on the rows held, with fresh noise.
 
-        Before that, whoever has the model's file, and so the rows and the parameters without noise,
-        can compute the gradient that the last removals left, and from it the row of a lone removal.
-        After it the sealed parameters depend on the rows held alone, and the account holds what the
-        noise hides instead of what was measured. The Hessian is taken anew. Takes the time of a
-        fit. Call it before a file is written that others may read.
-
-        Published parameters and their guarantee stay, unless there is no noise: then they are the
-        sealed ones. With ``state="published"`` nothing is under a seal and nothing changes. With
-        `noise_seed` the noise can be computed, so that nothing is hidden by this.
+        With ``state="secret"``, whoever has the model's file, and so the rows and the parameters
+        without noise, can compute the gradient that the last removals left, and from it the row of
+        a lone removal. With ``state="published"`` the account still has bounds, rounded up. After
+        `settle` the file is one that `fit` could have written on the rows held: nothing tells of
+        those who left. Takes the time of a fit. Call it before a file is written that others may
+        read. With `noise_seed` the noise can be computed, so that nothing is hidden by this.
 
         Returns
         -------
@@ -288,7 +292,7 @@ class FisherClassifier(ConvexClassifier):
             Training does not arrive on these rows; nothing was changed.
         """
         require_fitted(self)
-        return self._settle(is_bare=self.state == "published" and self.sigma > 0.0)
+        return self._settle(is_bare=False)
 
     @property
     def epsilon_(self) -> float:
@@ -316,31 +320,51 @@ class FisherClassifier(ConvexClassifier):
         require_epsilon_delta(self.epsilon, self.delta, allow_zero_delta=False)
         require_one_of("covariance", self.covariance, COVARIANCES)
         require_one_of("state", self.state, STATES)
+        if self.sigma > 0.0:
+            Grid.of_sigma(self.sigma)  # Raises where sigma gives no grid.
         if self.batch_size is not None:
             require_whole("batch_size", self.batch_size)
 
     def _train(self, held: Held, source: NoiseSource, seed: int) -> Trained:
         problem = self._problem(held)
         tolerance = self._tolerance(problem)
-        solution = minimise(problem, tolerance=tolerance, max_iter=self.max_iter)
+        solution = minimise(problem, tolerance=tolerance / 2, max_iter=self.max_iter)
         warnings, doubts = unconverged(solution, tolerance), self._doubts()
-        if warnings and self._wants_certificate:
-            doubts.note(f"no stop rule bounds the noise's task: {warnings[0]}")
+        left = solution.residual + problem.gradient_error(solution.W)
         fisher = self._fisher_at(problem, solution.W, seed)
+        flops = fisher.flops
         if fisher.expansion is not None:
             solution = finished(problem, solution, partial(fisher.step, solution.W))
-        noise = self._draw(problem, fisher, solution.W, source, doubts)
-        flops = solution.flops + fisher.flops
-        if fisher.expansion is not None:
+            left = max(left, solution.residual + problem.gradient_error(solution.W))
             flops += hessian_flops(problem)
+        roots = self._roots(fisher, solution.W)
+        self._note_doubts(doubts, left, tolerance, roots)
         attributes = {
-            "model_": self._linear(solution.W + noise, held.classes),
+            "model_": self._linear(self._release(solution.W, roots, source), held.classes),
             "optimum_": self._sealed(solution.W, solution.gradient),
             "account_": JUST_TRAINED,
             "cache_": Cache(fisher.expansion),
             "downgraded_": doubts.text,
         }
+        flops += solution.flops
         return Trained(attributes, flops, (*warnings, *doubts.warnings), solution.n_iter)
+
+    def _note_doubts(
+        self, doubts: Doubts, left: float, tolerance: float, roots: list[Root] | None
+    ) -> None:
+        """Note what the proof needs of a training and this one has not; before noise is drawn."""
+        if not self._wants_certificate:
+            return
+        if not left <= tolerance:
+            doubts.note(
+                f"training left a gradient of {left:.3g}, rounding included, above the stop rule's "
+                f"{tolerance:.3g}; raise max_iter or tol, scale the columns or use a larger l2"
+            )
+        if not are_accurate(roots):
+            doubts.note(
+                "rounding leaves the covariance of the noise unknown; scale the columns, use a "
+                "larger l2 or covariance='isotropic'"
+            )
 
     def _tolerance(self, problem: Problem) -> float:
         return self.tol * problem.n_held
@@ -349,6 +373,10 @@ class FisherClassifier(ConvexClassifier):
     def _wants_certificate(self) -> bool:
         return self.sigma > 0.0 and self.noise_seed is None
 
+    @property
+    def _is_shaped(self) -> bool:
+        return self.sigma > 0.0 and self.covariance == "fisher"
+
     def _sealed(self, W: Floats, gradient: Floats) -> Sealed | None:
         return Sealed(np.stack([W, gradient])) if self.state == "secret" else None
 
@@ -356,27 +384,25 @@ class FisherClassifier(ConvexClassifier):
         """Return the Fisher matrix of the problem's rows, taken at W."""
         radius = None if self.row_norm is None else self.row_norm * (1 + NORM_ROUNDING)
         if not is_dense(problem):
-            return Products(problem, radius)
+            return Products(problem, radius, is_shaped=self._is_shaped)
         start = library_seed(self.seed_ if seed is None else seed, Purpose.EIGENVALUE)
-        return Expanded(Expansion.at(problem, W, radius, start), problem, None)
+        expansion = Expansion.at(problem, W, radius, start, is_shaped=self._is_shaped)
+        return Expanded(expansion, problem, None, is_shaped=self._is_shaped)
 
-    def _draw(
-        self, problem: Problem, fisher: Fisher, W: Floats, source: NoiseSource, doubts: Doubts
-    ) -> Floats:
-        """Return sigma F^(-1/4) b, F = H / n, or sigma b."""
+    def _roots(self, fisher: Fisher, W: Floats) -> list[Root] | None:
+        """Return what shapes the noise, computed before any noise is drawn."""
+        if fisher.noise is None:
+            return None
+        return fisher.noise.roots(W, Grid.of_sigma(self.sigma))
+
+    def _release(self, W: Floats, roots: list[Root] | None, source: NoiseSource) -> Floats:
+        """Return the parameters on the grid, with fresh noise."""
         if self.sigma == 0.0:
-            return np.zeros(problem.shape)
-        b = source.normals(problem.shape)
-        if self.covariance == "isotropic":
-            return self.sigma * b
-        rooted = fisher.quarter_root(W, b)
-        if self._wants_certificate and not rooted.is_accurate:
-            doubts.note(
-                f"the noise could be drawn only to a relative error of {rooted.error:.1g}; use a "
-                "larger l2 or covariance='isotropic'"
-            )
-        scale = float(self.sigma * problem.n_held**0.25)
-        return scale * rooted.vector
+            return W
+        grid = Grid.of_sigma(self.sigma)
+        if roots is None:
+            return grid.release(W, source)
+        return grid.release_with(W, draw_noise(roots, source).reshape(W.shape, order="F"))
 
     def _prepare(self, removal: Removal, **options: Any) -> Change:
         if options.get("batch_size") is not None:
@@ -392,7 +418,10 @@ class FisherClassifier(ConvexClassifier):
             walk = self._step_in_batches(problem, positions, batch_size)
         if not walk.settle():
             return self._retrain(positions, walk)
-        return self._publish(positions, counts, walk)
+        roots = self._roots(walk.fisher, walk.W)
+        if not are_accurate(roots):
+            return self._retrain(positions, walk)
+        return self._publish(positions, counts, walk, roots)
 
     def _step_at_once(self, problem: Problem, positions: Positions) -> Walk:
         """Make one Newton step on the remaining rows, with the Hessian that is there."""
@@ -401,7 +430,7 @@ class FisherClassifier(ConvexClassifier):
         expansion, hessians = self.cache_.content, 0
         fisher: Fisher
         if expansion is not None:
-            fisher = Expanded(expansion, after, positions)
+            fisher = Expanded(expansion, after, positions, is_shaped=self._is_shaped)
         else:
             fisher = self._fisher_at(after, W)
             hessians = int(fisher.expansion is not None)
@@ -428,8 +457,7 @@ class FisherClassifier(ConvexClassifier):
         walk = self._walk(after, fisher, W, look(after, W))
         walk.hessians = n_batches if fisher.expansion is not None else 0
         passes = (n_batches + 1) * after.pass_flops
-        # Those of the last one are counted when it has drawn the noise.
-        products -= fisher.flops
+        products -= fisher.flops  # Those of the last one are counted in the end.
         walk.flops = passes + products + walk.hessians * hessian_flops(after)
         return walk
 
@@ -445,88 +473,72 @@ class FisherClassifier(ConvexClassifier):
 
     def _walk(self, after: Problem, fisher: Fisher, W: Floats, view: View) -> Walk:
         law = Law(
-            sigma=self.sigma,
+            grid=Grid.of_sigma(self.sigma) if self.sigma > 0.0 else None,
             isotropic=self.covariance == "isotropic",
             epsilon=self.epsilon,
             delta=self.delta,
             tolerance=self._tolerance(after),
             ridge=after.ridge,
             n_rows=after.n_held,
+            size=W.size,
         )
         fresh: Callable[[Floats], Fisher] | None = None
         if fisher.expansion is not None:
             fresh = partial(self._fisher_at, after)
         return Walk(after, law, fisher, fresh, W, view)
 
-    def _publish(self, positions: Positions, counts: Counts, walk: Walk) -> Change:
+    def _publish(
+        self, positions: Positions, counts: Counts, walk: Walk, roots: list[Root] | None
+    ) -> Change:
         """Prepare fresh noise around the parameters found."""
-        source, doubts = copy.copy(self.source_), self._doubts()
-        noise = self._draw(walk.after, walk.fisher, walk.W, source, doubts)
-        account, expansion = self.account_.after(walk), walk.fisher.expansion
+        source, expansion = copy.copy(self.source_), walk.fisher.expansion
+        typical = walk.after.pass_flops
+        if expansion is not None:
+            typical += hessian_flops(walk.after)
         attributes: dict[str, Any] = {
-            "model_": replace(self.model_, weights=walk.W + noise),
+            "model_": self.model_.moved_to(self._release(walk.W, roots, source)),
             "optimum_": self._sealed(walk.W, walk.view.gradient),
-            "account_": account,
+            "account_": FisherAccount.after(walk),
             "counts_": counts,
             "source_": source,
-            "downgraded_": self.downgraded_ or doubts.text,
+            "n_iter_": 1,
+            "training_flops_": rounded_up(_TYPICAL_STEPS * typical),
         }
         if expansion is not self.cache_.content:
             attributes["cache_"] = Cache(expansion)
         work = self._work(walk.flops + walk.fisher.flops)
-        outcome = Outcome(work, account.rebuilt_since(self.account_), doubts.warnings)
         wipe = partial(_wipe, self.rows_, positions, expansion)
-        return Change(attributes, outcome, (walk.fisher.apply, wipe, *self._wipes()))
+        writes: tuple[Callable[[], None], ...] = (walk.fisher.apply, wipe, *self._wipes())
+        return Change(attributes, Outcome(work, walk.rebuilt), writes)
 
     def _wipes(self) -> tuple[Callable[[], None], ...]:
         """Writes that destroy the parameters without noise as they were before a request."""
         return () if self.optimum_ is None else (self.optimum_.wipe,)
 
     def _settled(self) -> Change:
-        """Prepare what `settle` does."""
-        held = replace(self._held(), rows=self.rows_.compacted())
-        source = copy.copy(self.source_)
-        trained = self._train(held, source, self.seed_)
-        attributes = {
-            **trained.attributes,
-            "rows_": held.rows,
-            "source_": source,
-            "training_flops_": trained.flops,
-            "n_iter_": trained.n_iter,
-            "account_": self.account_.settled(),
-            # What stays published is not proved by a training that comes after it.
-            "downgraded_": self.downgraded_ or trained.attributes["downgraded_"],
-        }
-        if self.sigma > 0.0:
-            attributes["model_"] = self.model_
-        return Change(attributes, Outcome(1.0, {}, trained.warnings), self._wipes())
+        return ConvexClassifier._retrain(self, NOBODY)
 
     def _changed_in_place(self) -> tuple[str, ...]:
         return (*super()._changed_in_place(), "optimum_")
 
     def _retrain(self, positions: Positions, walk: Walk | None = None) -> Change:
         """Retrain with fresh noise; `walk` is what was tried before."""
-        change, before = super()._retrain(positions), self.account_
-        account = replace(
-            JUST_TRAINED,
-            polishes=before.polishes + (walk.polishes if walk else 0),
-            hessians=before.hessians + (walk.hessians if walk else 0),
-            retrains=before.retrains + 1,
-        )
-        change.attributes["account_"] = account
-        return with_outcome(change, rebuilt=account.rebuilt_since(before))
+        rebuilt = {**(walk.rebuilt if walk else {}), "retrains": 1}
+        return with_outcome(super()._retrain(positions), rebuilt=rebuilt)
 
     def _claim(self) -> Guarantee:
-        certified = self._wants_certificate and self.downgraded_ is None
+        # What is not known, or read from a file of an earlier version, is not at most 1.
+        is_proved = self.downgraded_ is None and self.account_.used <= 1.0
+        certified = self._wants_certificate and is_proved
         return Guarantee(
             kind="certified" if certified else "empirical",
             reference="Golatkar et al. 2020, with a proved bound of means and covariances",
-            requests="adaptive" if self.state == "published" else "oblivious",
+            requests=FACTS.requests if certified else "oblivious",
             releases=FACTS.releases,
             assumptions=(_REGS[self.reg], *_SHARED),
             epsilon=float(self.epsilon) if certified else None,
             delta=float(self.delta) if certified else None,
-            spent=self.account_.shown if certified else None,
+            spent=self.account_.used if certified else None,
             budget=1.0 if certified else None,
             residual_state=_RESIDUAL_STATE[self.state],
         )

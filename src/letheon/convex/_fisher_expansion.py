@@ -2,52 +2,62 @@
 
 With labels drawn from the model, the Fisher matrix of these losses is the Hessian of the data part.
 With the regulariser, and as a mean, F = H / n. `Expanded` holds H as matrices that follow removals;
-`Products` forms no matrix.
+`Products` forms no matrix. `FullNoise` takes the noise from F, `DiagonalNoise` from its diagonal.
 """
 
 from typing import NamedTuple, Protocol, Self
 
 import numpy as np
+import scipy.sparse as sp
 
-from letheon.convex._curvature import Curvature, Downdate, times
-from letheon.convex._design import row_norms
+from letheon.convex._curvature import Curvature, Downdate
 from letheon.convex._fisher_law import Shape
 from letheon.convex._fisher_noise import (
-    EIGH_LIMIT,
-    Product,
-    Rooted,
-    by_eigenvectors,
-    by_lanczos,
+    COVARIANCE_ERROR,
+    FULL_LIMIT,
+    Root,
+    Spectrum,
+    diagonal_root,
 )
+from letheon.convex._grid import Grid
 from letheon.convex._losses import Floats, Loss
-from letheon.convex._problem import Positions, Problem, roots_of
-from letheon.convex._quiet import quiet_repr
-from letheon.convex._solve import conjugate_gradients, join, split
+from letheon.convex._problem import EPSILON, Positions, Problem, roots_of
+from letheon.convex._quiet import Quiet, quiet_repr
+from letheon.convex._solve import block_size, conjugate_gradients
 
 # The linear system is solved to this share of its target, or as well as so many repetitions can.
 _LINEAR = 1e-13
 _MOST_REFINEMENTS = 4
 _CG_TOLERANCE = 1e-3
+# What a bound of an error of the covariance counts in `Spectrum.root`.
+_SHARE_OF_ERROR = 0.53
+_ROWS_AT_ONCE = 256
+# Largest second derivative of a loss in one score, of the logistic and of the softmax loss.
+_LARGEST_CURVATURE = 0.25
 
 
 class View(NamedTuple):
-    """What one pass over the rows shows at some parameters: gradient and scores."""
+    """What one pass over the rows shows at some parameters: gradient and scores.
+
+    `error` bounds the norm of what rounding may hide of the gradient.
+    """
 
     gradient: Floats
     scores: Floats
+    error: float = 0.0
 
     def __repr__(self) -> str:
         return quiet_repr(self)
 
     @property
     def residual(self) -> float:
-        """Norm of the gradient."""
-        return float(np.linalg.norm(self.gradient))
+        """Upper bound of the norm of the gradient."""
+        return float(np.linalg.norm(self.gradient)) + self.error
 
 
 def look(problem: Problem, W: Floats) -> View:
     """Return gradient and scores at W; one pass over the rows."""
-    return View(*problem.gradient_and_scores(W))
+    return View(*problem.gradient_and_scores(W), problem.gradient_error(W))
 
 
 def log_change(loss: Loss, change: Floats) -> float:
@@ -62,7 +72,7 @@ def log_change(loss: Loss, change: Floats) -> float:
 
 
 class Expansion:
-    """The Hessian at a point, the rows' scores there, and its degrees of freedom.
+    """The Hessian at a point, the rows' scores there, and what shapes the noise.
 
     Attributes
     ----------
@@ -70,36 +80,178 @@ class Expansion:
         Blocks with their inverses, which follow removals.
     scores : ndarray of shape (n_slots, K)
         Scores at the point where the Hessian was evaluated; zeros for rows that left.
+    spectra : list of Spectrum or None
+        Of the blocks as they were evaluated, for noise from whole matrices; None after a removal.
+    error : float
+        Bound of the spectral norm of what the stored blocks miss by rounding.
+    bounds : ndarray or None
+        Of the diagonal, where only that shapes the noise.
     """
 
-    def __init__(self, problem: Problem, curvature: Curvature) -> None:
+    def __init__(self, problem: Problem, curvature: Curvature, *, is_shaped: bool) -> None:
         self.curvature = curvature
         self.scores = look(problem, curvature.point).scores
-        self._ridge = problem.ridge
-        self._size = curvature.point.size
-        trace = sum(float(np.trace(block.inverse)) for block in curvature.blocks)
-        self._freedom = max(self._size - problem.ridge * trace, 0.0)
+        self.ridge = problem.ridge
+        self.spectra: list[Spectrum] | None = None
+        self.top = self.freedom = self.error = 0.0
+        self.is_full = is_shaped and block_size(problem) <= FULL_LIMIT
+        if self.is_full:
+            bent = problem.loss.curvature(self.scores, problem.y)
+            self.error = problem.hessian_error(curvature.point, bent)
+            self.spectra = [Spectrum.of(block.hessian) for block in curvature.blocks]
+            values = np.concatenate([each.largest_values(self.error) for each in self.spectra])
+            self.top = float(values.max())
+            self.freedom = float(np.sum(values / (values + self.ridge))) * (1 + 1e-9)
+        self.bounds = bound_diagonal(problem) if is_shaped and not self.is_full else None
 
     @classmethod
-    def at(cls, problem: Problem, W: Floats, radius: float | None, seed: int) -> Self:
+    def at(
+        cls, problem: Problem, W: Floats, radius: float | None, seed: int, *, is_shaped: bool = True
+    ) -> Self:
         """Evaluate the Hessian of the problem's rows at W."""
-        return cls(problem, Curvature.at(problem, W, radius=radius, seed=seed))
+        curvature = Curvature.at(problem, W, radius=radius, seed=seed)
+        return cls(problem, curvature, is_shaped=is_shaped)
 
-    def shape(self, after: Problem, error: float) -> Shape:
-        """Return bounds for the remaining rows; `error` is that of the matrices without the others.
+    def forget_spectra(self) -> None:
+        """Wipe the spectra: they hold the rows that leave."""
+        for spectrum in self.spectra or ():
+            spectrum.values[:] = 0.0
+            spectrum.vectors[:] = 0.0
+        self.spectra = None
+
+
+class NoiseShape(Protocol):
+    """Noise whose covariance follows from the remaining rows."""
+
+    def shape(self) -> Shape:
+        """Return bounds of the matrix."""
+
+    def change(self, W: Floats, scores: Floats) -> float:
+        """Largest logarithm by which a row's curvature at W differs from that in the matrix."""
+
+    def roots(self, W: Floats, grid: Grid) -> list[Root]:
+        """Return what the noise of every block is made of, for parameters that end at W."""
+
+
+class FullNoise(Quiet):
+    """Noise from the blocks of an expansion, without the rows that leave.
+
+    `leaving` are factors V, one per block: the block loses V V'.
+    """
+
+    def __init__(self, expansion: Expansion, after: Problem, leaving: list[Floats]) -> None:
+        self._expansion, self._after, self._leaving = expansion, after, leaving
+        self.error = expansion.error
+        self._n_columns = max((V.shape[1] for V in leaving), default=0)
+        if leaving:
+            self.error += self._downdate_error()
+
+    def shape(self) -> Shape:
+        """Return bounds for the remaining rows.
 
         Rows that leave take curvature away, which lowers eigenvalues and degrees of freedom. A
         regulariser that shrinks raises the latter, by no more than the factor it shrinks by.
         """
-        freedom = self._freedom * max(self._ridge / after.ridge, 1.0)
+        expansion, size = self._expansion, self._expansion.curvature.point.size
         return Shape(
-            top=max(self.curvature.tops),
-            freedom=min(freedom, float(self._size)),
-            size=self._size,
-            radius=self.curvature.radius,
-            concordance=after.loss.concordance,
-            rounding=error / after.ridge,
+            top=expansion.top,
+            freedom=expansion.freedom * max(expansion.ridge / self._after.ridge, 1.0),
+            size=size,
+            radius=expansion.curvature.radius,
+            concordance=self._after.loss.concordance,
         )
+
+    def change(self, W: Floats, scores: Floats) -> float:
+        """Return how far curvature moved since the expansion; infinite if the matrix is not known.
+
+        Scores at either point are off by (d + 1) u |x| |W|, u the unit of rounding.
+        """
+        if not _SHARE_OF_ERROR * self.error <= COVARIANCE_ERROR / 2 * self._after.ridge:
+            return float("inf")
+        curvature = self._expansion.curvature
+        change = scores - self._expansion.scores
+        change[self._after.gone] = 0.0
+        lengths = float(np.linalg.norm(W)) + float(np.linalg.norm(curvature.point))
+        rounding = EPSILON * (len(W) + 4) * curvature.radius * lengths
+        return log_change(self._after.loss, change) + 1.05 * rounding
+
+    def roots(self, W: Floats, grid: Grid) -> list[Root]:  # noqa: ARG002
+        """Return what the noise of every block is made of, taken at the expansion point."""
+        spectra, after = self._expansion.spectra, self._after
+        if self._leaving or spectra is None:
+            blocks = [block.hessian for block in self._expansion.curvature.blocks]
+            for k, V in enumerate(self._leaving):
+                blocks[k] = blocks[k] - V @ V.T
+            spectra = [Spectrum.of(block) for block in blocks]
+        return [each.root(grid, after.ridge, after.n_held, self.error) for each in spectra]
+
+    def _downdate_error(self) -> float:
+        """Bound what the blocks miss by rounding when V V' is taken away.
+
+        As in `Problem.hessian_error`: a sum of so many terms, and curvature computed once more.
+        """
+        after, curvature = self._after, self._expansion.curvature
+        d, K = after.shape
+        trace = max(float(np.trace(block.hessian)) for block in curvature.blocks)
+        lost = max(float((V * V).sum()) for V in self._leaving)
+        scores = 6 * (d + 4) * curvature.radius * float(np.linalg.norm(curvature.point))
+        units = 2 * (self._n_columns + 4) * (trace + lost) + (16 + scores) * lost
+        if after.loss.is_joint:
+            units += 8 * K * (K + 6) * self._n_columns * curvature.radius**2
+        return 1.05 * EPSILON / 2 * units
+
+
+class DiagonalNoise(Quiet):
+    """Noise from the diagonal of the Hessian, taken where the parameters end; for many columns.
+
+    `bounds` are what `bound_diagonal` returned for these rows, or for these and others.
+    """
+
+    def __init__(self, after: Problem, radius: float | None, bounds: Floats | None = None) -> None:
+        self._after = after
+        self._radius = float(after.norms.max()) if radius is None else radius
+        self._bounds = bound_diagonal(after) if bounds is None else bounds
+
+    def shape(self) -> Shape:
+        """Return bounds from the columns' norms."""
+        after, bounds = self._after, self._bounds
+        d, K = after.shape
+        return Shape(
+            top=float(bounds.max()),
+            freedom=K * float(np.sum(bounds / (bounds + after.ridge))) * (1 + 1e-9),
+            size=d * K,
+            radius=self._radius,
+            concordance=after.loss.concordance,
+        )
+
+    def change(self, W: Floats, scores: Floats) -> float:  # noqa: ARG002
+        """Return 0: the noise takes the Hessian where the parameters end."""
+        return 0.0
+
+    def roots(self, W: Floats, grid: Grid) -> list[Root]:
+        """Return what the noise is made of, one block for all parameters."""
+        after = self._after
+        curvature = after.curvature(W)
+        diagonal = after.hessian_diagonal(curvature).ravel(order="F")
+        # Sums over all rows at once, which `hessian_error` counts for sparse rows only.
+        error = after.hessian_error(W, curvature) + EPSILON * after.X.shape[0] * float(
+            self._bounds.max()
+        )
+        return [diagonal_root(grid, diagonal, after.ridge, after.n_held, error)]
+
+
+def bound_diagonal(problem: Problem) -> Floats:
+    """Return upper bounds of the diagonal of the data part, one per column, at any parameters."""
+    X, is_kept = problem.X, np.ones(problem.X.shape[0])
+    is_kept[problem.gone] = 0.0
+    total = np.zeros(X.shape[1])
+    if sp.issparse(X):
+        total += X.astype(np.float64).power(2).T @ is_kept
+    else:
+        for begin in range(0, len(X), _ROWS_AT_ONCE):
+            where = slice(begin, begin + _ROWS_AT_ONCE)
+            total += is_kept[where] @ np.square(X[where], dtype=np.float64)
+    return _LARGEST_CURVATURE * (1 + 1e-9) * total
 
 
 class Fisher(Protocol):
@@ -110,20 +262,15 @@ class Fisher(Protocol):
         """Matrices to keep for the next removal, if there are any."""
 
     @property
+    def noise(self) -> NoiseShape | None:
+        """What shapes the noise; None where it is the same in all directions."""
+
+    @property
     def flops(self) -> float:
         """Operations that products with the Hessian took so far."""
 
-    def shape(self) -> Shape:
-        """Return bounds."""
-
     def step(self, W: Floats, gradient: Floats) -> Floats:
         """Return H^(-1) gradient, nearly."""
-
-    def change(self, scores: Floats) -> float:
-        """Largest logarithm by which a row's curvature changed since the expansion point."""
-
-    def quarter_root(self, W: Floats, b: Floats) -> Rooted:
-        """Return H^(-1/4) b for parameters that end at W."""
 
     def apply(self) -> None:
         """Write a pending removal into the matrices. Cannot fail."""
@@ -136,25 +283,32 @@ class Expanded:
     """
 
     flops = 0.0  # Products with a matrix are nothing beside a pass over the rows.
+    noise: NoiseShape | None = None
 
-    def __init__(self, expansion: Expansion, after: Problem, leaving: Positions | None) -> None:
+    def __init__(
+        self,
+        expansion: Expansion,
+        after: Problem,
+        leaving: Positions | None,
+        *,
+        is_shaped: bool = True,
+    ) -> None:
         self._expansion, self._after, self._leaving = expansion, after, leaving
-        self._roots: list[Floats] = []
+        roots: list[Floats] = []
         self._downdate: Downdate | None = None
         if leaving is not None:
             rows, y = after.rows_at(leaving), after.y[leaving]
-            self._roots = roots_of(after.loss, rows, y, expansion.curvature.point)
-            self._downdate = Downdate(expansion.curvature, self._roots, after.ridge)
+            roots = roots_of(after.loss, rows, y, expansion.curvature.point)
+            self._downdate = Downdate(expansion.curvature, roots, after.ridge)
+        if expansion.is_full:
+            self.noise = FullNoise(expansion, after, roots)
+        elif is_shaped:
+            self.noise = DiagonalNoise(after, expansion.curvature.radius, expansion.bounds)
 
     @property
     def expansion(self) -> Expansion:
         """Matrices to keep for the next removal."""
         return self._expansion
-
-    def shape(self) -> Shape:
-        """Return bounds."""
-        error = (self._downdate or self._expansion.curvature).error
-        return self._expansion.shape(self._after, error)
 
     def step(self, W: Floats, gradient: Floats) -> Floats:  # noqa: ARG002
         """Return H^(-1) gradient, refined to rounding where H has changed."""
@@ -170,68 +324,26 @@ class Expanded:
             step = better
         return step.change
 
-    def change(self, scores: Floats) -> float:
-        """Largest logarithm by which a row's curvature changed since the expansion point."""
-        change = scores - self._expansion.scores
-        change[self._after.gone] = 0.0
-        return log_change(self._after.loss, change)
-
-    def quarter_root(self, W: Floats, b: Floats) -> Rooted:  # noqa: ARG002
-        """Return H^(-1/4) b, H at the expansion point."""
-        columns = split(b, len(self._expansion.curvature.blocks))
-        rooted = [self._block_root(k, column) for k, column in enumerate(columns)]
-        error = max(each.error for each in rooted)
-        return Rooted(join([each.vector for each in rooted], b.shape), error)
-
     def apply(self) -> None:
         """Write a pending removal into the matrices. Cannot fail."""
         if self._downdate is not None and self._leaving is not None:
             self._downdate.apply()
             self._expansion.scores[self._leaving] = 0.0
-
-    def _block_root(self, k: int, b: Floats) -> Rooted:
-        least = self._after.ridge
-        if len(b) > EIGH_LIMIT:
-            rooted = by_lanczos(self._product(k), b, least)
-            if rooted.is_accurate:
-                return rooted
-        return Rooted(by_eigenvectors(self._matrix(k), b, least), 0.0)
-
-    def _product(self, k: int) -> Product:
-        hessian, ridge = self._expansion.curvature.blocks[k].hessian, self._after.ridge
-        if not self._roots:
-            return lambda x: times(hessian, x) + ridge * x
-        V = self._roots[k]
-        return lambda x: times(hessian, x) + (ridge * x - V @ (x @ V))
-
-    def _matrix(self, k: int) -> Floats:
-        matrix = self._expansion.curvature.blocks[k].hessian.copy()
-        if self._roots:
-            matrix -= self._roots[k] @ self._roots[k].T
-        matrix[np.diag_indices_from(matrix)] += self._after.ridge
-        return matrix
+            self._expansion.forget_spectra()
+            if isinstance(self.noise, FullNoise):
+                self._expansion.error = self.noise.error
 
 
 class Products:
     """The Hessian by its products, taken wherever the parameters are: for many columns."""
 
     expansion: Expansion | None = None
+    noise: NoiseShape | None = None
 
-    def __init__(self, after: Problem, radius: float | None) -> None:
+    def __init__(self, after: Problem, radius: float | None, *, is_shaped: bool = True) -> None:
         self._after, self.flops = after, 0.0
-        squares = row_norms(after.X) ** 2
-        squares[after.gone] = 0.0
-        self._radius = float(np.sqrt(squares.max())) if radius is None else radius
-        self._total = float(squares.sum())
-
-    def shape(self) -> Shape:
-        """Return bounds from the rows' norms: the trace of the data part bounds the rest."""
-        loss, (d, K) = self._after.loss, self._after.shape
-        top = loss.curvature_bound * self._total
-        # No row's curvature has a trace above K times the bound, or 1 for shares.
-        trace = self._total * (1.0 if loss.is_joint else K * loss.curvature_bound)
-        freedom = min(trace / self._after.ridge, float(d * K), float(self._after.n_held * K))
-        return Shape(top, freedom, d * K, self._radius, loss.concordance)
+        if is_shaped:
+            self.noise = DiagonalNoise(after, radius)
 
     def step(self, W: Floats, gradient: Floats) -> Floats:
         """Return H^(-1) gradient by conjugate gradients, H taken at W."""
@@ -239,22 +351,6 @@ class Products:
         step, flops = conjugate_gradients(self._after, curvature, gradient, _CG_TOLERANCE)
         self.flops += flops
         return step
-
-    def change(self, scores: Floats) -> float:  # noqa: ARG002
-        """Return 0: the noise takes the Hessian where the parameters end."""
-        return 0.0
-
-    def quarter_root(self, W: Floats, b: Floats) -> Rooted:
-        """Return H^(-1/4) b by Lanczos steps, H taken at W."""
-        curvature, shape = self._after.curvature(W), b.shape
-
-        def product(x: Floats) -> Floats:
-            return self._after.hessian_product(curvature, x.reshape(shape)).ravel()
-
-        rooted = by_lanczos(product, b.ravel(), self._after.ridge)
-        # Half a pass for the curvature.
-        self.flops += (rooted.n_products + 0.5) * self._after.pass_flops
-        return rooted._replace(vector=rooted.vector.reshape(shape))
 
     def apply(self) -> None:
         """Do nothing: there are no matrices."""

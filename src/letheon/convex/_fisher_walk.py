@@ -1,14 +1,15 @@
 """Newton steps on the remaining rows, until noise hides what tells them from a retrain."""
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
-from math import inf
+from dataclasses import dataclass
+from math import inf, isnan
+from typing import Any
 
 import numpy as np
 
 from letheon.convex._account import rounded_up
 from letheon.convex._fisher_expansion import Fisher, View, look
-from letheon.convex._fisher_law import Closeness, Law, Limits
+from letheon.convex._fisher_law import Closeness, Law, Limits, Shape
 from letheon.convex._losses import Floats
 from letheon.convex._problem import Problem
 from letheon.convex._quiet import Quiet
@@ -55,29 +56,32 @@ class Walk(Quiet):
     @property
     def limits(self) -> Limits:
         """What the noise hides."""
-        return self.law.limits(self.fisher.shape())
+        return self.law.limits(self.shape)
 
     @property
     def closeness(self) -> Closeness:
         """How far the laws of this removal and of a retrain are apart at most."""
-        change = self.fisher.change(self.view.scores)
-        return self.law.closeness(self.view.residual, change, self.fisher.shape())
+        noise = self.fisher.noise
+        change = 0.0 if noise is None else noise.change(self.W, self.view.scores)
+        return self.law.closeness(self.view.residual, change, self.shape)
 
     @property
-    def most(self) -> Closeness:
-        """How far apart the laws may be; known without looking at the removal."""
-        limits, shape = self.limits, self.fisher.shape()
-        if limits.spread == inf:
-            return Closeness(limits.shift)
-        return Closeness(limits.shift, limits.spread, shape.dimension(limits.spread))
+    def rebuilt(self) -> dict[str, int]:
+        """What it took beside the first step, in the words of a receipt."""
+        counts = {"polishes": self.polishes, "hessians": self.hessians}
+        return {name: count for name, count in counts.items() if count}
+
+    @property
+    def shape(self) -> Shape | None:
+        """What is known of the matrix that shapes the noise, if one does."""
+        return None if self.fisher.noise is None else self.fisher.noise.shape()
 
     def settle(self) -> bool:
         """Walk until the noise hides the rest; False if it cannot."""
-        shape = self.fisher.shape()
-        if not self.limits.hide(self.law.closeness(0.0, 0.0, shape)):
+        if not self.limits.hide(self.law.closeness(0.0, 0.0, self.shape)):
             return False  # A retrain may stop so early that no removal is close to all of them.
         while not self.limits.hide(self.closeness):
-            in_place = self.law.closeness(self.view.residual, 0.0, self.fisher.shape())
+            in_place = self.law.closeness(self.view.residual, 0.0, self.shape)
             if self.limits.hide(in_place):
                 if not self._expand():
                     return False
@@ -115,59 +119,44 @@ def hessian_flops(problem: Problem) -> float:
     return problem.pass_flops / 4.0 * d * (K if problem.loss.is_joint else 1)
 
 
-NOTHING = Closeness()
-
-
 @dataclass(frozen=True)
 class FisherAccount:
-    """How close the model is to a retrain, and what it took over its whole life.
+    """How close the model is to a retrain after the last request.
+
+    Noise is fresh, and every request looks at the gradient itself, so nothing adds up. All numbers
+    are rounded up to powers of two, since the numbers themselves tell of the rows that left.
 
     Attributes
     ----------
     closeness : Closeness
-        Bounds of the shift and spread between the laws of this model and of a retrain. They are of
-        the last request alone: noise is fresh, and every request looks at the gradient itself.
+        Bounds of the shift and spread between the laws of this model and of a retrain.
     used : float
-        Share of what the noise hides; at most 1 in a certified model.
-    most : Closeness
-        What the noise hides.
-    polishes, hessians, retrains : int
-        How often requests made further steps, took the Hessian anew and started afresh.
+        Share of what the noise hides; at most 1 in a certified model, 0 after training.
     """
 
     closeness: Closeness
     used: float
-    most: Closeness = NOTHING
-    polishes: int = 0
-    hessians: int = 0
-    retrains: int = 0
 
-    @property
-    def shown(self) -> float:
-        """What receipts say is used: rounded up, since the number itself tells of the rows."""
-        return min(rounded_up(self.used), 1.0) if self.used <= 1.0 else self.used
+    def __post_init__(self) -> None:
+        """A bound that could not be computed is no bound."""
+        if isnan(self.used):
+            object.__setattr__(self, "used", inf)
 
-    def after(self, walk: Walk) -> "FisherAccount":
+    @classmethod
+    def _from_state(cls, state: dict[str, Any]) -> "FisherAccount":
+        """Read a file; what earlier versions released is not proved."""
+        closeness = state["closeness"]
+        return cls(closeness, state["used"] if closeness.gap < inf else inf)
+
+    @classmethod
+    def after(cls, walk: Walk) -> "FisherAccount":
         """Return the account after a removal."""
-        closeness = walk.closeness
-        return replace(
-            self,
-            closeness=closeness,
-            used=walk.limits.share(closeness),
-            most=walk.most,
-            polishes=self.polishes + walk.polishes,
-            hessians=self.hessians + walk.hessians,
-        )
-
-    def settled(self) -> "FisherAccount":
-        """Return the account without numbers that were measured on the rows."""
-        return replace(self, closeness=self.most, used=1.0) if self.used else self
-
-    def rebuilt_since(self, before: "FisherAccount") -> dict[str, int]:
-        """Return what happened since, in the words of a receipt."""
-        names = ("polishes", "hessians", "retrains")
-        counts = {name: getattr(self, name) - getattr(before, name) for name in names}
-        return {name: count for name, count in counts.items() if count}
+        closeness, limits, shape = walk.closeness, walk.limits, walk.shape
+        shift = min(rounded_up(closeness.shift), max(limits.shift, closeness.shift))
+        spread = min(rounded_up(closeness.spread), max(limits.spread, closeness.spread))
+        dimension = closeness.dimension if shape is None else shape.dimension(spread)
+        shown = Closeness(shift, spread, dimension, closeness.gap)
+        return cls(shown, limits.share(closeness))
 
 
-JUST_TRAINED = FisherAccount(NOTHING, 0.0)
+JUST_TRAINED = FisherAccount(Closeness(), 0.0)

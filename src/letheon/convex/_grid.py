@@ -84,7 +84,10 @@ class Grid:
     def release(self, weights: Floats, source: NoiseSource, *, is_pure: bool = False) -> Floats:
         """Return parameters with fresh noise; `is_pure` for a guarantee with delta = 0."""
         draw = source.laplaces if is_pure else source.discrete_normals
-        noise = draw(weights.shape, self.scale).astype(np.float64)
+        return self.release_with(weights, draw(weights.shape, self.scale).astype(np.float64))
+
+    def release_with(self, weights: Floats, noise: Floats) -> Floats:
+        """Return parameters with noise that is given, in whole steps."""
         return (self._round(weights) + noise) * self.step
 
     def commit(self, released: Floats, weights: Floats, salt: str) -> str:

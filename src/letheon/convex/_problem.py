@@ -11,6 +11,7 @@ nothing to its derivatives.
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from typing import Any, Literal, NamedTuple, Self
 
 import numpy as np
@@ -68,6 +69,13 @@ class Problem(Quiet):
     def pass_flops(self) -> float:
         """Operations of one gradient pass."""
         return 4.0 * n_stored(self.X) * self.loss.n_outputs
+
+    @cached_property
+    def norms(self) -> Floats:
+        """Norms of the rows, in float64; 0 for rows left out."""
+        norms = row_norms(self.X)
+        norms[self.gone] = 0.0
+        return norms
 
     def without(self, positions: Positions) -> Self:
         """Return the problem of the other rows, on the same memory."""
@@ -162,8 +170,7 @@ class Problem(Quiet):
         n u |x| |slope| for each. Regulariser and tilt go through one addition per block of rows.
         """
         d, K = self.shape
-        norms = row_norms(self.X)
-        norms[self.gone] = 0.0
+        norms = self.norms
         n_sums, lengths, squares = len(norms) + 4 + 8 * K, float(norms.sum()), float(norms @ norms)
         per_size = (d + 4) * self.loss.curvature_bound * squares
         if slopes is not None:
@@ -212,6 +219,25 @@ class Problem(Quiet):
             curvature[block.gone] = 0.0
             self._add_curvature(blocks, block.rows, curvature)
         return blocks
+
+    def hessian_error(self, W: Floats, curvature: Floats) -> float:
+        """Upper bound of the spectral norm of what rounding may hide of a block of `hessian` at W.
+
+        Also of what it hides of `hessian_diagonal`, for sparse rows. A row adds at most its share,
+        curvature times |x|^2. In units u of half an `EPSILON`, sums are off by so many shares as
+        they have terms, in blocks of rows or at once. A score is off by (d + 1) u |x| |W|, and the
+        curvature by a factor that this makes; that of a joint loss, of K x K differences, by
+        4 K (K + 6) u besides. `curvature` is that at W.
+        """
+        norms = self.norms
+        (d, K), n, squares = self.shape, len(norms), norms * norms
+        is_joint = self.loss.is_joint
+        traces = (curvature * (1.0 - curvature)).sum(axis=1) if is_joint else curvature.max(axis=1)
+        shares = (traces + 2 * K * EPSILON * is_joint) * squares
+        n_terms = n if sp.issparse(self.X) else min(n, _HESSIAN_ROWS) + n / _HESSIAN_ROWS
+        units = n_terms + 24 + 3 * (d + 4) * norms * float(np.linalg.norm(W))
+        differences = 4 * K * (K + 6) * float(squares.sum()) if is_joint else 0.0
+        return 1.05 * EPSILON / 2 * (float(shares @ units) + differences)
 
     def hessian_product(self, curvature: Floats, V: Floats) -> Floats:
         """Hessian times V, shape (d, K), from the rows and what `curvature` returned."""
