@@ -155,9 +155,9 @@ def test_rules_of_accounting(name: str, rule: str) -> None:
     [
         ("influence", "grid-release-discrete-gaussian", "0.01"),
         ("influence pure", "grid-release-discrete-laplace", "0.01"),
-        ("fisher", "output-perturbation-fisher-gaussian", "0.01"),
-        ("fisher secret", "output-perturbation-gaussian", "0.01"),
-        ("descent pure", "output-perturbation-gamma-ball", "0.01"),
+        ("fisher", "grid-release-fisher-gaussian", "0.01"),
+        ("fisher secret", "grid-release-discrete-gaussian", "0.01"),
+        ("descent pure", "grid-release-discrete-laplace", "0.01"),
         ("deltagrad noise", "output-perturbation-gaussian", "0.1"),
         ("pipeline certified", "grid-release-discrete-gaussian", "0.01"),
     ],

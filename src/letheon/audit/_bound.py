@@ -284,7 +284,7 @@ def _check_influence(case: _Case) -> None:
     case.checks.holds("parameters-are-finite", is_finite)
     if not is_finite:
         return
-    _check_release(case, W, sigma)
+    _check_release(case, W, sigma, is_shaped=False)
     hidden = objective.ridge * _hidden_on_grid(case, sigma, W.size)
     left = objective.residual(W)
     _check_account(case, left, (1 - _SHARE_OF_FIT) * hidden)
@@ -294,14 +294,19 @@ def _check_influence(case: _Case) -> None:
         case.checks.at_most("training-arrived", left, max(stop, 1e3 * objective.noise_floor(W)))
 
 
-def _check_release(case: _Case, W: Floats, sigma: float) -> None:
-    """The released parameters are W, rounded to the grid, and integers as the law draws them."""
+def _check_release(case: _Case, W: Floats, sigma: float, *, is_shaped: bool) -> None:
+    """The released parameters are W, rounded to the grid, and integers as the law draws them.
+
+    The law of noise that the rows shape is looked at elsewhere.
+    """
     checks, (step, scale), is_pure = case.checks, _grid(sigma), float(case.model.delta) == 0.0
     steps = np.asarray(case.model.model_.weights) / step
     checks.holds("release-is-on-the-grid", bool(np.all(steps == np.rint(steps))))
     limit = _MOST_STEPS * step
     noise = steps - np.rint(np.clip(W, -limit, limit) / step)
-    if is_pure:
+    if is_shaped:
+        pass
+    elif is_pure:
         low, high = noise_bounds(noise.size, ball=True)
         size = float(np.abs(noise).sum()) / scale
         checks.at_most("noise-is-not-too-long", size, high)
@@ -346,9 +351,9 @@ def _check_descent(case: _Case) -> None:
         case.checks.at_most("budget-is-what-noise-hides", budget, hides, slack=_TWO_DIGITS)
         return
     W = np.asarray(model.unperturbed_.open())
-    _check_noise(theta - W, sigma, case.checks, ball=delta == 0)
+    _check_release(case, W, sigma, is_shaped=False)
     if model.stop == "residual":
-        left = (length(objective.gradient(W)) - objective.noise_floor(W)) / objective.ridge
+        left = objective.residual(W) / objective.ridge
     else:
         left = length(W - optimum(objective, W)) - 1e-9 * (1 + length(W))
         case.checks.at_most("distance-is-hidden", float(model.plan_.distance), hides)
@@ -404,7 +409,8 @@ def _check_sealed(case: _Case) -> None:
     """The parameters before noise are as close to the optimum as the account says."""
     model, objective = case.model, case.objective
     W, stop = np.asarray(model.optimum_.open())[0], float(model.tol) * objective.n_rows
-    residual = length(objective.gradient(W)) - objective.noise_floor(W)
+    _check_release(case, W, float(model.sigma), is_shaped=model.covariance == "fisher")
+    residual = objective.residual(W)
     if not model.account_.used:
         case.checks.at_most("training-arrived", residual, stop)
         return

@@ -28,6 +28,7 @@ from letheon.base import (
 )
 from letheon.convex._change import Change
 from letheon.convex._design import Design, row_norms
+from letheon.convex._grid import Grid
 from letheon.convex._linear import Linear, classification_loss
 from letheon.convex._losses import Floats, Loss
 from letheon.convex._noise import NoiseSource, Sealed
@@ -130,6 +131,7 @@ class ConvexBase(InPlaceMixin, ForgetMixin, BaseEstimator):
     model_: Linear
     counts_: Counts
     source_: NoiseSource
+    release_salt_: str
     downgraded_: str | None
     training_flops_: float
     n_iter_: int
@@ -193,6 +195,27 @@ class ConvexBase(InPlaceMixin, ForgetMixin, BaseEstimator):
         model that forgot from one that never knew.
         """
         return replace(self.guarantee_, spent=None, budget=None, residual_state=())
+
+    @property
+    def noise_commitment_(self) -> str | None:
+        """SHA-256 over `release_salt_` and the noise of the release, as whole steps of its grid.
+
+        None without such noise, and where the parameters before noise are not kept. Certificates
+        publish it. Whoever has the model's file, as an auditor has, can check it.
+        """
+        require_fitted(self)
+        grid, weights = self._grid(), self._weights_before_noise()
+        if grid is None or weights is None:
+            return None
+        return grid.commit(np.asarray(self.model_.weights), weights, self.release_salt_)
+
+    def _grid(self) -> Grid | None:
+        """Return where releases lie; None without noise on them."""
+        return None
+
+    def _weights_before_noise(self) -> Floats | None:
+        """Return the parameters that the last release was made from, where they are kept."""
+        return None
 
     @property
     def coef_(self) -> Floats:

@@ -351,6 +351,7 @@ class DescentToDeleteClassifier(ConvexClassifier):
             "cache_": Cache(),
             **found.kept,
             "model_": self._linear(weights, held.classes),
+            "release_salt_": source.salt(),
             "plan_": plan,
             "sigma_": sigma,
             "limit_": limit,
@@ -426,6 +427,7 @@ class DescentToDeleteClassifier(ConvexClassifier):
         attributes |= {
             **found.kept,
             "model_": replace(self.model_, weights=weights),
+            "release_salt_": source.salt(),
             "source_": source,
             "distance_": self._told(found.distance, self.limit_),
             "passes_": Cache(found.flops / move.after.pass_flops),
@@ -503,6 +505,12 @@ class DescentToDeleteClassifier(ConvexClassifier):
     @property
     def _wants_certificate(self) -> bool:
         return self.sigma != 0 and self.noise_seed is None
+
+    def _grid(self) -> Grid | None:
+        return Grid.of_sigma(self.sigma_) if self.sigma_ > 0.0 else None
+
+    def _weights_before_noise(self) -> Floats | None:
+        return None if self.unperturbed_ is None else self.unperturbed_.open()
 
     @property
     def _is_on_grid(self) -> bool:

@@ -315,6 +315,12 @@ class FisherClassifier(ConvexClassifier):
             return float("inf")
         return self.account_.closeness.kl
 
+    def _grid(self) -> Grid | None:
+        return Grid.of_sigma(self.sigma) if self.sigma > 0.0 else None
+
+    def _weights_before_noise(self) -> Floats | None:
+        return None if self.optimum_ is None else self.optimum_.open()[0]
+
     def _check_settings(self) -> None:
         super()._check_settings()
         require_epsilon_delta(self.epsilon, self.delta, allow_zero_delta=False)
@@ -341,6 +347,7 @@ class FisherClassifier(ConvexClassifier):
         self._note_doubts(doubts, left, tolerance, roots)
         attributes = {
             "model_": self._linear(self._release(solution.W, roots, source), held.classes),
+            "release_salt_": source.salt(),
             "optimum_": self._sealed(solution.W, solution.gradient),
             "account_": JUST_TRAINED,
             "cache_": Cache(fisher.expansion),
@@ -497,6 +504,7 @@ class FisherClassifier(ConvexClassifier):
             typical += hessian_flops(walk.after)
         attributes: dict[str, Any] = {
             "model_": self.model_.moved_to(self._release(walk.W, roots, source)),
+            "release_salt_": source.salt(),
             "optimum_": self._sealed(walk.W, walk.view.gradient),
             "account_": FisherAccount.after(walk),
             "counts_": counts,

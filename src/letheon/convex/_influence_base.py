@@ -5,8 +5,6 @@ from functools import partial
 from math import prod
 from typing import Any, ClassVar, Self
 
-import numpy as np
-
 from letheon.base import exclusive, require_fitted
 from letheon.convex._account import Account
 from letheon.convex._base import ConvexBase, Held, Trained, unconverged
@@ -147,16 +145,6 @@ class InfluenceBase(InfluenceRemovals):
         require_fitted(self)
         ridge = ridge_of(self.l2, self.reg, self.n_rows_)
         return self._mechanism().spent_epsilon(self.account_.spent, ridge, self.weights_.size)
-
-    @property
-    def noise_commitment_(self) -> str | None:
-        """SHA-256 over `release_salt_` and the noise of the release; None without such noise.
-
-        Certificates publish it. Whoever has the model's file, as an auditor has, can check it.
-        """
-        require_fitted(self)
-        released, salt = np.asarray(self.model_.weights), self.release_salt_
-        return self._mechanism().commit(released, self._weights, salt)
 
     def _check_settings(self) -> None:
         super()._check_settings()

@@ -23,6 +23,7 @@ from letheon.convex._change import Change
 from letheon.convex._curvature import Curvature
 from letheon.convex._data_free import StoredCurvature, require_recognised
 from letheon.convex._design import NORM_ROUNDING
+from letheon.convex._grid import Grid
 from letheon.convex._losses import Floats
 from letheon.convex._mechanism import Mechanism, NoNoise, ObjectiveNoise, OutputNoise
 from letheon.convex._newton import Leaving, Proposal, Setting, propose
@@ -59,7 +60,6 @@ class InfluenceRemovals(ConvexBase):
 
     weights_: Sealed
     noise_: Sealed | None
-    release_salt_: str
     account_: Account
     cache_: Cache[Curvature | Products]
     fingerprint_key_: str | None
@@ -79,6 +79,13 @@ class InfluenceRemovals(ConvexBase):
             return NoNoise()
         kind = OutputNoise if self.mechanism == "output" else ObjectiveNoise
         return kind(self.sigma, self.epsilon, self.delta)
+
+    def _grid(self) -> Grid | None:
+        is_released = self.sigma > 0.0 and self.mechanism == "output"
+        return Grid.of_sigma(self.sigma) if is_released else None
+
+    def _weights_before_noise(self) -> Floats | None:
+        return self._weights
 
     @property
     def _weights(self) -> Floats:

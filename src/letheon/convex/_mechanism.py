@@ -46,9 +46,6 @@ class Mechanism(Protocol):
     def release(self, weights: Floats, source: NoiseSource) -> Floats:
         """Return the parameters that others may see."""
 
-    def commit(self, released: Floats, weights: Floats, salt: str) -> str | None:
-        """Return a commitment to the noise of a release, if it has noise of its own."""
-
 
 class NoNoise:
     """Nothing is hidden, and nothing is certified."""
@@ -68,10 +65,6 @@ class NoNoise:
     def release(self, weights: Floats, source: NoiseSource) -> Floats:  # noqa: ARG002
         """Return the parameters."""
         return weights
-
-    def commit(self, released: Floats, weights: Floats, salt: str) -> str | None:  # noqa: ARG002
-        """Return nothing."""
-        return None
 
 
 class OutputNoise(NoNoise):
@@ -103,10 +96,6 @@ class OutputNoise(NoNoise):
     def release(self, weights: Floats, source: NoiseSource) -> Floats:
         """Return the parameters on the grid, with noise."""
         return self.grid.release(weights, source, is_pure=self.delta == 0.0)
-
-    def commit(self, released: Floats, weights: Floats, salt: str) -> str | None:
-        """Return the commitment to the integers."""
-        return self.grid.commit(released, weights, salt)
 
 
 class ObjectiveNoise(NoNoise):

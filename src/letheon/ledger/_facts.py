@@ -184,14 +184,14 @@ def _noise(model: Any, *, is_retrain: bool) -> Any:
 
 def _mechanism(noisy: Any) -> str:
     is_pure = getattr(noisy, "delta", None) == 0
-    law = "gamma-ball" if is_pure else "gaussian"
+    if getattr(noisy, "mechanism", None) == "objective":
+        return f"objective-perturbation-{'gamma-ball' if is_pure else 'gaussian'}"
+    released = f"grid-release-discrete-{'laplace' if is_pure else 'gaussian'}"
     is_shaped = getattr(noisy, "covariance", None) == "fisher"
-    if getattr(noisy, "mechanism", None) == "output":
-        return f"grid-release-discrete-{'laplace' if is_pure else 'gaussian'}"
     return {
-        "influence": f"objective-perturbation-{law}",
-        "descent-to-delete": f"output-perturbation-{law}",
-        "fisher": f"output-perturbation-{'fisher-gaussian' if is_shaped else 'gaussian'}",
+        "influence": released,
+        "descent-to-delete": released,
+        "fisher": "grid-release-fisher-gaussian" if is_shaped else released,
         "deltagrad": "output-perturbation-gaussian",
         "fisher-net": "parameter-perturbation-fisher-gaussian",
     }.get(noisy.facts.method, "declared-by-method")
