@@ -76,12 +76,10 @@ def _kind(facts: MethodFacts) -> str:
 
 
 def _requests(facts: MethodFacts) -> str:
-    """Say what requests are covered; a method that may cover adaptive ones need not always."""
-    return (
-        facts.requests
-        if facts.exact or facts.requests == "oblivious"
-        else 'oblivious; adaptive with `state="published"`'
-    )
+    """Say what requests are covered; one variant of one method covers fewer."""
+    if facts.method == "descent-to-delete":
+        return 'adaptive; oblivious with `variant="distributed"`'
+    return facts.requests
 
 
 def _row(facts: MethodFacts) -> str:
