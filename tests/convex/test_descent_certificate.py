@@ -153,6 +153,8 @@ def noise_halved(patch: pytest.MonkeyPatch) -> None:
         return before(self, found, problem, sigma / 2 if hasattr(self, "seed_") else sigma, source)
 
     patch.setattr(DescentToDeleteClassifier, "_published", release)
+    # Half of sigma has a finer grid, which would be noticed.
+    patch.setattr(DescentToDeleteClassifier, "_is_on_grid", True)
 
 
 def stop_loosened(patch: pytest.MonkeyPatch) -> None:
