@@ -206,7 +206,7 @@ def certified(desk: Desk) -> Desk:
     # A model that is settled after each removal has spent next to nothing.
     object.__setattr__(desk.ledger.settings.policy, "settle", False)
     X, y, ids = _rows(600)
-    model = InfluenceClassifier(l2=0.05, sigma=0.02, random_state=0).fit(X, y, ids=ids)
+    model = InfluenceClassifier(l2=0.05, sigma=0.0008, random_state=0).fit(X, y, ids=ids)
     desk.ledger.register(model, X, y, ids=ids, name="credit")
     desk.ledger.request(["person-0001"], model="credit", verified=True)
     desk.work()
