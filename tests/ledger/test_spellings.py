@@ -17,9 +17,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from letheon.ledger import _attest
 from letheon.ledger._id_values import IdValues
 from letheon.ledger._markers import Markers
 from letheon.ledger._scan import Place, ScanResult, scan
+from letheon.ledger._words import PURGE_NOT_CLAIMED
 
 NUMBER, CODE = 12_345_678, "P0003"
 PERSON = uuid.UUID("d9428888-122b-41e1-b85c-61b5b1b6d7f0")
@@ -191,3 +193,9 @@ def test_a_part_of_another_number_is_no_person(text: str, tmp_path: Path) -> Non
 def test_any_id_is_seen_as_a_word(person: str, sign: str) -> None:
     result = IdValues([person], [], ()).search([("x", [f"word{sign}{person}{sign}word"])])
     assert result.row is not None or result.reasons == {"ambiguous-value"}
+
+
+def test_every_code_of_an_attestation_is_explained() -> None:
+    page = (Path(__file__).parents[2] / "docs" / "definitions.md").read_text("utf-8")
+    for code in {*_attest._NOT_CLAIMED, *PURGE_NOT_CLAIMED}:
+        assert f"| `{code}` | {PURGE_NOT_CLAIMED[code]} |" in page
