@@ -17,6 +17,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from letheon.audit import check_residue
 from letheon.ledger import _attest
 from letheon.ledger._id_values import IdValues
 from letheon.ledger._markers import Markers
@@ -199,3 +200,20 @@ def test_every_code_of_an_attestation_is_explained() -> None:
     page = (Path(__file__).parents[2] / "docs" / "definitions.md").read_text("utf-8")
     for code in {*_attest._NOT_CLAIMED, *PURGE_NOT_CLAIMED}:
         assert f"| `{code}` | {PURGE_NOT_CLAIMED[code]} |" in page
+
+
+@pytest.mark.parametrize("marker", [np.int64(4660), b"4660", b"P0003", np.str_("P0003")])
+def test_an_audit_drops_no_marker(marker: Any, tmp_path: Path) -> None:
+    (tmp_path / "a.csv").write_text("id,age\nP0003,7\n4660,8\n")
+    found = check_residue({"exports": tmp_path}, ["somebody-else@example.org", marker])
+    assert found.verdict != "pass"
+
+
+@pytest.mark.parametrize(
+    ("marker", "error"), [(PERSON, TypeError), (7.0, TypeError), (b"\xff\xfe\x01", ValueError)]
+)
+def test_an_audit_refuses_a_marker_that_it_cannot_search(
+    marker: Any, error: type[Exception], tmp_path: Path
+) -> None:
+    with pytest.raises(error, match=r"markers\[1\]"):
+        check_residue({"exports": tmp_path}, ["somebody-else@example.org", marker])
