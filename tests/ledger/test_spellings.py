@@ -39,6 +39,7 @@ def search(folder: Path, erased: int | str, *others: str) -> ScanResult:
         *((NUMBER, text) for text in ('="12345678",1', "#12345678,1", "No. 12345678,1")),
         (NUMBER, "１２３４５６７８,1"),
         (NUMBER, "x:1.2345678e+07, y"),
+        (NUMBER, "12,345,678|yes|no"),
         (CODE, "P0003 1,5 2,5"),
         (CODE, "P0003:Smith, John:34"),
         (CODE, "P0003~Smith, John"),
