@@ -25,8 +25,9 @@ _LONG_WAIT = 3.0
 _NOISE_OF_KNOWN = 0.05
 _STEP_SECONDS = 0.01
 _QUIET_SECONDS = 0.05
-# The same for what a request has started, and for models that left work behind before.
-_LONG_QUIET_SECONDS = 0.5
+# The same for what a request has started, for models that left work behind before, and the first
+# times that anything is alive.
+_LONG_QUIET_SECONDS, _LONG_WAITS = 0.5, 3
 # Answers after the fit that are slower than later ones by this factor are not the usual ones.
 _SLOW_AFTER_FIT = 2.0
 # Share of a step that a thread or process which is called busy uses at least.
@@ -118,6 +119,7 @@ class _Background:
         self._children = frozenset(_children())
         self._of_known: dict[Path, float] = {}
         self._has_been_busy = False
+        self._n_waits = 0
 
     def alive(self) -> int:
         """Return how many new Python threads and child processes there are."""
@@ -156,6 +158,7 @@ class _Background:
         started, processor = loads.keys() - before.keys(), self._of_others()
         if not (started or self.alive()) and _work(before, loads) < _LEAST_WORK_SECONDS:
             return 0.0, False
+        self._n_waits += 1
         while loads and instant - since < self._patience(started & loads.keys()):
             if instant - start > most_seconds:
                 return instant - start, True
@@ -175,7 +178,8 @@ class _Background:
 
     def _patience(self, started: Any) -> float:
         """Return for how long what is idle may begin to work again."""
-        return _LONG_QUIET_SECONDS if started or self._has_been_busy else _QUIET_SECONDS
+        is_suspect = started or self._has_been_busy or self._n_waits <= _LONG_WAITS
+        return _LONG_QUIET_SECONDS if is_suspect else _QUIET_SECONDS
 
     def processor(self) -> float:
         """Return the processor time of this process and its children, ended ones included.
