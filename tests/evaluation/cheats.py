@@ -263,8 +263,12 @@ class LatePool(Threaded):
 class JoinsThread(Honest):
     """Works in a thread, and waits for it."""
 
+    def train(self) -> None:
+        burn(0.03)
+        super().train()
+
     def update(self) -> None:
-        thread = threading.Thread(target=lambda: (burn(0.03), self.train()))
+        thread = threading.Thread(target=self.train)
         thread.start()
         thread.join()
 

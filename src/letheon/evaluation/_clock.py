@@ -21,7 +21,7 @@ _SLOWDOWN = 1.5
 # than this share of their processor time, or (a wait) than so many times their time. Less is noise.
 _NOISE_SHARE = 0.25
 _LONG_WAIT = 3.0
-# Share of the time of requests that threads from before may use without disturbing.
+# Threads from before do not disturb if they use less than this share of what requests use.
 _NOISE_OF_KNOWN = 0.05
 _STEP_SECONDS = 0.01
 _QUIET_SECONDS = 0.05
@@ -34,7 +34,7 @@ _SLOW_AFTER_FIT = 2.0
 _BUSY_SHARE = 0.2
 _LEAST_WORK_SECONDS = 1e-3
 _LEAST_WAIT_SECONDS = 10.0
-# Work, or a wait, that is put off beyond answers and digests and not taken for noise.
+# Work in the background or beyond answers and digests, or a wait there, that is no noise.
 LEAST_LATE_SECONDS, _LEAST_LATE_WAIT_SECONDS = 0.005, 0.1
 _PROC = Path("/proc")
 _sleep = time.sleep
@@ -170,7 +170,7 @@ class _Background:
             if is_busy or _work(earlier, loads) > _BUSY_SHARE * step:
                 self._has_been_busy, since, seconds = True, instant, instant - start
         # The last steps of a thread that was joined are no work.
-        is_work = self._of_others() - processor >= _LEAST_WORK_SECONDS
+        is_work = self._of_others() - processor >= LEAST_LATE_SECONDS
         return seconds if is_work else 0.0, False
 
     def _of_others(self) -> float:
@@ -370,7 +370,7 @@ class RequestClock:
         self.known_seconds += self._known_processor() - known
         again = self._use(model)
         # What threads from before use cannot be taken off exactly.
-        is_clear = self.known_seconds < _NOISE_OF_KNOWN * self.requests.seconds
+        is_clear = self.known_seconds < _NOISE_OF_KNOWN * self.requests.processor
         is_busy = waited > 0 or (is_clear and _is_helped(first, again))
         self.n_requests += 1
         self.n_busy += is_busy

@@ -30,7 +30,7 @@ _MORE_PROCESSORS, _MORE_SECONDS = 1.25, 0.05
 # of at least half a fit. Below some milliseconds the overhead of any call is larger than its work.
 _WORK_FACTOR, _LARGE_SHARE, _LEAST_SECONDS = 10.0, 0.5, 0.01
 _EXPONENTS_APART = 0.5
-# Share of the time of requests that threads from before must use to be mentioned.
+# Threads from before are mentioned if they use more than this share of what requests use.
 _KNOWN_SHARE = 0.2
 # Retrains so many times as slow as the first fits are no measure of training.
 _SLOWER = 3.0
@@ -133,7 +133,7 @@ def _about_clock(clock: RequestClock) -> list[str]:
             f"Requests used {ours.processor:.3g} s of processor time in {ours.seconds:.3g} s: "
             "other threads or processes worked for them, and fewer for the retrains."
         )
-    if clock.known_seconds > max(_KNOWN_SHARE * ours.seconds, _MORE_SECONDS):
+    if clock.known_seconds > max(_KNOWN_SHARE * ours.processor, _MORE_SECONDS):
         doubts.append(
             "Threads that ran before the evaluation used "
             f"{clock.known_seconds:.3g} s of processor time during requests. What they did for "
