@@ -236,6 +236,7 @@ def test_a_digest_proves_nothing_where_answers_differ() -> None:
     found = evaluate(cheats.FalseDigest(kind="exact"), requests=20, seeds=1, canaries=False)
     assert found.equal_digests is False
     assert "(proof)" not in str(found)
+    assert "The digest is the method's own" in str(found)
 
 
 @pytest.mark.parametrize("cheat", [cheats.ClonesItself(), cheats.ClonesAnother()])

@@ -2,11 +2,12 @@
 
 import math
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from sklearn.metrics import r2_score
 
+from letheon.base import ForgetMixin
 from letheon.evaluation._attackers import Findings
 from letheon.evaluation._baselines import ORDINARY, SAME
 from letheon.evaluation._doubts import check_strength, find_doubts, say_found, say_timing
@@ -202,6 +203,7 @@ def _fairness(contest: Contest, last: Trial, told: Told) -> tuple[str, ...]:
         f"Naive retraining ran by the fastest of: {'; '.join(told.tried)}.",
         f"Ordinary model: {told.how}.",
         *_about_metric(contest.problem),
+        *_about_digest(contest.unlearner, last),
         "Who is forgotten left the test rows too."
         + (f" {held_out:,} people were held out for them." if held_out else ""),
         *_about_adaptive(contest, last),
@@ -218,6 +220,14 @@ def _about_metric(problem: Problem) -> list[str]:
         "about that accuracy. metric=sklearn.metrics.balanced_accuracy_score does not reward it."
     )
     return [text]
+
+
+def _about_digest(unlearner: Any, last: Trial) -> list[str]:
+    """Return that equal digests are the method's own word, where letheon does not compute them."""
+    is_ours = getattr(type(unlearner), "digest", None) is ForgetMixin.digest
+    if is_ours or last.equal_digests is None:
+        return []
+    return ["The digest is the method's own: that equal digests mean equal bytes is its word."]
 
 
 def _about_adaptive(contest: Contest, last: Trial) -> list[str]:

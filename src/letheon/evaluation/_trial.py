@@ -59,7 +59,8 @@ class Trial:
         Bytes of each model's state; that of the same algorithm is a fresh unlearner's. A model
         whose state cannot be written is left out.
     equal_digests : bool or None
-        Whether the unlearned model has the bytes of a fresh fit; None for approximate methods.
+        Whether the unlearned model has digest and answers of a fresh fit; None for approximate
+        methods.
     n_people, n_forgotten_rows, n_rows : int
         People and rows that left, and rows that are left.
     returned_seconds : tuple of float
