@@ -144,7 +144,7 @@ class LazyUntilScore(LazyUntilDigest):
 
     def score(self, X: Any, y: Any, sample_weight: Any = None) -> float:
         self.settle()
-        return float(super().score(X, y, sample_weight))
+        return float(super().score(X, y, sample_weight=sample_weight))
 
 
 class LazyUntilPickled(LazyUntilDigest):

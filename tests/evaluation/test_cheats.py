@@ -171,7 +171,12 @@ def test_threads_from_before_are_not_blamed_on_the_method() -> None:
             super().train()
 
     stop = threading.Event()
-    other = threading.Thread(target=lambda: [cheats.burn(0.01) for _ in iter(stop.is_set, True)])
+
+    def work() -> None:
+        while not stop.is_set():
+            cheats.burn(0.01)
+
+    other = threading.Thread(target=work)
     other.start()
     try:
         found = evaluate(Works(), seeds=1, canaries=False)
