@@ -27,8 +27,8 @@ _NOTICEABLE = 1.25
 # Requests and retrains that use more processors than one, beyond this share and these seconds.
 _MORE_PROCESSORS, _MORE_SECONDS = 1.25, 0.05
 # Receipts and processor time contradict each other if these are so many times apart, for requests
-# of at least half a fit. Below some milliseconds the overhead of any call is larger than its work.
-_WORK_FACTOR, _LARGE_SHARE, _LEAST_SECONDS = 10.0, 0.5, 0.01
+# of at least half a fit. Shorter requests are mostly overhead, more so on a loaded machine.
+_WORK_FACTOR, _LARGE_SHARE, _LEAST_SECONDS = 10.0, 0.5, 0.03
 _EXPONENTS_APART = 0.5
 # Threads from before are mentioned if they use more than this share of what requests use.
 _KNOWN_SHARE = 0.2
