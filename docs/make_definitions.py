@@ -11,7 +11,7 @@ from pathlib import Path
 
 from letheon import MethodFacts, NaiveUnlearner
 from letheon.ledger._facts import NO_MONITOR
-from letheon.ledger._words import NOT_CLAIMED
+from letheon.ledger._words import NOT_CLAIMED, PURGE_NOT_CLAIMED
 
 ROOT = Path(__file__).resolve().parents[1]
 
@@ -137,6 +137,11 @@ SECTIONS: tuple[tuple[str, str, Mapping[str, str]], ...] = (
     ),
     ("What a measure rests on", "`measurements.*.basis`.", BASES),
     ("Not claimed", "`notClaimed`: what a reader must not take from the certificate.", NOT_CLAIMED),
+    (
+        "Not claimed of a purge",
+        "`notClaimed` of an attestation: what a reader must not take from it.",
+        PURGE_NOT_CLAIMED,
+    ),
 )
 
 

@@ -1,6 +1,7 @@
 """A model that could have no digest is refused at `fit`: no claim without a check."""
 
 import datetime as dt
+import uuid
 import zlib
 from decimal import Decimal
 from pathlib import Path
@@ -21,7 +22,7 @@ from sklearn.tree import DecisionTreeClassifier
 
 import letheon
 from letheon import DataIndependent, ForgetPipeline, NaiveUnlearner, SISAClassifier, state
-from letheon.exceptions import UnsupportedStateError
+from letheon.exceptions import CannotForgetError, UnsupportedStateError
 
 N = 200
 X = np.random.default_rng(0).normal(size=(N, 2))
@@ -141,6 +142,21 @@ def test_a_class_of_the_caller_with_plain_attributes_works() -> None:
     model = SISAClassifier(Compiled(needs=10**6), n_shards=2, random_state=0).fit(X, Y)
     assert model.forget([0, 1], digest=True).digest_after == model.digest()
     assert min(Compiled.seen) == 32  # a trial, since its class is not listed
+
+
+class Timed(Compiled):
+    """No two fits are equal, and nobody could tell what was forgotten."""
+
+    def fit(self, X: Any, y: Any) -> Self:
+        self.key_ = uuid.uuid4().hex
+        return super().fit(X, y)
+
+
+@pytest.mark.parametrize("holder", [NaiveUnlearner, SISAClassifier])
+def test_a_model_of_which_no_two_fits_are_equal_is_refused(holder: Any) -> None:
+    with pytest.raises(CannotForgetError, match="two fits of Timed on the same rows differ"):
+        holder(Timed(needs=10**6), random_state=0).fit(X, Y)
+    assert set(Timed.seen) == {32}
 
 
 def test_a_function_is_looked_at_after_the_trial() -> None:

@@ -92,6 +92,39 @@ class Fixed(Largest):
         return tags
 
 
+class SharedMean(Largest):
+    """Keeps what it learned in its class, where no state shows it."""
+
+    mean: Any = 0
+
+    def fit(self, X: Any, y: Any = None) -> Self:
+        type(self).mean = np.mean(X, axis=0)
+        return self
+
+    def transform(self, X: Any) -> Any:
+        return X - type(self).mean
+
+
+class LateMean(Largest):
+    """Learns when it transforms for the first time."""
+
+    def fit(self, X: Any, y: Any = None) -> Self:
+        return self
+
+    def __sklearn_is_fitted__(self) -> bool:
+        return True
+
+    def transform(self, X: Any) -> Any:
+        if not hasattr(self, "mean_"):
+            self.mean_ = np.mean(X, axis=0)
+        return X - self.mean_
+
+
+def centred_when_long(table: Any) -> Any:
+    """Mixes rows only where there are more of them than a trial has."""
+    return centred(table) if len(table) > 64 else table
+
+
 class Boast(Largest):
     """Says by its tags that it needs no fit, and learns."""
 
@@ -253,3 +286,19 @@ def test_every_statistic_of_rows_is_noticed(rows: Any, statistic: str) -> None:
         return  # 0 for all of these rows, and for whatever is drawn of them
     with pytest.raises(CannotForgetError, match="differ"):
         DataIndependent(Own()).fit(rows)
+
+
+@pytest.mark.parametrize(
+    ("transformer", "reason"),
+    [
+        (SharedMean(), "fits on other rows change"),
+        (LateMean(), "it learns when it transforms"),
+        (FunctionTransformer(centred_when_long), "depends on other rows"),
+    ],
+)
+def test_what_hides_rows_from_a_small_trial_is_refused(transformer: Any, reason: str) -> None:
+    rows = np.random.default_rng(1).normal(size=(100, 3))
+    model = NaiveUnlearner(LogisticRegression(), random_state=0)
+    pipeline = ForgetPipeline([("step", DataIndependent(transformer)), ("model", model)])
+    with pytest.raises(CannotForgetError, match=reason):
+        pipeline.fit(rows, (rows[:, 0] > 0).astype(int))

@@ -24,7 +24,7 @@ from letheon import state
 from letheon.base import ForgetMixin, Outcome, Removal, exclusive, locate_in
 from letheon.exceptions import CannotForgetError, CheckpointWarning, warn_caller
 from letheon.guarantee import KINDS, Guarantee, Kind, MethodFacts
-from letheon.independence import refuse_learner, require_independence
+from letheon.independence import refuse_learner, require_independence, transform_alone
 from letheon.inner import (
     controlled,
     inherit_tags,
@@ -392,7 +392,8 @@ class ForgetPipeline(ForgetMixin, MetaEstimatorMixin, BaseEstimator):
                     with inner_training(f"step {name!r}"):
                         _fit_step(step, X, rows)
                         if step is not fitted.model and not _passes_through(step):
-                            X = step.transform(X)
+                            is_apart = isinstance(step, ForgetMixin)
+                            X = step.transform(X) if is_apart else transform_alone(step, X)
         except BaseException:
             fitted.destroy_files()
             raise

@@ -37,6 +37,7 @@ _LEARNS_WITH: dict[str, tuple[str, tuple[str | None, ...]]] = {
     "SplineTransformer": ("knots", ("uniform", "quantile")),
 }
 _TRIAL_ROWS = 64
+_ALONE = 3
 
 
 def refuse_learner(transformer: Any) -> None:
@@ -68,10 +69,10 @@ def require_independence(fresh: Any, fitted: Any, X: Any, y: Any) -> None:
     """Raise if clones of `fresh` learn different things from different rows, or rows are mixed."""
     expected = state.digest(fitted)
     X, y = indexable(X, y)
-    n_rows = X.shape[0] if hasattr(X, "shape") else len(X)
-    few = min(_TRIAL_ROWS, n_rows)
+    few = min(_TRIAL_ROWS, _count_rows(X))
     with controlled(get_config(), library_seed(0, Purpose.STEP)), warnings.catch_warnings():
         warnings.simplefilter("ignore")
+        before = transform_alone(fitted, _draw_rows(X, y, few, 0)[0])
         samples = enumerate((few, (few + 1) // 2, 1, 1, 1))
         digests = {_digest_of_fit(fresh, *_draw_rows(X, y, size, seed)) for seed, size in samples}
         if digests - {None} != {expected}:
@@ -81,12 +82,30 @@ def require_independence(fresh: Any, fitted: Any, X: Any, y: Any) -> None:
             altered = (rows * 2 + 1).astype(rows.dtype)
             if _digest_of_fit(fresh, altered, labels) not in {expected, None}:
                 raise _no_independence(fresh, "fits on different values differ")
-        again, _ = _draw_rows(X, y, few, 0)  # a transformer may work in place
-        together = _as_array(fitted.transform(again))
-        for row in range(min(few, 3)):
-            alone = _as_array(fitted.transform(rows[row : row + 1]))
-            if len(together) != few or not _is_close(alone, together[row : row + 1]):
-                raise _no_independence(fresh, "what it makes of a row depends on other rows")
+        after = fitted.transform(_draw_rows(X, y, few, 0)[0])
+        if not _is_close(_as_array(before), _as_array(after)):
+            raise _no_independence(fresh, "fits on other rows change what it makes of a row")
+        if state.digest(fitted) != expected:
+            raise _no_independence(fresh, "it learns when it transforms")
+
+
+def transform_alone(transformer: Any, X: Any) -> Any:
+    """Transform all rows; raise if some of them come out otherwise than alone."""
+    n_rows = _count_rows(X)
+    # Copies: a transformer may work in place.
+    rows, places = shuffle(X, np.arange(n_rows), n_samples=min(_ALONE, n_rows), random_state=0)
+    together = transformer.transform(X)
+    for number, place in enumerate(places):
+        alone = _as_array(transformer.transform(rows[number : number + 1]))
+        is_complete = _count_rows(together) == n_rows
+        if not is_complete or not _is_close(alone, _as_array(together[place : place + 1])):
+            inner = getattr(transformer, "transformer", transformer)
+            raise _no_independence(inner, "what it makes of a row depends on other rows")
+    return together
+
+
+def _count_rows(X: Any) -> int:
+    return int(X.shape[0]) if hasattr(X, "shape") else len(X)
 
 
 def _draw_rows(X: Any, y: Any, size: int, seed: int) -> tuple[Any, Any]:

@@ -126,24 +126,39 @@ def refuse_nested_files(estimator: Any) -> None:
 
 
 def refuse_unencodable(estimator: Any, rows: Rows, seed: int, config: dict[str, Any]) -> None:
-    """Raise, before training, if the trained model could have no digest and no file.
+    """Raise, before training, if the trained model could have no digest that can be compared.
 
-    A class that is not on the allow-list shows only after a fit what it keeps, so a clone is
-    fitted on a few rows. If that fails (too few rows, say), `require_encodable` still sees the
-    trained model.
+    A class that is not on the allow-list shows only after a fit what it keeps, so clones are
+    fitted on a few rows: twice, since nobody can check a model of which no two fits are equal. If
+    that fails (too few rows, say), `require_encodable` still sees the trained model.
     """
     state.ensure_supported(estimator)
     if len(rows) <= _FEW_ROWS or _is_surely_encodable(estimator, rows):
         return
     few = rows.take(np.linspace(0, len(rows) - 1, _FEW_ROWS).astype(np.int64))
+    try:
+        trial = _fit_trial(estimator, few, seed, config)
+        again = (
+            trial
+            if state.has_listed_classes(estimator)
+            else _fit_trial(estimator, few, seed, config)
+        )
+    except Exception:  # noqa: BLE001 - of the trial only; training says what is wrong
+        return
+    require_encodable(trial, estimator, rows)
+    if state.digest(trial) != state.digest(again):
+        raise CannotForgetError(
+            f"two fits of {type(estimator).__name__} on the same rows differ, so a digest could "
+            "not show what it has forgotten. Draw random numbers from random_state, and keep no "
+            "times, counters or results of earlier fits"
+        )
+
+
+def _fit_trial(estimator: Any, few: Rows, seed: int, config: dict[str, Any]) -> Any:
     trial = seeded_clone(estimator, seed, Purpose.RETRAIN)
     with controlled(config, library_seed(seed, Purpose.RETRAIN)), warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        try:
-            trial.fit(*few.part(0, len(few)))
-        except Exception:  # noqa: BLE001 - of the trial only; training says what is wrong
-            return
-    require_encodable(trial, estimator, rows)
+        return trial.fit(*few.part(0, len(few)))
 
 
 def require_encodable(model: Any, estimator: Any, rows: Rows) -> None:

@@ -91,7 +91,7 @@ class NaiveUnlearner(ForgetMixin, MetaEstimatorMixin, BaseEstimator):
 
     facts: ClassVar[MethodFacts] = MethodFacts(
         method="naive",
-        applicability="any estimator",
+        applicability="any estimator whose state has canonical bytes",
         exact=True,
         strength="strong",
         efficiency_parameters=(),

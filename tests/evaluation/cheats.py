@@ -4,12 +4,15 @@
 hundredth. Tests put it in the place of the clocks of `time`, so that no real time is measured.
 """
 
+import _thread
 import hashlib
 import secrets
 import subprocess
 import sys
 import threading
 import time
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from typing import Any, ClassVar
 
 import numpy as np
@@ -134,6 +137,90 @@ class LazyUntilDigest(Lazy):
         return super().digest()
 
 
+class LazyUntilScore(LazyUntilDigest):
+    """Answers with the old model until its score is asked for."""
+
+    digest = Honest.digest
+
+    def score(self, X: Any, y: Any, sample_weight: Any = None) -> float:
+        self.settle()
+        return float(super().score(X, y, sample_weight=sample_weight))
+
+
+class LazyUntilPickled(LazyUntilDigest):
+    """Answers with the old model until it is saved."""
+
+    digest = Honest.digest
+
+    def __getstate__(self) -> Any:
+        self.settle()
+        return super().__getstate__()
+
+
+class LazyForOtherRows(LazyUntilDigest):
+    """Answers with the old model while it is asked about as many rows as the first time."""
+
+    digest = Honest.digest
+
+    def predict_proba(self, X: Any) -> Any:
+        self.n_asked_ = getattr(self, "n_asked_", len(X))
+        if len(X) != self.n_asked_:
+            self.settle()
+        return Honest.predict_proba(self, X)
+
+
+class LazyUntilDecision(LazyUntilDigest):
+    """Answers with the old model until it is asked for its decision function."""
+
+    digest = Honest.digest
+
+    def decision_function(self, X: Any) -> Any:
+        self.settle()
+        return Honest.predict_proba(self, X)[:, -1]
+
+
+class LazyUntilSecondAnswer(Lazy):
+    """Answers with the old model at first: labels and probabilities are two calls."""
+
+    def update(self) -> None:
+        super().update()
+        self.n_calls_ = 0
+
+    def settle(self) -> None:
+        self.n_calls_ = getattr(self, "n_calls_", 0) + 1
+        if self.n_calls_ > 2:
+            super().settle()
+
+
+class SlowAfterFit(Lazy):
+    """Its answers before the first request take as long as what it puts off later."""
+
+    def predict_proba(self, X: Any) -> Any:
+        if not self.n_requests_:
+            self.take(FIT_SECONDS)
+        return super().predict_proba(X)
+
+
+class SlowRetrain(Honest):
+    """Trains slowly when it is a baseline, which has fewer rows."""
+
+    n_rows: ClassVar[int] = 0
+
+    def fit(self, X: Any, y: Any, *, ids: Any = None) -> Any:
+        SlowRetrain.n_rows = max(self.n_rows, len(y))
+        if len(y) < self.n_rows:
+            self.take(9 * FIT_SECONDS)
+        return super().fit(X, y, ids=ids)
+
+
+class StopsTime(Honest):
+    """Replaces the clocks of the process by ones that stand still."""
+
+    def update(self) -> None:
+        time.perf_counter = time.process_time = time.thread_time = lambda: 0.0
+        super().update()
+
+
 class Threaded(Honest):
     """Returns at once and trains in a thread."""
 
@@ -145,6 +232,45 @@ class Threaded(Honest):
         burn(0.03)
         self.train()
         self.diary.append("end")
+
+
+class RawThread(Threaded):
+    """The same in a thread that Python does not list, and that begins a little later."""
+
+    def update(self) -> None:
+        self.diary.append("begin")
+        _thread.start_new_thread(self.wait_and_work_on, ())
+
+    def wait_and_work_on(self) -> None:
+        time.sleep(0.003)
+        self.work_on()
+
+
+class LatePool(Threaded):
+    """Leaves the work to a pool that begins after a while."""
+
+    pool: ClassVar[ThreadPoolExecutor] = ThreadPoolExecutor(1)
+
+    def update(self) -> None:
+        self.diary.append("begin")
+        self.pool.submit(self.wait_and_work_on)
+
+    def wait_and_work_on(self) -> None:
+        time.sleep(0.1)
+        self.work_on()
+
+
+class JoinsThread(Honest):
+    """Works in a thread, and waits for it."""
+
+    def train(self) -> None:
+        burn(0.03)
+        super().train()
+
+    def update(self) -> None:
+        thread = threading.Thread(target=self.train)
+        thread.start()
+        thread.join()
 
 
 class WithProcess(Honest):
@@ -180,6 +306,34 @@ class Keeps(Honest):
 
     def update(self) -> None:
         pass
+
+
+class FalseDigest(Keeps):
+    """Says that it is exact, and that its bytes are always the same."""
+
+    def digest(self) -> str:
+        return "the same"
+
+
+class CountsNoRows(Honest):
+    """Its receipts count no rows."""
+
+    def forget(self, ids: Any) -> Receipt:
+        return replace(super().forget(ids), n_rows=0)
+
+
+class ClonesAnother(Keeps):
+    """What is cloned is honest."""
+
+    def __sklearn_clone__(self) -> Any:
+        return Honest(kind=self.kind, random_state=self.random_state)
+
+
+class ClonesItself(Keeps):
+    """All its clones are one object."""
+
+    def __sklearn_clone__(self) -> Any:
+        return self
 
 
 class Half(Honest):

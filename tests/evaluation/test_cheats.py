@@ -1,5 +1,6 @@
 """Unlearners that cheat are named in the report, or it says what was not tested."""
 
+import threading
 import time
 from collections.abc import Iterator
 from operator import sub
@@ -46,6 +47,7 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let models say how long things take."""
     for name in ("perf_counter", "process_time", "thread_time"):
         monkeypatch.setattr(time, name, lambda: Honest.seconds)
+    monkeypatch.setattr("letheon.evaluation._clock._delay", lambda: 0.0)
 
 
 def evaluate(model: Any, requests: Any = 3, seeds: int = 2, **arguments: Any) -> Evaluation:
@@ -62,13 +64,45 @@ def first_lines(found: Evaluation) -> str:
 
 
 @pytest.mark.usefixtures("clock")
-@pytest.mark.parametrize("cheat", [cheats.Lazy(), cheats.LazyUntilDigest()])
+@pytest.mark.parametrize(
+    "cheat",
+    [
+        cheats.Lazy(),
+        cheats.LazyUntilDigest(),
+        cheats.LazyUntilDecision(),
+        cheats.LazyUntilSecondAnswer(),
+        cheats.SlowAfterFit(),
+    ],
+    ids=lambda cheat: type(cheat).__name__,
+)
 def test_a_lazy_method_gains_nothing(cheat: Any) -> None:
     """It used to be a hundred times faster than a retrain."""
-    found = evaluate(cheat)
+    found = evaluate(cheat, canaries=False)
     assert speed_up(found) == pytest.approx(1, rel=0.05)
     assert "(forget returns after 10 ms" in str(found)
     assert found.seconds["returned"].value == pytest.approx(cheats.CALL_SECONDS)
+
+
+@pytest.mark.usefixtures("clock")
+@pytest.mark.parametrize(
+    "cheat", [cheats.LazyUntilScore(), cheats.LazyUntilPickled(), cheats.LazyForOtherRows()]
+)
+def test_work_that_is_put_off_further_is_counted_and_named(cheat: Any) -> None:
+    found = evaluate(cheat, canaries=False)
+    assert "The method had put off 2 s of work beyond its first answers" in first_lines(found)
+    for trial in found.trials:
+        assert sum(trial.forget_seconds) > FIT_SECONDS
+
+
+@pytest.mark.usefixtures("clock")
+def test_a_method_cannot_stop_the_clock() -> None:
+    assert speed_up(evaluate(cheats.StopsTime(), canaries=False)) == pytest.approx(1, rel=0.05)
+
+
+@pytest.mark.usefixtures("clock")
+def test_a_slow_baseline_is_named() -> None:
+    found = evaluate(cheats.SlowRetrain(), canaries=False)
+    assert "Every retrain of the same algorithm took at least" in first_lines(found)
 
 
 @pytest.mark.usefixtures("clock")
@@ -80,7 +114,7 @@ def test_a_lazy_fit_is_timed_too() -> None:
             self.is_old_ = True
             return self
 
-    found = evaluate(LazyFit())
+    found = evaluate(LazyFit(), canaries=False)
     assert found.seconds["fit"].value == pytest.approx(1.1 * FIT_SECONDS, rel=0.05)
 
 
@@ -94,7 +128,7 @@ def test_slow_answers_later_hide_nothing() -> None:
                 self.take(FIT_SECONDS)
             return super().predict_proba(X)
 
-    assert speed_up(evaluate(Slow())) < 1.5
+    assert speed_up(evaluate(Slow(), canaries=False)) < 1.5
 
 
 def timing_said(found: Evaluation) -> str:
@@ -105,24 +139,52 @@ def test_the_end_of_a_request_is_said_as_it_was_checked() -> None:
     class NoDigest(Honest):
         digest: Any = None
 
-    assert "to its end, with everything that a lazy method puts off" in timing_said(
-        evaluate(Honest())
-    )
-    said = timing_said(evaluate(NoDigest()))
-    assert "to its end" not in said
+    found = evaluate(Honest(), canaries=False)
+    assert "until the model has answered twice, has its digest" in timing_said(found)
+    assert "Not seen: work that is put off until other calls" in str(found)
+    said = timing_said(evaluate(NoDigest(), canaries=False))
+    assert "has its digest" not in said
     assert "has no digest" in said
 
 
-def test_a_thread_is_waited_for_on_the_clock_and_named() -> None:
-    found = evaluate(cheats.Threaded())
+@pytest.mark.parametrize("cheat", [cheats.Threaded, cheats.RawThread, cheats.LatePool])
+def test_a_thread_is_waited_for_on_the_clock_and_named(cheat: Any) -> None:
+    found = evaluate(cheat(), requests=2, seeds=1, canaries=False)
     is_working = False
     for entry in Honest.diary:
         assert not (is_working and entry == "baseline"), "it was timed beside the thread"
         is_working = entry == "begin" or (is_working and entry != "end")
-    assert "requests left work behind" in first_lines(found)
+    assert "2 of 2 requests left work behind" in first_lines(found)
     for trial in found.trials:
         assert min(trial.forget_seconds) > 0.03
         assert min(map(sub, trial.forget_seconds, trial.returned_seconds)) > 0
+
+
+def test_a_thread_that_was_joined_is_not_left_behind() -> None:
+    assert evaluate(cheats.JoinsThread(), canaries=False).warnings == ()
+
+
+def test_threads_from_before_are_not_blamed_on_the_method() -> None:
+    class Works(Honest):
+        def train(self) -> None:
+            cheats.burn(0.05)
+            super().train()
+
+    stop = threading.Event()
+
+    def work() -> None:
+        while not stop.is_set():
+            cheats.burn(0.01)
+
+    other = threading.Thread(target=work)
+    other.start()
+    try:
+        found = evaluate(Works(), seeds=1, canaries=False)
+    finally:
+        stop.set()
+        other.join()
+    assert "left work behind" not in first_lines(found)
+    assert "Threads that ran before the evaluation used" in first_lines(found)
 
 
 def test_a_process_is_waited_for_and_named() -> None:
@@ -139,7 +201,7 @@ def test_what_never_ends_is_given_up_and_said(monkeypatch: pytest.MonkeyPatch) -
 
 
 def test_an_idle_thread_is_no_work_but_is_mentioned() -> None:
-    found = evaluate(cheats.WithSleeper(), canaries=False)
+    found = evaluate(cheats.WithSleeper(), requests=2, seeds=1, canaries=False)
     assert found.warnings == ()
     assert any("stayed alive, idle" in line for line in found.fairness)
 
@@ -174,6 +236,26 @@ def test_a_model_that_keeps_everything_is_not_chosen() -> None:
     assert comparison.best.candidate == "Honest"
     assert "Forgetting was tested by canary backdoor" in comparison.reason
     assert "people who should be forgotten were found in it" in comparison.reason
+
+
+def test_a_digest_proves_nothing_where_answers_differ() -> None:
+    found = evaluate(cheats.FalseDigest(kind="exact"), requests=20, seeds=1, canaries=False)
+    assert found.equal_digests is False
+    assert "(proof)" not in str(found)
+    assert "The digest is the method's own" in str(found)
+
+
+@pytest.mark.parametrize("cheat", [cheats.ClonesItself(), cheats.ClonesAnother()])
+def test_what_clones_something_else_is_refused(cheat: Any) -> None:
+    with pytest.raises(TypeError, match=r"clone of a Clones.* would not be judged itself"):
+        evaluate(cheat)
+
+
+@pytest.mark.usefixtures("clock")
+def test_receipts_of_other_rows_are_named() -> None:
+    found = evaluate(cheats.CountsNoRows(), canaries=False)
+    assert "6 receipt(s) count other rows than those of the people who left" in first_lines(found)
+    assert [trial.rows_left for trial in found.trials] == [(299, 298, 297)] * 2
 
 
 def test_noise_on_answers_is_seen() -> None:
@@ -218,13 +300,13 @@ def test_requests_too_short_to_time_are_not_held_against_receipts(
 
 
 def test_the_report_says_what_was_not_tested() -> None:
-    found = evaluate(cheats.Keeps(), canaries=False)
+    found = evaluate(cheats.Keeps(), requests=1, seeds=1, canaries=False)
     assert f"{NOT_TESTED}: no attack ran." in first_lines(found)
 
 
 def test_an_attack_without_power_is_no_test() -> None:
     """A constant model knows nobody, before as after the request."""
-    found = evaluate(letheon.NaiveUnlearner(DummyClassifier()))
+    found = evaluate(letheon.NaiveUnlearner(DummyClassifier()), requests=1, seeds=1)
     assert f"{NOT_TESTED}: no attack had power here." in first_lines(found)
 
 
@@ -245,5 +327,6 @@ def test_an_honest_method_gets_no_warning() -> None:
     assert found.warnings == ()
     said = "Forgetting was tested by canary backdoor (not found), canary u-lira (not found)"
     assert said in first_lines(found)
+    assert "people who leave one by one were not tested" in first_lines(found)
     assert "strong by the receipts" in str(found)
     assert letheon.Evaluation.from_dict(found.to_dict()) == found

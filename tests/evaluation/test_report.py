@@ -149,3 +149,10 @@ def test_test_rows_must_not_all_be_forgotten() -> None:
     test = (TEST[0][:3], TEST[1][:3], [1, 2, 3])
     with pytest.raises(ValueError, match="everybody among the test rows"):
         evaluate(Planted(), (X, Y), [[1, 2, 3]], seeds=1, test=test, ordinary=LogisticRegression())
+
+
+def test_accuracy_of_unbalanced_classes_is_said_to_favour_a_constant() -> None:
+    labels = (X[:, 0] > 1.2).astype(int)
+    said = "makes up 92% of the training rows, and a constant answer has about that accuracy"
+    assert said in str(evaluate(Planted(), (X, labels), 1, seeds=1, **SIMPLE))
+    assert "a constant answer has" not in str(evaluate(Planted(), (X, Y), 1, seeds=1, **SIMPLE))

@@ -183,7 +183,7 @@ def test_a_damaged_file_is_not_searched_and_never_an_error(kind: str, tmp_path: 
     ("name", "content", "reason"),
     [
         ("a.csv", b"id,age\n\0\0\0", "file-kind"),
-        ("a.csv", b"id^age\nP0003^7\n", "unknown-delimiter"),
+        ("a.csv", b"id^age\nP0003^7\n", "ambiguous-value"),
         ("a.json", b'{"id": ', "damaged"),
         ("a.json", b"[" * 100_000, "damaged"),
         ("a.npy", b"\x93NUMPY\x01\x00", "damaged"),

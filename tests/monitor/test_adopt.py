@@ -1,5 +1,6 @@
 """A model that was retrained elsewhere: as if the monitor had done it, or refused."""
 
+import time
 from collections.abc import Iterable
 from dataclasses import replace
 from typing import Any
@@ -162,10 +163,29 @@ def test_what_a_lazy_model_leaves_for_later_is_part_of_its_time(
     monitor = watched()
     done: list[Any] = []
     monkeypatch.setattr(monitor.model, "_finish", lambda: done.append(monitor.model))
-    reading = monitor.forget([3])
+    monitor.forget([3])
     assert done[-1] is monitor.model
-    assert monitor.receipt is not None
-    assert reading.seconds > monitor.receipt.seconds
+
+
+def test_a_request_is_timed_to_the_first_answer(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whatever the receipt says: it says 0 seconds here, and the request takes 1 and 5 more."""
+    monitor, seconds, left = watched(), 0.0, 0.0
+    forget, predict = monitor.model.forget, monitor.model.predict
+
+    def put_off(ids: Any) -> Any:
+        nonlocal seconds, left
+        seconds, left = seconds + 1, 5.0
+        return replace(forget(ids), seconds=0.0)
+
+    def answer(X: Any) -> Any:
+        nonlocal seconds, left
+        seconds, left = seconds + 0.5 + left, 0.0
+        return predict(X)
+
+    monkeypatch.setattr(time, "perf_counter", lambda: seconds)
+    monkeypatch.setattr(monitor.model, "forget", put_off)
+    monkeypatch.setattr(monitor.model, "predict", answer)
+    assert monitor.forget([3]).seconds == 1 + 5
 
 
 def test_the_receipt_of_the_model_is_at_hand() -> None:

@@ -1,6 +1,7 @@
 """V3: places that the auditor may read, searched for what must not be there any more."""
 
 from collections.abc import Iterable, Mapping
+from numbers import Integral
 from pathlib import Path
 from typing import Any
 
@@ -66,7 +67,27 @@ def _as_markers(markers: Any) -> Markers:
     if isinstance(markers, Markers):
         return markers
     given = [markers] if isinstance(markers, str | bytes) else list(markers)
-    return Markers.of(
-        ids=[one for one in given if isinstance(one, str | int)],
-        rows=[one for one in given if isinstance(one, bytes)],
-    )
+    ids: list[int | str] = []
+    rows: list[bytes] = []
+    for number, one in enumerate(given):
+        if isinstance(one, bytes) and Markers.of(rows=[one]).rows:
+            rows.append(one)
+        elif isinstance(one, bytes):
+            ids.append(_decode(number, one))
+        elif isinstance(one, str | Integral):
+            ids.append(one if isinstance(one, str) else int(one))
+        else:
+            kind = type(one).__name__
+            raise TypeError(f"markers[{number}] is a {kind}; expected ids (str, int) or bytes")
+    return Markers.of(ids=ids, rows=rows)
+
+
+def _decode(number: int, marker: bytes) -> str:
+    """Return bytes that are too short, or too uniform, for a search for bytes as a text."""
+    try:
+        return marker.decode()
+    except UnicodeDecodeError as error:
+        raise ValueError(
+            f"markers[{number}] has {len(marker)} bytes that stand in many files by chance; give "
+            "at least 16 bytes, 8 of them different, or the id as a str or int"
+        ) from error

@@ -7,6 +7,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from letheon.evaluation._doubts import CANARY
 from letheon.evaluation._problem import Problem, Rows
 from letheon.evaluation._progress import Progress
 from letheon.measures.attacks import ALL as ATTACKS
@@ -94,7 +95,7 @@ def run_canaries(unlearner: Any, problem: Problem, seed: int, shown: Progress) -
     results: list[AttackResult] = []
     failed: dict[str, str] = {}
     for attack in (BackdoorTest(fraction=1.0), ULiRA(n_shadows=_N_SHADOWS, about=("forgotten",))):
-        name = f"canary {attack.name}"
+        name = f"{CANARY}{attack.name}"
         shown.say(name)
         try:
             with warnings.catch_warnings():

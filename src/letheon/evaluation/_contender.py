@@ -11,6 +11,7 @@ from sklearn.exceptions import ConvergenceWarning
 from letheon.evaluation._problem import Rows
 from letheon.exceptions import LetheonError
 from letheon.inner import parts_of
+from letheon.measures._copies import require_copy
 
 __all__ = ["Contender", "few_of", "named", "plain", "single_job", "warmed"]
 
@@ -45,7 +46,7 @@ def named(estimator: Any) -> str:
 
 def single_job(estimator: Any) -> Any:
     """Return an unfitted copy that asks for no threads or processes, at any depth."""
-    copy = clone(estimator)
+    copy = require_copy(estimator, clone(estimator))
     for part in list(parts_of(copy)):
         if part.params.get("n_jobs") is not None:
             part.estimator.set_params(n_jobs=None)

@@ -6,12 +6,13 @@ from dataclasses import replace
 
 import numpy as np
 
-from letheon.evaluation._clock import RequestClock
+from letheon.evaluation._clock import LEAST_LATE_SECONDS, RequestClock
 from letheon.evaluation._trial import Trial
 from letheon.measures import Strength, strength
 from letheon.measures.attacks import AttackResult
 
 __all__ = [
+    "CANARY",
     "check_strength",
     "find_doubts",
     "is_noticeable",
@@ -20,13 +21,19 @@ __all__ = [
     "say_what_was_tested",
 ]
 
+# What the names of attacks of the canary test begin with.
+CANARY = "canary "
 _NOTICEABLE = 1.25
 # Requests and retrains that use more processors than one, beyond this share and these seconds.
 _MORE_PROCESSORS, _MORE_SECONDS = 1.25, 0.05
 # Receipts and processor time contradict each other if these are so many times apart, for requests
-# of at least half a fit. Below some milliseconds the overhead of any call is larger than its work.
-_WORK_FACTOR, _LARGE_SHARE, _LEAST_SECONDS = 10.0, 0.5, 0.01
+# of at least half a fit. Shorter requests are mostly overhead, more so on a loaded machine.
+_WORK_FACTOR, _LARGE_SHARE, _LEAST_SECONDS = 10.0, 0.5, 0.03
 _EXPONENTS_APART = 0.5
+# Threads from before are mentioned if they use more than this share of what requests use.
+_KNOWN_SHARE = 0.2
+# Retrains so many times as slow as the first fits are no measure of training.
+_SLOWER = 3.0
 # Requests served from memory: so many times faster, and by luck in 1 of so many evaluations.
 _REMEMBERED, _LUCK = 3.0, 40
 
@@ -38,6 +45,8 @@ def say_what_was_tested(attacks: Sequence[AttackResult], failed: dict[str, str])
     parts = [f"{each.attack} ({each.verdict})" for each in able]
     if parts:
         text = f"Forgetting was tested by {', '.join(parts)}. Not found proves nothing."
+        if any(each.attack.startswith(CANARY) for each in able):
+            text += " Canaries leave in one request; people who leave one by one were not tested."
     else:
         text = "Forgetting was not tested: no attack " + ("had power here." if about else "ran.")
     weak = [each.attack for each in about if each not in able]
@@ -62,11 +71,18 @@ def say_timing(clock: RequestClock) -> list[str]:
         )
     else:
         text = (
-            "A request is timed to its end, with everything that a lazy method puts off: the first "
-            "answer and digest after it were on the clock, less what they took when repeated. "
-            f"Less than {1000 * clock.resolution:.2g} ms cannot be told from noise."
+            "A request is timed until the model has answered twice, has its digest, and no thread "
+            "or child process that it started works any more, less what an answer and a digest "
+            "take anyway."
         )
-    lines = [text]
+    unseen = (
+        "Not seen: work that is put off until other calls than predict, predict_proba, "
+        "decision_function, score, digest and pickle, and work on other machines or in processes "
+        "that detached themselves. Of what a request puts off, work below "
+        f"{1000 * max(clock.work_resolution, LEAST_LATE_SECONDS):.2g} ms and waiting below "
+        f"{1000 * max(clock.wait_resolution, LEAST_LATE_SECONDS):.2g} ms may not be seen either."
+    )
+    lines = [text, unseen]
     if clock.n_idle:
         lines.append(
             f"{clock.n_idle} thread(s) or process(es) that the method started stayed alive, idle "
@@ -84,6 +100,8 @@ def find_doubts(
     doubts = [
         *say_found(attacks),
         *_about_clock(clock),
+        _about_fits(clock),
+        _about_receipts(trials),
         _about_memory(trials),
         _about_level(trials),
     ]
@@ -113,11 +131,40 @@ def _about_clock(clock: RequestClock) -> list[str]:
     if ours.n_processors > _MORE_PROCESSORS * usual and beyond > _MORE_SECONDS:
         doubts.append(
             f"Requests used {ours.processor:.3g} s of processor time in {ours.seconds:.3g} s: "
-            "other threads or processes worked for them, and the retrains had none."
+            "other threads or processes worked for them, and fewer for the retrains."
+        )
+    if clock.known_seconds > max(_KNOWN_SHARE * ours.processor, _MORE_SECONDS):
+        doubts.append(
+            "Threads that ran before the evaluation used "
+            f"{clock.known_seconds:.3g} s of processor time during requests. What they did for "
+            "the method, if anything, is not in its times."
+        )
+    if clock.late_seconds:
+        doubts.append(
+            f"The method had put off {clock.late_seconds:.3g} s of work beyond its first answers "
+            "and digests. They are counted in the last request of each trial."
         )
     if not clock.is_repeatable:
         doubts.append("Two predictions of the same rows differ: the model adds noise to answers.")
     return doubts
+
+
+def _about_fits(clock: RequestClock) -> str:
+    """Return whether a retrain of the same algorithm is slower than the first fits."""
+    ratio = clock.fastest_retrain / clock.slowest_fit if clock.slowest_fit else 0.0
+    if not _SLOWER <= ratio < math.inf or clock.fastest_retrain < _LEAST_SECONDS:
+        return ""
+    return (
+        f"Every retrain of the same algorithm took at least {ratio:.3g} times as long as the first "
+        "fit, on fewer rows: the speed-up over it is not one over training."
+    )
+
+
+def _about_receipts(trials: Sequence[Trial]) -> str:
+    n_false = sum(trial.n_false_receipts for trial in trials)
+    if not n_false:
+        return ""
+    return f"{n_false} receipt(s) count other rows than those of the people who left."
 
 
 def _about_memory(trials: Sequence[Trial]) -> str:

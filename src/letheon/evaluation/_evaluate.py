@@ -109,10 +109,10 @@ def evaluate(
     Fair by construction: one process, one thread for everybody (`n_jobs` is not used), the
     unlearner and the baselines take turns and change who goes first, a warm-up is not
     counted, and the naive side runs by the fastest solver that reaches the same loss. A request
-    is timed until the model has answered, has a digest, and no thread or process that it started
-    works any more. Models are copies that keep no files. `Evaluation.fairness` says so with the
-    details of this run, `Evaluation.tested` which attacks ran, and `Evaluation.warnings` what
-    speaks against the method or its figures.
+    is timed until the model has answered twice, has a digest, and no thread or child process that
+    it started works any more. Models are copies that keep no files. `Evaluation.fairness` says so
+    with the details of this run, `Evaluation.tested` which attacks ran, and `Evaluation.warnings`
+    what speaks against the method or its figures.
 
     Examples
     --------

@@ -67,7 +67,8 @@ class Evaluation:
     guarantee : Guarantee
         What the method claims about the model after the last request of the last trial.
     equal_digests : bool or None
-        Whether the model had the bytes of a fresh fit in every trial; None for approximate ones.
+        Whether the model had digest and answers of a fresh fit in every trial; None for
+        approximate ones.
     attacks : tuple of AttackResult
         What attackers found; the canary test comes first.
     failed_attacks : dict of str to str

@@ -102,7 +102,7 @@ def _below(evaluation: "Evaluation") -> list[str]:
     lines += [str(attack) for attack in evaluation.attacks]
     failed = evaluation.failed_attacks.items()
     lines += [f"Attack {name!r} could not run: {why}" for name, why in failed]
-    return lines
+    return [*lines, "", *(f"- {line}" for line in evaluation.fairness)]
 
 
 def as_table(evaluation: "Evaluation") -> "RenderableType":
@@ -121,7 +121,7 @@ def as_table(evaluation: "Evaluation") -> "RenderableType":
         table.add_column("retrain against\nretrain", justify="right")
     for row in _lines(evaluation):
         table.add_row(*row)
-    below = [*_below(evaluation), "", *(f"- {line}" for line in evaluation.fairness)]
+    below = _below(evaluation)
     first = Text("\n".join(_first(evaluation)))
     return Group(Text(_heading(evaluation)), first, table, Text("\n".join(below)))
 

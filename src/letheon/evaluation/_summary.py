@@ -2,17 +2,19 @@
 
 import math
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from sklearn.metrics import r2_score
 
+from letheon.base import ForgetMixin
 from letheon.evaluation._attackers import Findings
 from letheon.evaluation._baselines import ORDINARY, SAME
 from letheon.evaluation._doubts import check_strength, find_doubts, say_found, say_timing
 from letheon.evaluation._evaluation import Evaluation
 from letheon.evaluation._metric import Metric, accuracy
 from letheon.evaluation._names import settings_of
+from letheon.evaluation._problem import Problem
 from letheon.evaluation._trial import Contest, Trial
 from letheon.measures import (
     Measure,
@@ -23,6 +25,7 @@ from letheon.measures import (
     over_seeds,
     strength,
 )
+from letheon.scoring import is_unbalanced, largest_class
 
 __all__ = ["Told", "summary"]
 
@@ -199,10 +202,32 @@ def _fairness(contest: Contest, last: Trial, told: Told) -> tuple[str, ...]:
         *say_timing(contest.clock),
         f"Naive retraining ran by the fastest of: {'; '.join(told.tried)}.",
         f"Ordinary model: {told.how}.",
+        *_about_metric(contest.problem),
+        *_about_digest(contest.unlearner, last),
         "Who is forgotten left the test rows too."
         + (f" {held_out:,} people were held out for them." if held_out else ""),
         *_about_adaptive(contest, last),
     )
+
+
+def _about_metric(problem: Problem) -> list[str]:
+    """Return what the default metric is worth where one class makes up most of the rows."""
+    if problem.metric is not accuracy or not is_unbalanced(problem.train.y):
+        return []
+    answer, share = largest_class(problem.train.y)
+    text = (
+        f"Class {answer!s} makes up {share:.0%} of the training rows, and a constant answer has "
+        "about that accuracy. metric=sklearn.metrics.balanced_accuracy_score does not reward it."
+    )
+    return [text]
+
+
+def _about_digest(unlearner: Any, last: Trial) -> list[str]:
+    """Return that equal digests are the method's own word, where letheon does not compute them."""
+    is_ours = getattr(type(unlearner), "digest", None) is ForgetMixin.digest
+    if is_ours or last.equal_digests is None:
+        return []
+    return ["The digest is the method's own: that equal digests mean equal bytes is its word."]
 
 
 def _about_adaptive(contest: Contest, last: Trial) -> list[str]:

@@ -59,7 +59,8 @@ class Trial:
         Bytes of each model's state; that of the same algorithm is a fresh unlearner's. A model
         whose state cannot be written is left out.
     equal_digests : bool or None
-        Whether the unlearned model has the bytes of a fresh fit; None for approximate methods.
+        Whether the unlearned model has digest and answers of a fresh fit; None for approximate
+        methods.
     n_people, n_forgotten_rows, n_rows : int
         People and rows that left, and rows that are left.
     returned_seconds : tuple of float
@@ -68,6 +69,8 @@ class Trial:
         Processor time of each request and of the first fit, of all threads and processes.
     is_repeated : tuple of bool
         Whether a model had been trained on the remaining rows before the request.
+    n_false_receipts : int
+        Receipts that count other rows than those of the people who left.
     """
 
     seed: int
@@ -90,6 +93,7 @@ class Trial:
     processor_seconds: tuple[float, ...] = ()
     fit_processor_seconds: float = 0.0
     is_repeated: tuple[bool, ...] = ()
+    n_false_receipts: int = 0
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -112,7 +116,7 @@ class _Run:
 
     model: Any
     gone: NDArray[Any]
-    n_left: int
+    n_rows: int
     clock: RequestClock
     fit: Timing
     forgets: list[Timing] = field(default_factory=list)
@@ -122,20 +126,30 @@ class _Run:
     rows_left: list[int] = field(default_factory=list)
     # The baselines as they were retrained last.
     rivals: dict[str, Any] = field(default_factory=dict)
+    n_false_receipts: int = 0
 
-    def forget(self, ids: NDArray[Any], is_repeated: bool) -> None:
+    def forget(self, ids: NDArray[Any], n_left: int, is_repeated: bool) -> None:
         """Serve a request to the end: what a model puts off is counted too."""
+        n_rows = (self.rows_left or [self.n_rows])[-1] - n_left
         receipt, timing = self.clock.time_request(self.model, lambda: self.model.forget(ids))
         self.forgets.append(timing)
-        self.n_left -= receipt.n_rows
         self.is_repeated.append(is_repeated)
         self.work.append(receipt.work)
-        self.rows_left.append(self.n_left)
+        self.rows_left.append(n_left)
+        self.n_false_receipts += receipt.n_rows != n_rows
+
+    def count_late_work(self, exam: Exam, fresh: Any) -> None:
+        """Add what the model puts off even now to the last request."""
+        rows = [(part.X, part.y) for part in (exam.test, exam.forgotten)]
+        late = self.clock.find_late_work(self.model, fresh, *rows)
+        last = self.forgets[-1]
+        self.forgets[-1] = last._replace(complete=last.complete + late)
 
     def retrain(self, contest: Contest, left: Rows) -> None:
         """Train both baselines on the rows that are left."""
         for name, contender in ((SAME, contest.same), (ORDINARY, contest.ordinary)):
-            self.rivals[name], seconds = self.clock.time_retrain(partial(contender.fit, left))
+            train = partial(contender.fit, left)
+            self.rivals[name], seconds = self.clock.time_retrain(train, name == SAME)
             self.retrains[name].append(seconds)
 
 
@@ -162,7 +176,7 @@ def run_trial(
         left = train.without(run.gone)
         if is_second:
             run.retrain(contest, left)
-        run.forget(ids, is_second or is_known)
+        run.forget(ids, len(left), is_second or is_known)
         if is_compared and not is_second:
             run.retrain(contest, left)
         tick()
@@ -183,6 +197,7 @@ def _judge(contest: Contest, seed: int, run: _Run) -> Trial:
     model, left = run.model, contest.problem.train.without(run.gone)
     exam = _exam(contest, run.gone)
     fresh = _fresh(contest, left, getattr(model, "seed_", seed))
+    run.count_late_work(exam, fresh)
     rivals = {**run.rivals, SAME: fresh}
     models = {"unlearned": model, **rivals}
     is_exact = model.guarantee_.kind == "exact"
@@ -198,6 +213,7 @@ def _judge(contest: Contest, seed: int, run: _Run) -> Trial:
         returned_seconds=tuple(timing.returned for timing in run.forgets),
         processor_seconds=tuple(timing.processor for timing in run.forgets),
         is_repeated=tuple(run.is_repeated),
+        n_false_receipts=run.n_false_receipts,
         retrain_seconds={name: tuple(times) for name, times in run.retrains.items()},
         work=tuple(run.work),
         rows_left=tuple(run.rows_left),
@@ -206,7 +222,7 @@ def _judge(contest: Contest, seed: int, run: _Run) -> Trial:
         floor={} if another is None else compare(exam, another, fresh),
         scores={name: exam.problem.score(each, exam.test) for name, each in models.items()},
         storage={name: size for name, size in sizes.items() if size is not None},
-        equal_digests=model.digest() == fresh.digest() if is_exact else None,
+        equal_digests=_is_equal(exam, model, fresh) if is_exact else None,
         n_people=len(run.gone),
         n_forgotten_rows=len(exam.forgotten),
         n_rows=len(left),
@@ -221,6 +237,16 @@ def _exam(contest: Contest, gone: NDArray[Any]) -> Exam:
     if len(test) == 0:
         raise ValueError("everybody among the test rows was forgotten; give others with test=")
     return Exam(problem, test, problem.train.of(gone), contest.with_intervals)
+
+
+def _is_equal(exam: Exam, model: Any, fresh: Any) -> bool:
+    """Return whether two models have the same bytes, by their digests, and the same answers."""
+    ways = [way for way in ("predict", "predict_proba") if hasattr(model, way)]
+    return model.digest() == fresh.digest() and all(
+        np.array_equal(getattr(model, way)(rows.X), getattr(fresh, way)(rows.X))
+        for way in ways
+        for rows in (exam.test, exam.forgotten)
+    )
 
 
 def _fresh(contest: Contest, left: Rows, seed: int) -> Any:

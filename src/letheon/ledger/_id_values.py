@@ -25,8 +25,22 @@ Key = int | str
 AMBIGUOUS = "ambiguous-value"
 
 _NUMBER = re.compile(r"[+-]?[0-9]{1,40}(\.[0-9]{0,40})?([eE][+-]?[0-9]{1,2})?")
-_DELIMITED = re.compile(r"[,;\t|\r\n]")
-_WORDS = re.compile(r"[\W_]+")
+# The parts of a number or a moment are no values of their own.
+_ONE_VALUE = re.compile(
+    r"[+-]?[0-9]*\.?[0-9]*([eE][+-]?[0-9]+)?"
+    r"|[0-9]{4}-[0-9]{2}-[0-9]{2}([T ][0-9:.]{4,18}(Z|[+-][0-9:]{2,5})?)?"
+)
+# Digits in groups of three; one point alone is that of a decimal fraction.
+_GROUPED = re.compile(r"\b[0-9]{1,3}(?:(?:[,'\u2019\s_][0-9]{3})+|(?:\.[0-9]{3}){2,})\b")
+_NO_DIGIT = re.compile(r"[^0-9]")
+_EXPONENT = re.compile(r"\b[0-9](?:\.[0-9]{0,40})?[eE]\+?[0-9]{1,2}\b")
+_ESCAPE = re.compile(r"\\(?:u([0-9a-fA-F]{4})|.)")
+_SPELLED = re.compile(r"\\|[0-9][,.'\u2019\s_][0-9]{3}|[0-9][eE]\+?[0-9]|[0-9]T[0-9]")
+_TIME_MARK = re.compile(r"(?<=[0-9])T(?=[0-9])")
+# A decimal fraction is one word.
+_WORD = re.compile(r"(?<![^\W_])[0-9]+\.[0-9]+(?![^\W_])|[^\W_]+")
+_UNDECODED = re.compile("[\udc80-\udcff]")
+_CONTROL = re.compile(r"[\x00-\x08\x0e-\x1f]")
 _QUOTES = "\"'`"
 _FEWEST_IDS = 3
 _MOST_CHANCE = math.log(1e-9)
@@ -94,6 +108,15 @@ class IdValues:
             self._known.update(dict.fromkeys(forms, True))
             if str(value) in distinctive:
                 self._distinctive.update(forms)
+        self._words: dict[str, list[list[str]]] = defaultdict(list)
+        for words in map(_split_words, map(str, self.erased)):
+            self._words[words[0] if words else ""].append(words)
+        self._has_numbers_in_groups = any(
+            len(words) > 1 and all(map(str.isdecimal, words))
+            for group in self._words.values()
+            for words in group
+        )
+        self._is_ascii = all(str(value).isascii() for value in self.erased)
         self._numbers = sorted(key for key in self._known if isinstance(key, int))
 
     def search(self, chunks: Iterable[Chunk]) -> ValueResult:
@@ -119,9 +142,9 @@ class IdValues:
 
     def is_part_of(self, name: str, *, shortest: int = 1) -> bool:
         """Whether the name of a file, or a word of it, is the id of an erased person."""
-        words = {name, name.partition(".")[0], *_WORDS.split(name)}
-        keys = (self._find(word) for word in words if len(word) >= shortest)
-        return any(key is not None and self._known[key] for key in keys)
+        keys = (self._find(part) for part in (name, name.partition(".")[0]))
+        whole = (str(key) for key in keys if key is not None and self._known[key])
+        return any(len(part) >= shortest for part in (*whole, *self._find_words(name)))
 
     def _add(self, column: _Column, values: Sequence[Any] | NDArray[Any]) -> Iterator[str]:
         start = column.n_values
@@ -132,20 +155,19 @@ class IdValues:
                 yield AMBIGUOUS
         else:
             counts = Counter(values)
-        for value, count in counts.items():
+        for original, count in counts.items():
+            value = _as_value(original)
             key = self._find(value)
             if key is not None:
                 column.n_known += count
                 column.ids.add(key)
                 if self._known[key] and key not in column.erased:
-                    column.erased[key] = start + _place_of(value, values)
-            elif isinstance(value, str) and self._has_part(value):
+                    column.erased[key] = start + _place_of(original, values)
+            elif isinstance(value, str) and self._may_hold(value):
                 yield AMBIGUOUS
 
     def _find(self, value: Any) -> Key | None:
         """Return the id that a value is, if it is one."""
-        if isinstance(value, bytes):
-            value = _decode(value)
         if isinstance(value, str):
             if value in self._known:
                 return value
@@ -157,12 +179,23 @@ class IdValues:
             value = int(value) if math.isfinite(value) and value == int(value) else None
         return value if type(value) is int and value in self._known else None
 
-    def _has_part(self, value: str) -> bool:
-        """Whether a value is a list, or lines in a broken quotation, with an erased id in it."""
-        if not _DELIMITED.search(value):
-            return False
-        keys = (self._find(part) for part in _DELIMITED.split(value))
-        return any(key is not None and self._known[key] for key in keys)
+    def _may_hold(self, value: str) -> bool:
+        """Whether a text that is no id may hold one: as a word, or in an unknown encoding."""
+        if not self._is_ascii and _UNDECODED.search(value):
+            return True
+        if not _ONE_VALUE.fullmatch(value):
+            return any(self._find_words(_clean(value)))
+        return self._has_numbers_in_groups and any(self._find_words(value, fewest=2))
+
+    def _find_words(self, text: str, *, fewest: int = 1) -> Iterator[str]:
+        """Yield the ids of erased people that stand in a text as so many words, in any case."""
+        texts = (text, _spell_out(text)) if _SPELLED.search(text) else (text,)
+        for words in map(_split_words, texts):
+            for place, word in enumerate(words):
+                for wanted in self._words.get(word, ()):
+                    is_long = len(wanted) >= fewest
+                    if is_long and words[place : place + len(wanted)] == wanted:
+                        yield " ".join(wanted)
 
     def _has_rounded(self, values: NDArray[Any]) -> bool:
         """Whether an erased number stands in a column of floats that cannot hold it exactly."""
@@ -229,6 +262,26 @@ def _clean(text: str) -> str:
     return text.strip().strip(_QUOTES).strip()
 
 
+def _spell_out(text: str) -> str:
+    """Return a text without escapes as in JSON, and with plain numbers: 12,345 and 1.2345e4."""
+    text = _ESCAPE.sub(lambda match: chr(int(match[1], 16)) if match[1] else " ", text)
+    text = _EXPONENT.sub(lambda match: str(_number_in(match[0])), text)
+    text = _GROUPED.sub(lambda match: _NO_DIGIT.sub("", match[0]), text)
+    return _TIME_MARK.sub(" ", text)
+
+
+def _split_words(text: str) -> list[str]:
+    """Return the words of a text in one form: small letters, numbers without leading zeros."""
+    text = text.lower() if text.isascii() else unicodedata.normalize("NFKC", text).casefold()
+    return [_plain(word) if word[0].isdecimal() else word for word in _WORD.findall(text)]
+
+
+def _plain(word: str) -> str:
+    if "." in word:
+        word = word.rstrip("0").rstrip(".")
+    return word.lstrip("0") or "0" if word.isdecimal() else word
+
+
 def _number_in(text: str) -> int | None:
     if not text or not (text[0].isdigit() or text[0] in "+-") or not _NUMBER.fullmatch(text):
         return None
@@ -236,11 +289,21 @@ def _number_in(text: str) -> int | None:
     return int(number) if number == number.to_integral_value() else None
 
 
+def _as_value(value: Any) -> Any:
+    """Return bytes, dates and UUIDs as texts, and any other value as it is."""
+    if value is None or isinstance(value, str | int | float | Decimal):
+        return value
+    return _decode(value) if isinstance(value, bytes) else str(value)
+
+
 def _decode(data: bytes) -> str:
     try:
-        return data.decode().rstrip("\0")
+        text = data.decode().rstrip("\0")
     except UnicodeDecodeError as error:
         raise UnsearchableError("binary-values") from error
+    if _CONTROL.search(text):
+        raise UnsearchableError("binary-values")
+    return text
 
 
 def _count_whole_numbers(values: NDArray[Any], numbers: Sequence[int]) -> dict[int, int]:

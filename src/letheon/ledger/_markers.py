@@ -5,9 +5,11 @@ places in a group) and, if it is text, JSON-escaped, percent-escaped and in UTF-
 """
 
 import base64
+import html
 import json
 import secrets
-from collections.abc import Callable, Container, Iterable, Sequence
+import unicodedata
+from collections.abc import Callable, Container, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property, lru_cache
 from typing import Any, NamedTuple, Self
@@ -32,7 +34,8 @@ _SHORTEST_NUMBER = 9
 _SHORTEST_ENCODED = 8
 _MOST_PEOPLE = 5_000
 _BLOCK = 1 << 20
-_WORD = frozenset(b"0123456789abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ+/_-")
+_DIGITS = b"0123456789"
+_WORD = frozenset(_DIGITS + b"abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ")
 
 
 class Found(NamedTuple):
@@ -252,13 +255,22 @@ def _is_distinctive(row: bytes) -> bool:
 
 def is_distinctive_id(value: int | str) -> bool:
     """Whether an id is long enough to mean the person wherever its bytes stand."""
-    shortest = SHORTEST if isinstance(value, str) else _SHORTEST_NUMBER
-    return len(str(value).encode()) >= shortest
+    if not isinstance(value, str):
+        return len(str(value)) >= _SHORTEST_NUMBER
+    return min(len(value.encode()), len(value.encode("utf-16-le"))) >= SHORTEST
 
 
 def _is_word(data: memoryview, start: int, length: int) -> bool:
-    before = data[start - 1 : start] if start else b""
-    return not _WORD.intersection(bytes(before) + bytes(data[start + length : start + length + 1]))
+    """Whether no letter or digit stands next to a text, and a number is one as a whole."""
+    before = bytes(data[max(0, start - 2) : start])
+    after = bytes(data[start + length : start + length + 1])
+    if _WORD.intersection(before[-1:] + after):
+        return False
+    if before[-1:] in (b".", b"-") and not bytes(data[start : start + length]).strip(_DIGITS):
+        # Decimals of a longer number, or a negative one: "0.5", "-5", but "user-5".
+        is_after_word = bool(_WORD.intersection(before[:-1]))
+        return is_after_word if before.endswith(b"-") else not before[:-1].isdigit()
+    return True
 
 
 def _stands(data: memoryview, start: int, part: bytes, whole: bytes) -> bool:
@@ -274,16 +286,30 @@ def _stands(data: memoryview, start: int, part: bytes, whole: bytes) -> bool:
 
 @lru_cache(maxsize=1024)
 def _text_forms(text: str) -> tuple[bytes, ...]:
-    utf8 = text.encode()
-    written = (
-        utf8,
-        json.dumps(text)[1:-1].encode(),
-        json.dumps(text, ensure_ascii=False)[1:-1].encode(),
-        quote(text, safe="").encode(),
-        text.encode("utf-16-le"),
-        text.encode("utf-16-be"),
+    forms = [form for spelled in _spellings(text) for form in _written(spelled)]
+    return tuple(form for form in dict.fromkeys(forms) if len(form) >= SHORTEST)
+
+
+def _spellings(text: str) -> set[str]:
+    """Return a text in the forms of Unicode in which it is written."""
+    return {text, *(unicodedata.normalize(form, text) for form in ("NFC", "NFD"))}
+
+
+def _written(text: str) -> Iterator[bytes]:
+    utf8, escaped = text.encode(), json.dumps(text)[1:-1]
+    percent = quote(text, safe="")
+    texts = (
+        text,
+        escaped,
+        escaped.replace("/", "\\/"),
+        json.dumps(text, ensure_ascii=False)[1:-1],
+        percent,
+        percent.lower() if text == text.lower() else percent,
+        quote(text),
+        html.escape(text),
     )
-    return tuple(dict.fromkeys((*written, *_encoded(utf8))))
+    yield from (one.encode() for one in texts)
+    yield from (text.encode("utf-16-le"), text.encode("utf-16-be"), *_encoded(utf8))
 
 
 def _forms(data: bytes) -> tuple[bytes, ...]:

@@ -44,10 +44,11 @@ _LONGEST_LINE = 1 << 24
 _LARGEST_JSON = 1 << 25
 _LARGEST_COPY = 1 << 28
 _PIECE = 1 << 20
-_DELIMITERS = ",;\t|"
+# The first of several that all lines have: commas also stand in numbers.
+_DELIMITERS = "\t|;,"
 _SAMPLE_LINES = 100
-# In a file of one column any other character may be a delimiter that nobody expected.
-_SINGLE_VALUE = re.compile(r"[\w.@+\-/\"' ]*")
+# No text has them: such a file is packed, encrypted or of another kind.
+_CONTROL = re.compile(r"[\x00-\x08\x0e-\x19\x1b-\x1f]")
 _INNER_PAGES = (2, 5)
 _TABLE_LEAF = 13
 _BTREE_PAGES = (*_INNER_PAGES, 10, _TABLE_LEAF)
@@ -125,7 +126,7 @@ def _lines(stream: IO[bytes]) -> Iterator[str]:
     text = io.TextIOWrapper(stream, encoding, "surrogateescape", newline="")
     try:
         while line := text.readline(_LONGEST_LINE):
-            if "\0" in line:
+            if _CONTROL.search(line):
                 raise UnsearchableError("file-kind")
             if len(line) == _LONGEST_LINE:
                 raise UnsearchableError("too-large")
@@ -145,18 +146,12 @@ def _read_delimited(stream: IO[bytes], _: Path | None) -> Iterator[Chunk]:
         raise UnsearchableError("file-kind")
     delimiter = _choose_delimiter(sample)
     rows = csv.reader(itertools.chain(sample, lines), delimiter=delimiter)
-    widest, has_odd_value = 0, False
     while batch := list(itertools.islice(rows, _ROWS)):
         columns: dict[str, list[str]] = defaultdict(list)
         for row in batch:
-            widest = max(widest, len(row))
             for number, cell in enumerate(row):
                 columns[str(number)].append(cell)
-        if widest <= 1:
-            has_odd_value |= any(not _SINGLE_VALUE.fullmatch(cell) for cell in columns["0"])
         yield from columns.items()
-    if widest <= 1 and has_odd_value:
-        raise UnsearchableError("unknown-delimiter")
 
 
 def _choose_delimiter(sample: Sequence[str]) -> str:
@@ -240,7 +235,7 @@ def _read_parquet(stream: IO[bytes], path: Path | None) -> Iterator[Chunk]:
         # With its dictionary a column also shows values that no row has any more.
         texts = [field.name for field in pq.read_schema(source) if _is_textual(pa, field.type)]
         file = pq.ParquetFile(source, read_dictionary=texts)
-        yield NAMES, file.schema_arrow.names
+        yield NAMES, _arrow_names(file.schema_arrow)
         for batch in file.iter_batches(batch_size=_ROWS):
             yield from _arrow_columns(pa, batch)
     except OSError as error:
@@ -253,7 +248,7 @@ def _read_arrow(stream: IO[bytes], path: Path | None) -> Iterator[Chunk]:
         # A file that is cut short while it is mapped into memory would end the process.
         source = pa.OSFile(str(path)) if path else pa.BufferReader(stream.read(_LARGEST_COPY))
         with pa.ipc.open_file(source) as file:
-            yield NAMES, file.schema.names
+            yield NAMES, _arrow_names(file.schema)
             for number in range(file.num_record_batches):
                 yield from _arrow_columns(pa, file.get_batch(number))
     except OSError as error:
@@ -266,6 +261,12 @@ def _arrow() -> Any:
     except ModuleNotFoundError as error:
         raise UnsearchableError("needs-pyarrow") from error
     return pa
+
+
+def _arrow_names(schema: Any) -> list[str | bytes]:
+    """Return the names of columns, and notes in the file; those of pandas describe the columns."""
+    notes = [note for note in (schema.metadata or {}).items() if note[0] != b"pandas"]
+    return [*schema.names, *itertools.chain.from_iterable(notes)]
 
 
 def _is_textual(pa: Any, kind: Any) -> bool:
@@ -288,7 +289,9 @@ def _arrow_values(pa: Any, name: str, column: Any) -> Iterator[Chunk]:
         for place, value in _leaves(column.to_pylist()):
             inner[name + place].append(value)
         yield from inner.items()
-    elif not (pa.types.is_temporal(kind) or pa.types.is_boolean(kind)):
+    elif isinstance(kind, pa.BaseExtensionType) and kind.extension_name != "arrow.uuid":
+        yield from _arrow_values(pa, name, column.storage)
+    elif not pa.types.is_boolean(kind):
         yield name, column.to_pylist()
 
 
@@ -306,6 +309,7 @@ def _read_sqlite(stream: IO[bytes], path: Path | None) -> Iterator[Chunk]:
     try:
         conn.text_factory = lambda data: data.decode("utf-8", "surrogateescape")
         conn.execute("PRAGMA trusted_schema = OFF")
+        yield NAMES, [row[0] for row in conn.execute("SELECT sql FROM sqlite_master")]
         query = "SELECT name FROM sqlite_master WHERE type = 'table' AND rootpage > 0"
         for (table,) in conn.execute(query).fetchall():
             yield from _sqlite_table(conn, table)
@@ -316,8 +320,14 @@ def _read_sqlite(stream: IO[bytes], path: Path | None) -> Iterator[Chunk]:
 
 
 def _sqlite_table(conn: sqlite3.Connection, table: str) -> Iterator[Chunk]:
-    cursor = conn.execute('SELECT * FROM "{}"'.format(table.replace('"', '""')))
-    names = [entry[0] for entry in cursor.description]
+    quoted = '"{}"'.format(table.replace('"', '""'))
+    try:
+        # The number of a row may be its id, without a column of its own.
+        cursor = conn.execute(f"SELECT rowid, * FROM {quoted}")
+        names = ["", *(entry[0] for entry in cursor.description[1:])]
+    except sqlite3.OperationalError:
+        cursor = conn.execute(f"SELECT * FROM {quoted}")
+        names = [entry[0] for entry in cursor.description]
     yield NAMES, [table, *names]
     while rows := cursor.fetchmany(_ROWS):
         for name, values in zip(names, zip(*rows, strict=True), strict=True):
@@ -416,6 +426,9 @@ def _fields(name: str, values: NDArray[Any]) -> Iterator[Chunk]:
         yield name, values.ravel()
     elif values.dtype.kind == "c":
         yield name, values.ravel().real
+        yield f"{name}.imag", values.ravel().imag
+    elif values.dtype.kind == "M":
+        yield name, np.datetime_as_string(values.ravel()).tolist()
 
 
 _SUFFIXES: dict[str, Reader] = {

@@ -124,13 +124,17 @@ PURGE_NOT_CLAIMED: Mapping[str, str] = {
     "copies-of-rows-without-their-ids": (
         "That no copy of a row is left without its id, or in other units or formats."
     ),
+    "ids-in-other-spellings": (
+        "That no id is left in another spelling: as a part of a longer word, in other letters, "
+        "abbreviated or encoded."
+    ),
     "files-not-searched": (
         "That files which could not be searched hold nothing of the erased: of an unreadable kind, "
         "damaged, too large, or with values that may be a short id or not."
     ),
     "search-for-short-ids-in-longer-texts-and-own-files": (
-        "A search for short ids inside longer texts and in the ledger's own files: there they are "
-        "encrypted or keyed, and only salts, rows and longer ids were searched for."
+        "A search for short ids inside texts that are no table and in the ledger's own files: "
+        "there they are encrypted or keyed, and only salts, rows and longer ids were searched for."
     ),
 }
 """What a purge attestation leaves open, by code."""

@@ -7,7 +7,19 @@ from sklearn.base import clone
 from letheon.inner import SeedSlots, parts_of
 from letheon.seeds import Purpose
 
-__all__ = ["fresh_copy"]
+__all__ = ["fresh_copy", "require_copy"]
+
+
+def require_copy(prototype: Any, copy: Any) -> Any:
+    """Return a clone, or raise if it is not another object of the same class."""
+    if copy is prototype or type(copy) is not type(prototype):
+        name = type(prototype).__name__
+        what = "itself" if copy is prototype else f"a {type(copy).__name__}"
+        raise TypeError(
+            f"clone of a {name} returned {what}, so it would not be judged itself; remove its "
+            "__sklearn_clone__"
+        )
+    return copy
 
 
 def fresh_copy(prototype: Any, seed: int) -> Any:
@@ -28,7 +40,7 @@ def fresh_copy(prototype: Any, seed: int) -> Any:
     -------
     estimator
     """
-    copy = clone(prototype)
+    copy = require_copy(prototype, clone(prototype))
     parts = list(parts_of(copy))
     for part in parts:
         if part.params.get("checkpoint_dir") is not None:

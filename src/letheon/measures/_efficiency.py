@@ -14,6 +14,8 @@ __all__ = ["efficiency"]
 # With fewer the coverage of skewed times is below 93.5 %; retrains differ far less than removals.
 _FEWEST_REMOVALS = 60
 _FEWEST_RETRAINS = 5
+# Largest deviation of the logarithms of a few retrain times.
+_MOST_SPREAD = 0.25
 
 
 def efficiency(
@@ -43,7 +45,8 @@ def efficiency(
         the logarithm of the ratio, because times are skewed. It is claimed to hold from 60
         unlearning times and 5 naive ones on; with fewer, `is_rough` is True and the note says why:
         a slow kind of request that comes once in 20 is likely not among five. The same where
-        neighbouring times are alike, since times are taken to be independent. None if one of the
+        fewer than 60 naive times differ by much (a deviation of their logarithms above 0.25), and
+        where neighbouring times are alike, since times are independent. None if one of the
         two was timed once, or if no two times differ.
 
     Examples
@@ -59,8 +62,18 @@ def efficiency(
         interval = min(interval[0], ratio), max(interval[1], ratio)
     doubt = doubt_about(unlearn, _FEWEST_REMOVALS, "timings of removals")
     doubt = doubt or doubt_about(naive, _FEWEST_RETRAINS, "timings of retrains")
-    doubt = doubt or _doubt_of_order(unlearn)
+    doubt = doubt or _doubt_of_spread(naive) or _doubt_of_order(unlearn)
     return known("efficiency", ratio, interval, unlearn.size, confidence=confidence, doubt=doubt)
+
+
+def _doubt_of_spread(times: NDArray[np.float64]) -> str:
+    """Return a doubt where a few retrains differ: they do not show how skewed their times are."""
+    if times.size >= _FEWEST_REMOVALS or float(np.std(np.log(times), ddof=1)) <= _MOST_SPREAD:
+        return ""
+    return (
+        f"only {times.size} timings of retrains, which differ by much, and {_FEWEST_REMOVALS} are "
+        "needed: the interval may be too narrow"
+    )
 
 
 def _doubt_of_order(times: NDArray[np.float64]) -> str:

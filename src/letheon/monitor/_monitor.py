@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from letheon import state
 from letheon.exceptions import CheckpointError
 from letheon.monitor._adopt import adopt
-from letheon.monitor._asked import NOTHING, Asked, finished
+from letheon.monitor._asked import Asked, ask, finished
 from letheon.monitor._calibrate import (
     Calibration,
     Stage,
@@ -235,12 +235,12 @@ class Monitor:
         if not self._is_exact:
             require_classes(leaving, self._rows, self.model)
         wrongness = self._wrongness(leaving)
-        self.receipt = self.model.forget(leaving.to_array()) if len(leaving) else None
+        self.receipt, asked = ask(self.model, leaving.to_array())
         self._panel = panel
         self._stretch.n_people += len(leaving)
         self._stretch.tally.add(wrongness)
         self._drop(leaving)
-        self._take_reading(len(people), self.receipt or NOTHING)
+        self._take_reading(len(people), asked)
         if self.history[-1].decision == "retrain" and self.on_breach == "retrain":
             self._retrain_and_note()
         else:
@@ -441,12 +441,13 @@ class Monitor:
         places = positions_of(self._rows, people)
         return self._panel.wrongness_on(self.model, self._rows.take(places))
 
-    def _take_reading(self, n_people: int, receipt: Any) -> None:
+    def _take_reading(self, n_people: int, asked: Asked) -> None:
         """Add the reading of a request that was just answered; if that fails, a retrain is due."""
         try:
-            reading = self._look(n_people, finished(self.model, receipt))
+            row, _ = self._panel.rows.part(0, 1)
+            reading = self._look(n_people, finished(self.model, asked, row))
         except BaseException as error:
-            blank = self._reading(n_people, receipt, (math.nan, math.nan))
+            blank = self._reading(n_people, asked, (math.nan, math.nan))
             reasons = (f"the model could not be judged: {error!r}",)
             failed = replace(blank, decision="retrain", reasons=reasons)
             self.history = self.history.with_(failed)

@@ -122,7 +122,7 @@ class Constant:
         return (
             f"it does not surely beat a constant answer, {self.answer!s} for every row: "
             f"{self._problem.metric_name} {found + rival:.4g} against {rival:.4g} on "
-            f"{len(test):,} test rows, at worst {-least:.3g} below it"
+            f"{len(test):,} test rows, at worst {abs(least):.3g} below it"
         )
 
 

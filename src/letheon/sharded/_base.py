@@ -36,7 +36,9 @@ from letheon.sharded._trainer import Trainer
 
 _FACTS = MethodFacts(
     method="sisa",
-    applicability="any estimator (shards); any estimator with partial_fit (slices)",
+    applicability=(
+        "any estimator whose state has canonical bytes (shards), with partial_fit (slices)"
+    ),
     exact=True,
     strength="weak",
     efficiency_parameters=("n_shards", "n_slices"),
