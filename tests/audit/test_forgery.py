@@ -383,7 +383,7 @@ def registered(folder: Path, kind: str) -> Ledger:
         ("naive", boast_of_replay),
         ("naive", boast_of_another_text),
         ("naive", hide_a_limit),
-        ("newton", boast_of_requests),
+        ("newton", boast_of_releases),
         ("newton", boast_of_kind),
         ("deltagrad", boast_of_kind),
     ],
@@ -405,7 +405,7 @@ def test_a_boast_that_was_signed_at_once_fails(
 def test_a_boast_in_an_older_certificate_fails(tmp_path: Path, monkeypatch: Patch) -> None:
     with registered(tmp_path / "home", "newton") as ledger:
         with monkeypatch.context() as patch:
-            signing(patch, boast_of_requests)
+            signing(patch, boast_of_releases)
             erase(ledger, "newton", 3)
         erase(ledger, "newton", 5)
         found = verdicts(judged(ledger, tmp_path / "bundle"))

@@ -166,7 +166,7 @@ def test_the_method_pays_for_those_numbers_of_calls(
         (DaREForestClassifier(max_depth=3), SIZE, {"random_depth": (0, 1, 2)}, {}),
         (SISAClassifier(LogisticRegression()), SIZE, {"n_shards": (2, 4, 8, 16)}, {}),
         (SISAClassifier(LogisticRegression()), Size(60, 1), {"n_shards": (2,)}, {}),
-        (InfluenceClassifier(), SIZE, {}, {"sigma": (0.1, 1.0)}),
+        (InfluenceClassifier(), SIZE, {}, {"sigma": (0.01, 0.1)}),
         (FisherClassifier(), Size(1000, 80), {"batch_size": (10, None)}, {"sigma": (0.01, 0.1)}),
         (NaiveUnlearner(LogisticRegression()), SIZE, {}, {}),
     ],

@@ -32,6 +32,8 @@ _CG_TOLERANCE = 1e-3
 # What a bound of an error of the covariance counts in `Spectrum.root`.
 _SHARE_OF_ERROR = 0.53
 _ROWS_AT_ONCE = 256
+# Larger errors of scores leave no bound of curvature.
+_KNOWN_SCORES = 0.05
 # Largest second derivative of a loss in one score, of the logistic and of the softmax loss.
 _LARGEST_CURVATURE = 0.25
 
@@ -195,6 +197,8 @@ class FullNoise(Quiet):
         trace = max(float(np.trace(block.hessian)) for block in curvature.blocks)
         lost = max(float((V * V).sum()) for V in self._leaving)
         scores = 6 * (d + 4) * curvature.radius * float(np.linalg.norm(curvature.point))
+        if not scores * EPSILON <= _KNOWN_SCORES:
+            return float("inf")
         units = 2 * (self._n_columns + 4) * (trace + lost) + (16 + scores) * lost
         if after.loss.is_joint:
             units += 8 * K * (K + 6) * self._n_columns * curvature.radius**2

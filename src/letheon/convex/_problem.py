@@ -32,6 +32,8 @@ EPSILON = float(np.finfo(np.float64).eps)
 _BLOCK_BYTES = 2**21
 # Rows of one step when a Hessian is added up; bounds the memory for weighted copies of rows.
 _HESSIAN_ROWS = 2048
+# Errors of scores up to this size leave bounds of curvature.
+_KNOWN_LOG = 1.0
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -235,9 +237,14 @@ class Problem(Quiet):
         traces = (curvature * (1.0 - curvature)).sum(axis=1) if is_joint else curvature.max(axis=1)
         shares = (traces + 2 * K * EPSILON * is_joint) * squares
         n_terms = n if sp.issparse(self.X) else min(n, _HESSIAN_ROWS) + n / _HESSIAN_ROWS
-        units = n_terms + 24 + 3 * (d + 4) * norms * float(np.linalg.norm(W))
         differences = 4 * K * (K + 6) * float(squares.sum()) if is_joint else 0.0
-        return 1.05 * EPSILON / 2 * (float(shares @ units) + differences)
+        unit = EPSILON / 2
+        # Logarithms of the factors; beyond some size nothing is known of a row's curvature.
+        logs = 3 * unit * (d + 4) * float(np.linalg.norm(W)) * norms
+        known = shares * np.expm1(np.minimum(logs, _KNOWN_LOG))
+        scores = np.where(logs < _KNOWN_LOG, known, squares)
+        total = unit * ((n_terms + 24) * float(shares.sum()) + differences) + float(scores.sum())
+        return 1.05 * total
 
     def hessian_product(self, curvature: Floats, V: Floats) -> Floats:
         """Hessian times V, shape (d, K), from the rows and what `curvature` returned."""
