@@ -225,8 +225,6 @@ def test_default_candidates_are_all_methods_with_the_certificate_asked_for(task:
         params = candidate.estimator.get_params(deep=False)
         if candidate.facts.certificate == "certified":
             assert (params["epsilon"], params["delta"]) == (0.5, 1e-6)
-        if candidate.facts.requests == "adaptive":
-            assert params["state"] == "published"
 
 
 def test_default_candidates_for_nets() -> None:

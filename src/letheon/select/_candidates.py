@@ -174,7 +174,4 @@ def _made(kind: Any, need: Need) -> Any:
     wanted: dict[str, Any] = {}
     if estimator.facts.certificate == "certified":
         wanted = {"epsilon": need.epsilon, "delta": need.delta}
-    # What a request starts from decides whom the claim covers.
-    if need.requests == estimator.facts.requests == "adaptive" and hasattr(estimator, "state"):
-        wanted["state"] = "published"
     return estimator.set_params(**{name: v for name, v in wanted.items() if v is not None})
