@@ -24,6 +24,7 @@ from letheon.checks import (
 from letheon.checks._attacks import _is_explained, _quantile_bound, _trailing_zeros
 from letheon.checks._leak import epsilon_lower_bound
 from letheon.checks._truth import true_residual
+from letheon.convex._noise import Sealed
 from tests.checks.refuted import (
     CoarseNoise,
     NoiseInDoubles,
@@ -34,23 +35,27 @@ from tests.checks.refuted import (
     Unrounded,
 )
 
-SURE = 1e-6
+# From 100 runs an epsilon of 1.7 can be seen at this level; what really leaks is far below 1.
+LEVEL = 1e-3
 FOLDS = [name for name in CASES if name.startswith("one-column")]
 REFUTED: list[tuple[Any, Any, Any, int]] = [
-    *((attack_fold, PerturbsItsObjective(), name, 1200) for name in FOLDS),
+    (attack_fold, PerturbsItsObjective(), "one-column-4", 2000),
     (attack_lattice, NoiseInDoubles(), "zero-energy", 300),
     (attack_lattice, NoiseInDoubles(), "outlier", 300),
     (attack_lattice, CoarseNoise(sigma=2.0**-10), "outlier", 300),
     (attack_lattice, Unrounded(), "zero-energy", 100),
-    (attack_refusal, RefusesByItsNoise(), "outlier", 600),
+    (attack_refusal, RefusesByItsNoise(), "outlier", 500),
 ]
 HOLDING: list[tuple[Any, Any, Any, int]] = [
     (attack_lattice, NoiseOnTheGrid(), "zero-energy", 300),
     (attack_refusal, NoiseOnTheGrid(), "outlier", 300),
     (attack_fold, NoiseOnTheGrid(), "outlier", 300),
-    *((attack_lattice, InfluenceClassifier(), name, 40) for name in CASES),
-    *((attack_fold, InfluenceClassifier(), name, 40) for name in CASES),
-    (attack_refusal, InfluenceClassifier(), "outlier", 40),
+    (attack_lattice, InfluenceClassifier(), "zero-energy", 100),
+    (attack_lattice, InfluenceClassifier(), "three-classes", 100),
+    (attack_fold, InfluenceClassifier(), "one-column-4", 100),
+    (attack_fold, InfluenceClassifier(), "zero-energy", 100),
+    (attack_fold, InfluenceClassifier(), "three-classes", 100),
+    (attack_refusal, InfluenceClassifier(), "outlier", 100),
 ]
 
 
@@ -71,8 +76,15 @@ def test_false_claims_are_refuted(attack: Any, estimator: Any, case: str, n_runs
 def test_claims_that_hold_are_not_refuted(
     attack: Any, estimator: Any, case: str, n_runs: int
 ) -> None:
-    result = attack(estimator, case, n_runs=n_runs, level=SURE)
+    result = attack(estimator, case, n_runs=n_runs, level=LEVEL)
     assert not result.is_refuted, str(result)
+
+
+@pytest.mark.soak
+@pytest.mark.parametrize("case", FOLDS)
+def test_folds_are_seen_every_time(case: str) -> None:
+    for _ in range(5):
+        assert attack_fold(PerturbsItsObjective(), case, n_runs=5000).is_refuted
 
 
 @pytest.mark.soak
@@ -120,7 +132,11 @@ def test_one_lie_among_many_requests_is_enough() -> None:
 
 def exact_residual(model: Any, kind: str) -> mp.mpf:
     """Return the gradient's norm with 60 digits."""
-    mp.mp.dps = 60
+    with mp.workdps(60):
+        return _exact_residual(model, kind)
+
+
+def _exact_residual(model: Any, kind: str) -> mp.mpf:
     rows = model.rows_
     X, y = rows.X[rows.alive].tolist(), rows.y[rows.alive].tolist()
     W = [[mp.mpf(w) for w in row] for row in model.weights_.open().tolist()]
@@ -156,7 +172,7 @@ def test_the_true_residual_is_that_of_many_digits(case: AttackCase, multi_class:
     model.fit(case.X, case.y).forget([0])
     # Away from the optimum the gradient has every digit to compare.
     for shift in (0.0, 1e-3):
-        model.weights_.open()[...] += shift
+        model.weights_ = Sealed(model.weights_.open() + shift)
         is_joint = multi_class == "softmax" and len(set(case.y.tolist())) > 2
         exact = exact_residual(model, "softmax" if is_joint else "logistic")
         size = (
@@ -168,7 +184,7 @@ def test_the_true_residual_is_that_of_many_digits(case: AttackCase, multi_class:
 def test_the_true_residual_of_a_regression() -> None:
     case = make_hard_cases(1)[0]
     model = InfluenceRegressor(sigma=0.0).fit(case.X, case.X[:, 0] * 3.0)
-    model.weights_.open()[...] += 0.1
+    model.weights_ = Sealed(model.weights_.open() + 0.1)
     assert true_residual(model) == pytest.approx(float(exact_residual(model, "squared")), rel=1e-14)
 
 
@@ -185,9 +201,10 @@ def test_what_inverse_sampling_made_is_explained(w: float, k: int, sigma: float)
 def test_trailing_zeros_are_those_of_the_exact_difference(a: int, b: int, power: int) -> None:
     one, two = float(a) * 2.0**power, float(b) * 2.0**power
     zeros = _trailing_zeros(one, two)
-    gap = mp.mpf(one) - mp.mpf(two)
-    scaled = gap / mp.mpf(2) ** zeros
-    assert gap == 0 or (scaled == mp.floor(scaled) and mp.fmod(scaled, 2) != 0)
+    with mp.workdps(80):
+        gap = mp.mpf(one) - mp.mpf(two)
+        scaled = gap / mp.mpf(2) ** zeros
+        assert gap == 0 or (scaled == mp.floor(scaled) and mp.fmod(scaled, 2) != 0)
 
 
 @given(st.lists(st.floats(0, 5), min_size=50, max_size=50), st.sampled_from([1e-4, 0.1]))
@@ -227,15 +244,24 @@ def test_sealed_parameters_are_in_the_order_of_the_released_ones() -> None:
         assert np.array_equal(sealed_parameters(model), shown)
 
 
+def test_cases_are_known_and_runs_enough() -> None:
+    with pytest.raises(ValueError, match="unknown case 'zero'; expected an AttackCase or one of"):
+        attack_fold(NoiseOnTheGrid(), "zero")
+    with pytest.raises(ValueError, match="n_runs=29; expected at least 30"):
+        attack_lattice(NoiseOnTheGrid(), "outlier", n_runs=29)
+    mine = AttackCase("mine", np.array([[1.0], [2.0], [3.0]]), np.array([0.0, 1.0, 1.0]))
+    assert attack_fold(NoiseOnTheGrid(), mine, n_runs=30).case == "mine"
+
+
 def test_a_model_without_a_claim_is_not_attacked_unawares() -> None:
     with pytest.raises(ValueError, match=r"claim=\(epsilon, delta\)"):
-        attack_fold(InfluenceClassifier(sigma=0.0), "outlier", n_runs=3)
+        attack_fold(InfluenceClassifier(sigma=0.0), "outlier", n_runs=30)
     with pytest.raises(ValueError, match="no model of these cases is certified"):
         attack_account(InfluenceClassifier(sigma=0.0), make_hard_cases(2))
     result = attack_fold(
         InfluenceClassifier(mechanism="objective", sigma=10.0),
         "outlier",
-        n_runs=6,
+        n_runs=30,
         claim=(1.0, 1e-4),
     )
     assert (result.epsilon, result.delta) == (1.0, 1e-4)

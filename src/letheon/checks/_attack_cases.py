@@ -69,17 +69,14 @@ CASES: Mapping[str, AttackCase] = MappingProxyType(
             # Infinity times zero in an account.
             _three_classes(),
             # What a removal leaves depends on noise in the objective, so that laws fold.
-            _named("one-column-4", [[6.37], [0.96], [-0.32], [-0.64]], [1, 0, 0, 1], **_FLAT),
+            _named("one-column-4", [[-4.38], [1.17], [18.5], [-1.32]], [0, 1, 0, 1], **_FLAT),
             _named(
-                "one-column-5",
-                [[-3.22], [1.77], [-2.04], [-0.74], [0.86]],
-                [1, 1, 0, 0, 0],
-                **_FLAT,
+                "one-column-5", [[-6.87], [1.03], [1.34], [1.95], [0.87]], [1, 1, 0, 1, 1], **_FLAT
             ),
             _named(
                 "one-column-8",
-                [[6.43], [-0.74], [0.16], [13.85], [-0.26], [0.23], [0.04], [0.13]],
-                [1, 1, 1, 1, 1, 1, 0, 1],
+                [[-4.22], [0.98], [-2.12], [3.09], [-0.92], [-0.5], [-0.31], [-9.02]],
+                [0, 0, 1, 0, 1, 0, 1, 1],
                 **_FLAT,
             ),
             # One row is far from all others.

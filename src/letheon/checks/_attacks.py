@@ -141,7 +141,7 @@ def attack_fold(
     -------
     AttackResult
     """
-    case = _case(case)
+    case = _case(case, n_runs)
     forgot = [_forgotten(estimator, case) for _ in range(n_runs)]
     fresh = [_fitted(estimator, case, case.staying) for _ in range(n_runs)]
     said = _claim_of(forgot, claim)
@@ -165,7 +165,7 @@ def attack_refusal(
     A method that refuses depending on its noise selects the noise. Parameters and result as in
     `attack_fold`; `details` has the share of refused tries in each world.
     """
-    case = _case(case)
+    case = _case(case, n_runs)
     worlds = [
         _Retries(lambda: _forgotten(estimator, case), most_tries),
         _Retries(lambda: _fitted(estimator, case, case.staying), most_tries),
@@ -233,7 +233,7 @@ def attack_lattice(
     AttackResult
         `details`: the share of coordinates that the right and the wrong w explain.
     """
-    case = _case(case)
+    case = _case(case, n_runs)
     makers = (
         lambda: _forgotten(estimator, case),
         lambda: _fitted(estimator, case, case.staying),
@@ -365,8 +365,14 @@ def _quantile_bound(needed: Floats, delta: float, level: float) -> float:
     return bound
 
 
-def _case(case: str | AttackCase) -> AttackCase:
-    return CASES[case] if isinstance(case, str) else case
+def _case(case: str | AttackCase, n_runs: int) -> AttackCase:
+    if n_runs < _FEWEST_RELEASES:
+        raise ValueError(f"n_runs={n_runs}; expected at least {_FEWEST_RELEASES}")
+    if isinstance(case, AttackCase):
+        return case
+    if case not in CASES:
+        raise ValueError(f"unknown case {case!r}; expected an AttackCase or one of {[*CASES]}")
+    return CASES[case]
 
 
 def _fitted(estimator: Any, case: AttackCase, who: Sequence[int]) -> Any:

@@ -45,11 +45,11 @@ def epsilon_lower_bound(
     -------
     float
         The larger bound of two events, each of the form "the score is beyond a threshold"; at
-        least 0. A third of the samples chooses the score and the thresholds, the others are
-        counted, so the choice costs no confidence. Four bounds at ``level / 4`` (Clopper and
-        Pearson, 1934) hold together by the union bound.
+        least 0. A third of the samples (half of them with `has_folds`) chooses the score and the
+        thresholds, the others are counted, so the choice costs no confidence. Four bounds at
+        ``level / 4`` (Clopper and Pearson, 1934) hold together by the union bound.
     """
-    n = min(len(one), len(two)) // 3
+    n = min(len(one), len(two)) // (2 if has_folds else 3)
     spread = np.concatenate([one[:n], two[:n]]).std(axis=0)
     scale = np.where(spread > 0, spread, 1.0)
     one, two = one / scale, two / scale
