@@ -36,11 +36,11 @@ def _slopes(kind: str, Z: Long, y: NDArray[Any], loss: Any) -> Long:
     """Return the derivative of every row's loss in its scores."""
     if kind in ("Squared", "PseudoHuber"):
         gaps = Z - y[:, None]
-        return gaps if kind == "Squared" else gaps / np.sqrt(1 + (gaps / loss.scale) ** 2)
+        return np.asarray(gaps if kind == "Squared" else gaps / np.hypot(1, gaps / loss.scale))
     own = y[:, None] == (np.arange(Z.shape[1]) if Z.shape[1] > 1 else 1)
     if kind == "Logistic":
         # No difference of numbers that are nearly equal.
-        return np.where(own, -1 / (1 + np.exp(Z)), 1 / (1 + np.exp(-Z)))
+        return np.asarray(np.where(own, -1 / (1 + np.exp(Z)), 1 / (1 + np.exp(-Z))))
     shares = np.exp(Z - Z.max(axis=1, keepdims=True))
     total, others = shares.sum(axis=1, keepdims=True), np.where(own, 0, shares)
-    return np.where(own, -others.sum(axis=1, keepdims=True), others) / total
+    return np.asarray(np.where(own, -others.sum(axis=1, keepdims=True), others) / total)
