@@ -253,6 +253,11 @@ def test_cases_are_known_and_runs_enough() -> None:
     assert attack_fold(NoiseOnTheGrid(), mine, n_runs=30).case == "mine"
 
 
+def test_models_without_sealed_parameters_are_named() -> None:
+    with pytest.raises(TypeError, match="InfluenceClassifier holds no parameters before noise"):
+        sealed_parameters(InfluenceClassifier())
+
+
 def test_a_model_without_a_claim_is_not_attacked_unawares() -> None:
     with pytest.raises(ValueError, match=r"claim=\(epsilon, delta\)"):
         attack_fold(InfluenceClassifier(sigma=0.0), "outlier", n_runs=30)

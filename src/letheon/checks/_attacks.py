@@ -23,7 +23,7 @@ from sklearn.base import clone
 
 from letheon.checks._attack_cases import CASES, AttackCase, make_hard_cases
 from letheon.checks._leak import clopper_pearson, epsilon_lower_bound
-from letheon.checks._truth import true_residual
+from letheon.checks._truth import true_residual, unperturbed_weights
 from letheon.convex._calibrate import gaussian_epsilon, gaussian_mu
 
 __all__ = [
@@ -103,10 +103,9 @@ def sealed_parameters(model: Any) -> Floats:
     """Return the parameters before noise, in the order of `released_parameters`.
 
     An attacker who knows the rows can compute them for either world; here they are read from the
-    seal, `weights_`.
+    seal, `weights_` or `unperturbed_`.
     """
-    weights = model.weights_
-    values = np.asarray(weights.open() if hasattr(weights, "open") else weights, np.float64)
+    values = unperturbed_weights(model)
     if model.fit_intercept:
         return np.append(values[:-1].T.ravel(), values[-1])
     return np.append(values.T.ravel(), np.zeros(values.shape[1]))

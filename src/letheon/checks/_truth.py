@@ -6,28 +6,39 @@ import numpy as np
 import scipy.sparse as sp
 from numpy.typing import NDArray
 
-__all__ = ["true_residual"]
+from letheon.convex._noise import Sealed
+
+__all__ = ["true_residual", "unperturbed_weights"]
 
 Long = NDArray[np.longdouble]
+
+
+def unperturbed_weights(model: Any) -> NDArray[np.float64]:
+    """Return the sealed parameters before noise of a linear model, shape (d, K)."""
+    held = vars(model)
+    sealed = held.get("weights_", held.get("unperturbed_"))
+    if sealed is None:
+        raise TypeError(f"{type(model).__name__} holds no parameters before noise; give `secret=`")
+    values = np.asarray(sealed.open() if hasattr(sealed, "open") else sealed, np.float64)
+    return values[0] if values.ndim == 3 else values  # Fisher seals its gradient with them
 
 
 def true_residual(model: Any) -> float:
     """Return the norm of the gradient at the parameters before noise, on the rows held.
 
-    For the linear models of letheon that hold their rows; computed in `numpy.longdouble`, which
-    has 64 bits or more on most machines.
+    For Influence and other linear models with the same objective that hold their rows; computed
+    in `numpy.longdouble`, which has 64 bits or more on most machines.
     """
     rows = model.rows_
     X = rows.X[rows.alive]
     X = np.asarray(X.toarray() if sp.issparse(X) else X).astype(np.longdouble)
-    weights = model.weights_
-    W = np.asarray(weights.open() if hasattr(weights, "open") else weights).astype(np.longdouble)
+    W = unperturbed_weights(model).astype(np.longdouble)
     loss = model._loss(model.model_.classes)
     with np.errstate(over="ignore", under="ignore"):
         slopes = _slopes(type(loss).__name__, X @ W, rows.y[rows.alive], loss)
         ridge = np.longdouble(model.l2) * (len(X) if model.reg == "per_sample" else 1)
         gradient = X.T @ slopes + ridge * W
-        if model.noise_ is not None:
+        if isinstance(vars(model).get("noise_"), Sealed):
             gradient = gradient + model.noise_.open()
         return float(np.sqrt((gradient * gradient).sum()))
 
