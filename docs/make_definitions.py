@@ -122,8 +122,8 @@ BASES = {
 SECTIONS: tuple[tuple[str, str, Mapping[str, str]], ...] = (
     (
         "Rules of accounting",
-        "`guarantee.accounting.rule`. `budget` is rounded up. Certificates that were issued earlier "
-        "also have `spent`, rounded up to a tenth of the budget or more.",
+        "`guarantee.accounting.rule`. `budget` is rounded up. "
+        "Earlier certificates also state `spent`.",
         RULES,
     ),
     ("Noise", "`method.noise.mechanism`. The commitment's nonce is kept by nobody.", MECHANISMS),

@@ -133,7 +133,7 @@ class PerturbsItsObjective(_Claiming):
         for _ in range(55):
             middle = (low + high) / 2
             low, high = (low, middle) if self._gradient(middle) > 0 else (middle, high)
-        return (low + high) / 2
+        return float((low + high) / 2)
 
 
 def _sigmoid(z: float) -> float:
@@ -154,5 +154,5 @@ class Unrounded(InfluenceClassifier):
 
     def _mechanism(self) -> Any:
         mechanism = super()._mechanism()
-        mechanism.release = lambda W, source: W + self.sigma * source.normals(W.shape)  # type: ignore[method-assign]
+        vars(mechanism)["release"] = lambda W, source: W + self.sigma * source.normals(W.shape)
         return mechanism

@@ -3,7 +3,7 @@
 from math import inf
 from typing import Any
 
-import mpmath as mp
+import mpmath as mp  # type: ignore[import-untyped]
 import numpy as np
 import pytest
 from hypothesis import given
@@ -193,7 +193,7 @@ def test_what_inverse_sampling_made_is_explained(w: float, k: int, sigma: float)
     from scipy.special import ndtri
 
     origin = np.array([w * sigma])
-    theta = origin + sigma * ndtri(k * 2.0**-53)
+    theta = origin + sigma * ndtri(np.array([k * 2.0**-53]))
     assert _is_explained(theta, origin, sigma).all()
 
 

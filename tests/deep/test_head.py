@@ -383,7 +383,7 @@ class Remembering(nn.Module):
         self.how, self.after, self.weight, self.calls = how, after, weight, 0
         zeros = torch.zeros(5)
         if how == "parameter":
-            self.seen = nn.Parameter(zeros)
+            self.seen: Tensor = nn.Parameter(zeros)
         elif how == "attribute":
             self.seen = zeros
         else:
@@ -437,6 +437,8 @@ def test_a_module_that_changes_later_is_refused_in_answers_and_lessons() -> None
 
 class Weighing(nn.Module):
     """Adds or drops tensors, or changes bits that compare as equal."""
+
+    nothing: Tensor
 
     def __init__(self, how: str) -> None:
         super().__init__()
