@@ -122,8 +122,7 @@ BASES = {
 SECTIONS: tuple[tuple[str, str, Mapping[str, str]], ...] = (
     (
         "Rules of accounting",
-        "`guarantee.accounting.rule`. `budget` is rounded up. "
-        "Earlier certificates also state `spent`.",
+        "`guarantee.accounting.rule`. `budget` is rounded up; earlier certificates state `spent`.",
         RULES,
     ),
     ("Noise", "`method.noise.mechanism`. The commitment's nonce is kept by nobody.", MECHANISMS),
