@@ -124,7 +124,7 @@ BASES = {
 SECTIONS: tuple[tuple[str, str, Mapping[str, str]], ...] = (
     (
         "Rules of accounting",
-        "`guarantee.accounting.rule`. `budget` is rounded up, `spent` to a tenth of it or more.",
+        "`guarantee.accounting.rule`. `budget` is rounded up; earlier certificates state `spent`.",
         RULES,
     ),
     ("Noise", "`method.noise.mechanism`. The commitment's nonce is kept by nobody.", MECHANISMS),

@@ -218,7 +218,9 @@ def test_a_certified_model_of_a_tenant(ledger: Ledger, client: Any) -> None:
     run = client.get_run(logged.run_id)
     said = verify_logged(logged.run_id, ledger.public_key, client=client)["predicate"]["guarantee"]
     assert run.data.tags["letheon.epsilon"] == said["epsilon"]
-    assert run.data.metrics["letheon.spent"] == float(said["accounting"]["spent"])
+    assert run.data.metrics["letheon.budget"] == float(said["accounting"]["budget"])
+    assert "letheon.spent" not in run.data.metrics
+    assert "letheon.efficiency" not in run.data.metrics
     assert run.data.tags["letheon.consistency.basis"] == "not-measured"
     assert "letheon.consistency" not in run.data.metrics
 

@@ -36,6 +36,26 @@ def test_survives_json() -> None:
     assert set(plain) == {field.name for field in dataclasses.fields(Receipt)}
 
 
+def test_requesters_see_method_counts_and_claim_only() -> None:
+    claim = dataclasses.replace(
+        CLAIM, kind="certified", epsilon=1.0, delta=1e-4, spent=0.123, budget=0.456
+    )
+    made = receipt(
+        guarantee=claim,
+        seconds=0.789,
+        work=0.321,
+        rebuilt={"retrains": 654},
+        estimates={"tail": 0.987},
+        digest_before="before",
+        digest_after="after",
+    )
+    shown = json.loads(json.dumps(made.for_requester()))
+    assert set(shown) == {"method", "n_ids", "n_rows", "guarantee"}
+    assert shown["guarantee"] | {"epsilon": 1.0, "delta": 1e-4} == shown["guarantee"]
+    hidden = ("spent", "0.123", "0.456", "0.789", "0.321", "654", "0.987", "before", "after")
+    assert not [word for word in hidden if word in json.dumps(shown)]
+
+
 def test_to_dict_shares_nothing() -> None:
     made = receipt(rebuilt={"shards": 3}, estimates={"residual_tail": 0.25})
     plain = made.to_dict()

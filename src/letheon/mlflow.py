@@ -421,9 +421,8 @@ def _metrics_of(opened: Opened) -> dict[str, float]:
         if measure["metric"] != _NOT_MEASURED
     }
     account = claims["guarantee"]["accounting"]
-    found |= {
-        f"letheon.{name}": float(account[name]) for name in ("spent", "budget") if name in account
-    }
+    if "budget" in account:
+        found["letheon.budget"] = float(account["budget"])
     found["letheon.rows_erased"] = float(claims["erasure"]["rows"])
     found["letheon.deletions_since_retrain"] = float(account["deletionsSinceRetrain"])
     return found

@@ -10,6 +10,8 @@ from letheon.guarantee import Guarantee
 class Receipt:
     """What one `forget` did: numbers of people and rows, never who they were.
 
+    It is for whoever runs the model. Give `for_requester` to the people who asked.
+
     Attributes
     ----------
     method : str
@@ -46,6 +48,17 @@ class Receipt:
     def to_dict(self) -> dict[str, Any]:
         """Return the receipt as plain values, ready for JSON."""
         return asdict(self)
+
+    def for_requester(self) -> dict[str, Any]:
+        """Return what the people who asked may see, as plain values: method, counts and claim.
+
+        Time, work, `rebuilt`, estimates, digests and what was spent are left out: they depend on
+        the rows that left, and the guarantee is about the parameters only.
+        """
+        claim = asdict(self.guarantee)
+        shown = {name: claim[name] for name in claim if name not in ("spent", "budget")}
+        counts = {name: getattr(self, name) for name in ("method", "n_ids", "n_rows")}
+        return counts | {"guarantee": shown}
 
     def __str__(self) -> str:
         """One line for people."""

@@ -84,6 +84,8 @@ class Shouting(nn.Module):
             "a little of the others": lambda: torch.tanh(x) + 0.004 * torch.tanh(x.sum()),
             "centred if many": lambda: x - x.mean(dim=0) if len(x) > 8 else x,
             "the row before": lambda: x + 0.01 * x.roll(1, 0),
+            "the last bits of others": lambda: x + 1e-6 * x.sum(),
+            "one scale for all": lambda: (x * (64 / x.abs().max())).round() / 64,
             "random": lambda: nn.functional.dropout(x, 0.5, training=True),
             "infinite": lambda: x / (x - x[:, :1]),
             "one number": lambda: x.sum(dim=1),
@@ -269,7 +271,12 @@ def test_the_claim_is_the_heads_and_one_assumption(each: Any) -> None:
 
 def test_facts_are_limited_by_the_head() -> None:
     assert CertifiedHeadClassifier.facts.requests == "adaptive"
-    assert CertifiedHeadClassifier(Backbone(squashed)).facts.requests == "oblivious"
+    assert CertifiedHeadClassifier(Backbone(squashed)).facts.requests == "adaptive"
+    descent = CertifiedHeadClassifier(Backbone(squashed), DeltaGradClassifier()).facts
+    assert (descent.requests, descent.certificate) == (
+        DeltaGradClassifier.facts.requests,
+        DeltaGradClassifier.facts.certificate,
+    )
     fisher = CertifiedHeadClassifier(Backbone(squashed), FisherClassifier()).facts
     assert fisher.requests == "adaptive"
     assert "head__epsilon" in fisher.certifiability_parameters
@@ -334,15 +341,19 @@ def test_a_head_of_other_settings_is_noticed() -> None:
 
 # What it refuses
 
+MIXES = "mixes the rows of a batch"
+
 
 @pytest.mark.parametrize(
     ("how", "text"),
     [
-        ("centred", "people mix"),
-        ("a little of the others", "people mix"),
-        ("centred if many", "people mix"),
-        ("the row before", "people mix"),
-        ("random", "people mix"),
+        ("centred", MIXES),
+        ("a little of the others", MIXES),
+        ("centred if many", MIXES),
+        ("the row before", MIXES),
+        ("the last bits of others", MIXES),
+        ("one scale for all", MIXES),
+        ("random", MIXES),
         ("infinite", "NaN or infinity for 60 of 60"),
         ("one number", "one vector per row"),
         ("half", "one vector per row"),
@@ -359,38 +370,132 @@ def test_mixing_is_seen_though_the_first_rows_are_equal() -> None:
     X, y = table()
     X[:20] = 0.0
     backbone = Backbone(shouting, arguments=("centred",))
-    with pytest.raises(TrainingError, match="people mix"):
+    with pytest.raises(TrainingError, match=MIXES):
         CertifiedHeadClassifier(backbone, head()).fit(X, y)
     assert backbone._modules.content is None
 
 
 class Remembering(nn.Module):
-    """Keeps the sum of all rows it has seen, in a buffer."""
+    """Keeps the sum of the rows that it has seen from call `after` on."""
 
-    seen: Tensor
-
-    def __init__(self, persistent: bool, after: int) -> None:
+    def __init__(self, how: str, after: int, weight: float = 1e-9) -> None:
         super().__init__()
-        self.register_buffer("seen", torch.zeros(5), persistent=persistent)
-        self.after, self.calls = after, 0
+        self.how, self.after, self.weight, self.calls = how, after, weight, 0
+        zeros = torch.zeros(5)
+        if how == "parameter":
+            self.seen: Tensor = nn.Parameter(zeros)
+        elif how == "attribute":
+            self.seen = zeros
+        else:
+            self.register_buffer("seen", zeros, persistent=how == "buffer")
 
     def forward(self, x: Tensor) -> Tensor:
         self.calls += 1
         if self.calls > self.after:
-            self.seen += x.sum(dim=0)
-        return x - 1e-9 * self.seen
+            self.seen.data += x.sum(dim=0)
+        return x - self.weight * self.seen
 
 
-@pytest.mark.parametrize("persistent", [True, False])
-@pytest.mark.parametrize("after", [0, 20])
-def test_backbones_that_remember_rows_are_refused(persistent: bool, after: int) -> None:
-    backbone = Backbone(Remembering, arguments=(persistent, after))
+# Calls in `require_row_by_row` with batch_size=2: in batches 4, alone 2.
+_CHECKING = 6
+
+
+@pytest.mark.parametrize("after", [0, 20, _CHECKING + 59])
+@pytest.mark.parametrize("how", ["parameter", "buffer", "hidden buffer"])
+@pytest.mark.parametrize("weight", [0.0, 1e-9])
+def test_backbones_that_change_are_refused(how: str, after: int, weight: float) -> None:
+    backbone = Backbone(Remembering, arguments=(how, after, weight))
     ours, (X, y) = CertifiedHeadClassifier(backbone, head(), batch_size=2), table()
-    with pytest.raises(TrainingError, match="buffer seen of the backbone changes"):
+    kind = how.removeprefix("hidden ")
+    with pytest.raises(TrainingError, match=f"{kind} seen of the backbone changes"):
         ours.fit(X, y)
     assert not hasattr(ours, "head_")
     # Nor is the module kept that has seen them.
     assert backbone._modules.content is None
+
+
+@pytest.mark.parametrize("after", [_CHECKING, 20, _CHECKING + 50])
+def test_memory_in_attributes_is_seen_by_its_effect(after: int) -> None:
+    backbone = Backbone(Remembering, arguments=("attribute", after, 0.1))
+    with pytest.raises(TrainingError, match="when it sees the row again"):
+        CertifiedHeadClassifier(backbone, head(), batch_size=2).fit(*table())
+    assert backbone._modules.content is None
+
+
+def test_a_module_that_changes_later_is_refused_in_answers_and_lessons() -> None:
+    X, y = table()
+    learner = DescentToDeleteClassifier(l2=0.5, **SEEDED)
+    backbone = Backbone(Remembering, arguments=("parameter", 1000))
+    ours = CertifiedHeadClassifier(backbone, learner).fit(X[:50], y[:50])
+    for ask in (ours.predict, lambda rows: ours.learn(rows, y[50:], ids=np.arange(50, 60))):
+        module = backbone._built(torch.device("cpu")).module
+        module.after = 0  # type: ignore[assignment]
+        with pytest.raises(TrainingError, match="parameter seen"):
+            ask(X[50:])
+    assert ours.n_rows_ == 50
+
+
+class Weighing(nn.Module):
+    """Adds or drops tensors, or changes bits that compare as equal."""
+
+    nothing: Tensor
+
+    def __init__(self, how: str) -> None:
+        super().__init__()
+        self.how = how
+        self.register_buffer("nothing", torch.tensor([0.0, float("nan")]))
+        self.register_buffer("count", torch.tensor(0))
+
+    def forward(self, x: Tensor) -> Tensor:
+        if self.how == "sign of zero":
+            self.nothing[0] = -0.0
+        elif self.how == "NaN":
+            self.nothing[1] = 0.0
+        elif self.how == "new":
+            self.late = nn.Parameter(x.mean(dim=0))
+        elif self.how == "dropped":
+            del self.nothing
+            self.how = "done"
+        elif self.how == "longer":
+            self.nothing = torch.zeros(3)
+        return x
+
+
+@pytest.mark.parametrize("how", ["sign of zero", "NaN", "new", "dropped", "longer"])
+def test_every_bit_of_parameters_and_buffers_counts(how: str) -> None:
+    name = "late" if how == "new" else "nothing"
+    with pytest.raises(TrainingError, match=f"{name} of the backbone changes"):
+        CertifiedHeadClassifier(Backbone(Weighing, arguments=(how,)), head()).fit(*table())
+
+
+def test_constants_that_are_not_numbers_do_no_harm() -> None:
+    X, y = table()
+    ours = CertifiedHeadClassifier(Backbone(Weighing, arguments=("",)), head()).fit(X, y)
+    assert len(ours.predict(X)) == 60
+
+
+def deep_body() -> nn.Module:
+    torch.manual_seed(0)
+    return nn.Sequential(nn.Linear(5, 301), nn.Tanh(), nn.Linear(301, 37), nn.LayerNorm(37))
+
+
+@pytest.mark.parametrize("size", [1, 7, 1024])
+def test_features_to_learn_from_do_not_depend_on_the_other_rows(size: int) -> None:
+    X, y = table()
+    ours = CertifiedHeadClassifier(Backbone(deep_body), head(), batch_size=size).fit(X, y)
+    ours.forget([0, 5, 31])
+    ids = ours.ids_
+    fresh = CertifiedHeadClassifier(Backbone(deep_body), head(), batch_size=64)
+    fresh.fit(X[ids[::-1]], y[ids[::-1]], ids=ids[::-1])
+    assert features_by_id(ours) == features_by_id(fresh)
+    assert len(features_by_id(ours)) == 57
+
+
+def features_by_id(model: Any) -> dict[Any, bytes]:
+    """Return the bits of what the head learned from."""
+    rows = model.head_.rows_
+    held = zip(rows.ids.to_list(), rows.X[rows.alive], strict=True)
+    return {person: row.tobytes() for person, row in held}
 
 
 @pytest.mark.parametrize("when", ["fit", "predict"])

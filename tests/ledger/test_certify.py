@@ -1,5 +1,6 @@
 """The signer: one certificate for each number, whoever dies, races or cheats."""
 
+import json
 import os
 import signal
 import threading
@@ -20,7 +21,7 @@ from letheon.ledger._certify import (
     certify_next,
     take_checkpoint,
 )
-from letheon.ledger._claims import published_account
+from letheon.ledger._claims import certificate_account
 from letheon.ledger._events import record
 from letheon.ledger._tables import (
     batches,
@@ -295,7 +296,10 @@ def test_certified_models_and_their_cheats(tmp_path: Path, name: str) -> None:
         assert certify_next(core_of(ledger)) == 1
         [opened] = require_sound(ledger, 1)
         stored = first(ledger).facts["certificate"]["guarantee"]["accounting"]
-        assert opened.predicate["guarantee"]["accounting"] == published_account(stored) != stored
+        assert opened.predicate["guarantee"]["accounting"] == certificate_account(stored) != stored
+        assert "speedup" not in json.dumps(opened.predicate["measurements"])
+        assert "efficiency-not-measured" in opened.predicate["notClaimed"]
+        assert "spent" not in json.dumps(opened.predicate)
 
 
 @pytest.mark.parametrize("how", ["altered", "gone", "of another transition"])

@@ -75,8 +75,9 @@ class _Case:
     committed: str | None = None
 
     def stated(self, name: str) -> float:
-        """Return what the certificate says about `spent` or `budget`."""
-        value = self.said.get("accounting", {}).get(name)
+        """Return what the certificate says; without `spent` it says that all may be spent."""
+        accounting = self.said.get("accounting", {})
+        value = accounting.get(name, accounting.get("budget"))
         return float("nan") if value is None else float(value)
 
 

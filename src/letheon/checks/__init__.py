@@ -14,6 +14,16 @@ In a test file, one test per check::
 scikit-learn's own `check_estimator` covers the ordinary conventions; these cover forgetting.
 """
 
+from letheon.checks._attack_cases import CASES, AttackCase, make_hard_cases
+from letheon.checks._attacks import (
+    AttackResult,
+    attack_account,
+    attack_fold,
+    attack_lattice,
+    attack_refusal,
+    released_parameters,
+    sealed_parameters,
+)
 from letheon.checks._people import People, make_people
 from letheon.checks._suite import (
     check_forgetting_estimator,
@@ -22,9 +32,19 @@ from letheon.checks._suite import (
 )
 
 __all__ = [
+    "CASES",
+    "AttackCase",
+    "AttackResult",
     "People",
+    "attack_account",
+    "attack_fold",
+    "attack_lattice",
+    "attack_refusal",
     "check_forgetting_estimator",
+    "make_hard_cases",
     "make_people",
     "parametrize_with_checks",
+    "released_parameters",
+    "sealed_parameters",
     "yield_checks",
 ]

@@ -21,9 +21,13 @@ Score = Callable[[Floats], Floats]
 
 # Narrower than this part of the whole spread, a law counts as a point.
 _POINT = 1e-9
+# Histograms: columns and bins at most, and samples per bin.
+_MOST_COLUMNS, _MOST_BINS, _PER_BIN = 8, 64, 16
 
 
-def epsilon_lower_bound(one: Floats, two: Floats, *, delta: float, level: float) -> float:
+def epsilon_lower_bound(
+    one: Floats, two: Floats, *, delta: float, level: float, has_folds: bool = False
+) -> float:
     """Return a lower bound on epsilon that holds with probability at least ``1 - level``.
 
     Parameters
@@ -34,26 +38,46 @@ def epsilon_lower_bound(one: Floats, two: Floats, *, delta: float, level: float)
         The delta at which epsilon is claimed.
     level : float
         Probability of a bound that is too large, at most.
+    has_folds : bool, default=False
+        Also try histograms of each column: they find holes and folds, and need more samples.
 
     Returns
     -------
     float
         The larger bound of two events, each of the form "the score is beyond a threshold"; at
-        least 0. A third of the samples chooses the score and the thresholds, the others are
-        counted, so the choice costs no confidence. Four bounds at ``level / 4`` (Clopper and
-        Pearson, 1934) hold together by the union bound.
+        least 0. A third of the samples (half of them with `has_folds`) chooses the score and the
+        thresholds, the others are counted, so the choice costs no confidence. Four bounds at
+        ``level / 4`` (Clopper and Pearson, 1934) hold together by the union bound.
     """
-    n = min(len(one), len(two)) // 3
+    n = min(len(one), len(two)) // (2 if has_folds else 3)
     spread = np.concatenate([one[:n], two[:n]]).std(axis=0)
     scale = np.where(spread > 0, spread, 1.0)
-    score = _log_ratio(one[:n] / scale, two[:n] / scale)
-    chosen = score(one[:n] / scale), score(two[:n] / scale)
-    counted = score(one[n:] / scale), score(two[n:] / scale)
-    first = _bound_beyond(_threshold(*chosen, delta, level), *counted, delta, level)
-    # The other event is the other tail, with the laws exchanged.
-    chosen, counted = (-chosen[1], -chosen[0]), (-counted[1], -counted[0])
-    second = _bound_beyond(_threshold(*chosen, delta, level), *counted, delta, level)
-    return max(0.0, first, second)
+    one, two = one / scale, two / scale
+    scores, half = [_log_ratio(one[:n], two[:n])], n
+    if has_folds:
+        # Histograms fit the samples that made them: others choose among the scores.
+        half = n // 2
+        columns = range(min(one.shape[1], _MOST_COLUMNS))
+        scores = [_log_ratio(one[:half], two[:half])]
+        scores += [_histogram_ratio(one[:half], two[:half], column) for column in columns]
+    start = half if has_folds else 0
+    bounds = []
+    for is_exchanged in (False, True):
+        pairs = [_scored(score, one, two, is_exchanged=is_exchanged) for score in scores]
+        chosen = [(first[start:n], second[start:n]) for first, second in pairs]
+        limits = [_threshold(*each, delta, level) for each in chosen]
+        shown = [
+            _bound_beyond(t, *each, delta, level) for t, each in zip(limits, chosen, strict=True)
+        ]
+        best = int(np.argmax(shown))
+        first, second = pairs[best]
+        bounds.append(_bound_beyond(limits[best], first[n:], second[n:], delta, level))
+    return max(0.0, *bounds)
+
+
+def _scored(score: Score, one: Floats, two: Floats, *, is_exchanged: bool) -> tuple[Floats, Floats]:
+    """Return the scores of both samples; exchanged, the other tail with the laws exchanged."""
+    return (-score(two), -score(one)) if is_exchanged else (score(one), score(two))
 
 
 def clopper_pearson(hits: int, n: int, level: float) -> tuple[float, float]:
@@ -71,6 +95,19 @@ def _log_ratio(one: Floats, two: Floats) -> Score:
     """
     first, second = _log_density(one), _log_density(two)
     return lambda points: first(points) - second(points)
+
+
+def _histogram_ratio(one: Floats, two: Floats, column: int) -> Score:
+    """Return the log of the ratio of two histograms of one column, with bins of equal counts."""
+    both = np.concatenate([one[:, column], two[:, column]])
+    n_bins = int(min(_MOST_BINS, max(2, len(both) // _PER_BIN)))
+    inner = np.unique(np.quantile(both, np.arange(1, n_bins) / n_bins))
+    shares = []
+    for sample in (one, two):
+        counts = np.bincount(np.searchsorted(inner, sample[:, column]), minlength=len(inner) + 1)
+        shares.append(np.log(counts + 0.5))
+    ratio: Floats = shares[0] - shares[1]
+    return lambda points: ratio[np.searchsorted(inner, points[:, column])]
 
 
 def _log_density(sample: Floats) -> Score:

@@ -72,7 +72,9 @@ def _account(account: dict[str, Any]) -> str:
     rows = f"{account['deletionsSinceRetrain']:,} rows since the last retrain"
     if "budget" not in account:
         return rows
-    return f"{account.get('spent', '?')} of {account['budget']} spent; {rows}"
+    if "spent" not in account:
+        return f"within its budget of {account['budget']}; {rows}"
+    return f"{account['spent']} of {account['budget']} spent; {rows}"
 
 
 def _figure(figure: dict[str, Any]) -> str:

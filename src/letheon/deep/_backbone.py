@@ -1,6 +1,6 @@
 """A frozen feature extractor: a net whose weights never change again."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from types import MappingProxyType
 from typing import Any, NamedTuple, Self
 
@@ -17,17 +17,19 @@ from letheon.exceptions import TrainingError
 
 Weights = Mapping[str, Any]
 
-# How far the features of a row may depend on its batch, by rounding; of the largest feature.
+# How far features of a row in a batch may be from those of the row alone, of the largest feature:
+# kernels for other shapes add in another order. Nothing that is learned from is in a batch.
 _ROUNDING = 1e-4
 _PROBED = 8
+_REPEATED = 32
 _CPU = torch.device("cpu")
 
 
 class _Built(NamedTuple):
-    """A module with the weights in it, and copies of the buffers that it had then."""
+    """A module with the weights in it, and copies of its parameters and buffers at that time."""
 
     module: nn.Module
-    buffers: dict[str, Tensor]
+    tensors: dict[str, Tensor]
 
 
 class Backbone:
@@ -96,7 +98,8 @@ class Backbone:
         Raises
         ------
         TrainingError
-            The module gives something else than one finite vector per row, or a buffer changes.
+            The module gives something else than one finite vector per row, or one of its
+            parameters or buffers changes.
         """
         return self.of_rows(hold_rows(self, X), batch_size=batch_size, device=device)
 
@@ -110,28 +113,52 @@ class Backbone:
                 for begin in range(0, len(rows), batch_size)
             ]
         self._require_constant(built)
-        features = torch.cat(parts).numpy()
-        if not np.isfinite(features).all():
-            bad = len(features) - int(np.isfinite(features).all(axis=1).sum())
+        return _require_finite(torch.cat(parts).numpy())
+
+    def of_single_rows(self, rows: NDArray[Any], *, device: str) -> NDArray[Any]:
+        """Return the features of rows to learn from: each row goes through the module alone.
+
+        On one device with one version of the libraries they are a function of the row, bit by
+        bit: kernels are deterministic, a CPU uses one thread, and nothing else is in the batch.
+        Some rows go through once more at the end, in another order, and must give the same bits.
+
+        Raises
+        ------
+        TrainingError
+            As `features`, and for a module that gives a row other features later.
+        """
+        unit = resolve_device(device)
+        some = np.unique(np.linspace(0, len(rows) - 1, _REPEATED).astype(np.int64))[::-1]
+        with repeatable(unit, deterministic=True):
+            features = self.of_rows(rows, batch_size=1, device=device)
+            again = self.of_rows(rows[some], batch_size=1, device=device)
+        if again.tobytes() != features[some].tobytes():
+            self._modules.content = None
             raise TrainingError(
-                f"the backbone gives NaN or infinity for {bad} of {len(features)} row(s); scale "
-                "the rows as it expects them, or look at its weights"
+                "the backbone gives a row other features when it sees the row again, so that they "
+                "depend on chance or on other rows: dropout that is always on, or a memory of "
+                "earlier rows? Features must be a function of the row alone"
             )
         return features
 
     def require_row_by_row(self, rows: NDArray[Any], *, batch_size: int, device: str) -> None:
         """Raise `TrainingError` if features of a row depend on other rows, or on chance.
 
-        One person's features would then hold something of another's. One batch is looked at, of
-        rows from all over: as it is, in reverse, and some of its rows alone.
+        Features that are learned from are computed row by row, so other rows cannot enter them.
+        Answers are computed in batches: a module that mixes their rows gives answers for features
+        that nothing was learned from. One batch is looked at, of rows from all over. With other
+        rows beside it a row must keep its features bit by bit; in another place of the batch, and
+        alone, up to rounding.
         """
         unit = resolve_device(device)
         built = self._built(unit)
         where = np.linspace(0, len(rows) - 1, min(batch_size, len(rows))).astype(np.int64)
         try:
-            with torch.no_grad(), torch.autocast(unit.type, enabled=False):
+            with torch.no_grad(), repeatable(unit, deterministic=True):
                 _require_row_by_row(built.module, _batch(rows[where], unit))
         except Exception:
+            # A module that changes itself is refused for that: the text says where to look.
+            self._require_constant(built)
             # It may have kept something of these rows.
             self._modules.content = None
             raise
@@ -146,20 +173,28 @@ class Backbone:
             module = self._made()
             _fill(module, self._weights)
             module = module.to(device).eval().requires_grad_(False)
-            found = _Built(module, {name: part.clone() for name, part in module.named_buffers()})
-            kept[str(device)] = found
+            tensors = {name: part.detach().clone() for name, part in _named_tensors(module)}
+            found = kept[str(device)] = _Built(module, tensors)
         return found
 
     def _require_constant(self, built: _Built) -> None:
         """Raise if a module has changed itself: it is frozen, and must remember no rows."""
-        now = dict(built.module.named_buffers())
-        for name, value in built.buffers.items():
-            if name not in now or not torch.equal(now[name].nan_to_num(), value.nan_to_num()):
-                self._modules.content = None
-                raise TrainingError(
-                    f"buffer {name} of the backbone changes in evaluation mode, so that features "
-                    "of a row hold something of the rows before it; make it a constant"
-                )
+        now = dict(_named_tensors(built.module))
+        changed = now.keys() ^ built.tensors.keys()
+        changed |= {
+            name
+            for name, value in built.tensors.items()
+            if name in now and not _has_same_bits(now[name], value)
+        }
+        if changed:
+            self._modules.content = None
+            kind = (
+                "parameter" if min(changed) in dict(built.module.named_parameters()) else "buffer"
+            )
+            raise TrainingError(
+                f"{kind} {min(changed)} of the backbone changes in evaluation mode, so that "
+                "features of a row depend on the rows before it; make it a constant"
+            )
 
     def _made(self) -> nn.Module:
         # Initial weights are drawn, but not at the cost of the caller's generator.
@@ -248,18 +283,58 @@ def _one_vector_per_row(module: nn.Module, batch: Tensor) -> Tensor:
     return said.flatten(1).cpu()
 
 
+def _named_tensors(module: nn.Module) -> Iterator[tuple[str, Tensor]]:
+    yield from module.named_parameters()
+    yield from module.named_buffers()
+
+
+def _has_same_bits(one: Tensor, two: Tensor) -> bool:
+    """Compare bits, so that NaN equals itself and 0 does not equal -0."""
+    if one.shape != two.shape or one.dtype != two.dtype or one.device != two.device:
+        return False
+    ours, theirs = (part.detach().contiguous().reshape(-1).view(torch.uint8) for part in (one, two))
+    return torch.equal(ours, theirs)
+
+
+def _require_finite(features: NDArray[Any]) -> NDArray[Any]:
+    is_finite = np.isfinite(features).all(axis=1)
+    if not is_finite.all():
+        raise TrainingError(
+            f"the backbone gives NaN or infinity for {int((~is_finite).sum())} of {len(features)} "
+            "row(s); scale the rows as it expects them, or look at its weights"
+        )
+    return features
+
+
 def _require_row_by_row(module: nn.Module, batch: Tensor) -> None:
     together = _one_vector_per_row(module, batch)
-    turned = _one_vector_per_row(module, batch.flip(0)).flip(0)
+    order = torch.randperm(len(batch))
+    moved = torch.empty_like(together)
+    parts = _one_vector_per_row(module, batch[order.to(batch.device)])
     some = np.unique(np.linspace(0, len(batch) - 1, _PROBED).astype(np.int64)).tolist()
     alone = torch.cat([_one_vector_per_row(module, batch[k : k + 1]) for k in some])
-    if {len(turned[0]), len(alone[0])} != {len(together[0])}:
+    if {parts.shape[1], alone.shape[1]} != {together.shape[1]}:
         raise TrainingError("the backbone gives another number of features to other batches")
-    most = _ROUNDING * together.abs().max()
+    moved[order] = parts
     # Features that are not finite have an error of their own.
-    gaps = torch.cat([together - turned, together[some] - alone]).nan_to_num(0.0)
-    if gaps.abs().max() > most:
+    gaps = torch.cat([together - moved, together[some] - alone]).nan_to_num(0.0)
+    most = _ROUNDING * together.nan_to_num(0.0, 0.0, 0.0).abs().max()
+    if gaps.abs().max() > most or _depends_on_neighbours(module, batch, together):
         raise TrainingError(
-            "the backbone gives a row other features when it is alone than among other rows, so "
-            "that people mix: BatchNorm without running statistics, or dropout that is always on?"
+            "the backbone mixes the rows of a batch: a row has other features alone than among "
+            "other rows. Does it use BatchNorm without running statistics, or dropout that is "
+            "always on? Use a module whose features depend on one row at a time"
         )
+
+
+def _depends_on_neighbours(module: nn.Module, batch: Tensor, together: Tensor) -> bool:
+    """Whether bits of a row's features change with the other rows, in the same place.
+
+    Shapes and kernels are the same, so that rounding is no excuse.
+    """
+    for kept in (slice(0, None, 2), slice(1, None, 2)):
+        other = batch.roll(1, 0)
+        other[kept] = batch[kept]
+        if not _has_same_bits(_one_vector_per_row(module, other)[kept], together[kept]):
+            return True
+    return False

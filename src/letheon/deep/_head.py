@@ -1,7 +1,6 @@
 """A frozen backbone with a convex head: the route to certified removal for deep nets."""
 
 import copy
-from contextlib import AbstractContextManager
 from dataclasses import replace
 from typing import Any, ClassVar, Self
 
@@ -23,7 +22,7 @@ from letheon.convex._base import ConvexClassifier
 from letheon.convex._published import PublishedModel
 from letheon.convex._settings import require_whole
 from letheon.deep._backbone import Backbone
-from letheon.deep._device import describe_device, repeatable, resolve_device
+from letheon.deep._device import describe_device, resolve_device
 from letheon.deep._inputs import ask_rows, hold_rows, remember_shape
 from letheon.exceptions import IdsTypeError
 from letheon.guarantee import Guarantee, MethodFacts
@@ -95,7 +94,8 @@ class CertifiedHeadClassifier(
         ``InfluenceClassifier(l2=1e-3, rows="normalize", row_norm=1.0)``. Lengths of features
         differ widely: let the head clip or normalize them. A scaler would learn from the rows.
     batch_size : int, default=1024
-        Rows that go through the backbone at a time.
+        Rows that go through the backbone at a time in answers. Rows of `fit` and `learn` go
+        through alone, so that their features depend on nothing else.
     device : {"auto", "cpu", "cuda"}, default="auto"
         Where the backbone runs. The head runs on the CPU.
 
@@ -116,6 +116,9 @@ class CertifiedHeadClassifier(
     Guarantee: that of the head, with the further assumption ``backbone-never-saw-the-rows``, which
     only the caller can know. The certificate says nothing about what the backbone reveals of the
     rows that it was trained on.
+
+    A module that changes its parameters or buffers in evaluation mode, or whose features of a row
+    depend on other rows, is refused with `TrainingError`.
 
     References
     ----------
@@ -155,7 +158,8 @@ class CertifiedHeadClassifier(
         certificate="certified",
         batches=True,
     )
-    # How features are computed changes their last bits at most; they are held as they came out.
+    # The size of batches matters to answers only. Features are held as they came out, so that
+    # another device changes the last bits of later ones at most.
     _neutral_parameters: ClassVar[frozenset[str]] = frozenset({"batch_size", "device"})
 
     backbone_: Backbone
@@ -193,9 +197,8 @@ class CertifiedHeadClassifier(
             self._check_settings()
             rows, backbone = hold_rows(self, X), self.backbone
             head = default_head() if self.head is None else clone(self.head)
-            with self._plainly():
-                backbone.require_row_by_row(rows, batch_size=self.batch_size, device=self.device)
-                features = self._through(backbone, rows)
+            backbone.require_row_by_row(rows, batch_size=self.batch_size, device=self.device)
+            features = backbone.of_single_rows(rows, device=self.device)
             head.fit(features, y, ids=ids)
             remember_shape(self, X, rows.shape[1:])
             vars(self).pop("tuning_", None)
@@ -248,8 +251,7 @@ class CertifiedHeadClassifier(
         with exclusive(self):
             self._require_same_parameters()
             rows = ask_rows(self, X, self.shape_)
-            with self._plainly():
-                features = self._through(self.backbone_, rows)
+            features = self.backbone_.of_single_rows(rows, device=self.device)
             self.head_.learn(features, y, ids=ids)
         return self
 
@@ -353,8 +355,9 @@ class CertifiedHeadClassifier(
             )
         if getattr(self.head, "data_free", False):
             raise ValueError(
-                "data_free=True of the head asks for rows again, bit by bit; features of a row "
-                "differ in their last bits when it goes through a net in another batch"
+                "head has data_free=True, which compares features bit by bit when rows leave; they "
+                "differ in their last bits on another device or with other libraries. Use "
+                "data_free=False"
             )
         require_whole("batch_size", self.batch_size)
         resolve_device(self.device)
@@ -368,10 +371,6 @@ class CertifiedHeadClassifier(
 
     def _through(self, backbone: Backbone, rows: NDArray[Any]) -> NDArray[Any]:
         return backbone.of_rows(rows, batch_size=self.batch_size, device=self.device)
-
-    def _plainly(self) -> AbstractContextManager[None]:
-        """Context of features that are learned from: no modes of the caller's, no coarse sums."""
-        return repeatable(resolve_device(self.device), deterministic=False)
 
     def _environment(self) -> dict[str, str]:
         return super()._environment() | describe_device(resolve_device(self.device))

@@ -19,6 +19,7 @@ from letheon.naive import NaiveUnlearner
 __all__ = [
     "Claim",
     "adds_up",
+    "certificate_account",
     "claim_of",
     "guarantee_section",
     "is_of_letheon",
@@ -200,8 +201,17 @@ def adds_up(rule: str) -> bool:
     return rule in _ADDING_UP
 
 
+def certificate_account(accounting: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the account of a certificate: rule, budget and rows, and not what was spent.
+
+    What was spent depends on the rows that left, and certificates go to requesters. That it is
+    within the budget is checked before a certificate is signed.
+    """
+    return {name: value for name, value in accounting.items() if name != "spent"}
+
+
 def published_account(accounting: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the account as a certificate shows it: no finer than a reader needs.
+    """Return the account as operators see it: no finer than they need.
 
     After a removal of one row, what is spent tells candidates for that row apart. Where it adds up
     over requests it is rounded up to a tenth of the budget. Where every request is proved by itself
@@ -279,10 +289,14 @@ def refuse_beyond_method(model: Any, claims: Mapping[str, Any]) -> None:
 
 
 def _refuse_accounts(claim: Claim, accounting: Mapping[str, Any]) -> None:
+    """Refuse an account that is overdrawn, or prettier than the model's own."""
     _refuse_other("accounting.rule", accounting["rule"], claim.rule)
-    _refuse_smaller("spent", accounting.get("spent"), claim.guarantee.spent)
+    if "spent" in accounting:  # in certificates that were issued earlier
+        _refuse_smaller("spent", accounting["spent"], claim.guarantee.spent)
     if claim.guarantee.budget is not None:
-        most = figure(claim.guarantee.budget, "up")
+        own, most = claim.guarantee.spent, figure(claim.guarantee.budget, "up")
+        if own is not None and not own <= claim.guarantee.budget:
+            raise SignerRefusedError(f"spent={own!r} is more than the budget {most}")
         if "budget" not in accounting or float(accounting["budget"]) > float(most):
             raise SignerRefusedError(
                 f"budget={accounting.get('budget')!r} is more than the {most} that the noise hides"

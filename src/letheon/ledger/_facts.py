@@ -2,7 +2,8 @@
 
 The result goes into the database as canonical JSON: texts and whole numbers only. It has nothing
 of an id, a row or a seed in it, and its figures have few digits. `rows` and `live` are for the
-ledger itself, as is the account, which is published more coarsely (`published_account`).
+ledger itself, as are what was spent and how long it took: the certificate of a certified removal
+leaves them out (`certificate_account`, `without_times`).
 """
 
 import hashlib

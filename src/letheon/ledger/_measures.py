@@ -26,6 +26,7 @@ __all__ = [
     "refuse_unproved",
     "test_metric",
     "unmeasured",
+    "without_times",
 ]
 
 PROPERTIES = ("efficiency", "effectiveness", "consistency", "certifiability")
@@ -134,6 +135,16 @@ def refuse_unproved(
     for name in PROPERTIES:
         if said[name]["basis"] == "by-proof" and said[name] != proved[name]:
             raise SignerRefusedError(f"measurements.{name} does not follow by proof")
+
+
+def without_times(kind: str, measures: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the measures of a certificate: of a certified removal no time is stated.
+
+    How long it took depends on the rows that left, and (epsilon, delta) does not cover it.
+    """
+    if kind != "certified":
+        return dict(measures)
+    return {**measures, "efficiency": _measure(NOT_MEASURED, "0", 0, "proxy-estimate")}
 
 
 def unmeasured(measures: dict[str, dict[str, Any]]) -> list[str]:

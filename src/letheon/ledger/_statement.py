@@ -13,9 +13,10 @@ from typing import Any, NamedTuple
 from sqlalchemy import Connection, func, select
 
 from letheon.exceptions import CertificateError
-from letheon.ledger._claims import published_account
+from letheon.ledger._claims import certificate_account
 from letheon.ledger._facts import ONE_PERSON
 from letheon.ledger._log_tree import root_of
+from letheon.ledger._measures import unmeasured, without_times
 from letheon.ledger._tables import batches, blocked, certificates, meta, requests, versions
 from letheon.ledger._versions import ModelRow, VersionRow, model_of, version_of
 from letheon.state._environment import FORMAT
@@ -23,7 +24,7 @@ from letheon.verifier import STATEMENT_TYPE, UNLEARNING, leaf_hash
 
 __all__ = ["DEFAULT_TENANT", "Covered", "covered_by", "ledger_id", "model_id", "unlearning"]
 
-_FACTS = ("method", "execution", "measurements")
+_FACTS = ("method", "execution")
 DEFAULT_TENANT = "default"
 
 
@@ -77,6 +78,8 @@ def unlearning(
     asked = _requests(conn, version, covered.base)
     _require_agreement(version, covered, facts)
     name = model_id(covered.model)
+    measures = without_times(facts["guarantee"]["kind"], facts["measurements"])
+    limits = dict.fromkeys([*facts["notClaimed"], *unmeasured(measures)])
     return {
         "_type": STATEMENT_TYPE,
         "subject": [{"name": f"{name}@{version.sequence}", "digest": _digest(version.model_blob)}],
@@ -92,10 +95,11 @@ def unlearning(
             "dataset": _dataset(version, covered),
             "erasure": _erasure(version, covered, asked),
             **{part: facts[part] for part in _FACTS},
+            "measurements": measures,
             "guarantee": _guarantee(covered, facts["guarantee"]),
             "monitor": facts["monitor"]
             | {"lastRetrainSequence": covered.last_retrain.sequence or 0},
-            "notClaimed": [*facts["notClaimed"], *_one_person(conn, version, covered, asked)],
+            "notClaimed": [*limits, *_one_person(conn, version, covered, asked)],
             "times": _times(version, asked),
         },
     }
@@ -192,13 +196,13 @@ def requests_root(asked: Any) -> str:
 
 
 def _guarantee(covered: Covered, stored: dict[str, Any]) -> dict[str, Any]:
-    """Return the stored claim with the operator's releases and a coarser account.
+    """Return the stored claim with the operator's releases, and without what was spent.
 
     A retrain keeps its own claim about releases, which the method's may exceed.
     """
     wanted = covered.model.releases
     keeps = covered.kind == "retrain" and wanted == "every-version"
-    account = published_account(stored["accounting"])
+    account = certificate_account(stored["accounting"])
     return stored | {
         "releases": stored["releases"] if keeps else wanted,
         "accounting": account,

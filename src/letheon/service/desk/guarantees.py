@@ -51,11 +51,11 @@ class GuaranteeOut(Out):
 
 
 class BudgetOut(Out):
-    """What was spent of a certified budget, as coarsely as certificates say it."""
+    """The budget of a certified method; what was spent is coarse, and in no certificate."""
 
     rule: str = Field(description="How it is counted.")
     adds_up: bool = Field(description="Whether what is spent grows from request to request.")
-    spent: float | None
+    spent: float | None = Field(description="In tenths of the budget; null in certificates.")
     budget: float | None
     share: float | None = Field(description="Spent, as a share of the budget.", ge=0)
     deletions_since_retrain: int = Field(ge=0)

@@ -1,0 +1,417 @@
+"""Attacks on certified methods: lower confidence bounds on epsilon, against what is claimed.
+
+Two worlds are played many times: in one a model forgets people, in the other it is fitted without
+them. Whatever tells the releases of the two apart gives a lower bound on epsilon (`_leak`). A
+bound above the claim refutes it; a bound below it proves nothing.
+
+>>> from letheon import InfluenceClassifier
+>>> from letheon.checks import attack_fold
+>>> attack_fold(InfluenceClassifier(), "one-column-4", n_runs=60).is_refuted
+False
+"""
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from fractions import Fraction
+from math import inf
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy.special import ndtr, ndtri
+from sklearn.base import clone
+
+from letheon.checks._attack_cases import CASES, AttackCase, make_hard_cases
+from letheon.checks._leak import clopper_pearson, epsilon_lower_bound
+from letheon.checks._truth import true_residual, unperturbed_weights
+from letheon.convex._calibrate import gaussian_epsilon, gaussian_mu
+
+__all__ = [
+    "AttackResult",
+    "attack_account",
+    "attack_fold",
+    "attack_lattice",
+    "attack_refusal",
+    "released_parameters",
+    "sealed_parameters",
+]
+
+Floats = NDArray[np.float64]
+Read = Callable[[Any], Floats]
+Make = Callable[[], Any]
+
+_FEWEST_RELEASES = 30
+# Neighbours of a multiple of 2**-53 that are tried; parameters up to 40 sigma need no more.
+_NEIGHBOURS = np.arange(-32, 33)
+
+
+class _Claim(NamedTuple):
+    epsilon: float
+    delta: float
+
+
+@dataclass(frozen=True)
+class AttackResult:
+    """What an attack found.
+
+    Attributes
+    ----------
+    attack, case : str
+        What was played, and on which rows.
+    epsilon, delta : float
+        What is claimed.
+    bound : float
+        Lower bound on epsilon at this delta. It is too large with probability `level` at most.
+    level : float
+        See `bound`.
+    n_runs : int
+        Runs in each world, or requests.
+    details : dict of str to float
+        Further figures of the attack.
+    """
+
+    attack: str
+    case: str
+    epsilon: float
+    delta: float
+    bound: float
+    level: float
+    n_runs: int
+    details: dict[str, float] = field(default_factory=dict)
+
+    @property
+    def is_refuted(self) -> bool:
+        """Whether the bound is above the claim, or the account below the truth."""
+        return not (self.bound <= self.epsilon and not self.details.get("understated", 0))
+
+    def __str__(self) -> str:
+        """One line for people."""
+        verdict = "REFUTED" if self.is_refuted else "not refuted"
+        more = "".join(f", {name} {value:.3g}" for name, value in self.details.items())
+        return (
+            f"{self.attack} attack, {self.case}, {self.n_runs} runs: epsilon >= {self.bound:.3g}, "
+            f"claimed {self.epsilon:.3g} at delta = {self.delta:.3g}{more}: {verdict}"
+        )
+
+
+def released_parameters(model: Any) -> Floats:
+    """Return what a linear model shows: coefficients and intercepts as one vector."""
+    return np.append(np.ravel(model.coef_), np.ravel(model.intercept_)).astype(np.float64)
+
+
+def sealed_parameters(model: Any) -> Floats:
+    """Return the parameters before noise, in the order of `released_parameters`.
+
+    An attacker who knows the rows can compute them for either world; here they are read from the
+    seal, `weights_` or `unperturbed_`.
+    """
+    values = unperturbed_weights(model)
+    if model.fit_intercept:
+        return np.append(values[:-1].T.ravel(), values[-1])
+    return np.append(values.T.ravel(), np.zeros(values.shape[1]))
+
+
+def attack_fold(
+    estimator: Any,
+    case: str | AttackCase,
+    *,
+    n_runs: int = 2000,
+    level: float = 0.05,
+    released: Read = released_parameters,
+    claim: tuple[float, float] | None = None,
+) -> AttackResult:
+    """Compare the laws of released parameters: shifts, other spreads, holes and folds.
+
+    Parameters
+    ----------
+    estimator : forgetting estimator
+        Unfitted. A `noise_seed` is set to None.
+    case : str or AttackCase
+        Rows, who leaves, and settings; a name of `CASES`.
+    n_runs : int, default=2000
+        Models in each world. 20,000 runs can show an epsilon of 7.7, 2,000 one of 5.4.
+    level : float, default=0.05
+        Probability of a bound that is too large, at most.
+    released : callable
+        Returns what an observer sees of a model, as a vector.
+    claim : (float, float), optional
+        epsilon and delta; by default those of the model's guarantee.
+
+    Returns
+    -------
+    AttackResult
+    """
+    case = _case(case, n_runs)
+    forgot, fresh = (_play(make, n_runs, released) for make in _worlds(estimator, case))
+    said = _largest(forgot.claims, claim)
+    bound = epsilon_lower_bound(
+        forgot.seen, fresh.seen, delta=said.delta, level=level, has_folds=True
+    )
+    return AttackResult("fold", case.name, *said, bound, level, n_runs)
+
+
+def attack_refusal(
+    estimator: Any,
+    case: str | AttackCase,
+    *,
+    n_runs: int = 2000,
+    level: float = 0.05,
+    released: Read = released_parameters,
+    claim: tuple[float, float] | None = None,
+    most_tries: int = 50,
+) -> AttackResult:
+    """Try again until `fit` and `forget` succeed, and compare what is released then.
+
+    A method that refuses depending on its noise selects the noise. Parameters and result as in
+    `attack_fold`; `details` has the share of refused tries in each world.
+    """
+    case = _case(case, n_runs)
+    forgot, fresh = (_play(make, n_runs, released, most_tries) for make in _worlds(estimator, case))
+    said = _largest(forgot.claims | fresh.claims, claim)
+    bound = 0.0
+    if min(len(forgot.seen), len(fresh.seen)) >= _FEWEST_RELEASES:
+        bound = epsilon_lower_bound(
+            forgot.seen, fresh.seen, delta=said.delta, level=level, has_folds=True
+        )
+    details = {"refused": forgot.refused, "refused_fresh": fresh.refused}
+    return AttackResult("refusal", case.name, *said, bound, level, n_runs, details)
+
+
+class _Played(NamedTuple):
+    """What was released and claimed in one world, and the share of tries that were refused."""
+
+    seen: Floats
+    claims: set[tuple[Any, Any]]
+    refused: float
+
+
+def _play(make: Make, n_runs: int, released: Read, most_tries: int = 0) -> _Played:
+    """Play one world; with `most_tries` a refusal is tried again so often, else it is raised."""
+    seen, claims, n_refused = [], set(), 0
+    for _ in range(n_runs):
+        model = None
+        for _ in range(max(most_tries, 1)):
+            try:
+                model = make()
+                break
+            except Exception:
+                if not most_tries:
+                    raise
+                n_refused += 1
+        if model is not None:
+            seen.append(released(model))
+            claims.add((model.guarantee_.epsilon, model.guarantee_.delta))
+    return _Played(np.array(seen), claims, n_refused / max(len(seen) + n_refused, 1))
+
+
+def _worlds(estimator: Any, case: AttackCase) -> tuple[Make, Make]:
+    """Return how a model that forgot is made, and how a fresh one."""
+    return (
+        lambda: _forgotten(estimator, case),
+        lambda: _fitted(estimator, case, case.staying),
+    )
+
+
+def attack_lattice(
+    estimator: Any,
+    case: str | AttackCase,
+    *,
+    n_runs: int = 2000,
+    level: float = 0.05,
+    released: Read = released_parameters,
+    secret: Read = sealed_parameters,
+    claim: tuple[float, float] | None = None,
+) -> AttackResult:
+    """Ask the low-order bits which noiseless parameters a release came from (Mironov 2012).
+
+    Noise from 53 random bits that is added in floating point reaches few of the numbers around:
+    a coordinate that ``fl(w + sigma ndtri(k 2**-53))`` explains for one w and no k explains for
+    the other tells them apart. So do trailing zeros of what is left when w is taken away.
+
+    Parameters
+    ----------
+    estimator, case, n_runs, level, released, claim
+        As in `attack_fold`. The estimator has the deviation of its noise as `sigma`, or `sigma_`.
+    secret : callable
+        Returns the parameters of a model before noise, in the order of `released`.
+
+    Returns
+    -------
+    AttackResult
+        `details`: the share of coordinates that the right and the wrong w explain.
+    """
+    case = _case(case, n_runs)
+    makers = _worlds(estimator, case)
+    first = [make() for make in makers]
+    origins = [secret(model) for model in first]
+    use = origins[0] != origins[1]
+    said = _claim_of(first[0], claim)
+    if not use.any():
+        return AttackResult("lattice", case.name, *said, 0.0, level, n_runs)
+    sigma = float(getattr(first[0], "sigma_", None) or first[0].sigma)
+    origins = [origin[use] for origin in origins]
+
+    def read(model: Any) -> Floats:
+        return _read_bits(released(model)[use], origins, sigma)
+
+    marks = [_play(make, n_runs, read).seen for make in makers]
+    bound = epsilon_lower_bound(*marks, delta=said.delta, level=level, has_folds=True)
+    right = (marks[0][:, 0].mean() + marks[1][:, 1].mean()) / 2 / use.sum()
+    wrong = (marks[0][:, 1].mean() + marks[1][:, 0].mean()) / 2 / use.sum()
+    details = {"right": float(right), "wrong": float(wrong)}
+    return AttackResult("lattice", case.name, *said, bound, level, n_runs, details)
+
+
+def _read_bits(theta: Floats, origins: Sequence[Floats], sigma: float) -> Floats:
+    """Return for each origin how many coordinates it explains; then trailing zeros beyond it."""
+    explained = [float(_is_explained(theta, origin, sigma).sum()) for origin in origins]
+    zeros = [
+        float(sum(_trailing_zeros(a, b) for a, b in zip(theta, origin, strict=True)))
+        for origin in origins
+    ]
+    return np.array([*explained, explained[0] - explained[1], zeros[0] - zeros[1]])
+
+
+def _is_explained(theta: Floats, origin: Floats, sigma: float) -> NDArray[np.bool_]:
+    """Whether some k gives exactly this coordinate as ``origin + sigma ndtri(k 2**-53)``."""
+    middle = np.rint(ndtr((theta - origin) / sigma) * 2.0**53)
+    shares = (middle[:, None] + _NEIGHBOURS) * 2.0**-53
+    is_inside = (shares > 0.0) & (shares < 1.0)
+    made = origin[:, None] + sigma * ndtri(np.where(is_inside, shares, 0.5))
+    is_explained: NDArray[np.bool_] = ((made == theta[:, None]) & is_inside).any(axis=1)
+    return is_explained
+
+
+def _trailing_zeros(one: float, two: float) -> int:
+    """Return the exponent of the lowest bit of a difference, computed exactly."""
+    gap = abs(Fraction(one) - Fraction(two))
+    if gap == 0:
+        return 0
+    lowest = gap.numerator & -gap.numerator
+    return lowest.bit_length() - gap.denominator.bit_length()
+
+
+def attack_account(
+    estimator: Any,
+    cases: Sequence[AttackCase] | None = None,
+    *,
+    n_requests: int = 3,
+    level: float = 0.05,
+    residual: Callable[[Any], float] = true_residual,
+    claim: tuple[float, float] | None = None,
+) -> AttackResult:
+    """Compare what a model says is spent with the gradient that is really left.
+
+    Parameters
+    ----------
+    estimator : forgetting estimator
+        Unfitted; its guarantee has `spent` and `budget`, in the unit of `residual`. Where there
+        is an `account_` with `spent`, that is taken.
+    cases : sequence of AttackCase, optional
+        By default 40 small problems with saturated, equal, long and nearly dependent rows.
+    n_requests : int, default=3
+        People who leave each model, one after the other.
+    level, claim
+        As in `attack_fold`.
+    residual : callable
+        Returns the norm of a model's gradient on the rows held, in higher precision.
+
+    Returns
+    -------
+    AttackResult
+        `bound` is the largest e for which more than delta of all requests need an epsilon of at
+        least e, by the theorem of Gaussian noise: that of the residual as a share of the budget.
+        `details`: how often the account was below the truth, and by which factor at most.
+    """
+    needed, factors = [], []
+    said = None if claim is None else _Claim(*claim)
+    cases = make_hard_cases(40) if cases is None else cases
+    for case in cases:
+        for model in _sequence(estimator, case, n_requests):
+            said = _claim_of(model, claim)
+            truth, spent = residual(model), _spent(model)
+            needed.append(_needed_epsilon(truth, model.guarantee_.budget, said))
+            factors.append(truth / spent if spent > 0.0 else (inf if truth > 0.0 else 0.0))
+    if said is None:
+        raise ValueError("no model of these cases is certified; give other cases or settings")
+    understated = sum(not factor <= 1.0 for factor in factors)
+    details = {"understated": float(understated), "largest_factor": max(factors)}
+    bound = _quantile_bound(np.array(needed), said.delta, level)
+    return AttackResult("account", f"{len(cases)} cases", *said, bound, level, len(needed), details)
+
+
+def _sequence(estimator: Any, case: AttackCase, n_requests: int) -> Iterator[Any]:
+    """Return the model after each request, as long as it is certified; refusals end it."""
+    try:
+        model = _fitted(estimator, case, range(len(case.y)))
+        for person in [*case.leaving, *case.staying][:n_requests]:
+            model.forget([person])
+            if model.guarantee_.kind != "certified" or model.guarantee_.budget is None:
+                return
+            yield model
+    except ValueError:  # a refusal is no false account
+        return
+
+
+def _spent(model: Any) -> float:
+    """Return what the account says; a guarantee rounds it up."""
+    account = getattr(model, "account_", None)
+    return float(getattr(account, "spent", model.guarantee_.spent))
+
+
+def _needed_epsilon(truth: float, budget: float, said: _Claim) -> float:
+    if not truth <= budget * 1e6:
+        return inf
+    if said.delta == 0.0:
+        return said.epsilon * truth / budget
+    return float(gaussian_epsilon(truth / budget * gaussian_mu(*said), said.delta))
+
+
+def _quantile_bound(needed: Floats, delta: float, level: float) -> float:
+    """Return the largest e such that more than delta of all requests need at least e."""
+    bound = 0.0
+    for hits, value in enumerate(np.sort(needed)[::-1], start=1):
+        if clopper_pearson(hits, len(needed), level)[0] > delta:
+            bound = max(bound, float(value))
+            break
+    return bound
+
+
+def _case(case: str | AttackCase, n_runs: int) -> AttackCase:
+    if n_runs < _FEWEST_RELEASES:
+        raise ValueError(f"n_runs={n_runs}; expected at least {_FEWEST_RELEASES}")
+    if isinstance(case, AttackCase):
+        return case
+    if case not in CASES:
+        raise ValueError(f"unknown case {case!r}; expected an AttackCase or one of {[*CASES]}")
+    return CASES[case]
+
+
+def _fitted(estimator: Any, case: AttackCase, who: Sequence[int]) -> Any:
+    model = clone(estimator)
+    own = model.get_params(deep=False)
+    settings: Mapping[str, Any] = {**case.settings, "noise_seed": None}
+    model.set_params(**{name: value for name, value in settings.items() if name in own})
+    rows = np.asarray(who)
+    return model.fit(case.X[rows], case.y[rows], ids=rows)
+
+
+def _forgotten(estimator: Any, case: AttackCase) -> Any:
+    model = _fitted(estimator, case, range(len(case.y)))
+    for person in case.leaving:
+        model.forget([person])
+    return model
+
+
+def _claim_of(model: Any, claim: tuple[float, float] | None) -> _Claim:
+    return _largest({(model.guarantee_.epsilon, model.guarantee_.delta)}, claim)
+
+
+def _largest(claims: set[tuple[Any, Any]], claim: tuple[float, float] | None) -> _Claim:
+    if claim is not None:
+        return _Claim(*claim)
+    if not claims or any(None in each for each in claims):
+        raise ValueError(
+            "the model claims no epsilon and delta; give claim=(epsilon, delta) to attack it anyway"
+        )
+    return _Claim(max(each[0] for each in claims), max(each[1] for each in claims))
