@@ -229,7 +229,7 @@ class Threaded(Honest):
         threading.Thread(target=self.work_on).start()
 
     def work_on(self) -> None:
-        burn(0.03)
+        burn(0.06)
         self.train()
         self.diary.append("end")
 

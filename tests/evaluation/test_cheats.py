@@ -1,9 +1,7 @@
 """Unlearners that cheat are named in the report, or it says what was not tested."""
 
-import threading
 import time
 from collections.abc import Iterator
-from operator import sub
 from typing import Any
 
 import numpy as np
@@ -147,65 +145,6 @@ def test_the_end_of_a_request_is_said_as_it_was_checked() -> None:
     assert "has no digest" in said
 
 
-@pytest.mark.parametrize("cheat", [cheats.Threaded, cheats.RawThread, cheats.LatePool])
-def test_a_thread_is_waited_for_on_the_clock_and_named(cheat: Any) -> None:
-    found = evaluate(cheat(), requests=2, seeds=1, canaries=False)
-    is_working = False
-    for entry in Honest.diary:
-        assert not (is_working and entry == "baseline"), "it was timed beside the thread"
-        is_working = entry == "begin" or (is_working and entry != "end")
-    assert "2 of 2 requests left work behind" in first_lines(found)
-    for trial in found.trials:
-        assert min(trial.forget_seconds) > 0.03
-        assert min(map(sub, trial.forget_seconds, trial.returned_seconds)) > 0
-
-
-def test_a_thread_that_was_joined_is_not_left_behind() -> None:
-    assert evaluate(cheats.JoinsThread(), canaries=False).warnings == ()
-
-
-def test_threads_from_before_are_not_blamed_on_the_method() -> None:
-    class Works(Honest):
-        def train(self) -> None:
-            cheats.burn(0.05)
-            super().train()
-
-    stop = threading.Event()
-
-    def work() -> None:
-        while not stop.is_set():
-            cheats.burn(0.01)
-
-    other = threading.Thread(target=work)
-    other.start()
-    try:
-        found = evaluate(Works(), seeds=1, canaries=False)
-    finally:
-        stop.set()
-        other.join()
-    assert "left work behind" not in first_lines(found)
-    assert "Threads that ran before the evaluation used" in first_lines(found)
-
-
-def test_a_process_is_waited_for_and_named() -> None:
-    found = evaluate(cheats.WithProcess(), requests=1, seeds=1, canaries=False)
-    assert "requests left work behind" in first_lines(found)
-    assert found.trials[0].forget_seconds[0] > 0.2
-
-
-def test_what_never_ends_is_given_up_and_said(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("letheon.evaluation._clock._LEAST_WAIT_SECONDS", 0.05)
-    found = evaluate(cheats.WithEndlessProcess(), requests=2, seeds=1, canaries=False)
-    assert "longer than they were waited for" in first_lines(found)
-    assert "NOT timed to its end" in timing_said(found)
-
-
-def test_an_idle_thread_is_no_work_but_is_mentioned() -> None:
-    found = evaluate(cheats.WithSleeper(), requests=2, seeds=1, canaries=False)
-    assert found.warnings == ()
-    assert any("stayed alive, idle" in line for line in found.fairness)
-
-
 @pytest.mark.parametrize("cheat", [cheats.Keeps, cheats.Half, cheats.Noisy, cheats.Remembers])
 def test_people_who_were_kept_are_found(cheat: Any) -> None:
     found = evaluate(cheat(kind="empirical"), seeds=1)
@@ -320,13 +259,3 @@ def test_canaries_that_cannot_be_planted_are_named() -> None:
     found = evaluate(Refuses(), seeds=1)
     assert f"{NOT_TESTED}: no attack ran. Could not run: canary backdoor" in first_lines(found)
     assert found.failed_attacks["canary backdoor"] == "ValueError: one at a time"
-
-
-def test_an_honest_method_gets_no_warning() -> None:
-    found = evaluate(Honest(), requests=16)
-    assert found.warnings == ()
-    said = "Forgetting was tested by canary backdoor (not found), canary u-lira (not found)"
-    assert said in first_lines(found)
-    assert "people who leave one by one were not tested" in first_lines(found)
-    assert "strong by the receipts" in str(found)
-    assert letheon.Evaluation.from_dict(found.to_dict()) == found

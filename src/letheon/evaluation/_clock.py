@@ -136,7 +136,9 @@ class _Background:
         """Return the same with processes that have ended and whose parent has not asked yet."""
         return {place: _load(place) for place in _places() if place not in self._known}
 
-    def wait(self, before: dict[Path, _Load], most_seconds: float) -> tuple[float, bool]:
+    def wait(
+        self, before: dict[Path, _Load], most_seconds: float, used: float | None = None
+    ) -> tuple[float, bool]:
         """Wait until what is new has ended or is idle.
 
         Parameters
@@ -145,6 +147,8 @@ class _Background:
             `loads` at the begin of what may have left work behind.
         most_seconds : float
             How long to wait at most.
+        used : float, optional
+            `of_others` when work began to count; by default now.
 
         Returns
         -------
@@ -155,7 +159,8 @@ class _Background:
         """
         start = since = instant = self._clocks.monotonic()
         loads, seconds = self.loads(), 0.0
-        started, processor = loads.keys() - before.keys(), self._of_others()
+        started = loads.keys() - before.keys()
+        processor = self.of_others() if used is None else used
         if not (started or self.alive()) and _work(before, loads) < _LEAST_WORK_SECONDS:
             return 0.0, False
         self._n_waits += 1
@@ -170,10 +175,11 @@ class _Background:
             if is_busy or _work(earlier, loads) > _BUSY_SHARE * step:
                 self._has_been_busy, since, seconds = True, instant, instant - start
         # The last steps of a thread that was joined are no work.
-        is_work = self._of_others() - processor >= LEAST_LATE_SECONDS
+        is_work = self.of_others() - processor >= LEAST_LATE_SECONDS
         return seconds if is_work else 0.0, False
 
-    def _of_others(self) -> float:
+    def of_others(self) -> float:
+        """Return the processor time without that of this thread."""
         return self.processor() - self._clocks.thread()
 
     def _patience(self, started: Any) -> float:
@@ -361,10 +367,10 @@ class RequestClock:
         receipt = request()
         returned = now() - begin
         finish(model)
-        settled = now() - begin
+        settled, others = now() - begin, self._background.of_others()
         first = self._use(model)
         elapsed = now() - begin
-        waited = self._wait(loads)
+        waited = self._wait(loads, others + self._usual.others)
         processor = self._background.processor() - processor
         self.requests.add(now() - begin, processor)
         self.known_seconds += self._known_processor() - known
@@ -456,21 +462,21 @@ class RequestClock:
     def _known_processor(self) -> float:
         return self._background.processor_of_known()
 
-    def _wait(self, loads: dict[Path, _Load]) -> float:
+    def _wait(self, loads: dict[Path, _Load], used: float | None = None) -> float:
         """Wait until nothing works on; return the seconds until it was seen working last."""
         if self.has_given_up:
             return 0.0
-        seconds, self.has_given_up = self._background.wait(loads, self._most_seconds)
+        seconds, self.has_given_up = self._background.wait(loads, self._most_seconds, used)
         return seconds
 
 
 def _median(uses: Sequence[_Use]) -> _Use:
-    return _Use(*(float(np.median([use[part] for use in uses])) for part in range(2)))
+    return _Use(*(float(np.median([use[part] for use in uses])) for part in range(4)))
 
 
 def _is_helped(first: _Use, again: _Use) -> bool:
     """Return whether other threads or processes worked during the first use only."""
-    least = (_BUSY_SHARE * first.seconds, _NOISE_SHARE * again.others, _LEAST_WORK_SECONDS)
+    least = (_BUSY_SHARE * first.seconds, _NOISE_SHARE * again.others, LEAST_LATE_SECONDS)
     return first.others - again.others > max(least)
 
 

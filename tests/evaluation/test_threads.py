@@ -1,0 +1,17 @@
+"""What the clock says of threads and processes, tried in a process without others."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+ROOT = Path(__file__).parents[2]
+
+
+def test_threads_and_processes_are_waited_for_and_named() -> None:
+    order = [sys.executable, "-m", "pytest", "-q", "-n", "0", "-p", "no:cacheprovider"]
+    file = ROOT / "tests/evaluation/threads.py"
+    done = subprocess.run(
+        [*order, str(file)], cwd=ROOT, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "9 passed" in done.stdout
