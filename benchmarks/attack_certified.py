@@ -10,7 +10,7 @@ import sys
 from collections.abc import Iterator
 from typing import Any
 
-from letheon import InfluenceClassifier
+from letheon import DescentToDeleteClassifier, FisherClassifier, InfluenceClassifier
 from letheon.checks import (
     CASES,
     AttackResult,
@@ -24,6 +24,10 @@ from letheon.checks import (
 METHODS: dict[str, Any] = {
     "influence": InfluenceClassifier(),
     "influence-pure": InfluenceClassifier(delta=0.0),
+    "fisher": FisherClassifier(),
+    "fisher-isotropic": FisherClassifier(covariance="isotropic", state="secret"),
+    "descent": DescentToDeleteClassifier(),
+    "descent-published": DescentToDeleteClassifier(state="published"),
 }
 # All lines together are wrong with probability 5 % at most.
 LEVEL = 0.05 / (len(METHODS) * (3 * len(CASES) + 1))
@@ -34,7 +38,8 @@ def attack_all(estimator: Any, n_runs: int) -> Iterator[AttackResult]:
     for case in CASES:
         for attack in (attack_lattice, attack_fold, attack_refusal):
             yield attack(estimator, case, n_runs=n_runs, level=LEVEL)
-    yield attack_account(estimator, make_hard_cases(max(n_runs // 20, 12)), level=LEVEL)
+    if hasattr(estimator, "mechanism"):  # the account of the others is no gradient
+        yield attack_account(estimator, make_hard_cases(max(n_runs // 20, 12)), level=LEVEL)
 
 
 def main() -> int:

@@ -23,13 +23,25 @@ from letheon.audit._canaries import Canaries, check_canaries
 from letheon.audit._rederive import CannotRederiveError, check_rederivation, compare, rederive
 from letheon.audit._residue import check_residue
 from letheon.audit._result import LEVELS, AuditReport, LevelResult
+from letheon.checks import (
+    AttackResult,
+    attack_account,
+    attack_fold,
+    attack_lattice,
+    attack_refusal,
+)
 
 __all__ = [
     "LEVELS",
+    "AttackResult",
     "AuditReport",
     "Canaries",
     "CannotRederiveError",
     "LevelResult",
+    "attack_account",
+    "attack_fold",
+    "attack_lattice",
+    "attack_refusal",
     "audit",
     "bound",
     "check_canaries",
