@@ -70,15 +70,22 @@ RULES = {
     "declared-by-method": "A method outside letheon; its definition text says how it counts.",
 }
 MECHANISMS = {
-    "objective-perturbation-gaussian": "A random linear term in the objective, normal.",
+    "grid-release-discrete-gaussian": (
+        "Parameters on a grid, plus whole steps of it: exact discrete Gaussian noise."
+    ),
+    "grid-release-discrete-laplace": "The same with discrete Laplace noise, for delta = 0.",
+    "grid-release-fisher-gaussian": (
+        "Parameters on a grid, plus normal noise that F^(-1/4) shapes, rounded to whole steps."
+    ),
+    "objective-perturbation-gaussian": (
+        "A random linear term in the objective, normal. Empirical; as a certified one withdrawn."
+    ),
     "objective-perturbation-gamma-ball": "The same with density exp(-|b| / scale), for delta = 0.",
-    "output-perturbation-gaussian": "Normal noise on the parameters, of one scale.",
-    "output-perturbation-gamma-ball": (
-        "Noise of density exp(-|b| / scale) on the parameters, for delta = 0."
+    "output-perturbation-gaussian": (
+        "Normal noise, added in floats. Empirical; as a certified one withdrawn."
     ),
-    "output-perturbation-fisher-gaussian": (
-        "Normal noise on the parameters, shaped by F^(-1/4) and rounded to a grid."
-    ),
+    "output-perturbation-gamma-ball": "Noise of density exp(-|b| / scale), in floats: withdrawn.",
+    "output-perturbation-fisher-gaussian": "Normal noise shaped by F^(-1/4), in floats: withdrawn.",
     "parameter-perturbation-fisher-gaussian": (
         "The same for a net, in `forget` only; nothing is proved."
     ),
