@@ -14,4 +14,4 @@ def test_threads_and_processes_are_waited_for_and_named() -> None:
         [*order, str(file)], cwd=ROOT, capture_output=True, text=True, check=False
     )
     assert done.returncode == 0, done.stdout + done.stderr
-    assert "9 passed" in done.stdout
+    assert "10 passed" in done.stdout

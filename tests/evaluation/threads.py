@@ -4,12 +4,14 @@ The clock looks at all threads of a process. Other tests leave some in theirs.
 """
 
 import threading
+import time
 from operator import sub
 from typing import Any
 
 import pytest
 
 import letheon
+from letheon.evaluation._clock import _Background, _Clocks
 from tests.evaluation import cheats
 from tests.evaluation.cheats import Honest
 from tests.evaluation.test_cheats import clean, evaluate, first_lines, timing_said
@@ -55,6 +57,30 @@ def test_threads_from_before_are_not_blamed_on_the_method() -> None:
         other.join()
     assert "left work behind" not in first_lines(found)
     assert "Threads that ran before the evaluation used" in first_lines(found)
+
+
+def test_looking_at_threads_is_not_counted_as_work() -> None:
+    """With many idle threads from before, looking at them takes longer than a short request."""
+    stop = threading.Event()
+    idle = [threading.Thread(target=stop.wait) for _ in range(100)]
+    for thread in idle:
+        thread.start()
+    try:
+        background = _Background(_Clocks.read())
+        late = threading.Thread(target=stop.wait)
+        late.start()
+        begin, own, others = time.thread_time(), background.processor(), background.of_others()
+        background.wait({}, 10.0)
+        for _ in range(10):
+            background.processor()
+        looked = time.thread_time() - begin
+        assert looked > 0.03
+        assert abs(background.processor() - own) < 0.2 * looked
+        assert abs(background.of_others() - others) < 0.2 * looked
+    finally:
+        stop.set()
+        for thread in [*idle, late]:
+            thread.join()
 
 
 def test_a_process_is_waited_for_and_named() -> None:

@@ -5,8 +5,8 @@ import pickle
 import threading
 import time
 import warnings
-from collections.abc import Callable, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -118,6 +118,8 @@ class _Background:
         self._known = frozenset(_places())
         self._children = frozenset(_children())
         self._of_known: dict[Path, float] = {}
+        # Processor time that this object has used itself: not part of what it tells.
+        self._looking_seconds = 0.0
         self._has_been_busy = False
         self._n_waits = 0
 
@@ -157,6 +159,12 @@ class _Background:
         bool
             Whether it still worked after `most_seconds`.
         """
+        with self._looking():
+            return self._wait(before, most_seconds, used)
+
+    def _wait(
+        self, before: dict[Path, _Load], most_seconds: float, used: float | None
+    ) -> tuple[float, bool]:
         start = since = instant = self._clocks.monotonic()
         loads, seconds = self.loads(), 0.0
         started = loads.keys() - before.keys()
@@ -180,7 +188,7 @@ class _Background:
 
     def of_others(self) -> float:
         """Return the processor time without that of this thread."""
-        return self.processor() - self._clocks.thread()
+        return self.processor() - self.own_processor()
 
     def _patience(self, started: Any) -> float:
         """Return for how long what is idle may begin to work again."""
@@ -190,13 +198,27 @@ class _Background:
     def processor(self) -> float:
         """Return the processor time of this process and its children, ended ones included.
 
-        Without that of threads that ran before.
+        Without that of threads that ran before, and of looking at all of them.
         """
-        ended, mine = os.times(), str(os.getpid())
-        alive = [load for place, load in self._loads().items() if mine not in place.parts]
-        children = ended.children_user + ended.children_system
-        own = self._clocks.process() - self.processor_of_known()
-        return own + children + sum(load.seconds for load in alive)
+        # First of all: while this thread looks, which takes long beside a busy one, others work.
+        own = self._clocks.process() - self._looking_seconds
+        with self._looking():
+            ended, mine = os.times(), str(os.getpid())
+            alive = [load for place, load in self._loads().items() if mine not in place.parts]
+            children = ended.children_user + ended.children_system
+            return own + children + sum(load.seconds for load in alive) - self.processor_of_known()
+
+    def own_processor(self) -> float:
+        """Return the processor time of this thread, without that of looking at others."""
+        return self._clocks.thread() - self._looking_seconds
+
+    @contextmanager
+    def _looking(self) -> Iterator[None]:
+        begin, before = self._clocks.thread(), self._looking_seconds
+        try:
+            yield
+        finally:
+            self._looking_seconds = before + self._clocks.thread() - begin
 
     def processor_of_known(self) -> float:
         """Return the processor time of threads of this process that ran before."""
@@ -368,6 +390,7 @@ class RequestClock:
         returned = now() - begin
         finish(model)
         settled, others = now() - begin, self._background.of_others()
+        meanwhile = self._background.of_others() - others
         first = self._use(model)
         elapsed = now() - begin
         waited = self._wait(loads, others + self._usual.others)
@@ -377,7 +400,8 @@ class RequestClock:
         again = self._use(model)
         # What threads from before use cannot be taken off exactly.
         is_clear = self.known_seconds < _NOISE_OF_KNOWN * self.requests.processor
-        is_busy = waited > 0 or (is_clear and _is_helped(first, again))
+        is_helped = meanwhile >= LEAST_LATE_SECONDS or _is_helped(first, again)
+        is_busy = waited > 0 or (is_clear and is_helped)
         self.n_requests += 1
         self.n_busy += is_busy
         self.n_idle = max(self.n_idle, self._background.alive())
@@ -443,11 +467,12 @@ class RequestClock:
 
     def _timed(self, ask: Callable[[], Any]) -> _Use:
         """Ask a model something; return the times and the answers."""
-        processor, own = self._background.processor(), self._clocks.thread()
+        processor, own = self._background.processor(), self._background.own_processor()
         delay, begin = _delay(), self._clocks.now()
         answers = ask()
         elapsed, delay = self._clocks.now() - begin, _delay() - delay
-        own, processor = self._clocks.thread() - own, self._background.processor() - processor
+        own = self._background.own_processor() - own
+        processor = self._background.processor() - processor
         return _Use(max(elapsed - delay, 0.0), processor, elapsed, processor - own, answers)
 
     def _idle(self, model: Any, again: _Use) -> _Use:

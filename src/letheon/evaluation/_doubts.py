@@ -217,13 +217,16 @@ def _undecided(by_receipts: Strength) -> Strength:
 
 
 def _about_level(trials: Sequence[Trial]) -> str:
-    """Return whether receipts count far less than what requests took."""
-    seconds = float(np.mean([np.mean(trial.processor_seconds or 0.0) for trial in trials]))
-    fit = float(np.mean([trial.fit_processor_seconds for trial in trials]))
-    work = float(np.mean([np.mean(trial.work) for trial in trials]))
-    share = seconds / fit if fit > 0 else 0.0
-    if seconds < _LEAST_SECONDS or share < max(_LARGE_SHARE, _WORK_FACTOR * work):
-        return ""
+    """Return whether receipts count far less than what requests took, in every trial."""
+    levels = []
+    for trial in trials:
+        seconds = float(np.mean(trial.processor_seconds or 0.0))
+        fit, work = trial.fit_processor_seconds, float(np.mean(trial.work))
+        share = seconds / fit if fit > 0 else 0.0
+        if seconds < _LEAST_SECONDS or share < max(_LARGE_SHARE, _WORK_FACTOR * work):
+            return ""
+        levels.append((work, share))
+    work, share = np.mean(levels, axis=0)
     return (
         f"Receipts count {work:.2g} of a retrain for a request, and it took {share:.2g} of the "
         "processor time of a fit."

@@ -46,8 +46,8 @@ def efficiency(
         unlearning times and 5 naive ones on; with fewer, `is_rough` is True and the note says why:
         a slow kind of request that comes once in 20 is likely not among five. The same where
         fewer than 60 naive times differ by much (a deviation of their logarithms above 0.25), and
-        where neighbouring times are alike, since times are independent. None if one of the
-        two was timed once, or if no two times differ.
+        where neighbouring times are alike, since times are taken to be independent. None if one of
+        the two was timed once, or if no two times differ.
 
     Examples
     --------
