@@ -24,6 +24,7 @@ from letheon import (
     persist,
 )
 from letheon.cli import _demo, _judging, _scene, app
+from letheon.convex._noise import Sealed
 from letheon.exceptions import UnknownIdError
 from letheon.measures.attacks import RMIA
 
@@ -209,9 +210,9 @@ class Immovable(InfluenceClassifier):
     """Drops the rows and keeps the coefficients that were trained on them."""
 
     def forget(self, ids: Any, **options: Any) -> Any:
-        before = self.model_
+        before = self.model_, Sealed(self.weights_.open().copy())
         receipt = super().forget(ids, **options)
-        self.model_ = before
+        self.model_, self.weights_ = before
         return receipt
 
 
