@@ -37,7 +37,9 @@ def test_the_gap_to_a_rounded_normal_is_bounded(scale: int) -> None:
         assert gap / 2 > rounding_gap(scale) / 10, "the bound says something"
 
 
-@pytest.mark.parametrize(("epsilon", "delta"), [(0.5, 1e-2), (1.0, 1e-3), (3.0, 1e-6)])
+@pytest.mark.parametrize(
+    ("epsilon", "delta"), [(0.5, 1e-2), (1.0, 1e-3), (3.0, 1e-6), (2.0, 1e-15)]
+)
 @pytest.mark.parametrize("scale", [40, 100])
 def test_the_exact_delta_is_below_the_stated_one(scale: int, epsilon: float, delta: float) -> None:
     grid = Grid(1.0, scale)
@@ -53,7 +55,8 @@ def test_the_exact_delta_is_below_the_stated_one(scale: int, epsilon: float, del
             for z, p in known.items()
         )
     assert exact <= delta
-    assert float(exact) <= grid.spent_delta(epsilon, shift - 1, 1)
+    assert float(exact) <= grid.spent_delta(epsilon, shift - 1, 1) <= 1.01 * delta
+    assert grid.spent_epsilon(shift - 1, delta, 1) <= 1.01 * epsilon
     wide = math.ceil(grid.scale * gaussian_mu(epsilon, delta) * 1.2)
     assert grid.spent_delta(epsilon, wide, 1) > delta, "a larger distance is not covered"
 
@@ -112,5 +115,5 @@ def test_a_sigma_that_gives_no_grid_is_refused(sigma: float) -> None:
 
 
 def test_a_delta_that_the_charge_uses_up_hides_nothing() -> None:
-    assert Grid(1.0, 8).hidden_distance(1.0, 1e-4, 2) == 0.0
+    assert Grid(1.0, 8).hidden_distance(1.0, 1e-8, 2) == 0.0
     assert Grid.of_sigma(1.0).charge(1.0, 784) < 1e-9

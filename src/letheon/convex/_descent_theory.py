@@ -140,17 +140,8 @@ def same_shrinkage(n_steps: int, planned: Geometry, actual: Geometry) -> int:
 
 
 def hidden_distance(sigma: float, epsilon: float, delta: float, size: int) -> float:
-    """Return s: releases of parameters 2s apart are (epsilon, delta)-close, for `size` of them.
-
-    By the exact trade-off of the normal law, charged for the grid, or by zCDP, which the discrete
-    law has like the normal one and without a charge. The second is more for a tiny delta.
-    """
-    if sigma == 0.0:
-        return inf
-    grid = Grid.of_sigma(sigma)
-    shift = sqrt(2.0) * zcdp_gap(epsilon, delta) * grid.scale - sqrt(size)
-    by_zcdp = shift * grid.step * (1 - 1e-12)
-    return max(grid.hidden_distance(epsilon, delta, size), by_zcdp) / 2
+    """Return s: releases of parameters 2s apart are (epsilon, delta)-close, for `size` of them."""
+    return Grid.of_sigma(sigma).hidden_distance(epsilon, delta, size) / 2 if sigma > 0.0 else inf
 
 
 def sigma_for(distance: float, epsilon: float, delta: float, size: int) -> float:

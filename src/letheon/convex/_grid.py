@@ -13,7 +13,7 @@ from typing import Self
 
 import numpy as np
 
-from letheon.convex._calibrate import gaussian_delta, gaussian_epsilon, gaussian_mu
+from letheon.convex._calibrate import gaussian_delta, gaussian_epsilon, gaussian_mu, zcdp_gap
 from letheon.convex._losses import Floats
 from letheon.convex._noise import NoiseSource
 
@@ -108,8 +108,9 @@ class Grid:
         Close is (epsilon, delta)-close, in both directions. `size` is the number of coordinates.
         Rounding moves the vectors apart by at most one step per coordinate. With delta > 0 the
         noise is a rounded Gaussian but for `rounding_gap` per coordinate, which is charged to
-        delta in both laws. With delta = 0 each step of distance costs 1 / scale. Errs downwards;
-        0 if nothing can be hidden.
+        delta in both laws; where delta is too small for that, the discrete Gaussian is as
+        concentrated (zCDP) as the continuous one (Canonne et al. 2020), without a charge. With
+        delta = 0 each step of distance costs 1 / scale. Errs downwards; 0 if nothing can be hidden.
         """
         if delta == 0.0:
             steps = (epsilon * self.scale - size) / math.sqrt(size)
@@ -120,6 +121,7 @@ class Grid:
             claimed = min(epsilon, most)
             left = delta - self.charge(claimed, size)
             mu = gaussian_mu(claimed, left) if left > 0.0 else 0.0
+            mu = max(mu, math.sqrt(2) * zcdp_gap(epsilon, delta))
             steps = mu * self.scale - math.sqrt(size)
         return max(steps * self.step * (1 - 1e-12), 0.0)
 
@@ -129,8 +131,9 @@ class Grid:
 
     def spent_delta(self, epsilon: float, distance: float, size: int) -> float:
         """Return a delta at which releases of parameters this far apart are close."""
-        mu = (distance / self.step + math.sqrt(size)) / self.scale
-        return min(1.0, gaussian_delta(epsilon, mu * (1 + 1e-12)) + self.charge(epsilon, size))
+        mu = (distance / self.step + math.sqrt(size)) / self.scale * (1 + 1e-12)
+        by_zcdp = math.exp(-(max(epsilon / mu - mu / 2, 0.0) ** 2) / 2) * (1 + 1e-9)
+        return min(1.0, by_zcdp, gaussian_delta(epsilon, mu) + self.charge(epsilon, size))
 
     def spent_epsilon(self, distance: float, delta: float, size: int) -> float:
         """Return an epsilon at which releases of parameters this far apart are close."""
@@ -141,4 +144,5 @@ class Grid:
         # An upper bound first: the charge grows with epsilon.
         rough = gaussian_epsilon(mu, delta / 2)
         left = delta - self.charge(rough, size)
-        return gaussian_epsilon(mu, left) if left >= delta / 2 else math.inf
+        by_zcdp = mu * (mu / 2 + math.sqrt(-2 * math.log(delta))) * (1 + 1e-12)
+        return min(by_zcdp, gaussian_epsilon(mu, left) if left >= delta / 2 else math.inf)
