@@ -495,7 +495,7 @@ void bind_forest(nb::module_& m) {
 // Integers of a discrete law that are candidates, and whether each is kept (0, 1, or 2: unknown).
 nb::tuple try_candidates(bool is_normal, std::int64_t scale, const Input<std::uint64_t>& words) {
   const auto given = view(words);
-  std::vector<std::int64_t> values(given.size() / 3);
+  std::vector<std::int64_t> values(given.size() / 3 * 2);
   std::vector<letheon::Fate> fates(values.size());
   const auto law = is_normal ? letheon::Law::normal : letheon::Law::laplace;
   letheon::try_candidates(law, scale, given, values, fates);
@@ -523,6 +523,6 @@ NB_MODULE(_core, m) {
   m.def("mix64_pairs", &mix64_pairs, "keys"_a.noconvert(), "bits"_a.noconvert(),
         "Mix each value with its own key.");
   m.def("try_candidates", &try_candidates, "is_normal"_a, "scale"_a, "words"_a.noconvert(),
-        "Candidates of a discrete law from three runs of words, and their fates.");
+        "Two candidates of a discrete law for three words, and their fates.");
   bind_forest(m);
 }

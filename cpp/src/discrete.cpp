@@ -7,35 +7,48 @@
 namespace letheon {
 namespace {
 
-constexpr std::int64_t kLargestScale = std::int64_t{1} << 40;
-// More than the error of a probability below 1 that was computed in floats.
-constexpr double kMargin = 0x1p-44;
+constexpr std::int64_t kLargestScale = std::int64_t{1} << 24;
+// A candidate is one word: its sign, a fraction of the scale for its place, and its block.
+constexpr int kPlaceBits = 38;
+constexpr int kBlockBits = 25;
+constexpr std::uint64_t kFraction = (std::uint64_t{1} << kPlaceBits) - 1;
+// More than the error of a probability below 1 that was computed in floats, and of half a step of
+// a uniform number of 32 bits.
+constexpr double kMargin = 0x1p-44 + 0x1p-33;
 
 }  // namespace
 
 void try_candidates(Law law, std::int64_t scale, std::span<const std::uint64_t> words,
                     std::span<std::int64_t> values, std::span<Fate> fates) {
   const std::size_t n = values.size();
-  if (scale < 1 || scale > kLargestScale || words.size() != 3 * n || fates.size() != n) {
-    throw std::invalid_argument("a candidate needs three words and a scale from 1 to 2**40");
+  if (scale < 1 || scale > kLargestScale || n % 2 != 0 || words.size() != n + n / 2 ||
+      fates.size() != n) {
+    throw std::invalid_argument("two candidates need three words, and a scale from 1 to 2**24");
   }
-  const std::uint64_t mask = std::bit_ceil(static_cast<std::uint64_t>(scale)) - 1;
+  const auto factor = static_cast<std::uint64_t>(scale);
+  const std::uint64_t uneven = (kFraction + 1) % factor;
+  const double share = 1.0 / static_cast<double>(scale);
   const int halvings = law == Law::normal ? 1 : 0;
   for (std::size_t i = 0; i < n; ++i) {
-    const auto place = static_cast<std::int64_t>((words[i] >> 1) & mask);
+    const std::uint64_t product = ((words[i] >> 1) & kFraction) * factor;
     const bool is_negative = (words[i] & 1) != 0;
-    const int block = std::countr_one(words[n + i]);
+    const int block = std::countr_one(words[i] >> (1 + kPlaceBits));
+    const bool has_place = (product & kFraction) >= uneven;
+    const auto place = has_place ? static_cast<std::int64_t>(product >> kPlaceBits) : -1;
     const std::int64_t absolute = block * scale + place;
     values[i] = is_negative ? -absolute : absolute;
-    if (place >= scale || (is_negative && absolute == 0)) {
+    if (!has_place || (is_negative && absolute == 0)) {
       fates[i] = Fate::rejected;
       continue;
     }
-    const double size = block + static_cast<double>(place) / static_cast<double>(scale);
+    const double size = block + static_cast<double>(place) * share;
     const double energy = law == Law::normal ? size * size / 2 : size;
-    const double uniform = static_cast<double>(words[2 * n + i] >> 11) * 0x1p-53;
-    const double gap = std::ldexp(std::exp(-energy), block - halvings) - uniform;
-    const bool is_clear = block < 64 && std::abs(gap) > kMargin;
+    const auto half = static_cast<std::uint32_t>(words[n + i / 2] >> (i % 2 == 0 ? 0 : 32));
+    const double uniform = (half + 0.5) * 0x1p-32;
+    // 2^(block - halvings) is exact, and so is a product with it.
+    const double power = static_cast<double>(std::uint64_t{2} << block) * (halvings ? 0.25 : 0.5);
+    const double gap = std::exp(-energy) * power - uniform;
+    const bool is_clear = block < kBlockBits && std::abs(gap) > kMargin;
     fates[i] = !is_clear ? Fate::undecided : gap > 0 ? Fate::kept : Fate::rejected;
   }
 }

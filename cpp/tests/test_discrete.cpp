@@ -19,29 +19,42 @@ struct Tried {
   Fate fate;
 };
 
-Tried try_one(Law law, std::int64_t scale, std::uint64_t first, std::uint64_t block,
-              std::uint64_t uniform) {
-  const std::array<std::uint64_t, 3> words{first, block, uniform};
-  std::array<std::int64_t, 1> values{};
-  std::array<Fate, 1> fates{};
-  letheon::try_candidates(law, scale, words, values, fates);
-  return {values[0], fates[0]};
+// A fraction of the scale, a sign, a block of ones, and a uniform number.
+struct Drawn {
+  double fraction = 0.0;
+  bool is_negative = false;
+  int n_ones = 0;
+  std::uint32_t uniform = 0;
+};
+
+Tried try_one(Law law, std::int64_t scale, const Drawn& drawn) {
+  const auto place = static_cast<std::uint64_t>(drawn.fraction * 0x1p38);
+  const std::uint64_t block = ((std::uint64_t{1} << drawn.n_ones) - 1) << 39;
+  const std::uint64_t word = block | (place << 1) | (drawn.is_negative ? 1 : 0);
+  const std::uint64_t other = std::uint64_t{drawn.uniform} << 32;
+  std::array<std::int64_t, 2> values{};
+  std::array<Fate, 2> fates{};
+  letheon::try_candidates(law, scale, std::array<std::uint64_t, 3>{0, word, other}, values, fates);
+  return {values[1], fates[1]};
 }
 
-constexpr std::uint64_t kLarge = ~std::uint64_t{0};
+constexpr std::uint32_t kLarge = ~std::uint32_t{0};
 
 void values_and_fates() {
-  // The scale is 5, so places have 3 bits: 5, 6 and 7 are outside of the block.
-  check(try_one(Law::laplace, 5, 3 << 1, 0, 0).value == 3, "a place");
-  check(try_one(Law::laplace, 5, (3 << 1) | 1, 1, 0).value == -8, "a block of 5 and a sign");
-  check(try_one(Law::laplace, 5, 5 << 1, 0, 0).fate == Fate::rejected, "outside of the block");
-  check(try_one(Law::laplace, 5, 1, 0, 0).fate == Fate::rejected, "a second zero");
-  check(try_one(Law::laplace, 5, 0, 0, kLarge).fate == Fate::undecided, "1 against nearly 1");
-  check(try_one(Law::normal, 5, 0, 0, 0).fate == Fate::kept, "zero, and a small number");
+  check(try_one(Law::laplace, 5, {.fraction = 0.7}).value == 3, "a place");
+  check(try_one(Law::laplace, 5, {.fraction = 0.7, .is_negative = true, .n_ones = 1}).value == -8,
+        "a block of 5 and a sign");
+  // 2^38 is 4 more than a multiple of 5, so the first fractions of a place do not count.
+  check(try_one(Law::laplace, 5, {.fraction = 0.0}).fate == Fate::rejected, "one too many");
+  check(try_one(Law::laplace, 5, {.fraction = 0x1p-38}).fate == Fate::kept, "the next");
+  check(try_one(Law::laplace, 4, {.is_negative = true}).fate == Fate::rejected, "a second zero");
+  check(try_one(Law::laplace, 4, {.uniform = kLarge}).fate == Fate::undecided, "nearly 1");
+  check(try_one(Law::normal, 4, {}).fate == Fate::kept, "zero, and a small number");
   // For zero the normal law keeps half of the candidates.
-  check(try_one(Law::normal, 5, 0, 0, kLarge).fate == Fate::rejected, "a large number");
-  check(try_one(Law::normal, 5, 0, 0, kLarge / 2 + 1).fate == Fate::undecided, "just half");
-  check(try_one(Law::normal, 5, 0, kLarge, 0).fate == Fate::undecided, "a block without end");
+  check(try_one(Law::normal, 4, {.uniform = kLarge}).fate == Fate::rejected, "a large number");
+  check(try_one(Law::normal, 4, {.uniform = kLarge / 2}).fate == Fate::undecided, "just below");
+  check(try_one(Law::normal, 4, {.uniform = kLarge / 2 - 1}).fate == Fate::kept, "below half");
+  check(try_one(Law::normal, 4, {.n_ones = 25}).fate == Fate::undecided, "a block without end");
 }
 
 void bad_sizes_are_refused() {
@@ -52,10 +65,15 @@ void bad_sizes_are_refused() {
     letheon::try_candidates(Law::normal, scale, words, values, fates);
   };
   check_refused([&] { attempt(1); }, "five words for two candidates");
-  words.resize(6);
+  words.resize(3);
   attempt(1);
   check_refused([&] { attempt(0); }, "no scale");
-  check_refused([&] { attempt((std::int64_t{1} << 40) + 1); }, "too large a scale");
+  values.resize(1);
+  fates.resize(1);
+  check_refused([&] { attempt(1); }, "one candidate");
+  values.resize(2);
+  fates.resize(2);
+  check_refused([&] { attempt((std::int64_t{1} << 24) + 1); }, "too large a scale");
 }
 
 }  // namespace

@@ -123,8 +123,9 @@ def test_the_probability_of_a_trial_is_never_above_one() -> None:
 @pytest.mark.parametrize("is_normal", [True, False])
 def test_the_core_and_its_twin_agree(scale: int, is_normal: bool) -> None:
     core = pytest.importorskip("letheon._core")
-    words = np.frombuffer(np.random.default_rng(scale).bytes(24 * 20_000), np.uint64).copy()
-    words[20_000:20_008] = [0, 1, (1 << 64) - 1, (1 << 63) - 1, 3, 7, 0b1011, (1 << 40) - 1]
+    words = np.frombuffer(np.random.default_rng(scale).bytes(24 * 10_000), np.uint64).copy()
+    odd = [0, 1, (1 << 64) - 1, (1 << 63) - 1, (1 << 39) - 1, ~((1 << 39) - 1) % (1 << 64)]
+    words[: len(odd)] = words[20_000 : 20_000 + len(odd)] = odd
     values, fates = core.try_candidates(is_normal, scale, words)
     twin_values, twin_fates = _discrete._try_candidates(is_normal, scale, words)
     np.testing.assert_array_equal(values, twin_values)
@@ -133,9 +134,21 @@ def test_the_core_and_its_twin_agree(scale: int, is_normal: bool) -> None:
 
 
 def test_a_block_without_end_is_drawn_on(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Once in 2**64 candidates; its value is far out, and hardly ever kept."""
+    """Once in 2**25 candidates; its value is far out, and hardly ever kept."""
     full = (1 << 64) - 1
     monkeypatch.setattr(_discrete, "_is_below", lambda *_: True)
-    given = [0b1110, *[0] * 17, full, *[0] * 17, *[full] * 18]
+    given = [full - 1, *[1] * 15, *[full] * 8]
     value = _discrete._draw(supply(*given, 0b11), 1, _discrete._integers_of(8, _discrete._LAPLACE))
-    assert value.tolist() == [(64 + 2) * 8 + 7]
+    assert value.tolist() == [(25 + 2) * 8 + 7]
+
+
+@pytest.mark.parametrize("scale", [3, 1000])
+def test_every_place_comes_equally_often(scale: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """With few bits for a place all of them can be counted."""
+    monkeypatch.setattr(_discrete, "_PLACE_BITS", 12)
+    words = np.arange(1 << 12, dtype=np.uint64) << np.uint64(1)
+    counts = np.unique(_discrete._parts(words, scale)[1], return_counts=True)[1]
+    rejected, places = counts[0], counts[1:]
+    assert len(places) == scale
+    assert places.tolist() == [4096 // scale] * scale
+    assert rejected == 4096 % scale

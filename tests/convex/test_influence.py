@@ -12,19 +12,17 @@ import pytest
 import scipy.sparse as sp
 from hypothesis import given
 from hypothesis import strategies as st
-from scipy import stats
 from sklearn.model_selection import GridSearchCV
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
 
 from letheon import load, save
 from letheon.convex import _repair
-from letheon.convex._account import Account, Thresholds, residual_limit
+from letheon.convex._account import Account, residual_limit
 from letheon.convex._calibrate import gaussian_mu
 from letheon.convex._curvature import Curvature
 from letheon.convex._mechanism import Limits, NoNoise, ObjectiveNoise, OutputNoise
 from letheon.convex._newton import Leaving, Setting, propose
-from letheon.convex._noise import NoiseSource
 from tests.convex import reference as ref
 from tests.convex.people import (
     KINDS,
@@ -201,11 +199,6 @@ def test_budget_adds_up_over_requests() -> None:
     assert model.account_.spent > 5 * alone.account_.spent
 
 
-def fix_thresholds(patch: pytest.MonkeyPatch, measure: float, polish: float) -> None:
-    for name in ("drawn", "fixed"):
-        patch.setattr(Thresholds, name, classmethod(lambda cls, *_: cls(measure, polish)))
-
-
 def fix_limit(patch: pytest.MonkeyPatch, limit: float) -> None:
     patch.setattr(OutputNoise, "limits", lambda *_: Limits(limit, limit))
 
@@ -213,7 +206,6 @@ def fix_limit(patch: pytest.MonkeyPatch, limit: float) -> None:
 def escalation(patch: pytest.MonkeyPatch, limit: float, *, most_polishes: int = 10) -> Any:
     """A model whose next removal may leave no more than `limit`; returns model and receipt."""
     patch.setattr(_repair, "_MOST_POLISHES", most_polishes)
-    fix_thresholds(patch, limit, limit / 4)
     X, y = make_rows(n=60)
     model = estimator(sigma=0.5).fit(X, y)
     with patch.context() as limited:
@@ -258,66 +250,42 @@ def ready(way: str, patch: pytest.MonkeyPatch) -> tuple[Any, dict[str, Any]]:
 
 
 @pytest.mark.parametrize("way", ["at once", "in batches", "by products"])
-def test_the_drawn_thresholds_decide(way: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    def removed(measure: float, polish: float) -> Any:
+def test_the_limit_decides(way: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    def removed(limit: float) -> Any:
         model, options = ready(way, monkeypatch)
-        # Below twice the bound, so that thresholds are drawn.
-        fix_limit(monkeypatch, limit)
-        fix_thresholds(monkeypatch, measure, polish)
-        return model, model.forget([3, 4], **options).rebuilt
+        with monkeypatch.context() as patch:
+            fix_limit(patch, limit)
+            return model, model.forget([3, 4], **options).rebuilt
 
-    limit = 1.0
-    limit = 1.5 * removed(np.inf, np.inf)[0].account_.spent
-    free, _ = removed(np.inf, np.inf)
+    free, nothing = removed(1e9)
     bound, exact = free.account_.spent, free.exact_residual()
-    assert removed(1.01 * bound, np.inf)[1] == {}
-    model, measured = removed(0.99 * bound, 1.01 * exact)
-    assert measured == {"exact residuals": 1}
-    assert model.account_.spent == pytest.approx(exact, rel=1e-6)
-    model, polished = removed(0.99 * bound, 0.99 * exact)
+    assert nothing == {}
+    # By products, a step is the more exact the lower the limit is, and the bound so close to the
+    # truth that what is measured is polished, too.
+    if way == "by products":
+        bound = removed(bound)[0].account_.spent
+    model, measured = removed(0.9 * bound)
+    assert measured.keys() - {"polishes"} == {"exact residuals"}
+    assert ("polishes" in measured) == (way == "by products")
+    assert model.account_.spent == pytest.approx(model.exact_residual(), rel=1e-6)
+    model, polished = removed(min(3.0 * exact, 0.5 * bound))
     assert polished["exact residuals"] == 1
     assert polished["polishes"] >= 1
-    # To stop just below the threshold would leave a gap of its own.
     assert model.exact_residual() <= 0.1 * exact
 
 
-def test_thresholds_are_uniform_in_their_ranges() -> None:
-    source = NoiseSource(3)
-    drawn = np.array([Thresholds.drawn(2.0, source) for _ in range(500)])
-    for column, (low, high) in zip(drawn.T, [(1.0, 2.0), (0.1, 1.0)], strict=True):
-        assert stats.kstest(column, stats.uniform(low, high - low).cdf).pvalue > 1e-3
-    assert abs(stats.spearmanr(*drawn.T).statistic) < 0.15
-    secret = {Thresholds.drawn(2.0, NoiseSource(None)) for _ in range(2)}
-    assert len(secret) == 2
-
-
-def test_every_request_that_may_measure_draws_anew(monkeypatch: pytest.MonkeyPatch) -> None:
-    real, drawn = Thresholds.drawn, []
-
-    def watched(limit: float, source: NoiseSource) -> Thresholds:
-        drawn.append(real(limit, source))
-        return drawn[-1]
-
-    monkeypatch.setattr(Thresholds, "drawn", watched)
+def test_what_a_request_does_is_the_same_whatever_the_noise() -> None:
     X, y = make_rows(n=60)
-    for settings in (AMPLE, {"sigma": 1e-3}, {"mechanism": "objective"} | AMPLE):
-        estimator(**settings).fit(X, y).forget([1])
-    assert not drawn
-    model = estimator(sigma=0.05, mechanism="objective").fit(X, y)
-    for person in range(6):
-        model.forget([person])
-        model = pickle.loads(pickle.dumps(model))
-    assert len(set(drawn)) == len(drawn) == 6
-    before = model.source_.n_draws
-    with monkeypatch.context() as patch:
-        patch.setattr(type(model.rows_), "wipe", None)
-        with pytest.raises(TypeError):
-            model.forget([9])
-    assert model.source_.n_draws == before
+    models = [estimator(sigma=0.05, noise_seed=seed).fit(X, y) for seed in (1, 2)]
+    for person in range(20):
+        receipts = [model.forget([person]) for model in models]
+        assert receipts[0].rebuilt == receipts[1].rebuilt
+        assert models[0].account_ == models[1].account_
+    assert models[0].account_.exact > 0
+    assert not np.array_equal(models[0].coef_, models[1].coef_)
 
 
-def test_without_noise_nothing_is_drawn(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(Thresholds, "drawn", None)
+def test_without_noise_every_removal_is_measured() -> None:
     X, y = make_rows(n=60)
     model = estimator(sigma=0.0).fit(X, y)
     assert model.forget([1]).rebuilt["exact residuals"] == 1

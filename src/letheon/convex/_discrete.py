@@ -40,7 +40,11 @@ Ints = NDArray[np.int64]
 Floats = NDArray[np.float64]
 Words = Callable[[int], NDArray[np.uint64]]
 
-LARGEST_SCALE = 1 << 40
+LARGEST_SCALE = 1 << 24
+# A candidate is one word: its sign, a fraction of the scale for its place, and its block.
+_PLACE_BITS, _BLOCK_BITS = 38, 25
+# Random bits of the uniform number that is tried first.
+_TRIAL_BITS = 32
 # Random bits of a number below 1 in `draw_long`: in its first and in its second float.
 _HIGH_BITS, _LOW_BITS = 46, 53
 LONG_BITS = _HIGH_BITS + _LOW_BITS
@@ -129,7 +133,7 @@ def _draw(words: Words, n: int, propose: Callable[[Words, int], _Candidates]) ->
     parts: list[NDArray[Any]] = []
     n_missing = n
     while n_missing or not parts:
-        candidates = propose(words, 5 * n_missing // 2 + 16)
+        candidates = propose(words, 7 * n_missing // 8 * 2 + 16)
         is_kept = candidates.fates == _KEPT
         for i in np.flatnonzero(candidates.fates == _UNDECIDED).tolist():
             is_kept[i] = candidates.decide(i)
@@ -143,19 +147,18 @@ def _integers_of(scale: int, law: _Law) -> Callable[[Words, int], _Candidates]:
         raise ValueError(f"scale must be a whole number from 1 to {LARGEST_SCALE}, got {scale}")
 
     def propose(words: Words, size: int) -> _Candidates:
-        given = words(3 * size)
+        given = words(3 * size // 2)
         attempt = _try_candidates if _core is None else _core.try_candidates
         values, fates = attempt(law is _NORMAL, scale, given)
 
         def decide(i: int) -> bool:
-            word, block = int(given[i]), int(_count_ones(given[size + i : size + i + 1])[0])
-            if block == _WORD_BITS:
+            is_negative, place, block = (int(part[0]) for part in _parts(given[i : i + 1], scale))
+            if block == _BLOCK_BITS:
                 block += int(_draw_blocks(words, 1)[0])
-                place = word >> 1 & (1 << (scale - 1).bit_length()) - 1
-                values[i] = (block * scale + place) * (-1 if word & 1 else 1)
+                values[i] = (block * scale + place) * (-1 if is_negative else 1)
             share = Fraction(abs(int(values[i])), scale)
-            power = block - law.halvings
-            return _is_below(words, int(given[2 * size + i]), law.energy(share), power)
+            trial, power = int(_halves(given[size:])[i]), block - law.halvings
+            return _is_below(words, trial, law.energy(share), power, _TRIAL_BITS)
 
         return _Candidates(values, fates, decide)
 
@@ -166,14 +169,35 @@ def _try_candidates(
     is_normal: bool, scale: int, words: NDArray[np.uint64]
 ) -> tuple[Ints, NDArray[np.uint8]]:
     """Twin of the core's function of this name."""
-    first, second, third = words.reshape(3, -1)
-    n_bits, block = (scale - 1).bit_length(), _count_ones(second)
-    place = ((first >> np.uint64(1)) & np.uint64((1 << n_bits) - 1)).astype(np.int64)
-    absolute, is_negative = block * scale + place, (first & np.uint64(1)).astype(bool)
-    fates = _try_floats(_NORMAL if is_normal else _LAPLACE, block, place / scale, third)
-    fates[block == _WORD_BITS] = _UNDECIDED
-    fates[(place >= scale) | (is_negative & (absolute == 0))] = _REJECTED
+    size = len(words) // 3 * 2
+    is_negative, place, block = _parts(words[:size], scale)
+    absolute = block * scale + place
+    uniform = (_halves(words[size:]) + 0.5) * 2.0**-_TRIAL_BITS
+    law, half = _NORMAL if is_normal else _LAPLACE, 0.5 * 2.0**-_TRIAL_BITS
+    fates = _try_floats(law, block, place / scale, uniform, half)
+    fates[block == _BLOCK_BITS] = _UNDECIDED
+    fates[(place < 0) | (is_negative & (absolute == 0))] = _REJECTED
     return np.where(is_negative, -absolute, absolute), fates
+
+
+def _parts(word: NDArray[np.uint64], scale: int) -> tuple[NDArray[np.bool_], Ints, Ints]:
+    """Return signs, places (-1: none) and blocks of candidates.
+
+    A place is a number of `_PLACE_BITS` bits times the scale, without its fraction. Those with the
+    least fractions have none, so that every place has equally many (Lemire 2019).
+    """
+    product = (word >> np.uint64(1) & np.uint64((1 << _PLACE_BITS) - 1)) * np.uint64(scale)
+    place = (product >> np.uint64(_PLACE_BITS)).astype(np.int64)
+    fraction = product & np.uint64((1 << _PLACE_BITS) - 1)
+    place[fraction < (1 << _PLACE_BITS) % scale] = -1
+    block = np.minimum(_count_ones(word >> np.uint64(1 + _PLACE_BITS)), _BLOCK_BITS)
+    return (word & np.uint64(1)).astype(bool), place, block
+
+
+def _halves(words: NDArray[np.uint64]) -> NDArray[np.uint64]:
+    """Return the lower and the upper 32 bits of each word in turn."""
+    low, high = words & np.uint64((1 << 32) - 1), words >> np.uint64(32)
+    return np.stack([low, high], axis=-1).ravel()
 
 
 def _long_floats(words: Words, size: int) -> _Candidates:
@@ -181,7 +205,7 @@ def _long_floats(words: Words, size: int) -> _Candidates:
     high = (word >> np.uint64(64 - _HIGH_BITS)).astype(np.float64) * 2.0**-_HIGH_BITS
     low = (more >> np.uint64(64 - _LOW_BITS)).astype(np.float64) * 2.0**-LONG_BITS
     is_negative = (word & np.uint64(1)).astype(bool)
-    fates = _try_floats(_NORMAL, block, high, uniform)
+    fates = _try_floats(_NORMAL, block, high, (uniform >> np.uint64(11)) * 2.0**-53)
     fates[is_negative & (block == 0) & (high == 0.0) & (low == 0.0)] = _REJECTED
 
     def decide(i: int) -> bool:
@@ -211,23 +235,21 @@ def _count_ones(word: NDArray[np.uint64]) -> Ints:
 
 
 def _try_floats(
-    law: _Law, block: Ints, part: Floats, word: NDArray[np.uint64]
+    law: _Law, block: Ints, part: Floats, uniform: Floats, error: float = 0.0
 ) -> NDArray[np.uint8]:
-    """Return which uniform numbers lie below ``2**(block - halvings) exp(-energy(block + part))``.
+    """Return which numbers lie below ``2**(block - halvings) exp(-energy(block + part))``.
 
-    They are the first 53 bits of `word`.
+    `error`: how far a number may be off, beyond what `_MARGIN` has room for.
     """
-    uniform = (word >> np.uint64(11)).astype(np.float64) * 2.0**-53
     energy, power = law.energy(block + part), block - law.halvings
     gap = np.ldexp(np.exp(-energy), np.minimum(power, 1000)) - uniform
     fates: NDArray[np.uint8] = (gap > 0.0).astype(np.uint8)
-    fates[np.abs(gap) <= _MARGIN] = _UNDECIDED
+    fates[np.abs(gap) <= error + _MARGIN] = _UNDECIDED
     return fates
 
 
-def _is_below(words: Words, bits: int, energy: Fraction, power: int) -> bool:
-    """Whether the uniform number that begins with 64 `bits` is below ``2**power exp(-energy)``."""
-    n_bits = 64
+def _is_below(words: Words, bits: int, energy: Fraction, power: int, n_bits: int = 64) -> bool:
+    """Whether the uniform number that begins with `bits` is below ``2**power exp(-energy)``."""
     while True:
         # So many digits that the exponent, and with it the result, is off by less than `error`.
         n_digits = n_bits // 3

@@ -153,7 +153,7 @@ class InfluenceRemovals(ConvexBase):
         if account.is_covered:
             flops = proposal.flops
             return self._change(positions, counts, proposal.W, account, flops, attributes, writes)
-        after = self._problem_now().without(positions)
+        after = replace(self._problem_now().without(positions), radius=curvature.radius)
         repaired = repair(
             after,
             proposal.W,

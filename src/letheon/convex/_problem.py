@@ -40,7 +40,8 @@ _KNOWN_LOG = 1.0
 class Problem(Quiet):
     """Rows, loss, regulariser and noise; `gone` are rows that are to be left out.
 
-    X is dense (float32 or float64, C order) or CSR. Every sum is in float64.
+    X is dense (float32 or float64, C order) or CSR. Every sum is in float64. `radius` is a bound of
+    the norms of all rows, where one is known: what rounding hides is then bounded without a pass.
     """
 
     X: Any
@@ -51,6 +52,7 @@ class Problem(Quiet):
     reg: Reg = "per_sample"
     tilt: Floats | None = None
     gone: Positions = field(default_factory=lambda: NOBODY)
+    radius: float | None = None
 
     @property
     def shape(self) -> tuple[int, int]:
@@ -162,7 +164,7 @@ class Problem(Quiet):
         return self.gradient_errors(np.linalg.norm(np.concatenate(parts), axis=1)).at(W)
 
     def gradient_errors(self, slopes: Floats | None = None) -> "GradientErrors":
-        """Bound what rounding may hide of `gradient`; one pass over the rows.
+        """Bound what rounding may hide of `gradient`; one pass over the rows, or none.
 
         `slopes` are the sizes that slopes were computed to have, where no bound of them is known
         or a sharper one is wanted.
@@ -172,7 +174,7 @@ class Problem(Quiet):
         n u |x| |slope| for each. Regulariser and tilt go through one addition per block of rows.
         """
         d, K = self.shape
-        norms = self.norms
+        norms = self.norms if self.radius is None else np.full(len(self.y), self.radius)
         n_sums, lengths, squares = len(norms) + 4 + 8 * K, float(norms.sum()), float(norms @ norms)
         per_size = (d + 4) * self.loss.curvature_bound * squares
         if slopes is not None:
