@@ -120,10 +120,7 @@ def _batch(
 ) -> Batch:
     options = {"batch_size": -(-len(crowd.ids) // n_parts)} if n_parts else {}
     twin, left = _leave_copies(model, crowd, repeats, options)
-    data, tilt = yardstick.data, method.tilt(model)
-    target = crowd.optimum
-    if tilt is not None:
-        target = optimum(yardstick.problem.without(crowd.gone).tilted(tilt), target)
+    data, target = yardstick.data, crowd.optimum
     title = f"{method.title}, batch_size m/{n_parts}" if n_parts else method.title
     return Batch(
         data.name, crowd.share, crowd.chosen, title, left, UNKNOWN,

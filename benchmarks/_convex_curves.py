@@ -113,15 +113,12 @@ def _run(method: Method, gone: Gone, **options: Any) -> Run:
     W = np.asarray(model.coef_[0])
     test = (data.X_test, data.y_test)
     left = (data.X[gone.ids], data.y[gone.ids])
-    bare, tilt = method.bare(model), method.tilt(model)
-    target = gone.W
-    if tilt is not None:
-        target = optimum(gone.yardstick.problem.without(gone.ids).tilted(tilt), W)
+    bare = method.bare(model)
     return Run(
         seconds.cpu,
         sape(accuracy(W, *test), accuracy(gone.W, *test)),
         sape(accuracy(W, *left), accuracy(gone.W, *left)),
-        None if bare is None else float(np.linalg.norm(bare - target)),
+        None if bare is None else float(np.linalg.norm(bare - gone.W)),
         getattr(model, "epsilon_", None),
         model,
     )
@@ -178,7 +175,7 @@ def _fallbacks(model: Any) -> str:
 def minibatches(gone: Gone, sizes: tuple[int, ...]) -> list[Point]:
     """Turn m' of Influence and Fisher: one Hessian per mini-batch, then all at once."""
     found, m = [], len(gone.ids)
-    for method in (influence(1.0), fisher(state="secret")):
+    for method in (influence(0.07), fisher(state="secret")):
         chosen = (*(size for size in sizes if size < m), m)
         found += [_point(method, gone, "m'", size, 1, batch_size=size)[0] for size in chosen]
         found.append(_point(method, gone, KEPT, m, 1)[0])

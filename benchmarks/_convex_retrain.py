@@ -9,7 +9,6 @@ before that is listed and never the yardstick. What a store of rows would keep r
 before the clock starts: blocks of rows in the better memory order, squares of sparse entries.
 """
 
-import copy
 import warnings
 from collections.abc import Callable
 from functools import partial
@@ -65,9 +64,8 @@ _LARGEST_EXPONENT = 700.0
 class Retraining:
     """Rows and labels in the layout that the passes like best, and the passes."""
 
-    def __init__(self, X: Any, y: NDArray[Any], l2: float, tilt: Floats | None = None) -> None:
-        """`tilt` adds <tilt, w>: the noise of a model whose optimum is wanted."""
-        self.X, self.y, self.l2, self.tilt = X, y, l2, tilt
+    def __init__(self, X: Any, y: NDArray[Any], l2: float) -> None:
+        self.X, self.y, self.l2 = X, y, l2
         self.n_rows, self.n_columns = int(X.shape[0]), int(X.shape[1])
         self.ridge = l2 * self.n_rows
         self.signs = 2.0 * y - 1.0
@@ -89,9 +87,6 @@ class Retraining:
         """Return S and its gradient in one reading of X; `miss` takes 1 / (1 + exp(t x w))."""
         gradient = self.ridge * w
         value = 0.5 * float(w @ gradient)
-        if self.tilt is not None:
-            value += float(self.tilt @ w)
-            gradient += self.tilt
         for where, rows, columns in self.blocks:
             signs = self.signs[where]
             odds = rows @ w
@@ -131,13 +126,7 @@ class Retraining:
     def without(self, rows: NDArray[np.int64]) -> "Retraining":
         """Return the problem without some rows, in memory of its own."""
         kept = np.delete(np.arange(self.n_rows), rows)
-        return Retraining(self.X[kept], self.y[kept], self.l2, self.tilt)
-
-    def tilted(self, tilt: Floats | None) -> "Retraining":
-        """Return the problem with a linear term, in the same memory."""
-        twin = copy.copy(self)
-        twin.tilt = tilt
-        return twin
+        return Retraining(self.X[kept], self.y[kept], self.l2)
 
 
 class _ReachedError(Exception):

@@ -1,13 +1,11 @@
 """A thousand people leave one after the other: what of the budget is spent, and what is true."""
 
-from functools import partial
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from benchmarks._convex_models import (
     EPSILON,
-    Floats,
     Left,
     Method,
     Race,
@@ -15,22 +13,24 @@ from benchmarks._convex_models import (
     accuracy,
     leave,
     people,
+    released_accuracy,
 )
 from benchmarks._convex_retrain import optimum
 from benchmarks._report import Table, Verdict
 
 __all__ = ["Checkpoint", "Sequence", "run_sequence", "sequence_table", "sequence_verdicts"]
 
-POINTS = 0.2
+POINTS = 0.1
 COLUMNS = (
     "method", "gone", "cpu ms per person", "spent", "true residual", "budget", "epsilon",
-    "exact residuals", "polishes", "retrains", "accuracy", "retrained, same noise",
-    "retrained, no noise", "error",
+    "exact residuals", "polishes", "retrains", "accuracy", "mean of 100 releases", "retrained",
+    "error",
 )  # fmt: skip
 NOTE = (
     "epsilon=1, delta=1e-4. *spent*: the account, an upper bound of the residual. *true residual*: "
     "measured beside the model, which does not learn it. Counts of fallbacks are since the fit. "
-    "*error*: distance to the retrained optimum with the same noise. Retrains of the last line "
+    "*accuracy*: of the model as it is released; *retrained*: without noise. *error*: distance to "
+    "the retrained optimum, before noise. Retrains of the last line "
     "over the time of all: {ratio:,.0f}x the best named solver, mean of {n_people:,} people."
 )
 
@@ -48,16 +48,16 @@ class Checkpoint(NamedTuple):
     polishes: int
     retrains: int
     accuracy: float | None = None
-    same_noise: float | None = None
-    no_noise: float | None = None
+    released: float | None = None
+    retrained: float | None = None
     error: float | None = None
 
     @property
     def off(self) -> float:
-        """Points between the accuracies of the model and of a retrain with the same noise."""
-        if self.accuracy is None or self.same_noise is None:
+        """Points between the mean accuracy of releases and that of a retrain without noise."""
+        if self.released is None or self.retrained is None:
             return 0.0
-        return 100 * abs(self.accuracy - self.same_noise)
+        return 100 * abs(self.released - self.retrained)
 
 
 class Sequence(NamedTuple):
@@ -105,21 +105,15 @@ def _stand(model: Any, gone: int, left: Left) -> Checkpoint:
 def _retrained(
     method: Method, yardstick: Yardstick, model: Any, point: Checkpoint, gone: Any
 ) -> Checkpoint:
-    data, rest = yardstick.data, yardstick.problem.without(gone)
-    W = np.asarray(model.coef_[0])
-    same = optimum(rest.tilted(method.tilt(model)), W)
-    plain = optimum(rest, yardstick.best.W[:, 0])
-    score = partial(_score, data)
+    data, W = yardstick.data, method.bare(model)
+    best = optimum(yardstick.problem.without(gone), yardstick.best.W[:, 0])
+    assert W is not None
     return point._replace(
-        accuracy=score(W),
-        same_noise=score(same),
-        no_noise=score(plain),
-        error=float(np.linalg.norm(W - same)),
+        accuracy=accuracy(model.coef_[0], data.X_test, data.y_test),
+        released=released_accuracy(model, data),
+        retrained=accuracy(best, data.X_test, data.y_test),
+        error=float(np.linalg.norm(W - best)),
     )
-
-
-def _score(data: Any, W: Floats) -> float:
-    return accuracy(W, data.X_test, data.y_test)
 
 
 def sequence_table(found: Sequence) -> Table:
@@ -129,7 +123,7 @@ def sequence_table(found: Sequence) -> Table:
             found.method.title, point.gone, 1000 * point.cpu, point.spent, point.true,
             point.budget, point.epsilon, point.exact, point.polishes, point.retrains,
             *("" if value is None else f"{value:.4f}" for value in
-              (point.accuracy, point.same_noise, point.no_noise)),
+              (point.accuracy, point.released, point.retrained)),
             "" if point.error is None else point.error,
         )
         for point in found.checkpoints
@@ -148,9 +142,9 @@ def sequence_verdicts(found: Sequence) -> list[Verdict]:
     false = [point.gone for point in found.checkpoints if point.true > point.spent * (1 + 1e-9)]
     over = max(point.epsilon for point in found.checkpoints)
     return [
-        Verdict(f"{start}: retrains", str(last.retrains), "<= 1", last.retrains <= 1),
+        Verdict(f"{start}: retrains", str(last.retrains), "0", last.retrains == 0),
         Verdict(
-            f"{start}: accuracy beside that of a retrain",
+            f"{start}: mean accuracy of releases beside the unnoised optimum",
             f"{worst:.2f} points",
             f"<= {POINTS} points",
             worst <= POINTS + 1e-9,

@@ -37,17 +37,19 @@ STEPPED = ("mnist38", "higgs")
 N_PARTS = 8
 FEW = 0.01
 SWEPT = ("mnist38", "covtype", "higgs")
-# Scale of the noise in the objective that leaves the accuracy as it is. The first is judged.
+# Noise on released parameters, chosen on a fifth of the training rows: the most, of 0.01, 0.03,
+# 0.05, 0.07, 0.1 and 0.2, that costs at most 0.1 points of accuracy there. The first is judged.
 SIGMAS: dict[str, tuple[float, ...]] = {
-    "mnist38": (1.0, 10.0),
-    "covtype": (1.0,),
-    "higgs": (1.0,),
-    "syn54": (10.0,),
-    "syn54full": (10.0,),
-    "sparse": (0.1,),
-    "cifar2": (1.0, 10.0),
+    "mnist38": (0.07, 0.02),
+    "covtype": (0.07,),
+    "higgs": (0.07,),
+    "syn54": (0.07,),
+    "syn54full": (0.07,),
+    "sparse": (0.07,),
+    "cifar2": (0.07, 0.02),
 }
-INFLUENCE_LEAST = {"mnist38": 100.0, "syn54full": 3000.0, "sparse": 10.0}
+INFLUENCE_LEAST = {"mnist38": 150.0, "syn54full": 3000.0, "sparse": 10.0}
+MOST_POINTS = 0.1
 FISHER_LEAST = {"mnist38": 20.0, "syn54full": 20.0}
 DESCENT_LEAST = {"mnist38": 15.0}
 BATCH_LEAST, FISHER_BATCH_LEAST, DELTAGRAD_LEAST = 5.0, 20.0, 40.0
@@ -103,7 +105,7 @@ FULL = Size(
     leaving=0.1,
     noises=3,
     sigmas={
-        "Influence": (0.1, 0.3, 1.0, 3.0, 10.0, 30.0, 100.0),
+        "Influence": (0.001, 0.003, 0.01, 0.03, 0.1, 0.3, 1.0),
         "Fisher": (0.001, 0.003, 0.01, 0.03, 0.1, 0.3, 1.0),
         "Descent-to-Delete": (0.001, 0.003, 0.01, 0.03, 0.1, 0.3, 1.0),
         "DeltaGrad": (0.003, 0.03, 0.3, 1.0),
@@ -127,7 +129,7 @@ QUICK = Size(
     leaving=0.1,
     noises=1,
     sigmas={
-        "Influence": (1.0, 10.0),
+        "Influence": (0.01, 0.1),
         "Fisher": (0.01, 0.1),
         "Descent-to-Delete": (0.01, 0.1),
         "DeltaGrad": (0.03, 0.3),
@@ -174,6 +176,11 @@ class Bench:
             singles.ratio_verdict(one, least[key])
             for one in found
             if (key := (one.data, one.method.title)) in least
+        ]
+        verdicts += [
+            singles.noise_verdict(one, MOST_POINTS)
+            for one in found
+            if one.method.title == influence(SIGMAS[name][0]).title and name in INFLUENCE_LEAST
         ]
         table = singles.single_table(found, yardstick)
         table = replace(table, note=table.note + NOTES.get(name, ""))
