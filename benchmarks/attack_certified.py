@@ -19,6 +19,7 @@ from letheon.checks import (
     attack_lattice,
     attack_refusal,
     make_hard_cases,
+    play_worlds,
 )
 
 METHODS: dict[str, Any] = {
@@ -36,8 +37,9 @@ LEVEL = 0.05 / (len(METHODS) * (3 * len(CASES) + 1))
 def attack_all(estimator: Any, n_runs: int) -> Iterator[AttackResult]:
     """Yield the result of each attack on each case."""
     for case in CASES:
+        runs = play_worlds(estimator, case, n_runs=n_runs)
         for attack in (attack_lattice, attack_fold, attack_refusal):
-            yield attack(estimator, case, n_runs=n_runs, level=LEVEL)
+            yield attack(estimator, runs, level=LEVEL)
     if hasattr(estimator, "mechanism"):  # the account of the others is no gradient
         yield attack_account(estimator, make_hard_cases(max(n_runs // 20, 12)), level=LEVEL)
 

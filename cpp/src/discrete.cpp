@@ -28,7 +28,7 @@ void try_candidates(Law law, std::int64_t scale, std::span<const std::uint64_t> 
   const auto factor = static_cast<std::uint64_t>(scale);
   const std::uint64_t uneven = (kFraction + 1) % factor;
   const double share = 1.0 / static_cast<double>(scale);
-  const int halvings = law == Law::normal ? 1 : 0;
+  const double height = law == Law::normal ? 0.8 : 1.0;
   for (std::size_t i = 0; i < n; ++i) {
     const std::uint64_t product = ((words[i] >> 1) & kFraction) * factor;
     const bool is_negative = (words[i] & 1) != 0;
@@ -45,9 +45,8 @@ void try_candidates(Law law, std::int64_t scale, std::span<const std::uint64_t> 
     const double energy = law == Law::normal ? size * size / 2 : size;
     const auto half = static_cast<std::uint32_t>(words[n + i / 2] >> (i % 2 == 0 ? 0 : 32));
     const double uniform = (half + 0.5) * 0x1p-32;
-    // 2^(block - halvings) is exact, and so is a product with it.
-    const double power = static_cast<double>(std::uint64_t{2} << block) * (halvings ? 0.25 : 0.5);
-    const double gap = std::exp(-energy) * power - uniform;
+    const double power = static_cast<double>(std::uint64_t{1} << block);  // at most 2^25
+    const double gap = height * std::exp(-energy) * power - uniform;
     const bool is_clear = block < kBlockBits && std::abs(gap) > kMargin;
     fates[i] = !is_clear ? Fate::undecided : gap > 0 ? Fate::kept : Fate::rejected;
   }

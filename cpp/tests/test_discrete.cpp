@@ -50,10 +50,10 @@ void values_and_fates() {
   check(try_one(Law::laplace, 4, {.is_negative = true}).fate == Fate::rejected, "a second zero");
   check(try_one(Law::laplace, 4, {.uniform = kLarge}).fate == Fate::undecided, "nearly 1");
   check(try_one(Law::normal, 4, {}).fate == Fate::kept, "zero, and a small number");
-  // For zero the normal law keeps half of the candidates.
+  // For zero the normal law keeps four of five candidates.
   check(try_one(Law::normal, 4, {.uniform = kLarge}).fate == Fate::rejected, "a large number");
-  check(try_one(Law::normal, 4, {.uniform = kLarge / 2}).fate == Fate::undecided, "just below");
-  check(try_one(Law::normal, 4, {.uniform = kLarge / 2 - 1}).fate == Fate::kept, "below half");
+  check(try_one(Law::normal, 4, {.uniform = kLarge / 5 * 4}).fate == Fate::undecided, "just below");
+  check(try_one(Law::normal, 4, {.uniform = kLarge / 5 * 4 - 1}).fate == Fate::kept, "below");
   check(try_one(Law::normal, 4, {.n_ones = 25}).fate == Fate::undecided, "a block without end");
 }
 

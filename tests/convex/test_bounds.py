@@ -93,7 +93,10 @@ def test_bounds_of_any_step(recipe: Recipe, size: float, offset: float, length: 
     curvature, radius = Curvature.at(problem, W0), longest(case.X)
     n_blocks = len(curvature.blocks)
     d = len(H0) // n_blocks
-    parts = [ref.flat(step)[k * d : (k + 1) * d] for k in range(n_blocks)]
+    parts, away_parts = (
+        [ref.flat(change)[k * d : (k + 1) * d] for k in range(n_blocks)]
+        for change in (step, W - W0)
+    )
     blocks = [H0[k * d : (k + 1) * d, k * d : (k + 1) * d] for k in range(n_blocks)]
     energies = [float(x @ block @ x) for x, block in zip(parts, blocks, strict=True)]
     rounding = 1e-13 * (1 + float(np.linalg.norm(ref.data_gradient(case, W)))) * (1 + radius)
@@ -104,6 +107,7 @@ def test_bounds_of_any_step(recipe: Recipe, size: float, offset: float, length: 
         block_norms(W - W0, n_blocks),
         block_norms(step, n_blocks),
         curvature.tops,
+        [float(x @ block @ x) for x, block in zip(away_parts, blocks, strict=True)],
         energies,
     )
     assert truth <= smooth + rounding
@@ -160,10 +164,10 @@ def test_mean_growth_at_its_ends() -> None:
 
 def test_a_step_too_long_to_bound_is_bounded_by_infinity() -> None:
     loss = library_problem(Recipe("logistic", 0, 5, 2, 1, 0.0).case()).loss
-    assert concordant_bound(loss, 1.0, [0.0], [1e6], [1.0], [1.0]) == inf
+    assert concordant_bound(loss, 1.0, [0.0], [1e6], [1.0], [1.0], [1.0]) == inf
     # Curvature that a float cannot hold hides no infinite growth; a step of no length has none.
-    assert concordant_bound(loss, 1.0, [0.0], [1e6], [0.0], [0.0]) == inf
-    assert concordant_bound(loss, 1.0, [1e6], [0.0], [0.0], [0.0]) == 0.0
+    assert concordant_bound(loss, 1.0, [0.0], [1e6], [0.0], [0.0], [0.0]) == inf
+    assert concordant_bound(loss, 1.0, [1e6], [0.0], [0.0], [0.0], [0.0]) == 0.0
 
 
 def test_bounds_are_of_use_on_ordinary_data() -> None:

@@ -17,10 +17,12 @@ scikit-learn's own `check_estimator` covers the ordinary conventions; these cove
 from letheon.checks._attack_cases import CASES, AttackCase, make_hard_cases
 from letheon.checks._attacks import (
     AttackResult,
+    Releases,
     attack_account,
     attack_fold,
     attack_lattice,
     attack_refusal,
+    play_worlds,
     released_parameters,
     sealed_parameters,
 )
@@ -36,6 +38,7 @@ __all__ = [
     "AttackCase",
     "AttackResult",
     "People",
+    "Releases",
     "attack_account",
     "attack_fold",
     "attack_lattice",
@@ -44,6 +47,7 @@ __all__ = [
     "make_hard_cases",
     "make_people",
     "parametrize_with_checks",
+    "play_worlds",
     "released_parameters",
     "sealed_parameters",
     "yield_checks",

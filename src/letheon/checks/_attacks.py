@@ -28,10 +28,12 @@ from letheon.convex._calibrate import gaussian_epsilon, gaussian_mu
 
 __all__ = [
     "AttackResult",
+    "Releases",
     "attack_account",
     "attack_fold",
     "attack_lattice",
     "attack_refusal",
+    "play_worlds",
     "released_parameters",
     "sealed_parameters",
 ]
@@ -111,9 +113,61 @@ def sealed_parameters(model: Any) -> Floats:
     return np.append(values.T.ravel(), np.zeros(values.shape[1]))
 
 
-def attack_fold(
+class _Played(NamedTuple):
+    """What was released and claimed in one world, and the share of tries that were refused."""
+
+    seen: Floats
+    claims: set[tuple[Any, Any]]
+    refused: float
+
+
+@dataclass(frozen=True)
+class Releases:
+    """Runs of both worlds, for several attacks; see `play_worlds`."""
+
+    case: AttackCase
+    forgot: _Played
+    fresh: _Played
+
+    def bound(self, delta: float, level: float) -> float:
+        """Return a lower bound on the epsilon of what was released."""
+        seen = self.forgot.seen, self.fresh.seen
+        return epsilon_lower_bound(*seen, delta=delta, level=level, has_folds=True)
+
+
+def play_worlds(
     estimator: Any,
     case: str | AttackCase,
+    *,
+    n_runs: int = 2000,
+    released: Read = released_parameters,
+    most_tries: int = 50,
+) -> Releases:
+    """Fit and forget in one world, fit without those who leave in the other, many times.
+
+    Parameters as in `attack_fold` and `attack_refusal`; both, and `attack_lattice`, take the
+    result in place of a case.
+    """
+    case = _case(case, n_runs)
+    played = (_play(make, n_runs, released, most_tries) for make in _worlds(estimator, case))
+    return Releases(case, *played)
+
+
+def _runs(
+    estimator: Any,
+    case: str | AttackCase | Releases,
+    n_runs: int,
+    released: Read,
+    most_tries: int = 0,
+) -> Releases:
+    if isinstance(case, Releases):
+        return case
+    return play_worlds(estimator, case, n_runs=n_runs, released=released, most_tries=most_tries)
+
+
+def attack_fold(
+    estimator: Any,
+    case: str | AttackCase | Releases,
     *,
     n_runs: int = 2000,
     level: float = 0.05,
@@ -126,8 +180,9 @@ def attack_fold(
     ----------
     estimator : forgetting estimator
         Unfitted. A `noise_seed` is set to None.
-    case : str or AttackCase
-        Rows, who leaves, and settings; a name of `CASES`.
+    case : str, AttackCase or Releases
+        Rows, who leaves, and settings; a name of `CASES`; or runs that `play_worlds` has made, so
+        that several attacks share them.
     n_runs : int, default=2000
         Models in each world. 20,000 runs can show an epsilon of 7.7, 2,000 one of 5.4.
     level : float, default=0.05
@@ -141,18 +196,15 @@ def attack_fold(
     -------
     AttackResult
     """
-    case = _case(case, n_runs)
-    forgot, fresh = (_play(make, n_runs, released) for make in _worlds(estimator, case))
-    said = _largest(forgot.claims, claim)
-    bound = epsilon_lower_bound(
-        forgot.seen, fresh.seen, delta=said.delta, level=level, has_folds=True
-    )
-    return AttackResult("fold", case.name, *said, bound, level, n_runs)
+    runs = _runs(estimator, case, n_runs, released)
+    said = _largest(runs.forgot.claims, claim)
+    bound = runs.bound(said.delta, level)
+    return AttackResult("fold", runs.case.name, *said, bound, level, len(runs.forgot.seen))
 
 
 def attack_refusal(
     estimator: Any,
-    case: str | AttackCase,
+    case: str | AttackCase | Releases,
     *,
     n_runs: int = 2000,
     level: float = 0.05,
@@ -165,24 +217,12 @@ def attack_refusal(
     A method that refuses depending on its noise selects the noise. Parameters and result as in
     `attack_fold`; `details` has the share of refused tries in each world.
     """
-    case = _case(case, n_runs)
-    forgot, fresh = (_play(make, n_runs, released, most_tries) for make in _worlds(estimator, case))
-    said = _largest(forgot.claims | fresh.claims, claim)
-    bound = 0.0
-    if min(len(forgot.seen), len(fresh.seen)) >= _FEWEST_RELEASES:
-        bound = epsilon_lower_bound(
-            forgot.seen, fresh.seen, delta=said.delta, level=level, has_folds=True
-        )
-    details = {"refused": forgot.refused, "refused_fresh": fresh.refused}
-    return AttackResult("refusal", case.name, *said, bound, level, n_runs, details)
-
-
-class _Played(NamedTuple):
-    """What was released and claimed in one world, and the share of tries that were refused."""
-
-    seen: Floats
-    claims: set[tuple[Any, Any]]
-    refused: float
+    runs = _runs(estimator, case, n_runs, released, most_tries)
+    said = _largest(runs.forgot.claims | runs.fresh.claims, claim)
+    n_least = min(len(runs.forgot.seen), len(runs.fresh.seen))
+    bound = runs.bound(said.delta, level) if n_least >= _FEWEST_RELEASES else 0.0
+    details = {"refused": runs.forgot.refused, "refused_fresh": runs.fresh.refused}
+    return AttackResult("refusal", runs.case.name, *said, bound, level, n_least, details)
 
 
 def _play(make: Make, n_runs: int, released: Read, most_tries: int = 0) -> _Played:
@@ -214,7 +254,7 @@ def _worlds(estimator: Any, case: AttackCase) -> tuple[Make, Make]:
 
 def attack_lattice(
     estimator: Any,
-    case: str | AttackCase,
+    case: str | AttackCase | Releases,
     *,
     n_runs: int = 2000,
     level: float = 0.05,
@@ -240,26 +280,26 @@ def attack_lattice(
     AttackResult
         `details`: the share of coordinates that the right and the wrong w explain.
     """
-    case = _case(case, n_runs)
-    makers = _worlds(estimator, case)
-    first = [make() for make in makers]
+    found = case if isinstance(case, Releases) else _case(case, n_runs)
+    rows = found.case if isinstance(found, Releases) else found
+    first = [make() for make in _worlds(estimator, rows)]
     origins = [secret(model) for model in first]
     use = origins[0] != origins[1]
     said = _claim_of(first[0], claim)
     if not use.any():
-        return AttackResult("lattice", case.name, *said, 0.0, level, n_runs)
+        return AttackResult("lattice", rows.name, *said, 0.0, level, n_runs)
     sigma = float(getattr(first[0], "sigma_", None) or first[0].sigma)
     origins = [origin[use] for origin in origins]
-
-    def read(model: Any) -> Floats:
-        return _read_bits(released(model)[use], origins, sigma)
-
-    marks = [_play(make, n_runs, read).seen for make in makers]
+    runs = _runs(estimator, found, n_runs, released)
+    marks = [
+        np.array([_read_bits(theta[use], origins, sigma) for theta in world.seen])
+        for world in (runs.forgot, runs.fresh)
+    ]
     bound = epsilon_lower_bound(*marks, delta=said.delta, level=level, has_folds=True)
     right = (marks[0][:, 0].mean() + marks[1][:, 1].mean()) / 2 / use.sum()
     wrong = (marks[0][:, 1].mean() + marks[1][:, 0].mean()) / 2 / use.sum()
     details = {"right": float(right), "wrong": float(wrong)}
-    return AttackResult("lattice", case.name, *said, bound, level, n_runs, details)
+    return AttackResult("lattice", rows.name, *said, bound, level, len(marks[0]), details)
 
 
 def _read_bits(theta: Floats, origins: Sequence[Floats], sigma: float) -> Floats:

@@ -35,14 +35,21 @@ def concordant_bound(
     offsets: Sequence[float],
     lengths: Sequence[float],
     tops: Sequence[float],
+    drifts: Sequence[float],
     energies: Sequence[float],
 ) -> float:
-    """Data-dependent bound of |E step| by self-concordance.
+    """Data-dependent bound of |E step| by self-concordance: the least of two.
 
     Along a step of length t the curvature of a row changes by a factor within e^(+-M R t), so
     |E step| <= rho sqrt(top) sqrt(step' H0 step), with top the largest eigenvalue of the data part
     of H0, and rho the mean of e^(M R (a + s b)) - 1, b = |step|. Here a is |W - W0|, or any number
     with |x (W - W0)| <= R a for all rows held.
+
+    The third derivative of a row's loss has |D3 l[u, v, x]| <= M |x| sqrt(D2 l[u, u] D2 l[v, v]).
+    With the step as u, the way from W0 as v and |x| <= R, the sum over the rows gives |E step| <=
+    M R f sqrt(step' H0 step) times the mean of sqrt(v' H0 v), which is at most
+    sqrt((W - W0)' H0 (W - W0)) + sqrt(step' H0 step) / 2. Here f is the mean of e^(r T) over r in
+    [0, 1], T = M R (a + b).
 
     Parameters
     ----------
@@ -50,18 +57,22 @@ def concordant_bound(
         Whose `concordance` M is used.
     radius : float
         R, at least the norm of every row held.
-    offsets, lengths, tops, energies : sequence of float
-        a, b, top and step' H0 step, one per block of the Hessian.
+    offsets, lengths, tops, drifts, energies : sequence of float
+        a, b, top, (W - W0)' H0 (W - W0) and step' H0 step, one per block of the Hessian.
     """
     scale = loss.concordance * radius
     if scale == 0.0:
         return 0.0
     total = 0.0
-    for offset, length, top, energy in zip(offsets, lengths, tops, energies, strict=True):
+    parts = zip(offsets, lengths, tops, drifts, energies, strict=True)
+    for offset, length, top, drift, energy in parts:
         if length == 0.0:
             continue
         growth = mean_growth(scale * offset, scale * length)
-        total += growth * growth * max(top, _LEAST) * max(energy, _LEAST)
+        own, way = sqrt(max(energy, _LEAST)), sqrt(max(drift, 0.0))
+        by_top = growth * sqrt(max(top, _LEAST))
+        by_way = scale * (1.0 + mean_growth(0.0, scale * (offset + length))) * (way + own / 2)
+        total += min(by_top, by_way) ** 2 * own * own
     return sqrt(total)
 
 

@@ -151,6 +151,14 @@ class Curvature:
         radius = self.radius or 1.0  # of rows that are all zeros nothing is reached
         return [reach / radius + more for reach, more in zip(self._reach, since, strict=True)]
 
+    def drifts(self, W: Floats) -> list[float]:
+        """(W - W0)' H (W - W0) per block, of the data part; never too small."""
+        columns = split(W - self.point, len(self.blocks))
+        return [
+            max(float(d @ times(block.hessian, d)), 0.0) + self.error * float(d @ d)
+            for block, d in zip(self.blocks, columns, strict=True)
+        ]
+
     def rounding(self, W: Floats) -> float:
         """Size of the gradient that the last bits of W make; see `Problem.rounding`."""
         pairs = zip(self._roots, split(W, len(self.blocks)), strict=True)

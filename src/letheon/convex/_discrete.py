@@ -6,7 +6,7 @@ Kamath and Steinke (2020); here they are drawn by rejection, many numbers at a t
 
 - a *block* v >= 0 with probability ``2**-(v+1)``, read from random bits,
 - a place u below the scale s, uniform, so that ``y = v s + u``,
-- kept with probability ``2**(v - a) exp(-energy(y))``, which is at most 1, and given a sign.
+- kept with probability ``f 2**v exp(-energy(y / s))``, which is at most 1, and given a sign.
 
 Whether a uniform number lies below that probability is decided by floats where their error cannot
 matter, and by decimals of growing length, with more random bits, in the rare other case. So every
@@ -67,18 +67,19 @@ class _Law:
 
     Attributes
     ----------
-    halvings : int
-        a, so that ``2**(v - a) exp(-energy(v))`` is at most 1 for every block v.
+    factor : Fraction
+        f, so that ``f 2**v exp(-energy(v))`` is at most 1 for every block v. About half of all
+        candidates are kept.
     energy : callable
         For arrays of floats and for fractions.
     """
 
-    halvings: int
+    factor: Fraction
     energy: Callable[[Any], Any]
 
 
-_NORMAL = _Law(1, lambda x: x * x / 2)
-_LAPLACE = _Law(0, lambda x: x)
+_NORMAL = _Law(Fraction(4, 5), lambda x: x * x / 2)
+_LAPLACE = _Law(Fraction(1), lambda x: x)
 
 
 @dataclass(frozen=True)
@@ -133,7 +134,7 @@ def _draw(words: Words, n: int, propose: Callable[[Words, int], _Candidates]) ->
     parts: list[NDArray[Any]] = []
     n_missing = n
     while n_missing or not parts:
-        candidates = propose(words, 7 * n_missing // 8 * 2 + 16)
+        candidates = propose(words, 9 * n_missing // 8 * 2 + 32)
         is_kept = candidates.fates == _KEPT
         for i in np.flatnonzero(candidates.fates == _UNDECIDED).tolist():
             is_kept[i] = candidates.decide(i)
@@ -157,8 +158,8 @@ def _integers_of(scale: int, law: _Law) -> Callable[[Words, int], _Candidates]:
                 block += int(_draw_blocks(words, 1)[0])
                 values[i] = (block * scale + place) * (-1 if is_negative else 1)
             share = Fraction(abs(int(values[i])), scale)
-            trial, power = int(_halves(given[size:])[i]), block - law.halvings
-            return _is_below(words, trial, law.energy(share), power, _TRIAL_BITS)
+            trial, height = int(_halves(given[size:])[i]), law.factor * (1 << block)
+            return _is_below(words, trial, law.energy(share), height, _TRIAL_BITS)
 
         return _Candidates(values, fates, decide)
 
@@ -210,7 +211,7 @@ def _long_floats(words: Words, size: int) -> _Candidates:
 
     def decide(i: int) -> bool:
         exact = _NORMAL.energy(int(block[i]) + Fraction(high[i]) + Fraction(low[i]))
-        return _is_below(words, int(uniform[i]), exact, int(block[i]) - _NORMAL.halvings)
+        return _is_below(words, int(uniform[i]), exact, _NORMAL.factor * (1 << int(block[i])))
 
     values = np.where(is_negative, -1.0, 1.0) * np.stack([block + high, low])
     return _Candidates(values, fates, decide)
@@ -237,25 +238,27 @@ def _count_ones(word: NDArray[np.uint64]) -> Ints:
 def _try_floats(
     law: _Law, block: Ints, part: Floats, uniform: Floats, error: float = 0.0
 ) -> NDArray[np.uint8]:
-    """Return which numbers lie below ``2**(block - halvings) exp(-energy(block + part))``.
+    """Return which numbers lie below ``factor 2**block exp(-energy(block + part))``.
 
     `error`: how far a number may be off, beyond what `_MARGIN` has room for.
     """
-    energy, power = law.energy(block + part), block - law.halvings
-    gap = np.ldexp(np.exp(-energy), np.minimum(power, 1000)) - uniform
+    decay = float(law.factor) * np.exp(-law.energy(block + part))
+    gap = np.ldexp(decay, np.minimum(block, 1000)) - uniform
     fates: NDArray[np.uint8] = (gap > 0.0).astype(np.uint8)
     fates[np.abs(gap) <= error + _MARGIN] = _UNDECIDED
     return fates
 
 
-def _is_below(words: Words, bits: int, energy: Fraction, power: int, n_bits: int = 64) -> bool:
-    """Whether the uniform number that begins with `bits` is below ``2**power exp(-energy)``."""
+def _is_below(
+    words: Words, bits: int, energy: Fraction, height: Fraction, n_bits: int = 64
+) -> bool:
+    """Whether the uniform number that begins with `bits` is below ``height exp(-energy)``."""
     while True:
         # So many digits that the exponent, and with it the result, is off by less than `error`.
         n_digits = n_bits // 3
         context = Context(prec=n_digits + len(str(int(energy))) + 20)
         exponent = context.divide(Decimal(-energy.numerator), Decimal(energy.denominator))
-        bound = Fraction(context.exp(exponent)) * (1 << (n_bits + power))
+        bound = Fraction(context.exp(exponent)) * height * (1 << n_bits)
         error = bound / 10**n_digits
         if bits + 1 <= bound - error:
             return True

@@ -20,7 +20,7 @@ from letheon.convex._quiet import Quiet, quiet_repr
 BOUNDS = ("tightest", "data-dependent", "worst-case")
 
 # The linear system is solved to this share of what the step leaves anyway.
-_LINEAR_SHARE = 0.1
+_LINEAR_SHARE = 0.5
 _ROUNDING = 1e-13
 _MOST_REFINEMENTS = 4
 
@@ -65,10 +65,10 @@ def propose(curvature: Curvature, W: Floats, leaving: Leaving, setting: Setting)
         g += shrinkage * W
     roots = roots_of(loss, leaving.rows, leaving.y, curvature.point, spoil=True)
     downdate = Downdate(curvature, roots, setting.ridge_after)
-    offsets = curvature.offsets(W)
+    way = Way(curvature.offsets(W), curvature.drifts(W))
     size = norm(g)
     step = downdate.solve(g)
-    bent = step_bound(curvature, step, offsets, downdate.error, setting)
+    bent = step_bound(curvature, step, way, downdate.error, setting)
     for _ in range(_MOST_REFINEMENTS):
         if step.left <= _LINEAR_SHARE * bent + _ROUNDING * size:
             break
@@ -76,16 +76,21 @@ def propose(curvature: Curvature, W: Floats, leaving: Leaving, setting: Setting)
         if better.left >= step.left:
             break
         step = better
-        bent = step_bound(curvature, step, offsets, downdate.error, setting)
+        bent = step_bound(curvature, step, way, downdate.error, setting)
     n_columns = sum(root.shape[1] for root in roots)
     flops = sum(len(root) ** 2 for root in roots) * (6.0 + 4.0 * n_columns / len(roots))
     added = step.left + bent + curvature.rounding(W)
     return Proposal(W + step.change, added, size, downdate, flops)
 
 
-def step_bound(
-    curvature: Curvature, step: Step, offsets: list[float], error: float, setting: Setting
-) -> float:
+class Way(NamedTuple):
+    """How far the parameters are from where the Hessian was taken; see `concordant_bound`."""
+
+    offsets: list[float]
+    drifts: list[float]
+
+
+def step_bound(curvature: Curvature, step: Step, way: Way, error: float, setting: Setting) -> float:
     """Bound of the gradient that the bent part of the loss leaves after the step.
 
     `error` is the size of what the Hessian in use may miss.
@@ -99,8 +104,12 @@ def step_bound(
             energy + error * part * part
             for energy, part in zip(step.energies, lengths, strict=True)
         ]
-        bounds.append(concordant_bound(loss, radius, offsets, lengths, curvature.tops, energies))
+        bounds.append(
+            concordant_bound(
+                loss, radius, way.offsets, lengths, curvature.tops, way.drifts, energies
+            )
+        )
     if setting.bound != "data-dependent":
-        offset = sqrt(sum(part * part for part in offsets))
+        offset = sqrt(sum(part * part for part in way.offsets))
         bounds.append(lipschitz_bound(loss, radius, setting.n_left, offset, length))
     return min(bounds) + error * length
