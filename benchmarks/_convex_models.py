@@ -185,7 +185,10 @@ def released_accuracy(model: Any, data: ConvexSet) -> float:
     """Return the accuracy on test rows; of Influence the mean of many releases, else of the one."""
     if not hasattr(model, "weights_"):
         return accuracy(model.coef_[0], data.X_test, data.y_test)
-    W, release = model.weights_.open(), partial(model._mechanism().release, source=NoiseSource(None))
+    W, release = (
+        model.weights_.open(),
+        partial(model._mechanism().release, source=NoiseSource(None)),
+    )
     draws = (release(W)[:, 0] for _ in range(N_RELEASES))
     return float(np.mean([accuracy(draw, data.X_test, data.y_test) for draw in draws]))
 

@@ -492,18 +492,14 @@ void bind_forest(nb::module_& m) {
       .def_prop_ro("n_bytes", &Forest::n_bytes, nb::call_guard<nb::gil_scoped_release>());
 }
 
-// Integers of a discrete law that are candidates, and whether each is kept (0, 1, or 2: unknown).
-nb::tuple try_candidates(bool is_normal, std::int64_t scale, const Input<std::uint64_t>& words) {
-  const auto given = view(words);
-  std::vector<std::int64_t> values(given.size() / 3 * 2);
-  std::vector<letheon::Fate> fates(values.size());
+// Integers of a discrete law: as many as are wanted, or those before one that floats cannot decide.
+nb::object keep_candidates(bool is_normal, std::int64_t scale, const Input<std::uint64_t>& words,
+                           std::size_t n_wanted) {
+  std::vector<std::int64_t> kept(std::min(n_wanted, words.size()));
   const auto law = is_normal ? letheon::Law::normal : letheon::Law::laplace;
-  letheon::try_candidates(law, scale, given, values, fates);
-  std::vector<std::uint8_t> plain(fates.size());
-  std::transform(fates.begin(), fates.end(), plain.begin(),
-                 [](letheon::Fate fate) { return static_cast<std::uint8_t>(fate); });
-  const std::size_t n = plain.size();
-  return nb::make_tuple(owned(std::move(values), {n}), owned(std::move(plain), {n}));
+  kept.resize(letheon::keep_candidates(law, scale, view(words), kept));
+  const std::size_t n = kept.size();
+  return nb::cast(owned(std::move(kept), {n}));
 }
 
 }  // namespace
@@ -522,7 +518,7 @@ NB_MODULE(_core, m) {
   m.def("mix32", &mix32, "key"_a, "bits"_a.noconvert(), "Mix each 32-bit value with one key.");
   m.def("mix64_pairs", &mix64_pairs, "keys"_a.noconvert(), "bits"_a.noconvert(),
         "Mix each value with its own key.");
-  m.def("try_candidates", &try_candidates, "is_normal"_a, "scale"_a, "words"_a.noconvert(),
-        "Two candidates of a discrete law for three words, and their fates.");
+  m.def("keep_candidates", &keep_candidates, "is_normal"_a, "scale"_a, "words"_a.noconvert(),
+        "n_wanted"_a, "Integers of a discrete law, of two candidates for every three words.");
   bind_forest(m);
 }

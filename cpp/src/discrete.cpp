@@ -18,27 +18,24 @@ constexpr double kMargin = 0x1p-44 + 0x1p-33;
 
 }  // namespace
 
-void try_candidates(Law law, std::int64_t scale, std::span<const std::uint64_t> words,
-                    std::span<std::int64_t> values, std::span<Fate> fates) {
-  const std::size_t n = values.size();
-  if (scale < 1 || scale > kLargestScale || n % 2 != 0 || words.size() != n + n / 2 ||
-      fates.size() != n) {
+std::size_t keep_candidates(Law law, std::int64_t scale, std::span<const std::uint64_t> words,
+                            std::span<std::int64_t> kept) {
+  if (scale < 1 || scale > kLargestScale || words.size() % 3 != 0) {
     throw std::invalid_argument("two candidates need three words, and a scale from 1 to 2**24");
   }
+  const std::size_t n = words.size() / 3 * 2;
   const auto factor = static_cast<std::uint64_t>(scale);
   const std::uint64_t uneven = (kFraction + 1) % factor;
   const double share = 1.0 / static_cast<double>(scale);
   const double height = law == Law::normal ? 0.8 : 1.0;
-  for (std::size_t i = 0; i < n; ++i) {
+  std::size_t n_kept = 0;
+  for (std::size_t i = 0; i < n && n_kept < kept.size(); ++i) {
     const std::uint64_t product = ((words[i] >> 1) & kFraction) * factor;
     const bool is_negative = (words[i] & 1) != 0;
     const int block = std::countr_one(words[i] >> (1 + kPlaceBits));
-    const bool has_place = (product & kFraction) >= uneven;
-    const auto place = has_place ? static_cast<std::int64_t>(product >> kPlaceBits) : -1;
+    const auto place = static_cast<std::int64_t>(product >> kPlaceBits);
     const std::int64_t absolute = block * scale + place;
-    values[i] = is_negative ? -absolute : absolute;
-    if (!has_place || (is_negative && absolute == 0)) {
-      fates[i] = Fate::rejected;
+    if ((product & kFraction) < uneven || (is_negative && absolute == 0)) {
       continue;
     }
     const double size = block + static_cast<double>(place) * share;
@@ -47,9 +44,14 @@ void try_candidates(Law law, std::int64_t scale, std::span<const std::uint64_t> 
     const double uniform = (half + 0.5) * 0x1p-32;
     const double power = static_cast<double>(std::uint64_t{1} << block);  // at most 2^25
     const double gap = height * std::exp(-energy) * power - uniform;
-    const bool is_clear = block < kBlockBits && std::abs(gap) > kMargin;
-    fates[i] = !is_clear ? Fate::undecided : gap > 0 ? Fate::kept : Fate::rejected;
+    if (block >= kBlockBits || std::abs(gap) <= kMargin) {
+      break;
+    }
+    if (gap > 0) {
+      kept[n_kept++] = is_negative ? -absolute : absolute;
+    }
   }
+  return n_kept;
 }
 
 }  // namespace letheon

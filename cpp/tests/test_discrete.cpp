@@ -9,10 +9,11 @@
 
 namespace {
 
-using letheon::Fate;
 using letheon::Law;
 using letheon::testing::check;
 using letheon::testing::check_refused;
+
+enum class Fate : std::uint8_t { rejected, kept, undecided };
 
 struct Tried {
   std::int64_t value;
@@ -32,10 +33,11 @@ Tried try_one(Law law, std::int64_t scale, const Drawn& drawn) {
   const std::uint64_t block = ((std::uint64_t{1} << drawn.n_ones) - 1) << 39;
   const std::uint64_t word = block | (place << 1) | (drawn.is_negative ? 1 : 0);
   const std::uint64_t other = std::uint64_t{drawn.uniform} << 32;
-  std::array<std::int64_t, 2> values{};
-  std::array<Fate, 2> fates{};
-  letheon::try_candidates(law, scale, std::array<std::uint64_t, 3>{0, word, other}, values, fates);
-  return {values[1], fates[1]};
+  // A positive zero follows, which is kept, unless the first one stops everything.
+  const std::array<std::uint64_t, 3> words{word, std::uint64_t{1} << 38, other >> 32};
+  std::array<std::int64_t, 2> kept{};
+  const std::size_t n = letheon::keep_candidates(law, scale, words, kept);
+  return {kept[0], n == 2 ? Fate::kept : n == 1 ? Fate::rejected : Fate::undecided};
 }
 
 constexpr std::uint32_t kLarge = ~std::uint32_t{0};
@@ -59,21 +61,17 @@ void values_and_fates() {
 
 void bad_sizes_are_refused() {
   std::vector<std::uint64_t> words(5);
-  std::vector<std::int64_t> values(2);
-  std::vector<Fate> fates(2);
+  std::vector<std::int64_t> kept(2);
   const auto attempt = [&](std::int64_t scale) {
-    letheon::try_candidates(Law::normal, scale, words, values, fates);
+    return letheon::keep_candidates(Law::normal, scale, words, kept);
   };
-  check_refused([&] { attempt(1); }, "five words for two candidates");
-  words.resize(3);
-  attempt(1);
+  check_refused([&] { attempt(1); }, "five words");
+  words.resize(6);
+  check(attempt(1) == 2, "no more than are wanted");
   check_refused([&] { attempt(0); }, "no scale");
-  values.resize(1);
-  fates.resize(1);
-  check_refused([&] { attempt(1); }, "one candidate");
-  values.resize(2);
-  fates.resize(2);
   check_refused([&] { attempt((std::int64_t{1} << 24) + 1); }, "too large a scale");
+  words.resize(0);
+  check(attempt(1) == 0, "no words");
 }
 
 }  // namespace

@@ -95,12 +95,18 @@ def test_a_settled_file_is_one_that_fit_could_have_written(name: str, tmp_path: 
     before = differences(model, fresh, path)
     assert model.settle() is model
     after = differences(model, fresh, path)
-    # Fresh noise and a fresh sample differ; nothing else does.
-    drawn = {
-        "parts": {"model_", "parts_", "distance_", "training_flops_"},
-    }
+    # Fresh noise, its salt and a fresh sample differ; nothing else does.
+    drawn = {"parts": {"model_", "parts_", "distance_", "training_flops_"}}
     drawn |= {"no noise": set(), "no noise, published": set()}
-    assert after <= drawn.get(name, {"model_"}) < before | {"model_"} | {"training_flops_"}
+    assert (
+        after - {"release_salt_"}
+        <= drawn.get(name, {"model_"})
+        < before
+        | {
+            "model_",
+            "training_flops_",
+        }
+    )
     assert model.guarantee_.kind == fresh.guarantee_.kind
     assert model.guarantee_.spent == fresh.guarantee_.spent or name == "parts"
 
@@ -168,7 +174,7 @@ def test_a_published_state_tells_of_rows_that_left_by_their_number_only(
         models.append(DescentToDeleteClassifier(**settings).fit(given, y[rows], ids=rows))
         models[-1].forget([other])
     path = tmp_path / "model.letheon"
-    assert differences(models[0], models[1], path) == {"model_"}
+    assert differences(models[0], models[1], path) == {"model_", "release_salt_"}
     declared = " ".join(models[0].residual_state_)
     assert "model_" in declared
     assert models[0].distance_ == models[0].limit_

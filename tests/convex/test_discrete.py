@@ -125,14 +125,20 @@ def test_the_probability_of_a_trial_is_never_above_one() -> None:
 @pytest.mark.parametrize("is_normal", [True, False])
 def test_the_core_and_its_twin_agree(scale: int, is_normal: bool) -> None:
     core = pytest.importorskip("letheon._core")
-    words = np.frombuffer(np.random.default_rng(scale).bytes(24 * 10_000), np.uint64).copy()
+    plain = np.frombuffer(np.random.default_rng(scale).bytes(24 * 10_000), np.uint64)
+    words = plain.copy()
     odd = [0, 1, (1 << 64) - 1, (1 << 63) - 1, (1 << 39) - 1, ~((1 << 39) - 1) % (1 << 64)]
     words[: len(odd)] = words[20_000 : 20_000 + len(odd)] = odd
-    values, fates = core.try_candidates(is_normal, scale, words)
-    twin_values, twin_fates = _discrete._try_candidates(is_normal, scale, words)
-    np.testing.assert_array_equal(values, twin_values)
-    np.testing.assert_array_equal(fates, twin_fates)
-    assert (fates == 1).mean() > 0.1
+    law = _discrete._NORMAL if is_normal else _discrete._LAPLACE
+    values, fates = _discrete._try_candidates(law, scale, words)
+    undecided = [*np.flatnonzero(fates == _discrete._UNDECIDED), len(fates)]
+    sure = slice(0, undecided[0])
+    kept = values[sure][fates[sure] == _discrete._KEPT]
+    np.testing.assert_array_equal(core.keep_candidates(is_normal, scale, words, 20_000), kept)
+    np.testing.assert_array_equal(core.keep_candidates(is_normal, scale, words, 5), kept[:5])
+    # The third word is a block without end; without such ones about half are kept.
+    assert undecided[0] == 2
+    assert 0.3 < len(core.keep_candidates(is_normal, scale, plain, 20_000)) / 20_000 < 0.6
 
 
 def test_a_block_without_end_is_drawn_on(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -5,17 +5,19 @@
 // matter; what they cannot decide is left to the caller.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <span>
 
 namespace letheon {
 
 enum class Law : std::uint8_t { normal, laplace };
-enum class Fate : std::uint8_t { rejected = 0, kept = 1, undecided = 2 };
 
-// `words` are n words, and n / 2 with two uniform numbers each; `values` and `fates` get n entries.
-// Throws std::invalid_argument unless n is even, the sizes agree and 1 <= scale <= 2^24.
-void try_candidates(Law law, std::int64_t scale, std::span<const std::uint64_t> words,
-                    std::span<std::int64_t> values, std::span<Fate> fates);
+// Writes the candidates that are kept, in order, until `kept` is full or one cannot be decided;
+// returns how many. `words` are n words, and n / 2 with two uniform numbers each. Throws
+// std::invalid_argument unless there are three words for every two candidates and
+// 1 <= scale <= 2^24.
+std::size_t keep_candidates(Law law, std::int64_t scale, std::span<const std::uint64_t> words,
+                            std::span<std::int64_t> kept);
 
 }  // namespace letheon

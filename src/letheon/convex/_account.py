@@ -59,6 +59,10 @@ class Account:
         """Return the account after a removal that leaves at most `bound` more."""
         return type(self)(self.spent + bound, self.limit, self.exact, self.polishes, self.retrains)
 
+    def limited(self, limit: float) -> Self:
+        """Return the account with another limit."""
+        return type(self)(self.spent, limit, self.exact, self.polishes, self.retrains)
+
     def measured(self, residual: float) -> Self:
         """Return the account after the residual was measured."""
         return replace(self, spent=residual, exact=self.exact + 1)

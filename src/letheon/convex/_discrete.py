@@ -113,12 +113,12 @@ def draw_normals(words: Words, n: int, scale: int) -> Ints:
     scale : int
         From 1 to `LARGEST_SCALE`.
     """
-    return _draw(words, n, _integers_of(scale, _NORMAL))
+    return _draw_integers(words, n, scale, _NORMAL)
 
 
 def draw_laplaces(words: Words, n: int, scale: int) -> Ints:
     """Return n integers z with probabilities proportional to ``exp(-|z| / scale)``."""
-    return _draw(words, n, _integers_of(scale, _LAPLACE))
+    return _draw_integers(words, n, scale, _LAPLACE)
 
 
 def draw_long(words: Words, n: int) -> LongFloats:
@@ -134,7 +134,7 @@ def _draw(words: Words, n: int, propose: Callable[[Words, int], _Candidates]) ->
     parts: list[NDArray[Any]] = []
     n_missing = n
     while n_missing or not parts:
-        candidates = propose(words, 9 * n_missing // 8 * 2 + 32)
+        candidates = propose(words, _n_candidates(n_missing))
         is_kept = candidates.fates == _KEPT
         for i in np.flatnonzero(candidates.fates == _UNDECIDED).tolist():
             is_kept[i] = candidates.decide(i)
@@ -143,14 +143,28 @@ def _draw(words: Words, n: int, propose: Callable[[Words, int], _Candidates]) ->
     return np.concatenate(parts, axis=-1) if len(parts) > 1 else parts[0]
 
 
-def _integers_of(scale: int, law: _Law) -> Callable[[Words, int], _Candidates]:
+def _n_candidates(n_wanted: int) -> int:
+    """Return an even number of candidates, of which mostly enough are kept."""
+    return 9 * n_wanted // 8 * 2 + 32
+
+
+def _draw_integers(words: Words, n: int, scale: int, law: _Law) -> Ints:
     if not 1 <= scale <= LARGEST_SCALE:
         raise ValueError(f"scale must be a whole number from 1 to {LARGEST_SCALE}, got {scale}")
+    given = words(3 * _n_candidates(n) // 2)
+    if _core is not None:
+        kept = _core.keep_candidates(law is _NORMAL, scale, given, n)
+        if len(kept) == n:
+            return kept
+    # Too few were kept, or one could not be decided: the same words, looked at more closely.
+    first = [given]
+    return _draw(lambda size: first.pop() if first else words(size), n, _integers_of(scale, law))
 
+
+def _integers_of(scale: int, law: _Law) -> Callable[[Words, int], _Candidates]:
     def propose(words: Words, size: int) -> _Candidates:
         given = words(3 * size // 2)
-        attempt = _try_candidates if _core is None else _core.try_candidates
-        values, fates = attempt(law is _NORMAL, scale, given)
+        values, fates = _try_candidates(law, scale, given)
 
         def decide(i: int) -> bool:
             is_negative, place, block = (int(part[0]) for part in _parts(given[i : i + 1], scale))
@@ -167,15 +181,14 @@ def _integers_of(scale: int, law: _Law) -> Callable[[Words, int], _Candidates]:
 
 
 def _try_candidates(
-    is_normal: bool, scale: int, words: NDArray[np.uint64]
+    law: _Law, scale: int, words: NDArray[np.uint64]
 ) -> tuple[Ints, NDArray[np.uint8]]:
-    """Twin of the core's function of this name."""
+    """Return candidates and their fates: the rule of the core's `keep_candidates`."""
     size = len(words) // 3 * 2
     is_negative, place, block = _parts(words[:size], scale)
     absolute = block * scale + place
-    uniform = (_halves(words[size:]) + 0.5) * 2.0**-_TRIAL_BITS
-    law, half = _NORMAL if is_normal else _LAPLACE, 0.5 * 2.0**-_TRIAL_BITS
-    fates = _try_floats(law, block, place / scale, uniform, half)
+    uniform = (_halves(words[size:]).astype(np.float64) + 0.5) * 2.0**-_TRIAL_BITS
+    fates = _try_floats(law, block, place / scale, uniform, 0.5 * 2.0**-_TRIAL_BITS)
     fates[block == _BLOCK_BITS] = _UNDECIDED
     fates[(place < 0) | (is_negative & (absolute == 0))] = _REJECTED
     return np.where(is_negative, -absolute, absolute), fates
@@ -206,7 +219,8 @@ def _long_floats(words: Words, size: int) -> _Candidates:
     high = (word >> np.uint64(64 - _HIGH_BITS)).astype(np.float64) * 2.0**-_HIGH_BITS
     low = (more >> np.uint64(64 - _LOW_BITS)).astype(np.float64) * 2.0**-LONG_BITS
     is_negative = (word & np.uint64(1)).astype(bool)
-    fates = _try_floats(_NORMAL, block, high, (uniform >> np.uint64(11)) * 2.0**-53)
+    trial = (uniform >> np.uint64(11)).astype(np.float64) * 2.0**-53
+    fates = _try_floats(_NORMAL, block, high, trial)
     fates[is_negative & (block == 0) & (high == 0.0) & (low == 0.0)] = _REJECTED
 
     def decide(i: int) -> bool:

@@ -98,7 +98,9 @@ class Grid:
     def _round(self, weights: Floats) -> Floats:
         """Return parameters in steps."""
         limit = _MOST_STEPS * self.step
-        steps: Floats = np.rint(np.clip(weights, -limit, limit) / self.step)
+        if not np.abs(weights).max(initial=0.0) <= limit:
+            weights = np.clip(weights, -limit, limit)
+        steps: Floats = np.rint(weights / self.step)
         return steps
 
     @cache  # noqa: B019  (a grid is two numbers)

@@ -66,9 +66,9 @@ class InfluenceRemovals(ConvexBase):
 
     def _account(self, setting: Setting) -> Account:
         """Return the account with the limit after a removal: it follows the ridge."""
-        tolerance, size = self.tol * setting.n_left, self._weights.size
+        tolerance, size = self.tol * setting.n_left, self.weights_.open().size
         limits = self._mechanism().limits(setting.ridge_after, tolerance, size)
-        return replace(self.account_, limit=limits.removal)
+        return self.account_.limited(limits.removal)
 
     def _changed_in_place(self) -> tuple[str, ...]:
         return (*super()._changed_in_place(), "weights_")
@@ -91,11 +91,6 @@ class InfluenceRemovals(ConvexBase):
     def _weights(self) -> Floats:
         """Parameters without noise on them, in memory of their own: the sealed one is wiped."""
         return self.weights_.open().copy()
-
-    def _fresh_source(self, attributes: dict[str, Any]) -> NoiseSource:
-        """Return the source that a request draws from; it is noted in `attributes`."""
-        source: NoiseSource = attributes.setdefault("source_", copy.copy(self.source_))
-        return source
 
     def _problem_now(self) -> Problem:
         tilt = None if self.noise_ is None else self.noise_.open()
@@ -122,7 +117,7 @@ class InfluenceRemovals(ConvexBase):
     def _threads(self, removal: Removal) -> AbstractContextManager[None]:
         # To ask for one thread takes as long as to remove a row, and products of small matrices
         # use one anyway. What factors or inverts them, or looks at all rows, asks for itself.
-        weights = self._weights
+        weights = self.weights_.open()
         size = weights.size if self._loss(self.model_.classes).is_joint else len(weights)
         few = removal.n_rows <= _FEW_ROWS and size < _FEW_COLUMNS
         return nullcontext() if few else super()._threads(removal)
@@ -330,9 +325,10 @@ class InfluenceRemovals(ConvexBase):
         attributes: dict[str, Any],
         writes: tuple[Callable[[], None], ...],
     ) -> Change:
-        source = self._fresh_source(attributes)
+        source: NoiseSource = copy.copy(self.source_)
         released = self._mechanism().release(W, source)
         attributes |= {
+            "source_": source,
             "release_salt_": source.salt(),
             "weights_": Sealed(W.copy()),
             "model_": self.model_.moved_to(released),
