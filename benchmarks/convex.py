@@ -43,10 +43,10 @@ SIGMAS: dict[str, tuple[float, ...]] = {
     "mnist38": (0.07, 0.02),
     "covtype": (0.07,),
     "higgs": (0.07,),
-    "syn54": (0.07,),
-    "syn54full": (0.07,),
-    "sparse": (0.07,),
-    "cifar2": (0.07, 0.02),
+    "syn54": (0.03,),
+    "syn54full": (0.03,),
+    "sparse": (0.05,),
+    "cifar2": (0.03,),
 }
 INFLUENCE_LEAST = {"mnist38": 150.0, "syn54full": 3000.0, "sparse": 10.0}
 MOST_POINTS = 0.1

@@ -334,7 +334,11 @@ def _hidden_on_grid(case: _Case, sigma: float, size: int) -> float:
     gap = size / (20.0 * scale**2)
     claimed = min(epsilon, math.log(max(delta / (2 * gap) - 1.0, 1.0)))
     rest = delta - (1.0 + math.exp(claimed)) * gap
-    return max(step * (hidden_shift(claimed, rest) * scale - math.sqrt(size)), 0.0)
+    # Without a charge: the discrete law is as concentrated as the continuous one.
+    steep = -math.log(delta)
+    by_zcdp = math.sqrt(2.0) * (math.sqrt(steep + epsilon) - math.sqrt(steep))
+    shift = max(hidden_shift(claimed, rest) if rest > 0.0 else 0.0, by_zcdp)
+    return max(step * (shift * scale - math.sqrt(size)), 0.0)
 
 
 def _check_descent(case: _Case) -> None:

@@ -25,7 +25,7 @@ from letheon.convex._data_free import StoredCurvature, require_recognised
 from letheon.convex._design import NORM_ROUNDING
 from letheon.convex._grid import Grid
 from letheon.convex._losses import Floats
-from letheon.convex._mechanism import Mechanism, NoNoise, ObjectiveNoise, OutputNoise
+from letheon.convex._mechanism import Mechanism, OutputNoise, mechanism_of
 from letheon.convex._newton import Leaving, Proposal, Setting, propose
 from letheon.convex._noise import NoiseSource, Sealed
 from letheon.convex._problem import NOBODY, Positions, Problem, ridge_of, rows_in_double
@@ -75,14 +75,11 @@ class InfluenceRemovals(ConvexBase):
 
     def _mechanism(self) -> Mechanism:
         """Return how this model hides what a removal leaves."""
-        if self.sigma == 0.0:
-            return NoNoise()
-        kind = OutputNoise if self.mechanism == "output" else ObjectiveNoise
-        return kind(self.sigma, self.epsilon, self.delta)
+        return mechanism_of(self.mechanism, self.sigma, self.epsilon, self.delta)
 
     def _grid(self) -> Grid | None:
-        is_released = self.sigma > 0.0 and self.mechanism == "output"
-        return Grid.of_sigma(self.sigma) if is_released else None
+        mechanism = self._mechanism()
+        return mechanism.grid if isinstance(mechanism, OutputNoise) else None
 
     def _weights_before_noise(self) -> Floats | None:
         return self._weights

@@ -1,5 +1,6 @@
 """How Influence hides what a removal leaves: noise on what is released, or in the objective."""
 
+from functools import lru_cache
 from typing import NamedTuple, Protocol
 
 import numpy as np
@@ -10,7 +11,15 @@ from letheon.convex._grid import Grid
 from letheon.convex._losses import Floats
 from letheon.convex._noise import NoiseSource
 
-__all__ = ["MECHANISMS", "Limits", "Mechanism", "NoNoise", "ObjectiveNoise", "OutputNoise"]
+__all__ = [
+    "MECHANISMS",
+    "Limits",
+    "Mechanism",
+    "NoNoise",
+    "ObjectiveNoise",
+    "OutputNoise",
+    "mechanism_of",
+]
 
 MECHANISMS = ("output", "objective")
 
@@ -122,3 +131,11 @@ class ObjectiveNoise(NoNoise):
         if self.delta == 0.0:
             return spent / self.sigma
         return gaussian_epsilon(spent / self.sigma, self.delta)
+
+
+@lru_cache(maxsize=64)
+def mechanism_of(name: str, sigma: float, epsilon: float, delta: float) -> Mechanism:
+    """Return the mechanism of a model's settings, one of `MECHANISMS` by name."""
+    if sigma == 0.0:
+        return NoNoise()
+    return (OutputNoise if name == "output" else ObjectiveNoise)(sigma, epsilon, delta)

@@ -47,6 +47,14 @@ class NoiseSource:
         self.seed = None if seed is None else _verified(seed)
         self.n_draws = 0
 
+    def __copy__(self) -> Self:
+        """Return a source that goes on alike; without a seed there is nothing to copy."""
+        if self.seed is None:
+            return self
+        twin = type(self)(self.seed)
+        twin.n_draws = self.n_draws
+        return twin
+
     @property
     def is_repeatable(self) -> bool:
         """Whether a seed was given, so that the noise is no secret."""
