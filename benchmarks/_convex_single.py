@@ -183,7 +183,7 @@ def _is_covered(model: Any, truth: float | None) -> bool | None:
 
 def _truth(model: Any, error: float | None) -> float | None:
     """Return what the certificate bounds; None for Fisher, whose distance is another one."""
-    if hasattr(model, "exact_residual"):
+    if hasattr(model, "weights_"):
         return float(model.exact_residual())
     return error if hasattr(model, "distance_") else None
 

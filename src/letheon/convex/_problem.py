@@ -263,7 +263,7 @@ class Problem(Quiet):
         """Diagonal of the Hessian, shape (d, K)."""
         own = curvature * (1.0 - curvature) if self.loss.is_joint else curvature
         diagonal = np.full(self.shape, self.ridge)
-        for block in self._blocks(_HESSIAN_ROWS):
+        for block in self._blocks():
             rows = block.rows
             squares = rows.power(2) if sp.issparse(rows) else rows * rows
             diagonal += squares.T @ own[block.where]
