@@ -318,3 +318,16 @@ def test_what_is_on_the_way_shows_no_number() -> None:
         problem,
     ]
     assert not any("." in repr(each) for each in shown)
+
+
+@pytest.mark.parametrize("number", [np.nan, np.inf, 1e9])
+def test_a_distance_from_a_file_that_is_not_hidden_certifies_nothing(
+    number: float, tmp_path: Path
+) -> None:
+    X, y = make_rows()
+    model = DescentToDeleteClassifier(l2=0.01).fit(X, y)
+    assert model.guarantee_.kind == "certified"
+    model.distance_ = number
+    save(model, tmp_path / "model.letheon")
+    claim = load(tmp_path / "model.letheon").guarantee_
+    assert (claim.kind, claim.epsilon, claim.spent) == ("empirical", None, None)

@@ -310,6 +310,21 @@ def test_a_bound_that_is_no_number_covers_nothing() -> None:
     assert Account(np.nan, 1.0).plus(1.0).measured(0.5).is_covered
 
 
+@pytest.mark.parametrize("number", [np.nan, np.inf, 1e9])
+def test_an_account_from_a_file_that_covers_nothing_certifies_nothing(
+    number: float, tmp_path: Path
+) -> None:
+    """Files set attributes as they are: what a new account would refuse is read."""
+    X, y = make_rows()
+    model = estimator(noise_seed=None).fit(X, y)
+    assert model.guarantee_.kind == "certified"
+    object.__setattr__(model.account_, "spent", number)
+    path = tmp_path / "model.letheon"
+    save(model, path)
+    claim = load(path).guarantee_
+    assert (claim.kind, claim.epsilon, claim.spent) == ("empirical", None, None)
+
+
 def test_account_in_words_and_epsilon() -> None:
     account = Account(1.0, 4.0)
     assert not account.plus(3.5).is_covered

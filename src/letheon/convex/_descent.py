@@ -531,7 +531,8 @@ class DescentToDeleteClassifier(ConvexClassifier):
         return twin
 
     def _claim(self) -> Guarantee:
-        certified = self._wants_certificate and self.downgraded_ is None and self._is_on_grid
+        is_proved = self.downgraded_ is None and self.distance_ <= self.limit_
+        certified = self._wants_certificate and is_proved and self._is_on_grid
         return Guarantee(
             kind="certified" if certified else "empirical",
             reference=_REFERENCES[self.variant, self.state, self.stop],

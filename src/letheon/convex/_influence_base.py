@@ -218,8 +218,9 @@ class InfluenceBase(InfluenceRemovals):
         return _REFERENCE if self.delta > 0.0 else _REFERENCE_PURE
 
     def _claim(self) -> Guarantee:
-        certified = self._wants_certificate and self.downgraded_ is None
         account = self.account_
+        is_proved = self.downgraded_ is None and account.is_covered
+        certified = self._wants_certificate and is_proved
         return Guarantee(
             kind="certified" if certified else "empirical",
             reference=self._reference,
