@@ -45,7 +45,7 @@ SIGMAS: dict[str, tuple[float, ...]] = {
     "higgs": (0.07,),
     "syn54": (0.03,),
     "syn54full": (0.03,),
-    "sparse": (0.05,),
+    "sparse": (0.03,),
     "cifar2": (0.03,),
 }
 INFLUENCE_LEAST = {"mnist38": 150.0, "syn54full": 3000.0, "sparse": 10.0}
