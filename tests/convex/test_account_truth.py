@@ -8,9 +8,9 @@ from typing import Any, NamedTuple
 import numpy as np
 import pytest
 
-from letheon import InfluenceClassifier, InfluenceRegressor
+from letheon import DescentToDeleteClassifier, InfluenceClassifier, InfluenceRegressor
 from letheon.audit._objective import Objective
-from letheon.exceptions import EmptyModelError
+from letheon.exceptions import AssumptionError, EmptyModelError
 from tests.convex.people import case_of
 
 SHAPES = ("plain", "saturated", "collinear", "duplicates", "huge", "tiny", "one-column")
@@ -84,7 +84,7 @@ def true_residual(model: Any, kind: str, X: Any, y: Any) -> float:
     loss = {"ovr": "logistic", "softmax": "softmax" if target.shape[1] > 1 else "logistic"}
     scale = float(getattr(model, "huber_scale", 1.0))
     objective = Objective(case.X, target, loss.get(kind, kind), scale, case.ridge, None)
-    return objective.residual(model.weights_.open())
+    return objective.residual(model.weights_.open()).least
 
 
 def check(problem: Nasty) -> int:
@@ -130,3 +130,13 @@ def test_the_account_is_never_below_the_truth() -> None:
 @pytest.mark.parametrize("lot", range(20))
 def test_the_account_is_never_below_the_truth_at_length(lot: int) -> None:
     assert check_many(range(10_000 + 900 * lot, 10_000 + 900 * (lot + 1))) > 5_000
+
+
+@pytest.mark.parametrize("method", [InfluenceClassifier, DescentToDeleteClassifier])
+def test_gradients_whose_squares_underflow_are_not_certified_as_zero(method: Any) -> None:
+    """Noise of 1e-40 hides a gradient of 1e-193 here, and training leaves one of 1e-167."""
+    rng = np.random.default_rng(0)
+    X, y = rng.normal(size=(51, 1)) * 1e-163, np.arange(51) % 2
+    model = method(l2=1e-154, sigma=1e-40, fit_intercept=False)
+    with pytest.raises(AssumptionError, match=r"that the noise hides"):
+        model.fit(X, y, ids=np.arange(51))

@@ -160,3 +160,23 @@ def test_every_place_comes_equally_often(scale: int, monkeypatch: pytest.MonkeyP
     assert len(places) == scale
     assert places.tolist() == [4096 // scale] * scale
     assert rejected == 4096 % scale
+
+
+@pytest.mark.parametrize("has_core", [True, False])
+def test_a_candidate_that_is_not_needed_draws_no_bits(
+    has_core: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Otherwise seeded noise after it would depend on whether there is a core."""
+    if not has_core:
+        monkeypatch.setattr(_discrete, "_core", None)
+    source, n_calls = NoiseSource(5), 0
+
+    def words(n: int) -> NDArray[np.uint64]:
+        nonlocal n_calls
+        n_calls += 1
+        drawn = source._words(n)
+        drawn[2 * n // 3 - 1] = 2**64 - 2  # the last candidate: all bits of its block are ones
+        return drawn
+
+    assert len(_discrete.draw_normals(words, 3, 8)) == 3
+    assert n_calls == 1

@@ -16,10 +16,18 @@ import numpy as np
 
 from letheon.audit._gaussian import hidden_shift, length, mismatch_delta, noise_bounds
 from letheon.audit._levels import is_made_here, unlike_certified
-from letheon.audit._objective import Floats, Objective, is_bounded, objective_of, optimum
+from letheon.audit._objective import (
+    Floats,
+    Interval,
+    Objective,
+    is_bounded,
+    objective_of,
+    optimum,
+)
 from letheon.audit._reading import AuditedModel
 from letheon.audit._result import LevelResult
 from letheon.audit._structure import FEATURES, beside_the_model, unwrapped
+from letheon.convex._descent_settings import plan_of, scale_of
 from letheon.rows import Rows
 
 __all__ = ["bound", "check_bound", "find_withdrawn"]
@@ -254,12 +262,15 @@ def _dense(X: Any) -> Floats:
     return np.asarray(X.toarray() if hasattr(X, "toarray") else X, np.float64)
 
 
-def _check_account(case: _Case, left: float, hides: float) -> None:
-    """What is left is not more than stated, and not more than the noise hides."""
+def _check_account(case: _Case, left: Interval, hides: float) -> None:
+    """What is left is not more than stated, and not more than the noise hides.
+
+    Rounding may excuse an account, which has its own share of it. It excuses no residual.
+    """
     spent, budget = case.stated("spent"), case.stated("budget")
-    case.checks.at_most("spent-is-not-understated", left, spent)
+    case.checks.at_most("spent-is-not-understated", left.least, spent)
     case.checks.at_most("budget-is-what-noise-hides", budget, hides, slack=_TWO_DIGITS)
-    case.checks.at_most("what-is-left-is-hidden", left, hides)
+    case.checks.at_most("what-is-left-is-hidden", left.most, hides)
     case.checks.at_most("spent-is-within-budget", spent, budget)
 
 
@@ -269,10 +280,6 @@ def _check_noise(noise: Floats, sigma: float, checks: _Checks, *, ball: bool) ->
     size = length(noise) / sigma
     checks.at_most("noise-is-not-too-long", size, high)
     checks.at_most("noise-is-not-too-short", low, size)
-
-
-def _hides(sigma: float, epsilon: float, delta: float) -> float:
-    return sigma * (hidden_shift(epsilon, delta) if delta > 0 else epsilon)
 
 
 def _check_influence(case: _Case) -> None:
@@ -285,13 +292,14 @@ def _check_influence(case: _Case) -> None:
     W, sigma = np.asarray(model.weights_.open()), float(model.sigma)
     case.checks.holds("noise-is-on-the-output", model.mechanism == "output")
     _check_release(case, W, sigma, is_shaped=False)
-    hidden = objective.ridge * _hidden_on_grid(case, sigma, W.size)
+    hidden = objective.ridge * _hidden_on_grid(case, sigma, W.size, float(model.delta))
     left = objective.residual(W)
     _check_account(case, left, (1 - _SHARE_OF_FIT) * hidden)
-    case.checks.at_most("account-is-not-understated", left, model.account_.spent)
+    case.checks.at_most("account-is-not-understated", left.least, model.account_.spent)
     if case.is_fresh:
         stop = float(model.tol) * objective.n_rows
-        case.checks.at_most("training-arrived", left, max(stop, 1e3 * objective.noise_floor(W)))
+        stop = max(stop, 1e3 * objective.noise_floor(W))
+        case.checks.at_most("training-arrived", left.least, stop)
 
 
 def _check_release(case: _Case, W: Floats, sigma: float, *, is_shaped: bool) -> None:
@@ -325,9 +333,9 @@ def _grid(sigma: float) -> tuple[float, int]:
     return step, math.ceil(sigma / step)
 
 
-def _hidden_on_grid(case: _Case, sigma: float, size: int) -> float:
+def _hidden_on_grid(case: _Case, sigma: float, size: int, delta: float) -> float:
     """Return the distance that noise on the grid hides, for parameters of this size."""
-    epsilon, delta = float(case.model.epsilon), float(case.model.delta)
+    epsilon = float(case.model.epsilon)
     step, scale = _grid(sigma)
     if delta == 0.0:
         return step * (epsilon * scale - size) / math.sqrt(size)
@@ -343,11 +351,14 @@ def _hidden_on_grid(case: _Case, sigma: float, size: int) -> float:
 
 def _check_descent(case: _Case) -> None:
     """Neel et al. 2021: both worlds are within s of one optimum, and noise hides 2s."""
-    model, objective = case.model, case.objective
+    model = case.model
     sigma, delta = float(model.sigma_), float(model.delta)
     half = model.stop == "theorem" and model.state == "published"
-    hides = _hides(sigma, float(model.epsilon), delta / 2 if half else delta) / 2
     theta = np.asarray(model.model_.weights)
+    hides = _hidden_on_grid(case, sigma, theta.size, delta / 2 if half else delta) / 2
+    plan = plan_of(model, model._problem(model._held()))
+    case.checks.holds("plan-is-that-of-the-settings", model.plan_ == plan)
+    case.checks.holds("sigma-is-that-of-the-settings", sigma == scale_of(model, plan))
     if model.unperturbed_ is None:
         _check_around(case, theta, sigma, hides)
         case.checks.at_most("distance-is-hidden", float(model.distance_), hides)
@@ -356,18 +367,29 @@ def _check_descent(case: _Case) -> None:
         return
     W = np.asarray(model.unperturbed_.open())
     _check_release(case, W, sigma, is_shaped=False)
-    if model.stop == "residual":
-        left = objective.residual(W) / objective.ridge
-    else:
-        left = length(W - optimum(objective, W)) - 1e-9 * (1 + length(W))
+    if model.stop == "theorem":
         case.checks.at_most("distance-is-hidden", float(model.plan_.distance), hides)
-    _check_account(case, left, hides)
+    _check_account(case, _distance(case, W), hides)
+
+
+def _distance(case: _Case, W: Floats) -> Interval:
+    """Return bounds of the distance to the optimum of the remaining rows."""
+    objective, residual = case.objective, case.objective.residual(W)
+    most = residual.most / objective.ridge
+    if case.model.stop == "residual":
+        return Interval(residual.least / objective.ridge, most)
+    best = optimum(objective, W)
+    away, error = length(W - best), objective.residual(best).most / objective.ridge
+    return Interval(max(away - error, 0.0), min(away + error, most))
 
 
 def _check_around(case: _Case, theta: Floats, sigma: float, distance: float) -> None:
     """What is published lies around the optimum of the remaining rows, as noise would put it."""
-    low, high = noise_bounds(theta.size, ball=float(case.model.delta) == 0)
-    away = length(theta - optimum(case.objective, theta))
+    gap, is_pure = theta - optimum(case.objective, theta), float(case.model.delta) == 0.0
+    low, high = noise_bounds(theta.size, ball=is_pure)
+    away = length(gap)
+    if is_pure:  # The sum of p absolute values has a gamma law, too.
+        away, distance = float(np.abs(gap).sum()), math.sqrt(theta.size) * distance
     case.checks.at_most("published-is-near-the-optimum", away, sigma * high + distance)
     case.checks.at_most("published-is-not-without-noise", sigma * low - distance, away)
 
@@ -414,15 +436,17 @@ def _check_sealed(case: _Case) -> None:
     model, objective = case.model, case.objective
     W, stop = np.asarray(model.optimum_.open())[0], float(model.tol) * objective.n_rows
     _check_release(case, W, float(model.sigma), is_shaped=model.covariance == "fisher")
-    residual = objective.residual(W)
-    if not model.account_.used:
-        case.checks.at_most("training-arrived", residual, stop)
-        return
-    scale = 1.0
+    residual, scale = objective.residual(W), 1.0
     if model.covariance != "isotropic":
         scale = float(np.linalg.eigvalsh(_fisher(case, W))[-1]) ** 0.25
-    true = scale * (residual + stop) / objective.ridge / float(model.sigma)
-    shift = float(model.account_.closeness.shift)
+    per_gradient = scale / objective.ridge / float(model.sigma)
+    furthest = hidden_shift(float(model.epsilon), float(model.delta))
+    # The stop rule is a setting: however large it is, noise must hide what is left.
+    case.checks.at_most("what-is-left-is-hidden", per_gradient * residual.most, furthest)
+    if not model.account_.used:
+        case.checks.at_most("training-arrived", residual.least, stop)
+        return
+    true, shift = per_gradient * (residual.least + stop), float(model.account_.closeness.shift)
     case.checks.at_most("shift-is-not-understated", true, shift, slack=1e-3)
 
 

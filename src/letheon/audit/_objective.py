@@ -7,7 +7,7 @@ from the rows in the bundle and the settings; nothing from the model's own state
 """
 
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import scipy.sparse as sp
@@ -17,7 +17,7 @@ from scipy.special import expit, softmax
 from letheon.audit._gaussian import length
 from letheon.rows import Rows
 
-__all__ = ["Objective", "objective_of", "optimum"]
+__all__ = ["Interval", "Objective", "objective_of", "optimum"]
 
 Floats = NDArray[np.float64]
 _NORM_ROUNDING = 1e-6
@@ -26,6 +26,13 @@ _MOST_STEPS = 60
 _BLOCK = 2**22
 # Relative residual at which a Newton step counts as solved.
 _PRECISION = 1e-8
+
+
+class Interval(NamedTuple):
+    """Bounds of a number that was computed with rounding errors."""
+
+    least: float
+    most: float
 
 
 @dataclass(frozen=True, eq=False)
@@ -65,25 +72,32 @@ class Objective:
         sizes = abs(self.X).T @ np.abs(self.slopes(W))
         return 1e-11 * (length(np.asarray(sizes)) + self.ridge * length(W))
 
-    def residual(self, W: Floats) -> float:
-        """Lower bound of the length of the gradient at W, in the longest floats of this machine.
+    def residual(self, W: Floats) -> "Interval":
+        """Bounds of the length of the gradient at W, in the longest floats of this machine.
 
-        The length that was computed, less what rounding may do to it: sums of n terms are off by n
-        units of the sum of sizes, slopes by some units and by what d products do to scores.
+        Sums of n terms are off by n units of the sum of sizes, slopes by some units and by what d
+        products do to scores. Parameters can be so long that this explains every gradient; only
+        the upper bound shows that they are near the optimum.
         """
         long = W.astype(np.longdouble)
-        gradient, sizes = np.longdouble(self.ridge) * long, self.ridge * np.abs(long)
+        gradient, sizes = np.longdouble(self.ridge) * long, np.abs(long) * self.ridge
         step = max(1, _BLOCK // max(self.X.shape[1], 1))
+        sizes *= 8 + self.n_rows // step
         for begin in range(0, self.n_rows, step):
             rows = self.X[begin : begin + step]
             rows = (rows.toarray() if sp.issparse(rows) else rows).astype(np.longdouble)
             Z, target = rows @ long, self.Y[begin : begin + step].astype(np.longdouble)
             slopes = self._slopes_at(Z, target)
             gradient += rows.T @ slopes
-            sizes += np.abs(rows).T @ (np.abs(slopes) + np.abs(rows) @ np.abs(long) + 1.0)
-        units = (self.n_rows + W.shape[0] + 64) * float(np.finfo(np.longdouble).eps)
-        found, off = (np.sqrt(np.sum(np.square(part))) for part in (gradient, sizes))
-        return max(float(found - units * off) * (1.0 - 2.0**-52), 0.0)
+            # No second derivative is above 1; those of softmax couple the scores of a row.
+            scores = (np.abs(rows) @ np.abs(long)).max(axis=1, keepdims=True)
+            off = (self.n_rows + 64) * np.abs(slopes) + 64 + (W.shape[0] + 8) * scores
+            sizes += np.abs(rows).T @ off
+        length, error = (np.sqrt(np.sum(np.square(part))) for part in (gradient, sizes))
+        error *= np.finfo(np.longdouble).eps
+        least, most = float(length - error) * (1 - 2.0**-52), float(length + error) * (1 + 2.0**-52)
+        # NaN stays: it is at most nothing.
+        return Interval(max(least, 0.0), most)
 
     def product(self, W: Floats, V: Floats) -> Floats:
         """Hessian at W times V."""

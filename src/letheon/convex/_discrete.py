@@ -137,6 +137,9 @@ def _draw(words: Words, n: int, propose: Callable[[Words, int], _Candidates]) ->
         candidates = propose(words, _n_candidates(n_missing))
         is_kept = candidates.fates == _KEPT
         for i in np.flatnonzero(candidates.fates == _UNDECIDED).tolist():
+            # Those after the last one needed draw no bits: the core does not look at them either.
+            if is_kept[:i].sum() >= n_missing:
+                break
             is_kept[i] = candidates.decide(i)
         parts.append(candidates.values[..., np.flatnonzero(is_kept)[:n_missing]])
         n_missing -= parts[-1].shape[-1]

@@ -34,6 +34,8 @@ _BLOCK_BYTES = 2**21
 _HESSIAN_ROWS = 2048
 # Errors of scores up to this size leave bounds of curvature.
 _KNOWN_LOG = 1.0
+# Squares below 1e-308 become 0, so that norms below 1e-154 may be lost, and their sums.
+_UNDERFLOW = 1e-140
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -172,6 +174,7 @@ class Problem(Quiet):
         For sums in any order: a score is off by at most d u |x| |W| (u half an `EPSILON`), its
         slope by the curvature bound times that and by its own evaluation, the sum over n rows by
         n u |x| |slope| for each. Regulariser and tilt go through one addition per block of rows.
+        Norms whose squares underflow have a constant: nothing is certified to be shorter than it.
         """
         d, K = self.shape
         norms = self.norms if self.radius is None else np.full(len(self.y), self.radius)
@@ -188,7 +191,7 @@ class Problem(Quiet):
         n_added = -(-len(norms) // self._block_rows) + 4
         unit = 1.01 * EPSILON / 2
         return GradientErrors(
-            unit * (fixed + 8 * K * lengths + n_added * tilt),
+            unit * (fixed + 8 * K * lengths + n_added * tilt) + _UNDERFLOW,
             unit * (per_size + n_added * self.ridge),
         )
 
