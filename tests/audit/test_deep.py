@@ -99,4 +99,19 @@ def test_features_of_other_rows_fail() -> None:
     other = X.copy()
     other[7] += 1.0
     found = bound(model, held(other, y, None))
-    assert (found.verdict, "features-are-those-of-the-rows" in found.reason) == ("fail", True)
+    assert (found.verdict, "rows-are-those-of-the-bundle" in found.reason) == ("fail", True)
+
+
+def test_features_that_were_chosen_to_hide_a_row_do_not_pass() -> None:
+    """A head of all rows; small changes of the features held make its gradient vanish."""
+    X, y = people()
+    knows, model = head_of(X, y), head_of(X, y)
+    model.forget([3])
+    head = knows.head_
+    remaining = np.flatnonzero(np.arange(len(y)) != 3)
+    cheat = head_of(X[remaining], y[remaining]).head_
+    cheat.rows_.X[:] *= 1 + 1e-5
+    cheat.weights_, cheat.model_ = head.weights_, head.model_
+    cheat.release_salt_ = head.release_salt_
+    model.head_ = cheat
+    assert bound(model, without(held(X, y, None), [3])).verdict in {"skipped", "fail"}

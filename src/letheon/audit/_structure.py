@@ -126,7 +126,8 @@ def _is_key(text: Any) -> bool:
 def unwrapped(model: Any, rows: Rows) -> tuple[Any, Rows]:
     """Return the convex part of a model, and what it sees of the rows."""
     if hasattr(model, "head_"):
-        return model.head_, Rows(np.asarray(model.features(rows.X)), rows.y, rows.ids)
+        features = np.asarray(model._training_features(rows.X))
+        return model.head_, Rows(features, rows.y, rows.ids)
     if hasattr(model, "steps_"):
         table = model.fitted_.transform(rows.X)
         return unwrapped(model.steps_[-1][1], Rows(table, rows.y, rows.ids))

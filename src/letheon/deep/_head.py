@@ -250,9 +250,7 @@ class CertifiedHeadClassifier(
             raise IdsTypeError("learn got ids=None; say whose rows they are, one id per row")
         with exclusive(self):
             self._require_same_parameters()
-            rows = ask_rows(self, X, self.shape_)
-            features = self.backbone_.of_single_rows(rows, device=self.device)
-            self.head_.learn(features, y, ids=ids)
+            self.head_.learn(self._training_features(X), y, ids=ids)
         return self
 
     @offered_by(_head)
@@ -361,6 +359,11 @@ class CertifiedHeadClassifier(
             )
         require_whole("batch_size", self.batch_size)
         resolve_device(self.device)
+
+    def _training_features(self, X: Any) -> NDArray[Any]:
+        """Return features as `fit` computes them: row by row, a function of the row alone."""
+        rows = ask_rows(self, X, self.shape_)
+        return self.backbone_.of_single_rows(rows, device=self.device)
 
     def _answering(self, X: Any) -> tuple[Any, NDArray[Any]]:
         """Return the head, and the features of rows by the backbone that it was fitted with."""
