@@ -1,9 +1,10 @@
-"""A stream of erasure requests, answered one by one in less than a millisecond, and certified.
+"""A stream of erasure requests, answered one by one in about a millisecond, and certified.
 
-The table is made up: one row per customer and month. A logistic regression is trained once, with
-secret noise. Then customers leave, day after day; each leaves by one Newton step that looks at
-nobody else's rows. Every evening the model is saved (that file is private) and published (what is
-published holds neither rows nor noise). Run: ``python examples/erasure_stream.py``.
+The table is made up: one row per customer and month. A logistic regression is trained once; what is
+published of it has secret noise. Then customers leave, day after day; each leaves by one Newton
+step that looks at no other row, and fresh noise. Every evening the model is saved (that file is
+private) and published (what is published holds neither rows nor the parameters without noise).
+Run: ``python examples/erasure_stream.py``.
 """
 
 import tempfile
@@ -40,7 +41,7 @@ def new_model() -> InfluenceClassifier:
     have to forget too.
     """
     return InfluenceClassifier(
-        l2=1e-4, rows="normalize", row_norm=1.0, epsilon=1.0, delta=1e-5, sigma=2.0
+        l2=1e-4, rows="normalize", row_norm=1.0, epsilon=1.0, delta=1e-5, sigma=0.1
     )
 
 
@@ -67,7 +68,7 @@ def main() -> None:
             published = model.publish()
             model = letheon.load(file)
 
-    # For the people in charge only: it takes the rows and the noise to look behind the bounds.
+    # For the people in charge only: it takes the rows and the sealed parameters to compute it.
     residual, account = model.exact_residual(), model.account_
     print("account covers the residual:", residual <= account.spent * (1 + 1e-9))
     print("within the budget:", account.spent <= account.limit)

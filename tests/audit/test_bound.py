@@ -2,7 +2,6 @@
 
 import copy
 from dataclasses import replace
-from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -38,6 +37,7 @@ MODELS: dict[str, Any] = {
     "fisher-secret": lambda: FisherClassifier(l2=0.01, state="secret"),
     "fisher-isotropic": lambda: FisherClassifier(l2=0.01, covariance="isotropic"),
     "descent": lambda: DescentToDeleteClassifier(l2=0.01),
+    "descent-pure": lambda: DescentToDeleteClassifier(l2=0.01, delta=0.0),
     "descent-published": lambda: DescentToDeleteClassifier(l2=0.01, state="published"),
     "descent-theorem": lambda: DescentToDeleteClassifier(l2=0.1, stop="theorem", **CLIPPED),
 }
@@ -88,12 +88,30 @@ def test_an_understated_account_fails(kind: str) -> None:
     assert (found.verdict, "spent-is-not-understated" in found.reason) == ("fail", True)
 
 
-@pytest.mark.parametrize("kind", ["influence", "influence-pure", "descent", "descent-published"])
+BUDGETED = ["influence", "influence-pure", "descent", "descent-pure", "descent-published"]
+
+
+@pytest.mark.parametrize("kind", BUDGETED)
 def test_an_overstated_budget_fails(kind: str) -> None:
     model, rows = forgotten(kind)
     wrong = str(2 * model.guarantee_.budget)
     found = bound(model, rows, claim=claim_of(model, budget=wrong))
     assert (found.verdict, "budget-is-what-noise-hides" in found.reason) == ("fail", True)
+
+
+def test_an_eighth_of_what_noise_hides_is_for_a_fresh_fit() -> None:
+    model, rows = forgotten("influence")
+    settings = model.sigma, model.epsilon, model.delta, model.weights_.size
+    hides = objective_of(model, rows).ridge * _bound._hidden_on_grid(*settings)
+    found = bound(model, rows).details["what-is-left-is-hidden"]
+    assert found["limit"] == f"{0.875 * hides:.4g}"
+
+
+def test_a_number_that_is_none_holds_nothing() -> None:
+    checks = _bound._Checks()
+    for number, (value, limit) in enumerate([(np.nan, 1.0), (1.0, np.nan), (np.inf, 1.0)]):
+        checks.at_most(f"check-{number}", value, limit)
+    assert len(checks.broken) == 3
 
 
 def moved(model: Any, size: float) -> Any:
@@ -359,8 +377,7 @@ def test_both_ways_to_compute_what_a_grid_hides_agree(
     grid = Grid.of_sigma(sigma)
     assert _bound._grid(sigma) == (grid.step, grid.scale)
     for least in (delta, 0.0):
-        case: Any = SimpleNamespace(model=SimpleNamespace(epsilon=epsilon))
-        second = max(_bound._hidden_on_grid(case, sigma, size, least), 0.0)
+        second = _bound._hidden_on_grid(sigma, epsilon, least, size)
         assert second == pytest.approx(grid.hidden_distance(epsilon, least, size), rel=1e-6)
 
 

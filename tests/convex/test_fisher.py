@@ -648,3 +648,9 @@ def test_sklearn_conventions() -> None:
     failed = [result["check_name"] for result in results if result["status"] == "failed"]
     assert failed == []
     assert len(results) > 40
+
+
+def test_parameters_beyond_the_grid_of_a_tiny_sigma_are_refused() -> None:
+    X = np.random.default_rng(0).normal(size=(60, 2))
+    with pytest.raises(AssumptionError, match="sigma=1e-12 is too small"):
+        FisherClassifier(sigma=1e-12).fit(X, X[:, 0] > 0)

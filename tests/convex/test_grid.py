@@ -114,6 +114,21 @@ def test_a_sigma_that_gives_no_grid_is_refused(sigma: float) -> None:
         Grid.of_sigma(sigma)
 
 
+@pytest.mark.parametrize("size", [1, 100])
+@pytest.mark.parametrize("delta", [1e-3, 0.0])
+def test_what_is_hidden_has_spent_all_of_epsilon(size: int, delta: float) -> None:
+    grid = Grid(2.0**-10, 1000)
+    hidden = grid.hidden_distance(1.0, delta, size)
+    assert 1.0 - 1e-6 <= grid.spent_epsilon(hidden, delta, size) <= 1.05
+
+
+def test_a_commitment_depends_on_its_salt() -> None:
+    grid, weights = Grid.of_sigma(1.0), np.ones((2, 1))
+    released = grid.release(weights, NoiseSource(1))
+    one, two = (grid.commit(released, weights, salt * 32) for salt in ("00", "01"))
+    assert one != two
+
+
 def test_a_delta_that_the_charge_uses_up_hides_nothing() -> None:
     assert Grid(1.0, 8).hidden_distance(1.0, 1e-8, 2) == 0.0
     assert Grid.of_sigma(1.0).charge(1.0, 784) < 1e-9

@@ -21,6 +21,7 @@ from letheon.convex import _repair
 from letheon.convex._account import Account, residual_limit
 from letheon.convex._calibrate import gaussian_mu
 from letheon.convex._curvature import Curvature
+from letheon.convex._grid import Grid
 from letheon.convex._mechanism import Limits, NoNoise, ObjectiveNoise, OutputNoise
 from letheon.convex._newton import Leaving, Setting, propose
 from tests.convex import reference as ref
@@ -614,3 +615,12 @@ def test_rows_are_scaled_to_the_declared_norm(rows: str) -> None:
     model.forget([1])
     case = ref.Case(full * scales, y, "logistic", 0.05, tilt=tilt_of(model)).without([1])
     assert ref.residual(case, weights_of(model)) <= model.account_.spent + 1e-11
+
+
+@pytest.mark.parametrize("batch_size", [None, 2])
+def test_the_limit_follows_the_ridge_of_the_rows_left(batch_size: int | None) -> None:
+    X, y = make_rows(n=40)
+    model = estimator(sigma=0.5, noise_seed=None).fit(X, y)
+    model.forget([0, 1, 2, 3], batch_size=batch_size)
+    hidden = Grid.of_sigma(0.5).hidden_distance(model.epsilon, model.delta, model.weights_.size)
+    assert model.account_.limit == pytest.approx(0.875 * model.l2 * 36 * hidden, rel=1e-12)

@@ -281,10 +281,10 @@ def _check_account(case: _Case, left: Interval, hides: float) -> None:
     case.checks.at_most("spent-is-within-budget", spent, budget)
 
 
-def _check_noise(noise: Floats, sigma: float, checks: _Checks, *, ball: bool) -> None:
-    """The noise has the length that noise of this scale has: nobody chose it."""
-    low, high = noise_bounds(noise.size, ball=ball)
-    size = length(noise) / sigma
+def _check_noise(noise: Floats, scale: float, checks: _Checks, *, is_pure: bool) -> None:
+    """The noise has the length that its law gives; for a Laplace law, the sum of sizes."""
+    low, high = noise_bounds(noise.size, ball=is_pure)
+    size = (float(np.abs(noise).sum()) if is_pure else length(noise)) / scale
     checks.at_most("noise-is-not-too-long", size, high)
     checks.at_most("noise-is-not-too-short", low, size)
 
@@ -299,7 +299,7 @@ def _check_influence(case: _Case) -> None:
     W, sigma = np.asarray(model.weights_.open()), float(model.sigma)
     case.checks.holds("noise-is-on-the-output", model.mechanism == "output")
     _check_release(case, W, sigma, is_shaped=False)
-    hidden = objective.ridge * _hidden_on_grid(case, sigma, W.size, float(model.delta))
+    hidden = objective.ridge * _hidden_on_grid(sigma, model.epsilon, model.delta, W.size)
     left = objective.residual(W)
     _check_account(case, left, (1 - _SHARE_OF_FIT) * hidden)
     case.checks.at_most("account-is-not-understated", left.least, model.account_.spent)
@@ -314,20 +314,13 @@ def _check_release(case: _Case, W: Floats, sigma: float, *, is_shaped: bool) -> 
 
     The law of noise that the rows shape is looked at elsewhere.
     """
-    checks, (step, scale), is_pure = case.checks, _grid(sigma), float(case.model.delta) == 0.0
+    checks, (step, scale) = case.checks, _grid(sigma)
     steps = np.asarray(case.model.model_.weights) / step
     checks.holds("release-is-on-the-grid", bool(np.all(steps == np.rint(steps))))
     limit = _MOST_STEPS * step
     noise = steps - np.rint(np.clip(W, -limit, limit) / step)
-    if is_shaped:
-        pass
-    elif is_pure:
-        low, high = noise_bounds(noise.size, ball=True)
-        size = float(np.abs(noise).sum()) / scale
-        checks.at_most("noise-is-not-too-long", size, high)
-        checks.at_most("noise-is-not-too-short", low, size)
-    else:
-        _check_noise(noise, float(scale), checks, ball=False)
+    if not is_shaped:
+        _check_noise(noise, float(scale), checks, is_pure=float(case.model.delta) == 0.0)
     if case.committed is not None:
         content = noise.astype("<i8").tobytes()
         found = hashlib.sha256(bytes.fromhex(case.model.release_salt_) + content).hexdigest()
@@ -340,12 +333,11 @@ def _grid(sigma: float) -> tuple[float, int]:
     return step, math.ceil(sigma / step)
 
 
-def _hidden_on_grid(case: _Case, sigma: float, size: int, delta: float) -> float:
-    """Return the distance that noise on the grid hides, for parameters of this size."""
-    epsilon = float(case.model.epsilon)
+def _hidden_on_grid(sigma: float, epsilon: float, delta: float, size: int) -> float:
+    """Return the distance that noise on the grid hides, for `size` parameters."""
     step, scale = _grid(sigma)
     if delta == 0.0:
-        return step * (epsilon * scale - size) / math.sqrt(size)
+        return max(step * (epsilon * scale - size) / math.sqrt(size), 0.0)
     gap = size / (20.0 * scale**2)
     claimed = min(epsilon, math.log(max(delta / (2 * gap) - 1.0, 1.0)))
     rest = delta - (1.0 + math.exp(claimed)) * gap
@@ -362,7 +354,7 @@ def _check_descent(case: _Case) -> None:
     sigma, delta = float(model.sigma_), float(model.delta)
     half = model.stop == "theorem" and model.state == "published"
     theta = np.asarray(model.model_.weights)
-    hides = _hidden_on_grid(case, sigma, theta.size, delta / 2 if half else delta) / 2
+    hides = _hidden_on_grid(sigma, model.epsilon, delta / 2 if half else delta, theta.size) / 2
     plan = plan_of(model, model._problem(model._held()))
     case.checks.holds("plan-is-that-of-the-settings", model.plan_ == plan)
     case.checks.holds("sigma-is-that-of-the-settings", sigma == scale_of(model, plan))

@@ -488,7 +488,9 @@ class DescentToDeleteClassifier(ConvexClassifier):
     def _note_distance(self, doubts: Any, distance: float, limit: float) -> None:
         if not self._wants_certificate or distance <= limit:
             return
-        what = "raise max_iter or sigma" if self.stop == "residual" else "raise iterations or sigma"
+        what = "raise iterations or sigma"
+        if self.stop == "residual":
+            what = "raise max_iter, sigma or l2, or scale the columns"
         what = what if limit > 0.0 else "raise epsilon or delta"
         # The distance itself stays unsaid: it is measured on rows that may leave.
         doubts.note(

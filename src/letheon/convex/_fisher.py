@@ -168,7 +168,7 @@ class FisherClassifier(ConvexClassifier):
 
     See Also
     --------
-    InfluenceClassifier : Noise in the objective instead of noise after every step.
+    InfluenceClassifier : Noise alike in all directions, and steps that read no other row.
     DescentToDeleteClassifier : Gradient steps instead of Newton steps; also adds rows.
 
     Notes
@@ -345,6 +345,7 @@ class FisherClassifier(ConvexClassifier):
             flops += hessian_flops(problem)
         roots = self._roots(fisher, solution.W)
         self._note_doubts(doubts, left, tolerance, roots)
+        self._note_cut(doubts, solution.W)
         attributes = {
             "model_": self._linear(self._release(solution.W, roots, source), held.classes),
             "release_salt_": source.salt(),
@@ -371,6 +372,16 @@ class FisherClassifier(ConvexClassifier):
             doubts.note(
                 "rounding leaves the covariance of the noise unknown; scale the columns, use a "
                 "larger l2 or covariance='isotropic'"
+            )
+
+    def _note_cut(self, doubts: Doubts, W: Floats) -> None:
+        """Note parameters that do not fit on the grid of so small a sigma."""
+        if not self._wants_certificate:
+            return
+        if Grid.of_sigma(self.sigma).cut(float(np.abs(W).max(initial=0.0))) > 0.0:
+            doubts.note(
+                f"sigma={self.sigma:.3g} is too small for parameters of this size: releases end at "
+                "2**31 sigma; raise sigma"
             )
 
     def _tolerance(self, problem: Problem) -> float:

@@ -15,14 +15,14 @@ LOSSES = ("squared", "pseudo_huber")
 class InfluenceClassifier(InfluenceBase, ConvexClassifier):
     """Logistic regression that forgets by one Newton step, with an (epsilon, delta) certificate.
 
-    Training minimises the regularised loss plus a secret random linear term ``<b, W>``, drawn
-    once. To forget rows, the parameters make one Newton step on the remaining rows, from a Hessian
-    that is kept and follows: O(d^2) work that looks at no other row. What gradient the step may
-    leave is bounded, and the bounds of the whole sequence of requests are added up, starting with
-    what the optimiser really left. As long as the sum stays below what the noise hides, the
-    published parameters cannot be told from those of a retrain, up to (epsilon, delta). Otherwise
-    the residual is measured (one pass), then polished (further Newton steps), and only then the
-    model is retrained with fresh noise. The receipt says which.
+    Training minimises the regularised loss. The result W is kept under a seal; what is published
+    is W, rounded to a grid, plus fresh integer noise of scale sigma. To forget rows, W makes one
+    Newton step on the remaining rows, from a Hessian that is kept and updated: O(d^2) work that
+    looks at no other row. What gradient the step may leave is bounded, and the bounds of the whole
+    sequence of requests are added up, starting with what the optimiser really left. As long as the
+    sum stays below what the noise hides, the published parameters cannot be told from those of a
+    retrain, up to (epsilon, delta). Otherwise the residual is measured (one pass), then polished
+    (further Newton steps), and only then the model is retrained. The receipt says which.
 
     Parameters
     ----------
@@ -43,11 +43,18 @@ class InfluenceClassifier(InfluenceBase, ConvexClassifier):
         Declared bound of the rows' norms; for every `rows` but "keep". Without it the longest row
         that is held counts.
     epsilon, delta : float, default=1.0, 1e-4
-        The certificate, for the whole sequence of requests. With ``delta=0`` the noise has the
-        density exp(-|b| / sigma), for a pure epsilon.
-    sigma : float, default=1.0
-        Scale of the noise b, against the sum of the losses: the optimum moves by about
-        sigma sqrt(d) / (l2 n). More noise, more budget. 0: no noise, and an empirical guarantee.
+        The certificate, for the whole sequence of requests. With ``delta=0`` the noise follows the
+        discrete Laplace law, for a pure epsilon.
+    sigma : float, default=0.01
+        Scale of the noise on every published parameter. It moves the score of a row x by about
+        sigma |x|; for scaled rows 0.01 costs no accuracy as a rule, 1 ruins most models. More noise
+        means more budget, so fewer requests that need a pass over the rows. 0: no noise, and an
+        empirical guarantee.
+    mechanism : {"output", "objective"}, default="output"
+        "output": noise on what is published, as above. "objective": the algorithm of Guo et al.
+        with a random linear term <b, W> in the objective, drawn once, and W published as it is;
+        sigma is then the scale of b. Its guarantee is empirical: the theorem ignores that what a
+        removal leaves depends on b, and an audit refuted it.
     bound : {"tightest", "data-dependent", "worst-case"}, default="tightest"
         Bound of what a step leaves: from the Hessian, from norms alone, or the smaller one.
     batch_size : int or None, default=None
@@ -78,30 +85,38 @@ class InfluenceClassifier(InfluenceBase, ConvexClassifier):
         `spent` of `limit`, and how often a request had to measure, polish or retrain.
     epsilon_ : float
         The epsilon that would be needed for what is spent so far.
-    noise_ : Sealed
-        b. Whoever knows it can undo what it hides. It is in the model's file, so keep that private.
+    weights_ : Sealed
+        W, the parameters without noise. They are in the model's file, so keep that private.
+    noise_ : Sealed or None
+        b of ``mechanism="objective"``; None otherwise. The noise of a release is not kept.
+    noise_commitment_ : str or None
+        SHA-256 over a salt and the noise of the release; certificates publish it.
     ids_, guarantee_, residual_state_, n_rows_
         See `ForgetMixin`.
 
     See Also
     --------
     InfluenceRegressor : The same for numbers.
-    FisherClassifier : Noise after every step instead of noise in the objective.
-    DescentToDeleteClassifier : Also adds rows, and serves people who look before they leave.
+    FisherClassifier : Noise that is shaped by the Fisher matrix.
+    DescentToDeleteClassifier : Also adds rows.
 
     Notes
     -----
-    Guarantee: certified (epsilon, delta), for requests that do not depend on the published models,
-    towards an observer of the latest model. It rests on Theorem 3 of Guo et al. with the analytic
-    Gaussian condition, valid for every epsilon; like that theorem it treats the residual as
-    bounded for every value of the noise, and its direction as independent of the noise. Tuning
-    `l2` on rows that leave later weakens it; see `declare_tuning`.
+    Guarantee: certified (epsilon, delta) towards an observer of the latest model, also for people
+    who look at the models before they leave. By strong convexity the gradient that is left bounds
+    the distance of W to the optimum of the remaining rows, rounding errors included; noise of a
+    discrete Gaussian law hides that distance, for every epsilon. No bound, limit or refusal depends
+    on noise. Tuning `l2` on rows that leave later weakens the guarantee; see `declare_tuning`.
+
+    The sealed state is not covered by it. With the rows in the same file it gives the gradient that
+    the last removals left, and so the row of a lone removal can be computed; `settle` ends that.
 
     References
     ----------
     Guo, Goldstein, Hannun and van der Maaten, "Certified data removal from machine learning
-    models", ICML 2020. Sekhari et al., "Remember what you want to forget", NeurIPS 2021 (data-free
-    removal).
+    models", ICML 2020. Canonne, Kamath and Steinke, "The discrete Gaussian for differential
+    privacy", NeurIPS 2020. Sekhari et al., "Remember what you want to forget", NeurIPS 2021
+    (data-free removal).
 
     Examples
     --------
@@ -109,7 +124,7 @@ class InfluenceClassifier(InfluenceBase, ConvexClassifier):
     >>> from sklearn.datasets import load_breast_cancer
     >>> from letheon import InfluenceClassifier
     >>> X, y = load_breast_cancer(return_X_y=True)
-    >>> model = InfluenceClassifier(l2=0.01, sigma=1.0).fit(np.log1p(X), y)
+    >>> model = InfluenceClassifier(l2=0.01).fit(np.log1p(X), y)
     >>> receipt = model.forget([3, 17])
     >>> receipt.guarantee.kind, receipt.guarantee.spent <= receipt.guarantee.budget
     ('certified', True)
@@ -171,8 +186,11 @@ class InfluenceRegressor(InfluenceBase, ConvexRegressor):
         for them.
     huber_scale : float, default=1.0
         Where the pseudo-Huber loss turns from square to linear.
-    l2, reg, fit_intercept, rows, row_norm, epsilon, delta, sigma, bound, batch_size, data_free
+    l2, reg, fit_intercept, rows, row_norm, epsilon, delta, bound, batch_size, data_free
         As in `InfluenceClassifier`.
+    sigma, mechanism
+        As in `InfluenceClassifier`. Noise moves a prediction by about sigma |x|, in units of y: for
+        targets in the hundreds a sigma of 1 may cost nothing.
     tol, max_iter, if_unproved, noise_seed, random_state
         As in `InfluenceClassifier`.
 
@@ -180,7 +198,7 @@ class InfluenceRegressor(InfluenceBase, ConvexRegressor):
     ----------
     coef_, intercept_ : ndarray
         The published model, one line of coefficients.
-    account_, epsilon_, noise_
+    account_, epsilon_, weights_, noise_, noise_commitment_
         As in `InfluenceClassifier`.
     ids_, guarantee_, residual_state_, n_rows_
         See `ForgetMixin`.

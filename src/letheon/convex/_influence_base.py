@@ -54,8 +54,9 @@ _ASSUMPTIONS = {
 }
 _RESIDUE = (
     (
-        "weights_ and noise_: with the rows held they give the gradient that the last removals "
-        "left, and from it the row of a lone removal can be computed; settle() ends that"
+        "weights_: parameters without noise, sealed; with the rows held they give the gradient "
+        "that the last removals left, and from it the row of a lone removal can be computed; "
+        "settle() ends that"
     ),
     "account_: sums of bounds of all removals so far",
 )
@@ -155,7 +156,7 @@ class InfluenceBase(InfluenceRemovals):
         if self.data_free and self.row_norm is None:
             raise ValueError(
                 "data_free=True needs a declared row_norm (with rows='clip', 'normalize' or "
-                "'refuse'): without rows nobody can measure how long they are"
+                "'refuse'): without rows their norms cannot be measured"
             )
 
     def _train(self, held: Held, source: NoiseSource, seed: int) -> Trained:
