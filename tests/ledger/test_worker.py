@@ -251,7 +251,7 @@ def test_a_spent_budget_becomes_a_retrain(tmp_path: Path) -> None:
     model = InfluenceClassifier(
         epsilon=1.0,
         delta=1e-4,
-        sigma=0.3,
+        sigma=0.03,
         l2=0.05,
         data_free=True,
         rows="clip",

@@ -1,6 +1,5 @@
 """How Influence hides what a removal leaves: noise on what is released, or in the objective."""
 
-from functools import lru_cache
 from typing import NamedTuple, Protocol
 
 import numpy as np
@@ -133,7 +132,6 @@ class ObjectiveNoise(NoNoise):
         return gaussian_epsilon(spent / self.sigma, self.delta)
 
 
-@lru_cache(maxsize=64)
 def mechanism_of(name: str, sigma: float, epsilon: float, delta: float) -> Mechanism:
     """Return the mechanism of a model's settings, one of `MECHANISMS` by name."""
     if sigma == 0.0:
