@@ -1,6 +1,7 @@
 """V5: bounds are recomputed on their own, and every planted lie is found."""
 
 import copy
+import math
 from dataclasses import replace
 from typing import Any
 
@@ -379,6 +380,16 @@ def test_both_ways_to_compute_what_a_grid_hides_agree(
     for least in (delta, 0.0):
         second = _bound._hidden_on_grid(sigma, epsilon, least, size)
         assert second == pytest.approx(grid.hidden_distance(epsilon, least, size), rel=1e-6)
+
+
+def test_an_epsilon_that_claims_nothing_fails() -> None:
+    """A delta of 1 or more is no guarantee to begin with: it raises where it is asked for."""
+    model, rows = forgotten("influence")
+    twin = copy.copy(model)
+    twin.epsilon = math.inf
+    twin.parameters_ = twin._parameters()
+    found = bound(twin, rows, claim=claim_of(model))
+    assert (found.verdict, "epsilon-is-in-range" in found.reason) == ("fail", True)
 
 
 def test_an_account_that_was_lowered_fails() -> None:

@@ -236,6 +236,7 @@ def _check_claim(case: _Case) -> None:
     """What the certificate says is not stronger than what the settings give."""
     model, said, checks = case.model, case.said, case.checks
     checks.holds("kind-is-the-models", said.get("kind") == model.guarantee_.kind == "certified")
+    checks.holds("epsilon-is-in-range", 0.0 < float(model.epsilon) < math.inf)
     for name in ("epsilon", "delta"):
         stated = said.get(name)
         least = float(getattr(model, name)) * (1 - _CLOSE)
