@@ -105,7 +105,7 @@ def sealed_parameters(model: Any) -> Floats:
     """Return the parameters before noise, in the order of `released_parameters`.
 
     An attacker who knows the rows can compute them for either world; here they are read from the
-    seal, `weights_` or `unperturbed_`.
+    seal, `weights_`, `unperturbed_` or `optimum_`.
     """
     values = unperturbed_weights(model)
     if model.fit_intercept:

@@ -16,7 +16,8 @@ Long = NDArray[np.longdouble]
 def unperturbed_weights(model: Any) -> NDArray[np.float64]:
     """Return the sealed parameters before noise of a linear model, shape (d, K)."""
     held = vars(model)
-    sealed = held.get("weights_", held.get("unperturbed_"))
+    names = ("weights_", "unperturbed_", "optimum_")
+    sealed = next((held[name] for name in names if held.get(name) is not None), None)
     if sealed is None:
         raise TypeError(f"{type(model).__name__} holds no parameters before noise; give `secret=`")
     values = np.asarray(sealed.open() if hasattr(sealed, "open") else sealed, np.float64)
