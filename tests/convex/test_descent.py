@@ -505,7 +505,7 @@ def test_noise_that_hides_less_than_the_theorem_leaves() -> None:
 def test_an_optimiser_that_does_not_arrive() -> None:
     X, y = make_rows(200, d=300, n_classes=2)
     model = DescentToDeleteClassifier(l2=1e-6, sigma=1e-3, max_iter=1)
-    with pytest.raises(AssumptionError, match="raise max_iter or sigma"):
+    with pytest.raises(AssumptionError, match="raise max_iter, sigma or l2"):
         model.fit(X, y)
     assert not hasattr(model, "seed_")
 
