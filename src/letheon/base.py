@@ -21,6 +21,7 @@ from numpy.typing import NDArray
 from sklearn.utils.validation import check_is_fitted
 
 from letheon import state
+from letheon.data import Ids, Rows, as_ids
 from letheon.exceptions import (
     ChangedParametersError,
     EmptyModelError,
@@ -30,10 +31,9 @@ from letheon.exceptions import (
 )
 from letheon.guarantee import Guarantee, MethodFacts
 from letheon.receipt import Receipt
-from letheon.rows import Ids, Rows, as_ids
 
 # Parameters that never change what is learned, wherever they are nested.
-NEUTRAL_PARAMETERS = frozenset({"n_jobs", "verbose", "rebuild", "checkpoint_dir", "random_state"})
+NEUTRAL_PARAMETERS = state.NEUTRAL_PARAMETERS | {"random_state"}
 
 # Values of these types cannot change behind a model's back.
 _CONSTANTS = frozenset({type(None), bool, int, float, str})
@@ -401,7 +401,7 @@ def _plain(value: Any) -> Any:
     if hasattr(value, "get_params") and not isinstance(value, type):
         params, neutral = value.get_params(deep=False).items(), neutral_parameters(value)
         kept = {name: _plain(part) for name, part in params if name not in neutral}
-        return [f"{type(value).__module__}.{type(value).__qualname__}", kept]
+        return [state.tag_of(type(value)), kept]
     if isinstance(value, list | tuple):
         return [_plain(part) for part in value]
     if isinstance(value, dict):
