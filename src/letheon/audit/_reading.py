@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 
 from letheon import state
 from letheon.exceptions import StateError
-from letheon.ledger._versions import Vault
+from letheon.ledger.models.versions import Vault
 from letheon.rows import Rows
 from letheon.verifier import (
     INDEX_FILES,

@@ -23,7 +23,7 @@ from letheon.audit._tolerance import judge_differences
 from letheon.compose import unfitted_twin
 from letheon.exceptions import LetheonError
 from letheon.inner import parts_of
-from letheon.ledger._execution import replay_of
+from letheon.ledger.certificates.execution import replay_of
 from letheon.parallel import one_thread
 from letheon.rows import Rows
 from letheon.state._canonical import to_bytes

@@ -22,7 +22,7 @@ from letheon.audit._rederive import (
 )
 from letheon.audit._tolerance import judge_differences
 from letheon.convex._data_free import fingerprints
-from letheon.ledger._claims import counted_part
+from letheon.ledger.certificates.claims import counted_part
 from letheon.rows import Rows
 
 __all__ = ["FEATURES", "Beside", "beside_the_model", "unwrapped"]
