@@ -1,4 +1,4 @@
-"""The map for newcomers names every sub-package and top-level module of the ledger, and no other."""
+"""The map for newcomers names each sub-package and top-level module of the ledger, no other."""
 
 import re
 from pathlib import Path
