@@ -21,12 +21,12 @@ from letheon import (
     state,
 )
 from letheon.audit import audit
+from letheon.data import Rows
 from letheon.ledger import Ledger
 from letheon.ledger.certificates import certify
 from letheon.ledger.keys.keyring import KeyRing
 from letheon.ledger.models.versions import Vault
 from letheon.ledger.worker import compute
-from letheon.rows import Rows
 from letheon.sharded._shards import Ensemble
 from tests.audit.bundles import copied, erase, judged, ledger_of, reindex, resign, verdicts
 from tests.audit.people import table

@@ -23,6 +23,7 @@ from letheon import (
 from letheon.audit import Canaries, audit
 from letheon.audit._levels import check_data
 from letheon.audit._reading import Bundle
+from letheon.data import Rows
 from letheon.exceptions import LedgerError, SignerRefusedError
 from letheon.ledger import Ledger
 from letheon.ledger.certificates import bundle as _bundle
@@ -32,7 +33,6 @@ from letheon.ledger.keys.keyring import KeyRing
 from letheon.ledger.models.training import fresh_fit
 from letheon.ledger.models.versions import find_model, head_of
 from letheon.ledger.worker import apply, compute, worker
-from letheon.rows import Rows
 from letheon.verifier import canonical
 from tests.audit.bundles import (
     KINDS,

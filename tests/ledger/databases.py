@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 from sqlalchemy import Connection, insert, select
 
+from letheon.data import Ids, as_ids
 from letheon.ledger.core import Core
 from letheon.ledger.db.database import Database
 from letheon.ledger.keys.keyring import KeyRing
@@ -24,7 +25,6 @@ from letheon.ledger.requests.states import move
 from letheon.ledger.settings import Settings
 from letheon.ledger.tables import batches, blocked, events, models, requests
 from letheon.ledger.worker.policy import Policy
-from letheon.rows import Ids, as_ids
 
 KINDS = ("sqlite", "sqlite-delete", "postgresql")
 NOON = 1_800_000_000

@@ -13,6 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from sqlalchemy import event, update
 
+from letheon.data import as_ids
 from letheon.exceptions import (
     ClockError,
     IdempotencyError,
@@ -27,7 +28,6 @@ from letheon.ledger.db.group import GroupCommit
 from letheon.ledger.requests import encrypted_ids, handling, intake, owners, recording
 from letheon.ledger.requests.intake import intake_group
 from letheon.ledger.tables import batches, blocked, events, requests
-from letheon.rows import as_ids
 from tests.ledger.databases import (
     NOON,
     PEOPLE,

@@ -2,12 +2,12 @@
 
 import pytest
 
+from letheon.data import as_ids
 from letheon.exceptions import (
     RequestStateError,
 )
 from letheon.ledger.requests import intake
 from letheon.ledger.tables import blocked, events
-from letheon.rows import as_ids
 from tests.ledger.databases import (
     Desk,
     bodies,

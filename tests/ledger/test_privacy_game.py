@@ -30,6 +30,7 @@ from sklearn.linear_model import LogisticRegression
 from sklearn.naive_bayes import GaussianNB
 
 from letheon import DaREForestClassifier, NaiveUnlearner, SISAClassifier, state
+from letheon.data import Rows, as_ids
 from letheon.ledger import Ledger
 from letheon.ledger.certificates.statement import requests_root
 from letheon.ledger.db.log_tree import root_of
@@ -41,7 +42,6 @@ from letheon.ledger.models.row_bytes import row_bytes
 from letheon.ledger.models.slot_tree import slots_for
 from letheon.ledger.models.versions import Judged
 from letheon.ledger.worker.compute import Job, compute
-from letheon.rows import Rows, as_ids
 from letheon.verifier import leaf_hash, parse_strict, slot_leaf
 from tests.ledger.residue import quick_folder
 

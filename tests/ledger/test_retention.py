@@ -6,13 +6,13 @@ import pytest
 from sqlalchemy import text
 from sqlalchemy.exc import DBAPIError
 
+from letheon.data import as_ids
 from letheon.exceptions import UnknownIdError
 from letheon.ledger.requests import intake
 from letheon.ledger.settings import Settings
 from letheon.ledger.tables import blocked, events, requests
 from letheon.ledger.worker.policy import Policy
 from letheon.ledger.worker.worker import forget_closed
-from letheon.rows import as_ids
 from tests.ledger.databases import Desk, desk, erase, kind, place, sqlite_desk
 
 __all__ = ["desk", "kind", "place", "sqlite_desk"]

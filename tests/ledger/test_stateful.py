@@ -25,6 +25,7 @@ from hypothesis.stateful import (
 from sqlalchemy import insert, select, text, update
 from sqlalchemy.exc import DBAPIError
 
+from letheon.data import as_ids
 from letheon.exceptions import IdempotencyError, RequestStateError, UnknownIdError
 from letheon.ledger.db import events as _events
 from letheon.ledger.db.log_tree import root_of
@@ -33,7 +34,6 @@ from letheon.ledger.requests import owners as _owners
 from letheon.ledger.requests.states import ALLOWED, NEW, PUBLISHED, STATES, is_allowed, move
 from letheon.ledger.tables import batches, blocked, events, intake_keys, requests
 from letheon.ledger.worker.policy import Policy
-from letheon.rows import as_ids
 from tests.ledger.databases import Desk, add_model, desk, kind, place, sqlite_desk
 
 __all__ = ["desk", "kind", "place", "sqlite_desk"]

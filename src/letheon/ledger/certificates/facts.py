@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import letheon
 from letheon import state
+from letheon.data import Rows
 from letheon.exceptions import CertificateError, SignerRefusedError
 from letheon.guarantee import KINDS, Guarantee
 from letheon.ledger.certificates.claims import (
@@ -36,7 +37,6 @@ from letheon.ledger.certificates.measures import (
 )
 from letheon.ledger.certificates.parameters import class_code, parameters_of
 from letheon.receipt import Receipt
-from letheon.rows import Rows
 
 if TYPE_CHECKING:
     from letheon.monitor import Reading

@@ -15,6 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 from sqlalchemy import Connection, func, select, tuple_, update
 
+from letheon.data import IdIndex, Ids, Rows
 from letheon.exceptions import (
     CorruptFileError,
     KeyFileError,
@@ -51,7 +52,6 @@ from letheon.ledger.tables import (
     requests,
     versions,
 )
-from letheon.rows import IdIndex, Ids, Rows
 from letheon.verifier import (
     MOST_RECEIPT_ROWS,
     SMALL,

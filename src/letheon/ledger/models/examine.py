@@ -17,6 +17,7 @@ import numpy as np
 
 import letheon.exceptions as errors
 from letheon import sandbox, state
+from letheon.data import Ids, Rows
 from letheon.exceptions import CannotForgetError, LedgerError, LetheonError, NotFittedError
 from letheon.guarantee import MethodFacts
 from letheon.ledger.certificates.facts import test_metric
@@ -28,7 +29,6 @@ from letheon.ledger.models.table_files import (
 )
 from letheon.ledger.models.training import fresh_fit, held_rows
 from letheon.ledger.models.versions import Judged, memory_limit
-from letheon.rows import Ids, Rows
 
 __all__ = [
     "Examined",

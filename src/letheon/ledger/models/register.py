@@ -13,6 +13,7 @@ from sqlalchemy import Connection, insert, select
 from sqlalchemy.exc import IntegrityError
 
 from letheon import state
+from letheon.data import Rows
 from letheon.exceptions import BlockedIdsError, LedgerError, OldDatabaseError
 from letheon.guarantee import RELEASES
 from letheon.ledger.certificates.claims import weaker_releases
@@ -29,7 +30,6 @@ from letheon.ledger.requests.encrypted_ids import person_tags
 from letheon.ledger.schemas import require_name
 from letheon.ledger.tables import blocked, heads, meta, models, versions
 from letheon.ledger.worker.agreement import advance_mark, require_agreement
-from letheon.rows import Rows
 from letheon.verifier import canonical
 
 __all__ = [

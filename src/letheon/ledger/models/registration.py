@@ -3,6 +3,7 @@
 import secrets
 from typing import Any
 
+from letheon.data import Rows
 from letheon.ledger.certificates.certify import take_beacon
 from letheon.ledger.core import Core
 from letheon.ledger.db.events import record
@@ -11,7 +12,6 @@ from letheon.ledger.models.examine import Examined, examine_model, judge, requir
 from letheon.ledger.models.register import Registration, new_folder, register
 from letheon.ledger.models.training import fresh_fit, held_rows
 from letheon.ledger.models.versions import Judged
-from letheon.rows import Rows
 
 __all__ = ["class_names", "judged_by", "register_fitted", "register_trained"]
 

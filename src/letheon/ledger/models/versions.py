@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 from sqlalchemy import Connection, CursorResult, select
 
 from letheon import state
+from letheon.data import Ids, Rows, as_ids
 from letheon.exceptions import (
     CorruptFileError,
     KeyFileError,
@@ -20,7 +21,6 @@ from letheon.ledger.core import Core
 from letheon.ledger.keys.keyring import KeyRing
 from letheon.ledger.tables import heads, models, versions
 from letheon.ledger.worker.agreement import require_agreement
-from letheon.rows import Ids, Rows, as_ids
 from letheon.verifier import parse_strict
 
 __all__ = [

@@ -18,9 +18,9 @@ from urllib.parse import quote
 import numpy as np
 from numpy.typing import NDArray
 
+from letheon.data import Rows
 from letheon.ledger.purge.id_values import IdValues
 from letheon.ledger.purge.search import SHORTEST, Searcher
-from letheon.rows import Rows
 
 __all__ = ["Found", "Markers", "is_distinctive_id", "markers_of"]
 

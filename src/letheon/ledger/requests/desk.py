@@ -6,6 +6,7 @@ from contextlib import AbstractContextManager
 from datetime import date
 from typing import Any
 
+from letheon.data import Ids
 from letheon.exceptions import IdempotencyError
 from letheon.ledger.certificates import receipts
 from letheon.ledger.certificates.receipt_codes import (
@@ -21,7 +22,6 @@ from letheon.ledger.models.versions import ModelRow, VersionRow, find_model, rea
 from letheon.ledger.requests import intake, listing, records
 from letheon.ledger.requests.listing import Order, RequestCounts, RequestFilter, RequestPage
 from letheon.ledger.requests.records import Request, found
-from letheon.rows import Ids
 from letheon.verifier import Refused
 
 __all__ = ["Desk", "Receipts"]

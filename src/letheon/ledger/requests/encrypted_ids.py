@@ -23,13 +23,13 @@ from sqlalchemy import (
     update,
 )
 
+from letheon.data import Ids, IntIds, as_ids
 from letheon.exceptions import KeyFileError, LedgerBusyError
 from letheon.ledger.core import Core
 from letheon.ledger.db.events import require_own_log
 from letheon.ledger.keys.encryption import seal, unseal
 from letheon.ledger.requests.states import FINISHED
 from letheon.ledger.tables import blocked, intake_keys, meta, requests
-from letheon.rows import Ids, IntIds, as_ids
 
 __all__ = [
     "body_sealer",

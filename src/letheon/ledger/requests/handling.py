@@ -7,6 +7,7 @@ from typing import Any
 
 from sqlalchemy import Connection, Row, or_, select, update
 
+from letheon.data import IdIndex, Ids
 from letheon.exceptions import RequestStateError, UnknownRequestError
 from letheon.ledger.core import Core
 from letheon.ledger.db import events
@@ -38,7 +39,6 @@ from letheon.ledger.requests.owners import (
 from letheon.ledger.requests.records import Request, found
 from letheon.ledger.requests.states import FINAL, FINISHED, has_erased, move
 from letheon.ledger.tables import batches, blocked, requests
-from letheon.rows import IdIndex, Ids
 
 __all__ = [
     "approve",

@@ -12,6 +12,7 @@ from typing import Any
 
 from sqlalchemy.exc import InterfaceError, OperationalError
 
+from letheon.data import IdIndex, Ids, as_ids
 from letheon.exceptions import (
     IdsLengthError,
     IdsTypeError,
@@ -48,7 +49,6 @@ from letheon.ledger.requests.handling import (
 )
 from letheon.ledger.requests.recording import Prepared, record_all
 from letheon.ledger.requests.records import Request
-from letheon.rows import IdIndex, Ids, as_ids
 
 __all__ = [
     "Intake",

@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 
 from sqlalchemy import Connection, bindparam, select, update
 
+from letheon.data import Ids
 from letheon.exceptions import IdempotencyError, UnknownIdError
 from letheon.ledger.core import Core
 from letheon.ledger.db import events
@@ -25,7 +26,6 @@ from letheon.ledger.requests.encrypted_ids import (
 from letheon.ledger.requests.owners import NEEDS_APPROVAL, Claimant, claim, known_tags
 from letheon.ledger.requests.records import Request, found_all
 from letheon.ledger.tables import requests
-from letheon.rows import Ids
 
 __all__ = ["Prepared", "record_all"]
 
