@@ -38,7 +38,7 @@ class PublicImports(Contract):
 
     public_modules = fields.SetField(subfield=fields.StringField())
 
-    def check(self, graph: ImportGraph, verbose: bool) -> ContractCheck:
+    def check(self, graph: ImportGraph, verbose: bool) -> ContractCheck:  # noqa: ARG002
         """Return the imports that break the rule."""
         broken = [
             (importer, imported)
