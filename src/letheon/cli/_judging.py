@@ -14,7 +14,7 @@ from sklearn.preprocessing import StandardScaler
 
 from letheon.bench import describe_machine
 from letheon.cli._scene import Scene
-from letheon.convex import InfluenceClassifier
+from letheon.linear import InfluenceClassifier
 from letheon.datasets import Requests
 from letheon.evaluation import ORDINARY, SAME, Evaluation, evaluate
 from letheon.evaluation.report import Picture, Report, Table, write_page
