@@ -17,6 +17,7 @@ from sklearn.linear_model import LogisticRegression
 from sklearn.metrics import f1_score
 
 from letheon import NaiveUnlearner, state
+from letheon.data import Rows, as_ids
 from letheon.exceptions import (
     CorruptFileError,
     NewerFormatError,
@@ -34,7 +35,6 @@ from letheon.ledger._monitoring import (
 )
 from letheon.monitor import Calibration, Monitor, Tolerances
 from letheon.monitor._saved import record_of
-from letheon.data import Rows, as_ids
 from tests.monitor.drifters import QUICK, Keeper, make_people, share_right
 from tests.sharded.people import examples
 

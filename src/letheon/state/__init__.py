@@ -22,10 +22,13 @@ from letheon.state._encode import classes_of, ensure_supported, to_tree
 from letheon.state._environment import environment
 from letheon.state._file import Contents, build, read_contents, read_file, write_file
 from letheon.state._nodes import Node, names_of
+from letheon.state._plans import NEUTRAL_PARAMETERS
 from letheon.state._registry import register_codec
 from letheon.state._stores import Checkpoint, DirectoryStore
+from letheon.state._tags import import_path, tag_of
 
 __all__ = [
+    "NEUTRAL_PARAMETERS",
     "UNLIMITED",
     "Checkpoint",
     "Contents",
@@ -41,11 +44,13 @@ __all__ = [
     "ensure_supported",
     "environment",
     "has_listed_classes",
+    "import_path",
     "names_of",
     "read_contents",
     "read_file",
     "register_codec",
     "require_trust",
+    "tag_of",
     "to_tree",
     "trust_of",
     "write_file",
