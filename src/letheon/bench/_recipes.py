@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any, Literal, NamedTuple
 
-from letheon import forest, linear, naive, sharded
+from letheon import linear, naive, sharded
 
 __all__ = ["METHODS", "RECIPES", "Family", "Place", "Recipe", "find_recipe", "ordinary_model"]
 
@@ -155,7 +155,10 @@ def _sisa(n_slices: int, place: Place) -> Any:
 
 
 def _dare(extreme: int, place: Place) -> Any:
-    return forest.DaREForestClassifier(
+    # Only here: forests need the compiled core, and the benchmarks of nets run without it.
+    from letheon.forest import DaREForestClassifier
+
+    return DaREForestClassifier(
         n_estimators=place.n_trees, random_depth=place.random_depths[extreme], n_jobs=1
     )
 
