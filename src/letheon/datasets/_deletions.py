@@ -10,7 +10,7 @@ from scipy import sparse
 from sklearn.base import is_regressor
 
 from letheon.guarantee import Task
-from letheon.rows import present_table
+from letheon.data import present_table
 
 __all__ = ["Requests"]
 

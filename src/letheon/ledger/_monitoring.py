@@ -18,7 +18,7 @@ from letheon.monitor._given import same_people
 from letheon.monitor._judge import judge_for
 from letheon.monitor._saved import record_of, restore
 from letheon.receipt import Receipt
-from letheon.rows import Ids, Rows, as_ids
+from letheon.data import Ids, Rows, as_ids
 
 __all__ = ["after_retrain", "forget_watched", "pack", "policy_digest", "unpack"]
 

@@ -12,7 +12,7 @@ from letheon.monitor._calibrate import measured
 from letheon.monitor._given import ids_of, in_training, require_model, same_people
 from letheon.monitor._panel import Panel, positions_of
 from letheon.monitor._reading import Reading
-from letheon.rows import Ids, Rows, as_ids
+from letheon.data import Ids, Rows, as_ids
 
 __all__ = ["adopt"]
 

@@ -24,7 +24,7 @@ from letheon.monitor._decide import guarantee_of
 from letheon.monitor._limits import Limit
 from letheon.monitor._panel import Panel, held_rows, positions_of, used_up_classes
 from letheon.monitor._store import Folder
-from letheon.rows import Ids, Rows, as_ids
+from letheon.data import Ids, Rows, as_ids
 
 __all__ = [
     "assumptions",

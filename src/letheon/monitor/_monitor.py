@@ -44,7 +44,7 @@ from letheon.monitor._saved import record_of, restore
 from letheon.monitor._store import Folder, destroyed, warn_about
 from letheon.monitor._stretch import Stretch
 from letheon.receipt import Receipt
-from letheon.rows import Ids, Rows, as_ids
+from letheon.data import Ids, Rows, as_ids
 from letheon.seeds import library_seed, seed_from
 
 if TYPE_CHECKING:

@@ -11,7 +11,7 @@ from letheon.monitor._panel import Panel
 from letheon.monitor._reading import History, Reading, Tolerances
 from letheon.monitor._store import Folder
 from letheon.monitor._stretch import Stretch
-from letheon.rows import Rows
+from letheon.data import Rows
 
 __all__ = ["read_calibration", "record_of", "restore"]
 
