@@ -16,13 +16,6 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from letheon.base import ForgetMixin
     from letheon.compose import DataIndependent, ForgetPipeline, forget
-    from letheon.linear import (
-        DeltaGradClassifier,
-        DescentToDeleteClassifier,
-        FisherClassifier,
-        InfluenceClassifier,
-        InfluenceRegressor,
-    )
     from letheon.deep import (
         CertifiedHeadClassifier,
         DeepObliviateClassifier,
@@ -34,6 +27,13 @@ if TYPE_CHECKING:
     from letheon.forest import DaREForestClassifier, DaREForestRegressor
     from letheon.guarantee import Guarantee, MethodFacts
     from letheon.ledger import Ledger
+    from letheon.linear import (
+        DeltaGradClassifier,
+        DescentToDeleteClassifier,
+        FisherClassifier,
+        InfluenceClassifier,
+        InfluenceRegressor,
+    )
     from letheon.measures import Measure
     from letheon.monitor import Monitor
     from letheon.naive import NaiveUnlearner

@@ -27,8 +27,8 @@ from letheon.audit._objective import (
 from letheon.audit._reading import AuditedModel
 from letheon.audit._result import LevelResult
 from letheon.audit._structure import FEATURES, beside_the_model, unwrapped
-from letheon.linear._descent_settings import plan_of, scale_of
 from letheon.data import Rows
+from letheon.linear._descent_settings import plan_of, scale_of
 
 __all__ = ["bound", "check_bound", "find_withdrawn"]
 

@@ -9,8 +9,8 @@ from numpy.typing import ArrayLike, NDArray
 from scipy import sparse
 from sklearn.base import is_regressor
 
-from letheon.guarantee import Task
 from letheon.data import present_table
+from letheon.guarantee import Task
 
 __all__ = ["Requests"]
 

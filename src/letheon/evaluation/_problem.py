@@ -8,10 +8,10 @@ from numpy.typing import NDArray
 from scipy import sparse
 from sklearn.base import is_regressor
 
+from letheon.data import as_ids
 from letheon.datasets import Dataset
 from letheon.evaluation._metric import Judgement, Metric, MetricFailedError
 from letheon.exceptions import IdsTypeError
-from letheon.data import as_ids
 
 __all__ = ["Metric", "Problem", "Rows"]
 

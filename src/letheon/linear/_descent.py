@@ -12,6 +12,9 @@ import scipy.sparse as sp
 from sklearn.utils.validation import check_consistent_length
 
 from letheon.base import Outcome, Removal, require_fitted
+from letheon.data import hold_labels, hold_target, join_target, row_ids
+from letheon.guarantee import Guarantee, MethodFacts
+from letheon.inner import require_features
 from letheon.linear._account import rounded_up
 from letheon.linear._base import ConvexClassifier, Counts, Held, Trained
 from letheon.linear._cache import Cache
@@ -32,9 +35,6 @@ from letheon.linear._grid import Grid
 from letheon.linear._losses import Floats
 from letheon.linear._noise import NoiseSource, Sealed
 from letheon.linear._problem import NOBODY, Positions, Problem
-from letheon.guarantee import Guarantee, MethodFacts
-from letheon.inner import require_features
-from letheon.data import hold_labels, hold_target, join_target, row_ids
 
 FACTS = MethodFacts(
     method="descent-to-delete",

@@ -8,6 +8,8 @@ from typing import Any, ClassVar, Self
 import numpy as np
 
 from letheon.base import Outcome, Removal, require_fitted
+from letheon.data import SlotRows
+from letheon.guarantee import Guarantee, MethodFacts
 from letheon.linear._account import rounded_up
 from letheon.linear._base import (
     ConvexClassifier,
@@ -32,9 +34,7 @@ from letheon.linear._noise import NoiseSource, Sealed
 from letheon.linear._problem import NOBODY, Positions, Problem
 from letheon.linear._settings import require_batch_size, require_one_of, require_whole
 from letheon.linear._solve import finished, is_dense, minimise
-from letheon.guarantee import Guarantee, MethodFacts
 from letheon.receipt import Receipt
-from letheon.data import SlotRows
 from letheon.seeds import Purpose, library_seed
 
 FACTS = MethodFacts(

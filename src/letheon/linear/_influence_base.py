@@ -6,6 +6,8 @@ from math import prod
 from typing import Any, ClassVar, Self
 
 from letheon.base import exclusive, require_fitted
+from letheon.exceptions import CannotForgetError
+from letheon.guarantee import Guarantee, MethodFacts
 from letheon.linear._account import Account
 from letheon.linear._base import ConvexBase, Held, Trained, unconverged
 from letheon.linear._bounds import norm
@@ -19,8 +21,6 @@ from letheon.linear._noise import NoiseSource, Sealed
 from letheon.linear._problem import NOBODY, ridge_of
 from letheon.linear._settings import require_one_of, require_whole
 from letheon.linear._solve import DENSE_LIMIT, block_size, finished, is_dense, minimise
-from letheon.exceptions import CannotForgetError
-from letheon.guarantee import Guarantee, MethodFacts
 from letheon.receipt import Receipt
 
 FACTS = MethodFacts(

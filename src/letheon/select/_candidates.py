@@ -7,6 +7,8 @@ from typing import Any
 
 from sklearn.base import clone
 
+from letheon.forest import DaREForestClassifier, DaREForestRegressor
+from letheon.guarantee import MethodFacts, Task
 from letheon.linear import (
     DeltaGradClassifier,
     DescentToDeleteClassifier,
@@ -14,8 +16,6 @@ from letheon.linear import (
     InfluenceClassifier,
     InfluenceRegressor,
 )
-from letheon.forest import DaREForestClassifier, DaREForestRegressor
-from letheon.guarantee import MethodFacts, Task
 from letheon.select._need import Need
 from letheon.select._ranges import Ranges, Size, ranges_of
 from letheon.sharded import SISAClassifier, SISARegressor
