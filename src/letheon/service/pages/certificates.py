@@ -7,14 +7,24 @@ from fastapi import APIRouter, Depends, Path, Request
 from fastapi.responses import Response
 
 from letheon.service._auth import Principal
-from letheon.service._context import Context, context
-from letheon.service.desk import certificates, proofs
-from letheon.service.pages._codes import MEASURES
-from letheon.service.pages._shared import page, page_allows
-from letheon.service.pages._where import AfterText, ModelFilter, Tenant, address
+from letheon.service._context import context
+from letheon.service.pages._shared import (
+    MEASURES,
+    AfterText,
+    ModelFilter,
+    Tenant,
+    address,
+    page,
+    page_allows,
+    page_links,
+)
+from letheon.service.routes.certificates import (
+    list_certificates,
+    verify_certificate,
+)
+from letheon.service.routes.certificates import show_certificate as read_certificate
+from letheon.service.routes.log import show_chain
 from letheon.verifier import Refused
-
-__all__ = ["router"]
 
 router = APIRouter(include_in_schema=False)
 
@@ -31,10 +41,13 @@ def show_certificates(
     after: AfterText = None,
 ) -> Response:
     """Show certificates, newest first; who sees all of them sees the links between them, too."""
-    desk = context(request)
     query = {"tenant": tenant, "model": model or None}
     is_chain = who.tenant is None and not any(query.values())
-    found = _listed(desk, who, query, after, is_chain=is_chain)
+    found: Any
+    if is_chain:
+        found = show_chain(request, who, after=after, limit=_PAGE)
+    else:
+        found = list_certificates(request, who, **query, after=after, limit=_PAGE)
     return page(
         request,
         "certificates.html",
@@ -43,23 +56,9 @@ def show_certificates(
         found=found,
         is_chain=is_chain,
         query=query,
-        key=desk.ledger.public_key,
-        first=address("/certificates", **query) if after else None,
-        next=address("/certificates", after=found.next, **query) if found.next else None,
+        key=context(request).ledger.public_key,
+        **page_links("/certificates", after, found.next, query),
     )
-
-
-def _listed(
-    desk: Context,
-    who: Principal,
-    query: dict[str, str | None],
-    after: str | None,
-    *,
-    is_chain: bool,
-) -> Any:
-    if is_chain:
-        return proofs.chain(desk, who, after=after, limit=_PAGE)
-    return certificates.page_of_certificates(desk, who, **query, after=after, limit=_PAGE)
 
 
 @router.get("/certificates/{number}")
@@ -73,12 +72,11 @@ def show_certificate(
 
     Of one that cannot be read, only the checks are shown.
     """
-    desk = context(request)
     try:
-        found = certificates.find_certificate(desk, who, number)
+        found = read_certificate(request, who, number)
     except Refused:
         found = None
-    is_checked = verify or found is None
+    envelope = None if found is None or found.envelope is None else json.loads(found.envelope)
     return page(
         request,
         "certificate.html",
@@ -86,12 +84,10 @@ def show_certificate(
         json=f"/api/v1/certificates/{number}",
         number=number,
         found=found,
-        checked=certificates.verification(desk, who, number) if is_checked else None,
+        checked=verify_certificate(request, who, number) if verify or found is None else None,
         measures=MEASURES,
         statement=None if found is None else _pretty(found.statement),
-        envelope=None
-        if found is None or found.envelope is None
-        else _pretty(json.loads(found.envelope)),
+        envelope=None if envelope is None else _pretty(envelope),
     )
 
 

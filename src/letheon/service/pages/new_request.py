@@ -9,14 +9,13 @@ from starlette.datastructures import FormData
 
 from letheon.service._auth import Principal
 from letheon.service._context import Context, context
+from letheon.service._forms import check_form, key_of, text_of
+from letheon.service._people import known_ids, model_names
 from letheon.service._problems import Problem
-from letheon.service.desk.filing import file_request, people_of
-from letheon.service.desk.people import known_ids, model_names
-from letheon.service.desk.request_forms import EVERY_MODEL, Filed, RequestIn
-from letheon.service.desk.request_refusals import refusals
-from letheon.service.desk.requests import grounds
-from letheon.service.pages._choices import LAWS, checked, key_of, tenant_choices, text_of
-from letheon.service.pages._shared import SentForm, done, page, page_allows
+from letheon.service._requests import refusals
+from letheon.service.pages._shared import LAWS, SentForm, done, page, page_allows, tenant_choices
+from letheon.service.routes.filing import EVERY_MODEL, Filed, RequestIn, file_one, parse_number
+from letheon.service.routes.requests import GROUNDS
 
 router = APIRouter(include_in_schema=False)
 
@@ -43,7 +42,7 @@ def file_new_request(request: Request, who: Filer, form: SentForm) -> Response:
     """File it. A form that is sent twice has one effect: it carries an idempotency key."""
     tenant = who.tenant_for(text_of(form, "tenant") or None)
     try:
-        filed = _filed(request, who, tenant, form)
+        filed = _file(request, who, tenant, form)
     except Problem as problem:
         if problem.status_code in (403, 404, 429):
             raise
@@ -57,40 +56,57 @@ def file_new_request(request: Request, who: Filer, form: SentForm) -> Response:
     return done(request, f"/requests/{one.id}", lost or "filed", one.n_ids)
 
 
-def _filed(request: Request, who: Principal, tenant: str, form: FormData) -> Filed:
+def _file(request: Request, who: Principal, tenant: str, form: FormData) -> Filed:
     desk, model, lines = context(request), text_of(form, "model"), _lines(form)
     if not lines:
         raise Problem(422, "ids", "No id was given", "Write one id per line.")
-    ids: list[Any] = [line for _, line in lines]
-    if model != EVERY_MODEL:
-        with refusals():
-            ids = people_of(desk, model, tenant, ids)
-    wanted = checked(
+    ids = _parse_ids(desk, model, tenant, [line for _, line in lines])
+    wants_code = who.sees_all_requests and text_of(form, "receipt") == "on"
+    values = {name: text_of(form, name) for name in ("model", "regime", "ground")}
+    wanted = check_form(
         RequestIn,
-        {
-            "model": model,
+        values
+        | {
             "ids": ids,
             "tenant": tenant,
-            "regime": text_of(form, "regime"),
-            "ground": text_of(form, "ground"),
             "verified": text_of(form, "verified") == "on",
-            "receipt": who.sees_all_requests
-            and text_of(form, "receipt") == "on"
-            and len(set(ids)) == 1,
+            "receipt": wants_code and len(set(ids)) == 1,
         },
     )
     try:
-        return file_request(desk, who, wanted, key=f"page-{key_of(form)}")
+        return file_one(desk, who, wanted, key=f"page-{key_of(form)}")
     except Problem as problem:
         if problem.code != "unknown-ids":
             raise
         raise _unknown(desk, model, tenant, ids, lines) from problem
 
 
+def _parse_ids(desk: Context, model: str, tenant: str, lines: list[str]) -> list[Any]:
+    """Return ids that were typed: as numbers where the model holds numbers.
+
+    Raises
+    ------
+    Problem
+        One of them is no number; the text says which, not what it is.
+    """
+    with refusals():
+        if model == EVERY_MODEL or not desk.ledger.holds_numbers(model, tenant=tenant):
+            return lines
+    numbers = [parse_number(line) for line in lines]
+    if None in numbers:
+        raise Problem(
+            422,
+            "ids",
+            "this model holds numbers as ids",
+            f"Id {numbers.index(None) + 1} of the list is none, or one of more than 64 bits.",
+        )
+    return numbers
+
+
 def _lines(form: FormData) -> list[tuple[int, str]]:
     """Return the ids that were typed, each with the number of its line."""
-    found = form.get("ids", "")
-    texts = found.splitlines() if isinstance(found, str) else []
+    typed = form.get("ids", "")
+    texts = typed.splitlines() if isinstance(typed, str) else []
     return [(number, text.strip()) for number, text in enumerate(texts, 1) if text.strip()]
 
 
@@ -157,6 +173,6 @@ def _form(
         models=model_names(desk.ledger, tenant),
         tenants=tenant_choices(desk, who),
         laws=LAWS,
-        grounds=grounds(),
+        grounds=GROUNDS,
         may_vouch=who.may("requests:vouch"),
     )

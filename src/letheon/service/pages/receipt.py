@@ -10,12 +10,10 @@ from fastapi import APIRouter, Depends, Request
 from fastapi.responses import Response
 
 from letheon.service._auth import public
-from letheon.service._context import context
+from letheon.service._forms import text_of
 from letheon.service._problems import Problem
-from letheon.service.desk import receipts
 from letheon.service.pages._shared import SentForm, page
-
-__all__ = ["router"]
+from letheon.service.routes.receipts import verify_receipt
 
 router = APIRouter(include_in_schema=False)
 
@@ -31,29 +29,26 @@ def show_receipt_form(request: Request) -> Response:
 @router.post("/receipt", dependencies=[Depends(public())])
 def check_receipt(request: Request, form: SentForm) -> Response:
     """Say whether a certificate covers the receipt; it is posted, so that no log has it."""
-    desk = context(request)
-    receipts.limit(desk, request)
-    text = form.get("code")
-    if not isinstance(text, str) or not text.strip():
+    text = text_of(form, "code")
+    if not text:
         return _page(request, error="Paste the code that you were given.", status=422)
     if _is_other_json(text):
         return _page(request, error=_NO_RECEIPT, status=422)
     try:
-        verdict = receipts.check(desk, text)
+        return _page(request, verdict=verify_receipt(request, text))
     except Problem as problem:
         if problem.status_code != 422:
             raise
         return _page(request, error=problem.detail or problem.title, status=422)
-    return _page(request, verdict=verdict)
 
 
 def _is_other_json(text: str) -> bool:
     """Whether a text is JSON of something else than a receipt; what is no JSON is for the check."""
     try:
-        found = json.loads(text)
+        content = json.loads(text)
     except (ValueError, RecursionError):
         return False
-    return not (isinstance(found, dict) and "certificate" in found)
+    return not (isinstance(content, dict) and "certificate" in content)
 
 
 def _page(request: Request, *, verdict: Any = None, error: str = "", status: int = 200) -> Response:

@@ -4,26 +4,27 @@ from typing import Annotated, NamedTuple
 
 from fastapi import APIRouter, Depends, Path, Request
 from fastapi.responses import HTMLResponse, Response
-from sqlalchemy import select
 
-from letheon.ledger._tables import tokens
 from letheon.service._auth import Principal
-from letheon.service._context import Context, context
+from letheon.service._context import context
+from letheon.service._forms import check_form, text_of
+from letheon.service._people import token_names
 from letheon.service._problems import Problem
-from letheon.service.desk.filing import as_number
-from letheon.service.desk.receipts import new_code
-from letheon.service.desk.request_actions import ACTIONS, act
-from letheon.service.desk.request_forms import ActionOnMany, Details, RequestOut
-from letheon.service.desk.request_refusals import refusals
-from letheon.service.desk.request_words import GROUND_WORDS, stuck_words
-from letheon.service.desk.requests import find_request, grounds, timeline
-from letheon.service.pages._choices import checked, text_of
+from letheon.service._request_words import GROUND_WORDS, stuck_words
+from letheon.service._requests import ACTIONS, RequestOut, refusals
 from letheon.service.pages._shared import SentForm, done, page, page_allows
+from letheon.service.routes import receipts
+from letheon.service.routes.filing import parse_number
+from letheon.service.routes.requests import (
+    GROUNDS,
+    ActionOnMany,
+    act,
+    read_request,
+    read_timeline,
+)
 
 router = APIRouter(include_in_schema=False)
 
-_NEEDED = {"hold": ("ground", "until"), "reject": ("ground",), "tell": ("recipients",)}
-_GIVEN = _NEEDED | {"answer": ("recipients",)}
 _TONES = {
     "verified": "info",
     "approved": "good",
@@ -70,7 +71,7 @@ class Step(NamedTuple):
 @router.get("/requests/{request_id}")
 def show_request(request: Request, who: Reader, request_id: RequestId) -> HTMLResponse:
     """Show one request."""
-    return _shown(request, who, request_id)
+    return _page(request, who, request_id)
 
 
 @router.post("/requests/{request_id}")
@@ -79,32 +80,31 @@ def act_on_request(
 ) -> Response:
     """Do one thing about it; the page says why if it cannot be done."""
     name = text_of(form, "action")
+    texts = {field: text_of(form, field) for field in ("ground", "until", "recipients")}
+    number = parse_number(texts["recipients"])
+    values = texts if number is None else texts | {"recipients": number}
     try:
-        asked = checked(ActionOnMany, {"action": name, "requests": [request_id]})
-        given = {field: _typed(field, text_of(form, field)) for field in _GIVEN.get(name, ())}
-        act(context(request), who, request_id, asked.action, checked(Details, given))
+        takes = ACTIONS[name].takes if name in ACTIONS else ()
+        given = {field: values[field] for field in takes}
+        wanted = check_form(ActionOnMany, given | {"action": name, "requests": [request_id]})
+        details = {field: getattr(wanted, field) for field in takes}
+        act(request, who, request_id, wanted.action, **details)
     except Problem as problem:
         if problem.status_code in (403, 404):
             raise
-        return _shown(request, who, request_id, problem=problem)
-    return done(request, f"/requests/{request_id}", asked.action)
-
-
-def _typed(field: str, text: str) -> str | int:
-    """Return what was typed, as a number where one is asked for and one was typed."""
-    number = as_number(text) if field == "recipients" else None
-    return text if number is None else number
+        return _page(request, who, request_id, problem=problem)
+    return done(request, f"/requests/{request_id}", wanted.action)
 
 
 @router.post("/requests/{request_id}/receipt-code")
 def make_receipt_code(request: Request, who: Caller, request_id: RequestId) -> HTMLResponse:
     """Make a new receipt code, and show it once; the one before opens nothing any more."""
     with refusals():
-        code = new_code(context(request), who, request_id)
-    return _shown(request, who, request_id, code=code)
+        code = receipts.make_receipt_code(request, who, request_id).code
+    return _page(request, who, request_id, code=code)
 
 
-def _shown(
+def _page(
     request: Request,
     who: Principal,
     request_id: str,
@@ -112,8 +112,11 @@ def _shown(
     problem: Problem | None = None,
     code: str | None = None,
 ) -> HTMLResponse:
-    desk = context(request)
-    found, entries = find_request(desk, who, request_id), timeline(desk, who, request_id)
+    ledger, found = context(request).ledger, read_request(request, who, request_id)
+    entries, names = read_timeline(request, who, request_id).items, {}
+    if who.sees_all_requests:
+        tokens = {found.filed_by, *(one.by for one in entries)}
+        names = token_names(ledger, [one for one in tokens if one is not None])
     return page(
         request,
         "request.html",
@@ -122,28 +125,18 @@ def _shown(
         status=200 if problem is None else problem.status_code,
         found=found,
         entries=entries,
-        names=_names(desk, who, {found.filed_by, *(one.by for one in entries)}),
+        names=names,
         steps=_steps(found, _STEPS if who.sees_all_requests else _STEPS_OF_FILER),
         actions=[(name, ACTIONS[name].words) for name in found.actions],
-        grounds=grounds(),
+        grounds=GROUNDS,
         ground_words=GROUND_WORDS,
         stuck_words=stuck_words,
-        zone=desk.ledger.settings.calendar.timezone,
+        zone=ledger.settings.calendar.timezone,
         tones=_TONES,
         problem=problem,
         code=code,
         may_have_code=_may_have_code(who, found),
     )
-
-
-def _names(desk: Context, who: Principal, ids: set[str | None]) -> dict[str, str]:
-    """Return what tokens are called, to those who see more than their own requests."""
-    wanted = [one for one in ids if one is not None]
-    if not who.sees_all_requests or not wanted:
-        return {}
-    query = select(tokens.c.id, tokens.c.name).where(tokens.c.id.in_(wanted))
-    with desk.ledger._core.database.reading() as conn:
-        return {row.id: row.name for row in conn.execute(query)}
 
 
 def _may_have_code(who: Principal, found: RequestOut) -> bool:

@@ -7,21 +7,23 @@ from fastapi import APIRouter, Depends, Request
 from fastapi.responses import HTMLResponse, Response
 from starlette.datastructures import QueryParams
 
-from letheon.ledger._moves import FINAL, STATES
 from letheon.service._auth import Principal
 from letheon.service._context import context
+from letheon.service._forms import check_form, text_of
+from letheon.service._people import model_choices
 from letheon.service._problems import Problem
-from letheon.service.desk.request_actions import ACTIONS, act_on_many
-from letheon.service.desk.request_forms import (
-    ActionName,
-    ActionOnMany,
-    Details,
-    Outcome,
-    RequestQuery,
+from letheon.service._requests import ACTIONS, ActionName
+from letheon.service.pages._shared import (
+    LAWS,
+    SentForm,
+    done,
+    page,
+    page_allows,
+    safe_path,
+    tenant_choices,
 )
-from letheon.service.desk.requests import grounds, list_requests, own_filter
-from letheon.service.pages._choices import LAWS, checked, model_choices, tenant_choices, text_of
-from letheon.service.pages._shared import SentForm, done, page, page_allows, safe_path
+from letheon.service.routes import requests as routes
+from letheon.service.routes.requests import GROUNDS, OPEN, ActionOnMany, RequestPageQuery
 
 router = APIRouter(include_in_schema=False)
 
@@ -50,7 +52,6 @@ _QUESTIONS: dict[ActionName, tuple[str, str, str]] = {
         "Reject",
     ),
 }
-_OPEN = [state for state in STATES if state not in FINAL]
 _ALL = "all"
 _ALWAYS = ("received", "verified", "queued", "stuck")
 
@@ -61,7 +62,7 @@ BulkActor = Annotated[Principal, Depends(page_allows("requests:read", is_long=Tr
 @router.get("/requests")
 def show_requests(request: Request, who: Reader) -> HTMLResponse:
     """Show a page of the requests that the one who looks may see."""
-    return _listed(request, who, request.query_params)
+    return _page(request, who, request.query_params)
 
 
 @router.post("/requests/actions")
@@ -77,33 +78,23 @@ def act_on_requests(request: Request, who: BulkActor, form: SentForm) -> Respons
     ground = text_of(form, "ground") if action == "reject" else None
     if ground == "":
         return done(request, where, "many-no-ground")
-    wanted = checked(ActionOnMany, {"action": action, "requests": chosen, "ground": ground})
+    wanted = check_form(ActionOnMany, {"action": action, "requests": chosen, "ground": ground})
     if wanted.action not in _BULK:
         raise Problem(422, "action", "Not for many at once", "Open the request and do it there.")
-    details = Details(ground=wanted.ground)
-    outcomes = act_on_many(context(request), who, wanted.action, wanted.requests, details)
-    refused = [one for one in outcomes if one.problem is not None]
-    if not refused:
-        return done(request, where, "many-done", len(outcomes))
-    return _listed(
-        request,
-        who,
-        QueryParams(where.partition("?")[2]),
-        refused=_told(wanted.requests, refused),
-        n_done=len(outcomes) - len(refused),
-    )
+    came = routes.act_on_requests(request, who, wanted)
+    if not came.n_refused:
+        return done(request, where, "many-done", came.n_done)
+    # The id of each stands before the text, so not in it once more.
+    refused = [
+        (chosen[one.index], one.problem.detail.removeprefix(f"request {chosen[one.index]} "))
+        for one in came.items
+        if one.problem is not None
+    ]
+    params = QueryParams(where.partition("?")[2])
+    return _page(request, who, params, refused=refused, n_done=came.n_done)
 
 
-def _told(ids: list[str], refused: list[Outcome]) -> list[tuple[str, str]]:
-    """Return why each was refused; its id stands before the text, so not in it once more."""
-    told = []
-    for one in refused:
-        why = one.problem.detail if one.problem else ""
-        told.append((ids[one.index], why.removeprefix(f"request {ids[one.index]} ")))
-    return told
-
-
-def _listed(
+def _page(
     request: Request,
     who: Principal,
     params: QueryParams,
@@ -112,17 +103,13 @@ def _listed(
     n_done: int = 0,
 ) -> HTMLResponse:
     desk, asked = context(request), _asked(params)
-    view = _view(asked)
-    states = _OPEN if view == "open" else [] if view == _ALL else asked["state"]
+    view, after = _view(asked), params.get("after", "")
+    states = {"open": list(OPEN), _ALL: []}.get(view, asked.get("state"))
     shown = asked | {"state": states}
-    query = checked(RequestQuery, shown)
+    query = check_form(RequestPageQuery, shown | {"after": after, "limit": _LIMIT})
     whose = who.tenant_filter(query.tenant)
-    found = list_requests(desk, who, query, after=params.get("after") or None, limit=_LIMIT)
-    counts = desk.ledger.count_requests(
-        tenant=whose,
-        model=query.model,
-        **own_filter(who),
-    )
+    found = routes.list_requests(request, who, query)
+    counts = desk.ledger.count_requests(tenant=whose, model=query.model, **routes.own_filter(who))
     bulk = [name for name in _BULK if any(name in one.actions for one in found.items)]
     return page(
         request,
@@ -134,18 +121,18 @@ def _listed(
         query=query,
         asked=asked,
         after=params.get("after"),
-        back=_with("/requests", asked | {"after": params.get("after", "")}),
+        back=_with("/requests", asked | {"after": after}),
         chips=_chips(who, counts.by_state, [] if view else asked["state"]),
         view=view,
-        n_open=sum(counts.by_state[state] for state in _OPEN),
+        n_open=sum(counts.by_state[state] for state in OPEN),
         n_all=sum(counts.by_state.values()),
         counts=counts,
         bulk=[(name, ACTIONS[name].words) for name in bulk],
         questions=_QUESTIONS,
-        models=model_choices(desk, whose),
+        models=model_choices(desk.ledger, whose),
         tenants=tenant_choices(desk, who),
         laws=LAWS,
-        grounds=grounds(),
+        grounds=GROUNDS,
         refused=refused or [],
         n_done=n_done,
     )

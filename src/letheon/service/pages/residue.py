@@ -6,12 +6,16 @@ from fastapi import APIRouter, Depends, Request
 from fastapi.responses import Response
 
 from letheon.service._auth import Principal
-from letheon.service._context import context
-from letheon.service.desk.residue import residue
-from letheon.service.pages._shared import page, page_allows
-from letheon.service.pages._where import After, ModelFilter, Tenant, address
-
-__all__ = ["router"]
+from letheon.service.pages._shared import (
+    After,
+    ModelFilter,
+    Tenant,
+    address,
+    page,
+    page_allows,
+    page_links,
+)
+from letheon.service.routes.residue import show_residue as read_residue
 
 router = APIRouter(include_in_schema=False)
 
@@ -29,9 +33,7 @@ def show_residue(
 ) -> Response:
     """Show what each purge found in each store, newest purge first."""
     query = {"tenant": tenant, "model": model or None}
-    found = residue(
-        context(request), who, tenant=tenant, model=model or None, after=after, limit=_PURGES
-    )
+    found = read_residue(request, who, **query, after=after, limit=_PURGES)
     return page(
         request,
         "residue.html",
@@ -41,6 +43,5 @@ def show_residue(
         cells={
             (cell.store, purge.certificate): cell for purge in found.purges for cell in purge.cells
         },
-        first=address("/residue", **query) if after else None,
-        next=address("/residue", after=found.next, **query) if found.next else None,
+        **page_links("/residue", after, found.next, query),
     )

@@ -1,8 +1,7 @@
 """Filing many requests from a CSV file."""
 
 import secrets
-from collections.abc import Sequence
-from typing import Annotated
+from typing import Annotated, Any
 
 from fastapi import APIRouter, Depends, Request
 from fastapi.responses import HTMLResponse
@@ -10,11 +9,10 @@ from starlette.datastructures import UploadFile
 
 from letheon.service._auth import Principal
 from letheon.service._context import context
+from letheon.service._forms import key_of, text_of
 from letheon.service._problems import Problem
-from letheon.service.desk.request_forms import BulkOut
-from letheon.service.desk.uploads import COLUMNS, MOST_ROWS, Upload, file_upload, line_numbers
-from letheon.service.pages._choices import key_of, tenant_choices, text_of
-from letheon.service.pages._shared import SentForm, page, page_allows
+from letheon.service.pages._shared import SentForm, page, page_allows, tenant_choices
+from letheon.service.routes.uploads import COLUMNS, MOST_ROWS, Upload, file_upload, read_rows
 
 router = APIRouter(include_in_schema=False)
 
@@ -25,7 +23,7 @@ _MOST_SHOWN = 50
 @router.get("/requests/upload")
 def show_upload(request: Request, who: Filer, tenant: str | None = None) -> HTMLResponse:
     """Show the form."""
-    return _form(request, who, who.tenant_for(tenant or None))
+    return _page(request, who, who.tenant_for(tenant or None))
 
 
 @router.post("/requests/upload")
@@ -43,32 +41,26 @@ def file_from_csv(request: Request, who: Filer, form: SentForm) -> HTMLResponse:
     except Problem as problem:
         if problem.status_code in (403, 404, 429):
             raise
-        return _form(request, who, tenant, problem=problem)
-    return _form(request, who, tenant, came=came, lines=line_numbers(upload.data))
+        return _page(request, who, tenant, status=problem.status_code, problem=problem)
+    lines = [line for line, _ in read_rows(upload.data)]
+    refused = [(lines[one.index], one) for one in came.items if one.problem is not None]
+    states = [one.request.state for one in came.items if one.request is not None]
+    return _page(
+        request,
+        who,
+        tenant,
+        came=came,
+        refused=refused[:_MOST_SHOWN],
+        duplicates=states.count("duplicate"),
+    )
 
 
-def _form(
-    request: Request,
-    who: Principal,
-    tenant: str,
-    *,
-    problem: Problem | None = None,
-    came: BulkOut | None = None,
-    lines: Sequence[int] = (),
-) -> HTMLResponse:
-    desk = context(request)
-    items = [] if came is None else came.items
-    refused = [(lines[one.index], one) for one in items if one.problem is not None]
-    made = [one.request.state for one in items if one.request is not None]
+def _page(request: Request, who: Principal, tenant: str, **values: Any) -> HTMLResponse:
+    desk, none = context(request), {"problem": None, "came": None, "refused": [], "duplicates": 0}
     return page(
         request,
         "upload.html",
         who,
-        status=200 if problem is None else problem.status_code,
-        problem=problem,
-        came=came,
-        refused=refused[:_MOST_SHOWN],
-        duplicates=made.count("duplicate"),
         key=secrets.token_hex(16),
         whose=tenant,
         tenants=tenant_choices(desk, who),
@@ -76,4 +68,5 @@ def _form(
         most_rows=MOST_ROWS,
         most_bytes=desk.settings.max_upload_bytes,
         may_vouch=who.may("requests:vouch"),
+        **none | values,
     )
