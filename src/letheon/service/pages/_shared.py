@@ -23,7 +23,9 @@ from letheon.service._context import Context, context
 from letheon.service._forms import read_form
 from letheon.service._jobs import CURSOR, JOB_ID
 from letheon.service._problems import Problem
+from letheon.service._request_words import GROUND_WORDS, stuck_words
 from letheon.service._sessions import COOKIE
+from letheon.service.routes.requests import GROUNDS
 
 Model = Annotated[str, Path(pattern=f"^{NAME.pattern}$")]
 ModelFilter = Annotated[str | None, Query(pattern=f"^({NAME.pattern})?$")]
@@ -234,6 +236,11 @@ def page(
         "json": json,
         "now": desk.clock(),
         "is_demo": desk.is_demo,
+        "laws": LAWS,
+        "grounds": GROUNDS,
+        "ground_words": GROUND_WORDS,
+        "stuck_words": stuck_words,
+        "measures": MEASURES,
     }
     answer: HTMLResponse = desk.templates.TemplateResponse(
         request, name, frame | values, status_code=status

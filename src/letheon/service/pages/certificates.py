@@ -9,7 +9,6 @@ from fastapi.responses import Response
 from letheon.service._auth import Principal
 from letheon.service._context import context
 from letheon.service.pages._shared import (
-    MEASURES,
     AfterText,
     ModelFilter,
     Tenant,
@@ -85,7 +84,6 @@ def show_certificate(
         number=number,
         found=found,
         checked=verify_certificate(request, who, number) if verify or found is None else None,
-        measures=MEASURES,
         statement=None if found is None else _pretty(found.statement),
         envelope=None if envelope is None else _pretty(envelope),
     )

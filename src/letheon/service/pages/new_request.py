@@ -13,9 +13,8 @@ from letheon.service._forms import check_form, key_of, text_of
 from letheon.service._people import known_ids, model_names
 from letheon.service._problems import Problem
 from letheon.service._requests import refusals
-from letheon.service.pages._shared import LAWS, SentForm, done, page, page_allows, tenant_choices
+from letheon.service.pages._shared import SentForm, done, page, page_allows, tenant_choices
 from letheon.service.routes.filing import EVERY_MODEL, Filed, RequestIn, file_one, parse_number
-from letheon.service.routes.requests import GROUNDS
 
 router = APIRouter(include_in_schema=False)
 
@@ -172,7 +171,4 @@ def _form(
         whose=tenant,
         models=model_names(desk.ledger, tenant),
         tenants=tenant_choices(desk, who),
-        laws=LAWS,
-        grounds=GROUNDS,
-        may_vouch=who.may("requests:vouch"),
     )

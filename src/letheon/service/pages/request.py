@@ -1,6 +1,6 @@
 """One request: its timeline, what it resolves to (counts only), and what can be done about it."""
 
-from typing import Annotated, NamedTuple
+from typing import Annotated
 
 from fastapi import APIRouter, Depends, Path, Request
 from fastapi.responses import HTMLResponse, Response
@@ -10,13 +10,11 @@ from letheon.service._context import context
 from letheon.service._forms import check_form, text_of
 from letheon.service._people import token_names
 from letheon.service._problems import Problem
-from letheon.service._request_words import GROUND_WORDS, stuck_words
 from letheon.service._requests import ACTIONS, RequestOut, refusals
 from letheon.service.pages._shared import SentForm, done, page, page_allows
 from letheon.service.routes import receipts
 from letheon.service.routes.filing import parse_number
 from letheon.service.routes.requests import (
-    GROUNDS,
     ActionOnMany,
     act,
     read_request,
@@ -25,20 +23,6 @@ from letheon.service.routes.requests import (
 
 router = APIRouter(include_in_schema=False)
 
-_TONES = {
-    "verified": "info",
-    "approved": "good",
-    "certified": "good",
-    "purged": "good",
-    "closed": "good",
-    "rejected": "bad",
-    "cancelled": "bad",
-    "stuck": "bad",
-    "retry_wait": "warn",
-    "on_hold": "warn",
-    "identity-asked": "warn",
-    "extended": "warn",
-}
 # Each step of a life, and the states in which a request stands there.
 _Steps = tuple[tuple[str, tuple[str, ...]], ...]
 _STEPS: _Steps = (
@@ -53,19 +37,9 @@ _STEPS: _Steps = (
 # A filer who may not know whom a model holds sees no more.
 _STEPS_OF_FILER: _Steps = (("Received", ("received",)), ("Ended", ("closed",)))
 
-# Until the people have left the model a lost receipt code can be replaced.
-_BEFORE = ("received", "verified", "queued", "retry_wait", "on_hold")
-
 Reader = Annotated[Principal, Depends(page_allows("requests:read"))]
 Caller = Annotated[Principal, Depends(page_allows("requests:handle"))]
 RequestId = Annotated[str, Path(pattern="^[0-9a-f]{32}$")]
-
-
-class Step(NamedTuple):
-    """A step of a request's life: done, now, off or to come."""
-
-    word: str
-    how: str
 
 
 @router.get("/requests/{request_id}")
@@ -128,22 +102,14 @@ def _page(
         names=names,
         steps=_steps(found, _STEPS if who.sees_all_requests else _STEPS_OF_FILER),
         actions=[(name, ACTIONS[name].words) for name in found.actions],
-        grounds=GROUNDS,
-        ground_words=GROUND_WORDS,
-        stuck_words=stuck_words,
         zone=ledger.settings.calendar.timezone,
-        tones=_TONES,
         problem=problem,
         code=code,
-        may_have_code=_may_have_code(who, found),
     )
 
 
-def _may_have_code(who: Principal, found: RequestOut) -> bool:
-    return found.n_ids == 1 and found.state in _BEFORE and who.may("requests:handle")
-
-
-def _steps(found: RequestOut, all_steps: _Steps) -> list[Step]:
+def _steps(found: RequestOut, all_steps: _Steps) -> list[tuple[str, str]]:
+    """Return the steps of a request's life, each with how it is: done, now, off or to come."""
     reached = [number for number, (_, states) in enumerate(all_steps) if found.state in states]
     if found.state == "stuck" and found.certificate is not None:
         reached = [4]
@@ -152,5 +118,5 @@ def _steps(found: RequestOut, all_steps: _Steps) -> list[Step]:
     for number, (word, _) in enumerate(all_steps):
         is_last = number == at == len(all_steps) - 1
         how = "off" if at < 0 else "done" if number < at or is_last else "to-come"
-        steps.append(Step(word, "now" if number == at and not is_last else how))
+        steps.append((word, "now" if number == at and not is_last else how))
     return steps

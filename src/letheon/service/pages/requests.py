@@ -14,7 +14,6 @@ from letheon.service._people import model_choices
 from letheon.service._problems import Problem
 from letheon.service._requests import ACTIONS, ActionName
 from letheon.service.pages._shared import (
-    LAWS,
     SentForm,
     done,
     page,
@@ -23,35 +22,12 @@ from letheon.service.pages._shared import (
     tenant_choices,
 )
 from letheon.service.routes import requests as routes
-from letheon.service.routes.requests import GROUNDS, OPEN, ActionOnMany, RequestPageQuery
+from letheon.service.routes.requests import OPEN, ActionOnMany, RequestPageQuery
 
 router = APIRouter(include_in_schema=False)
 
 _LIMIT = 50
 _BULK: tuple[ActionName, ...] = ("approve", "verify", "answer", "retry", "reject")
-# What is asked before one of them is done about many: title, text, and what the button says.
-_QUESTIONS: dict[ActionName, tuple[str, str, str]] = {
-    "approve": (
-        "Approve the selected requests?",
-        "They are queued at once, and erasing cannot be undone.",
-        "Approve",
-    ),
-    "verify": (
-        "Was it checked who asked, for each of them?",
-        "They are queued at once, and erasing cannot be undone. Large ones wait for an approval.",
-        "Record it",
-    ),
-    "answer": (
-        "Close the selected requests?",
-        "Each person was told that the data are erased. No recipients are recorded.",
-        "Close them",
-    ),
-    "reject": (
-        "Reject the selected requests?",
-        "The people stay in the model. They must be told why, and that they may complain.",
-        "Reject",
-    ),
-}
 _ALL = "all"
 _ALWAYS = ("received", "verified", "queued", "stuck")
 
@@ -128,11 +104,8 @@ def _page(
         n_all=sum(counts.by_state.values()),
         counts=counts,
         bulk=[(name, ACTIONS[name].words) for name in bulk],
-        questions=_QUESTIONS,
         models=model_choices(desk.ledger, whose),
         tenants=tenant_choices(desk, who),
-        laws=LAWS,
-        grounds=GROUNDS,
         refused=refused or [],
         n_done=n_done,
     )

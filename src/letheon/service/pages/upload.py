@@ -67,6 +67,5 @@ def _page(request: Request, who: Principal, tenant: str, **values: Any) -> HTMLR
         columns=COLUMNS,
         most_rows=MOST_ROWS,
         most_bytes=desk.settings.max_upload_bytes,
-        may_vouch=who.may("requests:vouch"),
         **none | values,
     )

@@ -9,55 +9,21 @@ from fastapi import APIRouter, Depends, Path, Query, Request
 from fastapi.responses import Response
 from pydantic import Field
 
+from letheon import verifier
 from letheon.exceptions import LedgerMissingError
 from letheon.guarantee import KINDS
 from letheon.ledger import CertificateInfo, CertificatePage, Ledger
-from letheon.ledger._history import (
-    CertificateRecord,
-    certificate_record,
-    event_at,
-    latest_checkpoint,
-    trust_of,
-)
+from letheon.ledger import _history as history
+from letheon.ledger._history import CertificateRecord
 from letheon.ledger._words import NOT_CLAIMED
+from letheon.service import _guarantees as guarantees
 from letheon.service._auth import Principal, allows
 from letheon.service._context import Context, context
-from letheon.service._guarantees import (
-    BudgetOut,
-    CodeOut,
-    GuaranteeOut,
-    MeasuresOut,
-    budget_out,
-    codes_out,
-    guarantee_out,
-    measures_out,
-)
 from letheon.service._numbers import Numbers, unknown_certificate
 from letheon.service._problems import Problem
 from letheon.service._requests import ModelName
 from letheon.service._schemas import Out, Page
-from letheon.verifier import (
-    MAX_INT,
-    SMALL,
-    Opened,
-    Refused,
-    certificate_id,
-    check_inclusion,
-    check_next,
-    check_note,
-    check_purge,
-    check_schema,
-    from_base64,
-    from_hex,
-    leaf_hash,
-    open_envelope,
-    overall,
-    parse_strict,
-    read_note,
-    require,
-    search_gaps,
-    transition_roots,
-)
+from letheon.verifier import MAX_INT, SMALL, Opened, Refused, parse_strict, require, search_gaps
 
 router = APIRouter(tags=["certificates"])
 
@@ -115,11 +81,11 @@ class CertificateDetail(Out):
     certified_at: datetime
     purged_at: datetime | None
     purge_gaps: str | None = Field(description=_GAPS)
-    guarantee: GuaranteeOut
-    budget: BudgetOut
-    measures: MeasuresOut
+    guarantee: guarantees.GuaranteeOut
+    budget: guarantees.BudgetOut
+    measures: guarantees.MeasuresOut
     monitor: Literal["keep", "retrain-due", "retrained"]
-    not_claimed: list[CodeOut]
+    not_claimed: list[guarantees.CodeOut]
     statement: dict[str, Any] = Field(
         description="What was signed; for a tenant's token without its place in the ledger's chain."
     )
@@ -222,11 +188,11 @@ def show_certificate(request: Request, who: Reader, number: Number) -> Certifica
         certified_at=claims["times"]["certifiedAt"],
         purged_at=None if purge is None else purge["times"]["purgedAt"],
         purge_gaps=None if purge is None else search_gaps(purge) or None,
-        guarantee=guarantee_out(claims["guarantee"]),
-        budget=budget_out(claims["guarantee"]["accounting"]),
-        measures=measures_out(claims["measurements"]),
+        guarantee=guarantees.guarantee_out(claims["guarantee"]),
+        budget=guarantees.budget_out(claims["guarantee"]["accounting"]),
+        measures=guarantees.measures_out(claims["measurements"]),
         monitor=claims["monitor"]["decision"],
-        not_claimed=codes_out(claims["notClaimed"], NOT_CLAIMED),
+        not_claimed=guarantees.codes_out(claims["notClaimed"], NOT_CLAIMED),
         statement=statement if sees_all else _without_place(statement, number),
         envelope=envelope.decode() if sees_all else None,
     )
@@ -234,7 +200,7 @@ def show_certificate(request: Request, who: Reader, number: Number) -> Certifica
 
 def _find_record(desk: Context, who: Principal, number: int) -> CertificateRecord:
     """Return where a certificate stands; 404 for one of another tenant, as for none."""
-    record = certificate_record(desk.ledger, Numbers(desk, who).sequence(number))
+    record = history.certificate_record(desk.ledger, Numbers(desk, who).sequence(number))
     if record is None or who.tenant not in (None, record.tenant):
         raise unknown_certificate()
     return record
@@ -265,9 +231,11 @@ def statement_in(envelope: bytes) -> dict[str, Any]:
     Refused
         It is no envelope of a statement.
     """
-    certificate_id(envelope)  # its only accepted form
-    statement: dict[str, Any] = parse_strict(from_base64(parse_strict(envelope)["payload"]), SMALL)
-    check_schema(statement)
+    verifier.certificate_id(envelope)  # its only accepted form
+    statement: dict[str, Any] = parse_strict(
+        verifier.from_base64(parse_strict(envelope)["payload"]), SMALL
+    )
+    verifier.check_schema(statement)
     return statement
 
 
@@ -319,7 +287,7 @@ def verify_certificate(request: Request, who: Reader, number: Number) -> Verific
     desk = context(request)
     checks = _Checks(desk, _find_record(desk, who, number), Numbers(desk, who))
     results = [checks.run(name) for name in _CHECKS]
-    verdict = overall((one.passed, True) for one in results)
+    verdict = verifier.overall((one.passed, True) for one in results)
     return VerificationOut.model_validate(
         {
             "sequence": number,
@@ -346,7 +314,7 @@ class _Checks:
         self.record = record
         self.numbers = numbers
         self.tells_sizes = numbers.tenant is None
-        self.trust = trust_of(desk.ledger)
+        self.trust = history.trust_of(desk.ledger)
         self.envelope = desk.ledger.certificate(record.sequence)
 
     def run(self, name: str) -> CheckOut:
@@ -369,7 +337,7 @@ class _Checks:
 
     def opened(self, sequence: int | None = None) -> Opened:
         envelope = self.envelope if sequence is None else self.ledger.certificate(sequence)
-        return open_envelope(envelope, self.trust)
+        return verifier.open_envelope(envelope, self.trust)
 
     def schema(self) -> str:
         return f"a statement of type {statement_in(self.envelope)['predicateType']}"
@@ -384,7 +352,7 @@ class _Checks:
         claims, number = self.opened().predicate["ledger"], self.record.sequence
         before: Any = "genesis"
         if number > 1:
-            before = {"sha256": certificate_id(self.ledger.certificate(number - 1))}
+            before = {"sha256": verifier.certificate_id(self.ledger.certificate(number - 1))}
         is_linked = claims["previousCertificate"] == before
         if not self.tells_sizes:  # no word about the certificates of other tenants
             is_linked &= claims["sequence"] == number
@@ -402,26 +370,32 @@ class _Checks:
         if record.before is None:
             return "the model's first certificate; the log says what was registered"
         retrain = None if record.retrain is None else self.opened(record.retrain)
-        check_next(self.opened(), self.opened(record.first), retrain, self.opened(record.before))
+        verifier.check_next(
+            self.opened(), self.opened(record.first), retrain, self.opened(record.before)
+        )
         number = self.numbers.shown(record.before)
         return f"continues number {number}: same data set, rows only left"
 
     def log(self) -> str:
         sequence, identity = self.record.sequence, self.opened().id
         index = self.ledger.certificate_info(sequence).log_index
-        checkpoint = latest_checkpoint(self.ledger)
+        checkpoint = history.latest_checkpoint(self.ledger)
         if index is None or checkpoint is None or checkpoint.size <= index:
             raise _Absent("no checkpoint of the log covers it yet")
-        note = read_note(checkpoint.note)
-        check_note(note, self.trust)
+        note = verifier.read_note(checkpoint.note)
+        verifier.check_note(note, self.trust)
         require(note.size == checkpoint.size, f"the checkpoint is of size {note.size}")
-        body = event_at(self.ledger, index) or b""
+        body = history.event_at(self.ledger, index) or b""
         event = parse_strict(body)
         named = (event.get("kind"), event.get("sequence"), event.get("certificate"))
         require(named == ("certificate", sequence, identity), "the event is not the certificate's")
         path = self.ledger.log_inclusion(index, size=note.size).path
-        check_inclusion(
-            leaf_hash(body), index, note.size, [from_hex(one) for one in path], note.root
+        verifier.check_inclusion(
+            verifier.leaf_hash(body),
+            index,
+            note.size,
+            [verifier.from_hex(one) for one in path],
+            note.root,
         )
         if not self.tells_sizes:
             return "it is an entry of the log that the ledger signed"
@@ -433,7 +407,7 @@ class _Checks:
         proof = self.ledger.proof(self.record.sequence)
         digest = hashlib.sha256(proof).hexdigest()
         require(digest == data["transitionProof"]["sha256"], "the proof is not the one certified")
-        before, after, n_erased = transition_roots(proof)
+        before, after, n_erased = verifier.transition_roots(proof)
         require(parse_strict(proof)["slots"] == data["slots"], "it is of another number of slots")
         require(before.hex() == data["rootBefore"], "it does not start at rootBefore")
         require(after.hex() == data["rootAfter"], "it does not end at rootAfter")
@@ -444,7 +418,7 @@ class _Checks:
         attestation = _find_attestation(self.ledger, self.record.sequence)
         if attestation is None:
             raise _Absent("the purge is not attested yet")
-        claims = check_purge(attestation, self.opened(), self.trust).predicate
+        claims = verifier.check_purge(attestation, self.opened(), self.trust).predicate
         scanner = claims["scanner"]
         searched = f"{scanner['markers']} markers"
         searched += f" in {scanner['files']} files" if self.tells_sizes else ""
