@@ -16,7 +16,7 @@ from starlette.concurrency import run_in_threadpool
 from starlette.datastructures import FormData
 from starlette.exceptions import HTTPException
 
-from letheon.ledger._codes import NAME
+from letheon.ledger.schemas import NAME
 from letheon.service import _people
 from letheon.service._auth import SAFE, Gate, Principal, principal_of_session, require_csrf
 from letheon.service._context import Context, context

@@ -17,8 +17,8 @@ from pydantic import Field, StrictBool, StrictInt, StrictStr
 
 from letheon.exceptions import IdempotencyError, LetheonError, UnknownIdError
 from letheon.ledger import Request as LedgerRequest
-from letheon.ledger._clocks import Regime
-from letheon.ledger._intake import LONGEST_ID, MOST_IDS
+from letheon.ledger.requests.deadlines import Regime
+from letheon.ledger.requests.intake import LONGEST_ID, MOST_IDS
 from letheon.service._auth import Principal, allows
 from letheon.service._context import Context, context
 from letheon.service._people import count_rows, known_ids, model_names, requests_by_key

@@ -7,7 +7,7 @@ from fastapi import APIRouter, Query, Request
 from pydantic import Field
 
 from letheon.ledger import CertificateInfo, LogConsistency
-from letheon.ledger._history import envelopes, event_at, latest_checkpoint, trust_of
+from letheon.ledger.models.history import envelopes, event_at, latest_checkpoint, trust_of
 from letheon.service._auth import require_unbound
 from letheon.service._context import Context, context
 from letheon.service._numbers import Numbers

@@ -17,9 +17,9 @@ from pydantic import Field, StrictInt, StrictStr
 from letheon.exceptions import RequestStateError, UnknownRequestError
 from letheon.ledger import Entry
 from letheon.ledger import Request as LedgerRequest
-from letheon.ledger._clocks import Regime
-from letheon.ledger._grounds import HOLD_GROUNDS, REJECT_GROUNDS, REQUEST_GROUNDS
-from letheon.ledger._moves import FINAL, STATES
+from letheon.ledger.requests.deadlines import Regime
+from letheon.ledger.requests.grounds import HOLD_GROUNDS, REJECT_GROUNDS, REQUEST_GROUNDS
+from letheon.ledger.requests.states import FINAL, STATES
 from letheon.service._auth import Gate, Principal, allows, allows_any
 from letheon.service._context import Context, context
 from letheon.service._numbers import Numbers

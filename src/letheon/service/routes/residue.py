@@ -7,8 +7,8 @@ from fastapi import APIRouter, Query, Request
 from pydantic import Field
 
 from letheon.ledger import Store
-from letheon.ledger._history import PurgeRecord, purge_records
-from letheon.ledger._words import PURGE_NOT_CLAIMED
+from letheon.ledger.certificates.explanations import PURGE_NOT_CLAIMED
+from letheon.ledger.models.history import PurgeRecord, purge_records
 from letheon.service._context import context
 from letheon.service._guarantees import CodeOut, codes_out
 from letheon.service._numbers import Numbers

@@ -16,8 +16,8 @@ from pydantic import TypeAdapter, ValidationError
 from starlette.datastructures import UploadFile
 
 from letheon.exceptions import UnknownModelError
-from letheon.ledger._clocks import REGIMES
-from letheon.ledger._intake import LONGEST_ID
+from letheon.ledger.requests.deadlines import REGIMES
+from letheon.ledger.requests.intake import LONGEST_ID
 from letheon.service._auth import Principal, allows
 from letheon.service._context import Context, context
 from letheon.service._forms import malformed, read_parts
