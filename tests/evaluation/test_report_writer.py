@@ -1,8 +1,10 @@
 """The page holds all it needs, says what it was given, and escapes every text."""
 
 import re
+import sys
 from base64 import b64decode, b64encode
 from collections.abc import Iterator
+from dataclasses import replace
 from hashlib import sha256
 from html.parser import HTMLParser
 from pathlib import Path
@@ -20,8 +22,15 @@ from hypothesis import strategies as st
 from matplotlib import pyplot as plt
 from matplotlib.figure import Figure
 
-from letheon.bench._html import report_html, write_report
-from letheon.bench._markdown import Table
+from letheon.evaluation.report import (
+    Cell,
+    Picture,
+    Report,
+    Table,
+    format_cell,
+    render_page,
+    write_page,
+)
 from letheon.measures import Measure, by_proof
 
 EVIL = "<script>alert('x')</script>\"'&$title"
@@ -105,34 +114,36 @@ def picture() -> Figure:
     return figure
 
 
-def report() -> dict[str, Any]:
-    return {
-        "title": f"title {EVIL}",
-        "summary": [f"summary {EVIL}"],
-        "machine": {f"processor {EVIL}": EVIL, "blas": [EVIL, 1], "more": {EVIL: EVIL}},
-        "settings": {"seeds": 5},
-        "table": {
-            "title": f"main {EVIL}",
-            "columns": [EVIL, ("Efficiency", "min"), ("Efficiency", EVIL), (EVIL, "note")],
-            "rows": [
-                [
-                    EVIL,
-                    {"value": 2.5, "published": EVIL, "note": EVIL, "kind": EVIL},
-                    speed(),
-                    EVIL,
-                ],
-                ["b", {"value": None}, None, None],
-            ],
-            "note": EVIL,
-        },
-        "tables": [{"title": "second", "rows": [{EVIL: 1, "n": 2}, {"n": 1234567}]}],
-        "figures": [{"title": EVIL, "figure": picture(), "alt": EVIL, "note": EVIL}],
-        "notes": [EVIL],
-    }
+def report() -> Report:
+    main = Table(
+        f"main {EVIL}",
+        [EVIL, ("Efficiency", "min"), ("Efficiency", EVIL), (EVIL, "note")],
+        [
+            [EVIL, Cell(2.5, published=EVIL, note=EVIL, kind=EVIL), speed(), EVIL],
+            ["b", Cell(None), None, None],
+        ],
+        EVIL,
+    )
+    return Report(
+        f"title {EVIL}",
+        settings={"seeds": 5},
+        machine={f"processor {EVIL}": EVIL, "blas": [EVIL, 1], "more": {EVIL: EVIL}},
+        table=main,
+        tables=[Table("second", [EVIL, "n"], [[1, 2], [None, 1234567]])],
+        summary=[f"summary {EVIL}"],
+        notes=[EVIL],
+        pictures=[Picture(picture(), EVIL, alt=EVIL, note=EVIL)],
+    )
+
+
+def page_of(*rows: Any) -> Page:
+    """Return the page of one table."""
+    names = [f"c{i}" for i in range(len(rows[0]))]
+    return Page(Report("x", table=Table("t", names, list(rows))).to_html())
 
 
 def test_planted_script_stays_text() -> None:
-    page = Page(report_html(report()))
+    page = Page(report().to_html())
     assert len(page.all("script")) == 1
     assert all("alert" not in text for text in page.text_of("script"))
     assert f"title {EVIL}" in page.text_of("h1")
@@ -142,7 +153,7 @@ def test_planted_script_stays_text() -> None:
 
 
 def test_planted_quotes_stay_inside_their_attribute() -> None:
-    page = Page(report_html(report()))
+    page = Page(report().to_html())
     for name in ("alt", "aria-label", "data-sort"):
         assert EVIL in [attributes.get(name) for _, attributes in page.tags], name
     names = {name for _, attributes in page.tags for name in attributes}
@@ -153,15 +164,15 @@ def test_planted_quotes_stay_inside_their_attribute() -> None:
 def test_any_text_is_read_back_as_it_was(text: str) -> None:
     # a parser of HTML makes these one sign of its own
     words = "x" + re.sub(r"[\s\x00-\x1f\x7f-\x9f]|[^\x00-\ud7ff\ue000-\uffff]", "", text)
-    table = {"title": words, "columns": [words], "rows": [[words]]}
-    page = Page(report_html({"title": words, "table": table, "settings": {words: words}}))
+    table = Table(words, [words], [[words]])
+    page = Page(Report(words, {words: words}, table=table).to_html())
     for tag in ("title", "h1", "caption", "dt", "dd"):
         assert page.text_of(tag) == [words]
     assert page.text_of("th") == [words, words]
 
 
 def test_nothing_is_loaded_from_elsewhere() -> None:
-    html = report_html(report())
+    html = report().to_html()
     for tag, attributes in Page(html).tags:
         assert tag not in {"link", "iframe", "object", "embed", "base", "form"}
         for name in ("src", "href", "srcset", "action", "data", "style"):
@@ -171,7 +182,7 @@ def test_nothing_is_loaded_from_elsewhere() -> None:
 
 
 def test_the_policy_lets_the_browser_load_nothing_and_knows_the_script() -> None:
-    page = Page(report_html(report()))
+    page = Page(report().to_html())
     (policy,) = [a["content"] for a in page.all("meta") if a.get("http-equiv")]
     assert policy is not None
     (script,) = page.text_of("script")
@@ -183,9 +194,9 @@ def test_the_policy_lets_the_browser_load_nothing_and_knows_the_script() -> None
 
 
 def test_pictures_are_inside_as_images_that_refer_to_themselves_only() -> None:
-    given = report()
-    given["figures"].append({"title": "text", "figure": "<?xml version='1.0'?><svg>ä</svg>"})
-    drawn, text = Page(report_html(given)).all("img")
+    both = report()
+    both.pictures = [*both.pictures, Picture("<?xml version='1.0'?><svg>ä</svg>", "text")]
+    drawn, text = Page(both.to_html()).all("img")
     svg = [b64decode((img["src"] or "").partition(",")[2]).decode() for img in (drawn, text)]
     assert svg[1] == "<svg>ä</svg>"
     assert text["alt"] == "text"
@@ -198,20 +209,17 @@ def test_pictures_are_inside_as_images_that_refer_to_themselves_only() -> None:
 
 
 def test_the_same_report_is_the_same_page() -> None:
-    assert report_html(report()) == report_html(report())
+    assert report().to_html() == report().to_html()
 
 
 def test_what_is_no_picture_is_refused() -> None:
     with pytest.raises(ValueError, match="<svg>"):
-        report_html({"title": "x", "figures": [{"title": "x", "figure": "picture.png"}]})
+        Report("x", pictures=[Picture("picture.png", "x")]).to_html()
 
 
 def cells(*row: Any) -> list[tuple[str, str]]:
     """Texts of one row, with their tags."""
-    columns = [f"c{i}" for i in range(len(row))]
-    table = {"title": "t", "columns": columns, "rows": [row]}
-    page = Page(report_html({"title": "x", "table": table}))
-    return [x for x in page.texts if x[0] in {"th", "td", "small"}][len(columns) :]
+    return [x for x in page_of(row).texts if x[0] in {"th", "td", "small"}][len(row) :]
 
 
 @pytest.mark.parametrize(
@@ -227,13 +235,16 @@ def cells(*row: Any) -> list[tuple[str, str]]:
         (True, [("td", "True")]),
         ("Exact", [("td", "Exact")]),
         (speed(), [("td", "8×"), ("small", "[6.5, ∞]")]),
-        (speed().to_dict(), [("td", "8×"), ("small", "[6.5, ∞]")]),
+        (
+            Cell(0.5, published=speed()),
+            [("td", "0.5"), ("small", "published: 8× [6.5, ∞]")],
+        ),
         (by_proof("certifiability", 0, note="x"), [("td", "0 %"), ("small", "by proof")]),
         (
-            {"value": 2.5, "published": 2.49, "note": "n=3"},
+            Cell(2.5, published=2.49, note="n=3"),
             [("td", "2.5"), ("small", "published: 2.49"), ("small", "n=3")],
         ),
-        ({"value": None, "published": "N/A"}, [("td", "–"), ("small", "published: N/A")]),
+        (Cell(None, published="N/A"), [("td", "–"), ("small", "published: N/A")]),
     ],
 )
 def test_cells_show_numbers_intervals_and_published_values(cell: Any, shown: Any) -> None:
@@ -241,15 +252,13 @@ def test_cells_show_numbers_intervals_and_published_values(cell: Any, shown: Any
 
 
 def test_cells_carry_what_they_are_sorted_by() -> None:
-    row = ["a", speed(8), {"value": np.inf}, None, "Exact", 35856.4, float("nan")]
-    table = {"title": "t", "columns": list("abcdefg"), "rows": [row]}
-    page = Page(report_html({"title": "x", "table": table}))
+    page = page_of(["a", speed(8), Cell(np.inf), None, "Exact", 35856.4, float("nan")])
     keys = [a["data-sort"] for _, a in page.tags if "data-sort" in a]
     assert keys == ["a", "8.0", "Infinity", "", "Exact", "35856.4", ""]
 
 
 def test_headers_are_headers() -> None:
-    page = Page(report_html(report()))
+    page = Page(report().to_html())
     heads = page.all("th")
     assert all(head["scope"] in {"col", "row", "colgroup"} for head in heads)
     groups = [(head["colspan"]) for head in heads if head["scope"] == "colgroup"]
@@ -266,33 +275,66 @@ def test_headers_are_headers() -> None:
 
 
 def test_unknown_kinds_are_no_classes() -> None:
-    page = Page(report_html(report()))
+    page = Page(report().to_html())
     classes = {word for _, a in page.tags for word in (a.get("class") or "").split()}
     assert classes <= {"scroll", "number", "note", "good", "bad", "quiet"}
 
 
-def test_rows_of_mappings_and_tables_of_markdown() -> None:
-    table = Table("t", ("method", "n"), [("SISA", 3)])
-    for form in (table, table.to_dict(), {"title": "t", "rows": [{"method": "SISA", "n": 3}]}):
-        page = Page(report_html({"title": "x", "tables": [form]}))
-        assert page.text_of("th") == ["method", "n", "SISA"]
-        assert page.text_of("td") == ["3"]
+def test_known_kinds_are_classes_and_styles() -> None:
+    table = Table("t", ["a"], [[Cell(kind, kind=kind)] for kind in ("good", "bad", "open")])
+    page = Page(Report("x", table=table).to_html())
+    assert [a.get("class") for a in page.all("th")][1:] == ["good", "bad", "open"]
+    cells: list[Any] = list(table.to_rich().columns[0].cells)
+    assert [str(cell.style) for cell in cells] == ["green", "bold red", "yellow"]
 
 
 def test_bad_tables_are_refused() -> None:
     with pytest.raises(ValueError, match="a row of 1 cells does not fit 2 columns"):
-        report_html({"title": "x", "table": {"title": "t", "columns": ["a", "b"], "rows": [[1]]}})
-    with pytest.raises(ValueError, match="needs columns"):
-        report_html({"title": "x", "table": {"title": "t", "rows": [[1]]}})
+        Table("t", ["a", "b"], [[1]])
 
 
 def test_silent_sections_are_left_out() -> None:
-    page = Page(report_html({"title": "x", "notes": "one note"}))
+    page = Page(Report("x", notes=["one note"]).to_html())
     assert page.text_of("h2") == ["Notes"]
+    assert page.text_of("a") == ["Notes"]
     assert page.text_of("li") == ["one note"]
 
 
+def test_a_page_without_a_script_permits_none() -> None:
+    page = Page(render_page("letheon.evaluation", "page.html", title="x"))
+    (policy,) = [a["content"] for a in page.all("meta") if a.get("http-equiv")]
+    assert policy == "default-src 'none'; img-src data:; style-src 'unsafe-inline'"
+    assert page.all("script") == []
+
+
 def test_one_file_is_written(tmp_path: Path) -> None:
-    file = write_report(tmp_path / "new" / "report.html", report())
+    file = write_page(tmp_path / "new" / "report.html", report().to_html())
     assert [p.name for p in file.parent.iterdir()] == ["report.html"]
-    assert file.read_text(encoding="utf-8") == report_html(report())
+    assert file.read_text(encoding="utf-8") == report().to_html()
+
+
+def test_text_and_markdown_show_the_same_cells() -> None:
+    seconds = replace(speed(), value=0.0025, low=0.002, high=0.004, unit="s")
+    rows = [("SISA", Cell(2.51234, published=2.5), seconds), ("b", None, speed())]
+    table = Table("t", ("method", ("x", "y"), "m"), rows, "note")
+    shown = ["SISA", "2.512 [2.5]", "2.5 ms [2, 4]", "b", "-", "8x [6.5, inf]"]
+    assert [format_cell(cell) for row in rows for cell in row] == shown
+    markdown = list(table.lines())
+    assert markdown[:3] == ["## t", "", "| method | x: y        | m             |"]
+    assert markdown[-2:] == ["", "note"]
+    assert table.to_text("  ").splitlines() == [
+        "  method  x: y         m",
+        "  SISA    2.512 [2.5]  2.5 ms [2, 4]",
+        "  b       -            8x [6.5, inf]",
+    ]
+
+
+def test_a_terminal_shows_markup_as_text() -> None:
+    column = Table("[red]t", ["a"], [["[bold]x"]]).to_rich().columns[0]
+    assert [str(text) for text in column.cells] == ["[bold]x"]
+
+
+def test_html_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "jinja2", None)
+    with pytest.raises(ImportError, match="pip install jinja2"):
+        render_page("letheon.plot", "page.html", title="x")
