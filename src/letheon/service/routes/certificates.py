@@ -13,8 +13,8 @@ from letheon import verifier
 from letheon.exceptions import LedgerMissingError
 from letheon.guarantee import KINDS
 from letheon.ledger import CertificateInfo, CertificatePage, Ledger
-from letheon.ledger import _history as history
 from letheon.ledger.certificates.explanations import NOT_CLAIMED
+from letheon.ledger.models import history
 from letheon.ledger.models.history import CertificateRecord
 from letheon.service import _guarantees as guarantees
 from letheon.service._auth import Principal, allows
