@@ -1,18 +1,18 @@
-"""The list of requests: filters and search in the address, and one action on many."""
+"""Requests: a list with filters in its address and one action on many; and one request."""
 
 from typing import Annotated, Any
 from urllib.parse import urlencode
 
-from fastapi import APIRouter, Depends, Request
+from fastapi import APIRouter, Depends, Path, Request
 from fastapi.responses import HTMLResponse, Response
 from starlette.datastructures import QueryParams
 
 from letheon.service._auth import Principal
 from letheon.service._context import context
 from letheon.service._forms import check_form, text_of
-from letheon.service._people import model_choices
+from letheon.service._people import model_choices, token_names
 from letheon.service._problems import Problem
-from letheon.service._requests import ACTIONS, ActionName
+from letheon.service._requests import ACTIONS, ActionName, RequestOut, refusals
 from letheon.service.pages._shared import (
     SentForm,
     done,
@@ -21,8 +21,9 @@ from letheon.service.pages._shared import (
     safe_path,
     tenant_choices,
 )
+from letheon.service.routes import receipts
 from letheon.service.routes import requests as routes
-from letheon.service.routes.requests import OPEN, ActionOnMany, RequestPageQuery
+from letheon.service.routes.filing import parse_number
 
 router = APIRouter(include_in_schema=False)
 
@@ -31,14 +32,30 @@ _BULK: tuple[ActionName, ...] = ("approve", "verify", "answer", "retry", "reject
 _ALL = "all"
 _ALWAYS = ("received", "verified", "queued", "stuck")
 
+# Each step of a life, and the states in which a request stands there.
+_Steps = tuple[tuple[str, tuple[str, ...]], ...]
+_STEPS: _Steps = (
+    ("Received", ("received",)),
+    ("Verified", ("verified",)),
+    ("Queued", ("queued", "applying", "retry_wait", "on_hold", "duplicate", "stuck")),
+    ("Applied", ("applied",)),
+    ("Certified", ("certified", "purging")),
+    ("Purged", ("purged",)),
+    ("Answered", ("closed",)),
+)
+# A filer who may not know whom a model holds sees no more.
+_STEPS_OF_FILER: _Steps = (("Received", ("received",)), ("Ended", ("closed",)))
+
 Reader = Annotated[Principal, Depends(page_allows("requests:read"))]
 BulkActor = Annotated[Principal, Depends(page_allows("requests:read", is_long=True))]
+Caller = Annotated[Principal, Depends(page_allows("requests:handle"))]
+RequestId = Annotated[str, Path(pattern="^[0-9a-f]{32}$")]
 
 
 @router.get("/requests")
 def show_requests(request: Request, who: Reader) -> HTMLResponse:
     """Show a page of the requests that the one who looks may see."""
-    return _page(request, who, request.query_params)
+    return _list_page(request, who, request.query_params)
 
 
 @router.post("/requests/actions")
@@ -54,7 +71,9 @@ def act_on_requests(request: Request, who: BulkActor, form: SentForm) -> Respons
     ground = text_of(form, "ground") if action == "reject" else None
     if ground == "":
         return done(request, where, "many-no-ground")
-    wanted = check_form(ActionOnMany, {"action": action, "requests": chosen, "ground": ground})
+    wanted = check_form(
+        routes.ActionOnMany, {"action": action, "requests": chosen, "ground": ground}
+    )
     if wanted.action not in _BULK:
         raise Problem(422, "action", "Not for many at once", "Open the request and do it there.")
     came = routes.act_on_requests(request, who, wanted)
@@ -67,10 +86,10 @@ def act_on_requests(request: Request, who: BulkActor, form: SentForm) -> Respons
         if one.problem is not None
     ]
     params = QueryParams(where.partition("?")[2])
-    return _page(request, who, params, refused=refused, n_done=came.n_done)
+    return _list_page(request, who, params, refused=refused, n_done=came.n_done)
 
 
-def _page(
+def _list_page(
     request: Request,
     who: Principal,
     params: QueryParams,
@@ -80,9 +99,9 @@ def _page(
 ) -> HTMLResponse:
     desk, asked = context(request), _asked(params)
     view, after = _view(asked), params.get("after", "")
-    states = {"open": list(OPEN), _ALL: []}.get(view, asked.get("state"))
+    states = {"open": list(routes.OPEN), _ALL: []}.get(view, asked.get("state"))
     shown = asked | {"state": states}
-    query = check_form(RequestPageQuery, shown | {"after": after, "limit": _LIMIT})
+    query = check_form(routes.RequestPageQuery, shown | {"after": after, "limit": _LIMIT})
     whose = who.tenant_filter(query.tenant)
     found = routes.list_requests(request, who, query)
     counts = desk.ledger.count_requests(tenant=whose, model=query.model, **routes.own_filter(who))
@@ -100,7 +119,7 @@ def _page(
         back=_with("/requests", asked | {"after": after}),
         chips=_chips(who, counts.by_state, [] if view else asked["state"]),
         view=view,
-        n_open=sum(counts.by_state[state] for state in OPEN),
+        n_open=sum(counts.by_state[state] for state in routes.OPEN),
         n_all=sum(counts.by_state.values()),
         counts=counts,
         bulk=[(name, ACTIONS[name].words) for name in bulk],
@@ -145,3 +164,83 @@ def _chips(
         after = [one for one in chosen if one != state] if is_chosen else [*chosen, state]
         chips.append((state, count, is_chosen, after))
     return chips
+
+
+@router.get("/requests/{request_id}")
+def show_request(request: Request, who: Reader, request_id: RequestId) -> HTMLResponse:
+    """Show one request."""
+    return _page(request, who, request_id)
+
+
+@router.post("/requests/{request_id}")
+def act_on_request(
+    request: Request, who: Reader, request_id: RequestId, form: SentForm
+) -> Response:
+    """Do one thing about it; the page says why if it cannot be done."""
+    name = text_of(form, "action")
+    texts = {field: text_of(form, field) for field in ("ground", "until", "recipients")}
+    number = parse_number(texts["recipients"])
+    values = texts if number is None else texts | {"recipients": number}
+    try:
+        takes = ACTIONS[name].takes if name in ACTIONS else ()
+        given = {field: values[field] for field in takes}
+        wanted = check_form(routes.ActionOnMany, given | {"action": name, "requests": [request_id]})
+        details = {field: getattr(wanted, field) for field in takes}
+        routes.act(request, who, request_id, wanted.action, **details)
+    except Problem as problem:
+        if problem.status_code in (403, 404):
+            raise
+        return _page(request, who, request_id, problem=problem)
+    return done(request, f"/requests/{request_id}", wanted.action)
+
+
+@router.post("/requests/{request_id}/receipt-code")
+def make_receipt_code(request: Request, who: Caller, request_id: RequestId) -> HTMLResponse:
+    """Make a new receipt code, and show it once; the one before opens nothing any more."""
+    with refusals():
+        code = receipts.make_receipt_code(request, who, request_id).code
+    return _page(request, who, request_id, code=code)
+
+
+def _page(
+    request: Request,
+    who: Principal,
+    request_id: str,
+    *,
+    problem: Problem | None = None,
+    code: str | None = None,
+) -> HTMLResponse:
+    ledger, found = context(request).ledger, routes.read_request(request, who, request_id)
+    entries, names = routes.read_timeline(request, who, request_id).items, {}
+    if who.sees_all_requests:
+        tokens = {found.filed_by, *(one.by for one in entries)}
+        names = token_names(ledger, [one for one in tokens if one is not None])
+    return page(
+        request,
+        "request.html",
+        who,
+        json=f"/api/v1/requests/{request_id}",
+        status=200 if problem is None else problem.status_code,
+        found=found,
+        entries=entries,
+        names=names,
+        steps=_steps(found, _STEPS if who.sees_all_requests else _STEPS_OF_FILER),
+        actions=[(name, ACTIONS[name].words) for name in found.actions],
+        zone=ledger.settings.calendar.timezone,
+        problem=problem,
+        code=code,
+    )
+
+
+def _steps(found: RequestOut, all_steps: _Steps) -> list[tuple[str, str]]:
+    """Return the steps of a request's life, each with how it is: done, now, off or to come."""
+    reached = [number for number, (_, states) in enumerate(all_steps) if found.state in states]
+    if found.state == "stuck" and found.certificate is not None:
+        reached = [4]
+    at = reached[0] if reached else -1
+    steps = []
+    for number, (word, _) in enumerate(all_steps):
+        is_last = number == at == len(all_steps) - 1
+        how = "off" if at < 0 else "done" if number < at or is_last else "to-come"
+        steps.append((word, "now" if number == at and not is_last else how))
+    return steps

@@ -1,11 +1,11 @@
-"""Filing a request; the receipt code is shown once."""
+"""Filing requests: one by one, with a receipt code that is shown once; or many from a CSV file."""
 
 import secrets
 from typing import Annotated, Any
 
 from fastapi import APIRouter, Depends, Request
 from fastapi.responses import HTMLResponse, Response
-from starlette.datastructures import FormData
+from starlette.datastructures import FormData, UploadFile
 
 from letheon.service._auth import Principal
 from letheon.service._context import Context, context
@@ -15,6 +15,7 @@ from letheon.service._problems import Problem
 from letheon.service._requests import refusals
 from letheon.service.pages._shared import SentForm, done, page, page_allows, tenant_choices
 from letheon.service.routes.filing import EVERY_MODEL, Filed, RequestIn, file_one, parse_number
+from letheon.service.routes.uploads import COLUMNS, MOST_ROWS, Upload, file_upload, read_rows
 
 router = APIRouter(include_in_schema=False)
 
@@ -23,8 +24,10 @@ _KEEP_FORM = {"HX-Retarget": "#problem", "HX-Reselect": "#problem", "HX-Reswap":
 
 _MANY = "filed-many"
 _MOST_PLACES = 20
+_MOST_REFUSED = 50
 
 Filer = Annotated[Principal, Depends(page_allows("requests:file"))]
+ManyFiler = Annotated[Principal, Depends(page_allows("requests:file", is_long=True))]
 
 
 @router.get("/requests/new")
@@ -150,25 +153,72 @@ def _typed(form: FormData) -> dict[str, str]:
 
 
 def _form(
-    request: Request,
-    who: Principal,
-    tenant: str,
-    values: dict[str, str],
-    *,
-    problem: Problem | None = None,
-    filed: Filed | None = None,
+    request: Request, who: Principal, tenant: str, values: dict[str, str], **more: Any
 ) -> HTMLResponse:
-    desk = context(request)
+    models = model_names(context(request).ledger, tenant)
+    shown = {"problem": None, "filed": None, "values": values, "models": models} | more
+    return _filing_page(request, who, tenant, "new_request.html", shown)
+
+
+@router.get("/requests/upload")
+def show_upload(request: Request, who: ManyFiler, tenant: str | None = None) -> HTMLResponse:
+    """Show the form."""
+    return _upload_page(request, who, who.tenant_for(tenant or None))
+
+
+@router.post("/requests/upload")
+def file_from_csv(request: Request, who: ManyFiler, form: SentForm) -> HTMLResponse:
+    """File each line. A form that is sent twice has one effect: it carries an idempotency key."""
+    tenant = who.tenant_for(text_of(form, "tenant") or None)
+    file = form.get("file")
+    try:
+        if not isinstance(file, UploadFile) or not file.filename:
+            raise Problem(422, "csv", "No file was chosen", "Choose a CSV file first.")
+        if not file.size:
+            raise Problem(422, "csv", "The file is empty", "Choose one with a header and lines.")
+        upload = Upload(file.file.read(), tenant, text_of(form, "verified") == "on")
+        came = file_upload(context(request), who, upload, key=f"page-{key_of(form)}")
+    except Problem as problem:
+        if problem.status_code in (403, 404, 429):
+            raise
+        return _upload_page(request, who, tenant, problem=problem)
+    lines = [line for line, _ in read_rows(upload.data)]
+    refused = [(lines[one.index], one) for one in came.items if one.problem is not None]
+    states = [one.request.state for one in came.items if one.request is not None]
+    return _upload_page(
+        request,
+        who,
+        tenant,
+        came=came,
+        refused=refused[:_MOST_REFUSED],
+        duplicates=states.count("duplicate"),
+    )
+
+
+def _upload_page(request: Request, who: Principal, tenant: str, **more: Any) -> HTMLResponse:
+    shown = {
+        "problem": None,
+        "came": None,
+        "refused": [],
+        "duplicates": 0,
+        "columns": COLUMNS,
+        "most_rows": MOST_ROWS,
+        "most_bytes": context(request).settings.max_upload_bytes,
+    }
+    return _filing_page(request, who, tenant, "upload.html", shown | more)
+
+
+def _filing_page(
+    request: Request, who: Principal, tenant: str, name: str, shown: dict[str, Any]
+) -> HTMLResponse:
+    problem: Problem | None = shown["problem"]
     return page(
         request,
-        "new_request.html",
+        name,
         who,
         status=200 if problem is None else problem.status_code,
-        values=values,
-        problem=problem,
-        filed=filed,
         key=secrets.token_hex(16),
         whose=tenant,
-        models=model_names(desk.ledger, tenant),
-        tenants=tenant_choices(desk, who),
+        tenants=tenant_choices(context(request), who),
+        **shown,
     )
