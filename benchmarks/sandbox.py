@@ -31,7 +31,7 @@ from letheon.ledger import Ledger
 from letheon.ledger._compute import Job, compute, compute_apart
 from letheon.ledger._training import held_rows
 from letheon.sandbox import protection
-from letheon.service._tokens import Tokens
+from letheon.ledger.db.tokens import Tokens
 from tests.service.servers import serving
 
 RESULTS = Path(__file__).resolve().parent / "results"

@@ -20,7 +20,7 @@ from letheon.ledger._clocks import due_on
 from letheon.ledger._elapsed import ProvenTime, proven_now, read_uptime, seconds_ahead
 from letheon.ledger._retention import forget_closed
 from letheon.ledger._tables import blocked, events, meta, requests
-from letheon.service._jobs import Jobs
+from letheon.ledger.db.jobs import Jobs
 from tests.ledger.databases import NOON, Clock, Desk, sqlite_desk
 from tests.ledger.homes import IDS, X, Y, fitted, make, person
 

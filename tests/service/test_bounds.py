@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 from starlette.datastructures import UploadFile
 
+from letheon.ledger.db.tokens import Tokens
 from letheon.service import ServiceSettings
-from letheon.service._tokens import Tokens
 from letheon.service.desk.uploads import _InMemory
 from letheon.service.pages import _shared
 from tests.service.desks import OTHER, QUICK, Desk, make_desk, person

@@ -17,7 +17,7 @@ from letheon.exceptions import UnknownIdError
 from letheon.ledger import Entry
 from letheon.ledger._grounds import HOLD_GROUNDS, NO_DATA_HELD, REJECT_GROUNDS, REQUEST_GROUNDS
 from letheon.ledger._moves import ALLOWED, STATES
-from letheon.service._roles import SCOPES
+from letheon.ledger.db.tokens import SCOPES
 from letheon.service.desk import filing
 from letheon.service.desk.request_forms import ActionName, State
 from letheon.service.desk.request_table import ACTIONS

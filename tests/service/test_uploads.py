@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from letheon.service._problems import Problem
 from letheon.service.desk import uploads
+from letheon.service.errors import Problem
 from tests.service.desks import OTHER, Desk, person
 from tests.sharded.people import examples
 

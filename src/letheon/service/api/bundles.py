@@ -5,8 +5,7 @@ from typing import Annotated, Any
 from fastapi import APIRouter, Depends, Query, Request
 from fastapi.responses import Response
 
-from letheon.service._auth import Principal, allows
-from letheon.service._context import context
+from letheon.service.auth import Principal, allows, context
 from letheon.service.desk import bundles as desk
 from letheon.service.desk.bundles import Tier
 

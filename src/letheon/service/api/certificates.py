@@ -5,12 +5,10 @@ from typing import Annotated, Any
 from fastapi import APIRouter, Depends, Path, Query, Request
 from fastapi.responses import Response
 
-from letheon.service._auth import Principal, allows
-from letheon.service._context import context
-from letheon.service._schemas import Page
+from letheon.service.auth import Principal, allows, context
 from letheon.service.desk import certificates as desk
 from letheon.service.desk.certificates import CertificateDetail, CertificateOut, VerificationOut
-from letheon.service.desk.models import Name
+from letheon.service.schemas import Name, Page
 from letheon.verifier import MAX_INT
 
 router = APIRouter(tags=["certificates"])

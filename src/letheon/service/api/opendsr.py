@@ -10,9 +10,7 @@ from fastapi.routing import APIRoute
 from pydantic import BaseModel
 
 from letheon.exceptions import KeyFileError, LetheonError
-from letheon.service._auth import Principal, allows
-from letheon.service._context import context
-from letheon.service._problems import Problem, problem_of
+from letheon.service.auth import Principal, allows, context
 from letheon.service.desk import opendsr as desk
 from letheon.service.desk.opendsr import (
     Cancelled,
@@ -23,6 +21,7 @@ from letheon.service.desk.opendsr import (
     SubjectRequestId,
 )
 from letheon.service.desk.opendsr_signing import Stamp, stamp_of
+from letheon.service.errors import Problem, problem_of
 
 __all__ = ["router"]
 

@@ -4,8 +4,7 @@ from typing import Annotated
 
 from fastapi import APIRouter, Depends, Query, Request
 
-from letheon.service._auth import Principal, allows
-from letheon.service._context import context
+from letheon.service.auth import Principal, allows, context
 from letheon.service.desk import proofs as desk
 from letheon.service.desk.proofs import ChainOut, CheckpointOut, ConsistencyOut, InclusionOut
 from letheon.verifier import MAX_INT

@@ -5,12 +5,11 @@ from typing import Annotated
 from fastapi import APIRouter, Depends, Request
 from pydantic import Field
 
-from letheon.service._auth import Principal, allows, public
-from letheon.service._context import context
-from letheon.service._schemas import In, Out
 from letheon.service.api.requests import Id
+from letheon.service.auth import Principal, allows, context, public
 from letheon.service.desk import receipts as desk
 from letheon.service.desk.receipts import ReceiptVerdict, SealedOut
+from letheon.service.schemas import In, Out
 
 __all__ = ["router"]
 

@@ -6,10 +6,8 @@ from typing import Annotated
 from fastapi import APIRouter, Depends, Request
 from pydantic import Field, StrictInt
 
-from letheon.service._auth import Gate, Principal, allows, allows_any
-from letheon.service._context import context
-from letheon.service._schemas import In
 from letheon.service.api.requests import Id
+from letheon.service.auth import Gate, Principal, allows, allows_any, context
 from letheon.service.desk.request_actions import ACTIONS, act, act_on_many
 from letheon.service.desk.request_forms import (
     ActionName,
@@ -20,6 +18,7 @@ from letheon.service.desk.request_forms import (
     Details,
     RequestOut,
 )
+from letheon.service.schemas import In
 
 __all__ = ["router"]
 

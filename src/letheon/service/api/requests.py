@@ -6,9 +6,7 @@ from fastapi import APIRouter, Depends, Header, Path, Query, Request, Response
 from fastapi.responses import StreamingResponse
 
 from letheon.ledger._clocks import Regime
-from letheon.service._auth import Principal, allows
-from letheon.service._context import context
-from letheon.service._schemas import Page
+from letheon.service.auth import Principal, allows, context
 from letheon.service.desk import filing
 from letheon.service.desk import requests as desk
 from letheon.service.desk.request_forms import (
@@ -29,6 +27,7 @@ from letheon.service.desk.request_forms import (
     TenantName,
     TimelineEntry,
 )
+from letheon.service.schemas import Page
 
 __all__ = ["Key", "router"]
 

@@ -4,11 +4,10 @@ from typing import Annotated
 
 from fastapi import APIRouter, Depends, Query, Request
 
-from letheon.service._auth import Principal, allows
-from letheon.service._context import context
+from letheon.service.auth import Principal, allows, context
 from letheon.service.desk import residue as desk
-from letheon.service.desk.models import Name
 from letheon.service.desk.residue import ResidueOut
+from letheon.service.schemas import Name
 
 router = APIRouter(tags=["certificates"])
 

@@ -4,9 +4,8 @@ from typing import Annotated, Any
 
 from fastapi import APIRouter, Depends, Request
 
-from letheon.service._auth import Principal, allows
-from letheon.service._context import context
 from letheon.service.api.requests import Key
+from letheon.service.auth import Principal, allows, context
 from letheon.service.desk.request_forms import BulkOut
 from letheon.service.desk.uploads import Upload, file_upload, read_form, upload_of
 

@@ -18,11 +18,10 @@ from starlette.concurrency import run_in_threadpool
 from starlette.types import Receive, Scope, Send
 
 from letheon.ledger import Ledger
-from letheon.service._auth import Principal, require_unbound
-from letheon.service._context import Context
-from letheon.service._problems import Problem
-from letheon.service._rooms import Room
-from letheon.service._tokens import note_action
+from letheon.ledger.db.tokens import note_action
+from letheon.service.auth import Context, Principal, require_unbound
+from letheon.service.errors import Problem
+from letheon.service.temp_folders import TempFolder
 
 __all__ = ["BundleResponse", "Tier", "open_bundle", "zipped"]
 
@@ -83,7 +82,7 @@ def open_bundle(context: Context, who: Principal, tier: Tier) -> "BundleResponse
     ledger = context.ledger
     give_back = _slots.take(ledger, who.token_id)
     try:
-        room = Room(ledger, "bundle")
+        room = TempFolder(ledger, "bundle")
     except BaseException:
         give_back()
         raise
@@ -103,7 +102,7 @@ class BundleResponse(StreamingResponse):
 
     Parameters
     ----------
-    room : Room
+    room : TempFolder
         Destroyed afterwards, whatever happens.
     folder : Path
         What is sent.
@@ -118,7 +117,7 @@ class BundleResponse(StreamingResponse):
     """
 
     def __init__(
-        self, room: Room, folder: Path, name: str, after: Callable[[], None] = lambda: None
+        self, room: TempFolder, folder: Path, name: str, after: Callable[[], None] = lambda: None
     ) -> None:
         # A name of a ledger has letters, digits and ._:- only; some systems dislike the colon.
         safe = name.replace(":", "-")

@@ -12,11 +12,10 @@ from letheon.guarantee import KINDS
 from letheon.ledger import CertificateInfo
 from letheon.ledger._history import CertificateRecord, certificate_record, trust_of
 from letheon.ledger._words import NOT_CLAIMED
-from letheon.service._auth import Principal
-from letheon.service._context import Context
-from letheon.service._problems import Problem
-from letheon.service._schemas import Out, Page
-from letheon.service.desk.guarantees import (
+from letheon.service.auth import Context, Principal
+from letheon.service.desk.log import certificate_in_log
+from letheon.service.errors import Problem
+from letheon.service.guarantees import (
     BudgetOut,
     CodeOut,
     GuaranteeOut,
@@ -27,8 +26,8 @@ from letheon.service.desk.guarantees import (
     guarantee_out,
     measures_out,
 )
-from letheon.service.desk.log import certificate_in_log
-from letheon.service.desk.numbers import Numbers, unknown_certificate
+from letheon.service.numbers import Numbers, unknown_certificate
+from letheon.service.schemas import Out, Page
 from letheon.verifier import (
     SMALL,
     Opened,

@@ -14,9 +14,7 @@ from typing import Any, NamedTuple
 
 from letheon.exceptions import IdempotencyError, LetheonError, UnknownIdError
 from letheon.ledger import Request
-from letheon.service._auth import Principal
-from letheon.service._context import Context
-from letheon.service._problems import Problem
+from letheon.service.auth import Context, Principal
 from letheon.service.desk.four_eyes import needs_approval_together
 from letheon.service.desk.people import known_ids, model_names, requests_by_key
 from letheon.service.desk.request_forms import (
@@ -30,6 +28,7 @@ from letheon.service.desk.request_forms import (
 )
 from letheon.service.desk.request_refusals import outcome_of, refusals
 from letheon.service.desk.requests import answers
+from letheon.service.errors import Problem
 
 __all__ = [
     "Wish",

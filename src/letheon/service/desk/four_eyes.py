@@ -10,8 +10,7 @@ from letheon.ledger import Ledger, Request
 from letheon.ledger._intake import index_of
 from letheon.ledger._tables import tokens
 from letheon.rows import as_ids
-from letheon.service._auth import Principal
-from letheon.service._context import Context
+from letheon.service.auth import Context, Principal
 
 __all__ = ["family", "is_own", "needs_approval", "needs_approval_together"]
 

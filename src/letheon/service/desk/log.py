@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from letheon.ledger._history import CheckpointRecord, event_at, latest_checkpoint
-from letheon.service._context import Context
+from letheon.service.auth import Context
 from letheon.verifier import (
     Trust,
     check_inclusion,

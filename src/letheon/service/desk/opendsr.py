@@ -24,15 +24,14 @@ from letheon.exceptions import (
 )
 from letheon.ledger import Request
 from letheon.ledger._tables import webhooks
-from letheon.service._auth import Principal
-from letheon.service._context import Context
-from letheon.service._problems import Problem
-from letheon.service._schemas import Out
+from letheon.service.auth import Context, Principal
 from letheon.service.desk.filing import Wish, as_number, derived_key, file_everywhere
 from letheon.service.desk.people import held_ids, known_ids, model_names, requests_by_key
 from letheon.service.desk.request_forms import Filed, RequestOut
 from letheon.service.desk.request_refusals import refusals
 from letheon.service.desk.requests import answers, timeline
+from letheon.service.errors import Problem
+from letheon.service.schemas import Out
 
 __all__ = [
     "VERSION",

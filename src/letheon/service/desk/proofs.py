@@ -8,13 +8,12 @@ from pydantic import Field
 
 from letheon.ledger import CertificateInfo
 from letheon.ledger._history import envelopes, event_at, latest_checkpoint, trust_of
-from letheon.service._auth import Principal, require_unbound
-from letheon.service._context import Context
-from letheon.service._problems import Problem
-from letheon.service._schemas import Out
+from letheon.service.auth import Context, Principal, require_unbound
 from letheon.service.desk.certificates import CertificateOut, certificate_out
 from letheon.service.desk.log import event_in_log
-from letheon.service.desk.numbers import Numbers
+from letheon.service.errors import Problem
+from letheon.service.numbers import Numbers
+from letheon.service.schemas import Out
 from letheon.verifier import Refused, Trust, certificate_id, open_envelope
 
 __all__ = [

@@ -14,12 +14,11 @@ from pydantic import Field
 
 from letheon.ledger import Coverage
 from letheon.ledger._history import certificate_record
-from letheon.service._auth import Principal, address_of
-from letheon.service._context import Context
-from letheon.service._problems import Problem
-from letheon.service._schemas import Out
-from letheon.service.desk.numbers import Numbers
+from letheon.service.auth import Context, Principal, address_of
 from letheon.service.desk.requests import visible
+from letheon.service.errors import Problem
+from letheon.service.numbers import Numbers
+from letheon.service.schemas import Out
 from letheon.verifier import SMALL, Refused, parse_strict
 
 __all__ = ["ReceiptVerdict", "SealedOut", "check", "limit", "new_code", "sealed"]

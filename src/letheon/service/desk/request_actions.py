@@ -5,14 +5,13 @@ from collections.abc import Sequence
 
 from letheon.exceptions import RequestStateError, UnknownRequestError
 from letheon.ledger import Request
-from letheon.service._auth import Principal
-from letheon.service._context import Context
-from letheon.service._problems import Problem
+from letheon.service.auth import Context, Principal
 from letheon.service.desk.four_eyes import is_own, needs_approval
 from letheon.service.desk.request_forms import ActionName, Details, Outcome, RequestOut
 from letheon.service.desk.request_refusals import outcome_of, refusals
 from letheon.service.desk.request_table import ACTIONS, Action, actions_for
 from letheon.service.desk.requests import answers, visible
+from letheon.service.errors import Problem
 
 __all__ = ["ACTIONS", "Action", "act", "act_on_many", "actions_for", "require_scope"]
 

@@ -8,7 +8,7 @@ from pydantic import BeforeValidator, Field, StrictBool, StrictInt, StrictStr
 
 from letheon.ledger._clocks import Regime
 from letheon.ledger._intake import LONGEST_ID, MOST_IDS
-from letheon.service._schemas import In, Out
+from letheon.service.schemas import In, Out
 
 __all__ = [
     "EVERY_MODEL",

@@ -4,8 +4,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 from letheon.exceptions import LetheonError
-from letheon.service._problems import PREFIX, Problem, problem_of
 from letheon.service.desk.request_forms import ItemProblem, Outcome, RequestOut
+from letheon.service.errors import PREFIX, Problem, problem_of
 
 __all__ = ["as_problem", "outcome_of", "refusals"]
 

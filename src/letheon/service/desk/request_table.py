@@ -4,7 +4,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from letheon.ledger import Ledger, Request
-from letheon.service._auth import Principal
+from letheon.service.auth import Principal
 from letheon.service.desk.request_forms import ActionName, Details, State
 
 __all__ = ["ACTIONS", "Action", "actions_for"]

@@ -12,12 +12,8 @@ from typing import Any
 from letheon.exceptions import UnknownRequestError
 from letheon.ledger import Entry, Request
 from letheon.ledger._moves import FINAL, STATES
-from letheon.service._auth import Principal
-from letheon.service._context import Context
-from letheon.service._problems import Problem
-from letheon.service._schemas import Page
+from letheon.service.auth import Context, Principal
 from letheon.service.desk.four_eyes import family
-from letheon.service.desk.numbers import Numbers
 from letheon.service.desk.people import version_numbers
 from letheon.service.desk.request_forms import (
     Bucket,
@@ -30,6 +26,9 @@ from letheon.service.desk.request_forms import (
 )
 from letheon.service.desk.request_table import actions_for
 from letheon.service.desk.request_words import all_grounds, sentence
+from letheon.service.errors import Problem
+from letheon.service.numbers import Numbers
+from letheon.service.schemas import Page
 
 __all__ = [
     "EXPORTED",

@@ -7,12 +7,11 @@ from pydantic import Field
 
 from letheon.ledger._history import PurgeRecord, purge_records
 from letheon.ledger._words import PURGE_NOT_CLAIMED
-from letheon.service._auth import Principal
-from letheon.service._context import Context
-from letheon.service._schemas import Out
+from letheon.service.auth import Context, Principal
 from letheon.service.desk.certificates import statement_in
-from letheon.service.desk.guarantees import CodeOut, codes_out
-from letheon.service.desk.numbers import Numbers
+from letheon.service.guarantees import CodeOut, codes_out
+from letheon.service.numbers import Numbers
+from letheon.service.schemas import Out
 from letheon.verifier import search_gaps
 
 __all__ = ["CellOut", "PurgeOut", "ResidueOut", "StoreOut", "residue"]

@@ -18,9 +18,7 @@ from starlette.formparsers import MultiPartException, MultiPartParser
 from letheon.exceptions import UnknownModelError
 from letheon.ledger._clocks import REGIMES
 from letheon.ledger._intake import LONGEST_ID
-from letheon.service._auth import Principal
-from letheon.service._context import Context
-from letheon.service._problems import Problem
+from letheon.service.auth import Context, Principal
 from letheon.service.desk.filing import as_number, file_many
 from letheon.service.desk.request_forms import (
     BulkItem,
@@ -29,6 +27,7 @@ from letheon.service.desk.request_forms import (
     IdempotencyKey,
     ModelName,
 )
+from letheon.service.errors import Problem
 
 __all__ = [
     "COLUMNS",

@@ -5,13 +5,11 @@ from fastapi import APIRouter
 from letheon.service.pages.account import router as account
 from letheon.service.pages.audits import router as audits
 from letheon.service.pages.certificates import router as certificates
-from letheon.service.pages.compare import router as compare
 from letheon.service.pages.home import router as home
 from letheon.service.pages.login import router as login
 from letheon.service.pages.models import router as models
 from letheon.service.pages.new_model import router as new_model
 from letheon.service.pages.new_request import router as new_request
-from letheon.service.pages.plan import router as plan
 from letheon.service.pages.receipt import router as receipt
 from letheon.service.pages.request import router as request
 from letheon.service.pages.requests import router as requests
@@ -30,8 +28,6 @@ ROUTERS: tuple[APIRouter, ...] = (
     request,
     new_model,
     models,
-    compare,
-    plan,
     certificates,
     audits,
     residue,

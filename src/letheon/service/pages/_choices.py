@@ -9,9 +9,8 @@ from sqlalchemy import select
 from starlette.datastructures import FormData
 
 from letheon.ledger._tables import models
-from letheon.service._auth import Principal
-from letheon.service._context import Context
-from letheon.service._problems import Problem
+from letheon.service.auth import Context, Principal
+from letheon.service.errors import Problem
 
 __all__ = ["LAWS", "checked", "key_of", "model_choices", "tenant_choices", "text_of"]
 

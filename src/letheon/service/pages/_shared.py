@@ -18,10 +18,16 @@ from starlette.exceptions import HTTPException
 from starlette.formparsers import FormParser, MultiPartException, MultiPartParser
 
 from letheon.ledger._codes import NAME
-from letheon.service._auth import SAFE, Gate, Principal, principal_of_session, require_csrf
-from letheon.service._context import context
-from letheon.service._problems import Problem
-from letheon.service._sessions import COOKIE
+from letheon.service.auth import (
+    COOKIE,
+    SAFE,
+    Gate,
+    Principal,
+    context,
+    principal_of_session,
+    require_csrf,
+)
+from letheon.service.errors import Problem
 
 __all__ = [
     "FLASHES",

@@ -6,7 +6,7 @@ from urllib.parse import quote, urlencode
 from fastapi import Path, Query
 
 from letheon.ledger._codes import NAME
-from letheon.service._jobs import CURSOR, JOB_ID
+from letheon.ledger.db.jobs import CURSOR, JOB_ID
 
 __all__ = [
     "After",

@@ -6,8 +6,7 @@ from typing import Annotated, Any
 from fastapi import APIRouter, Depends, Path, Request
 from fastapi.responses import Response
 
-from letheon.service._auth import Principal
-from letheon.service._context import Context, context
+from letheon.service.auth import Context, Principal, context
 from letheon.service.desk import certificates, proofs
 from letheon.service.pages._codes import MEASURES
 from letheon.service.pages._shared import page, page_allows

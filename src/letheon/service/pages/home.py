@@ -7,8 +7,7 @@ from fastapi import APIRouter, Depends, Request
 from fastapi.responses import HTMLResponse
 
 from letheon.ledger._moves import FINAL, STATES
-from letheon.service._auth import Principal
-from letheon.service._context import Context, context
+from letheon.service.auth import Context, Principal, context
 from letheon.service.desk.request_forms import RequestQuery, Summary
 from letheon.service.desk.requests import first_requests, summary
 from letheon.service.pages._choices import checked

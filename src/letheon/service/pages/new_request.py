@@ -7,14 +7,13 @@ from fastapi import APIRouter, Depends, Request
 from fastapi.responses import HTMLResponse, Response
 from starlette.datastructures import FormData
 
-from letheon.service._auth import Principal
-from letheon.service._context import Context, context
-from letheon.service._problems import Problem
+from letheon.service.auth import Context, Principal, context
 from letheon.service.desk.filing import file_request, people_of
 from letheon.service.desk.people import known_ids, model_names
 from letheon.service.desk.request_forms import EVERY_MODEL, Filed, RequestIn
 from letheon.service.desk.request_refusals import refusals
 from letheon.service.desk.requests import grounds
+from letheon.service.errors import Problem
 from letheon.service.pages._choices import LAWS, checked, key_of, tenant_choices, text_of
 from letheon.service.pages._shared import SentForm, done, page, page_allows
 

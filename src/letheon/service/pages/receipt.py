@@ -9,10 +9,9 @@ from typing import Any
 from fastapi import APIRouter, Depends, Request
 from fastapi.responses import Response
 
-from letheon.service._auth import public
-from letheon.service._context import context
-from letheon.service._problems import Problem
+from letheon.service.auth import context, public
 from letheon.service.desk import receipts
+from letheon.service.errors import Problem
 from letheon.service.pages._shared import SentForm, page
 
 __all__ = ["router"]

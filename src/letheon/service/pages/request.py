@@ -7,9 +7,7 @@ from fastapi.responses import HTMLResponse, Response
 from sqlalchemy import select
 
 from letheon.ledger._tables import tokens
-from letheon.service._auth import Principal
-from letheon.service._context import Context, context
-from letheon.service._problems import Problem
+from letheon.service.auth import Context, Principal, context
 from letheon.service.desk.filing import as_number
 from letheon.service.desk.receipts import new_code
 from letheon.service.desk.request_actions import ACTIONS, act
@@ -17,6 +15,7 @@ from letheon.service.desk.request_forms import ActionOnMany, Details, RequestOut
 from letheon.service.desk.request_refusals import refusals
 from letheon.service.desk.request_words import GROUND_WORDS, stuck_words
 from letheon.service.desk.requests import find_request, grounds, timeline
+from letheon.service.errors import Problem
 from letheon.service.pages._choices import checked, text_of
 from letheon.service.pages._shared import SentForm, done, page, page_allows
 

@@ -8,9 +8,7 @@ from fastapi.responses import HTMLResponse, Response
 from starlette.datastructures import QueryParams
 
 from letheon.ledger._moves import FINAL, STATES
-from letheon.service._auth import Principal
-from letheon.service._context import context
-from letheon.service._problems import Problem
+from letheon.service.auth import Principal, context
 from letheon.service.desk.request_actions import ACTIONS, act_on_many
 from letheon.service.desk.request_forms import (
     ActionName,
@@ -20,6 +18,7 @@ from letheon.service.desk.request_forms import (
     RequestQuery,
 )
 from letheon.service.desk.requests import grounds, list_requests, own_filter
+from letheon.service.errors import Problem
 from letheon.service.pages._choices import LAWS, checked, model_choices, tenant_choices, text_of
 from letheon.service.pages._shared import SentForm, done, page, page_allows, safe_path
 

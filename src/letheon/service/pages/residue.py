@@ -5,8 +5,7 @@ from typing import Annotated
 from fastapi import APIRouter, Depends, Request
 from fastapi.responses import Response
 
-from letheon.service._auth import Principal
-from letheon.service._context import context
+from letheon.service.auth import Principal, context
 from letheon.service.desk.residue import residue
 from letheon.service.pages._shared import page, page_allows
 from letheon.service.pages._where import After, ModelFilter, Tenant, address

@@ -8,11 +8,10 @@ from fastapi import APIRouter, Depends, Request
 from fastapi.responses import HTMLResponse
 from starlette.datastructures import UploadFile
 
-from letheon.service._auth import Principal
-from letheon.service._context import context
-from letheon.service._problems import Problem
+from letheon.service.auth import Principal, context
 from letheon.service.desk.request_forms import BulkOut
 from letheon.service.desk.uploads import COLUMNS, MOST_ROWS, Upload, file_upload, line_numbers
+from letheon.service.errors import Problem
 from letheon.service.pages._choices import key_of, tenant_choices, text_of
 from letheon.service.pages._shared import SentForm, page, page_allows
 
