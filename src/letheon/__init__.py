@@ -16,13 +16,6 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from letheon.base import ForgetMixin
     from letheon.compose import DataIndependent, ForgetPipeline, forget
-    from letheon.convex import (
-        DeltaGradClassifier,
-        DescentToDeleteClassifier,
-        FisherClassifier,
-        InfluenceClassifier,
-        InfluenceRegressor,
-    )
     from letheon.deep import (
         CertifiedHeadClassifier,
         DeepObliviateClassifier,
@@ -34,6 +27,13 @@ if TYPE_CHECKING:
     from letheon.forest import DaREForestClassifier, DaREForestRegressor
     from letheon.guarantee import Guarantee, MethodFacts
     from letheon.ledger import Ledger
+    from letheon.linear import (
+        DeltaGradClassifier,
+        DescentToDeleteClassifier,
+        FisherClassifier,
+        InfluenceClassifier,
+        InfluenceRegressor,
+    )
     from letheon.measures import Measure
     from letheon.monitor import Monitor
     from letheon.naive import NaiveUnlearner
@@ -83,17 +83,17 @@ _EXPORTS = {
     "DaREForestRegressor": "letheon.forest",
     "DataIndependent": "letheon.compose",
     "DeepObliviateClassifier": "letheon.deep",
-    "DeltaGradClassifier": "letheon.convex",
+    "DeltaGradClassifier": "letheon.linear",
     "DeltaGradNetClassifier": "letheon.deep",
-    "DescentToDeleteClassifier": "letheon.convex",
+    "DescentToDeleteClassifier": "letheon.linear",
     "Evaluation": "letheon.evaluation",
-    "FisherClassifier": "letheon.convex",
+    "FisherClassifier": "letheon.linear",
     "FisherNetClassifier": "letheon.deep",
     "ForgetMixin": "letheon.base",
     "ForgetPipeline": "letheon.compose",
     "Guarantee": "letheon.guarantee",
-    "InfluenceClassifier": "letheon.convex",
-    "InfluenceRegressor": "letheon.convex",
+    "InfluenceClassifier": "letheon.linear",
+    "InfluenceRegressor": "letheon.linear",
     "Ledger": "letheon.ledger",
     "Measure": "letheon.measures",
     "MethodFacts": "letheon.guarantee",
@@ -118,8 +118,9 @@ _MODULES = frozenset(
         "checks",
         "client",
         "compose",
-        "convex",
         "datasets",
+        "data",
+        "linear",
         "deep",
         "evaluation",
         "exceptions",
@@ -134,7 +135,6 @@ _MODULES = frozenset(
         "persist",
         "plot",
         "receipt",
-        "rows",
         "seeds",
         "select",
         "service",

@@ -21,6 +21,7 @@ from numpy.typing import NDArray
 from sklearn.utils.validation import check_is_fitted
 
 from letheon import state
+from letheon.data import Ids, Rows, as_ids
 from letheon.exceptions import (
     ChangedParametersError,
     EmptyModelError,
@@ -30,7 +31,6 @@ from letheon.exceptions import (
 )
 from letheon.guarantee import Guarantee, MethodFacts
 from letheon.receipt import Receipt
-from letheon.rows import Ids, Rows, as_ids
 
 # Parameters that never change what is learned, wherever they are nested.
 NEUTRAL_PARAMETERS = frozenset({"n_jobs", "verbose", "rebuild", "checkpoint_dir", "random_state"})

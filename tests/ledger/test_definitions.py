@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
-from letheon.ledger._claims import _DESCENT, _RULES
-from letheon.ledger._facts import _NEVER_CLAIMED
-from letheon.ledger._measures import PROPERTIES
+from letheon.ledger.certificates.claims import _DESCENT, _RULES
+from letheon.ledger.certificates.facts import _NEVER_CLAIMED
+from letheon.ledger.certificates.measures import PROPERTIES
 from tests.ledger.forgetters import CALLER, EPOCH, EVERY, Maker, erased
 
 ROOT = Path(__file__).resolve().parents[2]

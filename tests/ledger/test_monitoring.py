@@ -17,6 +17,7 @@ from sklearn.linear_model import LogisticRegression
 from sklearn.metrics import f1_score
 
 from letheon import NaiveUnlearner, state
+from letheon.data import Rows, as_ids
 from letheon.exceptions import (
     CorruptFileError,
     NewerFormatError,
@@ -25,7 +26,7 @@ from letheon.exceptions import (
     UntrustedClassError,
 )
 from letheon.ledger import Ledger
-from letheon.ledger._monitoring import (
+from letheon.ledger.models.monitoring import (
     after_retrain,
     forget_watched,
     pack,
@@ -34,7 +35,6 @@ from letheon.ledger._monitoring import (
 )
 from letheon.monitor import Calibration, Monitor, Tolerances
 from letheon.monitor._saved import record_of
-from letheon.rows import Rows, as_ids
 from tests.monitor.drifters import QUICK, Keeper, make_people, share_right
 from tests.sharded.people import examples
 

@@ -16,7 +16,7 @@ from sqlalchemy import select
 
 from letheon.audit import audit
 from letheon.exceptions import LedgerError
-from letheon.ledger._tables import actions, events
+from letheon.ledger.tables import actions, events
 from letheon.service.desk import bundles
 from letheon.service.desk.bundles import BundleResponse, zipped
 from letheon.service.errors import Problem

@@ -14,10 +14,10 @@ from sqlalchemy import select
 
 import letheon.ledger.db.jobs as job_store
 from letheon.exceptions import StaleWorkerError
-from letheon.ledger._database import Database
-from letheon.ledger._lease import owner_name
-from letheon.ledger._tables import actions, jobs
+from letheon.ledger.db.database import Database
 from letheon.ledger.db.jobs import MOST_STARTS, JobRecord, Jobs, JobsFullError
+from letheon.ledger.leases import owner_name
+from letheon.ledger.tables import actions, jobs
 from tests.ledger.databases import Clock, database, kind, place  # noqa: F401
 from tests.service.desks import Desk
 

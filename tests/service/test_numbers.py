@@ -11,9 +11,9 @@ from typing import Any
 import pytest
 from sqlalchemy import select
 
-from letheon.ledger._cursor import cursor, place_of
-from letheon.ledger._tables import deliveries
+from letheon.ledger.db.cursor import cursor, place_of
 from letheon.ledger.db.webhooks import Webhooks
+from letheon.ledger.tables import deliveries
 from letheon.service.auth import Context
 from letheon.service.numbers import Numbers
 from tests.service.desks import OTHER, QUICK, Desk, make_desk, person

@@ -12,8 +12,8 @@ import sqlalchemy as sa
 from fastapi.testclient import TestClient
 
 from letheon.exceptions import SearchWarning
-from letheon.ledger._tables import certificates
 from letheon.ledger.db.jobs import Jobs
+from letheon.ledger.tables import certificates
 from letheon.service import ServiceSettings
 from tests.service.desks import OTHER, QUICK, Desk, make_desk, person
 

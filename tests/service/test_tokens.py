@@ -8,8 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from sqlalchemy import select
 
-from letheon.ledger._tables import actions, sessions, tokens
 from letheon.ledger.db.tokens import Sessions, require_scopes
+from letheon.ledger.tables import actions, sessions, tokens
 from letheon.service import ROLES, SCOPES, ServiceSettings, Tokens
 from tests.service.desks import OTHER, Desk
 

@@ -17,10 +17,10 @@ from hypothesis import strategies as st
 from sqlalchemy import select, update
 
 from letheon.ledger import Ledger, Policy
-from letheon.ledger._events import record
-from letheon.ledger._moves import move
-from letheon.ledger._tables import deliveries, events, webhooks
+from letheon.ledger.db.events import record
 from letheon.ledger.db.webhooks import EVENTS, Webhook, Webhooks, read_service_key
+from letheon.ledger.requests.states import move
+from letheon.ledger.tables import deliveries, events, webhooks
 from letheon.service import webhooks as sending
 from letheon.service.settings import ServiceSettings
 from letheon.service.webhooks import (

@@ -7,11 +7,11 @@ import numpy as np
 from numpy.typing import NDArray
 from sklearn.base import is_regressor
 
+from letheon.data import as_ids
 from letheon.datasets import Dataset
 from letheon.datasets._rows import by_row, taken
 from letheon.evaluation._metric import Judgement, Metric, MetricFailedError
 from letheon.exceptions import IdsTypeError
-from letheon.rows import as_ids
 
 __all__ = ["Metric", "Problem", "Rows"]
 

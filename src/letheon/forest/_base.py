@@ -13,6 +13,7 @@ from sklearn.utils import Tags
 
 from letheon import _core, state
 from letheon.base import ForgetMixin, Outcome, Removal, exclusive, require_fitted, require_known
+from letheon.data import Ids, IntIds, TextIds, as_ids
 from letheon.exceptions import EmptyModelError
 from letheon.forest._cost import ForgetCost, cost_of, outcome_of
 from letheon.forest._grow import grow
@@ -29,7 +30,6 @@ from letheon.forest._settings import (
 from letheon.forest._threads import threads_for, threads_for_few
 from letheon.guarantee import Guarantee, MethodFacts
 from letheon.inner import remember_features, require_features
-from letheon.rows import Ids, IntIds, TextIds, as_ids
 from letheon.seeds import seed_from
 
 _FACTS = MethodFacts(

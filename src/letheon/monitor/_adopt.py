@@ -6,13 +6,13 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
+from letheon.data import Ids, Rows, as_ids
 from letheon.exceptions import GuaranteeWarning, warn_caller
 from letheon.monitor._asked import Asked
 from letheon.monitor._calibrate import measured
 from letheon.monitor._given import ids_of, in_training, require_model, same_people
 from letheon.monitor._panel import Panel, positions_of
 from letheon.monitor._reading import Reading
-from letheon.rows import Ids, Rows, as_ids
 
 __all__ = ["adopt"]
 

@@ -7,11 +7,11 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from letheon.data import Ids, Rows, as_ids
 from letheon.datasets import Requests
 from letheon.measures import sape
 from letheon.monitor._limits import Limit, Rehearsal, Tally, fit_limit, scores_of
 from letheon.monitor._panel import Panel, positions_of, train, twin, used_up_classes
-from letheon.rows import Ids, Rows, as_ids
 from letheon.seeds import library_seed
 
 __all__ = ["Calibration", "Stage", "floors", "limits_from", "measured", "rehearsals", "rehearse"]

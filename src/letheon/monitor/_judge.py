@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 from sklearn.base import is_regressor
 from sklearn.metrics import accuracy_score
 
-from letheon.rows import Rows, present_table
+from letheon.data import Rows, present_table
 
 __all__ = ["Judge", "judge_for"]
 

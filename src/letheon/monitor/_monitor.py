@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from letheon import state
+from letheon.data import Ids, Rows, as_ids
 from letheon.exceptions import CheckpointError
 from letheon.monitor._adopt import adopt
 from letheon.monitor._asked import Asked, ask, finished
@@ -44,7 +45,6 @@ from letheon.monitor._saved import record_of, restore
 from letheon.monitor._store import Folder, destroyed, warn_about
 from letheon.monitor._stretch import Stretch
 from letheon.receipt import Receipt
-from letheon.rows import Ids, Rows, as_ids
 from letheon.seeds import library_seed, seed_from
 
 if TYPE_CHECKING:

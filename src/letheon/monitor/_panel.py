@@ -10,8 +10,8 @@ from numpy.typing import NDArray
 from sklearn.base import clone, is_classifier
 from sklearn.utils.validation import check_consistent_length
 
+from letheon.data import Ids, Rows, hold_table, hold_target, row_ids, table_length
 from letheon.monitor._judge import Judge, spread_of
-from letheon.rows import Ids, Rows, hold_table, hold_target, row_ids, table_length
 
 __all__ = [
     "Panel",

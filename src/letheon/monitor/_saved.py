@@ -4,6 +4,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import asdict
 from typing import Any
 
+from letheon.data import Rows
 from letheon.monitor._calibrate import Calibration
 from letheon.monitor._judge import Judge, judge_for
 from letheon.monitor._limits import Limit
@@ -11,7 +12,6 @@ from letheon.monitor._panel import Panel
 from letheon.monitor._reading import History, Reading, Tolerances
 from letheon.monitor._store import Folder
 from letheon.monitor._stretch import Stretch
-from letheon.rows import Rows
 
 __all__ = ["read_calibration", "record_of", "restore"]
 

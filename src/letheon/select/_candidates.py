@@ -7,15 +7,15 @@ from typing import Any
 
 from sklearn.base import clone
 
-from letheon.convex import (
+from letheon.forest import DaREForestClassifier, DaREForestRegressor
+from letheon.guarantee import MethodFacts, Task
+from letheon.linear import (
     DeltaGradClassifier,
     DescentToDeleteClassifier,
     FisherClassifier,
     InfluenceClassifier,
     InfluenceRegressor,
 )
-from letheon.forest import DaREForestClassifier, DaREForestRegressor
-from letheon.guarantee import MethodFacts, Task
 from letheon.select._need import Need
 from letheon.select._ranges import Ranges, Size, ranges_of
 from letheon.sharded import SISAClassifier, SISARegressor

@@ -15,9 +15,9 @@ from fastapi.security import HTTPAuthorizationCredentials, HTTPBearer
 from pydantic import BaseModel
 
 from letheon.ledger import Ledger
-from letheon.ledger._agreement import require_mark
-from letheon.ledger._codes import require_name
 from letheon.ledger.db.tokens import Session, Sessions, Token, Tokens
+from letheon.ledger.schemas import require_name
+from letheon.ledger.worker.agreement import require_mark
 from letheon.service.errors import Problem
 from letheon.service.guards import Limiter, network_of
 from letheon.service.settings import ServiceSettings

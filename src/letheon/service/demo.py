@@ -16,12 +16,12 @@ import numpy as np
 from sklearn.linear_model import LogisticRegression
 from sklearn.naive_bayes import GaussianNB
 
-from letheon.convex import InfluenceClassifier
 from letheon.forest import DaREForestClassifier
 from letheon.ledger import Ledger, Policy, Request
-from letheon.ledger._elapsed import proven_now
+from letheon.ledger.db.elapsed import proven_now
 from letheon.ledger.db.jobs import Jobs
 from letheon.ledger.db.tokens import ROLES, Tokens
+from letheon.linear import InfluenceClassifier
 from letheon.monitor import Monitor, Tolerances
 from letheon.naive import NaiveUnlearner
 from letheon.service.jobs import LONG, JobRunner

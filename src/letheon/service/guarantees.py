@@ -7,8 +7,8 @@ from typing import Any, Literal
 import numpy as np
 from pydantic import Field
 
-from letheon.ledger._claims import adds_up
-from letheon.ledger._words import ASSUMPTIONS, guarantee_words, words_of
+from letheon.ledger.certificates.claims import adds_up
+from letheon.ledger.certificates.explanations import ASSUMPTIONS, guarantee_words, words_of
 from letheon.service.schemas import Out
 
 Kind = Literal["exact", "certified", "empirical"]

@@ -21,8 +21,8 @@ from pathlib import Path
 import uvicorn
 
 from letheon.ledger import Ledger
-from letheon.ledger._settings import FILE
 from letheon.ledger.db.tokens import Tokens
+from letheon.ledger.settings import FILE
 from letheon.service.app import create_app
 from letheon.service.connections import (
     Connections,

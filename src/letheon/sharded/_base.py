@@ -13,6 +13,7 @@ from sklearn.utils.validation import check_consistent_length, check_is_fitted
 
 from letheon import state
 from letheon.base import ForgetMixin, Outcome, Removal, exclusive, require_known
+from letheon.data import Ids, Rows, hold_table, row_ids, table_length
 from letheon.exceptions import CheckpointWarning, ShardingWarning, warn_caller
 from letheon.guarantee import Guarantee, MethodFacts
 from letheon.homes import HomeMixin
@@ -24,7 +25,6 @@ from letheon.inner import (
     retraining,
     versions_of,
 )
-from letheon.rows import Ids, Rows, hold_table, row_ids, table_length
 from letheon.seeds import Purpose, seed_from
 from letheon.sharded._assign import Assignment, Integers, check_risk_edges, risk_tiers
 from letheon.sharded._plan import StageData

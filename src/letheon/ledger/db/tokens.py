@@ -14,9 +14,9 @@ from typing import TYPE_CHECKING, Any
 from sqlalchemy import Connection, Row, delete, func, insert, or_, select, update
 
 from letheon.exceptions import LedgerUnwritableError
-from letheon.ledger._codes import require_name
-from letheon.ledger._events import TOLERATED_SECONDS
-from letheon.ledger._tables import actions, sessions, tokens
+from letheon.ledger.db.events import TOLERATED_SECONDS
+from letheon.ledger.schemas import require_name
+from letheon.ledger.tables import actions, sessions, tokens
 
 if TYPE_CHECKING:
     from letheon.ledger import Ledger

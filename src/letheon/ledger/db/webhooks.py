@@ -21,14 +21,15 @@ from sqlalchemy import Connection, Row, Select, delete, exists, func, insert, se
 from sqlalchemy import update as change
 
 from letheon.exceptions import KeyFileError
-from letheon.ledger._certificate_list import sequences_of_tenant
-from letheon.ledger._elapsed import proven_now
-from letheon.ledger._events import head, integrate
-from letheon.ledger._key_files import KeyFiles
-from letheon.ledger._moves import FINAL
-from letheon.ledger._requests import Request, found_all
-from letheon.ledger._rows_in import RowsIn
-from letheon.ledger._tables import (
+from letheon.ledger.certificates.listing import sequences_of_tenant
+from letheon.ledger.db.bulk import RowsIn
+from letheon.ledger.db.elapsed import proven_now
+from letheon.ledger.db.events import head, integrate
+from letheon.ledger.db.tokens import note_action, to_datetime
+from letheon.ledger.keys.key_files import KeyFiles
+from letheon.ledger.requests.records import Request, found_all
+from letheon.ledger.requests.states import FINAL
+from letheon.ledger.tables import (
     batches,
     certificates,
     deliveries,
@@ -38,7 +39,6 @@ from letheon.ledger._tables import (
     versions,
     webhooks,
 )
-from letheon.ledger.db.tokens import note_action, to_datetime
 
 if TYPE_CHECKING:
     from letheon.ledger import Ledger

@@ -12,10 +12,10 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from letheon.data import Rows, as_ids, hold_table, hold_target, row_ids, table_length
 from letheon.measures._copies import fresh_copy
 from letheon.measures.attacks._signal import Observed, observe
 from letheon.parallel import run_tasks
-from letheon.rows import Rows, as_ids, hold_table, hold_target, row_ids, table_length
 from letheon.seeds import library_seed
 
 __all__ = ["Progress", "Shadows", "Study", "check_unlearner", "halves", "mean_by_person"]

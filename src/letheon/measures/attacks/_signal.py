@@ -7,7 +7,7 @@ from numpy.typing import ArrayLike, NDArray
 from scipy.special import logsumexp
 from sklearn.base import is_regressor
 
-from letheon.rows import Rows
+from letheon.data import Rows
 
 __all__ = ["LIMIT", "Observed", "margins", "observe"]
 

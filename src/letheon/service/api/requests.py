@@ -5,7 +5,7 @@ from typing import Annotated, Any, Literal
 from fastapi import APIRouter, Depends, Header, Path, Query, Request, Response
 from fastapi.responses import StreamingResponse
 
-from letheon.ledger._clocks import Regime
+from letheon.ledger.requests.deadlines import Regime
 from letheon.service.auth import Principal, allows, context
 from letheon.service.desk import filing
 from letheon.service.desk import requests as desk

@@ -10,8 +10,8 @@ from pydantic import Field
 from letheon.exceptions import LedgerMissingError
 from letheon.guarantee import KINDS
 from letheon.ledger import CertificateInfo
-from letheon.ledger._history import CertificateRecord, certificate_record, trust_of
-from letheon.ledger._words import NOT_CLAIMED
+from letheon.ledger.certificates.explanations import NOT_CLAIMED
+from letheon.ledger.models.history import CertificateRecord, certificate_record, trust_of
 from letheon.service.auth import Context, Principal
 from letheon.service.desk.log import certificate_in_log
 from letheon.service.errors import Problem

@@ -5,11 +5,11 @@ from typing import Protocol
 
 from sqlalchemy import select
 
+from letheon.data import as_ids
 from letheon.exceptions import LetheonError
 from letheon.ledger import Ledger, Request
-from letheon.ledger._intake import index_of
-from letheon.ledger._tables import tokens
-from letheon.rows import as_ids
+from letheon.ledger.requests.intake import index_of
+from letheon.ledger.tables import tokens
 from letheon.service.auth import Context, Principal
 
 __all__ = ["family", "is_own", "needs_approval", "needs_approval_together"]

@@ -23,7 +23,7 @@ from letheon.exceptions import (
     UnknownRequestError,
 )
 from letheon.ledger import Request
-from letheon.ledger._tables import webhooks
+from letheon.ledger.tables import webhooks
 from letheon.service.auth import Context, Principal
 from letheon.service.desk.filing import Wish, as_number, derived_key, file_everywhere
 from letheon.service.desk.people import held_ids, known_ids, model_names, requests_by_key

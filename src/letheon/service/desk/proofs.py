@@ -7,7 +7,7 @@ from typing import Any
 from pydantic import Field
 
 from letheon.ledger import CertificateInfo
-from letheon.ledger._history import envelopes, event_at, latest_checkpoint, trust_of
+from letheon.ledger.models.history import envelopes, event_at, latest_checkpoint, trust_of
 from letheon.service.auth import Context, Principal, require_unbound
 from letheon.service.desk.certificates import CertificateOut, certificate_out
 from letheon.service.desk.log import event_in_log

@@ -11,7 +11,7 @@ from typing import Any
 
 from letheon.exceptions import UnknownRequestError
 from letheon.ledger import Entry, Request
-from letheon.ledger._moves import FINAL, STATES
+from letheon.ledger.requests.states import FINAL, STATES
 from letheon.service.auth import Context, Principal
 from letheon.service.desk.four_eyes import family
 from letheon.service.desk.people import version_numbers

@@ -5,8 +5,8 @@ from typing import Any, Literal
 
 from pydantic import Field
 
-from letheon.ledger._history import PurgeRecord, purge_records
-from letheon.ledger._words import PURGE_NOT_CLAIMED
+from letheon.ledger.certificates.explanations import PURGE_NOT_CLAIMED
+from letheon.ledger.models.history import PurgeRecord, purge_records
 from letheon.service.auth import Context, Principal
 from letheon.service.desk.certificates import statement_in
 from letheon.service.guarantees import CodeOut, codes_out

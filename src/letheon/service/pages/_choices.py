@@ -8,7 +8,7 @@ from pydantic import BaseModel, ValidationError
 from sqlalchemy import select
 from starlette.datastructures import FormData
 
-from letheon.ledger._tables import models
+from letheon.ledger.tables import models
 from letheon.service.auth import Context, Principal
 from letheon.service.errors import Problem
 

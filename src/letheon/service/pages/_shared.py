@@ -17,7 +17,7 @@ from starlette.datastructures import FormData, Headers
 from starlette.exceptions import HTTPException
 from starlette.formparsers import FormParser, MultiPartException, MultiPartParser
 
-from letheon.ledger._codes import NAME
+from letheon.ledger.schemas import NAME
 from letheon.service.auth import (
     COOKIE,
     SAFE,

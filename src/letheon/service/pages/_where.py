@@ -5,8 +5,8 @@ from urllib.parse import quote, urlencode
 
 from fastapi import Path, Query
 
-from letheon.ledger._codes import NAME
 from letheon.ledger.db.jobs import CURSOR, JOB_ID
+from letheon.ledger.schemas import NAME
 
 __all__ = [
     "After",

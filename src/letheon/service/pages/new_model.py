@@ -7,7 +7,7 @@ from fastapi.responses import Response
 from starlette.datastructures import FormData, UploadFile
 
 from letheon.exceptions import LedgerError
-from letheon.ledger._codes import NAME
+from letheon.ledger.schemas import NAME
 from letheon.service.auth import Principal
 from letheon.service.errors import Problem, problem_of
 from letheon.service.pages._choices import text_of

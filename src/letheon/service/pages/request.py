@@ -6,7 +6,7 @@ from fastapi import APIRouter, Depends, Path, Request
 from fastapi.responses import HTMLResponse, Response
 from sqlalchemy import select
 
-from letheon.ledger._tables import tokens
+from letheon.ledger.tables import tokens
 from letheon.service.auth import Context, Principal, context
 from letheon.service.desk.filing import as_number
 from letheon.service.desk.receipts import new_code

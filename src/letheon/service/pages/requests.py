@@ -7,7 +7,7 @@ from fastapi import APIRouter, Depends, Request
 from fastapi.responses import HTMLResponse, Response
 from starlette.datastructures import QueryParams
 
-from letheon.ledger._moves import FINAL, STATES
+from letheon.ledger.requests.states import FINAL, STATES
 from letheon.service.auth import Principal, context
 from letheon.service.desk.request_actions import ACTIONS, act_on_many
 from letheon.service.desk.request_forms import (

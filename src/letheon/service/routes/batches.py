@@ -11,12 +11,12 @@ from pydantic import Field
 
 from letheon.exceptions import LedgerMissingError
 from letheon.ledger import BatchInfo, BatchPlan, ModelInfo
-from letheon.ledger._claims import adds_up, published_account
-from letheon.ledger._decimals import figure
-from letheon.ledger._history import claims_of_head, spending, version_records
-from letheon.ledger._tables import requests
-from letheon.ledger._versions import head_of
+from letheon.ledger.certificates.claims import adds_up, published_account
+from letheon.ledger.certificates.decimals import figure
 from letheon.ledger.db.jobs import Job, Jobs
+from letheon.ledger.models.history import claims_of_head, spending, version_records
+from letheon.ledger.models.versions import head_of
+from letheon.ledger.tables import requests
 from letheon.service.auth import Principal, allows, context
 from letheon.service.errors import Problem, cursor_problem
 from letheon.service.guarantees import GuaranteeOut, budget_out, guarantee_out

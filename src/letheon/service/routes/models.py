@@ -8,8 +8,13 @@ from pydantic import Field
 
 from letheon.exceptions import UnknownModelError
 from letheon.ledger import ModelInfo
-from letheon.ledger._history import claims_of_head, requests_by_model, spending, version_records
-from letheon.ledger._storage import database_bytes, storage_of
+from letheon.ledger.models.history import (
+    claims_of_head,
+    requests_by_model,
+    spending,
+    version_records,
+)
+from letheon.ledger.models.storage import database_bytes, storage_of
 from letheon.service.auth import Principal, allows, context
 from letheon.service.errors import Problem
 from letheon.service.guarantees import (

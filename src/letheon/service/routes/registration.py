@@ -19,9 +19,9 @@ from letheon.exceptions import (
     StateError,
     UntrustedClassError,
 )
-from letheon.ledger._examine import ModelFiles
-from letheon.ledger._table_files import NoTableReaderError, TableFileError
 from letheon.ledger.db.tokens import note_action
+from letheon.ledger.models.examine import ModelFiles
+from letheon.ledger.models.table_files import NoTableReaderError, TableFileError
 from letheon.sandbox import EndedError, StoppedError, TimeLimitError, protection
 from letheon.service.auth import Context, Principal, allows, context
 from letheon.service.desk.uploads import read_form

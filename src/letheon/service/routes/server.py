@@ -6,7 +6,7 @@ from fastapi import APIRouter, Depends, Request, Response
 from pydantic import Field
 
 from letheon.exceptions import OldDatabaseError
-from letheon.ledger._agreement import require_mark
+from letheon.ledger.worker.agreement import require_mark
 from letheon.sandbox import protection
 from letheon.service.auth import Principal, allows, anybody, context, public, require_unbound
 from letheon.service.errors import OLD_DATABASE, Problem

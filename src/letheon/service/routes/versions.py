@@ -6,8 +6,8 @@ from typing import Annotated, Any, Literal
 from fastapi import APIRouter, Depends, Path, Query, Request
 from pydantic import Field
 
-from letheon.ledger._history import VersionRecord, sequences_between, version_records
-from letheon.ledger._watch import watch_of
+from letheon.ledger.models.history import VersionRecord, sequences_between, version_records
+from letheon.ledger.models.watch import watch_of
 from letheon.service.auth import Principal, allows, context
 from letheon.service.errors import Problem
 from letheon.service.guarantees import (
