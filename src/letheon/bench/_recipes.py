@@ -3,9 +3,11 @@
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
+from importlib import import_module
 from typing import Any, Literal, NamedTuple
 
-from letheon import convex, forest, naive, sharded
+from letheon import linear, naive, sharded
+from letheon.methods import METHODS as REGISTRY
 
 __all__ = ["METHODS", "RECIPES", "Family", "Place", "Recipe", "find_recipe", "ordinary_model"]
 
@@ -132,12 +134,12 @@ def _batched(kind: Any, parts: int, place: Place) -> Any:
 
 
 def _deltagrad(period: int, place: Place) -> Any:
-    return _linear(convex.DeltaGradClassifier, place, period=period)
+    return _linear(linear.DeltaGradClassifier, place, period=period)
 
 
 def _descent(variant: str, iterations: int, place: Place) -> Any:
     return _certified(
-        convex.DescentToDeleteClassifier,
+        linear.DescentToDeleteClassifier,
         place,
         stop="theorem",
         variant=variant,
@@ -155,7 +157,10 @@ def _sisa(n_slices: int, place: Place) -> Any:
 
 
 def _dare(extreme: int, place: Place) -> Any:
-    return forest.DaREForestClassifier(
+    # Only here: forests need the compiled core, and the benchmarks of nets run without it.
+    from letheon.forest import DaREForestClassifier
+
+    return DaREForestClassifier(
         n_estimators=place.n_trees, random_depth=place.random_depths[extreme], n_jobs=1
     )
 
@@ -209,12 +214,17 @@ _ORDINARY: dict[Family, Make] = {
     "forest": _random_forest,
     "net": _whole_net,
 }
-_INFLUENCE, _FISHER = convex.InfluenceClassifier, convex.FisherClassifier
+_INFLUENCE, _FISHER = linear.InfluenceClassifier, linear.FisherClassifier
 _KEPT = "kept Hessian"
 _KEPT_NOTE = "all at once, from the Hessian that is kept; not in the literature"
 _N_SLICES = N_BLOCKS // N_SHARDS
 
-RECIPES: tuple[Recipe, ...] = (
+
+def _registered(name: str, module: str, _: Place) -> Any:
+    return getattr(import_module(module), name)()
+
+
+_LISTED: tuple[Recipe, ...] = (
     Recipe("Naive", "linear", "retrain", partial(_naive, _logistic), most=1, attacked=False),
     Recipe("SISA", "linear", "S = 5, R = 1", partial(_sisa, 1), "shards of SGD"),
     Recipe("SISA", "linear", "S R = B", partial(_sisa, _N_SLICES), "S = 5, R = 4, B = 20"),
@@ -250,7 +260,7 @@ RECIPES: tuple[Recipe, ...] = (
         "Descent-to-Delete",
         "linear",
         "residual stop",
-        partial(_certified, convex.DescentToDeleteClassifier),
+        partial(_certified, linear.DescentToDeleteClassifier),
         "Newton steps until the measured gradient is small enough; not in the literature",
     ),
     Recipe("Naive", "forest", "retrain", partial(_naive, _random_forest), most=1, attacked=False),
@@ -261,5 +271,18 @@ RECIPES: tuple[Recipe, ...] = (
     Recipe("SISA", "net", "S R = B", partial(_sharded_net, _N_SLICES), "S = 5, R = 4, B = 20"),
     Recipe("DeepObliviate", "net", "epsilon = 0.05", partial(_obliviate, 0.05)),
     Recipe("DeepObliviate", "net", "epsilon = 0.1", partial(_obliviate, 0.1)),
+)
+_NETS = "letheon.deep"
+_KNOWN = {recipe.method.lower() for recipe in _LISTED}
+# A registered method without recipes of its own is tried with its defaults, beside linear models.
+RECIPES = _LISTED + tuple(
+    Recipe(
+        each.class_names[0],
+        "linear",
+        "defaults",
+        partial(_registered, each.class_names[0], each.module),
+    )
+    for each in REGISTRY
+    if each.is_candidate and each.module != _NETS and each.name not in _KNOWN
 )
 METHODS = tuple(dict.fromkeys(recipe.method for recipe in RECIPES))

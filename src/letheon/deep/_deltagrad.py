@@ -19,7 +19,7 @@ from letheon.deep._replay import Replay
 from letheon.deep._secant import LocalChecks
 from letheon.deep._workshop import Workshop
 from letheon.exceptions import TrainingError
-from letheon.guarantee import Guarantee, MethodFacts
+from letheon.guarantee import Guarantee, MethodFacts, SearchRanges
 from letheon.linear._base import Held
 from letheon.linear._cache import Cache
 from letheon.linear._change import Change
@@ -48,6 +48,7 @@ FACTS = MethodFacts(
     needs=("sum-over-rows", "gradient-descent"),
     certificate="empirical",
     batches=True,
+    search_ranges=lambda _: SearchRanges({"period": (2, 5, 20)}),
 )
 
 _REFERENCE = "Wu et al. 2020, Algorithm 4 (no bound for losses that are not convex)"

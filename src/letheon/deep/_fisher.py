@@ -17,7 +17,7 @@ from letheon.deep._kfac import Batches, kronecker
 from letheon.deep._loop import Callback, Stretch
 from letheon.deep._workshop import Workshop, calibration_sample
 from letheon.exceptions import TrainingError
-from letheon.guarantee import Guarantee, MethodFacts
+from letheon.guarantee import Guarantee, MethodFacts, SearchRanges
 from letheon.linear._base import Held
 from letheon.linear._cache import Cache
 from letheon.linear._change import Change
@@ -42,6 +42,9 @@ FACTS = MethodFacts(
     needs=("locally-quadratic",),
     certificate="empirical",
     batches=True,
+    noise="parameter-perturbation-fisher-gaussian",
+    has_noise_at_fit=False,
+    search_ranges=lambda _: SearchRanges({}, {"sigma": (1e-4, 1e-3)}),
 )
 
 FISHERS = ("diagonal", "kfac")

@@ -25,6 +25,7 @@ from letheon.linear._cache import Cache
 from letheon.linear._change import Change
 from letheon.linear._settings import require_one_of, require_whole
 from letheon.seeds import Purpose
+from letheon.sharded import shard_counts
 from letheon.sharded._assign import Assignment
 from letheon.sharded._plan import epochs_per_stage
 
@@ -44,6 +45,7 @@ FACTS = MethodFacts(
     needs=("incremental-training",),
     certificate="exact",
     batches=True,
+    search_ranges=shard_counts,
 )
 
 _AGGREGATIONS = ("mean", "vote")

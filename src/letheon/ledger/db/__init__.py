@@ -1,1 +1,1 @@
-"""What the service keeps in the ledger's database: tokens, jobs, webhooks."""
+"""The database of a ledger: connections, migrations, the log, pages of lists."""

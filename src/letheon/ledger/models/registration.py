@@ -3,6 +3,7 @@
 import secrets
 from typing import Any
 
+from letheon import state
 from letheon.data import Rows
 from letheon.ledger.certificates.certify import take_beacon
 from letheon.ledger.core import Core
@@ -90,7 +91,4 @@ def class_names(trusted: Any) -> tuple[str, ...]:
     """Return the qualified names of classes that the model may use."""
     if isinstance(trusted, str) or callable(trusted):
         raise TypeError(f"trusted={trusted!r} is a single value; give a list: trusted=[...]")
-    return tuple(
-        item if isinstance(item, str) else f"{item.__module__}.{item.__qualname__}"
-        for item in trusted
-    )
+    return tuple(item if isinstance(item, str) else state.tag_of(item) for item in trusted)
