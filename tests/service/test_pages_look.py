@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 import letheon.service
 from letheon.ledger.requests.states import STATES
-from letheon.service.desk.request_actions import ACTIONS
+from letheon.service._requests import ACTIONS
 from letheon.service.pages._shared import FLASHES
 from letheon.service.templating import STATE_WORDS, days_words, make_templates
 

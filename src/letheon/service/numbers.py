@@ -13,8 +13,6 @@ from letheon.ledger.certificates.listing import sequences_of_tenant
 from letheon.service.auth import Context, Principal
 from letheon.service.errors import Problem
 
-__all__ = ["Numbers", "unknown_certificate"]
-
 _IN_TEXT = re.compile(r"(?<=\b[Cc]ertificate )[0-9]{1,15}\b")
 _KEYS = ("sequence", "certificate")
 

@@ -1,7 +1,7 @@
 """What every answer of the API has in common."""
 
 from collections.abc import Callable, Sequence
-from typing import Annotated, Generic, TypeVar
+from typing import Annotated, Any, Generic, Self, TypeVar
 
 from fastapi import Query
 from pydantic import BaseModel, ConfigDict, Field
@@ -32,6 +32,12 @@ class Out(BaseModel):
     """An answer; made from an object with the same attributes, or from values."""
 
     model_config = ConfigDict(from_attributes=True, extra="forbid")
+
+    @classmethod
+    def of(cls, record: object, **changes: Any) -> Self:
+        """Return an answer with the attributes of a record; `changes` replace some of them."""
+        names = [name for name in cls.model_fields if name not in changes]
+        return cls.model_validate({name: getattr(record, name) for name in names} | changes)
 
 
 class In(BaseModel):

@@ -6,10 +6,17 @@ from fastapi import APIRouter, Depends, Request
 from fastapi.responses import HTMLResponse, Response
 
 from letheon.ledger.db.tokens import ROLES, SCOPES
+from letheon.service._people import model_choices
 from letheon.service.auth import Principal, context
 from letheon.service.errors import Problem
-from letheon.service.pages._choices import checked, model_choices, tenant_choices, text_of
-from letheon.service.pages._shared import SentForm, done, page, page_allows
+from letheon.service.forms import check_form, text_of
+from letheon.service.pages._shared import (
+    SentForm,
+    done,
+    page,
+    page_allows,
+    tenant_choices,
+)
 from letheon.service.routes import tokens, webhooks
 from letheon.service.routes.tokens import TokenIn
 from letheon.service.routes.webhooks import WebhookIn
@@ -46,7 +53,7 @@ def make_token(request: Request, who: TokenKeeper, form: SentForm) -> HTMLRespon
     scopes = [one for one in form.getlist("scopes") if isinstance(one, str)]
     typed = {name: text_of(form, name) for name in ("name", "role", "tenant", "days")}
     try:
-        wanted = checked(TokenIn, typed | {"scopes": scopes})
+        wanted = check_form(TokenIn, typed | {"scopes": scopes})
         made = tokens.make_token(request, who, wanted)
     except Problem as problem:
         if problem.status_code == 404:
@@ -88,7 +95,9 @@ def _tokens(
         scopes={scope: words for scope, words in SCOPES.items() if who.may(scope)},
         days=desk.settings.token_days,
         tenants=tenant_choices(desk, who),
-        has_model=made is None or made.tenant is None or bool(model_choices(desk, made.tenant)),
+        has_model=made is None
+        or made.tenant is None
+        or bool(model_choices(desk.ledger, made.tenant)),
     )
 
 
@@ -104,7 +113,7 @@ def make_webhook(request: Request, who: HookKeeper, form: SentForm) -> HTMLRespo
     events = [one for one in form.getlist("events") if isinstance(one, str)]
     typed = {name: text_of(form, name) for name in ("url", "tenant")}
     try:
-        wanted = checked(WebhookIn, typed | {"events": events})
+        wanted = check_form(WebhookIn, typed | {"events": events})
         made = webhooks.make_webhook(request, who, wanted)
     except Problem as problem:
         if problem.status_code == 404:

@@ -7,9 +7,18 @@ from fastapi.responses import Response
 
 from letheon.service.auth import Principal
 from letheon.service.errors import Problem
-from letheon.service.pages._codes import DRILLS, LEVEL_WORDS
-from letheon.service.pages._shared import SentForm, done, page, page_allows
-from letheon.service.pages._where import AfterJob, JobId, Tenant, address
+from letheon.service.pages._shared import (
+    DRILLS,
+    LEVEL_WORDS,
+    AfterJob,
+    JobId,
+    SentForm,
+    Tenant,
+    address,
+    done,
+    page,
+    page_allows,
+)
 from letheon.service.routes import audits
 from letheon.service.routes.models import list_models
 

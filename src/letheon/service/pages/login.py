@@ -16,15 +16,8 @@ from letheon.service.auth import (
     public,
 )
 from letheon.service.errors import Problem
-from letheon.service.pages._choices import text_of
-from letheon.service.pages._shared import (
-    SentForm,
-    done,
-    page,
-    page_allows,
-    safe_path,
-    visitor,
-)
+from letheon.service.forms import text_of
+from letheon.service.pages._shared import SentForm, done, page, page_allows, safe_path, visitor
 
 router = APIRouter(include_in_schema=False)
 

@@ -7,9 +7,18 @@ from fastapi.responses import Response
 
 from letheon.service.auth import Principal
 from letheon.service.errors import Problem
-from letheon.service.pages._codes import MEASURES
-from letheon.service.pages._shared import SentForm, done, page, page_allows
-from letheon.service.pages._where import After, Job, Model, Tenant, address
+from letheon.service.pages._shared import (
+    MEASURES,
+    After,
+    Job,
+    Model,
+    SentForm,
+    Tenant,
+    address,
+    done,
+    page,
+    page_allows,
+)
 from letheon.service.routes import batches, models, versions
 from letheon.service.routes.jobs import show_job
 

@@ -10,9 +10,8 @@ from letheon.exceptions import LedgerError
 from letheon.ledger.schemas import NAME
 from letheon.service.auth import Principal
 from letheon.service.errors import Problem, problem_of
-from letheon.service.pages._choices import text_of
-from letheon.service.pages._shared import SentForm, done, page, page_allows
-from letheon.service.pages._where import Tenant, address
+from letheon.service.forms import text_of
+from letheon.service.pages._shared import SentForm, Tenant, address, done, page, page_allows
 from letheon.service.routes import registration
 from letheon.service.routes.models import ModelOut, Releases
 from letheon.service.routes.registration import EXAMPLES, ExampleIn, ModelForm, ModelUpload

@@ -1,49 +1,46 @@
-"""The HTTP API, one file per subject."""
+"""The HTTP API, one file per resource."""
 
 from fastapi import APIRouter
 
-from letheon.service.api import (
-    bundles,
-    certificates,
-    opendsr,
-    proofs,
-    receipts,
-    request_actions,
-    requests,
-    residue,
-    uploads,
-)
 from letheon.service.routes import (
     audits,
     batches,
+    bundles,
+    certificates,
+    filing,
     jobs,
+    log,
     models,
+    opendsr,
+    receipts,
     registration,
+    requests,
+    residue,
     server,
     tokens,
+    uploads,
     versions,
     webhooks,
 )
 
-__all__ = ["ROUTERS"]
-
-ROUTERS: tuple[APIRouter, ...] = (
-    audits.router,
-    batches.router,
-    bundles.router,
-    certificates.router,
-    jobs.router,
-    models.router,
-    opendsr.router,
-    proofs.router,
-    receipts.router,
-    registration.router,
-    request_actions.router,
-    requests.router,
-    residue.router,
-    server.router,
-    tokens.router,
-    uploads.router,
-    versions.router,
-    webhooks.router,
+_RESOURCES = (
+    audits,
+    batches,
+    bundles,
+    certificates,
+    filing,
+    jobs,
+    log,
+    models,
+    opendsr,
+    receipts,
+    registration,
+    requests,
+    residue,
+    server,
+    tokens,
+    uploads,
+    versions,
+    webhooks,
 )
+ROUTERS: tuple[APIRouter, ...] = tuple(resource.router for resource in _RESOURCES)

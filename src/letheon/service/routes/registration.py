@@ -24,8 +24,8 @@ from letheon.ledger.models.examine import ModelFiles
 from letheon.ledger.models.table_files import NoTableReaderError, TableFileError
 from letheon.sandbox import EndedError, StoppedError, TimeLimitError, protection
 from letheon.service.auth import Context, Principal, allows, context
-from letheon.service.desk.uploads import read_form
 from letheon.service.errors import Problem
+from letheon.service.forms import read_parts
 from letheon.service.routes.models import ModelOut, Releases, show_model
 from letheon.service.schemas import In, Name
 
@@ -115,7 +115,7 @@ _BODY: dict[str, Any] = {
 
 async def _read_upload(request: Request) -> AsyncIterator[ModelUpload]:
     """Yield what was sent; it is read after the token was checked, and kept in memory."""
-    form = await read_form(request)
+    form = await read_parts(request)
     try:
         yield _parse_upload(form)
     finally:

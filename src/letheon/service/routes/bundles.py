@@ -8,68 +8,54 @@ kill. Purges wait for it, so that a token has one at a time, and all tokens toge
 import threading
 import weakref
 import zipfile
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
-from typing import Literal
+from typing import Annotated, Any, Literal
 
 import anyio
-from fastapi.responses import StreamingResponse
+from fastapi import APIRouter, Depends, Query, Request
+from fastapi.responses import Response, StreamingResponse
 from starlette.concurrency import run_in_threadpool
 from starlette.types import Receive, Scope, Send
 
 from letheon.ledger import Ledger
 from letheon.ledger.db.tokens import note_action
-from letheon.service.auth import Context, Principal, require_unbound
+from letheon.service.auth import Principal, allows, context, require_unbound
 from letheon.service.errors import Problem
-from letheon.service.temp_folders import TempFolder
+from letheon.service.temp_folders import temp_folder
 
-__all__ = ["BundleResponse", "Tier", "open_bundle", "zipped"]
+router = APIRouter(tags=["certificates"])
 
-Tier = Literal["public", "auditor"]
 _CHUNK = 1 << 18
 _LONGEST_SECONDS = 900.0
 _MOST_AT_ONCE = 2
 # Certificates have no time of a file; the same bundle gives the same names and times.
 _EPOCH = (1980, 1, 1, 0, 0, 0)
+_ZIP: dict[int | str, dict[str, Any]] = {
+    200: {
+        "description": "A zip file with the folder that `letheon audit` and verifier.py check.",
+        "content": {"application/zip": {"schema": {"type": "string", "format": "binary"}}},
+    }
+}
+_lock = threading.Lock()
+# Tokens that are being sent a bundle of a ledger now.
+_taken: weakref.WeakKeyDictionary[Ledger, list[str]] = weakref.WeakKeyDictionary()
 
 
-class _Slots:
-    """Who is being sent a bundle of a ledger now."""
+@router.get("/api/v1/bundle", summary="Download a bundle", response_class=Response, responses=_ZIP)
+def download_bundle(
+    request: Request,
+    who: Annotated[Principal, Depends(allows("certificates:read", is_long=True))],
+    tier: Annotated[
+        Literal["public", "auditor"],
+        Query(description="The auditor's holds rows of people, and needs the scope bundles:read."),
+    ] = "public",
+) -> Response:
+    """Return what a stranger, or an auditor, needs to verify the ledger without it.
 
-    def __init__(self) -> None:
-        self._lock = threading.Lock()
-        self._taken: weakref.WeakKeyDictionary[Ledger, list[str]] = weakref.WeakKeyDictionary()
-
-    def take(self, ledger: Ledger, token_id: str) -> Callable[[], None]:
-        """Take a slot, and return what gives it back."""
-        with self._lock:
-            taken = self._taken.setdefault(ledger, [])
-            if token_id in taken or len(taken) >= _MOST_AT_ONCE:
-                raise Problem(
-                    429,
-                    "too-many-bundles",
-                    "bundles are being sent already",
-                    f"One at a time for each token, {_MOST_AT_ONCE} in all; ask again later.",
-                    headers={"Retry-After": "30"},
-                )
-            taken.append(token_id)
-
-        def give_back() -> None:
-            with self._lock:
-                if token_id in taken:
-                    taken.remove(token_id)
-
-        return give_back
-
-
-_slots = _Slots()
-
-
-def open_bundle(context: Context, who: Principal, tier: Tier) -> "BundleResponse":
-    """Export a bundle and return the answer that sends it.
-
-    The auditor's tier holds rows of people. Handing it out is an event of the ledger's log, and an
-    action of the desk.
+    The auditor's bundle is personal data, handed over in custody: its export is an event of the
+    log, and it is to be destroyed within thirty days.
     """
     require_unbound(who)
     if tier == "auditor" and not who.may("bundles:read"):
@@ -79,63 +65,71 @@ def open_bundle(context: Context, who: Principal, tier: Tier) -> "BundleResponse
             "this token may not do that",
             f"It needs the scope bundles:read; its role is {who.role}.",
         )
-    ledger = context.ledger
-    give_back = _slots.take(ledger, who.token_id)
-    try:
-        room = TempFolder(ledger, "bundle")
-    except BaseException:
-        give_back()
-        raise
-    try:
+    desk = context(request)
+    ledger = desk.ledger
+    with ExitStack() as cleanup:
+        cleanup.enter_context(take_slot(ledger, who.token_id))
+        room = cleanup.enter_context(temp_folder(ledger, "bundle"))
         with ledger._core.database.transaction() as conn:
-            note_action(conn, context.clock(), who.token_id, f"bundle-{tier}", None)
-        folder = ledger.export(room.folder / "bundle", tier=tier)
-    except BaseException:
-        room.close()
-        give_back()
-        raise
-    return BundleResponse(room, folder, f"{ledger.name}-{tier}", give_back)
+            note_action(conn, desk.clock(), who.token_id, f"bundle-{tier}", None)
+        folder = ledger.export(room / "bundle", tier=tier)
+        return BundleResponse(folder, f"{ledger.name}-{tier}", cleanup.pop_all())
+
+
+@contextmanager
+def take_slot(ledger: Ledger, token_id: str) -> Iterator[None]:
+    """Count a bundle that is being sent, or raise the problem 429."""
+    with _lock:
+        taken = _taken.setdefault(ledger, [])
+        if token_id in taken or len(taken) >= _MOST_AT_ONCE:
+            raise Problem(
+                429,
+                "too-many-bundles",
+                "bundles are being sent already",
+                f"One at a time for each token, {_MOST_AT_ONCE} in all; ask again later.",
+                headers={"Retry-After": "30"},
+            )
+        taken.append(token_id)
+    try:
+        yield
+    finally:
+        with _lock:
+            taken.remove(token_id)
 
 
 class BundleResponse(StreamingResponse):
-    """A zip file of a folder, and the end of the room that the folder lies in.
+    """A zip file of a folder, and what is to be cleaned up after it was sent.
 
     Parameters
     ----------
-    room : TempFolder
-        Destroyed afterwards, whatever happens.
     folder : Path
         What is sent.
     name : str
         Name of the file, and of the folder in it.
-    after : callable
-        Called at the end, too.
+    cleanup : ExitStack
+        Closed afterwards, whatever happens; it destroys the room that the folder lies in.
 
     Guarantee
     ---------
     The room is gone after 15 minutes, however slowly the client reads.
     """
 
-    def __init__(
-        self, room: TempFolder, folder: Path, name: str, after: Callable[[], None] = lambda: None
-    ) -> None:
+    def __init__(self, folder: Path, name: str, cleanup: ExitStack) -> None:
         # A name of a ledger has letters, digits and ._:- only; some systems dislike the colon.
         safe = name.replace(":", "-")
         headers = {"Content-Disposition": f'attachment; filename="{safe}.zip"'}
-        super().__init__(zipped(folder, safe), media_type="application/zip", headers=headers)
-        self.room = room
-        self._after = after
+        super().__init__(zip_folder(folder, safe), media_type="application/zip", headers=headers)
+        self._cleanup = cleanup
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Send it, then destroy the room: also when the client hung up."""
+        """Send it, then clean up: also when the client hung up."""
         try:
             # A file that breaks off is no zip file: its end is missing.
             with anyio.move_on_after(_LONGEST_SECONDS):
                 await super().__call__(scope, receive, send)
         finally:
             with anyio.CancelScope(shield=True):
-                await run_in_threadpool(self.room.close)
-            self._after()
+                await run_in_threadpool(self._cleanup.close)
 
 
 class _Sink:
@@ -156,12 +150,12 @@ class _Sink:
     def flush(self) -> None:
         """Nothing waits."""
 
-    def taken(self) -> bytes:
-        found, self.pieces = b"".join(self.pieces), []
-        return found
+    def take(self) -> bytes:
+        data, self.pieces = b"".join(self.pieces), []
+        return data
 
 
-def zipped(folder: Path, name: str) -> Iterator[bytes]:
+def zip_folder(folder: Path, name: str) -> Iterator[bytes]:
     """Yield a zip file of a folder, a piece at a time: memory does not grow with it.
 
     Parameters
@@ -181,6 +175,6 @@ def zipped(folder: Path, name: str) -> Iterator[bytes]:
                 with path.open("rb") as source, archive.open(inside, "w", force_zip64=True) as out:
                     while piece := source.read(_CHUNK):
                         out.write(piece)
-                        yield sink.taken()
-                yield sink.taken()
-    yield sink.taken()
+                        yield sink.take()
+                yield sink.take()
+    yield sink.take()

@@ -1,1 +1,0 @@
-"""Routes that move to `routes`."""
