@@ -15,9 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal, get_args
 
-from letheon.audit import AuditReport, LevelResult, audit
-from letheon.audit._reading import Bundle, key_text
-from letheon.audit._requests import check_requests
+from letheon.audit import AuditReport, Bundle, LevelResult, audit, check_requests, key_text
 from letheon.verifier import overall
 
 __all__ = [

@@ -7,7 +7,6 @@ from typing import Any, Literal, cast
 from pydantic import Field
 
 from letheon.audit import AuditReport, LevelResult
-from letheon.audit._html import report_page
 from letheon.service._audit_job import Drill, verdict_of
 from letheon.service._auth import Principal
 from letheon.service._context import Context
@@ -133,7 +132,7 @@ def report(context: Context, who: Principal, audit_id: str) -> str:
         raise Problem(
             409, "not-done", "the audit has no report yet", "Ask again when its state is done."
         )
-    return report_page(_report(job.result))
+    return _report(job.result).to_page()
 
 
 def _seen(context: Context, who: Principal, audit_id: str) -> Job:
