@@ -24,8 +24,6 @@ from cryptography.hazmat.primitives.serialization import (
 from letheon.exceptions import KeyFileError
 from letheon.ledger import Ledger
 
-__all__ = ["FOLDER", "Stamp", "stamp_of"]
-
 FOLDER = "opendsr"
 
 _Private = rsa.RSAPrivateKey | ec.EllipticCurvePrivateKey | ed25519.Ed25519PrivateKey
@@ -33,13 +31,13 @@ _LEAST_RSA_BITS = 2048
 _BEGIN, _END = datetime(2020, 1, 1, tzinfo=UTC), datetime(9999, 12, 31, 23, 59, 59, tzinfo=UTC)
 
 
-class Stamp(NamedTuple):
+class AnswerKey(NamedTuple):
     """A key, and the certificate that it is checked with."""
 
     key: _Private
     certificate: bytes
 
-    def signature(self, body: bytes) -> str:
+    def sign(self, body: bytes) -> str:
         """Return the signature of an answer, in Base64.
 
         RSA: PKCS #1 v1.5 with SHA-256; elliptic curves: ECDSA with SHA-256 (FIPS 186-4, as the
@@ -54,7 +52,7 @@ class Stamp(NamedTuple):
         return base64.b64encode(signed).decode()
 
 
-def stamp_of(ledger: Ledger, domain: str) -> Stamp:
+def load_answer_key(ledger: Ledger, domain: str) -> AnswerKey:
     """Return what answers are signed with.
 
     Raises
@@ -64,12 +62,12 @@ def stamp_of(ledger: Ledger, domain: str) -> Stamp:
     """
     folder = ledger.folder / FOLDER
     if (folder / "key.pem").exists():
-        return _of_operator(folder)
+        return _load_operators(folder)
     key = ledger._core.keys.signer._key
-    return Stamp(key, _self_signed(key, domain))
+    return AnswerKey(key, _self_signed(key, domain))
 
 
-def _of_operator(folder: Path) -> Stamp:
+def _load_operators(folder: Path) -> AnswerKey:
     place = folder / "key.pem"
     if place.stat().st_mode & 0o077:
         raise KeyFileError(f"{place} can be read by others; run chmod 600 on it")
@@ -85,7 +83,7 @@ def _of_operator(folder: Path) -> Stamp:
         raise KeyFileError(f"{place} is no key of RSA (2048 bits or more), ECDSA or Ed25519")
     if _public(key.public_key()) != _public(certificate.public_key()):
         raise KeyFileError(f"{folder}: certificate.pem is of another key than key.pem")
-    return Stamp(key, data)
+    return AnswerKey(key, data)
 
 
 def _is_short(key: _Private) -> bool:
@@ -93,10 +91,10 @@ def _is_short(key: _Private) -> bool:
 
 
 def _public(key: object) -> bytes:
-    found: bytes = key.public_bytes(  # type: ignore[attr-defined]  # every public key has it
+    encoded: bytes = key.public_bytes(  # type: ignore[attr-defined]  # every public key has it
         Encoding.DER, PublicFormat.SubjectPublicKeyInfo
     )
-    return found
+    return encoded
 
 
 def _self_signed(key: ed25519.Ed25519PrivateKey, domain: str) -> bytes:

@@ -14,8 +14,6 @@ from letheon.service._auth import Principal
 from letheon.service._context import Context
 from letheon.service._problems import Problem
 
-__all__ = ["Numbers", "unknown_certificate"]
-
 _IN_TEXT = re.compile(r"(?<=\b[Cc]ertificate )[0-9]{1,15}\b")
 _KEYS = ("sequence", "certificate")
 

@@ -1,22 +1,21 @@
-"""Filing a request; the receipt code is shown once."""
+"""Filing requests: one by one, with a receipt code that is shown once; or many from a CSV file."""
 
 import secrets
 from typing import Annotated, Any
 
 from fastapi import APIRouter, Depends, Request
 from fastapi.responses import HTMLResponse, Response
-from starlette.datastructures import FormData
+from starlette.datastructures import FormData, UploadFile
 
 from letheon.service._auth import Principal
 from letheon.service._context import Context, context
+from letheon.service._forms import check_form, key_of, text_of
+from letheon.service._people import known_ids, model_names
 from letheon.service._problems import Problem
-from letheon.service.desk.filing import file_request, people_of
-from letheon.service.desk.people import known_ids, model_names
-from letheon.service.desk.request_forms import EVERY_MODEL, Filed, RequestIn
-from letheon.service.desk.request_refusals import refusals
-from letheon.service.desk.requests import grounds
-from letheon.service.pages._choices import LAWS, checked, key_of, tenant_choices, text_of
-from letheon.service.pages._shared import SentForm, done, page, page_allows
+from letheon.service._requests import refusals
+from letheon.service.pages._shared import SentForm, done, page, page_allows, tenant_choices
+from letheon.service.routes.filing import EVERY_MODEL, Filed, RequestIn, file_one, parse_number
+from letheon.service.routes.uploads import COLUMNS, MOST_ROWS, Upload, file_upload, read_rows
 
 router = APIRouter(include_in_schema=False)
 
@@ -25,8 +24,10 @@ _KEEP_FORM = {"HX-Retarget": "#problem", "HX-Reselect": "#problem", "HX-Reswap":
 
 _MANY = "filed-many"
 _MOST_PLACES = 20
+_MOST_REFUSED = 50
 
 Filer = Annotated[Principal, Depends(page_allows("requests:file"))]
+ManyFiler = Annotated[Principal, Depends(page_allows("requests:file", is_long=True))]
 
 
 @router.get("/requests/new")
@@ -43,7 +44,7 @@ def file_new_request(request: Request, who: Filer, form: SentForm) -> Response:
     """File it. A form that is sent twice has one effect: it carries an idempotency key."""
     tenant = who.tenant_for(text_of(form, "tenant") or None)
     try:
-        filed = _filed(request, who, tenant, form)
+        filed = _file(request, who, tenant, form)
     except Problem as problem:
         if problem.status_code in (403, 404, 429):
             raise
@@ -57,40 +58,57 @@ def file_new_request(request: Request, who: Filer, form: SentForm) -> Response:
     return done(request, f"/requests/{one.id}", lost or "filed", one.n_ids)
 
 
-def _filed(request: Request, who: Principal, tenant: str, form: FormData) -> Filed:
+def _file(request: Request, who: Principal, tenant: str, form: FormData) -> Filed:
     desk, model, lines = context(request), text_of(form, "model"), _lines(form)
     if not lines:
         raise Problem(422, "ids", "No id was given", "Write one id per line.")
-    ids: list[Any] = [line for _, line in lines]
-    if model != EVERY_MODEL:
-        with refusals():
-            ids = people_of(desk, model, tenant, ids)
-    wanted = checked(
+    ids = _parse_ids(desk, model, tenant, [line for _, line in lines])
+    wants_code = who.sees_all_requests and text_of(form, "receipt") == "on"
+    values = {name: text_of(form, name) for name in ("model", "regime", "ground")}
+    wanted = check_form(
         RequestIn,
-        {
-            "model": model,
+        values
+        | {
             "ids": ids,
             "tenant": tenant,
-            "regime": text_of(form, "regime"),
-            "ground": text_of(form, "ground"),
             "verified": text_of(form, "verified") == "on",
-            "receipt": who.sees_all_requests
-            and text_of(form, "receipt") == "on"
-            and len(set(ids)) == 1,
+            "receipt": wants_code and len(set(ids)) == 1,
         },
     )
     try:
-        return file_request(desk, who, wanted, key=f"page-{key_of(form)}")
+        return file_one(desk, who, wanted, key=f"page-{key_of(form)}")
     except Problem as problem:
         if problem.code != "unknown-ids":
             raise
         raise _unknown(desk, model, tenant, ids, lines) from problem
 
 
+def _parse_ids(desk: Context, model: str, tenant: str, lines: list[str]) -> list[Any]:
+    """Return ids that were typed: as numbers where the model holds numbers.
+
+    Raises
+    ------
+    Problem
+        One of them is no number; the text says which, not what it is.
+    """
+    with refusals():
+        if model == EVERY_MODEL or not desk.ledger.holds_numbers(model, tenant=tenant):
+            return lines
+    numbers = [parse_number(line) for line in lines]
+    if None in numbers:
+        raise Problem(
+            422,
+            "ids",
+            "this model holds numbers as ids",
+            f"Id {numbers.index(None) + 1} of the list is none, or one of more than 64 bits.",
+        )
+    return numbers
+
+
 def _lines(form: FormData) -> list[tuple[int, str]]:
     """Return the ids that were typed, each with the number of its line."""
-    found = form.get("ids", "")
-    texts = found.splitlines() if isinstance(found, str) else []
+    typed = form.get("ids", "")
+    texts = typed.splitlines() if isinstance(typed, str) else []
     return [(number, text.strip()) for number, text in enumerate(texts, 1) if text.strip()]
 
 
@@ -135,28 +153,72 @@ def _typed(form: FormData) -> dict[str, str]:
 
 
 def _form(
-    request: Request,
-    who: Principal,
-    tenant: str,
-    values: dict[str, str],
-    *,
-    problem: Problem | None = None,
-    filed: Filed | None = None,
+    request: Request, who: Principal, tenant: str, values: dict[str, str], **more: Any
 ) -> HTMLResponse:
-    desk = context(request)
+    models = model_names(context(request).ledger, tenant)
+    shown = {"problem": None, "filed": None, "values": values, "models": models} | more
+    return _filing_page(request, who, tenant, "new_request.html", shown)
+
+
+@router.get("/requests/upload")
+def show_upload(request: Request, who: ManyFiler, tenant: str | None = None) -> HTMLResponse:
+    """Show the form."""
+    return _upload_page(request, who, who.tenant_for(tenant or None))
+
+
+@router.post("/requests/upload")
+def file_from_csv(request: Request, who: ManyFiler, form: SentForm) -> HTMLResponse:
+    """File each line. A form that is sent twice has one effect: it carries an idempotency key."""
+    tenant = who.tenant_for(text_of(form, "tenant") or None)
+    file = form.get("file")
+    try:
+        if not isinstance(file, UploadFile) or not file.filename:
+            raise Problem(422, "csv", "No file was chosen", "Choose a CSV file first.")
+        if not file.size:
+            raise Problem(422, "csv", "The file is empty", "Choose one with a header and lines.")
+        upload = Upload(file.file.read(), tenant, text_of(form, "verified") == "on")
+        came = file_upload(context(request), who, upload, key=f"page-{key_of(form)}")
+    except Problem as problem:
+        if problem.status_code in (403, 404, 429):
+            raise
+        return _upload_page(request, who, tenant, problem=problem)
+    lines = [line for line, _ in read_rows(upload.data)]
+    refused = [(lines[one.index], one) for one in came.items if one.problem is not None]
+    states = [one.request.state for one in came.items if one.request is not None]
+    return _upload_page(
+        request,
+        who,
+        tenant,
+        came=came,
+        refused=refused[:_MOST_REFUSED],
+        duplicates=states.count("duplicate"),
+    )
+
+
+def _upload_page(request: Request, who: Principal, tenant: str, **more: Any) -> HTMLResponse:
+    shown = {
+        "problem": None,
+        "came": None,
+        "refused": [],
+        "duplicates": 0,
+        "columns": COLUMNS,
+        "most_rows": MOST_ROWS,
+        "most_bytes": context(request).settings.max_upload_bytes,
+    }
+    return _filing_page(request, who, tenant, "upload.html", shown | more)
+
+
+def _filing_page(
+    request: Request, who: Principal, tenant: str, name: str, shown: dict[str, Any]
+) -> HTMLResponse:
+    problem: Problem | None = shown["problem"]
     return page(
         request,
-        "new_request.html",
+        name,
         who,
         status=200 if problem is None else problem.status_code,
-        values=values,
-        problem=problem,
-        filed=filed,
         key=secrets.token_hex(16),
         whose=tenant,
-        models=model_names(desk.ledger, tenant),
-        tenants=tenant_choices(desk, who),
-        laws=LAWS,
-        grounds=grounds(),
-        may_vouch=who.may("requests:vouch"),
+        tenants=tenant_choices(context(request), who),
+        **shown,
     )
