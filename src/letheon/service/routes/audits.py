@@ -8,7 +8,6 @@ from fastapi.responses import HTMLResponse
 from pydantic import Field
 
 from letheon.audit import AuditReport, LevelResult
-from letheon.audit._html import report_page
 from letheon.ledger.db.jobs import JobRecord, Task
 from letheon.service.auth import Principal, allows
 from letheon.service.errors import Problem
