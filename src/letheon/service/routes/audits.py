@@ -161,7 +161,7 @@ def show_report(request: Request, who: Reader, audit_id: JobId) -> HTMLResponse:
         result["audited_at"],
         result.get("scope", ""),
     )
-    return HTMLResponse(report_page(report), headers={"Content-Security-Policy": _POLICY})
+    return HTMLResponse(report.to_page(), headers={"Content-Security-Policy": _POLICY})
 
 
 def _to_audit(job: JobRecord) -> Audit:
