@@ -25,7 +25,7 @@ from sqlalchemy import (
 
 from letheon.ledger.db import events as _events
 from letheon.ledger.db.bulk import RowsIn
-from letheon.ledger.requests.states import has_erased, move
+from letheon.ledger.requests.transitions import has_erased, move
 from letheon.ledger.tables import blocked, events, models, requests
 from letheon.ledger.worker.policy import Policy
 
