@@ -21,7 +21,7 @@ from letheon.ledger.tables import (
 )
 from letheon.verifier import parse_strict
 
-__all__ = ["Certificates"]
+__all__ = ["Certificates", "is_of", "list_sequences"]
 
 _LIST = "certificates"
 _UNREADABLE = "unreadable"
@@ -48,11 +48,8 @@ class Certificates:
 
     def sequences(self, *, tenant: str | None = None) -> tuple[int, ...]:
         """Return the numbers of all certificates, or those of a tenant, the oldest first."""
-        query = select(certificates.c.sequence).order_by(certificates.c.sequence)
-        if tenant is not None:
-            query = query.join(versions).join(models).where(models.c.tenant == tenant)
         with self._core.database.reading() as conn:
-            return tuple(conn.scalars(query))
+            return list_sequences(conn, tenant)
 
     def list(
         self,
@@ -177,6 +174,14 @@ class Certificates:
         if version_id is None:
             raise LedgerMissingError(_MISSING.format("certificate", sequence))
         return version_of(conn, version_id)
+
+
+def list_sequences(conn: Connection, tenant: str | None = None) -> tuple[int, ...]:
+    """Return the numbers of all certificates, or those of a tenant, the oldest first."""
+    query = select(certificates.c.sequence).order_by(certificates.c.sequence)
+    if tenant is not None:
+        query = query.join(versions).join(models).where(models.c.tenant == tenant)
+    return tuple(conn.scalars(query))
 
 
 def is_of(tenant: str | None, model: str | None) -> ColumnElement[bool]:

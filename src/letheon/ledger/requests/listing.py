@@ -29,6 +29,7 @@ from sqlalchemy import (
 
 from letheon.exceptions import UnknownRequestError
 from letheon.ledger.core import Core
+from letheon.ledger.db.bulk import chunked
 from letheon.ledger.db.log import log_entry
 from letheon.ledger.requests.calendar import Calendar
 from letheon.ledger.requests.deadlines import confirm_by
@@ -45,12 +46,14 @@ __all__ = [
     "count_by_state",
     "find_request",
     "find_requests",
+    "ids_by_key_tag",
     "keys_after",
     "list_name",
     "list_requests",
     "requests_in_order",
     "timeline",
     "unconfirmed",
+    "version_numbers",
 ]
 
 Order = Literal["due", "newest"]
@@ -329,10 +332,42 @@ def find_request(connection: Connection, request_id: str, *, tenant: str | None 
 
 def find_requests(connection: Connection, request_ids: Collection[str]) -> dict[str, Request]:
     """Return requests by their ids."""
-    if not request_ids:
-        return {}
-    rows = connection.execute(_request_query().where(requests.c.id.in_(request_ids)))
-    return {row.id: _request(row) for row in rows}
+    known: dict[str, Request] = {}
+    for some in chunked(request_ids):
+        rows = connection.execute(_request_query().where(requests.c.id.in_(some)))
+        known.update((row.id, _request(row)) for row in rows)
+    return known
+
+
+def ids_by_key_tag(
+    connection: Connection, tenant: str, key_tags: Collection[str]
+) -> dict[str, str]:
+    """Return the ids of a tenant's requests by the tags of their idempotency keys."""
+    known: dict[str, str] = {}
+    for some in chunked(key_tags):
+        query = select(requests.c.key_tag, requests.c.id).where(requests.c.tenant == tenant)
+        rows = connection.execute(query.where(requests.c.key_tag.in_(some)))
+        known.update((row.key_tag, row.id) for row in rows)
+    return known
+
+
+def version_numbers(connection: Connection, some: Sequence[Request]) -> dict[str, int]:
+    """Return the number of the version that forgot, by the id of the request."""
+    numbers: dict[str, int] = {}
+    for part in chunked(some):
+        batch_ids = {one.batch for one in part if one.batch is not None}
+        sequences = {one.certificate for one in part if one.certificate is not None}
+        # A duplicate has the certificate of the request that it waits for, and no batch.
+        those = or_(versions.c.batch_id.in_(batch_ids), versions.c.sequence.in_(sequences))
+        columns = select(versions.c.number, versions.c.batch_id, versions.c.sequence)
+        rows = connection.execute(columns.where(those)).all()
+        by_batch = {row.batch_id: row.number for row in rows}
+        by_sequence = {row.sequence: row.number for row in rows}
+        for one in part:
+            number = by_sequence.get(one.certificate, by_batch.get(one.batch))
+            if number is not None:
+                numbers[one.id] = number
+    return numbers
 
 
 def requests_in_order(connection: Connection, request_ids: Sequence[str]) -> list[Request]:

@@ -1,14 +1,19 @@
 """`Ledger.requests`: intake and handling; each change is one transaction with its event."""
 
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator, Sequence
 from datetime import UTC, date, datetime
 from typing import TYPE_CHECKING, Any
 
-from sqlalchemy import Connection, Row, or_, select, update
+from sqlalchemy import Connection, Row, select, update
 
-from letheon.data import IdIndex, Ids
-from letheon.exceptions import IdempotencyError, RequestStateError, UnknownRequestError
+from letheon.data import as_ids
+from letheon.exceptions import (
+    IdempotencyError,
+    IdsTypeError,
+    RequestStateError,
+    UnknownRequestError,
+)
 from letheon.ledger.certificates.receipt_codes import ReceiptCode, new_private_key, public_of
 from letheon.ledger.certificates.receipts import may_come, receipt_key_of
 from letheon.ledger.core import Core
@@ -27,7 +32,6 @@ from letheon.ledger.requests.encrypted_ids import (
     is_covered,
     person_tags,
     read_body,
-    uncovered_people,
 )
 from letheon.ledger.requests.grounds import (
     HOLD_GROUNDS,
@@ -42,20 +46,21 @@ from letheon.ledger.requests.owners import (
     Claimant,
     claim,
     hold_model,
-    known_tags,
-    lead_on,
+    known_people,
     needing_approval,
     pass_on,
+    require_none_leaving,
+    wait_behind,
 )
 from letheon.ledger.requests.states import FINAL, FINISHED
-from letheon.ledger.requests.transitions import has_erased, move
+from letheon.ledger.requests.transitions import move
 from letheon.ledger.schemas import LogEntry, Page, Request, RequestCounts
-from letheon.ledger.tables import batches, blocked, requests
+from letheon.ledger.tables import batches, requests
 
 if TYPE_CHECKING:
     from letheon.ledger.models.models import Models
 
-__all__ = ["Requests", "settle_queue"]
+__all__ = ["Requests"]
 
 _ID = re.compile(r"[0-9a-f]{32}")
 _NO_BODY: dict[str, Any] = {"sealed": None, "intake_key": None}
@@ -210,7 +215,7 @@ class Requests:
                 select(requests.c.intake_key, requests.c.sealed).where(requests.c.id == row.id)
             ).one()
             ids = read_body(self._core, body.intake_key, row.id, body.sealed)
-            tags = _known_people(
+            tags = known_people(
                 connection, row.model_id, person_tags(self._core, row.tenant, ids), ids, people
             )
             if not tags:
@@ -223,7 +228,7 @@ class Requests:
             claimant = Claimant(row.id, row.tenant, row.model_id, tags, is_large)
             waits = claim(connection, [claimant])
             if row.id in waits:
-                _wait_behind(connection, row.id, waits[row.id], now)
+                wait_behind(connection, row.id, waits[row.id], now)
             elif not is_large:
                 move(connection, row.id, "queued", at=now)
 
@@ -311,7 +316,7 @@ class Requests:
         def work(connection: Connection, row: Row[Any], now: int) -> None:
             if moment <= now:
                 raise ValueError(f"until={until} has passed; a hold ends in the future")
-            _require_nobody_leaves(connection, row.id)
+            require_none_leaving(connection, row.id)
             columns = {"hold_ground": ground, "hold_until": moment, "reason": ground}
             fields: dict[str, str | int] = {"ground": ground, "until": moment}
             move(connection, row.id, "on_hold", at=now, fields=fields, **columns)
@@ -417,6 +422,44 @@ class Requests:
         with self._core.database.reading() as conn:
             return find_request(conn, request_id, tenant=tenant)
 
+    def get_many(self, request_ids: Collection[str]) -> dict[str, Request]:
+        """Return requests by their ids; ids that no request has are left out."""
+        with self._core.database.reading() as conn:
+            return listing.find_requests(conn, request_ids)
+
+    def by_key(self, keys: Collection[str], *, tenant: str) -> dict[str, Request]:
+        """Return the requests of a tenant that were filed with these idempotency keys."""
+        tag = self._core.keys.tag
+        by_tag = {tag("key", tenant.encode(), key.encode()): key for key in keys}
+        with self._core.database.reading() as conn:
+            ids = listing.ids_by_key_tag(conn, tenant, list(by_tag))
+            known = listing.find_requests(conn, list(ids.values()))
+        return {by_tag[key_tag]: known[request_id] for key_tag, request_id in ids.items()}
+
+    def version_numbers(self, some: Sequence[Request]) -> dict[str, int]:
+        """Return the number of the version that forgot, by the id of the request."""
+        with self._core.database.reading() as conn:
+            return listing.version_numbers(conn, some)
+
+    def known_ids(
+        self, ids: Sequence[int | str], *, model: str, tenant: str = "default"
+    ) -> tuple[int | str, ...]:
+        """Return those of the ids that a model holds, or that an earlier request to it named.
+
+        The answer stays the same when they are erased meanwhile, so that a repeated request has
+        the content of the first.
+        """
+        try:
+            people = as_ids([*ids]).distinct()
+        except TypeError:  # its text repeats an id
+            raise IdsTypeError("the ids are neither all numbers nor all texts") from None
+        row = self._models.row(model, tenant)
+        tags = person_tags(self._core, tenant, people)
+        with self._core.database.reading() as conn:
+            known = {*known_people(conn, row.id, tags, people, self._models.ids_index(row))}
+        named = zip(people.to_list(), tags, strict=True)
+        return tuple(one for one, tag in named if tag in known)
+
     def list(
         self, *, model: str | None = None, state: str | None = None, tenant: str | None = None
     ) -> tuple[Request, ...]:
@@ -518,37 +561,6 @@ class Requests:
         return self._core.database.run(change)
 
 
-def settle_queue(core: Core, model_id: int) -> list[str]:
-    """Take requests off the queue whose people were all erased with others'; return their ids.
-
-    Requests may name some of the same people. When the last of them left with another request,
-    there is nothing to apply: what is still queued becomes a duplicate of what erased them.
-    """
-
-    def work(connection: Connection) -> list[str]:
-        mine = uncovered_people(has_erased).where(blocked.c.request_id == requests.c.id)
-        idle = (requests.c.model_id == model_id) & (requests.c.state == "queued")
-        query = select(requests.c.id).where(idle, ~mine.exists()).order_by(requests.c.id)
-        found_ids = list(connection.scalars(query))
-        for request_id in found_ids:
-            eraser = _eraser(connection, request_id)
-            now = core.clock()
-            _wait_behind(connection, request_id, eraser, now)
-            lead_on(connection, request_id, model_id, at=now)
-        return found_ids
-
-    return core.database.run(work)
-
-
-def _eraser(connection: Connection, request_id: str) -> str:
-    """Return a request that erased somebody whom this one names."""
-    mine, other = blocked.alias(), blocked.alias()
-    same = (other.c.model_id == mine.c.model_id) & (other.c.tag == mine.c.tag)
-    query = select(requests.c.id).join(other, other.c.request_id == requests.c.id).join(mine, same)
-    query = query.where(mine.c.request_id == request_id, has_erased(requests))
-    return str(connection.scalars(query.order_by(requests.c.id).limit(1)).one())
-
-
 def _locked(connection: Connection, request_id: str, tenant: str | None) -> Row[Any]:
     row = None
     if isinstance(request_id, str) and _ID.fullmatch(request_id):
@@ -576,12 +588,6 @@ def _lock_batch(connection: Connection, request_id: str) -> None:
     connection.execute(query.with_for_update())
 
 
-def _wait_behind(connection: Connection, request_id: str, owner: str, now: int) -> None:
-    body = _NO_BODY if is_covered(connection, request_id) else {}
-    fields: dict[str, str | int] = {"of": owner}
-    move(connection, request_id, "duplicate", at=now, fields=fields, duplicate_of=owner, **body)
-
-
 def _clock_started(core: Core, row: Row[Any], now: int) -> dict[str, Any]:
     """Return the columns of a clock that runs again, if it stood still."""
     if row.paused_at is None:
@@ -602,37 +608,9 @@ def _reject(connection: Connection, request_id: str, ground: str, now: int) -> N
     move(connection, request_id, "rejected", at=now, fields={"ground": ground}, **columns)
 
 
-def _known_people(
-    connection: Connection, model_id: int, tags: list[str], ids: Ids, people: IdIndex | None
-) -> list[str]:
-    """Return the tags of the people whom the model holds, or whom an earlier request named."""
-    if people is None:
-        return tags
-    is_held = people.find(ids).found
-    known = known_tags(connection, [(model_id, tag) for tag in tags])
-    return [
-        tag for tag, here in zip(tags, is_held, strict=True) if here or (model_id, tag) in known
-    ]
-
-
 def _require_not_applied(row: Row[Any]) -> None:
     if row.state == "stuck" and row.batch_id is not None:
         raise RequestStateError(f"request {row.id} was applied; it can only be retried")
-
-
-def _require_nobody_leaves(connection: Connection, request_id: str) -> None:
-    """Refuse a hold that comes too late: somebody whom it names is erased by another request."""
-    mine, other = blocked.alias(), blocked.alias()
-    same = (other.c.model_id == mine.c.model_id) & (other.c.tag == mine.c.tag)
-    query = select(requests.c.id).join(other, other.c.request_id == requests.c.id).join(mine, same)
-    leaving = or_(requests.c.state == "applying", has_erased(requests))
-    query = query.where(mine.c.request_id == request_id, requests.c.id != request_id, leaving)
-    found_id = connection.scalar(query.order_by(requests.c.id).limit(1))
-    if found_id is not None:
-        raise RequestStateError(
-            f"request {request_id} cannot be held: request {found_id} names some of the same "
-            "people and is erasing them, or has"
-        )
 
 
 def _require_count(recipients: Any, least: int) -> None:

@@ -7,13 +7,11 @@ from sqlalchemy import ColumnElement, Connection, FromClause, or_, select, updat
 
 from letheon.exceptions import RequestStateError, UnknownRequestError
 from letheon.ledger.db import events
+from letheon.ledger.db.bulk import chunked
 from letheon.ledger.requests.states import PUBLISHED, is_allowed
 from letheon.ledger.tables import requests
 
 __all__ = ["has_erased", "move"]
-
-# SQLite before 3.32 takes 999 parameters in a statement.
-_CHUNK = 500
 
 
 def has_erased(table: FromClause) -> ColumnElement[bool]:
@@ -72,8 +70,7 @@ def move(
 def _states(connection: Connection, ids: Sequence[str]) -> dict[str, str]:
     """Return the state of each request, and keep others from changing it."""
     found: dict[str, str] = {}
-    for start in range(0, len(ids), _CHUNK):
-        chunk = ids[start : start + _CHUNK]
+    for chunk in chunked(ids):
         # In order of id: two transactions that lock the same rows must not cross.
         query = select(requests.c.id, requests.c.state).where(requests.c.id.in_(chunk))
         rows = connection.execute(query.order_by(requests.c.id).with_for_update())
@@ -88,8 +85,7 @@ def _update(
     connection: Connection, ids: Sequence[str], before: str, values: dict[str, Any]
 ) -> None:
     touched = 0
-    for start in range(0, len(ids), _CHUNK):
-        chunk = ids[start : start + _CHUNK]
+    for chunk in chunked(ids):
         change = update(requests).where(requests.c.id.in_(chunk), requests.c.state == before)
         touched += connection.execute(change.values(values)).rowcount
     if touched != len(ids):

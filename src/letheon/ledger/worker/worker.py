@@ -34,7 +34,7 @@ from letheon.ledger.models.versions import ModelRow, head_of, list_models
 from letheon.ledger.purge.purge import problems, purge_next, purge_path
 from letheon.ledger.purge.temporary_files import sweep_partials
 from letheon.ledger.requests.deadlines import months_later
-from letheon.ledger.requests.requests import settle_queue
+from letheon.ledger.requests.owners import settle_queue
 from letheon.ledger.requests.transitions import move
 from letheon.ledger.tables import batches, blocked, models, requests, versions
 from letheon.ledger.worker.agreement import advance_mark, require_agreement, settle_mark

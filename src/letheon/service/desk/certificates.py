@@ -9,9 +9,8 @@ from pydantic import Field
 
 from letheon.exceptions import LedgerMissingError
 from letheon.guarantee import KINDS
-from letheon.ledger import CertificateInfo
+from letheon.ledger import Certificate
 from letheon.ledger.certificates.explanations import NOT_CLAIMED
-from letheon.ledger.models.history import CertificateRecord, certificate_record, trust_of
 from letheon.service._auth import Principal
 from letheon.service._context import Context
 from letheon.service._problems import Problem
@@ -161,7 +160,7 @@ def page_of_certificates(
 ) -> Page[CertificateOut]:
     """Return certificates, newest first."""
     try:
-        found = context.ledger.certificate_infos(
+        found = context.ledger.certificates.list(
             tenant=who.tenant_filter(tenant), model=model, after=after, limit=limit
         )
     except ValueError as error:
@@ -172,7 +171,7 @@ def page_of_certificates(
     return Page(items=items, next=found.next, total=found.total)
 
 
-def certificate_out(info: CertificateInfo, numbers: Numbers) -> CertificateOut:
+def certificate_out(info: Certificate, numbers: Numbers) -> CertificateOut:
     """Return a certificate as lists show it; a damaged one may say anything, and is shown too."""
     rows = info.n_rows if isinstance(info.n_rows, int) else 0
     return CertificateOut(
@@ -190,7 +189,7 @@ def certificate_out(info: CertificateInfo, numbers: Numbers) -> CertificateOut:
     )
 
 
-def certificate_seen(context: Context, who: Principal, number: int) -> CertificateRecord:
+def certificate_seen(context: Context, who: Principal, number: int) -> Certificate:
     """Return where a certificate stands that the principal sees.
 
     Raises
@@ -198,16 +197,18 @@ def certificate_seen(context: Context, who: Principal, number: int) -> Certifica
     Problem
         404, whether another tenant has it or nobody.
     """
-    found = certificate_record(context.ledger, Numbers(context, who).sequence(number))
-    if found is None or who.tenant not in (None, found.tenant):
-        raise unknown_certificate()
-    return found
+    try:
+        return context.ledger.certificates.get(
+            Numbers(context, who).sequence(number), tenant=who.tenant
+        )
+    except LedgerMissingError:
+        raise unknown_certificate() from None
 
 
 def find_certificate(context: Context, who: Principal, number: int) -> CertificateDetail:
     """Return a certificate, decoded; `verification` says whether it holds."""
     record = certificate_seen(context, who, number)
-    envelope = context.ledger.certificate(record.sequence)
+    envelope = context.ledger.certificates.envelope(record.sequence)
     statement = statement_in(envelope)
     claims = statement["predicate"]
     previous, times = claims["ledger"]["previousCertificate"], claims["times"]
@@ -274,19 +275,19 @@ def statement_in(envelope: bytes) -> dict[str, Any]:
 
 def _attestation(context: Context, number: int) -> bytes | None:
     try:
-        return context.ledger.purge_attestation(number)
+        return context.ledger.certificates.purge_attestation(number)
     except LedgerMissingError:
         return None
 
 
 def envelope_of(context: Context, who: Principal, number: int) -> bytes:
     """Return the envelope of a certificate."""
-    return context.ledger.certificate(certificate_seen(context, who, number).sequence)
+    return context.ledger.certificates.envelope(certificate_seen(context, who, number).sequence)
 
 
 def proof_of(context: Context, who: Principal, number: int) -> bytes:
     """Return the proof that exactly the erased slots changed."""
-    return context.ledger.proof(certificate_seen(context, who, number).sequence)
+    return context.ledger.certificates.proof(certificate_seen(context, who, number).sequence)
 
 
 def purge_of(context: Context, who: Principal, number: int) -> bytes:
@@ -355,19 +356,23 @@ def _without_paths(reason: Exception) -> str:
 class _Checks:
     """The checks of one certificate; sizes of the log tell of all tenants."""
 
-    def __init__(self, context: Context, record: CertificateRecord, numbers: Numbers) -> None:
+    def __init__(self, context: Context, record: Certificate, numbers: Numbers) -> None:
         self.numbers = numbers
         self.tells_sizes = numbers.tenant is None
         self.context = context
         self.record = record
-        self.envelope = context.ledger.certificate(record.sequence)
+        self.envelope = context.ledger.certificates.envelope(record.sequence)
 
     @property
     def trust(self) -> Trust:
-        return trust_of(self.context.ledger)
+        return self.context.ledger.keys.trust()
 
     def opened(self, sequence: int | None = None) -> Opened:
-        envelope = self.envelope if sequence is None else self.context.ledger.certificate(sequence)
+        envelope = (
+            self.envelope
+            if sequence is None
+            else self.context.ledger.certificates.envelope(sequence)
+        )
         return open_envelope(envelope, self.trust)
 
     def schema(self) -> str:
@@ -388,7 +393,7 @@ class _Checks:
         if number == 1:
             require(claims["previousCertificate"] == "genesis", "it is not the first")
             return "the first certificate of the ledger"
-        before = certificate_id(self.context.ledger.certificate(number - 1))
+        before = certificate_id(self.context.ledger.certificates.envelope(number - 1))
         same = claims["previousCertificate"] == {"sha256": before}
         require(same, f"previousCertificate is not the id of number {number - 1}")
         return f"names {before[:16]}…, the id of number {number - 1}"
@@ -398,20 +403,20 @@ class _Checks:
         claims, number = self.opened().predicate["ledger"], self.record.sequence
         before: Any = "genesis"
         if number > 1:
-            before = {"sha256": certificate_id(self.context.ledger.certificate(number - 1))}
+            before = {
+                "sha256": certificate_id(self.context.ledger.certificates.envelope(number - 1))
+            }
         is_linked = claims["sequence"] == number and claims["previousCertificate"] == before
         require(is_linked, "it does not name the certificate before it")
         return "names the certificate before it"
 
     def line(self) -> str:
-        record = self.record
-        if record.before is None:
+        line = self.context.ledger.certificates.line(self.record.sequence)
+        if line.before is None:
             return "the model's first certificate; the log says what was registered"
-        retrain = None if record.retrain is None else self.opened(record.retrain)
-        check_next(self.opened(), self.opened(record.first), retrain, self.opened(record.before))
-        return (
-            f"continues number {self.numbers.shown(record.before)}: same data set, rows only left"
-        )
+        retrain = None if line.retrain is None else self.opened(line.retrain)
+        check_next(self.opened(), self.opened(line.first), retrain, self.opened(line.before))
+        return f"continues number {self.numbers.shown(line.before)}: same data set, rows only left"
 
     def log(self) -> str:
         found = certificate_in_log(self.context, self.record.sequence, self.opened().id, self.trust)
@@ -423,7 +428,7 @@ class _Checks:
 
     def proof(self) -> str:
         data = self.opened().predicate["dataset"]
-        proof = self.context.ledger.proof(self.record.sequence)
+        proof = self.context.ledger.certificates.proof(self.record.sequence)
         digest = hashlib.sha256(proof).hexdigest()
         require(digest == data["transitionProof"]["sha256"], "the proof is not the one certified")
         before, after, n_erased = transition_roots(proof)

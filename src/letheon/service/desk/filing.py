@@ -18,7 +18,6 @@ from letheon.service._auth import Principal
 from letheon.service._context import Context
 from letheon.service._problems import Problem
 from letheon.service.desk.four_eyes import needs_approval_together
-from letheon.service.desk.people import known_ids, model_names, requests_by_key
 from letheon.service.desk.request_forms import (
     EVERY_MODEL,
     BulkItem,
@@ -120,7 +119,7 @@ def people_of(context: Context, model: str, tenant: str, lines: Sequence[str]) -
     Problem
         One of them is no number; the text says which, not what it is.
     """
-    if not context.ledger.holds_numbers(model, tenant=tenant):
+    if not context.ledger.models.has_integer_ids(model, tenant=tenant):
         return list(lines)
     for place, line in enumerate(lines, start=1):
         if as_number(line) is None:
@@ -198,7 +197,7 @@ def _take_key(
     """
     places = {_place_key(key, place): place for place in range(max(len(wishes), most))}
     tenant = wishes[0].tenant
-    stored = requests_by_key(context.ledger, places, tenant=tenant)
+    stored = context.ledger.requests.by_key(places, tenant=tenant)
     for name in stored:
         place = places[name]
         if place >= len(wishes) or wishes[place].key != name:
@@ -282,22 +281,22 @@ def _ids_for(context: Context, who: Principal, wish: Wish, model: str) -> Sequen
     For who may not know whom a model holds: all of them, wherever ids are of their kind.
     """
     if who.sees_all_requests:
-        return known_ids(context.ledger, wish.ids, model=model, tenant=wish.tenant)
-    kind = int if context.ledger.holds_numbers(model, tenant=wish.tenant) else str
+        return context.ledger.requests.known_ids(wish.ids, model=model, tenant=wish.tenant)
+    kind = int if context.ledger.models.has_integer_ids(model, tenant=wish.tenant) else str
     return wish.ids if all(isinstance(one, kind) for one in wish.ids) else []
 
 
 def _first_used(context: Context, key: str, tenant: str) -> list[str]:
     """Return the names of all models, first of all that of the request which has the key."""
-    names = model_names(context.ledger, tenant)
-    used = requests_by_key(context.ledger, [key], tenant=tenant).get(key)
+    names = [one.name for one in context.ledger.models.list(tenant=tenant)]
+    used = context.ledger.requests.by_key([key], tenant=tenant).get(key)
     return names if used is None else sorted(names, key=lambda name: name != used.model)
 
 
 def _filed(context: Context, who: Principal, wish: Wish, body: RequestIn | None) -> _Stored:
     if body is not None and body.receipt:
         with context.ledger.acting(who.token_id):
-            request, code = context.ledger.request_with_code(wish.ids, **_terms(wish))
+            request, code = context.ledger.requests.submit_with_code(wish.ids, **_terms(wish))
         return _Stored(request, request.is_new, code)
     extra = {} if body is None or body.receipt_key is None else {"receipt_key": body.receipt_key}
     request = _submitted(context, who, wish, **extra)
@@ -308,13 +307,13 @@ def _submitted(context: Context, who: Principal, wish: Wish, **extra: Any) -> Re
     ledger = context.ledger
     with ledger.acting(who.token_id):
         if who.sees_all_requests:
-            return ledger.request(wish.ids, **_terms(wish), **extra)
+            return ledger.requests.submit(wish.ids, **_terms(wish), **extra)
         # Who is unknown is found out by `verify`, of which the filer sees nothing.
         terms = _terms(wish) | {"verified": False, "needs_approval": False}
-        request = _own(who, ledger.request(wish.ids, **terms, accept_unknown=True))
+        request = _own(who, ledger.requests.submit(wish.ids, **terms, accept_unknown=True))
         if wish.verified and request.state == "received":
             waits = wish.needs_approval
-            verified = ledger.verify(request.id, tenant=wish.tenant, needs_approval=waits)
+            verified = ledger.requests.verify(request.id, tenant=wish.tenant, needs_approval=waits)
             return replace(verified, is_new=request.is_new)
     return request
 

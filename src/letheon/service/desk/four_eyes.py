@@ -8,7 +8,6 @@ from sqlalchemy import select
 from letheon.data import as_ids
 from letheon.exceptions import LetheonError
 from letheon.ledger import Ledger, Request
-from letheon.ledger.requests.intake import index_of
 from letheon.ledger.tables import tokens
 from letheon.service._auth import Principal
 from letheon.service._context import Context
@@ -54,7 +53,7 @@ def _rows_of(ledger: Ledger, ids: Sequence[int | str], model: str, tenant: str) 
         [one for one in ids if isinstance(one, int)],
     ]
     try:
-        index = index_of(ledger._held(ledger._row(model, tenant)))
+        index = ledger.models.ids_index(ledger.models.row(model, tenant))
         return sum(len(index.find(as_ids(some).distinct()).positions) for some in held if some)
     except (LetheonError, TypeError, ValueError, OverflowError):
         return 0  # the ledger refuses these, each with its own reason

@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from typing import Any
 
-from letheon.ledger.models.history import CheckpointRecord, event_at, latest_checkpoint
+from letheon.ledger import Checkpoint
 from letheon.service._context import Context
 from letheon.verifier import (
     Trust,
@@ -37,22 +37,22 @@ def certificate_in_log(
     Refused
         The checkpoint is not signed, the proof does not lead to it, or the event is another one.
     """
-    index = context.ledger.certificate_info(sequence).log_index
-    checkpoint = latest_checkpoint(context.ledger)
+    index = context.ledger.certificates.get(sequence).log_index
+    checkpoint = context.ledger.log.latest_checkpoint()
     if index is None or checkpoint is None or checkpoint.size <= index:
         return None
     root = checked_checkpoint(checkpoint, trust)
-    body = event_at(context.ledger, index) or b""
+    body = context.ledger.log.event(index) or b""
     event = event_in_log(body)
     named = (event.get("kind"), event.get("sequence"), event.get("certificate"))
     require(named == ("certificate", sequence, identity), "the event is not the certificate's")
-    proof = context.ledger.log_inclusion(index, size=checkpoint.size)
+    proof = context.ledger.log.inclusion(index, size=checkpoint.size)
     path = [from_hex(one) for one in proof.path]
     check_inclusion(leaf_hash(body), index, checkpoint.size, path, root)
     return InLog(index, checkpoint.size)
 
 
-def checked_checkpoint(checkpoint: CheckpointRecord, trust: Trust) -> bytes:
+def checked_checkpoint(checkpoint: Checkpoint, trust: Trust) -> bytes:
     """Return the root of a checkpoint that the ledger has signed, or raise `Refused`."""
     note = read_note(checkpoint.note)
     check_note(note, trust)

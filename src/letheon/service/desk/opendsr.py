@@ -29,7 +29,6 @@ from letheon.service._context import Context
 from letheon.service._problems import Problem
 from letheon.service._schemas import Out
 from letheon.service.desk.filing import Wish, as_number, derived_key, file_everywhere
-from letheon.service.desk.people import held_ids, known_ids, model_names, requests_by_key
 from letheon.service.desk.request_forms import Filed, RequestOut
 from letheon.service.desk.request_refusals import refusals
 from letheon.service.desk.requests import answers, timeline
@@ -186,12 +185,12 @@ def receive(context: Context, who: Principal, body: OpenDsrIn, raw: bytes) -> Re
     """
     tenant = who.tenant_for(None)
     _require_callbacks(context, tenant, body.status_callback_urls)
-    names = model_names(context.ledger, tenant)
+    names = [one.name for one in context.ledger.models.list(tenant=tenant)]
     keys = {name: derived_key("opendsr", body.subject_request_id, name) for name in names}
     if not who.sees_all_requests:
         wishes = _wishes_of_filer(context, who, body, keys, tenant)
         return _received(context, body, raw, tenant, file_everywhere(context, who, wishes))
-    stored = requests_by_key(context.ledger, keys.values(), tenant=tenant)
+    stored = context.ledger.requests.by_key(keys.values(), tenant=tenant)
     wishes, kept = [], []
     for name, key in keys.items():
         people = _people(context, body.subject_identities, name, tenant)
@@ -309,7 +308,7 @@ def cancel(context: Context, who: Principal, subject_request_id: str) -> Cancell
         raise RequestStateError("it is no longer pending; what is being erased stays erased")
     with refusals(), context.ledger.acting(who.token_id):
         for one in waiting:
-            context.ledger.cancel(one.id, tenant=tenant)
+            context.ledger.requests.cancel(one.id, tenant=tenant)
     return Cancelled(
         controller_id=tenant,
         received_time=datetime.fromtimestamp(context.clock(), UTC),
@@ -340,9 +339,9 @@ def _coarse_status(context: Context, who: Principal, shown: RequestOut) -> Reque
 
 
 def _found(context: Context, who: Principal, tenant: str, subject_request_id: str) -> list[Request]:
-    names = model_names(context.ledger, tenant)
+    names = [one.name for one in context.ledger.models.list(tenant=tenant)]
     keys = [derived_key("opendsr", subject_request_id, name) for name in names]
-    stored = requests_by_key(context.ledger, keys, tenant=tenant)
+    stored = context.ledger.requests.by_key(keys, tenant=tenant)
     found = _visible(who, [stored[key] for key in keys if key in stored])
     if not found:
         raise UnknownRequestError("no erasure of that subject_request_id was received")
@@ -358,7 +357,7 @@ def _people(
 ) -> list[int] | list[str]:
     """Return the ids by which a model knows the person."""
     wanted = _named_people(context, identities, model, tenant)
-    return known_ids(context.ledger, wanted, model=model, tenant=tenant) if wanted else []
+    return context.ledger.requests.known_ids(wanted, model=model, tenant=tenant) if wanted else []
 
 
 def _named_people(
@@ -367,7 +366,7 @@ def _named_people(
     """Return the ids that were sent, and those that the model holds of hashes that were sent."""
     texts = [one.identity_value for one in identities if one.identity_format == "raw"]
     texts += _unhashed(context, identities, model, tenant)
-    if context.ledger.holds_numbers(model, tenant=tenant):
+    if context.ledger.models.has_integer_ids(model, tenant=tenant):
         return [number for text in texts if (number := as_number(text)) is not None]
     return texts
 
@@ -382,7 +381,9 @@ def _unhashed(
             wanted.setdefault(one.identity_format, set()).add(one.identity_value.lower())
     if not wanted:
         return []
-    held = [str(one) for one in held_ids(context.ledger, model, tenant=tenant)]
+    held = [
+        str(one) for one in context.ledger.models.ids(model, tenant=tenant).distinct().to_list()
+    ]
     return [
         text
         for text in held
@@ -397,7 +398,7 @@ def _hash(name: str, text: str) -> str:
 def _status(context: Context, found: Request) -> RequestStatus:
     """Return how far one request is, in the words of the specification."""
     if found.state == "duplicate" and found.duplicate_of is not None:
-        return _status(context, context.ledger.request_of(found.duplicate_of))
+        return _status(context, context.ledger.requests.get(found.duplicate_of))
     if found.state in _DONE:
         return "completed"
     if found.state in _WITHDRAWN:

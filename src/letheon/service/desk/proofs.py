@@ -6,8 +6,7 @@ from typing import Any
 
 from pydantic import Field
 
-from letheon.ledger import CertificateInfo
-from letheon.ledger.models.history import envelopes, event_at, latest_checkpoint, trust_of
+from letheon.ledger import Certificate
 from letheon.service._auth import Principal, require_unbound
 from letheon.service._context import Context
 from letheon.service._problems import Problem
@@ -84,7 +83,7 @@ def chain(
     """Return a part of the chain with every link and signature in it checked."""
     require_unbound(who)
     try:
-        found = context.ledger.certificate_infos(after=after, limit=limit)
+        found = context.ledger.certificates.list(after=after, limit=limit)
     except ValueError as error:
         words = "Give back `next` as it was given."
         raise Problem(422, "cursor", "after cannot be used", words) from error
@@ -97,18 +96,18 @@ def chain(
     )
 
 
-def _links(context: Context, infos: Sequence[CertificateInfo]) -> list[LinkOut]:
+def _links(context: Context, infos: Sequence[Certificate]) -> list[LinkOut]:
     if not infos:
         return []
     oldest, newest = infos[-1].sequence, infos[0].sequence
-    bytes_of = envelopes(context.ledger, oldest - 1, newest)
-    trust = trust_of(context.ledger)
+    bytes_of = context.ledger.certificates.envelopes(oldest - 1, newest)
+    trust = context.ledger.keys.trust()
     numbers = Numbers(context, None)
     return [_link(certificate_out(one, numbers), one, bytes_of, trust) for one in infos]
 
 
 def _link(
-    out: CertificateOut, info: CertificateInfo, bytes_of: dict[int, bytes], trust: Trust
+    out: CertificateOut, info: Certificate, bytes_of: dict[int, bytes], trust: Trust
 ) -> LinkOut:
     shown = out.model_dump()
     try:
@@ -139,7 +138,7 @@ def _id_before(sequence: int, bytes_of: dict[int, bytes]) -> str | None:
 def checkpoint(context: Context, who: Principal) -> CheckpointOut:
     """Return the newest signed checkpoint of the log."""
     require_unbound(who)
-    found = latest_checkpoint(context.ledger)
+    found = context.ledger.log.latest_checkpoint()
     if found is None:
         words = "The ledger signs one with the next certificate or bundle."
         raise Problem(404, "no-checkpoint", "no checkpoint yet", words)
@@ -158,11 +157,11 @@ def inclusion(
     """Prove that an event, or the event of a certificate, is in the log of a size."""
     require_unbound(who)
     place = _place_of(context, certificate) if index is None else index
-    body = event_at(context.ledger, place)
+    body = context.ledger.log.event(place)
     if body is None:
         raise _not_in_log()
     try:
-        found = context.ledger.log_inclusion(place, size=size)
+        found = context.ledger.log.inclusion(place, size=size)
     except ValueError as error:
         raise _not_in_log() from error
     return InclusionOut(
@@ -179,7 +178,7 @@ def _place_of(context: Context, certificate: int | None) -> int:
     if certificate is None:
         words = "Give index, the place of an event, or certificate, a number."
         raise Problem(422, "invalid", "what is to be proved?", words)
-    found = context.ledger.certificate_info(certificate).log_index
+    found = context.ledger.certificates.get(certificate).log_index
     if found is None:
         raise _not_in_log()
     return found
@@ -196,7 +195,7 @@ def consistency(
     """Prove that the log of one size is the beginning of that of another, or of all of it."""
     require_unbound(who)
     try:
-        found = context.ledger.log_consistency(first, second)
+        found = context.ledger.log.consistency(first, second)
     except ValueError as error:
         raise _not_in_log() from error
     return ConsistencyOut(

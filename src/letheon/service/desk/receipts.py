@@ -13,7 +13,6 @@ from fastapi import Request
 from pydantic import Field
 
 from letheon.ledger import Coverage
-from letheon.ledger.models.history import certificate_record
 from letheon.service._auth import Principal, address_of
 from letheon.service._context import Context
 from letheon.service._problems import Problem
@@ -71,7 +70,11 @@ def check(context: Context, text: str) -> ReceiptVerdict:
     """
     text = text.strip()
     try:
-        receipt = _receipt(text) if text.startswith("{") else context.ledger.opened_receipt(text)
+        receipt = (
+            _receipt(text)
+            if text.startswith("{")
+            else context.ledger.certificates.receipts.open(text)
+        )
     except Refused as error:
         raise Problem(
             422,
@@ -79,7 +82,7 @@ def check(context: Context, text: str) -> ReceiptVerdict:
             "this is no receipt code",
             f"It cannot be read: {error}. Copy the whole code, which begins with lethe-.",
         ) from None
-    found = None if receipt is None else context.ledger.coverage(receipt)
+    found = None if receipt is None else context.ledger.certificates.receipts.coverage(receipt)
     if found is None:
         return ReceiptVerdict(covered=False, words=_NOT_YET)
     return _told(found, _number(context, found.certificate))
@@ -87,8 +90,8 @@ def check(context: Context, text: str) -> ReceiptVerdict:
 
 def _number(context: Context, sequence: int) -> int | None:
     """Return the number of a certificate among those of its tenant: all that its people see."""
-    record = certificate_record(context.ledger, sequence)
-    return None if record is None else Numbers(context, record.tenant).shown(sequence)
+    tenant = context.ledger.certificates.get(sequence).tenant
+    return Numbers(context, tenant).shown(sequence)
 
 
 def _receipt(text: str) -> bytes:
@@ -129,7 +132,7 @@ def _told(found: Coverage, number: int | None) -> ReceiptVerdict:
 
 def sealed(context: Context, request_id: str, public_key: str) -> SealedOut:
     """Return a sealed receipt to who names its request and public key; the private one stays."""
-    found = context.ledger.sealed_receipt(request_id, public_key)
+    found = context.ledger.certificates.receipts.sealed(request_id, public_key)
     return SealedOut(sealed=None if found is None else base64.b64encode(found).decode())
 
 
@@ -140,4 +143,4 @@ def new_code(context: Context, who: Principal, request_id: str) -> str:
     """
     visible(context, who, request_id)
     with context.ledger.acting(who.token_id):
-        return context.ledger.new_receipt_code(request_id, tenant=who.tenant)
+        return context.ledger.certificates.receipts.new_code(request_id, tenant=who.tenant)

@@ -89,7 +89,7 @@ def _changed(
         _require_other_eyes(context, who, found)
     with context.ledger.acting(who.token_id):
         if waits:  # it is to be verified, and no more
-            return context.ledger.verify(found.id, tenant=who.tenant, needs_approval=True)
+            return context.ledger.requests.verify(found.id, tenant=who.tenant, needs_approval=True)
         return ACTIONS[name].do(context.ledger, found.id, who.tenant, given)
 
 

@@ -65,30 +65,35 @@ def _plainly(method: Callable[..., Request]) -> Do:
 
 
 ACTIONS: dict[ActionName, Action] = {
-    "verify": Action("Identity verified", _HANDLE, ("received",), _plainly(Ledger.verify)),
+    "verify": Action("Identity verified", _HANDLE, ("received",), _plainly(Ledger.requests.verify)),
     "await-identity": Action(
-        "Ask for proof of identity", _HANDLE, ("received",), _plainly(Ledger.await_identity)
+        "Ask for proof of identity",
+        _HANDLE,
+        ("received",),
+        _plainly(Ledger.requests.await_identity),
     ),
-    "approve": Action("Approve", ("requests:approve",), ("verified",), _plainly(Ledger.approve)),
+    "approve": Action(
+        "Approve", ("requests:approve",), ("verified",), _plainly(Ledger.requests.approve)
+    ),
     "hold": Action(
         "Put on hold",
         _HANDLE,
         ("queued", "retry_wait"),
-        lambda ledger, request_id, tenant, given: ledger.hold(
+        lambda ledger, request_id, tenant, given: ledger.requests.hold(
             request_id, str(given.ground), given.until, tenant=tenant
         ),
         ("ground", "until"),
     ),
-    "release": Action("End the hold", _HANDLE, ("on_hold",), _plainly(Ledger.release)),
+    "release": Action("End the hold", _HANDLE, ("on_hold",), _plainly(Ledger.requests.release)),
     "extend": Action(
-        "Extend the time", _HANDLE, ("received", *_UNDER_WAY), _plainly(Ledger.extend)
+        "Extend the time", _HANDLE, ("received", *_UNDER_WAY), _plainly(Ledger.requests.extend)
     ),
-    "retry": Action("Try again", _HANDLE, ("stuck", "retry_wait"), _plainly(Ledger.retry)),
+    "retry": Action("Try again", _HANDLE, ("stuck", "retry_wait"), _plainly(Ledger.requests.retry)),
     "tell": Action(
         "Recipients were told",
         _HANDLE,
         (*_UNDER_WAY, "purged"),
-        lambda ledger, request_id, tenant, given: ledger.tell(
+        lambda ledger, request_id, tenant, given: ledger.requests.record_recipients(
             request_id, int(given.recipients or 0), tenant=tenant
         ),
         ("recipients",),
@@ -97,7 +102,7 @@ ACTIONS: dict[ActionName, Action] = {
         "The person was answered",
         _HANDLE,
         ("purged", "duplicate"),
-        lambda ledger, request_id, tenant, given: ledger.answer(
+        lambda ledger, request_id, tenant, given: ledger.requests.answer(
             request_id, recipients=int(given.recipients or 0), tenant=tenant
         ),
     ),
@@ -105,12 +110,12 @@ ACTIONS: dict[ActionName, Action] = {
         "Reject",
         ("requests:handle", "requests:approve"),
         _WITHDRAWABLE,
-        lambda ledger, request_id, tenant, given: ledger.reject(
+        lambda ledger, request_id, tenant, given: ledger.requests.reject(
             request_id, str(given.ground), tenant=tenant
         ),
         ("ground",),
     ),
-    "cancel": Action("Withdraw", _HANDLE, _WITHDRAWABLE, _plainly(Ledger.cancel)),
+    "cancel": Action("Withdraw", _HANDLE, _WITHDRAWABLE, _plainly(Ledger.requests.cancel)),
 }
 """Every action, in the order in which a page offers them."""
 

@@ -10,7 +10,7 @@ from itertools import islice
 from typing import Any
 
 from letheon.exceptions import UnknownRequestError
-from letheon.ledger import Entry, Request
+from letheon.ledger import LogEntry, Request
 from letheon.ledger.requests.states import FINAL, STATES
 from letheon.service._auth import Principal
 from letheon.service._context import Context
@@ -18,7 +18,6 @@ from letheon.service._problems import Problem
 from letheon.service._schemas import Page
 from letheon.service.desk.four_eyes import family
 from letheon.service.desk.numbers import Numbers
-from letheon.service.desk.people import version_numbers
 from letheon.service.desk.request_forms import (
     Bucket,
     DueDay,
@@ -91,7 +90,7 @@ def visible(context: Context, who: Principal, request_id: str) -> Request:
         There is none; or it is another tenant's, or another's who may see only their own. The
         three cannot be told apart.
     """
-    found = context.ledger.request_of(request_id, tenant=who.tenant)
+    found = context.ledger.requests.get(request_id, tenant=who.tenant)
     if not who.sees_all_requests and found.filed_by != who.token_id:
         raise UnknownRequestError("no request of that id; `letheon request list` shows all")
     return found
@@ -107,7 +106,7 @@ def answers(context: Context, who: Principal, found: Sequence[Request]) -> list[
     now = datetime.fromtimestamp(context.clock(), UTC)
     if not who.sees_all_requests:
         return [_answer_to_filer(context, one, now) for one in found]
-    versions = version_numbers(context.ledger, found)
+    versions = context.ledger.requests.version_numbers(found)
     numbers = Numbers(context, who)
     asks = who.may("requests:approve") and any(one.state == "verified" for one in found)
     own = family(context, who.token_id) if asks else frozenset()
@@ -201,7 +200,7 @@ def list_requests(
 ) -> Page[RequestOut]:
     """Return a part of the requests that somebody may see."""
     try:
-        page = context.ledger.find_requests(
+        page = context.ledger.requests.find(
             **_filters(context, who, query), order=query.order, after=after, limit=limit
         )
     except ValueError as error:
@@ -215,7 +214,7 @@ def first_requests(
     context: Context, who: Principal, query: RequestQuery, *, limit: int
 ) -> list[RequestOut]:
     """Return the first requests of a list; how many there are in all is not counted."""
-    found = context.ledger.iter_requests(
+    found = context.ledger.requests.iterate(
         **_filters(context, who, query), order=query.order, chunk=limit
     )
     return answers(context, who, list(islice(found, limit)))
@@ -258,7 +257,7 @@ def export(context: Context, who: Principal, query: RequestQuery) -> Iterator[st
 
     A cell that a spreadsheet would take for a formula begins with an apostrophe.
     """
-    found = context.ledger.iter_requests(**_filters(context, who, query), order=query.order)
+    found = context.ledger.requests.iterate(**_filters(context, who, query), order=query.order)
     return _lines(context, who, found)
 
 
@@ -295,20 +294,20 @@ def _cell(value: Any) -> str:
 def timeline(context: Context, who: Principal, request_id: str) -> list[TimelineEntry]:
     """Return what happened to a request, oldest first, in words."""
     visible(context, who, request_id)
-    entries = context.ledger.timeline(request_id, tenant=who.tenant)
+    entries = context.ledger.requests.timeline(request_id, tenant=who.tenant)
     if not who.sees_all_requests:
         entries = tuple(entry for entry in entries if _is_for_filer(who, entry))
     numbers = Numbers(context, who)
     return [_entry(who, entry, numbers) for entry in entries]
 
 
-def _is_for_filer(who: Principal, entry: Entry) -> bool:
+def _is_for_filer(who: Principal, entry: LogEntry) -> bool:
     """Whether an event is the filer's own, or one of which the person was told."""
     is_withdrawn = entry.kind == "cancelled" and entry.details.get("by") == who.token_id
     return entry.kind in ("received", "extended") or is_withdrawn
 
 
-def _entry(who: Principal, entry: Entry, numbers: Numbers) -> TimelineEntry:
+def _entry(who: Principal, entry: LogEntry, numbers: Numbers) -> TimelineEntry:
     by = entry.details.get("by")
     entry = replace(entry, details=numbers.in_json(entry.details))
     if not who.sees_all_requests:
@@ -316,7 +315,7 @@ def _entry(who: Principal, entry: Entry, numbers: Numbers) -> TimelineEntry:
         entry, by = replace(entry, details=kept), by if by == who.token_id else None
     # Places in the log of all tenants would tell how much the others do.
     sees_log = who.tenant is None and who.sees_all_requests
-    place = entry.log_index if sees_log else None
+    place = entry.index if sees_log else None
     return TimelineEntry(
         at=entry.at, code=entry.kind, words=sentence(entry), by=by, log_index=place
     )
@@ -336,12 +335,12 @@ def summary(
         "model": model,
         **own_filter(who),
     }
-    counts = context.ledger.count_requests(**whose)
-    days = context.ledger.count_due(**whose)
+    counts = context.ledger.requests.count(**whose)
+    days = context.ledger.requests.count_due(**whose)
     now = datetime.fromtimestamp(context.clock(), UTC)
     today = context.ledger.settings.calendar.day_of(now)
     buckets = _buckets(days, today)
-    first = context.ledger.find_requests(**whose, states=_OPEN, limit=1).items
+    first = context.ledger.requests.find(**whose, states=_OPEN, limit=1).items
     return Summary(
         counts=counts.by_state,
         n_open=counts.n_open,

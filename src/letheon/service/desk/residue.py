@@ -5,8 +5,8 @@ from typing import Any, Literal
 
 from pydantic import Field
 
+from letheon.ledger import Purge
 from letheon.ledger.certificates.explanations import PURGE_NOT_CLAIMED
-from letheon.ledger.models.history import PurgeRecord, purge_records
 from letheon.service._auth import Principal
 from letheon.service._context import Context
 from letheon.service._schemas import Out
@@ -101,8 +101,7 @@ def residue(
     what the step noted, whose digest the attestation has.
     """
     numbers = Numbers(context, who)
-    found = purge_records(
-        context.ledger,
+    found = context.ledger.certificates.purges(
         tenant=who.tenant_filter(tenant),
         model=model,
         before=None if after is None else numbers.sequence(int(after)),
@@ -116,7 +115,7 @@ def residue(
     )
 
 
-def _purge(record: PurgeRecord, numbers: Numbers) -> PurgeOut:
+def _purge(record: Purge, numbers: Numbers) -> PurgeOut:
     number = numbers.shown(record.sequence) or 0
     if record.envelope is None:
         return PurgeOut(
@@ -185,7 +184,7 @@ def _stores(context: Context, who: Principal, purges: list[PurgeOut]) -> list[St
         StoreOut(name=name, scope=scope, kind="own", words=words, is_registered=True)
         for name, (scope, words) in _OWN.items()
     ]
-    for store in context.ledger.stores():
+    for store in context.ledger.stores.list():
         if who.tenant is not None and _USERS + store.name not in former:
             continue
         is_backup = store.days is not None

@@ -170,7 +170,7 @@ class _Kinds:
         """Return whether a model holds numbers; None where there is no such model."""
         if model not in self._known:
             try:
-                found = self._context.ledger.holds_numbers(model, tenant=self._tenant)
+                found = self._context.ledger.models.has_integer_ids(model, tenant=self._tenant)
             except UnknownModelError:
                 self._known[model] = None
             else:

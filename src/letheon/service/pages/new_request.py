@@ -11,7 +11,6 @@ from letheon.service._auth import Principal
 from letheon.service._context import Context, context
 from letheon.service._problems import Problem
 from letheon.service.desk.filing import file_request, people_of
-from letheon.service.desk.people import known_ids, model_names
 from letheon.service.desk.request_forms import EVERY_MODEL, Filed, RequestIn
 from letheon.service.desk.request_refusals import refusals
 from letheon.service.desk.requests import grounds
@@ -101,7 +100,7 @@ def _unknown(
     if model == EVERY_MODEL:
         wrong, title = lines, f"No model of tenant {tenant} knows these people"
     else:
-        known = set(known_ids(desk.ledger, ids, model=model, tenant=tenant))
+        known = set(desk.ledger.requests.known_ids(ids, model=model, tenant=tenant))
         wrong = [line for one, line in zip(ids, lines, strict=True) if one not in known]
         title = f"Some ids are not in model {model}"
     if not wrong:  # somebody came to be known between the two looks
@@ -154,7 +153,7 @@ def _form(
         filed=filed,
         key=secrets.token_hex(16),
         whose=tenant,
-        models=model_names(desk.ledger, tenant),
+        models=[one.name for one in desk.ledger.models.list(tenant=tenant)],
         tenants=tenant_choices(desk, who),
         laws=LAWS,
         grounds=grounds(),

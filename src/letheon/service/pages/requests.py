@@ -118,7 +118,7 @@ def _listed(
     query = checked(RequestQuery, shown)
     whose = who.tenant_filter(query.tenant)
     found = list_requests(desk, who, query, after=params.get("after") or None, limit=_LIMIT)
-    counts = desk.ledger.count_requests(
+    counts = desk.ledger.requests.count(
         tenant=whose,
         model=query.model,
         **own_filter(who),
