@@ -453,11 +453,9 @@ def test_one_bad_submission_of_a_group_does_not_touch_the_others(desk: Desk) -> 
             desk.model,
             [name],
             key=key,
-            tenant="default",
-            regime="gdpr",
             ground="internal",
             verified=True,
-            held=PEOPLE,
+            people=index_of(PEOPLE),
         )
         for name, key in [
             ("person-1", "a"),

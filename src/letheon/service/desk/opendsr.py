@@ -357,7 +357,9 @@ def _people(
 ) -> list[int] | list[str]:
     """Return the ids by which a model knows the person."""
     wanted = _named_people(context, identities, model, tenant)
-    return context.ledger.requests.known_ids(wanted, model=model, tenant=tenant) if wanted else []
+    if not wanted:
+        return []
+    return context.ledger.requests.known_ids(wanted, model=model, tenant=tenant)
 
 
 def _named_people(

@@ -3,7 +3,7 @@
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from letheon.ledger import Ledger, Request
+from letheon.ledger import Ledger, Request, Requests
 from letheon.service._auth import Principal
 from letheon.service.desk.request_forms import ActionName, Details, State
 
@@ -61,34 +61,32 @@ class Action:
 
 
 def _plainly(method: Callable[..., Request]) -> Do:
-    return lambda ledger, request_id, tenant, _: method(ledger, request_id, tenant=tenant)
+    return lambda ledger, request_id, tenant, _: method(ledger.requests, request_id, tenant=tenant)
 
 
 ACTIONS: dict[ActionName, Action] = {
-    "verify": Action("Identity verified", _HANDLE, ("received",), _plainly(Ledger.requests.verify)),
+    "verify": Action("Identity verified", _HANDLE, ("received",), _plainly(Requests.verify)),
     "await-identity": Action(
         "Ask for proof of identity",
         _HANDLE,
         ("received",),
-        _plainly(Ledger.requests.await_identity),
+        _plainly(Requests.await_identity),
     ),
-    "approve": Action(
-        "Approve", ("requests:approve",), ("verified",), _plainly(Ledger.requests.approve)
-    ),
+    "approve": Action("Approve", ("requests:approve",), ("verified",), _plainly(Requests.approve)),
     "hold": Action(
         "Put on hold",
         _HANDLE,
         ("queued", "retry_wait"),
         lambda ledger, request_id, tenant, given: ledger.requests.hold(
-            request_id, str(given.ground), given.until, tenant=tenant
+            request_id, str(given.ground), given.until or "", tenant=tenant
         ),
         ("ground", "until"),
     ),
-    "release": Action("End the hold", _HANDLE, ("on_hold",), _plainly(Ledger.requests.release)),
+    "release": Action("End the hold", _HANDLE, ("on_hold",), _plainly(Requests.release)),
     "extend": Action(
-        "Extend the time", _HANDLE, ("received", *_UNDER_WAY), _plainly(Ledger.requests.extend)
+        "Extend the time", _HANDLE, ("received", *_UNDER_WAY), _plainly(Requests.extend)
     ),
-    "retry": Action("Try again", _HANDLE, ("stuck", "retry_wait"), _plainly(Ledger.requests.retry)),
+    "retry": Action("Try again", _HANDLE, ("stuck", "retry_wait"), _plainly(Requests.retry)),
     "tell": Action(
         "Recipients were told",
         _HANDLE,
@@ -115,7 +113,7 @@ ACTIONS: dict[ActionName, Action] = {
         ),
         ("ground",),
     ),
-    "cancel": Action("Withdraw", _HANDLE, _WITHDRAWABLE, _plainly(Ledger.requests.cancel)),
+    "cancel": Action("Withdraw", _HANDLE, _WITHDRAWABLE, _plainly(Requests.cancel)),
 }
 """Every action, in the order in which a page offers them."""
 
