@@ -39,6 +39,7 @@ from tests.ledger.databases import (
     die,
     erase,
     in_processes,
+    index_of,
     kind,
     place,
     requests_of,
