@@ -20,7 +20,6 @@ from letheon.exceptions import (
 )
 from letheon.ledger import Ledger, Step
 from letheon.ledger.leases import owner_name
-from letheon.ledger.models.info import all_models
 from letheon.ledger.models.versions import ModelRow, VersionRow, content_of, find_model, read_head
 from letheon.ledger.worker.compute import code_of
 from letheon.sandbox import (
@@ -181,7 +180,9 @@ class JobRunner:
         self.jobs.progress(job, "trains the model afresh")
         for _ in self._patiently("another worker is at this model"):
             try:
-                steps = self._ledger.retrain(model, tenant=tenant, apart=True, stop=self._stop)
+                steps = self._ledger.models.retrain(
+                    model, tenant=tenant, apart=True, stop=self._stop
+                )
             except LedgerBusyError:
                 continue
             except UnknownModelError:

@@ -5,8 +5,7 @@ from typing import Any, Literal
 
 from pydantic import Field
 
-from letheon.ledger import ModelInfo
-from letheon.ledger.models.history import VersionRecord, sequences_between, version_records
+from letheon.ledger import Model, Version
 from letheon.service._auth import Principal
 from letheon.service._context import Context
 from letheon.service._guarantees import (
@@ -96,8 +95,7 @@ def page_of_versions(
 ) -> Page[VersionOut]:
     """Return versions of a model, newest first."""
     info = model_seen(context, who, model, tenant=tenant)
-    found = version_records(
-        context.ledger,
+    found = context.ledger.models.history(
         info.name,
         tenant=info.tenant,
         before=None if after is None else int(after),
@@ -119,8 +117,8 @@ def find_version(
     return _found(context, info, number, Numbers(context, who))
 
 
-def _found(context: Context, info: ModelInfo, number: int, numbers: Numbers) -> VersionOut:
-    found = version_records(context.ledger, info.name, tenant=info.tenant, numbers=[number])
+def _found(context: Context, info: Model, number: int, numbers: Numbers) -> VersionOut:
+    found = context.ledger.models.history(info.name, tenant=info.tenant, numbers=[number])
     if not found:
         raise Problem(
             404,
@@ -138,8 +136,8 @@ def compare(
     info = model_seen(context, who, model, tenant=tenant)
     numbers = Numbers(context, who)
     older, newer = (_found(context, info, number, numbers) for number in sorted((a, b)))
-    between = sequences_between(
-        context.ledger, info.name, older.number, newer.number, tenant=info.tenant
+    between = context.ledger.models.sequences(
+        info.name, older.number, newer.number, tenant=info.tenant
     )
     both = older.method is not None and newer.method is not None
     return ComparisonOut(
@@ -166,7 +164,7 @@ def _own_parameters(version: VersionOut) -> dict[str, str | bool]:
     }
 
 
-def version_out(record: VersionRecord, numbers: Numbers) -> VersionOut:
+def version_out(record: Version, numbers: Numbers) -> VersionOut:
     """Return what is shown of a version."""
     info, facts = record.info, record.facts
     return VersionOut(
@@ -192,7 +190,7 @@ def version_out(record: VersionRecord, numbers: Numbers) -> VersionOut:
     )
 
 
-def _state(record: VersionRecord) -> State:
+def _state(record: Version) -> State:
     if record.info.purged_at is not None:
         return "purged"
     if record.kind == "registration":
