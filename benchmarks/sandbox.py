@@ -193,7 +193,7 @@ def neighbour_section(report: Report, folder: Path, n: int) -> None:
 def main(quick: bool = typer.Option(False, help="Small numbers, to see that it runs.")) -> None:
     """Measure and write the report."""
     name = "sandbox_quick" if quick else "sandbox"
-    report = Report("The sandbox", {"rows": N_ROWS}, RESULTS / name)
+    report = Report("The sandbox", {"rows": N_ROWS}, file=RESULTS / name)
     folder = Path(tempfile.mkdtemp(prefix="letheon-bench-"))
     try:
         overhead_section(report, 20 if quick else 100)

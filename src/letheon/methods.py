@@ -77,6 +77,7 @@ METHODS: tuple[Method, ...] = (
     Method(
         "descent-to-delete", "letheon.linear", "DescentToDeleteClassifier", "certified", "descent"
     ),
+    Method("nearest-centroid", "letheon.centroid", "NearestCentroid", "exact"),
     Method("deepobliviate", "letheon.deep", "DeepObliviateClassifier", "empirical"),
     Method("sisa-net", "letheon.deep", "SISANetClassifier", "exact"),
     Method("fisher-net", "letheon.deep", "FisherNetClassifier", "empirical"),

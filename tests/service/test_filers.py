@@ -19,6 +19,7 @@ from hypothesis import strategies as st
 
 from letheon.service import Tokens
 from letheon.service._auth import Principal
+from letheon.service._people import held_ids
 from tests.service.desks import Desk, Secret, make_desk, person
 
 URL = "/api/v1/requests"
@@ -247,7 +248,7 @@ def assert_case(
     desk: Desk, *, held: int, erased: int, unknown: int, way: Any, vouches: bool
 ) -> None:
     """File for one of each kind, handle the requests to their end, and compare all answers."""
-    still = desk.ledger.models.ids("risk", tenant="default").distinct().to_list()
+    still = held_ids(desk.ledger, "risk", tenant="default")
     assume(person(held) in still)  # an example before this one may have erased them
     people = dict(zip(KINDS, map(person, (held, erased, unknown)), strict=True))
     filers = {kind: make_filer(desk, who, vouches=vouches) for kind, who in people.items()}

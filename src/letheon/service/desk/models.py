@@ -9,11 +9,17 @@ from letheon.exceptions import UnknownModelError
 from letheon.ledger import Model, Version
 from letheon.service._auth import Principal
 from letheon.service._context import Context
+from letheon.service._guarantees import (
+    BudgetOut,
+    ForecastOut,
+    GuaranteeOut,
+    budget_out,
+    forecast,
+    guarantee_out,
+)
+from letheon.service._numbers import Numbers
 from letheon.service._problems import Problem
 from letheon.service._schemas import Out, Page
-from letheon.service.desk.forecast import ForecastOut, forecast
-from letheon.service.desk.guarantees import BudgetOut, GuaranteeOut, budget_out, guarantee_out
-from letheon.service.desk.numbers import Numbers
 
 __all__ = [
     "ModelOut",

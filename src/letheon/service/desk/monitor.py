@@ -8,11 +8,10 @@ from pydantic import Field
 from letheon.ledger import Version, Watch
 from letheon.service._auth import Principal
 from letheon.service._context import Context
+from letheon.service._guarantees import BudgetOut, ForecastOut, MeasuresOut
+from letheon.service._numbers import Numbers
 from letheon.service._schemas import Out
-from letheon.service.desk.forecast import ForecastOut
-from letheon.service.desk.guarantees import BudgetOut, MeasuresOut
 from letheon.service.desk.models import Decision, find_model, model_seen
-from letheon.service.desk.numbers import Numbers
 from letheon.service.desk.versions import version_out
 
 __all__ = ["HistoryOut", "LimitOut", "PointOut", "ToleranceOut", "history"]

@@ -8,9 +8,7 @@ from pydantic import Field
 from letheon.ledger import Model, Version
 from letheon.service._auth import Principal
 from letheon.service._context import Context
-from letheon.service._problems import Problem
-from letheon.service._schemas import Out, Page
-from letheon.service.desk.guarantees import (
+from letheon.service._guarantees import (
     BudgetOut,
     GuaranteeOut,
     MeasuresOut,
@@ -18,8 +16,10 @@ from letheon.service.desk.guarantees import (
     guarantee_out,
     measures_out,
 )
+from letheon.service._numbers import Numbers
+from letheon.service._problems import Problem
+from letheon.service._schemas import Out, Page
 from letheon.service.desk.models import Decision, model_seen
-from letheon.service.desk.numbers import Numbers
 
 __all__ = [
     "ChangeOut",

@@ -13,8 +13,7 @@ from letheon.service._context import context
 from letheon.service._problems import Problem, problem_of
 from letheon.service.desk.models import ModelOut, Releases
 from letheon.service.desk.new_models import EXAMPLES, ModelUpload, add_example, add_model
-from letheon.service.pages._shared import SentForm, done, page, page_allows
-from letheon.service.pages._where import Tenant, address
+from letheon.service.pages._shared import SentForm, Tenant, address, done, page, page_allows
 
 __all__ = ["router"]
 
