@@ -18,7 +18,7 @@ from sqlalchemy import select, update
 
 from letheon.ledger import Ledger, Policy
 from letheon.ledger.db.events import record
-from letheon.ledger.requests.states import move
+from letheon.ledger.requests.transitions import move
 from letheon.ledger.tables import deliveries, events, webhooks
 from letheon.service import _delivery
 from letheon.service._delivery import TRIES, Courier, deliver_due, drop_old, longest_pause

@@ -12,7 +12,8 @@ from pydantic import Field
 from letheon import verifier
 from letheon.exceptions import LedgerMissingError
 from letheon.guarantee import KINDS
-from letheon.ledger import Certificate, CertificatePage, Ledger
+from letheon.ledger import Certificate, Ledger
+from letheon.ledger import Page as LedgerPage
 from letheon.ledger.certificates.explanations import NOT_CLAIMED
 from letheon.service import _guarantees as guarantees
 from letheon.service._auth import Principal, allows
@@ -142,7 +143,7 @@ def list_certificates(
     return Page(items=items, next=page.next, total=page.total)
 
 
-def find_certificates(desk: Context, **filters: Any) -> CertificatePage:
+def find_certificates(desk: Context, **filters: Any) -> LedgerPage[Certificate]:
     """Return a part of the list of certificates; a cursor that is none is a problem."""
     try:
         return desk.ledger.certificates.list(**filters)
@@ -248,13 +249,17 @@ def _find_attestation(ledger: Ledger, sequence: int) -> bytes | None:
 @router.get("/api/v1/certificates/{number}/envelope", summary="Download a certificate", **_FILE)
 def download_certificate(request: Request, who: Reader, number: Number) -> Response:
     """Return the DSSE envelope, byte for byte."""
-    return _send_file(request, who, number, "certificate", Ledger.certificates.envelope)
+    return _send_file(
+        request, who, number, "certificate", lambda ledger, one: ledger.certificates.envelope(one)
+    )
 
 
 @router.get("/api/v1/certificates/{number}/proof", summary="Download a transition proof", **_FILE)
 def download_proof(request: Request, who: Reader, number: Number) -> Response:
     """Return the proof that exactly the erased slots of the data set changed."""
-    return _send_file(request, who, number, "proof", Ledger.certificates.proof)
+    return _send_file(
+        request, who, number, "proof", lambda ledger, one: ledger.certificates.proof(one)
+    )
 
 
 @router.get("/api/v1/certificates/{number}/purge", summary="Download a purge attestation", **_FILE)
