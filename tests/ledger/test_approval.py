@@ -225,30 +225,32 @@ def test_another_tenant_does_not_find_it(sqlite_desk: Desk) -> None:
 def test_the_whole_way_with_a_worker_in_between(tmp_path: Path) -> None:
     policy = Policy(pin_seconds=1, approve_above=2)
     with make(tmp_path, policy=policy) as ledger:
-        large = ledger.request([person(1), person(2)], model="risk", verified=True)
-        small = ledger.request([person(3)], model="risk", verified=True)
+        large = ledger.requests.submit([person(1), person(2)], model="risk", verified=True)
+        small = ledger.requests.submit([person(3)], model="risk", verified=True)
         ledger.run_once(force=True)
-        assert ledger.request_of(small.id).state == "purged"
-        assert ledger.request_of(large.id).state == "verified"
+        assert ledger.requests.get(small.id).state == "purged"
+        assert ledger.requests.get(large.id).state == "verified"
         assert [plan.n_requests for plan in ledger.plan()] == [0]
-        ledger.approve(large.id)
+        ledger.requests.approve(large.id)
         ledger.run_once(force=True)
-        assert ledger.request_of(large.id).state == "purged"
+        assert ledger.requests.get(large.id).state == "purged"
 
 
 def test_people_who_left_meanwhile_make_it_a_duplicate(tmp_path: Path) -> None:
     policy = Policy(pin_seconds=1, approve_above=2)
     with make(tmp_path, policy=policy) as ledger:
-        small = [ledger.request([person(n)], model="risk", verified=True) for n in (1, 2)]
-        large = ledger.request([person(1), person(2), person(3)], model="risk", verified=True)
-        ledger.cancel(small[0].id)
-        ledger.request([person(1), person(4)], model="risk", verified=True)
-        assert ledger.request_of(large.id).state == "verified"
+        small = [ledger.requests.submit([person(n)], model="risk", verified=True) for n in (1, 2)]
+        large = ledger.requests.submit(
+            [person(1), person(2), person(3)], model="risk", verified=True
+        )
+        ledger.requests.cancel(small[0].id)
+        ledger.requests.submit([person(1), person(4)], model="risk", verified=True)
+        assert ledger.requests.get(large.id).state == "verified"
         ledger.run_once(force=True)
-        ledger.approve(large.id)
+        ledger.requests.approve(large.id)
         ledger.run_once(force=True)
-        assert ledger.request_of(large.id).state in ("purged", "duplicate")
-        assert ledger.load("risk").n_rows_ <= 60 - 2 * 3
+        assert ledger.requests.get(large.id).state in ("purged", "duplicate")
+        assert ledger.models.load("risk").n_rows_ <= 60 - 2 * 3
 
 
 @pytest.mark.parametrize("wrong", [-1, 1.5, True, "3"])
@@ -287,7 +289,7 @@ def test_the_command_approves(tmp_path: Path) -> None:
     now = Clock(int(time.time()))
     with make(tmp_path, policy=Policy(approve_above=2), clock=now) as ledger:
         folder = str(ledger.folder)
-        large = ledger.request([person(1), person(2)], model="risk", verified=True)
+        large = ledger.requests.submit([person(1), person(2)], model="risk", verified=True)
     result = call("request", "approve", large.id, "--ledger", folder)
     assert result.exit_code == 0
     assert "is queued" in result.output

@@ -36,16 +36,16 @@ def story(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Ledger]:
     """Two models of two tenants, three erasures and a retrain."""
     clock = Clock()
     with make(tmp_path_factory.mktemp("story"), clock=clock) as ledger:
-        ledger.register(fitted(), X, Y, ids=IDS, name="churn", tenant="rival")
+        ledger.models.register(fitted(), X, Y, ids=IDS, name="churn", tenant="rival")
         for number in (1, 2):
-            ledger.request([person(number)], model="risk", verified=True)
+            ledger.requests.submit([person(number)], model="risk", verified=True)
             ledger.run_once(force=True)
             clock.now += 60
-        ledger.request([person(7)], model="churn", tenant="rival", verified=True)
+        ledger.requests.submit([person(7)], model="churn", tenant="rival", verified=True)
         ledger.run_once(force=True)
         clock.now += 60
-        ledger.retrain("risk")
-        ledger.checkpoint()
+        ledger.models.retrain("risk")
+        ledger.log.checkpoint()
         yield ledger
 
 
@@ -224,9 +224,9 @@ def test_proofs_by_blocks_are_those_of_the_whole_tree(
 
 def test_a_lost_proof_is_named(tmp_path: Path) -> None:
     with make(tmp_path) as ledger:
-        ledger.request([person(3)], model="risk", verified=True)
+        ledger.requests.submit([person(3)], model="risk", verified=True)
         ledger.run_once(force=True)
         for path in (ledger.folder / "proofs").rglob("*.json"):
             path.unlink()
         with pytest.raises(LedgerMissingError, match="restore"):
-            ledger.proof(1)
+            ledger.certificates.proof(1)

@@ -241,21 +241,21 @@ def test_what_is_filed_between_pages_hides_and_doubles_nothing(
 
 def test_a_search_finds_batches_and_certificates_duplicates_too(tmp_path: Any) -> None:
     with make(tmp_path) as ledger:
-        first = ledger.request([person(1)], model="risk", verified=True)
+        first = ledger.requests.submit([person(1)], model="risk", verified=True)
         ledger.run_once(force=True)
-        again = ledger.request([person(1)], model="risk", verified=True)
-        other = ledger.request([person(2)], model="risk", verified=True)
-        batch = ledger.request_of(first.id).batch
+        again = ledger.requests.submit([person(1)], model="risk", verified=True)
+        other = ledger.requests.submit([person(2)], model="risk", verified=True)
+        batch = ledger.requests.get(first.id).batch
         assert batch is not None
 
         def found(search: str) -> set[str]:
-            return {one.id for one in ledger.find_requests(search=search).items}
+            return {one.id for one in ledger.requests.find(search=search).items}
 
         assert found("#1") == {first.id, again.id}
         assert found("#2") == set()
         assert found(batch) == found(batch[:8].upper()) == {first.id}
         assert found(other.id[:12]) == {other.id}
-        assert ledger.find_requests(search="#1").items[0].certificate == 1
+        assert ledger.requests.find(search="#1").items[0].certificate == 1
 
 
 @pytest.mark.parametrize(

@@ -30,7 +30,7 @@ def exports(marked: Marked) -> Path:
 
 
 def attested(marked: Marked, sequence: int = 1) -> dict[str, dict[str, str]]:
-    envelope = marked.ledger.purge_attestation(sequence)
+    envelope = marked.ledger.certificates.purge_attestation(sequence)
     predicate = open_envelope(envelope, marked.core.keys.trust()).statement["predicate"]
     return {store["store"]: store for store in predicate["stores"]}
 
@@ -83,7 +83,7 @@ def test_leftover_holds_the_purge_up_and_is_named(marked: Marked, exports: Path)
     add_store(marked.core, Store("feature-files", exports, scope="features"))
     (exports / "march.csv").write_text(f"id,age\n{marked.ids[0]},44\n")
     marked.erase(marked.ids[0])
-    (request,) = marked.ledger.requests()
+    (request,) = marked.ledger.requests.list()
     assert (request.state, request.reason) == ("purging", "residue-found")
     (problem,) = purge.problems(marked.core)
     assert (problem.store, problem.file) == ("feature-files", "march.csv")

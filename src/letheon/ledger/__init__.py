@@ -6,13 +6,13 @@ a stranger verifies with files and a public key alone, by `letheon.audit` or by 
 ``letheon/verifier.py``.
 """
 
-from letheon.ledger.certificates.listing import CertificateInfo, CertificatePage
+from letheon.ledger import Key, Model, Version
+from letheon.ledger.certificates.listing import Certificate, CertificatePage
 from letheon.ledger.certificates.receipts import Coverage
 from letheon.ledger.db.log import LogConsistency, LogEntry, LogInclusion, LogPage
 from letheon.ledger.doctor import Finding
 from letheon.ledger.ledger import Ledger
 from letheon.ledger.models.examine import ModelFiles
-from letheon.ledger.models.info import KeyInfo, ModelInfo, VersionInfo
 from letheon.ledger.models.reader import Reader
 from letheon.ledger.purge.stores import Store
 from letheon.ledger.requests.calendar import Calendar
@@ -20,31 +20,31 @@ from letheon.ledger.requests.listing import RequestCounts, RequestPage
 from letheon.ledger.requests.records import Entry, Request
 from letheon.ledger.settings import Settings
 from letheon.ledger.worker.adopt import Adoption
-from letheon.ledger.worker.batches import BatchInfo, BatchPage
+from letheon.ledger.worker.batches import Batch, BatchPage
 from letheon.ledger.worker.plan import BatchPlan
 from letheon.ledger.worker.policy import Decision, Policy
 from letheon.ledger.worker.worker import Step
 
 __all__ = [
     "Adoption",
-    "BatchInfo",
+    "Batch",
     "BatchPage",
     "BatchPlan",
     "Calendar",
-    "CertificateInfo",
+    "Certificate",
     "CertificatePage",
     "Coverage",
     "Decision",
     "Entry",
     "Finding",
-    "KeyInfo",
+    "Key",
     "Ledger",
     "LogConsistency",
     "LogEntry",
     "LogInclusion",
     "LogPage",
     "ModelFiles",
-    "ModelInfo",
+    "Model",
     "Policy",
     "Reader",
     "Request",
@@ -53,5 +53,5 @@ __all__ = [
     "Settings",
     "Step",
     "Store",
-    "VersionInfo",
+    "Version",
 ]

@@ -17,7 +17,6 @@ from letheon.ledger.db.elapsed import seconds_ahead
 from letheon.ledger.db.events import head, leaves, seconds_behind
 from letheon.ledger.db.log_tree import LogTree
 from letheon.ledger.db.sqlite import is_writable
-from letheon.ledger.models.info import all_models
 from letheon.ledger.models.versions import head_of, sealer
 from letheon.ledger.purge.purge import problems
 from letheon.ledger.purge.temporary_files import leftovers

@@ -10,9 +10,10 @@ from typing import Any, Literal, Self
 from sqlalchemy import select
 
 from letheon.exceptions import LedgerError, LedgerMissingError
+from letheon.ledger import Key, Model, Version
 from letheon.ledger.certificates.certify import Checkpoint, take_checkpoint
 from letheon.ledger.certificates.listing import (
-    CertificateInfo,
+    Certificate,
     CertificatePage,
     certificate_info,
     certificate_page,
@@ -27,15 +28,6 @@ from letheon.ledger.doctor import Finding, examine
 from letheon.ledger.home import create_home, database_url, open_home, record_statements
 from letheon.ledger.leases import owner_name
 from letheon.ledger.models.desk import ModelDesk
-from letheon.ledger.models.history import version_records
-from letheon.ledger.models.info import (
-    KeyInfo,
-    ModelInfo,
-    VersionInfo,
-    key_infos,
-    model_infos,
-    version_infos,
-)
 from letheon.ledger.models.reader import Reader
 from letheon.ledger.models.versions import (
     find_model,
@@ -50,7 +42,7 @@ from letheon.ledger.tables import certificates, purges
 from letheon.ledger.worker.adopt import Adoption, adopt
 from letheon.ledger.worker.agreement import advance_mark, differences
 from letheon.ledger.worker.apply import last_sequence
-from letheon.ledger.worker.batches import BatchInfo, BatchPage, batch_info, batch_page
+from letheon.ledger.worker.batches import Batch, BatchPage, batch_info, batch_page
 from letheon.ledger.worker.compute import computing
 from letheon.ledger.worker.plan import BatchPlan, plan_all
 from letheon.ledger.worker.policy import Policy
@@ -76,7 +68,7 @@ class Archive:
         """Return one page of batches, newest first; those of a tenant or a model if given."""
         return batch_page(self._core, tenant=tenant, model=model, after=after, limit=limit)
 
-    def batch(self, batch_id: str, *, tenant: str | None = None) -> BatchInfo:
+    def batch(self, batch_id: str, *, tenant: str | None = None) -> Batch:
         """Return one batch, or raise `LedgerMissingError`."""
         return batch_info(self._core, batch_id, tenant=tenant)
 
@@ -91,7 +83,7 @@ class Archive:
         """Return one page of what certificates say in short, newest first."""
         return certificate_page(self._core, tenant=tenant, model=model, after=after, limit=limit)
 
-    def certificate_info(self, sequence: int, *, tenant: str | None = None) -> CertificateInfo:
+    def certificate_info(self, sequence: int, *, tenant: str | None = None) -> Certificate:
         """Return what one certificate says in short, or raise `LedgerMissingError`."""
         return certificate_info(self._core, sequence, tenant=tenant)
 
@@ -182,10 +174,10 @@ class Ledger(Desk, Archive, ModelDesk):
     >>> model = NaiveUnlearner(GaussianNB(), random_state=0).fit(X, y)
     >>> with tempfile.TemporaryDirectory() as folder:
     ...     with Ledger.create(folder, name="demo") as ledger:
-    ...         _ = ledger.register(model, X, y, name="iris")
-    ...         request = ledger.request([3, 17], model="iris", verified=True)
+    ...         _ = ledger.models.register(model, X, y, name="iris")
+    ...         request = ledger.requests.submit([3, 17], model="iris", verified=True)
     ...         steps = ledger.run_once(force=True)
-    ...         ledger.request_of(request.id).state, ledger.load("iris").n_rows_
+    ...         ledger.requests.get(request.id).state, ledger.models.load("iris").n_rows_
     ('purged', 148)
     """
 
@@ -359,7 +351,7 @@ class Ledger(Desk, Archive, ModelDesk):
         """Return a reader that follows the model that is served."""
         return Reader(self._core, self._row(model, tenant), owner_name())
 
-    def models(self, *, tenant: str | None = None) -> tuple[ModelInfo, ...]:
+    def models(self, *, tenant: str | None = None) -> tuple[Model, ...]:
         """Return the registered models."""
         with self._core.database.reading() as conn:
             return tuple(model_infos(conn, tenant))
@@ -371,7 +363,7 @@ class Ledger(Desk, Archive, ModelDesk):
         tenant: str = "default",
         after: int | None = None,
         limit: int | None = None,
-    ) -> tuple[VersionInfo, ...]:
+    ) -> tuple[Version, ...]:
         """Return the versions of a model, oldest first.
 
         Parameters
@@ -482,7 +474,7 @@ class Ledger(Desk, Archive, ModelDesk):
         """Return the registered folders."""
         return stores(self._core)
 
-    def keys(self) -> tuple[KeyInfo, ...]:
+    def keys(self) -> tuple[Key, ...]:
         """Return the signing keys, the one that strangers pin first."""
         return key_infos(self._core)
 

@@ -32,7 +32,6 @@ from letheon.exceptions import (
 from letheon.ledger import Ledger, Step
 from letheon.ledger.db.jobs import LEASE_SECONDS, LONG, SHORT, JobRecord, Jobs, Kind
 from letheon.ledger.leases import owner_name
-from letheon.ledger.models.info import all_models
 from letheon.ledger.models.versions import VersionRow, content_of, find_model, read_head
 from letheon.ledger.worker.compute import code_of
 from letheon.sandbox import (
@@ -216,7 +215,7 @@ class JobRunner:
         self.jobs.progress(job, "trains the model afresh")
         for _ in self._retry("another worker is at this model"):
             try:
-                steps = self._ledger.retrain(
+                steps = self._ledger.models.retrain(
                     own.model, tenant=str(job.tenant), apart=True, stop=self._stop
                 )
             except LedgerBusyError:

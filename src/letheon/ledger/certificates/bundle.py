@@ -31,7 +31,6 @@ from letheon.ledger.db.log_tree import LogTree
 from letheon.ledger.keys.blobs import NONCE_BYTES
 from letheon.ledger.keys.signing import sign
 from letheon.ledger.leases import owner_name
-from letheon.ledger.models.info import all_models
 from letheon.ledger.models.pins import Pins
 from letheon.ledger.models.versions import (
     ModelRow,

@@ -16,7 +16,7 @@ from letheon.ledger.tables import certificates, events, models, purges, versions
 from letheon.verifier import search_gaps
 
 __all__ = [
-    "CertificateInfo",
+    "Certificate",
     "CertificatePage",
     "certificate_info",
     "certificate_page",
@@ -30,7 +30,7 @@ _UNREADABLE = "unreadable"
 
 
 @dataclass(frozen=True)
-class CertificateInfo:
+class Certificate:
     """What a certificate says, in short.
 
     Attributes
@@ -78,7 +78,7 @@ class CertificateInfo:
 class CertificatePage:
     """Some certificates of a list: `items`, the cursor of the `next` page, and their `total`."""
 
-    items: tuple[CertificateInfo, ...]
+    items: tuple[Certificate, ...]
     next: str | None
     total: int
 
@@ -106,7 +106,7 @@ def certificate_page(
     return CertificatePage(tuple(_info(row) for row in rows[:limit]), more, total)
 
 
-def certificate_info(core: Core, sequence: int, *, tenant: str | None = None) -> CertificateInfo:
+def certificate_info(core: Core, sequence: int, *, tenant: str | None = None) -> Certificate:
     """Return what one certificate says, or raise `LedgerMissingError`."""
     with core.database.reading() as conn:
         mine = (certificates.c.sequence == sequence) & _wanted(tenant, None)
@@ -187,10 +187,10 @@ def _predicate(envelope: bytes) -> Any:
     return json.loads(base64.b64decode(json.loads(envelope)["payload"]))["predicate"]
 
 
-def _info(row: Row[Any]) -> CertificateInfo:
+def _info(row: Row[Any]) -> Certificate:
     method, guarantee, n_rows = _said(bytes(row.envelope))
     purged = row.purged_at
-    return CertificateInfo(
+    return Certificate(
         sequence=row.sequence,
         id=row.id,
         model=row.name,

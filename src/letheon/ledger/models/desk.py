@@ -7,9 +7,9 @@ import numpy as np
 from numpy.typing import NDArray
 from sqlalchemy import select
 
+from letheon.ledger import Model
 from letheon.ledger.core import Core
 from letheon.ledger.models.examine import ModelFiles, examine_files, examine_model
-from letheon.ledger.models.info import ModelInfo, model_info
 from letheon.ledger.models.register import Registration
 from letheon.ledger.models.registration import (
     class_names,
@@ -48,7 +48,7 @@ class ModelDesk:
         releases: Literal["labels-only", "latest-only", "every-version"] | None = None,
         row_params: dict[str, Any] | None = None,
         trusted: Any = (),
-    ) -> ModelInfo:
+    ) -> Model:
         """Register a fitted model with the rows that it was fitted on.
 
         An exact model is trained once more on the rows and compared, because certificates of a
@@ -81,7 +81,7 @@ class ModelDesk:
 
         Returns
         -------
-        ModelInfo
+        Model
         """
         rows = held_rows(X, y, ids, row_params)
         judged = judged_by(model, test, monitor)
@@ -106,7 +106,7 @@ class ModelDesk:
         releases: Literal["labels-only", "latest-only", "every-version"] | None = None,
         seconds: float = 3600.0,
         stop: threading.Event | None = None,
-    ) -> ModelInfo:
+    ) -> Model:
         """Register a model that came as files, which may be hostile.
 
         The files are read, and the model is trained again, in a process that can reach no other
@@ -161,7 +161,7 @@ class ModelDesk:
         releases: Literal["labels-only", "latest-only", "every-version"] | None = None,
         row_params: dict[str, Any] | None = None,
         trusted: Any = (),
-    ) -> ModelInfo:
+    ) -> Model:
         """Train a model with a seed that nobody could choose, and register it.
 
         A random key is committed to in the log, a checkpoint of the log is signed, and the seed is
@@ -197,7 +197,7 @@ class ModelDesk:
         kept = rows.take(np.flatnonzero([tag not in asked for tag in tags]))
         return (*kept.part(0, len(kept)), kept.ids.to_array())
 
-    def _info(self, model_id: int) -> ModelInfo:
+    def _info(self, model_id: int) -> Model:
         with self._core.database.reading() as conn:
             row = model_of(conn, model_id)
             head, info = head_of(conn, model_id), model_info(conn, row)

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 from sqlalchemy import ColumnElement, Connection, Select, func, select
 
+from letheon.ledger import Version
 from letheon.ledger.certificates.claims import claim_of, guarantee_section, published_account
-from letheon.ledger.models.info import VersionInfo, version_info
 from letheon.ledger.models.versions import (
     ModelRow,
     VersionRow,
@@ -37,10 +37,10 @@ if TYPE_CHECKING:
     from letheon.ledger.ledger import Ledger
 
 __all__ = [
-    "CertificateRecord",
-    "CheckpointRecord",
-    "PurgeRecord",
-    "VersionRecord",
+    "Certificate",
+    "Checkpoint",
+    "Purge",
+    "Version",
     "certificate_record",
     "claims_of_head",
     "envelopes",
@@ -61,12 +61,12 @@ _claims: dict[str, dict[str, Any]] = {}
 
 
 @dataclass(frozen=True)
-class VersionRecord:
+class Version:
     """A version, and what its certificate says or will say.
 
     Attributes
     ----------
-    info : VersionInfo
+    info : Version
         Number, address, rows, times.
     kind : {"registration", "erase", "retrain"}
         How it came about.
@@ -81,7 +81,7 @@ class VersionRecord:
         them; None for the registration.
     """
 
-    info: VersionInfo
+    info: Version
     kind: VersionKind
     batch: str | None
     certificate: str | None
@@ -91,7 +91,7 @@ class VersionRecord:
 
 
 @dataclass(frozen=True)
-class CertificateRecord:
+class Certificate:
     """Where a certificate stands.
 
     Attributes
@@ -120,7 +120,7 @@ class CertificateRecord:
 
 
 @dataclass(frozen=True)
-class PurgeRecord:
+class Purge:
     """A certificate, and the purge that follows it.
 
     Attributes
@@ -142,7 +142,7 @@ class PurgeRecord:
     evidence: dict[str, dict[str, Any]]
 
 
-class CheckpointRecord(NamedTuple):
+class Checkpoint(NamedTuple):
     """A signed checkpoint of the log, in the form of a C2SP note."""
 
     size: int
@@ -159,7 +159,7 @@ def version_records(
     before: int | None = None,
     numbers: Sequence[int] | None = None,
     limit: int = 50,
-) -> list[VersionRecord]:
+) -> list[Version]:
     """Return versions of a model, newest first.
 
     Parameters
@@ -200,11 +200,11 @@ def _with_neighbours(wanted: ColumnElement[bool]) -> Select[Any]:
     )
 
 
-def _version_record(model: ModelRow, found: dict[str, Any]) -> VersionRecord:
+def _version_record(model: ModelRow, found: dict[str, Any]) -> Version:
     kind, certificate = found.pop("_kind"), found.pop("_certificate")
     version = VersionRow(**{**found, "facts": parse_strict(found["facts"].encode())})
     facts = version.facts["certificate"]
-    return VersionRecord(
+    return Version(
         info=version_info(version),
         kind=kind or "registration",
         batch=version.batch_id,
@@ -291,7 +291,7 @@ def requests_by_model(
     return counts
 
 
-def certificate_record(ledger: "Ledger", sequence: int) -> CertificateRecord | None:
+def certificate_record(ledger: "Ledger", sequence: int) -> Certificate | None:
     """Return where a certificate stands; None if there is none of that number."""
     with ledger._core.database.reading() as conn:
         query = (
@@ -313,7 +313,7 @@ def certificate_record(ledger: "Ledger", sequence: int) -> CertificateRecord | N
             return None
         values = dict(found)
         line = _line(conn, values.pop("model_id"), sequence)
-    return CertificateRecord(**values, **line._asdict())
+    return Certificate(**values, **line._asdict())
 
 
 class _Line(NamedTuple):
@@ -352,7 +352,7 @@ def purge_records(
     model: str | None = None,
     before: int | None = None,
     limit: int = 50,
-) -> list[PurgeRecord]:
+) -> list[Purge]:
     """Return certificates with their purges, newest first; those of a tenant or a model only."""
     query = (
         select(
@@ -377,7 +377,7 @@ def purge_records(
         found = conn.execute(query).all()
         noted = _evidence(conn, [row.batch_id for row in found])
     return [
-        PurgeRecord(
+        Purge(
             row.sequence,
             row.tenant,
             row.name,
@@ -400,12 +400,12 @@ def _evidence(conn: Connection, wanted: list[str]) -> dict[str, dict[str, dict[s
     return noted
 
 
-def latest_checkpoint(ledger: "Ledger") -> CheckpointRecord | None:
+def latest_checkpoint(ledger: "Ledger") -> Checkpoint | None:
     """Return the newest checkpoint of the log; None before the first."""
     query = select(checkpoints).order_by(checkpoints.c.size.desc()).limit(1)
     with ledger._core.database.reading() as conn:
         found = conn.execute(query).mappings().one_or_none()
-    return None if found is None else CheckpointRecord(**found)
+    return None if found is None else Checkpoint(**found)
 
 
 def event_at(ledger: "Ledger", index: int) -> bytes | None:

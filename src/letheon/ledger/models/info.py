@@ -12,9 +12,9 @@ from letheon.ledger.tables import heads, models, versions
 from letheon.verifier import MAX_INT
 
 __all__ = [
-    "KeyInfo",
-    "ModelInfo",
-    "VersionInfo",
+    "Key",
+    "Model",
+    "Version",
     "all_models",
     "key_infos",
     "model_info",
@@ -25,7 +25,7 @@ __all__ = [
 
 
 @dataclass(frozen=True)
-class VersionInfo:
+class Version:
     """One published state of a model.
 
     Attributes
@@ -59,7 +59,7 @@ class VersionInfo:
 
 
 @dataclass(frozen=True)
-class ModelInfo:
+class Model:
     """A registered model.
 
     Attributes
@@ -72,7 +72,7 @@ class ModelInfo:
         Rows in the version that is served.
     slots : int
         Slots of the commitment to its rows.
-    head : VersionInfo
+    head : Version
         The version that is served.
     registered_at : datetime
         When it was registered.
@@ -85,7 +85,7 @@ class ModelInfo:
     releases: str
     n_rows: int
     slots: int
-    head: VersionInfo
+    head: Version
     registered_at: datetime
 
     def to_dict(self) -> dict[str, Any]:
@@ -97,7 +97,7 @@ class ModelInfo:
 
 
 @dataclass(frozen=True)
-class KeyInfo:
+class Key:
     """A key that certificates are, or were, signed with.
 
     Attributes
@@ -119,7 +119,7 @@ class KeyInfo:
     last: int | None
 
 
-def key_infos(core: Core) -> tuple[KeyInfo, ...]:
+def key_infos(core: Core) -> tuple[Key, ...]:
     """Return what is told about the signing keys, the first one first."""
     trust = core.keys.trust()
 
@@ -129,7 +129,7 @@ def key_infos(core: Core) -> tuple[KeyInfo, ...]:
         return "current" if keyid == trust.current else "retired"
 
     return tuple(
-        KeyInfo(
+        Key(
             keyid,
             key.public.hex(),
             state_of(keyid),
@@ -160,13 +160,13 @@ def _when(seconds: int | None) -> datetime | None:
     return None if seconds is None else datetime.fromtimestamp(seconds, UTC)
 
 
-def version_info(version: VersionRow) -> VersionInfo:
+def version_info(version: VersionRow) -> Version:
     """Return what is told about a version."""
     return _version_info(version)
 
 
-def _version_info(version: Any) -> VersionInfo:
-    return VersionInfo(
+def _version_info(version: Any) -> Version:
+    return Version(
         number=version.number,
         sequence=version.sequence,
         address=version.model_blob,
@@ -179,7 +179,7 @@ def _version_info(version: Any) -> VersionInfo:
 
 def version_infos(
     conn: Connection, model_id: int, *, after: int | None = None, limit: int | None = None
-) -> list[VersionInfo]:
+) -> list[Version]:
     """Return what is told about the versions of a model after a number, oldest first."""
     query = select(*_VERSION).where(versions.c.model_id == model_id).order_by(versions.c.number)
     if after is not None:
@@ -187,12 +187,12 @@ def version_infos(
     return [_version_info(row) for row in conn.execute(query.limit(limit))]
 
 
-def model_info(conn: Connection, model: ModelRow) -> ModelInfo:
+def model_info(conn: Connection, model: ModelRow) -> Model:
     """Return what is told about a model."""
     return _model_info(conn.execute(_models_query().where(models.c.id == model.id)).one())
 
 
-def model_infos(conn: Connection, tenant: str | None = None) -> list[ModelInfo]:
+def model_infos(conn: Connection, tenant: str | None = None) -> list[Model]:
     """Return what is told about all models, or those of a tenant, oldest first."""
     query = _models_query().order_by(models.c.id)
     if tenant is not None:
@@ -208,8 +208,8 @@ def _models_query() -> Select[Any]:
     )
 
 
-def _model_info(row: Any) -> ModelInfo:
-    return ModelInfo(
+def _model_info(row: Any) -> Model:
+    return Model(
         name=row.name,
         tenant=row.tenant,
         dataset=row.dataset,

@@ -11,7 +11,6 @@ from sqlalchemy import Connection, select, update
 from letheon.ledger.certificates.certify import certificate_path
 from letheon.ledger.core import Core
 from letheon.ledger.db.events import integrate, record
-from letheon.ledger.models.info import all_models
 from letheon.ledger.models.register import unregistered_folders
 from letheon.ledger.models.versions import ModelRow, VersionRow, head_of
 from letheon.ledger.purge.purge import purge_path

@@ -11,13 +11,13 @@ from letheon.ledger.core import Core
 from letheon.ledger.db.cursor import cursor, place_of, require_limit
 from letheon.ledger.tables import batches, certificates, models, requests, versions
 
-__all__ = ["BatchInfo", "BatchPage", "batch_info", "batch_page"]
+__all__ = ["Batch", "BatchPage", "batch_info", "batch_page"]
 
 _LIST = "batches"
 
 
 @dataclass(frozen=True)
-class BatchInfo:
+class Batch:
     """Requests that are erased together, or a retrain.
 
     Attributes
@@ -58,7 +58,7 @@ class BatchInfo:
 class BatchPage:
     """Some batches of a list: `items`, the cursor of the `next` page if any, and their `total`."""
 
-    items: tuple[BatchInfo, ...]
+    items: tuple[Batch, ...]
     next: str | None
     total: int
 
@@ -88,7 +88,7 @@ def batch_page(
     return BatchPage(items, more, total)
 
 
-def batch_info(core: Core, batch_id: str, *, tenant: str | None = None) -> BatchInfo:
+def batch_info(core: Core, batch_id: str, *, tenant: str | None = None) -> Batch:
     """Return one batch, or raise `LedgerMissingError`; another tenant's is as if it were none."""
     with core.database.reading() as conn:
         query = _query().where(batches.c.id == str(batch_id), _wanted(tenant, None))
@@ -121,12 +121,12 @@ def _query() -> Select[Any]:
     )
 
 
-def _info(conn: Connection, row: Row[Any]) -> BatchInfo:
+def _info(conn: Connection, row: Row[Any]) -> Batch:
     mine = requests.c.batch_id == row.id
     n_rows = row.n_erased
     if n_rows is None:  # not published; otherwise many requests need not be added up
         n_rows = int(conn.scalar(select(func.sum(requests.c.n_rows)).where(mine)) or 0)
-    return BatchInfo(
+    return Batch(
         id=row.id,
         model=row.name,
         tenant=row.tenant,

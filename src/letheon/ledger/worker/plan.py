@@ -9,7 +9,6 @@ from sqlalchemy import Connection, Select, func, select
 
 from letheon.ledger.certificates.claims import adds_up
 from letheon.ledger.core import Core
-from letheon.ledger.models.info import all_models
 from letheon.ledger.models.versions import ModelRow, VersionRow, versions_of
 from letheon.ledger.requests.encrypted_ids import lost_keys
 from letheon.ledger.tables import batches, blocked, requests, versions

@@ -29,7 +29,6 @@ from letheon.ledger.db import events
 from letheon.ledger.db.elapsed import proven_now, proven_time, seconds_ahead
 from letheon.ledger.db.events import TOLERATED_SECONDS, record
 from letheon.ledger.leases import Lease, release, require_fence, take
-from letheon.ledger.models.info import all_models
 from letheon.ledger.models.register import sweep_registrations
 from letheon.ledger.models.versions import ModelRow, head_of
 from letheon.ledger.purge.purge import problems, purge_next, purge_path
