@@ -9,6 +9,7 @@ from letheon.exceptions import LetheonError
 from letheon.ledger import Ledger, Request
 from letheon.ledger.tables import models, tokens, webhooks
 
+_CHUNK = 400
 _MOST_CHOICES = 500
 
 

@@ -15,13 +15,12 @@ from letheon.guarantee import KINDS
 from letheon.ledger import Certificate, Ledger
 from letheon.ledger import Page as LedgerPage
 from letheon.ledger.certificates.explanations import NOT_CLAIMED
-from letheon.service import _guarantees as guarantees
-from letheon.service._auth import Principal, allows
-from letheon.service._context import Context, context
-from letheon.service._numbers import Numbers, unknown_certificate
-from letheon.service._problems import Problem
+from letheon.service import guarantees
 from letheon.service._requests import ModelName
-from letheon.service._schemas import Out, Page
+from letheon.service.auth import Context, Principal, allows, context
+from letheon.service.errors import Problem
+from letheon.service.numbers import Numbers, unknown_certificate
+from letheon.service.schemas import Out, Page
 from letheon.verifier import MAX_INT, SMALL, Opened, Refused, parse_strict, require, search_gaps
 
 router = APIRouter(tags=["certificates"])
@@ -239,6 +238,14 @@ def statement_in(envelope: bytes) -> dict[str, Any]:
     return statement
 
 
+def _read_envelope(ledger: Ledger, sequence: int) -> bytes:
+    return ledger.certificates.envelope(sequence)
+
+
+def _read_proof(ledger: Ledger, sequence: int) -> bytes:
+    return ledger.certificates.proof(sequence)
+
+
 def _find_attestation(ledger: Ledger, sequence: int) -> bytes | None:
     try:
         return ledger.certificates.purge_attestation(sequence)
@@ -249,17 +256,13 @@ def _find_attestation(ledger: Ledger, sequence: int) -> bytes | None:
 @router.get("/api/v1/certificates/{number}/envelope", summary="Download a certificate", **_FILE)
 def download_certificate(request: Request, who: Reader, number: Number) -> Response:
     """Return the DSSE envelope, byte for byte."""
-    return _send_file(
-        request, who, number, "certificate", lambda ledger, one: ledger.certificates.envelope(one)
-    )
+    return _send_file(request, who, number, "certificate", _read_envelope)
 
 
 @router.get("/api/v1/certificates/{number}/proof", summary="Download a transition proof", **_FILE)
 def download_proof(request: Request, who: Reader, number: Number) -> Response:
     """Return the proof that exactly the erased slots of the data set changed."""
-    return _send_file(
-        request, who, number, "proof", lambda ledger, one: ledger.certificates.proof(one)
-    )
+    return _send_file(request, who, number, "proof", _read_proof)
 
 
 @router.get("/api/v1/certificates/{number}/purge", summary="Download a purge attestation", **_FILE)

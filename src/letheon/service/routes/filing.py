@@ -19,10 +19,7 @@ from letheon.exceptions import IdempotencyError, LetheonError, UnknownIdError
 from letheon.ledger import Request as LedgerRequest
 from letheon.ledger.requests.deadlines import Regime
 from letheon.ledger.requests.intake import LONGEST_ID, MOST_IDS
-from letheon.service._auth import Principal, allows
-from letheon.service._context import Context, context
 from letheon.service._people import count_rows, known_ids, model_names, requests_by_key
-from letheon.service._problems import Problem
 from letheon.service._requests import (
     MOST_ITEMS,
     NAME,
@@ -35,7 +32,9 @@ from letheon.service._requests import (
     refusals,
     show_requests,
 )
-from letheon.service._schemas import In, Out
+from letheon.service.auth import Context, Principal, allows, context
+from letheon.service.errors import Problem
+from letheon.service.schemas import In, Out
 
 router = APIRouter(tags=["requests"])
 

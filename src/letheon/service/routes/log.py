@@ -7,11 +7,9 @@ from fastapi import APIRouter, Query, Request
 from pydantic import Field
 
 from letheon.ledger import Certificate, LogConsistency
-from letheon.service._auth import require_unbound
-from letheon.service._context import Context, context
-from letheon.service._numbers import Numbers
-from letheon.service._problems import Problem
-from letheon.service._schemas import Out
+from letheon.service.auth import Context, context, require_unbound
+from letheon.service.errors import Problem
+from letheon.service.numbers import Numbers
 from letheon.service.routes.certificates import (
     CertificateOut,
     Reader,
@@ -19,6 +17,7 @@ from letheon.service.routes.certificates import (
     find_certificates,
     previous_id,
 )
+from letheon.service.schemas import Out
 from letheon.verifier import MAX_INT, Refused, Trust, certificate_id, open_envelope, parse_strict
 
 router = APIRouter(tags=["certificates"])

@@ -28,8 +28,6 @@ from letheon.exceptions import (
     UnknownRequestError,
 )
 from letheon.ledger import Request as LedgerRequest
-from letheon.service._auth import Principal, allows
-from letheon.service._context import Context, context
 from letheon.service._opendsr_keys import AnswerKey, load_answer_key
 from letheon.service._people import (
     held_ids,
@@ -38,9 +36,9 @@ from letheon.service._people import (
     requests_by_key,
     webhook_addresses,
 )
-from letheon.service._problems import Problem, problem_of
 from letheon.service._requests import RequestOut, refusals, show_requests
-from letheon.service._schemas import Out
+from letheon.service.auth import Context, Principal, allows, context
+from letheon.service.errors import Problem, problem_of
 from letheon.service.routes.filing import (
     DEFAULT_GROUNDS,
     RequestInput,
@@ -49,6 +47,7 @@ from letheon.service.routes.filing import (
     parse_number,
 )
 from letheon.service.routes.requests import read_timeline
+from letheon.service.schemas import Out
 
 VERSION = "2.0"
 _PEM = "application/x-pem-file"
