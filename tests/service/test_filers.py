@@ -11,6 +11,7 @@ import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 from fastapi.testclient import TestClient
@@ -350,7 +351,7 @@ def test_texts_for_a_model_of_numbers_are_unknown_people(desk: Desk) -> None:
 
 def test_who_may_know() -> None:
     def knows(role: str, *scopes: str) -> bool:
-        return Principal("t", "n", role, frozenset(scopes), None).sees_all_requests
+        return Principal("t", "n", role, frozenset(scopes), None, Mock()).sees_all_requests
 
     assert knows("operator", "requests:read")
     assert knows("operator", "requests:handle")

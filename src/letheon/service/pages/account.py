@@ -103,7 +103,7 @@ def _tokens(
         roles=roles,
         scopes={scope: words for scope, words in SCOPES.items() if who.may(scope)},
         days=desk.settings.token_days,
-        tenants=tenant_choices(desk, who),
+        tenants=tenant_choices(who),
         has_model=made is None
         or made.tenant is None
         or bool(model_choices(desk.ledger, made.tenant)),
@@ -188,6 +188,6 @@ def _webhooks(
         problem=problem,
         typed=typed or {"url": "", "tenant": who.tenant or ""},
         event_words=_EVENT_WORDS,
-        tenants=tenant_choices(desk, who),
+        tenants=tenant_choices(who),
         has_hosts=bool(desk.settings.webhook_hosts),
     )

@@ -5,7 +5,7 @@ from collections.abc import Callable
 from datetime import datetime
 from typing import Annotated, Any, Literal
 
-from fastapi import APIRouter, Depends, Path, Query, Request
+from fastapi import APIRouter, Depends, Path, Query
 from fastapi.responses import Response
 from pydantic import Field
 
@@ -18,7 +18,6 @@ from letheon.ledger.models import history
 from letheon.ledger.models.history import CertificateRecord
 from letheon.service import _guarantees as guarantees
 from letheon.service._auth import Principal, allows
-from letheon.service._context import Context, context
 from letheon.service._numbers import Numbers, unknown_certificate
 from letheon.service._problems import Problem
 from letheon.service._requests import ModelName
@@ -129,7 +128,6 @@ _CHECKS = {
 
 @router.get("/api/v1/certificates", summary="List certificates")
 def list_certificates(
-    request: Request,
     who: Reader,
     tenant: TenantFilter = None,
     model: ModelFilter = None,
@@ -137,17 +135,17 @@ def list_certificates(
     limit: Annotated[int, Query(ge=1, le=200)] = 50,
 ) -> Page[CertificateOut]:
     """Return certificates, newest first."""
-    desk, whose = context(request), who.tenant_filter(tenant)
-    page = find_certificates(desk, tenant=whose, model=model, after=after, limit=limit)
-    numbers = Numbers(desk, who)
+    whose = who.tenant_filter(tenant)
+    page = find_certificates(who, tenant=whose, model=model, after=after, limit=limit)
+    numbers = Numbers(who.desk, who)
     items = [certificate_out(one, numbers) for one in page.items]
     return Page(items=items, next=page.next, total=page.total)
 
 
-def find_certificates(desk: Context, **filters: Any) -> CertificatePage:
+def find_certificates(who: Principal, **filters: Any) -> CertificatePage:
     """Return a part of the list of certificates; a cursor that is none is a problem."""
     try:
-        return desk.ledger.certificate_infos(**filters)
+        return who.ledger.certificate_infos(**filters)
     except ValueError as error:
         words = "Give back `next` as it was given."
         raise Problem(422, "cursor", "after cannot be used", words) from error
@@ -165,14 +163,13 @@ def certificate_out(info: CertificateInfo, numbers: Numbers) -> CertificateOut:
 
 
 @router.get("/api/v1/certificates/{number}", summary="Show a certificate")
-def show_certificate(request: Request, who: Reader, number: Number) -> CertificateDetail:
+def show_certificate(who: Reader, number: Number) -> CertificateDetail:
     """Return what a certificate says and does not claim, its statement and its envelope."""
-    desk = context(request)
-    record = _find_record(desk, who, number)
-    envelope = desk.ledger.certificate(record.sequence)
+    record = _find_record(who, number)
+    envelope = who.ledger.certificate(record.sequence)
     statement = statement_in(envelope)
     claims, sees_all = statement["predicate"], who.tenant is None
-    attestation = _find_attestation(desk.ledger, record.sequence)
+    attestation = _find_attestation(who.ledger, record.sequence)
     purge = None if attestation is None else statement_in(attestation)["predicate"]
     return CertificateDetail.of(
         record,
@@ -198,9 +195,9 @@ def show_certificate(request: Request, who: Reader, number: Number) -> Certifica
     )
 
 
-def _find_record(desk: Context, who: Principal, number: int) -> CertificateRecord:
+def _find_record(who: Principal, number: int) -> CertificateRecord:
     """Return where a certificate stands; 404 for one of another tenant, as for none."""
-    record = history.certificate_record(desk.ledger, Numbers(desk, who).sequence(number))
+    record = history.certificate_record(who.ledger, Numbers(who.desk, who).sequence(number))
     if record is None or who.tenant not in (None, record.tenant):
         raise unknown_certificate()
     return record
@@ -247,32 +244,27 @@ def _find_attestation(ledger: Ledger, sequence: int) -> bytes | None:
 
 
 @router.get("/api/v1/certificates/{number}/envelope", summary="Download a certificate", **_FILE)
-def download_certificate(request: Request, who: Reader, number: Number) -> Response:
+def download_certificate(who: Reader, number: Number) -> Response:
     """Return the DSSE envelope, byte for byte."""
-    return _send_file(request, who, number, "certificate", Ledger.certificate)
+    return _send_file(who, number, "certificate", Ledger.certificate)
 
 
 @router.get("/api/v1/certificates/{number}/proof", summary="Download a transition proof", **_FILE)
-def download_proof(request: Request, who: Reader, number: Number) -> Response:
+def download_proof(who: Reader, number: Number) -> Response:
     """Return the proof that exactly the erased slots of the data set changed."""
-    return _send_file(request, who, number, "proof", Ledger.proof)
+    return _send_file(who, number, "proof", Ledger.proof)
 
 
 @router.get("/api/v1/certificates/{number}/purge", summary="Download a purge attestation", **_FILE)
-def download_purge(request: Request, who: Reader, number: Number) -> Response:
+def download_purge(who: Reader, number: Number) -> Response:
     """Return the signed attestation of the purge; 404 until it is done."""
-    return _send_file(request, who, number, "purge", _find_attestation)
+    return _send_file(who, number, "purge", _find_attestation)
 
 
 def _send_file(
-    request: Request,
-    who: Principal,
-    number: int,
-    name: str,
-    read: Callable[[Ledger, int], bytes | None],
+    who: Principal, number: int, name: str, read: Callable[[Ledger, int], bytes | None]
 ) -> Response:
-    desk = context(request)
-    data = read(desk.ledger, _find_record(desk, who, number).sequence)
+    data = read(who.ledger, _find_record(who, number).sequence)
     if data is None:
         words = "The purge is not done yet; look again later."
         raise Problem(404, "not-purged-yet", "no attestation yet", words)
@@ -281,11 +273,10 @@ def _send_file(
 
 
 @router.get("/api/v1/certificates/{number}/verification", summary="Verify a certificate")
-def verify_certificate(request: Request, who: Reader, number: Number) -> VerificationOut:
+def verify_certificate(who: Reader, number: Number) -> VerificationOut:
     """Check signature, schema, chain, log, transition proof and purge, as a stranger would."""
     # That the model is what the remaining rows give is for an audit.
-    desk = context(request)
-    checks = _Checks(desk, _find_record(desk, who, number), Numbers(desk, who))
+    checks = _Checks(who, _find_record(who, number))
     results = [checks.run(name) for name in _CHECKS]
     verdict = verifier.overall((one.passed, True) for one in results)
     return VerificationOut.model_validate(
@@ -293,7 +284,7 @@ def verify_certificate(request: Request, who: Reader, number: Number) -> Verific
             "sequence": number,
             "verdict": verdict,
             "passed": verdict == "passed",
-            "key": desk.ledger.public_key,
+            "key": who.ledger.public_key,
             "checks": results,
         }
     )
@@ -309,13 +300,13 @@ class _Checks:
     Each returns what it found, or raises; sizes of the log tell of all tenants.
     """
 
-    def __init__(self, desk: Context, record: CertificateRecord, numbers: Numbers) -> None:
-        self.ledger = desk.ledger
+    def __init__(self, who: Principal, record: CertificateRecord) -> None:
+        self.ledger = who.ledger
         self.record = record
-        self.numbers = numbers
-        self.tells_sizes = numbers.tenant is None
-        self.trust = history.trust_of(desk.ledger)
-        self.envelope = desk.ledger.certificate(record.sequence)
+        self.numbers = Numbers(who.desk, who)
+        self.tells_sizes = who.tenant is None
+        self.trust = history.trust_of(who.ledger)
+        self.envelope = who.ledger.certificate(record.sequence)
 
     def run(self, name: str) -> CheckOut:
         """Return the result of one check."""

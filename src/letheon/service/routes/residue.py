@@ -3,13 +3,12 @@
 from datetime import date, datetime
 from typing import Annotated, Any, Literal
 
-from fastapi import APIRouter, Query, Request
+from fastapi import APIRouter, Query
 from pydantic import Field
 
 from letheon.ledger import Store
 from letheon.ledger.certificates.explanations import PURGE_NOT_CLAIMED
 from letheon.ledger.models.history import PurgeRecord, purge_records
-from letheon.service._context import context
 from letheon.service._guarantees import CodeOut, codes_out
 from letheon.service._numbers import Numbers
 from letheon.service._schemas import Out
@@ -90,7 +89,6 @@ class ResidueOut(Out):
 
 @router.get("/api/v1/residue", summary="Show what purges found in each store")
 def show_residue(
-    request: Request,
     who: Reader,
     tenant: TenantFilter = None,
     model: ModelFilter = None,
@@ -98,10 +96,9 @@ def show_residue(
     limit: Annotated[int, Query(ge=1, le=200)] = 50,
 ) -> ResidueOut:
     """Return stores by purges, from the signed attestations; the newest purge first."""
-    desk = context(request)
-    numbers = Numbers(desk, who)
+    numbers = Numbers(who.desk, who)
     records = purge_records(
-        desk.ledger,
+        who.ledger,
         tenant=who.tenant_filter(tenant),
         model=model,
         before=None if after is None else numbers.sequence(int(after)),
@@ -112,9 +109,7 @@ def show_residue(
     cells = {cell.store: cell for purge in purges for cell in purge.cells}
     # A tenant's token learns of registered stores only where an attestation of the tenant does.
     registered = [
-        store
-        for store in desk.ledger.stores()
-        if who.tenant is None or _USERS + store.name in cells
+        store for store in who.ledger.stores() if who.tenant is None or _USERS + store.name in cells
     ]
     return ResidueOut(stores=_stores_out(registered, cells), purges=purges, next=more)
 
