@@ -120,7 +120,7 @@ def test_a_category_that_no_row_has_fails_v2(tmp_path: Path, monkeypatch: Patch)
 def trained(folder: Path) -> Ledger:
     X, y = table(60)
     ledger = Ledger.create(folder, name="audited")
-    ledger.train(DaREForestClassifier(n_estimators=3), X, y, ids=IDS, name="forest")
+    ledger.models.train(DaREForestClassifier(n_estimators=3), X, y, ids=IDS, name="forest")
     return ledger
 
 
@@ -151,7 +151,7 @@ def beacons(ledger: Ledger, n: int) -> list[str]:
     for number in range(n):
         with ledger._core.database.transaction() as conn:
             record(conn, "noise", {"n": number}, ledger._core.clock())
-        found.append(f"checkpoint:{ledger.checkpoint().digest}")
+        found.append(f"checkpoint:{ledger.log.checkpoint().digest}")
     return found
 
 
@@ -182,9 +182,9 @@ def test_the_signer_refuses_a_seed_that_changed(tmp_path: Path, monkeypatch: Pat
         erase(ledger, "forest", 5)
         training = training_of(ledger) | {"beacon": beacons(ledger, 1)[0]}
         reseeding(monkeypatch, ledger, training)
-        ledger.request([3], model="forest", verified=True)
+        ledger.requests.submit([3], model="forest", verified=True)
         ledger.run_once(force=True)
-        assert len(ledger.certificates()) == 1
+        assert len(ledger.certificates.sequences()) == 1
         with pytest.raises(SignerRefusedError, match="the seed changed without a retrain"):
             certify.certify_next(ledger._core)
 
@@ -203,7 +203,7 @@ def test_another_beacon_of_a_retrain_fails_v4(
             return (early if when == "earlier" else late).removeprefix("checkpoint:")
 
         monkeypatch.setattr(apply, "take_beacon", grind)
-        ledger.retrain("forest")
+        ledger.models.retrain("forest")
         found = judged(ledger, tmp_path / "bundle", "V0", "V1", "V4")
     assert verdicts(found) == {"V0": "pass", "V1": "pass", "V4": "fail"}
     assert "not the first checkpoint" in found.failures[0].reason
@@ -222,7 +222,7 @@ def test_a_beacon_is_the_first_checkpoint_though_another_worker_took_it(
             return honest(core, committed)
 
         monkeypatch.setattr(apply, "take_beacon", overtaken)
-        ledger.retrain("forest")
+        ledger.models.retrain("forest")
         found = verdicts(judged(ledger, tmp_path / "bundle"))
     assert set(found.values()) == {"pass"}
 
@@ -234,7 +234,7 @@ def test_a_retrain_with_a_key_of_the_drawer_fails_v4(tmp_path: Path, monkeypatch
         key = core.keys.new_key("training")
         with core.database.transaction() as conn:
             record(conn, "training", {"training": core.keys.commitment(key)}, core.clock())
-        ledger.checkpoint()
+        ledger.log.checkpoint()
         erase(ledger, "forest", 5)
         new_key = KeyRing.new_key
 
@@ -242,7 +242,7 @@ def test_a_retrain_with_a_key_of_the_drawer_fails_v4(tmp_path: Path, monkeypatch
             return key if kind == "training" else new_key(ring, kind, label)
 
         monkeypatch.setattr(KeyRing, "new_key", from_the_drawer)
-        ledger.retrain("forest")
+        ledger.models.retrain("forest")
         found = judged(ledger, tmp_path / "bundle", "V0", "V1", "V4")
     assert verdicts(found) == {"V0": "pass", "V1": "pass", "V4": "fail"}
     assert "was not logged when this model was to be trained" in found.failures[0].reason
@@ -266,7 +266,7 @@ def test_a_retrain_with_a_seed_of_the_operators_fails_v4(
     with trained(tmp_path / "home") as ledger:
         erase(ledger, "forest", 5)
         monkeypatch.setattr(apply, "_training", lambda *_: chosen)
-        ledger.retrain("forest")
+        ledger.models.retrain("forest")
         found = judged(ledger, tmp_path / "bundle", "V0", "V1", "V4")
     assert verdicts(found) == {"V0": "pass", "V1": "pass", "V4": "fail"}
     assert "chose the seed of a retrain" in found.failures[0].reason
@@ -372,7 +372,7 @@ MODELS: dict[str, Callable[[], Any]] = {
 def registered(folder: Path, kind: str) -> Ledger:
     X, y = table(60)
     ledger = Ledger.create(folder, name="audited")
-    ledger.register(MODELS[kind]().fit(X, y, ids=IDS), X, y, ids=IDS, name=kind)
+    ledger.models.register(MODELS[kind]().fit(X, y, ids=IDS), X, y, ids=IDS, name=kind)
     return ledger
 
 
@@ -453,7 +453,7 @@ def test_an_honest_model_with_noise_is_no_false_alarm(
         erase(ledger, kind, 3)
         erase(ledger, kind, 5, 7)
         report = judged(ledger, tmp_path / "bundle", "V0", level)
-        ledger.retrain(kind)
+        ledger.models.retrain(kind)
         retrained = judged(ledger, tmp_path / "retrained", "V0", level)
     wanted = "pass" if level == "V5" else "skipped"
     assert verdicts(report)[level] == verdicts(retrained)[level] == wanted
@@ -469,7 +469,7 @@ def test_a_method_that_is_called_retrain_does_not_break_the_chain(tmp_path: Path
     X, y = table(60)
     with Ledger.create(tmp_path / "home", name="audited") as ledger:
         model = Retrain(GaussianNB(), random_state=1).fit(X, y, ids=IDS)
-        ledger.register(model, X, y, ids=IDS, name="m", trusted=(Retrain,))
+        ledger.models.register(model, X, y, ids=IDS, name="m", trusted=(Retrain,))
         erase(ledger, "m", 3)
         erase(ledger, "m", 4)
         report = judged(ledger, tmp_path / "bundle", trusted=(Retrain,))
@@ -513,9 +513,9 @@ def test_an_export_by_name_is_of_one_tenant(tmp_path: Path) -> None:
     X, y = table(60)
     with registered(tmp_path / "home", "naive") as ledger:
         model = KINDS["naive"]().fit(X, y, ids=IDS)
-        ledger.register(model, X, y, ids=IDS, name="naive", tenant="other")
+        ledger.models.register(model, X, y, ids=IDS, name="naive", tenant="other")
         erase(ledger, "naive", 3)
-        ledger.request([4], model="naive", tenant="other", verified=True)
+        ledger.requests.submit([4], model="naive", tenant="other", verified=True)
         ledger.run_once(force=True)
         bundle = ledger.export(tmp_path / "bundle", tier="auditor", model="naive")
     folders = sorted((bundle / "models").iterdir())
@@ -569,12 +569,12 @@ def test_a_request_that_is_left_lying_fails_v1(tmp_path: Path) -> None:
     X, y = table(60)
     now = [1_794_744_000]
     with Ledger.create(tmp_path / "home", name="audited", clock=lambda: now[0]) as ledger:
-        ledger.register(KINDS["naive"]().fit(X, y, ids=IDS), X, y, ids=IDS, name="naive")
+        ledger.models.register(KINDS["naive"]().fit(X, y, ids=IDS), X, y, ids=IDS, name="naive")
         erase(ledger, "naive", 3)
-        ledger.request([4], model="naive")  # nobody knows yet who asks
-        held_back = ledger.request([5], model="naive", verified=True)
-        ledger.hold(held_back.id, "gdpr.art17.3.e", "2030-01-01")
-        ledger.request([6], model="naive", verified=True)
+        ledger.requests.submit([4], model="naive")  # nobody knows yet who asks
+        held_back = ledger.requests.submit([5], model="naive", verified=True)
+        ledger.requests.hold(held_back.id, "gdpr.art17.3.e", "2030-01-01")
+        ledger.requests.submit([6], model="naive", verified=True)
         assert judged(ledger, tmp_path / "early", "V0", "V1").passed
         now[0] += 60 * 86_400
         report = judged(ledger, tmp_path / "late", "V0", "V1")
@@ -588,9 +588,11 @@ def test_requests_that_nobody_verified_are_told_and_do_not_fail_v1(tmp_path: Pat
     X, y = table(60)
     now = [1_794_744_000]
     with Ledger.create(tmp_path / "home", name="audited", clock=lambda: now[0]) as ledger:
-        ledger.register(KINDS["naive"]().fit(X, y, ids=IDS), X, y, ids=IDS, name="naive")
-        ledger.request([4], model="naive")
-        ledger.await_identity(ledger.request([5], model="naive").id)  # its clock stands
+        ledger.models.register(KINDS["naive"]().fit(X, y, ids=IDS), X, y, ids=IDS, name="naive")
+        ledger.requests.submit([4], model="naive")
+        ledger.requests.await_identity(
+            ledger.requests.submit([5], model="naive").id
+        )  # its clock stands
         now[0] += 60 * 86_400
         erase(ledger, "naive", 3)
         [_, found] = judged(ledger, tmp_path / "bundle", "V0", "V1").of("V1")
@@ -604,7 +606,7 @@ def test_requests_that_nobody_verified_are_told_and_do_not_fail_v1(tmp_path: Pat
 def test_requests_that_were_answered_in_time_pass_v1(tmp_path: Path) -> None:
     with registered(tmp_path / "home", "naive") as ledger:
         erase(ledger, "naive", 3)
-        request = ledger.request([4], model="naive")
-        ledger.reject(request.id, "gdpr.art12.6")
+        request = ledger.requests.submit([4], model="naive")
+        ledger.requests.reject(request.id, "gdpr.art12.6")
         [_, found] = judged(ledger, tmp_path / "bundle", "V0", "V1").of("V1")
     assert found.details == {"requests": {"purged": 1, "rejected": 1}}

@@ -16,10 +16,10 @@ from typing import Any, NamedTuple
 from sqlalchemy import Connection, Row, exists, func, select, update
 
 from letheon.ledger import Ledger, Request
-from letheon.ledger.certificates.listing import sequences_of_tenant
+from letheon.ledger.certificates.certificates import list_sequences
 from letheon.ledger.db.bulk import RowsIn
 from letheon.ledger.db.events import head, integrate
-from letheon.ledger.requests.records import found_all
+from letheon.ledger.requests.listing import find_requests
 from letheon.ledger.requests.states import FINAL
 from letheon.ledger.tables import (
     batches,
@@ -148,7 +148,7 @@ def _numbered(conn: Connection, hook: Webhook, messages: Sequence[Message]) -> S
     """Return messages in which the certificates of a tenant's webhook are counted for itself."""
     if hook.tenant is None or all(one.data.get("certificate") is None for one in messages):
         return messages
-    own = sequences_of_tenant(conn, hook.tenant)
+    own = list_sequences(conn, hook.tenant)
     places = {sequence: number for number, sequence in enumerate(own, start=1)}
     return [
         one._replace(data=one.data | {"certificate": places.get(one.data["certificate"])})
@@ -173,7 +173,7 @@ def _about_requests(conn: Connection, found: Sequence[Row[Any]]) -> Iterator[Mes
 
 def _read(conn: Connection, times: dict[str, int]) -> list[Request]:
     """Return requests in the order in which they are named."""
-    found = found_all(conn, list(times))
+    found = find_requests(conn, list(times))
     return [found[key] for key in times if key in found]
 
 

@@ -20,8 +20,14 @@ from letheon.exceptions import (
 )
 from letheon.ledger import Ledger, Step
 from letheon.ledger.leases import owner_name
-from letheon.ledger.models.info import all_models
-from letheon.ledger.models.versions import ModelRow, VersionRow, content_of, find_model, read_head
+from letheon.ledger.models.versions import (
+    ModelRow,
+    VersionRow,
+    content_of,
+    find_model,
+    list_models,
+    read_head,
+)
 from letheon.ledger.worker.compute import code_of
 from letheon.sandbox import (
     EndedError,
@@ -181,7 +187,9 @@ class JobRunner:
         self.jobs.progress(job, "trains the model afresh")
         for _ in self._patiently("another worker is at this model"):
             try:
-                steps = self._ledger.retrain(model, tenant=tenant, apart=True, stop=self._stop)
+                steps = self._ledger.models.retrain(
+                    model, tenant=tenant, apart=True, stop=self._stop
+                )
             except LedgerBusyError:
                 continue
             except UnknownModelError:
@@ -322,7 +330,7 @@ class JobRunner:
 
     def _models(self, tenant: str | None) -> list[ModelRow]:
         with self._ledger._core.database.reading() as conn:
-            return all_models(conn, tenant)
+            return list_models(conn, tenant)
 
 
 _SHOWN = ("level", "name", "model", "verdict", "reason", "promised")

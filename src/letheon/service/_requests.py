@@ -14,7 +14,7 @@ from letheon.exceptions import LetheonError, UnknownRequestError
 from letheon.ledger import Request
 from letheon.service._auth import Principal
 from letheon.service._numbers import Numbers
-from letheon.service._people import token_family, version_numbers
+from letheon.service._people import token_family
 from letheon.service._problems import PREFIX, Problem, problem_of
 from letheon.service._schemas import Out
 
@@ -127,7 +127,7 @@ class BulkOut(Out):
 
 @dataclass(frozen=True)
 class Action:
-    """One thing that can be done about a request; a method of the ledger has its name.
+    """One thing that can be done about a request.
 
     Attributes
     ----------
@@ -181,7 +181,7 @@ def find_visible(who: Principal, request_id: str) -> Request:
         There is none; or it is another tenant's, or another token's where a token may see only
         its own. The three cannot be told apart.
     """
-    request = who.ledger.request_of(request_id, tenant=who.tenant)
+    request = who.ledger.requests.get(request_id, tenant=who.tenant)
     if not who.sees_all_requests and request.filed_by != who.token_id:
         raise UnknownRequestError("no request of that id; `letheon request list` shows all")
     return request
@@ -192,7 +192,7 @@ def show_requests(who: Principal, requests: Sequence[Request]) -> list[RequestOu
     now = datetime.fromtimestamp(who.desk.clock(), UTC)
     if not who.sees_all_requests:
         return [_show_to_filer(who, request, now) for request in requests]
-    versions = version_numbers(who.ledger, requests)
+    versions = who.ledger.requests.version_numbers(requests)
     numbers = Numbers(who.desk, who)
     family: frozenset[str | None] = frozenset()
     if who.may("requests:approve") and any(one.state == "verified" for one in requests):

@@ -6,7 +6,7 @@ from typing import Literal
 from pydantic import Field
 
 from letheon.exceptions import LedgerMissingError
-from letheon.ledger import BatchInfo
+from letheon.ledger import Batch
 from letheon.service._auth import Principal
 from letheon.service._context import Context
 from letheon.service._numbers import Numbers
@@ -43,7 +43,7 @@ def page_of_batches(
 ) -> Page[BatchOut]:
     """Return batches, newest first."""
     try:
-        found = context.ledger.batches(
+        found = context.ledger.batches.list(
             tenant=who.tenant_filter(tenant), model=model, after=after, limit=limit
         )
     except ValueError as error:
@@ -56,13 +56,13 @@ def page_of_batches(
 def find_batch(context: Context, who: Principal, batch_id: str) -> BatchOut:
     """Return one batch; another tenant's is as if it were not there."""
     try:
-        info = context.ledger.batch(batch_id, tenant=who.tenant)
+        info = context.ledger.batches.get(batch_id, tenant=who.tenant)
     except LedgerMissingError as error:
         raise _unknown() from error
     return _out(info, Numbers(context, who))
 
 
-def _out(info: BatchInfo, numbers: Numbers) -> BatchOut:
+def _out(info: Batch, numbers: Numbers) -> BatchOut:
     shown = BatchOut.model_validate(info)
     return shown.model_copy(update={"certificate": numbers.shown(shown.certificate)})
 

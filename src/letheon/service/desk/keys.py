@@ -4,7 +4,7 @@ from typing import Literal
 
 from pydantic import Field
 
-from letheon.ledger.models.info import KeyInfo
+from letheon.ledger import Key
 from letheon.service._auth import Principal
 from letheon.service._context import Context
 from letheon.service._schemas import Out
@@ -40,7 +40,7 @@ class KeysOut(Out):
 def keys(context: Context, who: Principal) -> KeysOut:
     """Return the public keys; what they may sign counts the certificates of all tenants."""
     ledger = context.ledger
-    found = ledger.keys()
+    found = ledger.keys.list()
     return KeysOut(
         ledger=ledger.name,
         pinned=ledger.public_key,
@@ -49,6 +49,6 @@ def keys(context: Context, who: Principal) -> KeysOut:
     )
 
 
-def _out(info: KeyInfo, *, is_whole: bool) -> KeyOut:
+def _out(info: Key, *, is_whole: bool) -> KeyOut:
     shown = KeyOut.model_validate(info)
     return shown if is_whole else shown.model_copy(update={"first": None, "last": None})

@@ -6,15 +6,7 @@ from typing import Annotated, Any, Literal, NamedTuple, cast
 from pydantic import Field
 
 from letheon.exceptions import UnknownModelError
-from letheon.ledger import ModelInfo
-from letheon.ledger.models.history import (
-    VersionRecord,
-    claims_of_head,
-    requests_by_model,
-    spending,
-    version_records,
-)
-from letheon.ledger.models.storage import database_bytes, storage_of
+from letheon.ledger import Model, Version
 from letheon.service._auth import Principal
 from letheon.service._context import Context
 from letheon.service._guarantees import (
@@ -92,9 +84,7 @@ def tenant_seen(who: Principal, asked: str | None) -> str:
         raise _unknown() from problem
 
 
-def model_seen(
-    context: Context, who: Principal, name: str, *, tenant: str | None = None
-) -> ModelInfo:
+def model_seen(context: Context, who: Principal, name: str, *, tenant: str | None = None) -> Model:
     """Return a model that the principal sees.
 
     Raises
@@ -104,10 +94,9 @@ def model_seen(
     """
     ledger = context.ledger
     try:
-        row = ledger._row(name, tenant_seen(who, tenant))
+        return ledger.models.get(name, tenant=tenant_seen(who, tenant))
     except UnknownModelError as error:
         raise _unknown() from error
-    return ledger._info(row.id)
 
 
 def _unknown() -> Problem:
@@ -125,7 +114,7 @@ def list_models(
     limit: int = 50,
 ) -> Page[ModelOut]:
     """Return models in the order of their registration."""
-    found = context.ledger.models(tenant=who.tenant_filter(tenant))
+    found = context.ledger.models.list(tenant=who.tenant_filter(tenant))
     start = 0 if after is None else int(after)
     shown = found[start : start + limit]
     end = start + len(shown)
@@ -161,18 +150,18 @@ def _sees_names_only(who: Principal) -> bool:
 def _counted(context: Context, who: Principal) -> _Counts:
     if _sees_names_only(who):
         return _Counts({}, None)
-    counts = requests_by_model(context.ledger, tenant=who.tenant)
-    return _Counts(counts, database_bytes(context.ledger) if who.tenant is None else None)
+    counts = context.ledger.requests.count_by_model(tenant=who.tenant)
+    return _Counts(counts, context.ledger.database_bytes() if who.tenant is None else None)
 
 
-def _out(context: Context, who: Principal, info: ModelInfo, counts: _Counts) -> ModelOut:
+def _out(context: Context, who: Principal, info: Model, counts: _Counts) -> ModelOut:
     if _sees_names_only(who):
         return ModelOut(name=info.name, tenant=info.tenant, dataset=info.dataset)
     ledger = context.ledger
-    head = version_records(ledger, info.name, tenant=info.tenant, limit=1)[0]
+    head = ledger.models.history(info.name, tenant=info.tenant, limit=1)[0]
     said = _claims(context, info, head)
     # A retrain spends nothing, and its certificate does not say what there is to spend.
-    own = said if head.kind == "erase" else claims_of_head(ledger, info.name, tenant=info.tenant)
+    own = said if head.kind == "erase" else ledger.models.claims(info.name, tenant=info.tenant)
     budget = budget_out(own["accounting"])
     by_state = counts.requests.get((info.tenant, info.name), {})
     return ModelOut(
@@ -197,9 +186,9 @@ def _out(context: Context, who: Principal, info: ModelInfo, counts: _Counts) -> 
     )
 
 
-def _claims(context: Context, info: ModelInfo, head: VersionRecord) -> dict[str, Any]:
+def _claims(context: Context, info: Model, head: Version) -> dict[str, Any]:
     if head.facts is None:
-        return claims_of_head(context.ledger, info.name, tenant=info.tenant)
+        return context.ledger.models.claims(info.name, tenant=info.tenant)
     found: dict[str, Any] = head.facts["guarantee"]
     return found
 
@@ -212,7 +201,7 @@ def _decision(facts: dict[str, Any] | None) -> Decision | None:
 
 
 def next_retrain(
-    context: Context, info: ModelInfo, budget: BudgetOut, decision: Decision | None
+    context: Context, info: Model, budget: BudgetOut, decision: Decision | None
 ) -> ForecastOut:
     """Say when the next retrain is due, and why."""
     today = context.clock()
@@ -225,12 +214,12 @@ def next_retrain(
     if not budget.adds_up:
         words = "Each request is proved by itself: nothing adds up, so nothing runs out."
         return ForecastOut(on=None, words=words)
-    spent = spending(context.ledger, info.name, tenant=info.tenant)
+    spent = context.ledger.models.spending(info.name, tenant=info.tenant)
     return forecast(spent, budget.budget, today)
 
 
-def _storage(context: Context, info: ModelInfo, counts: _Counts) -> StorageOut:
-    own = storage_of(context.ledger, info.name, tenant=info.tenant)
+def _storage(context: Context, info: Model, counts: _Counts) -> StorageOut:
+    own = context.ledger.models.storage(info.name, tenant=info.tenant)
     share = None
     if counts.n_bytes is not None:
         mine = sum(counts.requests.get((info.tenant, info.name), {}).values())

@@ -5,8 +5,7 @@ from typing import Literal
 
 from pydantic import Field
 
-from letheon.ledger.models.history import VersionRecord, version_records
-from letheon.ledger.models.watch import Watch, watch_of
+from letheon.ledger import Version, Watch
 from letheon.service._auth import Principal
 from letheon.service._context import Context
 from letheon.service._guarantees import BudgetOut, ForecastOut, MeasuresOut
@@ -92,8 +91,7 @@ def history(
     of the rows that left.
     """
     info = model_seen(context, who, model, tenant=tenant)
-    found = version_records(
-        context.ledger,
+    found = context.ledger.models.history(
         info.name,
         tenant=info.tenant,
         before=None if after is None else int(after),
@@ -101,7 +99,7 @@ def history(
     )
     shown, numbers = found[:limit], Numbers(context, who)
     now = find_model(context, who, info.name, tenant=info.tenant)
-    watch = watch_of(context.ledger, info.name, tenant=info.tenant)
+    watch = context.ledger.models.watch(info.name, tenant=info.tenant)
     return HistoryOut(
         model=info.name,
         tenant=info.tenant,
@@ -113,12 +111,12 @@ def history(
         budget=now.budget,
         next_retrain=now.next_retrain,
         items=[_point(record, numbers) for record in reversed(shown)],
-        next=str(shown[-1].info.number) if len(found) > limit else None,
+        next=str(shown[-1].number) if len(found) > limit else None,
         total=info.head.number + 1,
     )
 
 
-def _point(record: VersionRecord, numbers: Numbers) -> PointOut:
+def _point(record: Version, numbers: Numbers) -> PointOut:
     version = version_out(record, numbers)
     return PointOut(
         version=version.number,

@@ -92,7 +92,7 @@ def add_model(context: Context, who: Principal, upload: ModelUpload) -> ModelOut
         ids=upload.ids,
     )
     with _one_upload_of(tenant), _taken(), _refusals():
-        context.ledger.register_files(
+        context.ledger.models.register_files(
             files,
             name=upload.name,
             tenant=tenant,
@@ -161,8 +161,8 @@ def add_example(
     given = (X[kept], y[kept], people)
     chosen = name or _free_name(context, f"example-{kind}", wanted)
     with _taken(), _without_warnings():
-        rows, target, ids = ledger.without_blocked(*given, tenant=wanted)
-        ledger.train(
+        rows, target, ids = ledger.models.without_blocked(*given, tenant=wanted)
+        ledger.models.train(
             estimator,
             rows,
             target,
@@ -251,7 +251,7 @@ def _taken() -> Iterator[None]:
             409,
             "blocked",
             "people who asked to be erased are among the rows",
-            "Leave them out: `Ledger.without_blocked` does.",
+            "Leave them out: `Ledger.models.without_blocked` does.",
         ) from error
     except StateError as error:
         raise _no_model("Something in the model has no place in a file.") from error
@@ -288,7 +288,7 @@ def _without_warnings() -> Iterator[None]:
 
 
 def _free_name(context: Context, stem: str, tenant: str) -> str:
-    taken = {info.name for info in context.ledger.models(tenant=tenant)}
+    taken = {info.name for info in context.ledger.models.list(tenant=tenant)}
     names = (stem if number == 1 else f"{stem}-{number}" for number in range(1, _MOST_EXAMPLES))
     return next(name for name in names if name not in taken)
 

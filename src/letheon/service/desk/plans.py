@@ -8,11 +8,9 @@ from typing import Any, Literal
 from pydantic import Field
 from sqlalchemy import func, select
 
-from letheon.ledger import BatchPlan, ModelInfo
+from letheon.ledger import BatchPlan, Model
 from letheon.ledger.certificates.claims import adds_up, published_account
 from letheon.ledger.certificates.decimals import figure
-from letheon.ledger.models.history import claims_of_head, spending, version_records
-from letheon.ledger.models.versions import head_of
 from letheon.ledger.tables import requests
 from letheon.service._auth import Principal
 from letheon.service._context import Context
@@ -87,7 +85,7 @@ def plan(context: Context, who: Principal, model: str, *, tenant: str | None = N
     """Say what the next batch of a model would be, cost and guarantee."""
     info = model_seen(context, who, model, tenant=tenant)
     found = context.ledger.plan(info.name, tenant=info.tenant)[0]
-    now = claims_of_head(context.ledger, info.name, tenant=info.tenant)
+    now = context.ledger.models.claims(info.name, tenant=info.tenant)
     is_retrain = found.decision.kind == "retrain"
     after = _after_retrain(now) if is_retrain else _after(context, info, now, found.n_rows)
     unfinished = Jobs(context.ledger).unfinished(
@@ -144,9 +142,9 @@ def _people(context: Context, found: BatchPlan) -> int:
     return int(total)
 
 
-def _cost(context: Context, info: ModelInfo) -> CostOut:
+def _cost(context: Context, info: Model) -> CostOut:
     ledger = context.ledger
-    records = version_records(ledger, info.name, tenant=info.tenant, limit=_RECENT_VERSIONS)
+    records = ledger.models.history(info.name, tenant=info.tenant, limit=_RECENT_VERSIONS)
     taken = [one.seconds for one in records if one.kind == "erase"]
     seconds = median(taken) if taken else None
     retrain, basis = _retrain_seconds(context, info)
@@ -160,11 +158,9 @@ def _cost(context: Context, info: ModelInfo) -> CostOut:
     )
 
 
-def _retrain_seconds(context: Context, info: ModelInfo) -> tuple[float | None, Basis]:
+def _retrain_seconds(context: Context, info: Model) -> tuple[float | None, Basis]:
     """Return what the last training took, scaled by the rows that are left."""
-    core = context.ledger._core
-    with core.database.reading() as conn:
-        run = head_of(conn, context.ledger._row(info.name, info.tenant).id).run
+    run = context.ledger.models.run_facts(info.name, tenant=info.tenant)
     if not run["retrain_seconds"]:
         return None, "unknown"
     then = int(run["retrain_rows"])
@@ -172,9 +168,7 @@ def _retrain_seconds(context: Context, info: ModelInfo) -> tuple[float | None, B
     return seconds, "measured" if then == info.n_rows else "extrapolated"
 
 
-def _after(
-    context: Context, info: ModelInfo, now: Mapping[str, Any], n_rows: int
-) -> dict[str, Any]:
+def _after(context: Context, info: Model, now: Mapping[str, Any], n_rows: int) -> dict[str, Any]:
     """Return the claim after a batch: what is spent grows at the rate of the rows so far.
 
     ``spent_after = spent + spent / rows_since_retrain * rows``, and no more than the budget: a
@@ -186,7 +180,7 @@ def _after(
     if not grows or n_rows == 0:
         return dict(now)
     budget = float(account["budget"])
-    spent = spending(context.ledger, info.name, tenant=info.tenant)[-1][1]
+    spent = context.ledger.models.spending(info.name, tenant=info.tenant)[-1][1]
     later = min(spent + spent / removed * n_rows, budget)
     expected = {
         **account,

@@ -5,8 +5,7 @@ from typing import Any, Literal
 
 from pydantic import Field
 
-from letheon.ledger import ModelInfo
-from letheon.ledger.models.history import VersionRecord, sequences_between, version_records
+from letheon.ledger import Model, Version
 from letheon.service._auth import Principal
 from letheon.service._context import Context
 from letheon.service._guarantees import (
@@ -96,8 +95,7 @@ def page_of_versions(
 ) -> Page[VersionOut]:
     """Return versions of a model, newest first."""
     info = model_seen(context, who, model, tenant=tenant)
-    found = version_records(
-        context.ledger,
+    found = context.ledger.models.history(
         info.name,
         tenant=info.tenant,
         before=None if after is None else int(after),
@@ -119,8 +117,8 @@ def find_version(
     return _found(context, info, number, Numbers(context, who))
 
 
-def _found(context: Context, info: ModelInfo, number: int, numbers: Numbers) -> VersionOut:
-    found = version_records(context.ledger, info.name, tenant=info.tenant, numbers=[number])
+def _found(context: Context, info: Model, number: int, numbers: Numbers) -> VersionOut:
+    found = context.ledger.models.history(info.name, tenant=info.tenant, numbers=[number])
     if not found:
         raise Problem(
             404,
@@ -138,8 +136,8 @@ def compare(
     info = model_seen(context, who, model, tenant=tenant)
     numbers = Numbers(context, who)
     older, newer = (_found(context, info, number, numbers) for number in sorted((a, b)))
-    between = sequences_between(
-        context.ledger, info.name, older.number, newer.number, tenant=info.tenant
+    between = context.ledger.models.sequences(
+        info.name, older.number, newer.number, tenant=info.tenant
     )
     both = older.method is not None and newer.method is not None
     return ComparisonOut(
@@ -166,23 +164,23 @@ def _own_parameters(version: VersionOut) -> dict[str, str | bool]:
     }
 
 
-def version_out(record: VersionRecord, numbers: Numbers) -> VersionOut:
+def version_out(record: Version, numbers: Numbers) -> VersionOut:
     """Return what is shown of a version."""
-    info, facts = record.info, record.facts
+    facts = record.facts
     return VersionOut(
-        number=info.number,
-        kind=record.kind,
+        number=record.number,
+        kind=record.kind or "registration",
         state=_state(record),
         batch=record.batch,
-        certificate=numbers.shown(info.sequence),
-        certificate_id=record.certificate,
-        address=info.address,
-        live_rows=info.live,
+        certificate=numbers.shown(record.sequence),
+        certificate_id=record.certificate_id,
+        address=record.address,
+        live_rows=record.live,
         rows_erased=record.n_erased,
         seconds=record.seconds,
-        published_at=info.published_at,
-        certified_at=info.certified_at,
-        purged_at=info.purged_at,
+        published_at=record.published_at,
+        certified_at=record.certified_at,
+        purged_at=record.purged_at,
         method=None if facts is None else facts["method"]["name"],
         parameters={} if facts is None else facts["method"]["parameters"],
         guarantee=None if facts is None else guarantee_out(facts["guarantee"]),
@@ -192,12 +190,12 @@ def version_out(record: VersionRecord, numbers: Numbers) -> VersionOut:
     )
 
 
-def _state(record: VersionRecord) -> State:
-    if record.info.purged_at is not None:
+def _state(record: Version) -> State:
+    if record.purged_at is not None:
         return "purged"
     if record.kind == "registration":
         return "registered"
-    return "published" if record.certificate is None else "certified"
+    return "published" if record.certificate_id is None else "certified"
 
 
 def _changes(a: VersionOut, b: VersionOut) -> list[ChangeOut]:

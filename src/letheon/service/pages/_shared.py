@@ -17,7 +17,6 @@ from starlette.datastructures import FormData
 from starlette.exceptions import HTTPException
 
 from letheon.ledger.schemas import NAME
-from letheon.service import _people
 from letheon.service._auth import SAFE, Gate, Principal, principal_of_session, require_csrf
 from letheon.service._context import context
 from letheon.service._forms import read_form
@@ -335,8 +334,8 @@ def _flash(value: str | None) -> dict[str, str] | None:
 
 def tenant_choices(who: Principal) -> list[str]:
     """Return whose things a visitor may choose; nothing where there is nothing to choose."""
-    tenants = [] if who.tenant is not None else _people.tenant_choices(who.ledger)
-    return tenants if len(tenants) > 1 else []
+    tenants = set() if who.tenant is not None else {one.tenant for one in who.ledger.models.list()}
+    return sorted(tenants) if len(tenants) > 1 else []
 
 
 def address(path: str, **query: Any) -> str:

@@ -8,7 +8,6 @@ from fastapi.responses import HTMLResponse, Response
 from letheon.service._auth import Principal
 from letheon.service._context import context
 from letheon.service._forms import check_form, text_of
-from letheon.service._people import model_choices
 from letheon.service._problems import Problem
 from letheon.service._roles import ROLES, SCOPES
 from letheon.service.desk.tokens import (
@@ -106,7 +105,7 @@ def _tokens(
         tenants=tenant_choices(who),
         has_model=made is None
         or made.tenant is None
-        or bool(model_choices(desk.ledger, made.tenant)),
+        or bool(desk.ledger.models.list(tenant=made.tenant)),
     )
 
 

@@ -9,7 +9,6 @@ from starlette.datastructures import FormData, UploadFile
 
 from letheon.service._auth import Principal
 from letheon.service._forms import check_form, key_of, text_of
-from letheon.service._people import known_ids, model_names
 from letheon.service._problems import Problem
 from letheon.service._requests import refusals
 from letheon.service.pages._shared import SentForm, done, page, page_allows, tenant_choices
@@ -91,7 +90,7 @@ def _parse_ids(who: Principal, model: str, tenant: str, lines: list[str]) -> lis
         One of them is no number; the text says which, not what it is.
     """
     with refusals():
-        if model == EVERY_MODEL or not who.ledger.holds_numbers(model, tenant=tenant):
+        if model == EVERY_MODEL or not who.ledger.models.has_integer_ids(model, tenant=tenant):
             return lines
     numbers = [parse_number(line) for line in lines]
     if None in numbers:
@@ -118,7 +117,7 @@ def _unknown(
     if model == EVERY_MODEL:
         wrong, title = lines, f"No model of tenant {tenant} knows these people"
     else:
-        known = set(known_ids(who.ledger, ids, model=model, tenant=tenant))
+        known = set(who.ledger.requests.known_ids(ids, model=model, tenant=tenant))
         wrong = [line for one, line in zip(ids, lines, strict=True) if one not in known]
         title = f"Some ids are not in model {model}"
     if not wrong:  # somebody came to be known between the two looks
@@ -154,7 +153,7 @@ def _typed(form: FormData) -> dict[str, str]:
 def _form(
     request: Request, who: Principal, tenant: str, values: dict[str, str], **more: Any
 ) -> HTMLResponse:
-    models = model_names(who.ledger, tenant)
+    models = [one.name for one in who.ledger.models.list(tenant=tenant)]
     shown = {"problem": None, "filed": None, "values": values, "models": models} | more
     return _filing_page(request, who, tenant, "new_request.html", shown)
 

@@ -9,7 +9,7 @@ from starlette.datastructures import QueryParams
 
 from letheon.service._auth import Principal
 from letheon.service._forms import check_form, text_of
-from letheon.service._people import model_choices, token_names
+from letheon.service._people import token_names
 from letheon.service._problems import Problem
 from letheon.service._requests import ACTIONS, ActionName, RequestOut, refusals
 from letheon.service.pages._shared import (
@@ -103,7 +103,7 @@ def _list_page(
     query = check_form(routes.RequestPageQuery, shown | {"after": after, "limit": _LIMIT})
     whose = who.tenant_filter(query.tenant)
     found = routes.list_requests(who, query)
-    counts = who.ledger.count_requests(tenant=whose, model=query.model, **routes.own_filter(who))
+    counts = who.ledger.requests.count(tenant=whose, model=query.model, **routes.own_filter(who))
     bulk = [name for name in _BULK if any(name in one.actions for one in found.items)]
     return page(
         request,
@@ -122,7 +122,7 @@ def _list_page(
         n_all=sum(counts.by_state.values()),
         counts=counts,
         bulk=[(name, ACTIONS[name].words) for name in bulk],
-        models=model_choices(who.ledger, whose),
+        models=sorted({one.name for one in who.ledger.models.list(tenant=whose)}),
         tenants=tenant_choices(who),
         refused=refused or [],
         n_done=n_done,

@@ -12,10 +12,10 @@ from pydantic import Field
 from letheon import verifier
 from letheon.exceptions import LedgerMissingError
 from letheon.guarantee import KINDS
-from letheon.ledger import CertificateInfo, CertificatePage, Ledger
+from letheon.ledger import Certificate
+from letheon.ledger import Page as LedgerPage
+from letheon.ledger.certificates.certificates import Certificates
 from letheon.ledger.certificates.explanations import NOT_CLAIMED
-from letheon.ledger.models import history
-from letheon.ledger.models.history import CertificateRecord
 from letheon.service import _guarantees as guarantees
 from letheon.service._auth import Principal, allows
 from letheon.service._numbers import Numbers, unknown_certificate
@@ -142,16 +142,16 @@ def list_certificates(
     return Page(items=items, next=page.next, total=page.total)
 
 
-def find_certificates(who: Principal, **filters: Any) -> CertificatePage:
+def find_certificates(who: Principal, **filters: Any) -> LedgerPage[Certificate]:
     """Return a part of the list of certificates; a cursor that is none is a problem."""
     try:
-        return who.ledger.certificate_infos(**filters)
+        return who.ledger.certificates.list(**filters)
     except ValueError as error:
         words = "Give back `next` as it was given."
         raise Problem(422, "cursor", "after cannot be used", words) from error
 
 
-def certificate_out(info: CertificateInfo, numbers: Numbers) -> CertificateOut:
+def certificate_out(info: Certificate, numbers: Numbers) -> CertificateOut:
     """Return a certificate as lists show it; a damaged one may say anything, and is shown too."""
     return CertificateOut.of(
         info,
@@ -166,10 +166,10 @@ def certificate_out(info: CertificateInfo, numbers: Numbers) -> CertificateOut:
 def show_certificate(who: Reader, number: Number) -> CertificateDetail:
     """Return what a certificate says and does not claim, its statement and its envelope."""
     record = _find_record(who, number)
-    envelope = who.ledger.certificate(record.sequence)
+    envelope = who.ledger.certificates.envelope(record.sequence)
     statement = statement_in(envelope)
     claims, sees_all = statement["predicate"], who.tenant is None
-    attestation = _find_attestation(who.ledger, record.sequence)
+    attestation = _find_attestation(who.ledger.certificates, record.sequence)
     purge = None if attestation is None else statement_in(attestation)["predicate"]
     return CertificateDetail.of(
         record,
@@ -195,12 +195,13 @@ def show_certificate(who: Reader, number: Number) -> CertificateDetail:
     )
 
 
-def _find_record(who: Principal, number: int) -> CertificateRecord:
+def _find_record(who: Principal, number: int) -> Certificate:
     """Return where a certificate stands; 404 for one of another tenant, as for none."""
-    record = history.certificate_record(who.ledger, Numbers(who.desk, who).sequence(number))
-    if record is None or who.tenant not in (None, record.tenant):
-        raise unknown_certificate()
-    return record
+    sequence = Numbers(who.desk, who).sequence(number)
+    try:
+        return who.ledger.certificates.get(sequence, tenant=who.tenant)
+    except LedgerMissingError:
+        raise unknown_certificate() from None
 
 
 def previous_id(claims: dict[str, Any]) -> str:
@@ -236,9 +237,9 @@ def statement_in(envelope: bytes) -> dict[str, Any]:
     return statement
 
 
-def _find_attestation(ledger: Ledger, sequence: int) -> bytes | None:
+def _find_attestation(certificates: Certificates, sequence: int) -> bytes | None:
     try:
-        return ledger.purge_attestation(sequence)
+        return certificates.purge_attestation(sequence)
     except LedgerMissingError:
         return None
 
@@ -246,13 +247,13 @@ def _find_attestation(ledger: Ledger, sequence: int) -> bytes | None:
 @router.get("/api/v1/certificates/{number}/envelope", summary="Download a certificate", **_FILE)
 def download_certificate(who: Reader, number: Number) -> Response:
     """Return the DSSE envelope, byte for byte."""
-    return _send_file(who, number, "certificate", Ledger.certificate)
+    return _send_file(who, number, "certificate", Certificates.envelope)
 
 
 @router.get("/api/v1/certificates/{number}/proof", summary="Download a transition proof", **_FILE)
 def download_proof(who: Reader, number: Number) -> Response:
     """Return the proof that exactly the erased slots of the data set changed."""
-    return _send_file(who, number, "proof", Ledger.proof)
+    return _send_file(who, number, "proof", Certificates.proof)
 
 
 @router.get("/api/v1/certificates/{number}/purge", summary="Download a purge attestation", **_FILE)
@@ -262,9 +263,9 @@ def download_purge(who: Reader, number: Number) -> Response:
 
 
 def _send_file(
-    who: Principal, number: int, name: str, read: Callable[[Ledger, int], bytes | None]
+    who: Principal, number: int, name: str, read: Callable[[Certificates, int], bytes | None]
 ) -> Response:
-    data = read(who.ledger, _find_record(who, number).sequence)
+    data = read(who.ledger.certificates, _find_record(who, number).sequence)
     if data is None:
         words = "The purge is not done yet; look again later."
         raise Problem(404, "not-purged-yet", "no attestation yet", words)
@@ -300,13 +301,13 @@ class _Checks:
     Each returns what it found, or raises; sizes of the log tell of all tenants.
     """
 
-    def __init__(self, who: Principal, record: CertificateRecord) -> None:
-        self.ledger = who.ledger
+    def __init__(self, who: Principal, record: Certificate) -> None:
+        self.certificates, self.event_log = who.ledger.certificates, who.ledger.log
         self.record = record
         self.numbers = Numbers(who.desk, who)
         self.tells_sizes = who.tenant is None
-        self.trust = history.trust_of(who.ledger)
-        self.envelope = who.ledger.certificate(record.sequence)
+        self.trust = who.ledger.keys.trust()
+        self.envelope = who.ledger.certificates.envelope(record.sequence)
 
     def run(self, name: str) -> CheckOut:
         """Return the result of one check."""
@@ -327,7 +328,7 @@ class _Checks:
         return CheckOut.model_validate(values)
 
     def opened(self, sequence: int | None = None) -> Opened:
-        envelope = self.envelope if sequence is None else self.ledger.certificate(sequence)
+        envelope = self.envelope if sequence is None else self.certificates.envelope(sequence)
         return verifier.open_envelope(envelope, self.trust)
 
     def schema(self) -> str:
@@ -343,7 +344,7 @@ class _Checks:
         claims, number = self.opened().predicate["ledger"], self.record.sequence
         before: Any = "genesis"
         if number > 1:
-            before = {"sha256": verifier.certificate_id(self.ledger.certificate(number - 1))}
+            before = {"sha256": verifier.certificate_id(self.certificates.envelope(number - 1))}
         is_linked = claims["previousCertificate"] == before
         if not self.tells_sizes:  # no word about the certificates of other tenants
             is_linked &= claims["sequence"] == number
@@ -357,30 +358,30 @@ class _Checks:
         return f"names {before['sha256'][:16]}…, the id of number {number - 1}"
 
     def line(self) -> str:
-        record = self.record
-        if record.before is None:
+        line = self.certificates.line(self.record.sequence)
+        if line.before is None:
             return "the model's first certificate; the log says what was registered"
-        retrain = None if record.retrain is None else self.opened(record.retrain)
+        retrain = None if line.retrain is None else self.opened(line.retrain)
         verifier.check_next(
-            self.opened(), self.opened(record.first), retrain, self.opened(record.before)
+            self.opened(), self.opened(line.first), retrain, self.opened(line.before)
         )
-        number = self.numbers.shown(record.before)
+        number = self.numbers.shown(line.before)
         return f"continues number {number}: same data set, rows only left"
 
     def log(self) -> str:
         sequence, identity = self.record.sequence, self.opened().id
-        index = self.ledger.certificate_info(sequence).log_index
-        checkpoint = history.latest_checkpoint(self.ledger)
+        index = self.record.log_index
+        checkpoint = self.event_log.latest_checkpoint()
         if index is None or checkpoint is None or checkpoint.size <= index:
             raise _Absent("no checkpoint of the log covers it yet")
         note = verifier.read_note(checkpoint.note)
         verifier.check_note(note, self.trust)
         require(note.size == checkpoint.size, f"the checkpoint is of size {note.size}")
-        body = history.event_at(self.ledger, index) or b""
+        body = self.event_log.event(index) or b""
         event = parse_strict(body)
         named = (event.get("kind"), event.get("sequence"), event.get("certificate"))
         require(named == ("certificate", sequence, identity), "the event is not the certificate's")
-        path = self.ledger.log_inclusion(index, size=note.size).path
+        path = self.event_log.inclusion(index, size=note.size).path
         verifier.check_inclusion(
             verifier.leaf_hash(body),
             index,
@@ -395,7 +396,7 @@ class _Checks:
     def proof(self) -> str:
         claims = self.opened().predicate
         data, rows = claims["dataset"], claims["erasure"]["rows"]
-        proof = self.ledger.proof(self.record.sequence)
+        proof = self.certificates.proof(self.record.sequence)
         digest = hashlib.sha256(proof).hexdigest()
         require(digest == data["transitionProof"]["sha256"], "the proof is not the one certified")
         before, after, n_erased = verifier.transition_roots(proof)
@@ -406,7 +407,7 @@ class _Checks:
         return f"{n_erased} of {data['slots']} slots became empty, no other changed"
 
     def purge(self) -> str:
-        attestation = _find_attestation(self.ledger, self.record.sequence)
+        attestation = _find_attestation(self.certificates, self.record.sequence)
         if attestation is None:
             raise _Absent("the purge is not attested yet")
         claims = verifier.check_purge(attestation, self.opened(), self.trust).predicate

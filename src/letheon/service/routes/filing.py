@@ -20,7 +20,7 @@ from letheon.ledger import Request
 from letheon.ledger.requests.deadlines import Regime
 from letheon.ledger.requests.intake import LONGEST_ID, MOST_IDS
 from letheon.service._auth import Principal, allows
-from letheon.service._people import count_rows, known_ids, model_names, requests_by_key
+from letheon.service._people import count_rows
 from letheon.service._problems import Problem
 from letheon.service._requests import (
     MOST_ITEMS,
@@ -226,26 +226,26 @@ def _file(who: Principal, one: RequestInput, body: RequestIn) -> tuple[Request, 
     """File a request, and return it with its receipt code."""
     if body.receipt:
         with who.ledger.acting(who.token_id):
-            return who.ledger.request_with_code(one.ids, **one.terms)
+            return who.ledger.requests.submit_with_code(one.ids, **one.terms)
     extra = {} if body.receipt_key is None else {"receipt_key": body.receipt_key}
     return submit(who, one, **extra), None
 
 
 def submit(who: Principal, one: RequestInput, **extra: Any) -> Request:
     """Give a request to the ledger, in the name of a token."""
-    ledger, terms = who.ledger, one.terms
-    with ledger.acting(who.token_id):
+    requests, terms = who.ledger.requests, one.terms
+    with who.ledger.acting(who.token_id):
         if who.sees_all_requests:
-            return ledger.request(one.ids, **terms, **extra)
+            return requests.submit(one.ids, **terms, **extra)
         # An unknown id is noticed by `verify`, of which the filer sees nothing.
         terms |= {"verified": False, "needs_approval": False}
-        request = ledger.request(one.ids, **terms, accept_unknown=True)
+        request = requests.submit(one.ids, **terms, accept_unknown=True)
         if request.filed_by != who.token_id:
             raise IdempotencyError(
                 "this idempotency key was used by somebody else; take another one"
             )
         if one.verified and request.state == "received":
-            verified = ledger.verify(
+            verified = requests.verify(
                 request.id, tenant=one.tenant, needs_approval=one.needs_approval
             )
             return replace(verified, is_new=request.is_new)
@@ -269,8 +269,8 @@ def _split_by_model(who: Principal, one: RequestInput) -> list[RequestInput]:
     """
     key = one.key if one.key is not None else secrets.token_hex(16)
     digest = _digest(sorted({json.dumps(each) for each in one.ids}))
-    names = model_names(who.ledger, one.tenant)
-    used = requests_by_key(who.ledger, [key], tenant=one.tenant).get(key)
+    names = [model.name for model in who.ledger.models.list(tenant=one.tenant)]
+    used = who.ledger.requests.by_key([key], tenant=one.tenant).get(key)
     if used is not None:  # the model of the request that has the key comes first
         names.sort(key=lambda name: name != used.model)
     inputs: list[RequestInput] = []
@@ -290,8 +290,8 @@ def _ids_for(who: Principal, one: RequestInput, model: str) -> Sequence[int | st
     For a token that may not know whom a model holds: all of them, wherever ids are of their kind.
     """
     if who.sees_all_requests:
-        return known_ids(who.ledger, one.ids, model=model, tenant=one.tenant)
-    kind = int if who.ledger.holds_numbers(model, tenant=one.tenant) else str
+        return who.ledger.requests.known_ids(one.ids, model=model, tenant=one.tenant)
+    kind = int if who.ledger.models.has_integer_ids(model, tenant=one.tenant) else str
     return one.ids if all(isinstance(each, kind) for each in one.ids) else []
 
 
@@ -382,7 +382,7 @@ def _take_key(
         The key stands for another list.
     """
     places = {_place_key(key, place): place for place in range(max(len(inputs), most))}
-    for name in requests_by_key(who.ledger, places, tenant=inputs[0].tenant):
+    for name in who.ledger.requests.by_key(places, tenant=inputs[0].tenant):
         place = places[name]
         if place >= len(inputs) or inputs[place].key != name:
             raise IdempotencyError(_OTHER_LIST)

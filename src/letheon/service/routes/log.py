@@ -6,8 +6,7 @@ from typing import Annotated, Any
 from fastapi import APIRouter, Query
 from pydantic import Field
 
-from letheon.ledger import CertificateInfo, LogConsistency
-from letheon.ledger.models.history import envelopes, event_at, latest_checkpoint, trust_of
+from letheon.ledger import Certificate, LogConsistency
 from letheon.service._auth import Principal, require_unbound
 from letheon.service._numbers import Numbers
 from letheon.service._problems import Problem
@@ -75,15 +74,17 @@ def show_chain(
     page = find_certificates(who, after=after, limit=limit)
     items: list[LinkOut] = []
     if page.items:
-        contents = envelopes(who.ledger, page.items[-1].sequence - 1, page.items[0].sequence)
-        trust = trust_of(who.ledger)
+        contents = who.ledger.certificates.envelopes(
+            page.items[-1].sequence - 1, page.items[0].sequence
+        )
+        trust = who.ledger.keys.trust()
         items = [_check_link(who, one, contents, trust) for one in page.items]
     is_whole = all(item.is_linked and item.is_signed for item in items)
     return ChainOut(items=items, next=page.next, total=page.total, is_whole=is_whole)
 
 
 def _check_link(
-    who: Principal, info: CertificateInfo, contents: dict[int, bytes], trust: Trust
+    who: Principal, info: Certificate, contents: dict[int, bytes], trust: Trust
 ) -> LinkOut:
     values: dict[str, Any]
     try:
@@ -115,7 +116,7 @@ def _id_before(sequence: int, contents: dict[int, bytes]) -> str | None:
 def show_checkpoint(who: Reader) -> CheckpointOut:
     """Return the newest signed checkpoint of the log; keep it to notice a roll-back."""
     require_unbound(who)
-    checkpoint = latest_checkpoint(who.ledger)
+    checkpoint = who.ledger.log.latest_checkpoint()
     if checkpoint is None:
         words = "The ledger signs one with the next certificate or bundle."
         raise Problem(404, "no-checkpoint", "no checkpoint yet", words)
@@ -136,12 +137,12 @@ def prove_inclusion(
         words = "Give index, the place of an event, or certificate, a number."
         raise Problem(422, "invalid", "what is to be proved?", words)
     if index is None and certificate is not None:
-        index = ledger.certificate_info(certificate).log_index
-    body = None if index is None else event_at(ledger, index)
+        index = ledger.certificates.get(certificate).log_index
+    body = None if index is None else ledger.log.event(index)
     if index is None or body is None:
         raise _not_in_log()
     try:
-        proof = ledger.log_inclusion(index, size=size)
+        proof = ledger.log.inclusion(index, size=size)
     except ValueError as error:
         raise _not_in_log() from error
     return InclusionOut.of(proof, event=parse_strict(body))
@@ -156,7 +157,7 @@ def prove_consistency(
     """Return an RFC 6962 proof that the log of one size is the beginning of another."""
     require_unbound(who)
     try:
-        return who.ledger.log_consistency(first, second)
+        return who.ledger.log.consistency(first, second)
     except ValueError as error:
         raise _not_in_log() from error
 

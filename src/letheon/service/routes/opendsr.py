@@ -31,13 +31,7 @@ from letheon.ledger import Request as LedgerRequest
 from letheon.service._auth import Principal, allows
 from letheon.service._context import context
 from letheon.service._opendsr_keys import AnswerKey, load_answer_key
-from letheon.service._people import (
-    held_ids,
-    known_ids,
-    model_names,
-    requests_by_key,
-    webhook_addresses,
-)
+from letheon.service._people import webhook_addresses
 from letheon.service._problems import Problem, problem_of
 from letheon.service._requests import RequestOut, refusals, show_requests
 from letheon.service._schemas import Out
@@ -307,7 +301,7 @@ def cancel_opendsr_request(request: Request, who: Filer, subject_request_id: Id)
         raise RequestStateError("it is no longer pending; what is being erased stays erased")
     with refusals(), who.ledger.acting(who.token_id):
         for one in waiting:
-            who.ledger.cancel(one.id, tenant=tenant)
+            who.ledger.requests.cancel(one.id, tenant=tenant)
     answer = Cancelled(
         controller_id=tenant,
         received_time=datetime.fromtimestamp(who.desk.clock(), UTC),
@@ -358,11 +352,11 @@ class _Person(NamedTuple):
     def inputs(self) -> tuple[list[RequestInput], list[LedgerRequest]]:
         """Return the requests to be filed, and those whose person was erased since."""
         ledger, keys = self.who.ledger, self._keys()
-        stored = requests_by_key(ledger, keys.values(), tenant=self.tenant)
+        stored = ledger.requests.by_key(keys.values(), tenant=self.tenant)
         inputs, kept = [], []
         for model, key in keys.items():
             named = self._named_in(model)
-            ids = known_ids(ledger, named, model=model, tenant=self.tenant) if named else []
+            ids = ledger.requests.known_ids(named, model=model, tenant=self.tenant) if named else []
             if ids:
                 inputs.append(self._input(ids, model, key))
             elif key in stored:
@@ -418,13 +412,16 @@ class _Person(NamedTuple):
         hashed = {(one.identity_format, one.identity_value.lower()) for one in identities}
         formats = {name for name, _ in hashed if name != "raw"}
         if formats:
-            held = [str(one) for one in held_ids(ledger, model, tenant=self.tenant)]
+            held = [
+                str(one)
+                for one in ledger.models.ids(model, tenant=self.tenant).distinct().to_list()
+            ]
             texts += [
                 text
                 for text in held
                 if any((name, _hash(name, text)) in hashed for name in formats)
             ]
-        if ledger.holds_numbers(model, tenant=self.tenant):
+        if ledger.models.has_integer_ids(model, tenant=self.tenant):
             return [number for text in texts if (number := parse_number(text)) is not None]
         return texts
 
@@ -435,13 +432,13 @@ def _hash(name: str, text: str) -> str:
 
 def _keys_of(who: Principal, tenant: str, subject_request_id: str) -> dict[str, str]:
     """Return the idempotency keys of an erasure, by model."""
-    names = model_names(who.ledger, tenant)
+    names = [model.name for model in who.ledger.models.list(tenant=tenant)]
     return {name: derive_key("opendsr", subject_request_id, name) for name in names}
 
 
 def _find_requests(who: Principal, tenant: str, subject_request_id: str) -> list[LedgerRequest]:
     keys = _keys_of(who, tenant, subject_request_id).values()
-    stored = requests_by_key(who.ledger, keys, tenant=tenant)
+    stored = who.ledger.requests.by_key(keys, tenant=tenant)
     requests = _only_visible(who, [stored[key] for key in keys if key in stored])
     if not requests:
         raise UnknownRequestError("no erasure of that subject_request_id was received")
@@ -467,7 +464,7 @@ def _coarse_status(who: Principal, shown: RequestOut) -> RequestStatus:
 def _status(who: Principal, request: LedgerRequest) -> RequestStatus:
     """Return how far one request is, in the words of the specification."""
     if request.state == "duplicate" and request.duplicate_of is not None:
-        return _status(who, who.ledger.request_of(request.duplicate_of))
+        return _status(who, who.ledger.requests.get(request.duplicate_of))
     if request.state in ("purged", "closed"):
         return "completed"
     if request.state in _WITHDRAWN:

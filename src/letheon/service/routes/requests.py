@@ -15,7 +15,7 @@ from fastapi.responses import StreamingResponse
 from pydantic import Field, StrictInt, StrictStr
 
 from letheon.exceptions import RequestStateError, UnknownRequestError
-from letheon.ledger import Entry, Request
+from letheon.ledger import LogEntry, Request
 from letheon.ledger.requests.deadlines import Regime
 from letheon.ledger.requests.grounds import HOLD_GROUNDS, REJECT_GROUNDS, REQUEST_GROUNDS
 from letheon.ledger.requests.states import FINAL, STATES
@@ -51,6 +51,7 @@ Handler = Annotated[Principal, Depends(allows("requests:handle"))]
 OPEN = tuple(state for state in STATES if state not in FINAL)
 _CHUNK = 500
 _MOST_RECIPIENTS = 1_000_000
+_METHODS = {"await-identity": "await_identity", "tell": "record_recipients"}
 _NOT_EXPORTED = ("days_left", "needs_approval", "actions")
 # What a spreadsheet takes for a formula.
 _FORMULA = ("=", "+", "-", "@", "\t", "\r")
@@ -160,7 +161,7 @@ class Grounds(Out):
 def list_requests(who: Reader, query: Annotated[RequestPageQuery, Query()]) -> Page[RequestOut]:
     """Return requests, earliest due first or newest first."""
     try:
-        page = who.ledger.find_requests(
+        page = who.ledger.requests.find(
             **_filters(who, query), order=query.order, after=query.after, limit=query.limit
         )
     except ValueError as error:
@@ -177,7 +178,7 @@ def list_requests(who: Reader, query: Annotated[RequestPageQuery, Query()]) -> P
 def find_first_requests(who: Principal, query: RequestQuery, *, limit: int) -> list[RequestOut]:
     """Return the first requests of a list; how many there are in all is not counted."""
     filters = _filters(who, query)
-    requests = who.ledger.iter_requests(**filters, order=query.order, chunk=limit)
+    requests = who.ledger.requests.iterate(**filters, order=query.order, chunk=limit)
     return show_requests(who, list(islice(requests, limit)))
 
 
@@ -218,7 +219,7 @@ def _search_text(who: Principal, text: str | None) -> str | None:
 )
 def export_requests(who: Reader, query: Annotated[RequestQuery, Query()]) -> StreamingResponse:
     """Return all requests that the filters leave, as CSV; no id of a person is in it."""
-    requests = who.ledger.iter_requests(**_filters(who, query), order=query.order)
+    requests = who.ledger.requests.iterate(**_filters(who, query), order=query.order)
     return StreamingResponse(
         _export_lines(who, requests),
         media_type="text/csv; charset=utf-8",
@@ -257,14 +258,14 @@ def summarise_requests(
     """Return counts by state and by days left."""
     ledger, filters = who.ledger, own_filter(who)
     filters |= {"tenant": who.tenant_filter(tenant), "model": model}
-    counts, due_days = ledger.count_requests(**filters), ledger.count_due(**filters)
+    counts, due_days = ledger.requests.count(**filters), ledger.requests.count_due(**filters)
     today = ledger.settings.calendar.day_of(datetime.fromtimestamp(who.desk.clock(), UTC))
     left = [((day - today).days, count) for day, count in due_days.items()]
     buckets = [
         Bucket(label=label, count=sum(count for days, count in left if first <= days < end))
         for label, first, end in _BUCKETS
     ]
-    earliest = ledger.find_requests(**filters, states=OPEN, limit=1).items
+    earliest = ledger.requests.find(**filters, states=OPEN, limit=1).items
     return Summary(
         counts=counts.by_state,
         n_open=counts.n_open,
@@ -307,7 +308,10 @@ def read_request(who: Reader, request_id: RequestPath) -> RequestOut:
 def read_timeline(who: Reader, request_id: RequestPath) -> Page[TimelineEntry]:
     """Return what happened to a request and to its batch, oldest first."""
     find_visible(who, request_id)
-    entries, numbers = who.ledger.timeline(request_id, tenant=who.tenant), Numbers(who.desk, who)
+    entries, numbers = (
+        who.ledger.requests.timeline(request_id, tenant=who.tenant),
+        Numbers(who.desk, who),
+    )
     items = [
         _entry_out(who, entry, numbers)
         for entry in entries
@@ -316,13 +320,13 @@ def read_timeline(who: Reader, request_id: RequestPath) -> Page[TimelineEntry]:
     return Page[TimelineEntry](items=items, total=len(items))
 
 
-def _is_for_filer(who: Principal, entry: Entry) -> bool:
+def _is_for_filer(who: Principal, entry: LogEntry) -> bool:
     """Whether an event is the filer's own, or one of which the person was told."""
     is_withdrawn = entry.kind == "cancelled" and entry.details.get("by") == who.token_id
     return entry.kind in ("received", "extended") or is_withdrawn
 
 
-def _entry_out(who: Principal, entry: Entry, numbers: Numbers) -> TimelineEntry:
+def _entry_out(who: Principal, entry: LogEntry, numbers: Numbers) -> TimelineEntry:
     by, details = entry.details.get("by"), numbers.in_json(entry.details)
     if not who.sees_all_requests:
         details = {key: value for key, value in details.items() if key != "people"}
@@ -334,7 +338,7 @@ def _entry_out(who: Principal, entry: Entry, numbers: Numbers) -> TimelineEntry:
         code=entry.kind,
         words=sentence(replace(entry, details=details)),
         by=by,
-        log_index=entry.log_index if sees_log else None,
+        log_index=entry.index if sees_log else None,
     )
 
 
@@ -426,7 +430,7 @@ def _change(
     given = {key: details[key] for key in ACTIONS[name].takes if details.get(key) is not None}
     if needs_approval:  # it is to be verified, and no more
         given["needs_approval"] = True
-    method = getattr(who.ledger, name.replace("-", "_"))
+    method = getattr(who.ledger.requests, _METHODS.get(name, name))
     with who.ledger.acting(who.token_id):
         changed: Request = method(request.id, tenant=who.tenant, **given)
         return changed

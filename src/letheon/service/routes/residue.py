@@ -6,9 +6,8 @@ from typing import Annotated, Any, Literal
 from fastapi import APIRouter, Query
 from pydantic import Field
 
-from letheon.ledger import Store
+from letheon.ledger import Purge, Store
 from letheon.ledger.certificates.explanations import PURGE_NOT_CLAIMED
-from letheon.ledger.models.history import PurgeRecord, purge_records
 from letheon.service._guarantees import CodeOut, codes_out
 from letheon.service._numbers import Numbers
 from letheon.service._schemas import Out
@@ -97,8 +96,7 @@ def show_residue(
 ) -> ResidueOut:
     """Return stores by purges, from the signed attestations; the newest purge first."""
     numbers = Numbers(who.desk, who)
-    records = purge_records(
-        who.ledger,
+    records = who.ledger.certificates.purges(
         tenant=who.tenant_filter(tenant),
         model=model,
         before=None if after is None else numbers.sequence(int(after)),
@@ -109,12 +107,14 @@ def show_residue(
     cells = {cell.store: cell for purge in purges for cell in purge.cells}
     # A tenant's token learns of registered stores only where an attestation of the tenant does.
     registered = [
-        store for store in who.ledger.stores() if who.tenant is None or _USERS + store.name in cells
+        store
+        for store in who.ledger.stores.list()
+        if who.tenant is None or _USERS + store.name in cells
     ]
     return ResidueOut(stores=_stores_out(registered, cells), purges=purges, next=more)
 
 
-def _purge_out(record: PurgeRecord, numbers: Numbers) -> PurgeOut:
+def _purge_out(record: Purge, numbers: Numbers) -> PurgeOut:
     values: dict[str, Any] = {"state": "waiting", "cells": [], "not_searched": []}
     if record.envelope is not None:
         claims, sees_all = statement_in(record.envelope)["predicate"], numbers.tenant is None

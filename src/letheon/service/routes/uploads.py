@@ -110,7 +110,7 @@ def file_upload(who: Principal, upload: Upload, *, key: str | None = None) -> Bu
     @cache
     def holds_numbers(model: str) -> bool | None:
         try:
-            return who.ledger.holds_numbers(model, tenant=tenant)
+            return who.ledger.models.has_integer_ids(model, tenant=tenant)
         except UnknownModelError:
             return None
 
