@@ -346,7 +346,7 @@ def address(path: str, **query: Any) -> str:
 
 def page_links(
     path: str, after: str | None, following: str | None, query: dict[str, Any]
-) -> dict[str, str | None]:
+) -> dict[str, Any]:
     """Return the addresses of the first and of the next part of a list, where there are others."""
     return {
         "first": address(path, **query) if after else None,

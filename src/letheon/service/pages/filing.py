@@ -194,7 +194,7 @@ def file_from_csv(request: Request, who: ManyFiler, form: SentForm) -> HTMLRespo
 
 
 def _upload_page(request: Request, who: Principal, tenant: str, **more: Any) -> HTMLResponse:
-    shown = {
+    shown: dict[str, Any] = {
         "problem": None,
         "came": None,
         "refused": [],
