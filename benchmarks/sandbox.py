@@ -31,7 +31,7 @@ from letheon.ledger import Ledger
 from letheon.ledger.models.training import held_rows
 from letheon.ledger.worker.compute import Job, compute, compute_apart
 from letheon.sandbox import protection
-from letheon.service._tokens import Tokens
+from letheon.ledger.db.tokens import Tokens
 from tests.service.servers import serving
 
 RESULTS = Path(__file__).resolve().parent / "results"

@@ -7,8 +7,8 @@ import pytest
 from starlette.datastructures import UploadFile
 
 from letheon.service import ServiceSettings
-from letheon.service._forms import MemoryParser
-from letheon.service._tokens import Tokens
+from letheon.service.forms import MemoryParser
+from letheon.ledger.db.tokens import Tokens
 from tests.service.desks import OTHER, QUICK, Desk, make_desk, person
 
 URL = "/api/v1/requests"

@@ -24,7 +24,7 @@ from letheon import NaiveUnlearner, SISAClassifier
 from letheon.ledger import Ledger, ModelFiles
 from letheon.sandbox import TimeLimitError
 from letheon.service import ServiceSettings
-from letheon.service._tokens import Tokens
+from letheon.ledger.db.tokens import Tokens
 from tests.service.desks import QUICK, Desk, make_desk
 from tests.service.servers import serving
 

@@ -16,7 +16,7 @@ from letheon.ledger.db.database import Database
 from letheon.ledger.leases import owner_name
 from letheon.ledger.tables import actions, jobs
 from letheon.service import _jobs
-from letheon.service._jobs import MOST_STARTS, Job, Jobs, JobsFullError
+from letheon.ledger.db.jobs import MOST_STARTS, Job, Jobs, JobsFullError
 from tests.ledger.databases import Clock, database, kind, place  # noqa: F401
 from tests.service.desks import Desk
 

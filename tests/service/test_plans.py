@@ -12,9 +12,9 @@ from letheon.ledger.models.training import held_rows
 from letheon.ledger.tables import events
 from letheon.sandbox import TimeLimitError
 from letheon.service import _job_runner, _what_if
-from letheon.service._job_runner import LONG, JobRunner
-from letheon.service._jobs import Jobs
-from letheon.service._what_if import RETRAIN, WhatIfOrder, measure
+from letheon.service.jobs import LONG, JobRunner
+from letheon.ledger.db.jobs import Jobs
+from letheon.service.what_if import RETRAIN, WhatIfOrder, measure
 from tests.service.desks import Desk, person
 from tests.service.test_worker import _call_here
 

@@ -24,7 +24,7 @@ from letheon.ledger.requests.grounds import (
 from letheon.ledger.requests.states import ALLOWED, STATES
 from letheon.service._request_words import GROUND_WORDS, sentence
 from letheon.service._requests import ACTIONS, ActionName, State
-from letheon.service._roles import SCOPES
+from letheon.ledger.db.tokens import SCOPES
 from letheon.service.routes import filing
 from letheon.service.routes.requests import export_cell
 from tests.ledger.databases import NOON

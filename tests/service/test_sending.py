@@ -14,8 +14,8 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import NameOID
 
 from letheon.service import _delivery
-from letheon.service._addresses import allow_list
-from letheon.service._delivery import send
+from letheon.service.addresses import parse_hosts
+from letheon.service.webhooks import send
 from tests.service.receivers import Receiver, receiving
 
 
@@ -26,7 +26,7 @@ def receiver() -> Iterator[Receiver]:
 
 
 def _post(receiver: Receiver, url: str | None = None, **given: Any) -> _delivery.Answer:
-    return send(url or receiver.url, b"{}", {}, allowed=allow_list([receiver.entry]), **given)
+    return send(url or receiver.url, b"{}", {}, allowed=parse_hosts([receiver.entry]), **given)
 
 
 def test_redirects_are_not_followed(receiver: Receiver) -> None:
@@ -92,13 +92,13 @@ def test_a_name_is_asked_once_and_its_checked_address_called(receiver: Receiver)
 
     entry = {"host": f"http://hooks.test.example:{receiver.port}", "internal": True}
     url = f"http://hooks.test.example:{receiver.port}/in"
-    assert send(url, b"{}", {}, allowed=allow_list([entry]), resolve=rebinding).status == 204
+    assert send(url, b"{}", {}, allowed=parse_hosts([entry]), resolve=rebinding).status == 204
     assert asked == ["hooks.test.example"]
     assert receiver.calls[0].headers["host"] == f"hooks.test.example:{receiver.port}"
 
 
 def test_a_name_that_leads_inside_is_refused(receiver: Receiver) -> None:
-    allowed = allow_list([f"http://hooks.test.example:{receiver.port}"])
+    allowed = parse_hosts([f"http://hooks.test.example:{receiver.port}"])
     url = f"http://hooks.test.example:{receiver.port}/in"
     answer = send(url, b"{}", {}, allowed=allowed, resolve=lambda host, port: ["127.0.0.1"])
     assert answer == ("refused", None)
@@ -136,7 +136,7 @@ def test_https_checks_the_name_and_the_issuer(
     context.sni_callback = lambda sock, name, given: names.append(name)
     with receiving(context=context) as receiver:
         hosts = [f"{name}.test.example:{receiver.port}" for name in ("hooks", "wrong")]
-        allowed = allow_list([{"host": host, "internal": True} for host in hosts])
+        allowed = parse_hosts([{"host": host, "internal": True} for host in hosts])
 
         def post(host: str) -> _delivery.Answer:
             local = ["127.0.0.1"]

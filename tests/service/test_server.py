@@ -20,8 +20,8 @@ from fastapi.testclient import TestClient
 from letheon.exceptions import LedgerError
 from letheon.ledger.worker.agreement import HIGH_WATER
 from letheon.service import ServiceSettings, create_app
-from letheon.service._auth import address_of, allows, anybody
-from letheon.service._guards import HEADERS
+from letheon.service.auth import address_of, allows, anybody
+from letheon.service.guards import HEADERS
 from letheon.service.api import ROUTERS
 from tests.service.desks import BASE, QUICK, Desk, person
 from tests.service.servers import wait_for
@@ -56,7 +56,7 @@ def test_a_route_without_a_gate_is_refused(desk: Desk, monkeypatch: pytest.Monke
     @router.get("/api/v1/forgotten")
     def forgotten() -> None: ...
 
-    monkeypatch.setattr("letheon.service._app.API", (*ROUTERS, router))
+    monkeypatch.setattr("letheon.service.app.API", (*ROUTERS, router))
     with pytest.raises(RuntimeError, match="/api/v1/forgotten names 0 gates"):
         create_app(desk.ledger, QUICK)
 
@@ -67,7 +67,7 @@ def test_a_route_with_two_gates_is_refused(desk: Desk, monkeypatch: pytest.Monke
     @router.get("/api/v1/double", dependencies=[Depends(anybody())])
     def double(who: Annotated[Any, Depends(allows("requests:read"))]) -> None: ...
 
-    monkeypatch.setattr("letheon.service._app.API", (*ROUTERS, router))
+    monkeypatch.setattr("letheon.service.app.API", (*ROUTERS, router))
     with pytest.raises(RuntimeError, match="2 gates"):
         create_app(desk.ledger, QUICK)
 
@@ -278,8 +278,8 @@ import uvicorn
 from starlette.responses import StreamingResponse
 from fastapi import Depends
 from letheon.service import create_app, ServiceSettings
-from letheon.service._auth import public
-from letheon.service._logs import configure
+from letheon.service.auth import public
+from letheon.service.logs import configure
 from letheon.service.api.me import router
 from letheon.ledger import Ledger
 

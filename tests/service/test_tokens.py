@@ -10,8 +10,8 @@ from sqlalchemy import select
 
 from letheon.ledger.tables import actions, sessions, tokens
 from letheon.service import ROLES, SCOPES, ServiceSettings, Tokens
-from letheon.service._roles import narrowed
-from letheon.service._sessions import Sessions
+from letheon.ledger.db.tokens import narrowed
+from letheon.ledger.db.tokens import Sessions
 from tests.service.desks import OTHER, Desk
 
 DAY = 86_400

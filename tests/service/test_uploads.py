@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from letheon.service._problems import Problem
+from letheon.service.errors import Problem
 from letheon.service.routes import uploads
 from tests.service.desks import OTHER, Desk, person
 from tests.sharded.people import examples

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from letheon.service._delivery import deliver_due
-from letheon.service._webhooks import secret_of, service_key
+from letheon.service.webhooks import deliver_due
+from letheon.ledger.db.webhooks import secret_of, service_key
 from tests.service.desks import OTHER, QUICK, Desk, make_desk, person
 from tests.service.receivers import Receiver, receiving
 

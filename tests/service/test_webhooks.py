@@ -21,10 +21,10 @@ from letheon.ledger.db.events import record
 from letheon.ledger.requests.transitions import move
 from letheon.ledger.tables import deliveries, events, webhooks
 from letheon.service import _delivery
-from letheon.service._delivery import TRIES, Courier, deliver_due, drop_old, longest_pause
-from letheon.service._feed import feed
-from letheon.service._settings import ServiceSettings
-from letheon.service._webhooks import EVENTS, Webhook, Webhooks, secret_of, service_key, sign
+from letheon.service.webhooks import TRIES, Courier, deliver_due, drop_old, longest_pause
+from letheon.ledger.db.webhooks import feed
+from letheon.service.settings import ServiceSettings
+from letheon.ledger.db.webhooks import EVENTS, Webhook, Webhooks, secret_of, service_key, sign
 from letheon.verifier import verify_bundle
 from tests.ledger.databases import (
     NOON,
@@ -485,7 +485,7 @@ def _feed(ledger: Ledger, *, is_killed: bool) -> None:
         pass
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("letheon.service._feed._feed_overdue", lambda *given: _raise(Killed()))
+        patch.setattr("letheon.ledger.db.webhooks._feed_overdue", lambda *given: _raise(Killed()))
         with pytest.raises(Killed):
             feed(ledger, NOON)
 
@@ -497,7 +497,7 @@ def _raise(error: Exception) -> int:
 def test_more_events_than_a_round_takes_come_in_the_next(
     sqlite_desk: Desk, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("letheon.service._feed._MOST", 3)
+    monkeypatch.setattr("letheon.ledger.db.webhooks._MOST", 3)
     ledger = Ledger(sqlite_desk.core)
     add(ledger, "https://hooks.example.org/", "received")
     filed = [sqlite_desk.submit(number).id for number in range(8)]

@@ -19,10 +19,10 @@ from letheon.ledger.models.versions import find_model, head_of
 from letheon.ledger.worker.compute import ComputationFailed, compute
 from letheon.sandbox import StoppedError
 from letheon.service import _audit_job, _job_runner, _worker
-from letheon.service._job_runner import LONG, SHORT, JobRunner
-from letheon.service._jobs import KINDS, Job, Jobs
-from letheon.service._rooms import sweep_rooms
-from letheon.service._worker import DeskWorker
+from letheon.service.jobs import LONG, SHORT, JobRunner
+from letheon.ledger.db.jobs import KINDS, Job, Jobs
+from letheon.service.temp_folders import sweep_temp_folders
+from letheon.service.worker import DeskWorker
 from tests.cli.ledgers import call
 from tests.ledger.homes import IDS, X, Y, fitted, person
 from tests.service.desks import Desk, make_desk
@@ -345,7 +345,7 @@ def home(tmp_path: Path) -> Path:
 
 
 def _started(home: Path, *more: str) -> subprocess.Popen[bytes]:
-    command = [sys.executable, "-m", "letheon.service._worker", str(home), *more]
+    command = [sys.executable, "-m", "letheon.service.worker", str(home), *more]
     return subprocess.Popen(command, stdin=subprocess.DEVNULL, stderr=subprocess.PIPE)
 
 
@@ -399,7 +399,7 @@ def test_a_job_of_a_killed_worker_is_done_by_the_next_one(home: Path) -> None:
         _until(lambda: getattr(Jobs(ledger).find(job.id), "state", "") == "running")
         process.kill()
         process.communicate()
-        sweep_rooms(ledger)
+        sweep_temp_folders(ledger)
         assert JobRunner(ledger, threading.Event()).do_all(LONG) == 1
         found = Jobs(ledger).find(job.id)
     assert found is not None

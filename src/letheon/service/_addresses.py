@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
-__all__ = ["AddressRefusedError", "Allowed", "Target", "allow_list", "look_up", "target_of"]
+__all__ = ["AddressRefusedError", "Allowed", "Target", "parse_hosts", "resolve", "parse_url"]
 
 Address = ipaddress.IPv4Address | ipaddress.IPv6Address
 Resolver = Callable[[str, int], Sequence[str]]
@@ -106,7 +106,7 @@ class Allowed:
         return inside != host and not any(label.startswith("xn--") for label in inside.split("."))
 
 
-def allow_list(entries: Iterable[str | Mapping[str, object]]) -> tuple[Allowed, ...]:
+def parse_hosts(entries: Iterable[str | Mapping[str, object]]) -> tuple[Allowed, ...]:
     """Return the operator's list of hosts, read strictly.
 
     Parameters
@@ -123,7 +123,7 @@ def allow_list(entries: Iterable[str | Mapping[str, object]]) -> tuple[Allowed, 
 
     Examples
     --------
-    >>> allow_list(["*.example.org"])
+    >>> parse_hosts(["*.example.org"])
     (Allowed(scheme='https', host='example.org', port=443, below=True, is_internal=False),)
     """
     return tuple(map(_entry, entries))
@@ -148,7 +148,7 @@ def _entry(given: str | Mapping[str, object]) -> Allowed:
     return Allowed(scheme, name, port, below, internal)
 
 
-def target_of(url: str, allowed: Sequence[Allowed]) -> Target:
+def parse_url(url: str, allowed: Sequence[Allowed]) -> Target:
     """Return the parts of an address that the list permits.
 
     Only one plain form is read: ``https://host[:port][/path][?query]`` in ASCII. Everything that
@@ -185,7 +185,7 @@ def _not_listed(allowed: Sequence[Allowed]) -> str:
     )
 
 
-def look_up(target: Target, resolve: Resolver | None = None) -> tuple[str, ...]:
+def resolve(target: Target, resolve: Resolver | None = None) -> tuple[str, ...]:
     """Return the IP addresses of a target, after a look at each.
 
     Raises

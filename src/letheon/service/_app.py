@@ -17,16 +17,16 @@ from letheon import __version__
 from letheon.exceptions import LetheonError
 from letheon.ledger import Ledger
 from letheon.service import _openapi
-from letheon.service._context import Context
-from letheon.service._guards import Guards, allowed_hosts
-from letheon.service._limits import Limiter
-from letheon.service._logs import CallLog, Mistakes, log_line, place_of
-from letheon.service._metrics import Metrics
-from letheon.service._problems import Problem, problem_of, respond
-from letheon.service._sessions import Sessions
-from letheon.service._settings import ServiceSettings
-from letheon.service._templates import make_templates
-from letheon.service._tokens import Tokens
+from letheon.service.auth import Context
+from letheon.service.guards import Guards, allowed_hosts
+from letheon.service.guards import Limiter
+from letheon.service.logs import CallLog, Mistakes, log_line, place_of
+from letheon.service.logs import Metrics
+from letheon.service.errors import Problem, problem_of, respond
+from letheon.ledger.db.tokens import Sessions
+from letheon.service.settings import ServiceSettings
+from letheon.service.templating import make_templates
+from letheon.ledger.db.tokens import Tokens
 from letheon.service.api import ROUTERS as API
 from letheon.service.pages import ROUTERS as PAGES
 from letheon.verifier import Refused

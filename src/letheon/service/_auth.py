@@ -16,11 +16,11 @@ from pydantic import BaseModel
 from letheon.ledger import Ledger
 from letheon.ledger.schemas import require_name
 from letheon.ledger.worker.agreement import require_mark
-from letheon.service._context import Context, context
-from letheon.service._limits import network_of
-from letheon.service._problems import Problem
-from letheon.service._sessions import COOKIE, Session
-from letheon.service._tokens import Token
+from letheon.service.auth import Context, context
+from letheon.service.guards import network_of
+from letheon.service.errors import Problem
+from letheon.ledger.db.tokens import COOKIE, Session
+from letheon.ledger.db.tokens import Token
 
 __all__ = [
     "Gate",

@@ -17,9 +17,9 @@ import h11
 import uvicorn
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
-from letheon.service._limits import SLOWEST, network_of
-from letheon.service._logs import log_line
-from letheon.service._settings import ServiceSettings
+from letheon.service.guards import SLOWEST, network_of
+from letheon.service.logs import log_line
+from letheon.service.settings import ServiceSettings
 
 __all__ = ["Connections", "LimitedServer", "ListeningSocket", "protocol_for"]
 

@@ -8,10 +8,10 @@ from typing import Any
 from fastapi import Request
 
 from letheon.ledger import Ledger
-from letheon.service._limits import Limiter
-from letheon.service._sessions import Sessions
-from letheon.service._settings import ServiceSettings
-from letheon.service._tokens import Tokens
+from letheon.service.guards import Limiter
+from letheon.ledger.db.tokens import Sessions
+from letheon.service.settings import ServiceSettings
+from letheon.ledger.db.tokens import Tokens
 
 __all__ = ["Context", "context"]
 

@@ -21,18 +21,18 @@ import letheon
 from letheon.ledger import Ledger
 from letheon.ledger.db.elapsed import proven_now
 from letheon.ledger.tables import deliveries, webhooks
-from letheon.service._addresses import (
+from letheon.service.addresses import (
     AddressRefusedError,
     Allowed,
     Resolver,
     Target,
-    allow_list,
-    look_up,
-    target_of,
+    parse_hosts,
+    resolve,
+    parse_url,
 )
-from letheon.service._feed import feed
-from letheon.service._settings import ServiceSettings
-from letheon.service._webhooks import Delivery, delivery_of, secret_of, service_key, sign
+from letheon.ledger.db.webhooks import feed
+from letheon.service.settings import ServiceSettings
+from letheon.ledger.db.webhooks import Delivery, delivery_of, secret_of, service_key, sign
 
 __all__ = ["TRIES", "Answer", "Courier", "deliver_due", "longest_pause", "send", "signed_headers"]
 
@@ -95,8 +95,8 @@ def send(
     at most, and 64 KiB of the answer are read at most and thrown away.
     """
     try:
-        target = target_of(url, allowed)
-        addresses = look_up(target, resolve)
+        target = parse_url(url, allowed)
+        addresses = resolve(target, resolve)
         status = _post(target, addresses, body, headers)
     except AddressRefusedError:
         return Answer("refused")
@@ -193,7 +193,7 @@ def deliver_due(
         How many messages were tried.
     """
     now = clock or ledger._core.clock
-    allowed = allow_list(settings.webhook_hosts)
+    allowed = parse_hosts(settings.webhook_hosts)
 
     def post(url: str, body: bytes, headers: dict[str, str]) -> Answer:
         return send(url, body, headers, allowed=allowed, resolve=resolve)

@@ -22,10 +22,10 @@ from letheon.ledger.db.elapsed import proven_now
 from letheon.linear import InfluenceClassifier
 from letheon.monitor import Monitor, Tolerances
 from letheon.naive import NaiveUnlearner
-from letheon.service._job_runner import LONG, JobRunner
-from letheon.service._jobs import Jobs
-from letheon.service._roles import ROLES
-from letheon.service._tokens import Tokens
+from letheon.service.jobs import LONG, JobRunner
+from letheon.ledger.db.jobs import Jobs
+from letheon.ledger.db.tokens import ROLES
+from letheon.ledger.db.tokens import Tokens
 from letheon.sharded import SISAClassifier
 
 __all__ = ["DemoInfo", "make_demo"]

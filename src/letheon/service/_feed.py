@@ -31,7 +31,7 @@ from letheon.ledger.tables import (
     versions,
     webhooks,
 )
-from letheon.service._webhooks import Webhook, webhook_of
+from letheon.ledger.db.webhooks import Webhook, webhook_of
 
 __all__ = ["Message", "feed", "message_body"]
 

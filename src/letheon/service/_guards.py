@@ -8,9 +8,9 @@ from starlette.datastructures import Headers, MutableHeaders
 from starlette.requests import Request
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from letheon.service._limits import SLOWEST
-from letheon.service._problems import Problem, respond
-from letheon.service._settings import ServiceSettings
+from letheon.service.guards import SLOWEST
+from letheon.service.errors import Problem, respond
+from letheon.service.settings import ServiceSettings
 
 __all__ = ["CONTENT_POLICY", "HEADERS", "Guards", "allowed_hosts"]
 

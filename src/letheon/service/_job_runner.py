@@ -38,7 +38,7 @@ from letheon.sandbox import (
     call,
     modules_of,
 )
-from letheon.service._audit_job import (
+from letheon.service.jobs import (
     AuditOrder,
     NothingToTamperError,
     concerns,
@@ -48,9 +48,9 @@ from letheon.service._audit_job import (
     tamper,
     to_result,
 )
-from letheon.service._jobs import LEASE_SECONDS, LONG, SHORT, Job, Jobs, Kind
-from letheon.service._rooms import private_room
-from letheon.service._what_if import RETRAIN, WhatIfOrder, measure, not_run, trimmed
+from letheon.ledger.db.jobs import LEASE_SECONDS, LONG, SHORT, Job, Jobs, Kind
+from letheon.service.temp_folders import temp_folder
+from letheon.service.what_if import RETRAIN, WhatIfOrder, measure, not_run, trimmed
 
 __all__ = ["LONG", "SHORT", "JobRunner"]
 
@@ -263,7 +263,7 @@ class JobRunner:
     def _audit(self, job: Job) -> dict[str, Any]:
         start, drill = time.monotonic(), job.asked["drill"]
         changed = None
-        with private_room(self._ledger, "audit") as room:
+        with temp_folder(self._ledger, "audit") as room:
             self.jobs.progress(job, "exports the bundle of an auditor")
             bundle = self._exported(job, room / "bundle")
             if bundle is None:

@@ -32,7 +32,7 @@ from letheon.exceptions import LedgerBusyError, StaleWorkerError
 from letheon.ledger import Ledger, leases
 from letheon.ledger.db.elapsed import proven_now
 from letheon.ledger.tables import jobs, log
-from letheon.service._tokens import note_action
+from letheon.ledger.db.tokens import note_action
 
 __all__ = [
     "CURSOR",

@@ -10,8 +10,8 @@ from limits import RateLimitItem, parse
 from limits.storage import MemoryStorage
 from limits.strategies import FixedWindowRateLimiter, MovingWindowRateLimiter
 
-from letheon.service._problems import Problem
-from letheon.service._settings import ServiceSettings
+from letheon.service.errors import Problem
+from letheon.service.settings import ServiceSettings
 
 __all__ = ["SLOWEST", "Limiter", "network_of"]
 

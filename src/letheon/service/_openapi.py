@@ -7,9 +7,9 @@ from fastapi import APIRouter, FastAPI
 from fastapi.openapi.utils import get_openapi
 from fastapi.routing import APIRoute
 
-from letheon.service._auth import gates_of
-from letheon.service._problems import MEDIA_TYPE
-from letheon.service._schemas import ProblemOut
+from letheon.service.auth import gates_of
+from letheon.service.errors import MEDIA_TYPE
+from letheon.service.schemas import ProblemOut
 
 __all__ = ["document", "require_gates", "routes_of"]
 

@@ -12,11 +12,11 @@ from pydantic import BeforeValidator, Field, StrictStr
 
 from letheon.exceptions import LetheonError, UnknownRequestError
 from letheon.ledger import Request
-from letheon.service._auth import Principal
-from letheon.service._numbers import Numbers
+from letheon.service.auth import Principal
+from letheon.service.numbers import Numbers
 from letheon.service._people import token_family
-from letheon.service._problems import PREFIX, Problem, problem_of
-from letheon.service._schemas import Out
+from letheon.service.errors import PREFIX, Problem, problem_of
+from letheon.service.schemas import Out
 
 MOST_ITEMS = 1000
 NAME = "[a-z0-9][a-z0-9._:-]{0,62}"

@@ -19,10 +19,10 @@ from letheon.ledger.keys.blobs import destroy_file
 from letheon.ledger.purge.temporary_files import ROOM_LOCK as _LOCK
 from letheon.ledger.purge.temporary_files import ROOMS as _FOLDER
 
-__all__ = ["Room", "private_room", "sweep_rooms"]
+__all__ = ["TempFolder", "temp_folder", "sweep_temp_folders"]
 
 
-class Room:
+class TempFolder:
     """A private folder, locked while its maker lives.
 
     Parameters
@@ -71,16 +71,16 @@ def _held(lock: Path) -> int:
 
 
 @contextlib.contextmanager
-def private_room(ledger: Ledger, kind: str) -> Iterator[Path]:
+def temp_folder(ledger: Ledger, kind: str) -> Iterator[Path]:
     """Return a private folder that is destroyed at the end of the block."""
-    room = Room(ledger, kind)
+    room = TempFolder(ledger, kind)
     try:
         yield room.folder
     finally:
         room.close()
 
 
-def sweep_rooms(ledger: Ledger) -> int:
+def sweep_temp_folders(ledger: Ledger) -> int:
     """Destroy the rooms of processes that died; return how many."""
     home = ledger.folder / _FOLDER
     if not home.is_dir():

@@ -21,16 +21,16 @@ from pathlib import Path
 import uvicorn
 
 from letheon.ledger import Ledger
-from letheon.service._app import create_app
-from letheon.service._connections import (
+from letheon.service.app import create_app
+from letheon.service.connections import (
     Connections,
     LimitedServer,
     ListeningSocket,
     protocol_for,
 )
-from letheon.service._logs import configure, log_line
-from letheon.service._rooms import sweep_rooms
-from letheon.service._settings import ServiceSettings
+from letheon.service.logs import configure, log_line
+from letheon.service.temp_folders import sweep_temp_folders
+from letheon.service.settings import ServiceSettings
 
 __all__ = ["Binding", "Worker", "serve"]
 
@@ -142,7 +142,7 @@ class Worker:
     """
 
     def __init__(self, home: Path) -> None:
-        program = [sys.executable, "-m", "letheon.service._worker", str(home)]
+        program = [sys.executable, "-m", "letheon.service.worker", str(home)]
         self._command = [*program, "--parent", str(os.getpid())]
         self._stopping = threading.Event()
         self._child: subprocess.Popen[bytes] | None = None
@@ -224,7 +224,7 @@ def serve(
     """
     configure()
     with suppress(OSError):  # on a disk that cannot be written nothing can be swept
-        sweep_rooms(ledger)
+        sweep_temp_folders(ledger)
     bound = listening or binding.listen()
     places = Connections(settings)
     if isinstance(bound, ListeningSocket):

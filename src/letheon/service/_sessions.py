@@ -15,8 +15,8 @@ from letheon.exceptions import LedgerUnwritableError
 from letheon.ledger import Ledger
 from letheon.ledger.db.events import TOLERATED_SECONDS
 from letheon.ledger.tables import sessions
-from letheon.service._settings import ServiceSettings
-from letheon.service._tokens import note_action
+from letheon.service.settings import ServiceSettings
+from letheon.ledger.db.tokens import note_action
 
 __all__ = ["COOKIE", "Session", "Sessions"]
 

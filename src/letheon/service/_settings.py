@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from letheon.exceptions import LedgerError
-from letheon.service._addresses import allow_list
+from letheon.service.addresses import parse_hosts
 
 __all__ = ["FILE", "ServiceSettings"]
 
@@ -86,7 +86,7 @@ class ServiceSettings:
                 f"connections_per_address={self.connections_per_address} must be at most "
                 f"max_connections={self.max_connections}"
             )
-        allow_list(self.webhook_hosts)
+        parse_hosts(self.webhook_hosts)
         if self.public_url is not None and not self.public_url.startswith(("http://", "https://")):
             raise ValueError(f"public_url={self.public_url!r} must begin with https:// or http://")
 

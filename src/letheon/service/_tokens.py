@@ -12,7 +12,7 @@ from sqlalchemy import Row, func, insert, select, update
 from letheon.ledger import Ledger
 from letheon.ledger.schemas import require_name
 from letheon.ledger.tables import actions, tokens
-from letheon.service._roles import narrowed
+from letheon.ledger.db.tokens import narrowed
 
 __all__ = ["PREFIX", "Token", "Tokens", "note_action"]
 

@@ -25,7 +25,7 @@ from letheon.ledger import Ledger
 from letheon.ledger.db.events import integrate
 from letheon.ledger.keys.key_files import KeyFiles
 from letheon.ledger.tables import deliveries, webhooks
-from letheon.service._tokens import note_action
+from letheon.ledger.db.tokens import note_action
 
 __all__ = [
     "EVENTS",

@@ -1,4 +1,4 @@
-"""The worker of a desk: ``python -m letheon.service._worker HOME [--parent PID | --poll SECONDS]``.
+"""The worker of a desk: ``python -m letheon.service.worker HOME [--parent PID | --poll SECONDS]``.
 
 It applies what is due, does the jobs that the desk was asked for, and delivers webhooks. Several
 may run at once. SIGTERM and SIGINT end it after the step that it is in; it also ends when the
@@ -22,10 +22,10 @@ from letheon.ledger import Ledger, Step
 from letheon.ledger.tables import events
 from letheon.ledger.worker.compute import code_of
 from letheon.sandbox import StoppedError
-from letheon.service._job_runner import LONG, SHORT, JobRunner
-from letheon.service._logs import configure, log_line
-from letheon.service._rooms import sweep_rooms
-from letheon.service._settings import ServiceSettings
+from letheon.service.jobs import LONG, SHORT, JobRunner
+from letheon.service.logs import configure, log_line
+from letheon.service.temp_folders import sweep_temp_folders
+from letheon.service.settings import ServiceSettings
 
 __all__ = ["DeskWorker", "main"]
 
@@ -76,7 +76,7 @@ class DeskWorker:
 
     def run(self) -> None:
         """Work until `stop` is set or the parent is gone."""
-        sweep_rooms(self._ledger)
+        sweep_temp_folders(self._ledger)
         looker = threading.Thread(target=self._look_long, name="letheon-long-jobs")
         looker.start()
         try:
@@ -139,7 +139,7 @@ class DeskWorker:
         if self._settings is None:
             yield
             return
-        from letheon.service._delivery import Courier
+        from letheon.service.webhooks import Courier
 
         courier = Courier(
             self._ledger,
@@ -199,7 +199,7 @@ def _read(arguments: list[str]) -> tuple[Path, int | None, float]:
             return Path(home), None, float(seconds)
         case _:
             raise SystemExit(
-                "usage: python -m letheon.service._worker HOME [--parent PID | --poll SECONDS]"
+                "usage: python -m letheon.service.worker HOME [--parent PID | --poll SECONDS]"
             )
 
 

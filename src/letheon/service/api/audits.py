@@ -6,14 +6,14 @@ from fastapi import APIRouter, Depends, Path, Query, Request
 from fastapi.responses import HTMLResponse
 from pydantic import Field
 
-from letheon.service._audit_job import Drill
-from letheon.service._auth import Principal, allows
-from letheon.service._context import context
-from letheon.service._jobs import CURSOR, JOB_ID
-from letheon.service._schemas import In, Page
+from letheon.service.jobs import Drill
+from letheon.service.auth import Principal, allows
+from letheon.service.auth import context
+from letheon.ledger.db.jobs import CURSOR, JOB_ID
+from letheon.service.schemas import In, Page
 from letheon.service.desk import audits as desk
 from letheon.service.desk.audits import AuditOut, Level
-from letheon.service.desk.models import Name
+from letheon.service.schemas import Name
 
 router = APIRouter(tags=["audits"])
 

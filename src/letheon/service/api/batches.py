@@ -4,12 +4,12 @@ from typing import Annotated
 
 from fastapi import APIRouter, Depends, Path, Query, Request
 
-from letheon.service._auth import Principal, allows
-from letheon.service._context import context
-from letheon.service._schemas import Page
+from letheon.service.auth import Principal, allows
+from letheon.service.auth import context
+from letheon.service.schemas import Page
 from letheon.service.desk import batches as desk
 from letheon.service.desk.batches import BatchOut
-from letheon.service.desk.models import Name
+from letheon.service.schemas import Name
 
 router = APIRouter(tags=["batches"])
 

@@ -4,13 +4,13 @@ from typing import Annotated
 
 from fastapi import APIRouter, Depends, Path, Query, Request
 
-from letheon.service._auth import Principal, allows_any
-from letheon.service._context import context
-from letheon.service._jobs import CURSOR, JOB_ID, Kind, State
-from letheon.service._schemas import Page
+from letheon.service.auth import Principal, allows_any
+from letheon.service.auth import context
+from letheon.ledger.db.jobs import CURSOR, JOB_ID, Kind, State
+from letheon.service.schemas import Page
 from letheon.service.desk import jobs as desk
 from letheon.service.desk.jobs import JobOut
-from letheon.service.desk.models import Name
+from letheon.service.schemas import Name
 
 router = APIRouter(tags=["jobs"])
 

@@ -4,8 +4,8 @@ from typing import Annotated
 
 from fastapi import APIRouter, Depends, Request
 
-from letheon.service._auth import Principal, allows
-from letheon.service._context import context
+from letheon.service.auth import Principal, allows
+from letheon.service.auth import context
 from letheon.service.desk import keys as desk
 from letheon.service.desk.keys import KeysOut
 

@@ -7,11 +7,11 @@ from fastapi import APIRouter, Depends, Request, Response
 from letheon.exceptions import OldDatabaseError
 from letheon.ledger.worker.agreement import require_mark
 from letheon.sandbox import protection
-from letheon.service._auth import Principal, allows, anybody, public, require_unbound
-from letheon.service._context import context
-from letheon.service._metrics import CONTENT_TYPE, Metrics
-from letheon.service._problems import OLD_DATABASE, Problem
-from letheon.service._schemas import Out
+from letheon.service.auth import Principal, allows, anybody, public, require_unbound
+from letheon.service.auth import context
+from letheon.service.logs import CONTENT_TYPE, Metrics
+from letheon.service.errors import OLD_DATABASE, Problem
+from letheon.service.schemas import Out
 
 router = APIRouter()
 

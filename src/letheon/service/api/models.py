@@ -8,11 +8,11 @@ from fastapi.exceptions import RequestValidationError
 from pydantic import Field, ValidationError
 from starlette.datastructures import FormData, UploadFile
 
-from letheon.service._auth import Principal, allows
-from letheon.service._context import context
-from letheon.service._forms import read_parts
-from letheon.service._problems import Problem
-from letheon.service._schemas import In, Page
+from letheon.service.auth import Principal, allows
+from letheon.service.auth import context
+from letheon.service.forms import read_parts
+from letheon.service.errors import Problem
+from letheon.service.schemas import In, Page
 from letheon.service.desk import models as desk
 from letheon.service.desk import new_models
 from letheon.service.desk.models import ModelOut, Name, Releases

@@ -4,10 +4,10 @@ from typing import Annotated
 
 from fastapi import APIRouter, Depends, Query, Request
 
-from letheon.service._auth import Principal, allows
-from letheon.service._context import context
+from letheon.service.auth import Principal, allows
+from letheon.service.auth import context
 from letheon.service.desk import monitor as desk
-from letheon.service.desk.models import Name
+from letheon.service.schemas import Name
 from letheon.service.desk.monitor import HistoryOut
 
 router = APIRouter(tags=["models"])

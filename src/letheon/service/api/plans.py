@@ -4,11 +4,11 @@ from typing import Annotated
 
 from fastapi import APIRouter, Depends, Path, Query, Request
 
-from letheon.service._auth import Principal, allows
-from letheon.service._context import context
+from letheon.service.auth import Principal, allows
+from letheon.service.auth import context
 from letheon.service.desk import plans as desk
 from letheon.service.desk.jobs import JobOut
-from letheon.service.desk.models import Name
+from letheon.service.schemas import Name
 from letheon.service.desk.plans import PlanOut
 
 router = APIRouter(tags=["batches"])

@@ -4,9 +4,9 @@ from typing import Annotated
 
 from fastapi import APIRouter, Depends, Query, Request
 
-from letheon.service._auth import Principal, allows
-from letheon.service._context import context
-from letheon.service._schemas import Page
+from letheon.service.auth import Principal, allows
+from letheon.service.auth import context
+from letheon.service.schemas import Page
 from letheon.service.desk import tokens as desk
 from letheon.service.desk.tokens import Name, TokenIn, TokenMade, TokenOut
 

@@ -4,11 +4,11 @@ from typing import Annotated
 
 from fastapi import APIRouter, Depends, Path, Query, Request
 
-from letheon.service._auth import Principal, allows
-from letheon.service._context import context
-from letheon.service._schemas import Page
+from letheon.service.auth import Principal, allows
+from letheon.service.auth import context
+from letheon.service.schemas import Page
 from letheon.service.desk import versions as desk
-from letheon.service.desk.models import Name
+from letheon.service.schemas import Name
 from letheon.service.desk.versions import ComparisonOut, VersionOut
 from letheon.verifier import MAX_INT
 

@@ -8,13 +8,13 @@ from pydantic import Field
 
 from letheon.audit import AuditReport, LevelResult
 from letheon.audit._html import report_page
-from letheon.service._audit_job import Drill, verdict_of
-from letheon.service._auth import Principal
-from letheon.service._context import Context
-from letheon.service._jobs import Job, Jobs, State
-from letheon.service._numbers import Numbers
-from letheon.service._problems import Problem
-from letheon.service._schemas import Out, Page
+from letheon.service.jobs import Drill, verdict_of
+from letheon.service.auth import Principal
+from letheon.service.auth import Context
+from letheon.ledger.db.jobs import Job, Jobs, State
+from letheon.service.numbers import Numbers
+from letheon.service.errors import Problem
+from letheon.service.schemas import Out, Page
 from letheon.service.desk.jobs import (
     JobProblemOut,
     LineOut,

@@ -7,11 +7,11 @@ from pydantic import Field
 
 from letheon.exceptions import LedgerMissingError
 from letheon.ledger import Batch
-from letheon.service._auth import Principal
-from letheon.service._context import Context
-from letheon.service._numbers import Numbers
-from letheon.service._problems import Problem
-from letheon.service._schemas import Out, Page
+from letheon.service.auth import Principal
+from letheon.service.auth import Context
+from letheon.service.numbers import Numbers
+from letheon.service.errors import Problem
+from letheon.service.schemas import Out, Page
 
 __all__ = ["BatchOut", "find_batch", "page_of_batches"]
 

@@ -6,13 +6,13 @@ from typing import Any, cast
 
 from pydantic import Field
 
-from letheon.service._audit_job import verdict_of
-from letheon.service._auth import Principal
-from letheon.service._context import Context
-from letheon.service._jobs import Job, Jobs, JobsFullError, Kind, Line, State
-from letheon.service._numbers import Numbers
-from letheon.service._problems import Problem
-from letheon.service._schemas import Out, Page
+from letheon.service.jobs import verdict_of
+from letheon.service.auth import Principal
+from letheon.service.auth import Context
+from letheon.ledger.db.jobs import Job, Jobs, JobsFullError, Kind, Line, State
+from letheon.service.numbers import Numbers
+from letheon.service.errors import Problem
+from letheon.service.schemas import Out, Page
 
 __all__ = [
     "JobOut",

@@ -5,9 +5,9 @@ from typing import Literal
 from pydantic import Field
 
 from letheon.ledger import Key
-from letheon.service._auth import Principal
-from letheon.service._context import Context
-from letheon.service._schemas import Out
+from letheon.service.auth import Principal
+from letheon.service.auth import Context
+from letheon.service.schemas import Out
 
 __all__ = ["KeyOut", "KeysOut", "keys"]
 

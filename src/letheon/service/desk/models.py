@@ -7,9 +7,9 @@ from pydantic import Field
 
 from letheon.exceptions import UnknownModelError
 from letheon.ledger import Model, Version
-from letheon.service._auth import Principal
-from letheon.service._context import Context
-from letheon.service._guarantees import (
+from letheon.service.auth import Principal
+from letheon.service.auth import Context
+from letheon.service.guarantees import (
     BudgetOut,
     ForecastOut,
     GuaranteeOut,
@@ -17,9 +17,9 @@ from letheon.service._guarantees import (
     forecast,
     guarantee_out,
 )
-from letheon.service._numbers import Numbers
-from letheon.service._problems import Problem
-from letheon.service._schemas import Out, Page
+from letheon.service.numbers import Numbers
+from letheon.service.errors import Problem
+from letheon.service.schemas import Out, Page
 
 __all__ = [
     "ModelOut",

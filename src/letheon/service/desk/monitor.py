@@ -6,11 +6,11 @@ from typing import Literal
 from pydantic import Field
 
 from letheon.ledger import Version, Watch
-from letheon.service._auth import Principal
-from letheon.service._context import Context
-from letheon.service._guarantees import BudgetOut, ForecastOut, MeasuresOut
-from letheon.service._numbers import Numbers
-from letheon.service._schemas import Out
+from letheon.service.auth import Principal
+from letheon.service.auth import Context
+from letheon.service.guarantees import BudgetOut, ForecastOut, MeasuresOut
+from letheon.service.numbers import Numbers
+from letheon.service.schemas import Out
 from letheon.service.desk.models import Decision, find_model, model_seen
 from letheon.service.desk.versions import version_out
 

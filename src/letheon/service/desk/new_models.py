@@ -18,10 +18,10 @@ from letheon.exceptions import (
 from letheon.ledger.models.examine import ModelFiles
 from letheon.ledger.models.table_files import NoTableReaderError, TableFileError
 from letheon.sandbox import EndedError, StoppedError, TimeLimitError, protection
-from letheon.service._auth import Principal
-from letheon.service._context import Context
-from letheon.service._problems import Problem
-from letheon.service._tokens import note_action
+from letheon.service.auth import Principal
+from letheon.service.auth import Context
+from letheon.service.errors import Problem
+from letheon.ledger.db.tokens import note_action
 from letheon.service.desk.models import ModelOut, Releases, find_model
 
 __all__ = ["EXAMPLES", "Example", "ModelUpload", "add_example", "add_model"]

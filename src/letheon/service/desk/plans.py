@@ -12,11 +12,11 @@ from letheon.ledger import BatchPlan, Model
 from letheon.ledger.certificates.claims import adds_up, published_account
 from letheon.ledger.certificates.decimals import figure
 from letheon.ledger.tables import requests
-from letheon.service._auth import Principal
-from letheon.service._context import Context
-from letheon.service._guarantees import GuaranteeOut, budget_out, guarantee_out
-from letheon.service._jobs import Jobs
-from letheon.service._schemas import Out
+from letheon.service.auth import Principal
+from letheon.service.auth import Context
+from letheon.service.guarantees import GuaranteeOut, budget_out, guarantee_out
+from letheon.ledger.db.jobs import Jobs
+from letheon.service.schemas import Out
 from letheon.service.desk.jobs import JobOut, add_job, job_out
 from letheon.service.desk.models import model_seen
 

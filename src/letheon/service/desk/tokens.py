@@ -5,12 +5,12 @@ from typing import Annotated
 
 from pydantic import Field
 
-from letheon.service._auth import Principal
-from letheon.service._context import Context
-from letheon.service._problems import Problem
-from letheon.service._roles import ROLES, SCOPES, narrowed
-from letheon.service._schemas import In, Out, Page
-from letheon.service._tokens import Token
+from letheon.service.auth import Principal
+from letheon.service.auth import Context
+from letheon.service.errors import Problem
+from letheon.ledger.db.tokens import ROLES, SCOPES, narrowed
+from letheon.service.schemas import In, Out, Page
+from letheon.ledger.db.tokens import Token
 
 __all__ = ["TokenIn", "TokenMade", "TokenOut", "add_token", "page_of_tokens", "revoke_token"]
 

@@ -6,9 +6,9 @@ from typing import Any, Literal
 from pydantic import Field
 
 from letheon.ledger import Model, Version
-from letheon.service._auth import Principal
-from letheon.service._context import Context
-from letheon.service._guarantees import (
+from letheon.service.auth import Principal
+from letheon.service.auth import Context
+from letheon.service.guarantees import (
     BudgetOut,
     GuaranteeOut,
     MeasuresOut,
@@ -16,9 +16,9 @@ from letheon.service._guarantees import (
     guarantee_out,
     measures_out,
 )
-from letheon.service._numbers import Numbers
-from letheon.service._problems import Problem
-from letheon.service._schemas import Out, Page
+from letheon.service.numbers import Numbers
+from letheon.service.errors import Problem
+from letheon.service.schemas import Out, Page
 from letheon.service.desk.models import Decision, model_seen
 
 __all__ = [

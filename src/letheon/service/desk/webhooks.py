@@ -7,13 +7,13 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
-from letheon.service._addresses import LONGEST, AddressRefusedError, allow_list, target_of
-from letheon.service._auth import Principal
-from letheon.service._context import Context
-from letheon.service._delivery import send, signed_headers
-from letheon.service._problems import Problem
-from letheon.service._schemas import In, Out, Page
-from letheon.service._webhooks import Delivery, Webhook, Webhooks
+from letheon.service.addresses import LONGEST, AddressRefusedError, parse_hosts, parse_url
+from letheon.service.auth import Principal
+from letheon.service.auth import Context
+from letheon.service.webhooks import send, signed_headers
+from letheon.service.errors import Problem
+from letheon.service.schemas import In, Out, Page
+from letheon.ledger.db.webhooks import Delivery, Webhook, Webhooks
 
 __all__ = [
     "DeliveryOut",
@@ -114,7 +114,7 @@ def add_webhook(
 ) -> WebhookMade:
     """Make a webhook; its secret is in the answer and nowhere else."""
     try:
-        target_of(url, allow_list(context.settings.webhook_hosts))
+        parse_url(url, parse_hosts(context.settings.webhook_hosts))
     except AddressRefusedError as error:
         raise Problem(
             422, "webhook-address", "messages cannot be sent to this address", str(error)
@@ -145,7 +145,7 @@ def test_webhook(context: Context, who: Principal, webhook_id: str) -> WebhookTe
     when = _when(now).strftime("%Y-%m-%dT%H:%M:%SZ")
     body = json.dumps({"id": key, "type": "test", "created_at": when, "data": {}})
     headers = signed_headers(hooks.secret(hook.id), key, now, body)
-    allowed = allow_list(context.settings.webhook_hosts)
+    allowed = parse_hosts(context.settings.webhook_hosts)
     answer = send(hook.url, body.encode(), headers, allowed=allowed)
     delivered = answer.outcome == "delivered"
     return WebhookTest(delivered=delivered, status=answer.status, outcome=answer.outcome)

@@ -5,11 +5,11 @@ from typing import Annotated
 from fastapi import APIRouter, Depends, Request
 from fastapi.responses import HTMLResponse, Response
 
-from letheon.service._auth import Principal
-from letheon.service._context import context
-from letheon.service._forms import check_form, text_of
-from letheon.service._problems import Problem
-from letheon.service._roles import ROLES, SCOPES
+from letheon.service.auth import Principal
+from letheon.service.auth import context
+from letheon.service.forms import check_form, text_of
+from letheon.service.errors import Problem
+from letheon.ledger.db.tokens import ROLES, SCOPES
 from letheon.service.desk.tokens import (
     TokenIn,
     TokenMade,

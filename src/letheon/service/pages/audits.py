@@ -5,10 +5,10 @@ from typing import Annotated, Any, cast
 from fastapi import APIRouter, Depends, Query, Request
 from fastapi.responses import Response
 
-from letheon.service._audit_job import Drill
-from letheon.service._auth import Principal
-from letheon.service._context import Context, context
-from letheon.service._problems import Problem
+from letheon.service.jobs import Drill
+from letheon.service.auth import Principal
+from letheon.service.auth import Context, context
+from letheon.service.errors import Problem
 from letheon.service.desk import audits, models
 from letheon.service.pages._shared import (
     DRILLS,

@@ -5,8 +5,8 @@ from typing import Annotated
 from fastapi import APIRouter, Depends, Query, Request
 from fastapi.responses import Response
 
-from letheon.service._auth import Principal
-from letheon.service._context import context
+from letheon.service.auth import Principal
+from letheon.service.auth import context
 from letheon.service.desk import versions
 from letheon.service.pages._shared import Model, Tenant, address, page, page_allows
 

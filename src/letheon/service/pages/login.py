@@ -5,13 +5,13 @@ from typing import Annotated
 from fastapi import APIRouter, Depends, Request
 from fastapi.responses import HTMLResponse, RedirectResponse, Response
 
-from letheon.service._auth import Principal, _is_same_origin, address_of, public
-from letheon.service._context import context
-from letheon.service._forms import text_of
-from letheon.service._problems import Problem
-from letheon.service._roles import PAGE_OF_ROLE
-from letheon.service._sessions import COOKIE
-from letheon.service._tokens import Token
+from letheon.service.auth import Principal, _is_same_origin, address_of, public
+from letheon.service.auth import context
+from letheon.service.forms import text_of
+from letheon.service.errors import Problem
+from letheon.ledger.db.tokens import PAGE_OF_ROLE
+from letheon.ledger.db.tokens import COOKIE
+from letheon.ledger.db.tokens import Token
 from letheon.service.pages._shared import (
     SentForm,
     done,

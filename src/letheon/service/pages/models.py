@@ -5,9 +5,9 @@ from typing import Annotated
 from fastapi import APIRouter, Depends, Request
 from fastapi.responses import Response
 
-from letheon.service._auth import Principal
-from letheon.service._context import context
-from letheon.service._schemas import Page
+from letheon.service.auth import Principal
+from letheon.service.auth import context
+from letheon.service.schemas import Page
 from letheon.service.desk import models, monitor, versions
 from letheon.service.desk.versions import VersionOut
 from letheon.service.pages._shared import MEASURES, After, Model, Tenant, address, page, page_allows

@@ -8,9 +8,9 @@ from starlette.datastructures import FormData, UploadFile
 
 from letheon.exceptions import LedgerError
 from letheon.ledger.schemas import NAME
-from letheon.service._auth import Principal
-from letheon.service._context import context
-from letheon.service._problems import Problem, problem_of
+from letheon.service.auth import Principal
+from letheon.service.auth import context
+from letheon.service.errors import Problem, problem_of
 from letheon.service.desk.models import ModelOut, Releases
 from letheon.service.desk.new_models import EXAMPLES, ModelUpload, add_example, add_model
 from letheon.service.pages._shared import SentForm, Tenant, address, done, page, page_allows

@@ -5,9 +5,9 @@ from typing import Annotated, Any, cast
 from fastapi import APIRouter, Depends, Request
 from fastapi.responses import Response
 
-from letheon.service._auth import Principal
-from letheon.service._context import context
-from letheon.service._problems import Problem
+from letheon.service.auth import Principal
+from letheon.service.auth import context
+from letheon.service.errors import Problem
 from letheon.service.desk import plans
 from letheon.service.desk.jobs import find_job
 from letheon.service.pages._shared import (

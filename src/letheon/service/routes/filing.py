@@ -19,9 +19,9 @@ from letheon.exceptions import IdempotencyError, LetheonError, UnknownIdError
 from letheon.ledger import Request
 from letheon.ledger.requests.deadlines import Regime
 from letheon.ledger.requests.intake import LONGEST_ID, MOST_IDS
-from letheon.service._auth import Principal, allows
+from letheon.service.auth import Principal, allows
 from letheon.service._people import count_rows
-from letheon.service._problems import Problem
+from letheon.service.errors import Problem
 from letheon.service._requests import (
     MOST_ITEMS,
     NAME,
@@ -34,7 +34,7 @@ from letheon.service._requests import (
     refusals,
     show_requests,
 )
-from letheon.service._schemas import In, Out
+from letheon.service.schemas import In, Out
 
 router = APIRouter(tags=["requests"])
 

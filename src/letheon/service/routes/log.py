@@ -7,10 +7,10 @@ from fastapi import APIRouter, Query
 from pydantic import Field
 
 from letheon.ledger import Certificate, LogConsistency
-from letheon.service._auth import Principal, require_unbound
-from letheon.service._numbers import Numbers
-from letheon.service._problems import Problem
-from letheon.service._schemas import Out
+from letheon.service.auth import Principal, require_unbound
+from letheon.service.numbers import Numbers
+from letheon.service.errors import Problem
+from letheon.service.schemas import Out
 from letheon.service.routes.certificates import (
     CertificateOut,
     Reader,

@@ -28,13 +28,13 @@ from letheon.exceptions import (
     UnknownRequestError,
 )
 from letheon.ledger import Request as LedgerRequest
-from letheon.service._auth import Principal, allows
-from letheon.service._context import context
+from letheon.service.auth import Principal, allows
+from letheon.service.auth import context
 from letheon.service._opendsr_keys import AnswerKey, load_answer_key
 from letheon.service._people import webhook_addresses
-from letheon.service._problems import Problem, problem_of
+from letheon.service.errors import Problem, problem_of
 from letheon.service._requests import RequestOut, refusals, show_requests
-from letheon.service._schemas import Out
+from letheon.service.schemas import Out
 from letheon.service.routes.filing import (
     DEFAULT_GROUNDS,
     RequestInput,

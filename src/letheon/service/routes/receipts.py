@@ -13,12 +13,12 @@ from fastapi import APIRouter, Depends, Request
 from pydantic import Field
 
 from letheon.ledger import Coverage
-from letheon.service._auth import Principal, address_of, allows, public
-from letheon.service._context import Context, context
-from letheon.service._numbers import Numbers
-from letheon.service._problems import Problem
+from letheon.service.auth import Principal, address_of, allows, public
+from letheon.service.auth import Context, context
+from letheon.service.numbers import Numbers
+from letheon.service.errors import Problem
 from letheon.service._requests import RequestPath, find_visible
-from letheon.service._schemas import In, Out
+from letheon.service.schemas import In, Out
 from letheon.verifier import SMALL, Refused, parse_strict
 
 router = APIRouter(tags=["receipts"])

@@ -8,9 +8,9 @@ from pydantic import Field
 
 from letheon.ledger import Purge, Store
 from letheon.ledger.certificates.explanations import PURGE_NOT_CLAIMED
-from letheon.service._guarantees import CodeOut, codes_out
-from letheon.service._numbers import Numbers
-from letheon.service._schemas import Out
+from letheon.service.guarantees import CodeOut, codes_out
+from letheon.service.numbers import Numbers
+from letheon.service.schemas import Out
 from letheon.service.routes.certificates import ModelFilter, Reader, TenantFilter, statement_in
 from letheon.verifier import search_gaps
 

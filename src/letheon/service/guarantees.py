@@ -9,7 +9,7 @@ from pydantic import Field
 
 from letheon.ledger.certificates.claims import adds_up
 from letheon.ledger.certificates.explanations import ASSUMPTIONS, guarantee_words, words_of
-from letheon.service._schemas import Out
+from letheon.service.schemas import Out
 
 Kind = Literal["exact", "certified", "empirical"]
 Basis = Literal["measured", "proxy", "by-proof", "not-measured"]

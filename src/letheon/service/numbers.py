@@ -9,9 +9,9 @@ from bisect import bisect_left
 from functools import cached_property
 from typing import Any
 
-from letheon.service._auth import Principal
-from letheon.service._context import Context
-from letheon.service._problems import Problem
+from letheon.service.auth import Principal
+from letheon.service.auth import Context
+from letheon.service.errors import Problem
 
 _IN_TEXT = re.compile(r"(?<=\b[Cc]ertificate )[0-9]{1,15}\b")
 _KEYS = ("sequence", "certificate")

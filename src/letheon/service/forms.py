@@ -9,7 +9,7 @@ from pydantic import BaseModel, ValidationError
 from starlette.datastructures import FormData
 from starlette.formparsers import FormParser, MultiPartException, MultiPartParser
 
-from letheon.service._problems import Problem
+from letheon.service.errors import Problem
 
 _KEY = re.compile("[0-9a-f]{32}")
 
