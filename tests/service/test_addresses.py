@@ -9,11 +9,11 @@ from hypothesis import strategies as st
 
 from letheon.service.addresses import (
     AddressRefusedError,
-    Allowed,
+    AllowedHost,
     Target,
     parse_hosts,
-    resolve,
     parse_url,
+    resolve,
 )
 
 LIST = parse_hosts(
@@ -280,7 +280,7 @@ def test_host_header_names_odd_ports_and_brackets() -> None:
 
 
 def test_below_means_below() -> None:
-    entry = Allowed("https", "example.org", 443, below=True)
+    entry = AllowedHost("https", "example.org", 443, is_suffix=True)
     assert entry.covers("https", "a.example.org", 443)
     assert not entry.covers("https", "example.org", 443)
     assert not entry.covers("https", "aexample.org", 443)

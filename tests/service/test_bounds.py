@@ -6,9 +6,9 @@ from pathlib import Path
 import pytest
 from starlette.datastructures import UploadFile
 
+from letheon.ledger.db.tokens import Tokens
 from letheon.service import ServiceSettings
 from letheon.service.forms import MemoryParser
-from letheon.ledger.db.tokens import Tokens
 from tests.service.desks import OTHER, QUICK, Desk, make_desk, person
 
 URL = "/api/v1/requests"

@@ -16,7 +16,7 @@ from fastapi.testclient import TestClient
 
 from letheon.service import create_app
 from letheon.service.auth import anybody, gates_of
-from letheon.service.api import ROUTERS
+from letheon.service.routes import ROUTERS
 from tests.service.desks import OTHER, QUICK, Desk, make_desk, person
 from tests.service.matrix import ANYBODY, API, LEDGER_WIDE, PAGES, PUBLIC, TABLE, names_of
 

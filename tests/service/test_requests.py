@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 
 from letheon.exceptions import UnknownIdError
 from letheon.ledger import LogEntry
+from letheon.ledger.db.tokens import SCOPES
 from letheon.ledger.requests.grounds import (
     HOLD_GROUNDS,
     NO_DATA_HELD,
@@ -24,7 +25,6 @@ from letheon.ledger.requests.grounds import (
 from letheon.ledger.requests.states import ALLOWED, STATES
 from letheon.service._request_words import GROUND_WORDS, sentence
 from letheon.service._requests import ACTIONS, ActionName, State
-from letheon.ledger.db.tokens import SCOPES
 from letheon.service.routes import filing
 from letheon.service.routes.requests import export_cell
 from tests.ledger.databases import NOON

@@ -22,7 +22,7 @@ from letheon.ledger.worker.agreement import HIGH_WATER
 from letheon.service import ServiceSettings, create_app
 from letheon.service.auth import address_of, allows, anybody
 from letheon.service.guards import HEADERS
-from letheon.service.api import ROUTERS
+from letheon.service.routes import ROUTERS
 from tests.service.desks import BASE, QUICK, Desk, person
 from tests.service.servers import wait_for
 
@@ -244,7 +244,7 @@ def test_a_mistake_tells_its_kind_only(
     def broken(*_: Any, **__: Any) -> None:
         raise ZeroDivisionError("person-007 is the reason")
 
-    monkeypatch.setattr("letheon.service.desk.tokens.page_of_tokens", broken)
+    monkeypatch.setattr("letheon.ledger.db.tokens.Tokens.listed", broken)
     found = desk.client().get("/api/v1/tokens")
     assert (found.status_code, found.json()["type"]) == (500, "urn:letheon:problem:internal")
     assert "person-007" not in found.text + json.dumps(lines)
@@ -280,7 +280,7 @@ from fastapi import Depends
 from letheon.service import create_app, ServiceSettings
 from letheon.service.auth import public
 from letheon.service.logs import configure
-from letheon.service.api.me import router
+from letheon.service.routes.server import router
 from letheon.ledger import Ledger
 
 @router.get("/api/v1/broken", dependencies=[Depends(public())])

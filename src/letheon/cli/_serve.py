@@ -3,7 +3,7 @@
 import contextlib
 import tempfile
 from collections.abc import Iterator
-from datetime import UTC, datetime
+from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 
@@ -272,8 +272,8 @@ def revoke(
 
 
 def _facts(token: Any) -> dict[str, Any]:
-    def when(seconds: int | None) -> str | None:
-        return None if seconds is None else datetime.fromtimestamp(seconds, UTC).isoformat()
+    def when(moment: datetime | None) -> str | None:
+        return None if moment is None else moment.isoformat()
 
     return {
         "id": token.id,

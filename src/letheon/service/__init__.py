@@ -4,11 +4,10 @@
 ``letheon serve`` does both. Roles and scopes stand in `ROLES` and `SCOPES`.
 """
 
+from letheon.ledger.db.tokens import ROLES, SCOPES, Token, Tokens
 from letheon.service.app import create_app
-from letheon.ledger.db.tokens import ROLES, SCOPES
 from letheon.service.server import Binding, serve
 from letheon.service.settings import ServiceSettings
-from letheon.ledger.db.tokens import Token, Tokens
 
 __all__ = [
     "ROLES",

@@ -12,10 +12,10 @@ from pydantic import BeforeValidator, Field, StrictStr
 
 from letheon.exceptions import LetheonError, UnknownRequestError
 from letheon.ledger import Request
-from letheon.service.auth import Principal
-from letheon.service.numbers import Numbers
 from letheon.service._people import token_family
+from letheon.service.auth import Principal
 from letheon.service.errors import PREFIX, Problem, problem_of
+from letheon.service.numbers import Numbers
 from letheon.service.schemas import Out
 
 MOST_ITEMS = 1000

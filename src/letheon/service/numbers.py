@@ -9,8 +9,7 @@ from bisect import bisect_left
 from functools import cached_property
 from typing import Any
 
-from letheon.service.auth import Principal
-from letheon.service.auth import Context
+from letheon.service.auth import Context, Principal
 from letheon.service.errors import Problem
 
 _IN_TEXT = re.compile(r"(?<=\b[Cc]ertificate )[0-9]{1,15}\b")

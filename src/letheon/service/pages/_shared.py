@@ -16,14 +16,20 @@ from starlette.concurrency import run_in_threadpool
 from starlette.datastructures import FormData
 from starlette.exceptions import HTTPException
 
-from letheon.ledger.schemas import NAME
-from letheon.service.auth import SAFE, Gate, Principal, principal_of_session, require_csrf
-from letheon.service.auth import context
-from letheon.service.forms import read_form
 from letheon.ledger.db.jobs import CURSOR, JOB_ID
-from letheon.service.errors import Problem
+from letheon.ledger.schemas import NAME
 from letheon.service._request_words import GROUND_WORDS, stuck_words
-from letheon.ledger.db.tokens import COOKIE
+from letheon.service.auth import (
+    COOKIE,
+    SAFE,
+    Gate,
+    Principal,
+    context,
+    principal_of_session,
+    require_csrf,
+)
+from letheon.service.errors import Problem
+from letheon.service.forms import read_form
 from letheon.service.routes.requests import GROUNDS
 
 Model = Annotated[str, Path(pattern=f"^{NAME.pattern}$")]

@@ -11,8 +11,8 @@ from fastapi import APIRouter, Depends, Path, Request
 from fastapi.responses import Response
 
 from letheon.service.auth import Principal, public
-from letheon.service.forms import text_of
 from letheon.service.errors import Problem
+from letheon.service.forms import text_of
 from letheon.service.pages._shared import (
     After,
     AfterText,

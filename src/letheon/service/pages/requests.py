@@ -7,11 +7,11 @@ from fastapi import APIRouter, Depends, Path, Request
 from fastapi.responses import HTMLResponse, Response
 from starlette.datastructures import QueryParams
 
-from letheon.service.auth import Principal
-from letheon.service.forms import check_form, text_of
 from letheon.service._people import token_names
-from letheon.service.errors import Problem
 from letheon.service._requests import ACTIONS, ActionName, RequestOut, refusals
+from letheon.service.auth import Principal
+from letheon.service.errors import Problem
+from letheon.service.forms import check_form, text_of
 from letheon.service.pages._shared import (
     SentForm,
     done,

@@ -20,10 +20,10 @@ from starlette.concurrency import run_in_threadpool
 from starlette.types import Receive, Scope, Send
 
 from letheon.ledger import Ledger
+from letheon.ledger.db.tokens import note_action
 from letheon.service.auth import Principal, allows, require_unbound
 from letheon.service.errors import Problem
 from letheon.service.temp_folders import temp_folder
-from letheon.ledger.db.tokens import note_action
 
 router = APIRouter(tags=["certificates"])
 

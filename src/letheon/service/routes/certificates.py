@@ -17,10 +17,10 @@ from letheon.ledger import Page as LedgerPage
 from letheon.ledger.certificates.certificates import Certificates
 from letheon.ledger.certificates.explanations import NOT_CLAIMED
 from letheon.service import guarantees
-from letheon.service.auth import Principal, allows
-from letheon.service.numbers import Numbers, unknown_certificate
-from letheon.service.errors import Problem
 from letheon.service._requests import ModelName
+from letheon.service.auth import Principal, allows
+from letheon.service.errors import Problem
+from letheon.service.numbers import Numbers, unknown_certificate
 from letheon.service.schemas import Out, Page
 from letheon.verifier import MAX_INT, SMALL, Opened, Refused, parse_strict, require, search_gaps
 

@@ -19,9 +19,7 @@ from letheon.exceptions import IdempotencyError, LetheonError, UnknownIdError
 from letheon.ledger import Request
 from letheon.ledger.requests.deadlines import Regime
 from letheon.ledger.requests.intake import LONGEST_ID, MOST_IDS
-from letheon.service.auth import Principal, allows
 from letheon.service._people import count_rows
-from letheon.service.errors import Problem
 from letheon.service._requests import (
     MOST_ITEMS,
     NAME,
@@ -34,6 +32,8 @@ from letheon.service._requests import (
     refusals,
     show_requests,
 )
+from letheon.service.auth import Principal, allows
+from letheon.service.errors import Problem
 from letheon.service.schemas import In, Out
 
 router = APIRouter(tags=["requests"])

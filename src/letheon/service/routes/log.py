@@ -8,9 +8,8 @@ from pydantic import Field
 
 from letheon.ledger import Certificate, LogConsistency
 from letheon.service.auth import Principal, require_unbound
-from letheon.service.numbers import Numbers
 from letheon.service.errors import Problem
-from letheon.service.schemas import Out
+from letheon.service.numbers import Numbers
 from letheon.service.routes.certificates import (
     CertificateOut,
     Reader,
@@ -18,6 +17,7 @@ from letheon.service.routes.certificates import (
     find_certificates,
     previous_id,
 )
+from letheon.service.schemas import Out
 from letheon.verifier import MAX_INT, Refused, Trust, certificate_id, open_envelope, parse_strict
 
 router = APIRouter(tags=["certificates"])

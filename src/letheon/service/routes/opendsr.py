@@ -28,13 +28,11 @@ from letheon.exceptions import (
     UnknownRequestError,
 )
 from letheon.ledger import Request as LedgerRequest
-from letheon.service.auth import Principal, allows
-from letheon.service.auth import context
 from letheon.service._opendsr_keys import AnswerKey, load_answer_key
 from letheon.service._people import webhook_addresses
-from letheon.service.errors import Problem, problem_of
 from letheon.service._requests import RequestOut, refusals, show_requests
-from letheon.service.schemas import Out
+from letheon.service.auth import Principal, allows, context
+from letheon.service.errors import Problem, problem_of
 from letheon.service.routes.filing import (
     DEFAULT_GROUNDS,
     RequestInput,
@@ -43,6 +41,7 @@ from letheon.service.routes.filing import (
     parse_number,
 )
 from letheon.service.routes.requests import read_timeline
+from letheon.service.schemas import Out
 
 VERSION = "2.0"
 _PEM = "application/x-pem-file"

@@ -19,10 +19,7 @@ from letheon.ledger import LogEntry, Request
 from letheon.ledger.requests.deadlines import Regime
 from letheon.ledger.requests.grounds import HOLD_GROUNDS, REJECT_GROUNDS, REQUEST_GROUNDS
 from letheon.ledger.requests.states import FINAL, STATES
-from letheon.service.auth import Gate, Principal, allows, allows_any
-from letheon.service.numbers import Numbers
 from letheon.service._people import token_family
-from letheon.service.errors import Problem
 from letheon.service._request_words import GROUND_WORDS, sentence
 from letheon.service._requests import (
     ACTIONS,
@@ -42,6 +39,9 @@ from letheon.service._requests import (
     refusals,
     show_requests,
 )
+from letheon.service.auth import Gate, Principal, allows, allows_any
+from letheon.service.errors import Problem
+from letheon.service.numbers import Numbers
 from letheon.service.schemas import In, Out, Page
 
 router = APIRouter(tags=["requests"])

@@ -10,8 +10,8 @@ from letheon.ledger import Purge, Store
 from letheon.ledger.certificates.explanations import PURGE_NOT_CLAIMED
 from letheon.service.guarantees import CodeOut, codes_out
 from letheon.service.numbers import Numbers
-from letheon.service.schemas import Out
 from letheon.service.routes.certificates import ModelFilter, Reader, TenantFilter, statement_in
+from letheon.service.schemas import Out
 from letheon.verifier import search_gaps
 
 router = APIRouter(tags=["certificates"])
