@@ -17,9 +17,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Literal, cast, get_args
 
-from letheon.audit import AuditReport, LevelResult, audit
-from letheon.audit._reading import Bundle, key_text
-from letheon.audit._requests import check_requests
+from letheon.audit import AuditReport, Bundle, LevelResult, audit, check_requests, key_text
 from letheon.exceptions import (
     KeyFileError,
     LedgerBusyError,

@@ -323,7 +323,7 @@ def _registration_problems() -> Iterator[None]:
             409,
             "blocked",
             "people who asked to be erased are among the rows",
-            "Leave them out: `Ledger.without_blocked` does.",
+            "Leave them out: `Ledger.models.without_blocked` does.",
         ) from error
     except StateError as error:
         words = "Something in the model has no place in a file."
