@@ -17,9 +17,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Literal, cast, get_args
 
-from letheon.audit import AuditReport, LevelResult, audit
-from letheon.audit._reading import Bundle, key_text
-from letheon.audit._requests import check_requests
+from letheon.audit import AuditReport, Bundle, LevelResult, audit, check_requests, key_text
 from letheon.exceptions import (
     KeyFileError,
     LedgerBusyError,
@@ -32,7 +30,12 @@ from letheon.exceptions import (
 from letheon.ledger import Ledger, Step
 from letheon.ledger.db.jobs import LEASE_SECONDS, LONG, SHORT, JobRecord, Jobs, Kind
 from letheon.ledger.leases import owner_name
-from letheon.ledger.models.versions import VersionRow, content_of, find_model, read_head
+from letheon.ledger.models.versions import (
+    VersionRow,
+    content_of,
+    find_model,
+    read_head,
+)
 from letheon.ledger.worker.compute import code_of
 from letheon.sandbox import (
     EndedError,
