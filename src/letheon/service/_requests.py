@@ -12,12 +12,11 @@ from pydantic import BeforeValidator, Field, StrictStr
 
 from letheon.exceptions import LetheonError, UnknownRequestError
 from letheon.ledger import Request
-from letheon.service._auth import Principal
-from letheon.service._context import Context
-from letheon.service._numbers import Numbers
 from letheon.service._people import token_family, version_numbers
-from letheon.service._problems import PREFIX, Problem, problem_of
-from letheon.service._schemas import Out
+from letheon.service.auth import Context, Principal
+from letheon.service.errors import PREFIX, Problem, problem_of
+from letheon.service.numbers import Numbers
+from letheon.service.schemas import Out
 
 MOST_ITEMS = 1000
 NAME = "[a-z0-9][a-z0-9._:-]{0,62}"
@@ -182,7 +181,7 @@ def find_visible(desk: Context, who: Principal, request_id: str) -> Request:
         There is none; or it is another tenant's, or another token's where a token may see only
         its own. The three cannot be told apart.
     """
-    request = desk.ledger.request_of(request_id, tenant=who.tenant)
+    request = desk.ledger.requests.get(request_id, tenant=who.tenant)
     if not who.sees_all_requests and request.filed_by != who.token_id:
         raise UnknownRequestError("no request of that id; `letheon request list` shows all")
     return request

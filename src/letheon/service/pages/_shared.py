@@ -16,15 +16,22 @@ from starlette.concurrency import run_in_threadpool
 from starlette.datastructures import FormData
 from starlette.exceptions import HTTPException
 
+from letheon.ledger.db.jobs import CURSOR, JOB_ID
 from letheon.ledger.schemas import NAME
 from letheon.service import _people
-from letheon.service._auth import SAFE, Gate, Principal, principal_of_session, require_csrf
-from letheon.service._context import Context, context
-from letheon.service._forms import read_form
-from letheon.service._jobs import CURSOR, JOB_ID
-from letheon.service._problems import Problem
 from letheon.service._request_words import GROUND_WORDS, stuck_words
-from letheon.service._sessions import COOKIE
+from letheon.service.auth import (
+    COOKIE,
+    SAFE,
+    Context,
+    Gate,
+    Principal,
+    context,
+    principal_of_session,
+    require_csrf,
+)
+from letheon.service.errors import Problem
+from letheon.service.forms import read_form
 from letheon.service.routes.requests import GROUNDS
 
 Model = Annotated[str, Path(pattern=f"^{NAME.pattern}$")]
@@ -398,7 +405,7 @@ def address(path: str, **query: Any) -> str:
 
 def page_links(
     path: str, after: str | None, following: str | None, query: dict[str, Any]
-) -> dict[str, str | None]:
+) -> dict[str, Any]:
     """Return the addresses of the first and of the next part of a list, where there are others."""
     return {
         "first": address(path, **query) if after else None,

@@ -10,10 +10,9 @@ from typing import Annotated, Any
 from fastapi import APIRouter, Depends, Path, Request
 from fastapi.responses import Response
 
-from letheon.service._auth import Principal, public
-from letheon.service._context import context
-from letheon.service._forms import text_of
-from letheon.service._problems import Problem
+from letheon.service.auth import Principal, context, public
+from letheon.service.errors import Problem
+from letheon.service.forms import text_of
 from letheon.service.pages._shared import (
     After,
     AfterText,

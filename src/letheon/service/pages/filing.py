@@ -7,12 +7,11 @@ from fastapi import APIRouter, Depends, Request
 from fastapi.responses import HTMLResponse, Response
 from starlette.datastructures import FormData, UploadFile
 
-from letheon.service._auth import Principal
-from letheon.service._context import Context, context
-from letheon.service._forms import check_form, key_of, text_of
 from letheon.service._people import known_ids, model_names
-from letheon.service._problems import Problem
 from letheon.service._requests import refusals
+from letheon.service.auth import Context, Principal, context
+from letheon.service.errors import Problem
+from letheon.service.forms import check_form, key_of, text_of
 from letheon.service.pages._shared import SentForm, done, page, page_allows, tenant_choices
 from letheon.service.routes.filing import EVERY_MODEL, Filed, RequestIn, file_one, parse_number
 from letheon.service.routes.uploads import COLUMNS, MOST_ROWS, Upload, file_upload, read_rows
@@ -92,7 +91,7 @@ def _parse_ids(desk: Context, model: str, tenant: str, lines: list[str]) -> list
         One of them is no number; the text says which, not what it is.
     """
     with refusals():
-        if model == EVERY_MODEL or not desk.ledger.holds_numbers(model, tenant=tenant):
+        if model == EVERY_MODEL or not desk.ledger.models.has_integer_ids(model, tenant=tenant):
             return lines
     numbers = [parse_number(line) for line in lines]
     if None in numbers:
@@ -196,7 +195,7 @@ def file_from_csv(request: Request, who: ManyFiler, form: SentForm) -> HTMLRespo
 
 
 def _upload_page(request: Request, who: Principal, tenant: str, **more: Any) -> HTMLResponse:
-    shown = {
+    shown: dict[str, Any] = {
         "problem": None,
         "came": None,
         "refused": [],

@@ -6,9 +6,8 @@ from typing import Annotated, NamedTuple
 from fastapi import APIRouter, Depends, Request
 from fastapi.responses import HTMLResponse
 
-from letheon.service._auth import Principal
-from letheon.service._context import context
-from letheon.service._forms import check_form
+from letheon.service.auth import Principal, context
+from letheon.service.forms import check_form
 from letheon.service.pages._shared import page, page_allows
 from letheon.service.routes.requests import (
     OPEN,

@@ -7,12 +7,11 @@ from fastapi import APIRouter, Depends, Path, Request
 from fastapi.responses import HTMLResponse, Response
 from starlette.datastructures import QueryParams
 
-from letheon.service._auth import Principal
-from letheon.service._context import context
-from letheon.service._forms import check_form, text_of
 from letheon.service._people import model_choices, token_names
-from letheon.service._problems import Problem
 from letheon.service._requests import ACTIONS, ActionName, RequestOut, refusals
+from letheon.service.auth import Principal, context
+from letheon.service.errors import Problem
+from letheon.service.forms import check_form, text_of
 from letheon.service.pages._shared import (
     SentForm,
     done,
@@ -104,7 +103,7 @@ def _list_page(
     query = check_form(routes.RequestPageQuery, shown | {"after": after, "limit": _LIMIT})
     whose = who.tenant_filter(query.tenant)
     found = routes.list_requests(request, who, query)
-    counts = desk.ledger.count_requests(tenant=whose, model=query.model, **routes.own_filter(who))
+    counts = desk.ledger.requests.count(tenant=whose, model=query.model, **routes.own_filter(who))
     bulk = [name for name in _BULK if any(name in one.actions for one in found.items)]
     return page(
         request,

@@ -20,11 +20,10 @@ from starlette.concurrency import run_in_threadpool
 from starlette.types import Receive, Scope, Send
 
 from letheon.ledger import Ledger
-from letheon.service._auth import Principal, allows, require_unbound
-from letheon.service._context import context
-from letheon.service._problems import Problem
-from letheon.service._rooms import private_room
-from letheon.service._tokens import note_action
+from letheon.ledger.db.tokens import note_action
+from letheon.service.auth import Principal, allows, context, require_unbound
+from letheon.service.errors import Problem
+from letheon.service.temp_folders import temp_folder
 
 router = APIRouter(tags=["certificates"])
 
@@ -70,7 +69,7 @@ def download_bundle(
     ledger = desk.ledger
     with ExitStack() as cleanup:
         cleanup.enter_context(take_slot(ledger, who.token_id))
-        room = cleanup.enter_context(private_room(ledger, "bundle"))
+        room = cleanup.enter_context(temp_folder(ledger, "bundle"))
         with ledger._core.database.transaction() as conn:
             note_action(conn, desk.clock(), who.token_id, f"bundle-{tier}", None)
         folder = ledger.export(room / "bundle", tier=tier)

@@ -18,11 +18,10 @@ from starlette.datastructures import UploadFile
 from letheon.exceptions import UnknownModelError
 from letheon.ledger.requests.deadlines import REGIMES
 from letheon.ledger.requests.intake import LONGEST_ID
-from letheon.service._auth import Principal, allows
-from letheon.service._context import Context, context
-from letheon.service._forms import malformed, read_parts
-from letheon.service._problems import Problem
 from letheon.service._requests import NAME, BulkOut, Code, ModelName
+from letheon.service.auth import Context, Principal, allows, context
+from letheon.service.errors import Problem
+from letheon.service.forms import malformed, read_parts
 from letheon.service.routes.filing import (
     BulkItem,
     IdempotencyKey,
@@ -120,7 +119,7 @@ def file_upload(
     @cache
     def holds_numbers(model: str) -> bool | None:
         try:
-            return desk.ledger.holds_numbers(model, tenant=tenant)
+            return desk.ledger.models.has_integer_ids(model, tenant=tenant)
         except UnknownModelError:
             return None
 
