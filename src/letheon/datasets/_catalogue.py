@@ -342,12 +342,11 @@ _RECIPES = {
 
 def _make_file(entry: dict[str, Any]) -> DataFile:
     """Return a file; one digest or number of rows is that of every spelling."""
-    names = tuple(entry.pop("names"))
-    by_name = {
-        key: value if isinstance(value := entry.pop(key, {}), dict) else dict.fromkeys(names, value)
-        for key in ("sha256", "rows")
-    }
-    return DataFile(names=names, variants=tuple(entry.pop("variants", ())), **by_name, **entry)
+    names = tuple(entry["names"])
+    for key in ("sha256", "rows"):
+        value = entry.get(key, {})
+        entry[key] = value if isinstance(value, dict) else dict.fromkeys(names, value)
+    return DataFile(**{**entry, "names": names, "variants": tuple(entry.get("variants", ()))})
 
 
 def _make_spec(name: str, entry: dict[str, Any]) -> DatasetInfo:
