@@ -18,8 +18,6 @@ from letheon.audit._result import LEVELS, AuditReport, LevelResult
 from letheon.measures import Measure
 from letheon.verifier import SMALL, Refused, Verdict, is_in_scope, read_capped, verify_bundle
 
-__all__ = ["Measures", "audit", "run_measures"]
-
 Measures = Mapping[str, Callable[[Any, Any, Any], Any]]
 _PAPER = ("V0", "V1", "V2", "V3")
 # Which of the two looks at a model, unless the auditor names levels.

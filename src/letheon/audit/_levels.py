@@ -28,16 +28,6 @@ from letheon.ledger.models.commitment import tree_of
 from letheon.measures._copies import fresh_copy
 from letheon.verifier import Opened
 
-__all__ = [
-    "Rebuilt",
-    "check_data",
-    "check_model",
-    "is_made_here",
-    "rebuilt",
-    "unlike_certified",
-    "wrong_seed",
-]
-
 _DERIVED = "hkdf-sha256-epoch-v1"
 _CALLER = "caller-seed-v1"
 _BEACON = "checkpoint:"

@@ -34,8 +34,6 @@ from letheon.verifier import (
     tier_of,
 )
 
-__all__ = ["AuditedModel", "Bundle", "Commitment", "LogFacts", "key_text"]
-
 _NONCE_BYTES = 32
 _TRAINING = {"rule", "beacon", "keyCommitment", "key"}
 

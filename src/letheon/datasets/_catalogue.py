@@ -36,8 +36,6 @@ from letheon.datasets._tables import (
     word,
 )
 
-__all__ = ["ADULT", "CENSUS", "CENSUS_NUMBERS", "SPECS", "diagnosis_group"]
-
 ADULT = (
     "age", "workclass", "fnlwgt", "education", "education-num", "marital-status", "occupation",
     "relationship", "race", "sex", "capital-gain", "capital-loss", "hours-per-week",

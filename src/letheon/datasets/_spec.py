@@ -18,22 +18,6 @@ from numpy.typing import NDArray
 
 from letheon.exceptions import DatasetFormatError, DatasetMissingError, LetheonError
 
-__all__ = [
-    "NO_SUBJECT",
-    "UNVERIFIED",
-    "DataFile",
-    "DatasetInfo",
-    "Encoding",
-    "Job",
-    "Loaded",
-    "StandIn",
-    "SurveyRow",
-    "Task",
-    "data_home",
-    "open_bytes",
-    "open_text",
-]
-
 Task = Literal["classification", "regression"]
 Encoding = Literal["one-hot", "ordinal"]
 NO_SUBJECT = "none"  # subject_id where every row is a person of its own

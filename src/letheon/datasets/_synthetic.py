@@ -10,8 +10,6 @@ from scipy import sparse
 
 from letheon.datasets._spec import NO_SUBJECT, DatasetInfo, Encoding, Loaded, StandIn
 
-__all__ = ["count_columns", "make"]
-
 LARGEST = 2**28  # bytes of X unless the caller says how many rows
 _NOISE = 0.5
 _PERSON_EFFECT = 0.7
