@@ -34,17 +34,6 @@ from letheon.linear import fingerprints
 from letheon.parallel import one_thread
 from letheon.state import Instance, Items, Record, to_bytes
 
-__all__ = [
-    "FEATURES",
-    "Beside",
-    "CannotRederiveError",
-    "beside_the_model",
-    "check_rederivation",
-    "compare",
-    "rederive",
-    "unwrapped",
-]
-
 _SHOWN = 3
 _VERSION = re.compile(r"[0-9]{1,4}(\.[0-9]{1,5}){0,3}([a-z]{1,4}[0-9]{0,3})?")
 _NAME = re.compile(r"[0-9A-Za-z._:+,/() -]{1,120}")
