@@ -15,8 +15,7 @@ from sklearn.tree import DecisionTreeClassifier
 
 import letheon
 from letheon.evaluation import ORDINARY, SAME, Problem, Rows
-from letheon.evaluation._baselines import best_ordinary, race
-from letheon.evaluation._linear import linear_rivals, regularised_loss
+from letheon.evaluation._baselines import best_ordinary, linear_rivals, race, regularised_loss
 from tests.evaluation.stubs import SIMPLE, TEST, Planted, X, Y, cancer, evaluate
 
 

@@ -1,16 +1,17 @@
-"""What an evaluation found, to be read, drawn, written and read back."""
+"""The result of an evaluation: to be read, drawn, written and read back."""
 
 import json
 import math
 import os
-from dataclasses import asdict, dataclass, field, fields
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, field, fields, is_dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from letheon.evaluation._doubts import say_what_was_tested
+from letheon.evaluation._baselines import ORDINARY, SAME
 from letheon.evaluation._trial import Trial
 from letheon.guarantee import Guarantee
-from letheon.measures import Measure, Strength
+from letheon.measures import Measure, Strength, from_plain
 from letheon.measures.attacks import AttackResult
 
 if TYPE_CHECKING:
@@ -19,7 +20,23 @@ if TYPE_CHECKING:
 
     from letheon.plot import EvaluationDisplay
 
-__all__ = ["Evaluation"]
+
+def make_frame(
+    rows: list[dict[str, Any]], otherwise: str = "; to_dict() has the same content"
+) -> Any:
+    """Return rows as a pandas frame, or say how to get pandas and what to take `otherwise`."""
+    try:
+        import pandas as pd
+    except ImportError as error:
+        raise ImportError(
+            f"to_frame needs pandas, which is not installed: pip install pandas{otherwise}"
+        ) from error
+    return pd.DataFrame(rows)
+
+
+# What the names of attacks of the canary test begin with.
+CANARY = "canary "
+_NOTICEABLE = 1.25
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -114,29 +131,15 @@ class Evaluation:
 
     def to_dict(self) -> dict[str, Any]:
         """Return everything as plain values. An infinite number stays a float; see `to_json`."""
-        plain = {each.name: getattr(self, each.name) for each in fields(self)}
-        plain["attacks"] = [attack.to_dict() for attack in self.attacks]
-        return {name: _plain(value) for name, value in plain.items()}
+        return {each.name: _plain(getattr(self, each.name)) for each in fields(self)}
 
     @classmethod
     def from_dict(cls, plain: dict[str, Any]) -> "Evaluation":
         """Return what `to_dict` took apart, or what was read from the JSON of `to_json`."""
         plain = {name: value if name in _TEXTS else _read(value) for name, value in plain.items()}
-        whole = dict(plain)
-        whole["measures"] = {
-            baseline: _measures(measures) for baseline, measures in plain["measures"].items()
-        }
-        for name in ("floor", "seconds", "scores"):
-            whole[name] = _measures(plain[name])
-        whole["work"] = Measure(**plain["work"])
-        strength = plain["strength"]
-        whole["strength"] = None if strength is None else Strength.from_dict(strength)
-        whole["guarantee"] = _guarantee(plain["guarantee"])
-        whole["attacks"] = tuple(AttackResult.from_dict(attack) for attack in plain["attacks"])
-        whole["fairness"] = tuple(plain["fairness"])
-        whole["warnings"] = tuple(plain.get("warnings", ()))
-        whole["trials"] = tuple(_trial(trial) for trial in plain["trials"])
-        return cls(**whole)
+        attacks = tuple(AttackResult.from_dict(each) for each in plain.pop("attacks"))
+        evaluation: Evaluation = from_plain(cls, plain | {"attacks": ()})
+        return replace(evaluation, attacks=attacks)
 
     def to_json(self, path: str | os.PathLike[str] | None = None) -> str:
         """Return the evaluation as JSON; also write it to a file if a path is given.
@@ -151,13 +154,6 @@ class Evaluation:
 
     def to_frame(self) -> "pd.DataFrame":
         """Return one row for each baseline and measure, as a pandas frame."""
-        try:
-            import pandas as pd
-        except ImportError as error:
-            raise ImportError(
-                "to_frame needs pandas, which is not installed: pip install pandas; "
-                "to_dict() has the same content"
-            ) from error
         rows = [
             {"method": self.method, "dataset": self.dataset, "baseline": baseline}
             | {"measure": name}
@@ -165,7 +161,7 @@ class Evaluation:
             for baseline, measures in self.measures.items()
             for name, measure in measures.items()
         ]
-        return pd.DataFrame(rows)
+        return make_frame(rows)
 
     def plot(self) -> "EvaluationDisplay":
         """Draw the four properties against both baselines."""
@@ -175,14 +171,10 @@ class Evaluation:
 
     def __rich__(self) -> "RenderableType":
         """Show the evaluation as a table."""
-        from letheon.evaluation._show import as_table
-
         return as_table(self)
 
     def __str__(self) -> str:
         """Say the evaluation in plain lines."""
-        from letheon.evaluation._show import as_text
-
         return as_text(self)
 
 
@@ -215,35 +207,151 @@ def _plain(value: Any) -> Any:
         return {name: _plain(part) for name, part in value.items()}
     if isinstance(value, tuple | list):
         return [_plain(part) for part in value]
-    return asdict(value) if hasattr(value, "__dataclass_fields__") else value
+    if hasattr(value, "to_dict"):
+        return value.to_dict()
+    return asdict(value) if is_dataclass(value) else value
 
 
-def _measures(plain: dict[str, Any]) -> dict[str, Measure]:
-    return {name: Measure(**measure) for name, measure in plain.items()}
+def figures(measure: Measure) -> str:
+    """Return value and interval in few digits; times in the unit that suits them."""
+    scale, unit = _unit(measure)
+    text = f"{measure.value * scale:.3g}{unit}"
+    if measure.basis == "by proof":
+        return f"{text} (proof)"
+    if measure.low is None or measure.high is None or measure.low == measure.high:
+        return text
+    rough = "roughly " if measure.is_rough else ""
+    return f"{text} {rough}[{measure.low * scale:.3g}, {measure.high * scale:.3g}]"
 
 
-def _guarantee(plain: dict[str, Any]) -> Guarantee:
-    names = ("assumptions", "residual_state")
-    return Guarantee(**plain | {name: tuple(plain[name]) for name in names})
+def _unit(measure: Measure) -> tuple[float, str]:
+    if measure.unit != "s":
+        return 1.0, measure.unit if measure.unit in ("x", "%") else ""
+    scales = ((1.0, " s"), (1e3, " ms"), (1e6, " us"))
+    return next((pair for pair in scales if measure.value * pair[0] >= 1), scales[-1])
 
 
-def _trial(plain: dict[str, Any]) -> Trial:
-    times = {name: tuple(seconds) for name, seconds in plain["retrain_seconds"].items()}
-    measures = {name: _measures(found) for name, found in plain["measures"].items()}
-    late = {
-        name: tuple(plain.get(name, ()))
-        for name in ("returned_seconds", "processor_seconds", "is_repeated")
-    }
-    return Trial(
-        **plain
-        | late
-        | {
-            "forget_seconds": tuple(plain["forget_seconds"]),
-            "retrain_seconds": times,
-            "work": tuple(plain["work"]),
-            "rows_left": tuple(plain["rows_left"]),
-            "measures": measures,
-            "floor": _measures(plain["floor"]),
-            "guarantee": _guarantee(plain["guarantee"]),
-        }
-    )
+def _lines(evaluation: "Evaluation") -> list[tuple[str, ...]]:
+    """Return name, better way, both baselines' cells and the floor, for each line of the table."""
+    both = [evaluation.measures[baseline] for baseline in (SAME, ORDINARY)]
+    rows = []
+    for name in dict.fromkeys([*both[0], *both[1]]):
+        pair = [measures.get(name) for measures in both]
+        better = next(measure.better for measure in pair if measure is not None)
+        pair.append(evaluation.floor.get(name))
+        rows.append((name, better, *("-" if m is None else figures(m) for m in pair)))
+    sizes = [evaluation.storage.get(baseline) for baseline in (SAME, ORDINARY)]
+    rows += [
+        (evaluation.metric, "higher", *_pair(evaluation.scores), "-"),
+        ("time of a retrain", "", *_pair(evaluation.seconds), "-"),
+        ("state in bytes", "lower", *map(_size, sizes, ("fresh unlearner", "")), "-"),
+    ]
+    return rows if evaluation.floor else [row[:4] for row in rows]
+
+
+def _size(size: int | None, whose: str) -> str:
+    return "-" if size is None else f"{size:,}" + (f" ({whose})" if whose else "")
+
+
+def _pair(measures: dict[str, Measure]) -> tuple[str, str]:
+    return figures(measures[SAME]), figures(measures[ORDINARY])
+
+
+def say_what_was_tested(attacks: Sequence[AttackResult], failed: dict[str, str]) -> str:
+    """Return which attacks tested whether people were forgotten, and what they found."""
+    about = [each for each in attacks if each.about == "forgotten"]
+    able = [each for each in about if each.has_power is not False]
+    parts = [f"{each.attack} ({each.verdict})" for each in able]
+    if parts:
+        text = f"Forgetting was tested by {', '.join(parts)}. Not found proves nothing."
+        if any(each.attack.startswith(CANARY) for each in able):
+            text += " Canaries leave in one request; people who leave one by one were not tested."
+    else:
+        text = "Forgetting was not tested: no attack " + ("had power here." if about else "ran.")
+    weak = [each.attack for each in about if each not in able]
+    if weak:
+        text += f" Without power, as it finds nobody before the request either: {', '.join(weak)}."
+    return text + (f" Could not run: {', '.join(failed)}." if failed else "")
+
+
+def is_noticeable(returned: float, complete: float) -> bool:
+    """Return whether a request is complete noticeably later than `forget` returns."""
+    return complete > _NOTICEABLE * returned
+
+
+def _heading(evaluation: "Evaluation") -> str:
+    return f"{evaluation.title} on {evaluation.dataset}: {evaluation.requests}"
+
+
+def _put_off(evaluation: "Evaluation") -> str:
+    """Return when forget returns, where the request is complete noticeably later."""
+    returned, whole = (evaluation.seconds.get(name) for name in ("returned", "forget"))
+    if returned is None or whole is None or not is_noticeable(returned.value, whole.value):
+        return ""
+    return f" (forget returns after {figures(returned)}, the rest is done later)"
+
+
+def _first(evaluation: "Evaluation") -> list[str]:
+    """Return what the reader must know before any number."""
+    return [evaluation.tested, *(f"WARNING: {each}" for each in evaluation.warnings)]
+
+
+def _below(evaluation: "Evaluation") -> list[str]:
+    size = evaluation.storage.get("unlearned")
+    lines = [
+        f"Unlearned model: {evaluation.metric} {figures(evaluation.scores['unlearned'])}, a "
+        f"request takes {figures(evaluation.seconds['forget'])}{_put_off(evaluation)}"
+        + (f", its state {size:,} bytes" if size is not None else "")
+        + f", the first fit {figures(evaluation.seconds['fit'])}.",
+        f"Guarantee: {evaluation.guarantee.kind}"
+        + (
+            f", epsilon {evaluation.guarantee.epsilon:g}, delta {evaluation.guarantee.delta:g}"
+            if evaluation.guarantee.epsilon is not None and evaluation.guarantee.delta is not None
+            else ""
+        )
+        + ".",
+    ]
+    if evaluation.equal_digests is not None:
+        verdict = "equal to a fresh fit, byte for byte" if evaluation.equal_digests else "NOT EQUAL"
+        lines.append(f"Digests: {verdict}, in {len(evaluation.trials)} trial(s).")
+    if evaluation.strength is not None:
+        lines.append(
+            f"Growth of the work along the requests: {evaluation.strength.kind} by the receipts; "
+            f"{evaluation.work_check}."
+        )
+    lines += [str(attack) for attack in evaluation.attacks]
+    failed = evaluation.failed_attacks.items()
+    lines += [f"Attack {name!r} could not run: {why}" for name, why in failed]
+    return [*lines, "", *(f"- {line}" for line in evaluation.fairness)]
+
+
+def as_table(evaluation: "Evaluation") -> "RenderableType":
+    """Return the evaluation as a table of rich, with lines below it."""
+    from rich.box import SIMPLE_HEAD
+    from rich.console import Group
+    from rich.table import Table
+    from rich.text import Text
+
+    table = Table(box=SIMPLE_HEAD)
+    table.add_column("measure")
+    table.add_column("better")
+    for baseline in (SAME, ORDINARY):
+        table.add_column(f"against the\n{baseline}", justify="right")
+    if evaluation.floor:
+        table.add_column("retrain against\nretrain", justify="right")
+    for row in _lines(evaluation):
+        table.add_row(*row)
+    below = _below(evaluation)
+    first = Text("\n".join(_first(evaluation)))
+    return Group(Text(_heading(evaluation)), first, table, Text("\n".join(below)))
+
+
+def as_text(evaluation: "Evaluation") -> str:
+    """Return the evaluation in plain lines."""
+    table = _lines(evaluation)
+    heads = ("measure", "better", SAME, ORDINARY, "retrain against retrain")
+    rows = [heads[: len(table[0])], *table]
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    padded = [[cell.ljust(width) for cell, width in zip(row, widths, strict=True)] for row in rows]
+    lines = [f"  {'  '.join(row)}".rstrip() for row in padded]
+    return "\n".join([_heading(evaluation), *_first(evaluation), *lines, *_below(evaluation)])

@@ -13,10 +13,7 @@ import numpy as np
 
 from letheon import state
 from letheon.exceptions import CorruptFileError, NewerFormatError
-from letheon.monitor import Monitor, Reading
-from letheon.monitor._given import same_people
-from letheon.monitor._judge import judge_for
-from letheon.monitor._saved import record_of, restore
+from letheon.monitor import Monitor, Reading, judge_for, record_of, restore, same_people
 from letheon.receipt import Receipt
 from letheon.rows import Ids, Rows, as_ids
 

@@ -4,7 +4,7 @@ import time
 from typing import Any, NamedTuple
 
 from letheon.compose import unfitted_twin
-from letheon.measures._copies import fresh_copy
+from letheon.inner import fresh_copy
 from letheon.parallel import one_thread
 from letheon.rows import Rows, hold_table, hold_target, row_ids, table_length
 

@@ -64,8 +64,7 @@ def watch_of(ledger: "Ledger", model: str, *, tenant: str = "default") -> Watch 
 
 
 def _unpacked(row: ModelRow, packed: bytes) -> Watch:
-    from letheon.monitor._given import assumptions
-    from letheon.monitor._saved import read_calibration
+    from letheon.monitor import assumptions, read_calibration
 
     record = state.decode(packed, trusted=row.trusted, max_memory=state.UNLIMITED)["record"]
     limits = {

@@ -8,18 +8,6 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.special import betaincinv, ndtr, stdtrit
 
-__all__ = [
-    "FEWEST_ROWS",
-    "bootstrap",
-    "clopper_pearson",
-    "doubt_about",
-    "effective_number",
-    "fold",
-    "mean_of_rows",
-    "ratio_of_means",
-    "student",
-]
-
 Interval = tuple[float, float]
 Rows = NDArray[np.int64]
 

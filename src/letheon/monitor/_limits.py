@@ -15,9 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.optimize import nnls
 
-from letheon.measures import sape
-
-__all__ = ["SCORES", "Limit", "Rehearsal", "Tally", "fit_limit", "scores_of"]
+from letheon.measures import from_plain, sape
 
 # The survey's own score, how far single outputs moved, how many rows left, and how much the model
 # was wrong about them.
@@ -142,8 +140,8 @@ class Limit:
     @classmethod
     def from_dict(cls, values: Mapping[str, Any]) -> Self:
         """Return the limit that `to_dict` described; JSON knows no tuples."""
-        powers = {name: (pair[0], pair[1]) for name, pair in values["powers"].items()}
-        return cls(**{**values, "powers": powers})
+        limit: Self = from_plain(cls, values)
+        return limit
 
 
 def score_at_breach(rehearsal: Rehearsal, score: str, tolerance: float) -> float:
@@ -274,3 +272,26 @@ def _by_kind(rehearsals: Iterable[Rehearsal]) -> dict[str, list[Rehearsal]]:
     for rehearsal in rehearsals:
         groups.setdefault(rehearsal.kind, []).append(rehearsal)
     return groups
+
+
+def raise_peaks(peaks: dict[str, float], scores: Mapping[str, float]) -> None:
+    """Raise each peak to the score: a proxy never falls within a stretch."""
+    for score, value in scores.items():
+        peaks[score] = max(peaks.get(score, 0.0), value)
+
+
+@dataclass
+class Stretch:
+    """What happened since the last retrain: numbers only."""
+
+    tally: Tally
+    people_then: int
+    guaranteed: str
+    retrain_seconds: float | None
+    n_people: int = 0
+    peaks: dict[str, dict[str, float]] = field(default_factory=dict)
+
+    def note(self, scores: Mapping[str, Mapping[str, float]]) -> None:
+        """Take the scores of one request: a proxy never falls within a stretch."""
+        for name, found in scores.items():
+            raise_peaks(self.peaks.setdefault(name, {}), found)

@@ -11,8 +11,6 @@ from numpy.typing import NDArray
 
 from letheon import state
 from letheon.exceptions import CheckpointError
-from letheon.monitor._adopt import adopt
-from letheon.monitor._asked import Asked, ask, finished
 from letheon.monitor._calibrate import (
     Calibration,
     Stage,
@@ -23,8 +21,8 @@ from letheon.monitor._calibrate import (
     rehearsals,
     rehearse,
 )
-from letheon.monitor._decide import Seen, decide, guarantee_of, say_if_useless
 from letheon.monitor._given import (
+    adopt,
     assumptions,
     in_training,
     new_folder,
@@ -36,13 +34,27 @@ from letheon.monitor._given import (
     training_rows,
     warn_of_noise,
 )
-from letheon.monitor._judge import judge_for
-from letheon.monitor._limits import Limit, Tally, scores_of
-from letheon.monitor._panel import Panel, in_memory, positions_of, train
-from letheon.monitor._reading import History, Reading, Tolerances
-from letheon.monitor._saved import record_of, restore
-from letheon.monitor._store import Folder, destroyed, warn_about
-from letheon.monitor._stretch import Stretch
+from letheon.monitor._limits import Limit, Stretch, Tally, scores_of
+from letheon.monitor._panel import (
+    Asked,
+    Panel,
+    ask,
+    finished,
+    in_memory,
+    judge_for,
+    positions_of,
+    train,
+)
+from letheon.monitor._reading import (
+    History,
+    Reading,
+    Seen,
+    Tolerances,
+    decide,
+    guarantee_of,
+    say_if_useless,
+)
+from letheon.monitor._store import Folder, destroyed, record_of, restore, warn_about
 from letheon.receipt import Receipt
 from letheon.rows import Ids, Rows, as_ids
 from letheon.seeds import library_seed, seed_from
@@ -50,7 +62,6 @@ from letheon.seeds import library_seed, seed_from
 if TYPE_CHECKING:
     from letheon.plot import MonitorDisplay
 
-__all__ = ["Monitor"]
 
 _RECENT = 5
 
@@ -406,20 +417,19 @@ class Monitor:
         self.limits = {}
         if self._rows is None:
             return
-        shadow = train(self.model, self._rows, in_memory=True)
-        self._stretch.retrain_seconds = shadow.seconds
+        shadow, self._stretch.retrain_seconds = train(self.model, self._rows, in_memory=True)
         if self._is_exact:
             return
         watched = self.tolerances.watched()
-        warn_of_noise(self._panel, self.model, shadow.model, watched)
+        warn_of_noise(self._panel, self.model, shadow, watched)
         if self.calibration is None:
             self.limits = {
                 name: Limit("metric", 1.0, floors(name, len(self._panel), 1)["metric"], 1.0)
                 for name in watched
             }
             return
-        panel = self._panel.renewed(shadow.model)
-        stage = Stage(shadow.model, panel, self._rows)
+        panel = self._panel.renewed(shadow)
+        stage = Stage(shadow, panel, self._rows)
         streams = rehearsals(self.calibration, stage, watched, seed=self._seed)
         n_test, n_rows, miss = len(panel), len(self._rows), self.calibration.miss
         self.limits = limits_from(streams, watched, n_test=n_test, n_rows=n_rows, miss=miss)
@@ -521,14 +531,10 @@ class Monitor:
         if self.calibration is not None and not self._is_exact:
             horizon = self.calibration.n_leaving(then) / then
         return Seen(
-            proxies=reading.proxies,
+            reading,
             share=self._stretch.n_people / then,
             horizon=horizon,
-            guarantee=reading.guarantee,
             was_guaranteed=self._stretch.guaranteed,
-            spent=reading.spent,
-            budget=reading.budget,
-            residual=reading.residual,
             speed_ups=tuple(r.proxies["efficiency"] for r in recent if "efficiency" in r.proxies),
         )
 
@@ -540,10 +546,7 @@ class Monitor:
         except BaseException:
             self._commit()
             raise
-        self.n_retrains += 1
-        if len(self.history):
-            last = replace(self.history[-1], retrained=True, retrain_seconds=seconds, truth=truth)
-            self.history = self.history[:-1].with_(last)
+        self._note_retrain(truth, seconds)
         try:
             self._refresh(n_people)
         finally:
@@ -557,13 +560,25 @@ class Monitor:
                 "this monitor holds no training rows to retrain on; give them at the start: "
                 "retrain_with=(X, y, ids)"
             )
-        retrained = train(self.model, self._rows)
-        truth = measured(self._panel, self.model, retrained.model, self._gone)
-        panel = self._panel.renewed(retrained.model)
+        retrained, seconds = train(self.model, self._rows)
+        truth = measured(self._panel, self.model, retrained, self._gone)
+        self._replace_model(retrained, self._panel.renewed(retrained), truth, seconds)
+        return truth, seconds
+
+    def _replace_model(
+        self, model: Any, panel: Panel, truth: Mapping[str, float], seconds: float | None
+    ) -> None:
+        """Go on with a retrained model; the truth about the old one raises the limits."""
         self._raise_limits(truth)
-        self._panel, self.model, self._gone = panel, retrained.model, None
-        self._stretch = self._new_stretch(retrained.seconds)
-        return truth, retrained.seconds
+        self._panel, self.model, self._gone = panel, model, None
+        self._stretch = self._new_stretch(seconds)
+
+    def _note_retrain(self, truth: dict[str, float], seconds: float | None) -> None:
+        """Count a retrain, and write it into the last reading."""
+        self.n_retrains += 1
+        if len(self.history):
+            last = replace(self.history[-1], retrained=True, retrain_seconds=seconds, truth=truth)
+            self.history = self.history[:-1].with_(last)
 
     def _raise_limits(self, truth: Mapping[str, float]) -> None:
         for name, limit in self.limits.items():

@@ -8,9 +8,8 @@ from typing import TYPE_CHECKING, Any, Self
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from letheon.measures._measure import Measure
-from letheon.plot._axes import COLOURS, MARKERS, new_axes
-from letheon.plot._measures import arms, axis_label, distinct, wrapped
+from letheon.measures import Measure
+from letheon.plot._axes import COLOURS, MARKERS, arms, axis_label, distinct, new_axes, wrapped
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -19,7 +18,6 @@ if TYPE_CHECKING:
     from matplotlib.lines import Line2D
     from matplotlib.table import Table
 
-__all__ = ["AttackDisplay"]
 
 Named = Mapping[str, Mapping[str, Measure]]
 _GREY = "0.45"

@@ -5,15 +5,17 @@ from collections.abc import Mapping, Sequence
 from itertools import cycle
 from typing import TYPE_CHECKING, Any, Self
 
-from letheon.measures._measure import Measure
-from letheon.plot._axes import COLOURS, MARKERS, new_axes
-from letheon.plot._measures import (
+from letheon.measures import Measure
+from letheon.plot._axes import (
+    COLOURS,
+    MARKERS,
     arms,
     axis_label,
     distinct,
     draw_endless,
     is_ratio,
     log_ticks,
+    new_axes,
     wrapped,
 )
 
@@ -23,7 +25,6 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
     from matplotlib.lines import Line2D
 
-__all__ = ["EvaluationDisplay"]
 
 _USUAL = ("efficiency", "effectiveness", "output consistency", "prediction gap", "certifiability")
 # what a method that is as good as retraining reaches

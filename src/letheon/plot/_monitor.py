@@ -6,16 +6,14 @@ from typing import TYPE_CHECKING, Any, Self
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from letheon.measures._measure import KNOWN, Better
-from letheon.plot._axes import COLOURS
-from letheon.plot._measures import is_better_high, is_ratio, log_ticks, stacked_axes
+from letheon.measures import KNOWN_MEASURES, Better
+from letheon.plot._axes import COLOURS, is_better_high, is_ratio, log_ticks, stacked_axes
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
     from matplotlib.lines import Line2D
 
-__all__ = ["MonitorDisplay"]
 
 _PROXY, _LIMIT, _TRUTH = COLOURS[0], COLOURS[1], COLOURS[2]
 
@@ -160,7 +158,7 @@ class MonitorDisplay:
         self._limit(ax, name)
         if ax.get_yscale() == "log":
             log_ticks(ax, "y")
-        unit = KNOWN.get(name, ("", ""))[1]
+        unit = KNOWN_MEASURES.get(name, ("", ""))[1]
         way = "more is better" if self._is_high_better(name) else "less is better"
         ax.set_ylabel(f"{name}{f' [{unit}]' if unit else ''}\n{way}")
         ax.grid(alpha=0.3)

@@ -8,10 +8,19 @@ from typing import TYPE_CHECKING, Any, Self
 import numpy as np
 from numpy.typing import NDArray
 
-from letheon.measures._measure import Measure
-from letheon.plot._axes import COLOURS, MARKERS, new_axes
-from letheon.plot._labels import place_labels
-from letheon.plot._measures import arms, axis_label, draw_endless, is_ratio, log_ticks, wrapped
+from letheon.measures import Measure
+from letheon.plot._axes import (
+    COLOURS,
+    MARKERS,
+    arms,
+    axis_label,
+    draw_endless,
+    is_ratio,
+    log_ticks,
+    new_axes,
+    place_labels,
+    wrapped,
+)
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -20,7 +29,6 @@ if TYPE_CHECKING:
     from matplotlib.lines import Line2D
     from matplotlib.text import Annotation
 
-__all__ = ["ParetoDisplay", "pareto_front"]
 
 _WIDTH, _HEIGHT = 7.8, 5.0
 # Not transparent: the intervals would cross the marker and fill it.

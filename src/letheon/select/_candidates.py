@@ -20,8 +20,6 @@ from letheon.select._need import Need
 from letheon.select._ranges import Ranges, Size, ranges_of
 from letheon.sharded import SISAClassifier, SISARegressor
 
-__all__ = ["Candidate", "Named", "default_candidates", "named", "short_name"]
-
 Values = Mapping[str, Sequence[Any]]
 
 # The class for labels, and the one for numbers where there is one.

@@ -14,22 +14,23 @@ from sklearn.exceptions import ConvergenceWarning
 from sklearn.utils.multiclass import type_of_target
 
 from letheon.datasets import Requests
-from letheon.evaluation import Metric, Problem, Rows, evaluate, with_canaries
+from letheon.evaluation import CrossValidation, Metric, Problem, Rows, evaluate, with_canaries
 from letheon.exceptions import LetheonError, LetheonWarning
 from letheon.guarantee import Task
 from letheon.parallel import one_thread
 from letheon.scoring import balanced_accuracy, is_unbalanced, largest_class
 from letheon.select._candidates import Candidate, Named, default_candidates, named
-from letheon.select._comparison import Comparison
-from letheon.select._cost import cost_of
+from letheon.select._comparison import (
+    Comparison,
+    Tolerances,
+    Tried,
+    Tuning,
+    cost_of,
+    tune_efficiency,
+)
 from letheon.select._need import Need
 from letheon.select._ranges import Size
-from letheon.select._tolerances import Tolerances
-from letheon.select._tried import Tried
-from letheon.select._tune import Tuning, tune_efficiency
-from letheon.select._yardstick import Constant, CrossValidation, Yardstick, yardstick
-
-__all__ = ["choose"]
+from letheon.select._yardstick import Constant, Yardstick, yardstick
 
 Settings = dict[str, Any]
 _Given = TypeVar("_Given")
@@ -319,7 +320,8 @@ def _tuned(arena: _Arena, candidate: Candidate, efficiency: Any) -> Iterator[Tun
     for parameter, values in efficiency.items():
 
         def score(value: Any, parameter: str = parameter) -> float:
-            return arena.folds.score(candidate.with_settings({**settled, parameter: value}))
+            estimator = candidate.with_settings({**settled, parameter: value})
+            return arena.folds.score(estimator, with_ids=True)
 
         found = tune_efficiency(score, parameter, values, float(goal))
         settled[parameter] = found.chosen

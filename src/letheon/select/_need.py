@@ -20,8 +20,6 @@ from letheon.guarantee import (
     Task,
 )
 
-__all__ = ["Need"]
-
 # From the observer who sees least to the one who sees most; a claim about one covers those before.
 _OBSERVERS: tuple[Releases, ...] = ("labels-only", "latest-only", "every-version")
 _SEES = {

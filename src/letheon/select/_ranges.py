@@ -3,8 +3,6 @@
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
-__all__ = ["Ranges", "Size", "ranges_of"]
-
 # A shard of fewer people is hardly a training set.
 _FEWEST_PEOPLE = 50
 

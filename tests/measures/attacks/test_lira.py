@@ -11,8 +11,7 @@ from sklearn.linear_model import LogisticRegression, Ridge
 from sklearn.svm import LinearSVC
 
 from letheon.measures.attacks import auc, cross_lira, lira, margins
-from letheon.measures.attacks._shadows import halves, mean_by_person
-from letheon.measures.attacks._signal import observe
+from letheon.measures.attacks._shadows import halves, mean_by_person, observe
 from letheon.rows import Rows, row_ids
 
 

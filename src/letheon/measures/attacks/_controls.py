@@ -13,8 +13,6 @@ from letheon.naive import NaiveUnlearner
 from letheon.rows import Rows
 from letheon.seeds import Purpose, library_seed
 
-__all__ = ["FineTuneOnly", "KeepsEverything"]
-
 
 def _facts(method: str, applicability: str, what_it_does: str) -> MethodFacts:
     return MethodFacts(

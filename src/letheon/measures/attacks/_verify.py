@@ -9,10 +9,10 @@ from numpy.typing import NDArray
 from scipy.sparse import issparse
 from sklearn.base import is_regressor
 
-from letheon.measures._certifiability import certifiability_from_predictions
-from letheon.measures._copies import fresh_copy
+from letheon.inner import fresh_copy
 from letheon.measures._intervals import clopper_pearson
 from letheon.measures._measure import Better, Measure
+from letheon.measures._performance import certifiability_from_predictions
 from letheon.measures.attacks._backdoor import (
     deletion_confidence,
     errors,
@@ -20,10 +20,9 @@ from letheon.measures.attacks._backdoor import (
     success_rate,
     threshold,
 )
-from letheon.measures.attacks._excess import beyond_floor_by_unit
-from letheon.measures.attacks._result import AttackResult
+from letheon.measures.attacks._result import AttackResult, beyond_floor_by_unit
 from letheon.measures.attacks._roc import auc
-from letheon.measures.attacks._shadows import Progress, check_unlearner
+from letheon.measures.attacks._shadows import Attack, Case
 from letheon.measures.attacks._triggers import (
     ImageTrigger,
     Planted,
@@ -35,8 +34,6 @@ from letheon.measures.attacks._triggers import (
 from letheon.parallel import one_thread
 from letheon.purposes import Purpose
 from letheon.seeds import keyed_hash, keyed_hash_ints, library_seed
-
-__all__ = ["BackdoorTest", "Data", "resolve"]
 
 _NOTE = (
     "audit mode: backdoors were planted in clones, never in the model itself. The test can show "
@@ -60,13 +57,13 @@ class Data(NamedTuple):
     asked: tuple[NDArray[Any], NDArray[Any]]
 
 
-def resolve(X: Any, y: Any, ids: Any, forget: Any, population: Any) -> Data:
+def resolve(case: Case) -> Data:
     """Return arrays, or raise for people who are not there; default questions: rows that stay."""
-    X, y = _numbers(X), np.asarray(y)
-    owners = np.arange(len(X)) if ids is None else np.asarray(ids)
+    X, y, population = _numbers(case.X), np.asarray(case.y), case.population
+    owners = np.arange(len(X)) if case.ids is None else np.asarray(case.ids)
     if not len(X) == len(y) == len(owners):
         raise ValueError(f"X has {len(X)} rows, y has {len(y)} and ids has {len(owners)}")
-    leaves = _leaving(owners, np.unique(np.asarray(forget)))
+    leaves = _leaving(owners, np.unique(np.asarray(case.forget)))
     asked = (X[~leaves], y[~leaves]) if population is None else population
     return Data(X, y, owners, leaves, (_numbers(asked[0]), np.asarray(asked[1])))
 
@@ -163,7 +160,7 @@ class _Questions:
 
 
 @dataclass(frozen=True, kw_only=True)
-class BackdoorTest:
+class BackdoorTest(Attack):
     """Backdoor verification of deletion (Sommer et al., 2022; He et al., 2021).
 
     Audit mode only. In a *clone* of the pipeline the people who will leave plant private backdoors
@@ -225,71 +222,31 @@ class BackdoorTest:
     alpha: float = 1e-3
     confidence: float = 0.95
 
-    def run(
-        self,
-        unlearner: Any,
-        X: Any,
-        y: Any,
-        *,
-        forget: Any,
-        ids: Any = None,
-        population: tuple[Any, Any] | None = None,
-        naive: Any = None,
-        seed: int = 0,
-        progress: Progress | None = None,
-    ) -> tuple[AttackResult, ...]:
-        """Plant, train, forget, ask.
-
-        Parameters
-        ----------
-        unlearner : estimator
-            Unfitted classifier with `forget`; it is cloned.
-        X, y : array-like
-            Training rows and labels; copies are poisoned.
-        forget : sequence of int or of str
-            People who plant and leave.
-        ids : sequence, optional
-            Whose row each is. Default ``0..n-1``.
-        population : (X, y), optional
-            Rows to ask about. Default: the rows of people who stay.
-        naive : estimator, optional
-            Unfitted; its fresh fit is the floor. Default: a fresh fit of the unlearner.
-        seed : int, default=0
-            Seed of patterns, models and queries.
-        progress : callable, optional
-            Called with (repeats done, repeats).
-
-        Returns
-        -------
-        tuple of one AttackResult
-        """
-        check_unlearner(unlearner)
-        if is_regressor(unlearner):
+    def _attack(self, case: Case) -> tuple[AttackResult, ...]:
+        if is_regressor(case.unlearner):
             raise ValueError("a backdoor needs a target label; this is a regressor")
-        data = resolve(X, y, ids, forget, population)
-        trigger = _default_trigger(data.X, seed) if self.trigger is None else self.trigger
-        floor = unlearner if naive is None else naive
+        data = resolve(case)
+        trigger = _default_trigger(data.X, case.seed) if self.trigger is None else self.trigger
         repeats = []
         for number in range(self.n_repeats):
             with one_thread():
-                repeats.append(self._repeat(trigger, unlearner, floor, data, seed, number))
-            if progress is not None:
-                progress(number + 1, self.n_repeats)
+                repeats.append(self._repeat(trigger, case, data, number))
+            if case.progress is not None:
+                case.progress(number + 1, self.n_repeats)
         return (self._result(repeats),)
 
-    def _repeat(
-        self, trigger: Trigger, unlearner: Any, naive: Any, data: Data, seed: int, number: int
-    ) -> _Repeat:
+    def _repeat(self, trigger: Trigger, case: Case, data: Data, number: int) -> _Repeat:
         """Return what all models of one repeat answer."""
+        seed = case.seed
         questions = self._questions(trigger, data, seed, number)
         X, y, ids = questions.planted.X, questions.planted.y, data.ids
         seeds = [library_seed(seed, Purpose.BACKDOOR_MODEL, number, role) for role in range(3)]
         stays, ask = ~data.leaves, questions.ask
         # The floor comes first: a method that remembers rows outside its models knows them later.
         retrained, again = (
-            ask(fitted(naive, each, X[stays], y[stays], ids[stays])) for each in seeds[1:]
+            ask(fitted(case.naive, each, X[stays], y[stays], ids[stays])) for each in seeds[1:]
         )
-        model = fitted(unlearner, seeds[0], X, y, ids)
+        model = fitted(case.unlearner, seeds[0], X, y, ids)
         before = ask(model)
         model.forget(np.unique(ids[data.leaves]))
         return _Repeat(questions.sizes, (before, ask(model), retrained, again))
