@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from benchmarks._convex_data import ConvexSet
 from benchmarks._convex_retrain import NAMED, Best, Retraining, Trial, best_retrain
 from benchmarks._report import Seconds, timed
-from letheon.convex._noise import NoiseSource
+from letheon.linear._noise import NoiseSource
 
 __all__ = [
     "DELTA",
@@ -57,7 +57,7 @@ class Method(NamedTuple):
 
 def influence(sigma: float, **settings: Any) -> Method:
     """Newton removal on secret parameters, released with noise."""
-    from letheon.convex import InfluenceClassifier
+    from letheon.linear import InfluenceClassifier
 
     shown = _words(sigma=sigma, **settings)
     make = partial(_make, InfluenceClassifier, sigma=sigma, **_CERTIFIED, **settings)
@@ -66,7 +66,7 @@ def influence(sigma: float, **settings: Any) -> Method:
 
 def fisher(sigma: float = 0.01, **settings: Any) -> Method:
     """Newton step on the remaining rows, then noise shaped by the Fisher matrix."""
-    from letheon.convex._fisher import FisherClassifier
+    from letheon.linear._fisher import FisherClassifier
 
     shown = _words(sigma=sigma, **settings)
     make = partial(_make, FisherClassifier, sigma=sigma, **_CERTIFIED, **settings)
@@ -75,7 +75,7 @@ def fisher(sigma: float = 0.01, **settings: Any) -> Method:
 
 def descent(sigma: float | None = 0.01, **settings: Any) -> Method:
     """Further training, then noise."""
-    from letheon.convex._descent import DescentToDeleteClassifier
+    from letheon.linear._descent import DescentToDeleteClassifier
 
     shown = _words(**({} if sigma is None else {"sigma": sigma}), **settings)
     make = partial(_make, DescentToDeleteClassifier, sigma=sigma, **_CERTIFIED, **settings)
@@ -84,7 +84,7 @@ def descent(sigma: float | None = 0.01, **settings: Any) -> Method:
 
 def deltagrad(n_steps: int = DELTAGRAD_STEPS, sigma: float = 0.0, **settings: Any) -> Method:
     """A replay of gradient descent."""
-    from letheon.convex._deltagrad import DeltaGradClassifier
+    from letheon.linear._deltagrad import DeltaGradClassifier
 
     shown = _words(**({"sigma": sigma} if sigma else {}), **settings)
     make = partial(

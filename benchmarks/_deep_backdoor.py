@@ -11,7 +11,7 @@ from benchmarks._deep_obliviate import Rule
 from benchmarks._report import Table
 from letheon.deep._blocks import blocks_of
 from letheon.measures import certifiability_from_predictions
-from letheon.rows import row_ids
+from letheon.data import row_ids
 from letheon.seeds import seed_from
 
 __all__ = ["Case", "Planted", "backdoor_table", "owners_in", "planted"]

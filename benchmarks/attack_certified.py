@@ -34,9 +34,9 @@ from letheon.checks import (
     play_worlds,
     released_parameters,
 )
-from letheon.convex._calibrate import gaussian_delta
-from letheon.convex._grid import Grid
-from letheon.convex._noise import NoiseSource
+from letheon.linear._calibrate import gaussian_delta
+from letheon.linear._grid import Grid
+from letheon.linear._noise import NoiseSource
 
 RESULTS = Path(__file__).resolve().parent / "results"
 METHODS: dict[str, Any] = {

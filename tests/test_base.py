@@ -25,7 +25,7 @@ from letheon.exceptions import (
     UnknownIdError,
 )
 from letheon.guarantee import Guarantee, MethodFacts
-from letheon.rows import Ids, Rows, as_ids, hold_table, row_ids
+from letheon.data import Ids, Rows, as_ids, hold_table, row_ids
 
 
 class Total(ForgetMixin, BaseEstimator):

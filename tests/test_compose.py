@@ -51,7 +51,7 @@ from letheon.exceptions import (
     UnknownIdError,
 )
 from letheon.guarantee import MethodFacts
-from letheon.rows import _tables as tables_module
+from letheon.data import _tables as tables_module
 from tests.sharded.people import examples
 
 RNG = np.random.default_rng(2)

@@ -39,7 +39,7 @@ from letheon.exceptions import (
     UnknownIdError,
     UnsupportedStateError,
 )
-from letheon.rows import _tables as tables_module
+from letheon.data import _tables as tables_module
 from tests.sharded.people import examples
 
 

@@ -30,7 +30,7 @@ from letheon.exceptions import (
 )
 from letheon.guarantee import Guarantee, MethodFacts
 from letheon.receipt import Receipt
-from letheon.rows import Ids, Rows, as_ids
+from letheon.data import Ids, Rows, as_ids
 
 # Parameters that never change what is learned, wherever they are nested.
 NEUTRAL_PARAMETERS = frozenset({"n_jobs", "verbose", "rebuild", "checkpoint_dir", "random_state"})

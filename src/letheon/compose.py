@@ -35,7 +35,7 @@ from letheon.inner import (
     versions_of,
 )
 from letheon.receipt import Receipt
-from letheon.rows import (
+from letheon.data import (
     Ids,
     Rows,
     hold_table,

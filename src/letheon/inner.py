@@ -27,7 +27,7 @@ from letheon.exceptions import (
     UnsupportedStateError,
 )
 from letheon.parallel import one_thread
-from letheon.rows import Rows, is_text_column
+from letheon.data import Rows, is_text_column
 from letheon.seeds import Purpose, library_seed
 
 # Rows of a trial fit: enough for most estimators, too few to take long.

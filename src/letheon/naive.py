@@ -23,7 +23,7 @@ from letheon.inner import (
     seeded_clone,
     versions_of,
 )
-from letheon.rows import (
+from letheon.data import (
     Ids,
     Rows,
     hold_table,

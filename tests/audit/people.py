@@ -16,7 +16,7 @@ from letheon import (
     SISAClassifier,
     SISARegressor,
 )
-from letheon.rows import Rows, hold_table, hold_target, row_ids
+from letheon.data import Rows, hold_table, hold_target, row_ids
 
 N_PEOPLE = 120
 IDS = np.arange(N_PEOPLE) + 1000

@@ -29,7 +29,7 @@ from letheon.ledger._events import record
 from letheon.ledger._keys import KeyRing
 from letheon.ledger._training import fresh_fit
 from letheon.ledger._versions import find_model, head_of
-from letheon.rows import Rows
+from letheon.data import Rows
 from letheon.verifier import canonical
 from tests.audit.bundles import (
     KINDS,

@@ -9,7 +9,7 @@ from sklearn.naive_bayes import GaussianNB
 
 from letheon import NaiveUnlearner, SISAClassifier
 from letheon.audit import check_rederivation
-from letheon.rows import Rows
+from letheon.data import Rows
 from letheon.sharded._shards import Ensemble
 from tests.audit.bundles import KINDS, erase, judged, ledger_of, verdicts
 from tests.audit.people import held, table, without

@@ -11,7 +11,7 @@ from sklearn.linear_model import LogisticRegression, SGDClassifier
 from letheon import NaiveUnlearner, SISAClassifier, state
 from letheon.audit import check_rederivation, rederive
 from letheon.audit._rederive import CannotRederiveError
-from letheon.rows import Rows
+from letheon.data import Rows
 from tests.audit.people import EXACT, IDS, fitted, held, table, without
 
 GONE = [1003, 1007, 1050]

@@ -8,7 +8,7 @@ from sklearn.base import BaseEstimator, ClassifierMixin, RegressorMixin
 
 from letheon.base import ForgetMixin, Outcome, Removal, exclusive, locate_in
 from letheon.guarantee import Guarantee, MethodFacts
-from letheon.rows import Ids, Rows, row_ids
+from letheon.data import Ids, Rows, row_ids
 from letheon.seeds import seed_from
 
 Floats = NDArray[np.float64]

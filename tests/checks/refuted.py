@@ -9,9 +9,9 @@ from numpy.typing import NDArray
 from sklearn.base import BaseEstimator
 
 from letheon import InfluenceClassifier
-from letheon.convex._calibrate import gaussian_mu
-from letheon.convex._grid import Grid
-from letheon.convex._noise import NoiseSource
+from letheon.linear._calibrate import gaussian_mu
+from letheon.linear._grid import Grid
+from letheon.linear._noise import NoiseSource
 
 Floats = NDArray[np.float64]
 

@@ -24,7 +24,7 @@ from letheon import (
     persist,
 )
 from letheon.cli import _demo, _judging, _scene, app
-from letheon.convex._noise import Sealed
+from letheon.linear._noise import Sealed
 from letheon.exceptions import UnknownIdError
 from letheon.measures.attacks import RMIA
 

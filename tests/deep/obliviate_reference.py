@@ -14,7 +14,7 @@ from letheon.deep._module import Template
 from letheon.deep._obliviate import DeepObliviateClassifier
 from letheon.deep._settings import loop_settings
 from letheon.deep._workshop import Workshop
-from letheon.rows import SlotRows, as_ids
+from letheon.data import SlotRows, as_ids
 from letheon.seeds import keyed_hash
 
 

@@ -95,5 +95,5 @@ def test_the_core_changes_no_digest(told: dict[str, Any]) -> None:
 
 def test_only_forests_need_the_core(told: dict[str, Any]) -> None:
     loaded = set(told["loaded"])
-    assert {"letheon.deep", "letheon.checks", "letheon.rows", "letheon.seeds"} <= loaded
+    assert {"letheon.deep", "letheon.checks", "letheon.data", "letheon.seeds"} <= loaded
     assert "letheon.forest" not in loaded

@@ -17,7 +17,7 @@ import letheon
 from letheon.checks import parametrize_with_checks
 from letheon.checks._effect import make_contrary_people
 from letheon.checks._people import CANARY, fit
-from letheon.convex._noise import NoiseSource
+from letheon.linear._noise import NoiseSource
 from letheon.deep._diagonal import Batch, Term
 from letheon.deep._fisher import FisherNetClassifier, _Objective
 from letheon.deep._nets import MLP

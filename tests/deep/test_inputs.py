@@ -13,7 +13,7 @@ from sklearn.base import BaseEstimator
 
 from letheon.deep._inputs import ask_rows, hold_rows, remember_shape
 from letheon.deep._workshop import calibration_sample
-from letheon.rows import SlotRows, as_ids
+from letheon.data import SlotRows, as_ids
 from letheon.seeds import Purpose
 
 

@@ -31,7 +31,7 @@ from letheon.exceptions import (
     UnknownIdError,
     UnsupportedStateError,
 )
-from letheon.rows import SlotRows, as_ids
+from letheon.data import SlotRows, as_ids
 from tests.deep.sisa_people import TINY, fitted, joined, refitted
 from tests.deep.test_vault import in_a_fork
 from tests.sharded.people import People, make_people

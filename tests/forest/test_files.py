@@ -15,7 +15,7 @@ from letheon import DaREForestClassifier, DaREForestRegressor, load, save, state
 from letheon.exceptions import CorruptFileError
 from letheon.forest._model import ForestModel
 from letheon.forest._settings import Settings
-from letheon.rows import IntIds, TextIds
+from letheon.data import IntIds, TextIds
 
 N = 90
 

@@ -24,7 +24,7 @@ from letheon.ledger._requests import Request, found
 from letheon.ledger._settings import Settings
 from letheon.ledger._tables import batches, blocked, events, models, requests
 from letheon.ledger._versions import ModelRow, find_model
-from letheon.rows import Ids, as_ids
+from letheon.data import Ids, as_ids
 
 KINDS = ("sqlite", "sqlite-delete", "postgresql")
 NOON = 1_800_000_000

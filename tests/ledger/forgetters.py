@@ -31,7 +31,7 @@ from letheon.guarantee import Guarantee
 from letheon.ledger._facts import facts_of
 from letheon.ledger._training import held_rows
 from letheon.receipt import Receipt
-from letheon.rows import Rows
+from letheon.data import Rows
 
 SEED = 20_261_115
 HAS_TORCH = find_spec("torch") is not None

@@ -26,7 +26,7 @@ from letheon.ledger import _bodies, _faults, _handling, _intake, _owners, _recor
 from letheon.ledger._group import GroupCommit
 from letheon.ledger._intake import intake_group
 from letheon.ledger._tables import batches, blocked, events, requests
-from letheon.rows import as_ids
+from letheon.data import as_ids
 from tests.ledger.databases import (
     NOON,
     PEOPLE,

@@ -33,7 +33,7 @@ from letheon.ledger._monitoring import (
     unpack,
 )
 from letheon.monitor import Calibration, Monitor, Tolerances, record_of
-from letheon.rows import Rows, as_ids
+from letheon.data import Rows, as_ids
 from tests.monitor.drifters import QUICK, Keeper, make_people, share_right
 from tests.sharded.people import examples
 

@@ -7,7 +7,7 @@ from letheon.exceptions import (
 )
 from letheon.ledger import _intake
 from letheon.ledger._tables import blocked, events
-from letheon.rows import as_ids
+from letheon.data import as_ids
 from tests.ledger.databases import (
     Desk,
     bodies,

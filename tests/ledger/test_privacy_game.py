@@ -39,7 +39,7 @@ from letheon.ledger._row_bytes import row_bytes
 from letheon.ledger._slot_tree import slots_for
 from letheon.ledger._statement import requests_root
 from letheon.ledger._versions import Judged
-from letheon.rows import Rows, as_ids
+from letheon.data import Rows, as_ids
 from letheon.verifier import leaf_hash, parse_strict, slot_leaf
 from tests.ledger.residue import quick_folder
 

@@ -23,7 +23,7 @@ from letheon.ledger import _scan
 from letheon.ledger._markers import Markers, markers_of
 from letheon.ledger._scan import Place, scan
 from letheon.ledger._search import Searcher
-from letheon.rows import Rows, as_ids
+from letheon.data import Rows, as_ids
 from tests.sharded.people import examples
 
 SALT = bytes(range(7, 39))

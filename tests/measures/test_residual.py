@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 from numpy.typing import NDArray
 
-from letheon.convex import InfluenceRegressor
+from letheon.linear import InfluenceRegressor
 from letheon.measures import gradient_residual, gradient_residual_of
 
 

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 from sklearn.linear_model import SGDClassifier
 
-from letheon.convex import DescentToDeleteClassifier
+from letheon.linear import DescentToDeleteClassifier
 from letheon.forest import DaREForestClassifier
 from letheon.measures import Strength, strength
 from letheon.sharded import SISAClassifier

@@ -10,7 +10,7 @@ from sklearn.naive_bayes import GaussianNB
 
 from letheon import SISAClassifier
 from letheon.inner import SeedSlots
-from letheon.rows import Rows
+from letheon.data import Rows
 from letheon.sharded import _base, _shards, _trainer
 from letheon.sharded._assign import Assignment
 from tests.sharded.people import make_people

@@ -23,7 +23,7 @@ from letheon.exceptions import (
     CheckpointWarning,
     CorruptFileError,
 )
-from letheon.rows import as_ids
+from letheon.data import as_ids
 from letheon.sharded import sweep_checkpoints
 from letheon.sharded._states import SavedState
 from letheon.state import DirectoryStore

@@ -122,7 +122,7 @@ def use(value: Any) -> None:
     import numpy as np
 
     from letheon import state
-    from letheon.rows import Rows
+    from letheon.data import Rows
 
     table = np.linspace(-1, 1, 15).reshape(5, 3)
     rows = ["a b"] if "Vectorizer" in type(value).__name__ else table

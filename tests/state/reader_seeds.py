@@ -210,7 +210,7 @@ def _ours() -> Iterator[Any]:
     from sklearn.tree import DecisionTreeClassifier
 
     import letheon
-    from letheon.rows import Rows, as_ids
+    from letheon.data import Rows, as_ids
 
     tree = DecisionTreeClassifier(max_depth=2)
     yield letheon.NaiveUnlearner(tree, random_state=0).fit(X, Y)

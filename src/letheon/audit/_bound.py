@@ -27,8 +27,8 @@ from letheon.audit._objective import (
 from letheon.audit._reading import AuditedModel
 from letheon.audit._result import LevelResult
 from letheon.audit._structure import FEATURES, beside_the_model, unwrapped
-from letheon.convex._descent_settings import plan_of, scale_of
-from letheon.rows import Rows
+from letheon.linear._descent_settings import plan_of, scale_of
+from letheon.data import Rows
 
 __all__ = ["bound", "check_bound", "find_withdrawn"]
 
@@ -141,7 +141,7 @@ def bound(
     Parameters
     ----------
     model : fitted estimator
-        Of `letheon.convex`, or a certified head on a frozen backbone.
+        Of `letheon.linear`, or a certified head on a frozen backbone.
     rows : Rows
         The remaining rows, of the auditor's own.
     claim : mapping, optional

@@ -17,7 +17,7 @@ from letheon.ledger._claims import RETRAIN, claim_of, refuse_beyond_method
 from letheon.ledger._commitment import tree_of
 from letheon.ledger._execution import describe, replay_of
 from letheon.ledger._facts import method_parameters, refuse_boasts
-from letheon.rows import Rows
+from letheon.data import Rows
 
 __all__ = [
     "Rebuilt",

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from scipy.special import expit, softmax
 
 from letheon.audit._gaussian import length
-from letheon.rows import Rows
+from letheon.data import Rows
 
 __all__ = ["Interval", "Objective", "objective_of", "optimum"]
 

@@ -25,7 +25,7 @@ from letheon.exceptions import LetheonError
 from letheon.inner import parts_of
 from letheon.ledger._execution import replay_of
 from letheon.parallel import one_thread
-from letheon.rows import Rows
+from letheon.data import Rows
 from letheon.state._canonical import to_bytes
 from letheon.state._nodes import Instance, Items, Record
 

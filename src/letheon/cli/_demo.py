@@ -35,7 +35,7 @@ from letheon.cli._scene import (
 )
 from letheon.cli._stranger import distrust
 from letheon.cli._words import size_text, time_text
-from letheon.convex import InfluenceClassifier
+from letheon.linear import InfluenceClassifier
 from letheon.exceptions import UnknownIdError
 from letheon.forest import DaREForestClassifier
 from letheon.measures import efficiency

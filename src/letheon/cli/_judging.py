@@ -15,7 +15,7 @@ from sklearn.preprocessing import StandardScaler
 from letheon.bench._html import write_report
 from letheon.bench._machine import describe_machine
 from letheon.cli._scene import Scene
-from letheon.convex import InfluenceClassifier
+from letheon.linear import InfluenceClassifier
 from letheon.datasets import Requests
 from letheon.evaluation import ORDINARY, SAME, Evaluation, evaluate
 from letheon.forest import DaREForestClassifier

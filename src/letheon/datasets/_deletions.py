@@ -10,7 +10,7 @@ from sklearn.base import is_regressor
 
 from letheon.datasets._rows import by_row, taken
 from letheon.guarantee import Task
-from letheon.rows import present_table
+from letheon.data import present_table
 
 __all__ = ["Requests"]
 

@@ -25,9 +25,9 @@ from letheon.base import (
     require_known,
     warn_all,
 )
-from letheon.convex._base import Held
-from letheon.convex._cache import Cache
-from letheon.convex._change import Change
+from letheon.linear._base import Held
+from letheon.linear._cache import Cache
+from letheon.linear._change import Change
 from letheon.deep._device import describe_device, repeatable, resolve_device
 from letheon.deep._inputs import ask_rows, hold_rows, shape_attributes
 from letheon.deep._loop import Callback
@@ -38,7 +38,7 @@ from letheon.deep._trained import Nets
 from letheon.deep._workshop import Workshop
 from letheon.exceptions import EmptyModelError, LetheonWarning, warn_caller
 from letheon.receipt import Receipt
-from letheon.rows import Ids, SlotRows, hold_labels, row_ids
+from letheon.data import Ids, SlotRows, hold_labels, row_ids
 from letheon.seeds import seed_from
 
 Positions = NDArray[np.int64]

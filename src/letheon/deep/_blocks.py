@@ -9,7 +9,7 @@ from torch import Tensor
 
 from letheon.deep._loop import Callback, Loop, Stretch
 from letheon.deep._order import EMPTY
-from letheon.rows import Ids, SlotRows
+from letheon.data import Ids, SlotRows
 from letheon.seeds import Purpose
 
 Integers = NDArray[np.int64]

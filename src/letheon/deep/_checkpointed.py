@@ -4,9 +4,9 @@ from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from letheon.base import Outcome, Removal
-from letheon.convex._change import Change
-from letheon.convex._quiet import Quiet
-from letheon.convex._settings import require_whole
+from letheon.linear._change import Change
+from letheon.linear._quiet import Quiet
+from letheon.linear._settings import require_whole
 from letheon.deep._base import NetBase
 from letheon.deep._loop import Callback
 from letheon.deep._vault import Vault, VaultChange

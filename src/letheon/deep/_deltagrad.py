@@ -9,11 +9,11 @@ from torch.nn.modules.batchnorm import _BatchNorm
 from torch.nn.modules.dropout import _DropoutNd
 
 from letheon.base import Outcome, Removal
-from letheon.convex._base import Held
-from letheon.convex._cache import Cache
-from letheon.convex._change import Change
-from letheon.convex._replay import Exactness
-from letheon.convex._settings import require_positive, require_whole
+from letheon.linear._base import Held
+from letheon.linear._cache import Cache
+from letheon.linear._change import Change
+from letheon.linear._replay import Exactness
+from letheon.linear._settings import require_positive, require_whole
 from letheon.deep._base import NetBase, Positions
 from letheon.deep._descent import Descent, Plan, Run
 from letheon.deep._loop import Callback
@@ -24,7 +24,7 @@ from letheon.deep._secant import LocalChecks
 from letheon.deep._workshop import Workshop
 from letheon.exceptions import TrainingError
 from letheon.guarantee import Guarantee, MethodFacts
-from letheon.rows import SlotRows
+from letheon.data import SlotRows
 
 FACTS = MethodFacts(
     method="deltagrad-net",

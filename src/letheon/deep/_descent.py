@@ -13,7 +13,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from letheon.convex._quiet import Quiet
+from letheon.linear._quiet import Quiet
 from letheon.deep._device import paused
 from letheon.deep._loop import Callback, DeviceData, LoopSettings, Progress
 from letheon.deep._module import Template

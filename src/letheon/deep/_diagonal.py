@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from torch.func import functional_call, grad, vmap
 from torch.nn import functional
 
-from letheon.convex._quiet import quiet_repr
+from letheon.linear._quiet import quiet_repr
 
 
 class Batch(NamedTuple):

@@ -10,12 +10,12 @@ from torch import Tensor, nn
 from torch.func import functional_call
 
 from letheon.base import Outcome, Removal
-from letheon.convex._base import Held
-from letheon.convex._cache import Cache
-from letheon.convex._change import Change
-from letheon.convex._noise import NoiseSource
-from letheon.convex._quiet import quiet_repr
-from letheon.convex._settings import is_number, require_one_of, require_positive, require_whole
+from letheon.linear._base import Held
+from letheon.linear._cache import Cache
+from letheon.linear._change import Change
+from letheon.linear._noise import NoiseSource
+from letheon.linear._quiet import quiet_repr
+from letheon.linear._settings import is_number, require_one_of, require_positive, require_whole
 from letheon.deep._base import NetBase, Positions
 from letheon.deep._blocks import numbered_slots
 from letheon.deep._diagonal import Batch, Information, Power, diagonal

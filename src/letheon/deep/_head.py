@@ -17,10 +17,10 @@ from letheon.base import (
     exclusive,
     require_fitted,
 )
-from letheon.convex import InfluenceClassifier
-from letheon.convex._base import ConvexClassifier
-from letheon.convex._published import PublishedModel
-from letheon.convex._settings import require_whole
+from letheon.linear import InfluenceClassifier
+from letheon.linear._base import ConvexClassifier
+from letheon.linear._published import PublishedModel
+from letheon.linear._settings import require_whole
 from letheon.deep._backbone import Backbone
 from letheon.deep._device import describe_device, resolve_device
 from letheon.deep._inputs import ask_rows, hold_rows, remember_shape
@@ -28,7 +28,7 @@ from letheon.exceptions import IdsTypeError
 from letheon.guarantee import Guarantee, MethodFacts
 from letheon.inner import offered_by
 from letheon.receipt import Receipt
-from letheon.rows import Ids
+from letheon.data import Ids
 
 FROZEN = "backbone-never-saw-the-rows"
 
@@ -88,7 +88,7 @@ class CertifiedHeadClassifier(
     ----------
     backbone : Backbone
         The frozen feature extractor; ``Backbone(factory, module.state_dict())``.
-    head : classifier of letheon.convex or None, default=None
+    head : classifier of letheon.linear or None, default=None
         `InfluenceClassifier`, `FisherClassifier`, `DescentToDeleteClassifier` or
         `DeltaGradClassifier` (which certifies nothing). A clone is fitted. None is
         ``InfluenceClassifier(l2=1e-3, rows="normalize", row_norm=1.0)``. Lengths of features
@@ -347,7 +347,7 @@ class CertifiedHeadClassifier(
             )
         if self.head is not None and not isinstance(self.head, ConvexClassifier):
             raise TypeError(
-                f"head is {type(self.head).__name__}; expected a classifier of letheon.convex "
+                f"head is {type(self.head).__name__}; expected a classifier of letheon.linear "
                 "(InfluenceClassifier, FisherClassifier, DescentToDeleteClassifier, "
                 "DeltaGradClassifier) or None"
             )

@@ -82,6 +82,6 @@ def _as_array(X: Any, model: Any) -> Any:
     if sp.issparse(X):
         raise TypeError(
             f"Sparse data was passed for X, but {type(model).__name__} takes dense rows only; "
-            "use X.toarray(), or a method of letheon.convex"
+            "use X.toarray(), or a method of letheon.linear"
         )
     return X

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from letheon.convex._quiet import quiet_repr
+from letheon.linear._quiet import quiet_repr
 from letheon.deep._device import paused, products
 from letheon.deep._module import Template
 from letheon.deep._optim import Step, make_optimizer

@@ -13,7 +13,7 @@ from typing import Any
 
 from torch import Tensor, nn
 
-from letheon.convex._settings import is_number, require_one_of, require_whole
+from letheon.linear._settings import is_number, require_one_of, require_whole
 from letheon.deep._layers import (
     Affine,
     AutoConv2d,

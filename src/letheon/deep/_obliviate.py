@@ -5,10 +5,10 @@ from typing import Any, ClassVar
 import numpy as np
 
 from letheon.base import Outcome, Removal, require_fitted
-from letheon.convex._base import Held
-from letheon.convex._cache import Cache
-from letheon.convex._change import Change
-from letheon.convex._settings import is_number, require_one_of, require_whole
+from letheon.linear._base import Held
+from letheon.linear._cache import Cache
+from letheon.linear._change import Change
+from letheon.linear._settings import is_number, require_one_of, require_whole
 from letheon.deep._blocks import (
     ANNEALS,
     BLOCK,

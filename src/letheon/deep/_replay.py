@@ -6,7 +6,7 @@ from statistics import fmean
 import torch
 from torch import Tensor
 
-from letheon.convex._replay import Exactness
+from letheon.linear._replay import Exactness
 from letheon.deep._descent import Descent, Diary, Plan, Run
 from letheon.deep._loop import Callback
 from letheon.deep._path import Path

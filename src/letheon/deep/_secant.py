@@ -1,6 +1,6 @@
 """Products with a net's Hessian that is known from a few steps only: L-BFGS in compact form.
 
-As `letheon.convex._secant`, on tensors and for losses that need not be convex. From pairs s_j (a
+As `letheon.linear._secant`, on tensors and for losses that need not be convex. From pairs s_j (a
 change of the parameters) and y_j (the change of the gradient that came with it), oldest first::
 
     B v = c v - [Y, c S] [[-D, L'], [L, c S'S]]^(-1) [Y'v; c S'v]

@@ -8,7 +8,7 @@ import numpy as np
 import torch
 from torch import nn
 
-from letheon.convex._settings import is_number, require_one_of, require_positive, require_whole
+from letheon.linear._settings import is_number, require_one_of, require_positive, require_whole
 from letheon.deep._device import resolve_device
 from letheon.deep._loop import PRECISIONS, LoopSettings
 from letheon.deep._optim import OPTIMIZERS

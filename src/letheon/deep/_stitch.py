@@ -20,7 +20,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from letheon.convex._quiet import Quiet
+from letheon.linear._quiet import Quiet
 from letheon.deep._blocks import Blocks
 from letheon.deep._residual import PaperRule, RobustRule, StopRule
 from letheon.deep._vault import Vault, VaultChange

@@ -8,7 +8,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from letheon.convex._quiet import Quiet
+from letheon.linear._quiet import Quiet
 from letheon.deep._module import Statistics, Template
 
 

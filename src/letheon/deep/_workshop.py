@@ -9,7 +9,7 @@ from torch import Tensor
 
 from letheon.deep._loop import DeviceData, Loop, LoopSettings
 from letheon.deep._module import Statistics, Template
-from letheon.rows import SlotRows
+from letheon.data import SlotRows
 from letheon.seeds import Purpose
 
 _CALIBRATION_BATCH = 256

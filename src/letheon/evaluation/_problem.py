@@ -18,7 +18,7 @@ from letheon.datasets import Dataset, Requests
 from letheon.datasets._rows import by_row, taken
 from letheon.exceptions import IdsTypeError
 from letheon.guarantee import Task
-from letheon.rows import as_ids
+from letheon.data import as_ids
 from letheon.scoring import balanced_accuracy
 
 # Seeds are told elsewhere, threads are not used, and a path tells of the machine.

@@ -29,7 +29,7 @@ from letheon.forest._settings import (
 from letheon.forest._threads import threads_for, threads_for_few
 from letheon.guarantee import Guarantee, MethodFacts
 from letheon.inner import remember_features, require_features
-from letheon.rows import Ids, IntIds, TextIds, as_ids
+from letheon.data import Ids, IntIds, TextIds, as_ids
 from letheon.seeds import seed_from
 
 _FACTS = MethodFacts(

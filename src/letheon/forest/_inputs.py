@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 from sklearn.utils import check_array
 from sklearn.utils.validation import check_consistent_length
 
-from letheon.rows import Ids, row_ids
+from letheon.data import Ids, row_ids
 
 _FLOATS = (np.dtype(np.float32), np.dtype(np.float64))
 _MOST_WEIGHT = 2**31 - 1

@@ -7,7 +7,7 @@ from typing import Any, Self
 import numpy as np
 from numpy.typing import NDArray
 
-from letheon.rows import hold_target, join_target
+from letheon.data import hold_target, join_target
 
 Codes = NDArray[np.uint32]
 

@@ -29,7 +29,7 @@ from letheon.ledger._events import require_own_log
 from letheon.ledger._moves import FINISHED
 from letheon.ledger._seal import seal, unseal
 from letheon.ledger._tables import blocked, intake_keys, meta, requests
-from letheon.rows import Ids, IntIds, as_ids
+from letheon.data import Ids, IntIds, as_ids
 
 __all__ = [
     "body_sealer",

@@ -30,7 +30,7 @@ from letheon.ledger._training import fresh_fit
 from letheon.ledger._versions import Judged, memory_limit
 from letheon.parallel import one_thread
 from letheon.receipt import Receipt
-from letheon.rows import Ids, Rows, as_ids
+from letheon.data import Ids, Rows, as_ids
 
 __all__ = [
     "BUDGET_SPENT",

@@ -16,7 +16,7 @@ from letheon.ledger._receipt_desk import Receipts
 from letheon.ledger._receipts import may_come, receipt_key_of
 from letheon.ledger._requests import Request
 from letheon.ledger._versions import ModelRow, VersionRow, find_model, read_head, read_ids
-from letheon.rows import Ids
+from letheon.data import Ids
 
 __all__ = ["Desk"]
 

@@ -28,7 +28,7 @@ from letheon.ledger._table_files import (
 )
 from letheon.ledger._training import fresh_fit, held_rows
 from letheon.ledger._versions import Judged, memory_limit
-from letheon.rows import Ids, Rows
+from letheon.data import Ids, Rows
 
 __all__ = [
     "Examined",

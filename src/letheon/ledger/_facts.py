@@ -36,7 +36,7 @@ from letheon.ledger._measures import (
 )
 from letheon.ledger._parameters import class_code, parameters_of
 from letheon.receipt import Receipt
-from letheon.rows import Rows
+from letheon.data import Rows
 
 if TYPE_CHECKING:
     from letheon.monitor import Reading

@@ -33,7 +33,7 @@ from letheon.ledger._owners import (
 )
 from letheon.ledger._requests import Request, found
 from letheon.ledger._tables import batches, blocked, requests
-from letheon.rows import IdIndex, Ids
+from letheon.data import IdIndex, Ids
 
 __all__ = [
     "approve",

@@ -48,7 +48,7 @@ from letheon.ledger._receipt_codes import checked_public_key
 from letheon.ledger._recording import Prepared, record_all
 from letheon.ledger._requests import Request
 from letheon.ledger._versions import ModelRow
-from letheon.rows import IdIndex, Ids, as_ids
+from letheon.data import IdIndex, Ids, as_ids
 
 __all__ = [
     "Intake",

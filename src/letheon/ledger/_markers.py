@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 
 from letheon.ledger._id_values import IdValues
 from letheon.ledger._search import SHORTEST, Searcher
-from letheon.rows import Rows
+from letheon.data import Rows
 
 __all__ = ["Found", "Markers", "is_distinctive_id", "markers_of"]
 

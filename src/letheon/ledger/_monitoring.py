@@ -15,7 +15,7 @@ from letheon import state
 from letheon.exceptions import CorruptFileError, NewerFormatError
 from letheon.monitor import Monitor, Reading, judge_for, record_of, restore, same_people
 from letheon.receipt import Receipt
-from letheon.rows import Ids, Rows, as_ids
+from letheon.data import Ids, Rows, as_ids
 
 __all__ = ["after_retrain", "forget_watched", "pack", "policy_digest", "unpack"]
 

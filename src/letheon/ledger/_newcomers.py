@@ -11,7 +11,7 @@ from letheon.ledger._register import Registration, new_folder, register
 from letheon.ledger._seal import commitment
 from letheon.ledger._training import fresh_fit, held_rows
 from letheon.ledger._versions import Judged
-from letheon.rows import Rows
+from letheon.data import Rows
 
 __all__ = ["class_names", "judged_by", "register_fitted", "register_trained"]
 

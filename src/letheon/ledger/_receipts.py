@@ -40,7 +40,7 @@ from letheon.ledger._tables import (
     versions,
 )
 from letheon.ledger._versions import ModelRow, Vault, VersionRow, proof_path, read_rows, read_vault
-from letheon.rows import IdIndex, Ids, Rows
+from letheon.data import IdIndex, Ids, Rows
 from letheon.verifier import (
     MOST_RECEIPT_ROWS,
     SMALL,

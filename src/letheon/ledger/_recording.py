@@ -19,7 +19,7 @@ from letheon.ledger._requests import Request, found_all
 from letheon.ledger._rows_in import RowsIn
 from letheon.ledger._tables import requests
 from letheon.ledger._versions import ModelRow
-from letheon.rows import Ids
+from letheon.data import Ids
 
 __all__ = ["Prepared", "record_all"]
 

@@ -29,7 +29,7 @@ from letheon.ledger._row_bytes import ordered_codes
 from letheon.ledger._slot_tree import slots_for
 from letheon.ledger._tables import blocked, heads, meta, models, versions
 from letheon.ledger._versions import Judged, ModelRow, Vault, new_key_of, sealer
-from letheon.rows import Rows
+from letheon.data import Rows
 from letheon.verifier import canonical
 
 __all__ = [

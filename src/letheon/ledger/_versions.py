@@ -20,7 +20,7 @@ from letheon.ledger._agreement import require_agreement
 from letheon.ledger._core import Core
 from letheon.ledger._keys import KeyRing
 from letheon.ledger._tables import heads, models, versions
-from letheon.rows import Ids, Rows, as_ids
+from letheon.data import Ids, Rows, as_ids
 from letheon.verifier import parse_strict
 
 __all__ = [

@@ -391,7 +391,7 @@ def gradient_residual_of(model: Any) -> Measure | None:
     ----------
     model : estimator
         A model with `exact_residual` (one pass over the rows it holds) and `n_rows_`, as the
-        linear models of `letheon.convex` have while they hold their rows. Noise that is added to
+        linear models of `letheon.linear` have while they hold their rows. Noise that is added to
         the parameters (Fisher, Descent-to-Delete) shows in it, after a retrain too.
 
     Returns

@@ -12,7 +12,7 @@ from letheon.datasets import Requests
 from letheon.measures import sape
 from letheon.monitor._limits import Limit, Rehearsal, Tally, fit_limit, raise_peaks, scores_of
 from letheon.monitor._panel import Panel, positions_of, train, used_up_classes
-from letheon.rows import Ids, Rows, as_ids
+from letheon.data import Ids, Rows, as_ids
 from letheon.seeds import library_seed
 
 _PURPOSE = "monitor-rehearsal"

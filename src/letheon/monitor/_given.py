@@ -26,7 +26,7 @@ from letheon.monitor._limits import Limit
 from letheon.monitor._panel import Asked, Panel, held_rows, positions_of, used_up_classes
 from letheon.monitor._reading import Reading, guarantee_of
 from letheon.monitor._store import Folder
-from letheon.rows import Ids, Rows, as_ids
+from letheon.data import Ids, Rows, as_ids
 
 
 def require_model(model: Any) -> None:

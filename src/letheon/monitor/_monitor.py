@@ -56,7 +56,7 @@ from letheon.monitor._reading import (
 )
 from letheon.monitor._store import Folder, destroyed, record_of, restore, warn_about
 from letheon.receipt import Receipt
-from letheon.rows import Ids, Rows, as_ids
+from letheon.data import Ids, Rows, as_ids
 from letheon.seeds import library_seed, seed_from
 
 if TYPE_CHECKING:

@@ -11,7 +11,7 @@ from sklearn.base import clone, is_classifier, is_regressor
 from sklearn.metrics import accuracy_score
 from sklearn.utils.validation import check_consistent_length
 
-from letheon.rows import Ids, Rows, hold_table, hold_target, present_table, row_ids, table_length
+from letheon.data import Ids, Rows, hold_table, hold_target, present_table, row_ids, table_length
 
 Outputs = NDArray[Any]
 

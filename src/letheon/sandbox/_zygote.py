@@ -35,7 +35,7 @@ _PRELOADED = (
     "letheon.forest",
     "letheon.naive",
     "letheon.sharded",
-    "letheon.convex",
+    "letheon.linear",
     "letheon.compose",
     "sklearn.ensemble",
     "sklearn.linear_model",

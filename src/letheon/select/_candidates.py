@@ -7,7 +7,7 @@ from typing import Any
 
 from sklearn.base import clone
 
-from letheon.convex import (
+from letheon.linear import (
     DeltaGradClassifier,
     DescentToDeleteClassifier,
     FisherClassifier,

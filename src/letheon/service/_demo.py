@@ -16,7 +16,7 @@ import numpy as np
 from sklearn.linear_model import LogisticRegression
 from sklearn.naive_bayes import GaussianNB
 
-from letheon.convex import InfluenceClassifier
+from letheon.linear import InfluenceClassifier
 from letheon.forest import DaREForestClassifier
 from letheon.ledger import Ledger, Policy, Request
 from letheon.ledger._elapsed import proven_now

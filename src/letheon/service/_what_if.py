@@ -25,7 +25,7 @@ from letheon.ledger._claims import published_account
 from letheon.ledger._compute import ComputationFailed, Job, compute
 from letheon.ledger._training import fresh_fit
 from letheon.ledger._words import guarantee_words
-from letheon.rows import Rows
+from letheon.data import Rows
 
 __all__ = ["RETRAIN", "SAMPLE_ROWS", "WhatIfOrder", "measure", "not_run", "trimmed"]
 

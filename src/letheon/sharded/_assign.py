@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from letheon.rows import Ids
+from letheon.data import Ids
 from letheon.seeds import Purpose
 
 Integers = NDArray[np.int64]

@@ -24,7 +24,7 @@ from letheon.inner import (
     retraining,
     versions_of,
 )
-from letheon.rows import Ids, Rows, hold_table, row_ids, table_length
+from letheon.data import Ids, Rows, hold_table, row_ids, table_length
 from letheon.seeds import Purpose, seed_from
 from letheon.sharded._assign import Assignment, Integers, check_risk_edges, risk_tiers
 from letheon.sharded._plan import StageData

@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from letheon import state
-from letheon.rows import Ids, Rows
+from letheon.data import Ids, Rows
 from letheon.sharded._assign import Assignment, Integers
 from letheon.sharded._stages import Job, Recipe, shard_classes
 from letheon.sharded._states import SavedState, StateShelf

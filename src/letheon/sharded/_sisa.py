@@ -11,7 +11,7 @@ from sklearn.utils.validation import check_is_fitted, column_or_1d
 
 from letheon.base import KeywordScoreMixin
 from letheon.inner import require_features
-from letheon.rows import hold_target, present_table, require_one_kind
+from letheon.data import hold_target, present_table, require_one_kind
 from letheon.sharded import _aggregate
 from letheon.sharded._base import SISABase
 

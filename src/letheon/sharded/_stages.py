@@ -23,7 +23,7 @@ from letheon.inner import (
     seed_globally,
     seeded_clone,
 )
-from letheon.rows import Rows
+from letheon.data import Rows
 from letheon.seeds import Purpose, library_seed
 from letheon.sharded._plan import StageData
 

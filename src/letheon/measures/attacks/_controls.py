@@ -10,7 +10,7 @@ from letheon.exceptions import CannotForgetError
 from letheon.guarantee import Guarantee, MethodFacts
 from letheon.inner import controlled, inner_training, retraining
 from letheon.naive import NaiveUnlearner
-from letheon.rows import Rows
+from letheon.data import Rows
 from letheon.seeds import Purpose, library_seed
 
 

@@ -11,7 +11,7 @@ from letheon.ledger._intake import index_of
 from letheon.ledger._owners import known_tags
 from letheon.ledger._requests import found_all
 from letheon.ledger._tables import models, requests, versions
-from letheon.rows import as_ids
+from letheon.data import as_ids
 
 __all__ = ["held_ids", "known_ids", "model_names", "requests_by_key", "version_numbers"]
 

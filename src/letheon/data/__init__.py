@@ -1,0 +1,36 @@
+"""The rows a model holds, and whose they are: ids, tables, labels, physical removal."""
+
+from letheon.data._ids import Ids, IntIds, TextIds, as_ids, row_ids
+from letheon.data._index import IdIndex
+from letheon.data._labels import hold_labels
+from letheon.data._rows import Found, Rows
+from letheon.data._slots import SlotRows
+from letheon.data._tables import (
+    hold_table,
+    hold_target,
+    is_text_column,
+    join_target,
+    present_table,
+    require_one_kind,
+    table_length,
+)
+
+__all__ = [
+    "Found",
+    "IdIndex",
+    "Ids",
+    "IntIds",
+    "Rows",
+    "SlotRows",
+    "TextIds",
+    "as_ids",
+    "hold_labels",
+    "hold_table",
+    "hold_target",
+    "is_text_column",
+    "join_target",
+    "present_table",
+    "require_one_kind",
+    "row_ids",
+    "table_length",
+]

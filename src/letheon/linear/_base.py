@@ -1,0 +1,492 @@
+"""What the convex methods share: rows in, labels, predictions, requests that end in a retrain."""
+
+import copy
+from abc import abstractmethod
+from collections.abc import Callable
+from contextlib import AbstractContextManager
+from dataclasses import dataclass, field, replace
+from functools import partial
+from typing import Any, ClassVar, Self
+
+import numpy as np
+from numpy.typing import NDArray
+from sklearn.base import BaseEstimator, ClassifierMixin, RegressorMixin
+from sklearn.exceptions import ConvergenceWarning
+from sklearn.utils import Tags, check_array
+from sklearn.utils.validation import check_consistent_length, column_or_1d
+
+from letheon.base import (
+    ForgetMixin,
+    InPlaceMixin,
+    KeywordScoreMixin,
+    Outcome,
+    Removal,
+    exclusive,
+    require_fitted,
+    require_known,
+    warn_all,
+)
+from letheon.linear._change import Change
+from letheon.linear._design import Design, row_norms
+from letheon.linear._grid import Grid
+from letheon.linear._linear import Linear, classification_loss
+from letheon.linear._losses import Floats, Loss
+from letheon.linear._noise import NoiseSource, Sealed
+from letheon.linear._problem import Positions, Problem
+from letheon.linear._published import PublishedModel
+from letheon.linear._quiet import Quiet
+from letheon.linear._settings import check_settings
+from letheon.linear._solve import Solution
+from letheon.exceptions import AssumptionError, EmptyModelError, GuaranteeWarning
+from letheon.guarantee import Guarantee
+from letheon.inner import remember_features, require_features
+from letheon.parallel import one_thread
+from letheon.data import Ids, SlotRows, hold_labels, hold_target, row_ids
+from letheon.seeds import seed_from
+
+Counts = NDArray[np.int64] | None
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class Held(Quiet):
+    """Rows to train on. `counts` has the number of rows per class; both are None for regression."""
+
+    rows: SlotRows
+    classes: NDArray[Any] | None = None
+    counts: Counts = None
+
+    def without(self, positions: Positions) -> "Held":
+        """Return the other rows in fresh memory; classes without rows are dropped."""
+        rows = copy.copy(self.rows)
+        rows.wipe(positions)
+        rows = rows.compacted()
+        if self.classes is None or self.counts is None:
+            return Held(rows)
+        counts = np.bincount(rows.y, minlength=len(self.classes))
+        kept = np.flatnonzero(counts)
+        rows.y[:] = np.searchsorted(kept, rows.y)
+        # Of the narrowest text dtype: a wide one would still show the length of an absent label.
+        return Held(rows, hold_target(self.classes[kept]), counts[kept])
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class Trained(Quiet):
+    """What training found: attributes of the model, operations it took, warnings to give."""
+
+    attributes: dict[str, Any]
+    flops: float
+    warnings: tuple[Warning, ...] = ()
+    n_iter: int = 1
+
+
+@dataclass
+class Doubts:
+    """Reasons why a wanted guarantee does not hold; raised, or noted and warned of."""
+
+    raises: bool
+    reasons: list[str] = field(default_factory=list)
+
+    def note(self, reason: str) -> None:
+        """Raise `AssumptionError`, or remember the reason."""
+        if self.raises:
+            raise AssumptionError(
+                f"{reason}. With if_unproved='downgrade' the model is kept with an empirical "
+                "guarantee."
+            )
+        self.reasons.append(reason)
+
+    @property
+    def text(self) -> str | None:
+        """All reasons, or None."""
+        return "; ".join(self.reasons) or None
+
+    @property
+    def warnings(self) -> tuple[Warning, ...]:
+        """Warnings to give when all is done."""
+        text = f"{self.text}; the guarantee is now empirical"
+        return (GuaranteeWarning(text),) if self.reasons else ()
+
+
+class ConvexBase(InPlaceMixin, ForgetMixin, BaseEstimator):
+    """A regularised linear model that holds its rows and publishes `model_`."""
+
+    # How long training took and why a guarantee was weakened are no part of what was learned.
+    _not_digested: ClassVar[frozenset[str]] = ForgetMixin._not_digested | {
+        "training_flops_",
+        "n_iter_",
+    }
+
+    l2: float
+    reg: str
+    fit_intercept: bool
+    rows: str
+    row_norm: float | None
+    tol: float
+    max_iter: int
+    if_unproved: str
+    noise_seed: int | None
+    random_state: Any
+
+    rows_: SlotRows
+    model_: Linear
+    counts_: Counts
+    source_: NoiseSource
+    release_salt_: str
+    downgraded_: str | None
+    training_flops_: float
+    n_iter_: int
+    seed_: int
+    n_features_in_: int
+
+    def fit(self, X: Any, y: Any, *, ids: Any = None) -> Self:
+        """Train on all rows and keep them.
+
+        Parameters
+        ----------
+        X : array-like, sparse matrix, pandas or polars frame of shape (n_rows, n_columns)
+            Training rows, held as float64, or as float32 where they are given so.
+        y : array-like of shape (n_rows,)
+            Labels or targets.
+        ids : sequence of int or of str, optional
+            Whose row each is; may repeat. Default ``0..n-1``.
+
+        Returns
+        -------
+        self
+        """
+        with exclusive(self):
+            self._check_settings()
+            seed, source = seed_from(self.random_state), NoiseSource(self.noise_seed)
+            held = self._hold(X, y, ids)
+            with one_thread():
+                trained = self._train(held, source, seed)
+            remember_features(self, X)
+            vars(self).pop("tuning_", None)
+            attributes = {
+                **_holdings(held, source, trained),
+                "seed_": seed,
+                **self._remember_settings(),
+            }
+            # One call, so that a concurrent predict never sees half of it.
+            vars(self).update(attributes)
+        warn_all(trained.warnings)
+        return self
+
+    @property
+    def guarantee_(self) -> Guarantee:
+        """What is claimed about the model as it is now.
+
+        Raises `ChangedParametersError` after `set_params`: the claim is that of the fit.
+        """
+        require_fitted(self)
+        self._require_same_parameters()
+        return super().guarantee_
+
+    def publish(self) -> PublishedModel:
+        """Return a model to give away: parameters and claim, without rows, noise or account."""
+        require_fitted(self)
+        with exclusive(self):
+            return PublishedModel(self.model_, self._public_claim())
+
+    def _public_claim(self) -> Guarantee:
+        """Return the claim without numbers that tell of rows or requests.
+
+        The certificate is about the parameters. How much is spent, and of how much, would tell a
+        model that forgot from one that never knew.
+        """
+        return replace(self.guarantee_, spent=None, budget=None, residual_state=())
+
+    @property
+    def noise_commitment_(self) -> str | None:
+        """SHA-256 over `release_salt_` and the noise of the release, as whole steps of its grid.
+
+        None without such noise, and where the parameters before noise are not kept. Certificates
+        publish it. Whoever has the model's file, as an auditor has, can check it.
+        """
+        require_fitted(self)
+        grid, weights = self._grid(), self._weights_before_noise()
+        if grid is None or weights is None:
+            return None
+        return grid.commit(np.asarray(self.model_.weights), weights, self.release_salt_)
+
+    def _grid(self) -> Grid | None:
+        """Return where releases lie; None without noise on them."""
+        return None
+
+    def _weights_before_noise(self) -> Floats | None:
+        """Return the parameters that the last release was made from, where they are kept."""
+        return None
+
+    @property
+    def coef_(self) -> Floats:
+        """Coefficients, one line per score."""
+        require_fitted(self)
+        return self.model_.coef
+
+    @property
+    def intercept_(self) -> Floats:
+        """Intercepts, one per score; zeros without intercept."""
+        require_fitted(self)
+        return self.model_.intercept
+
+    @property
+    def n_rows_(self) -> int:
+        """Number of rows still held."""
+        require_fitted(self)
+        return len(self.rows_)
+
+    @property
+    def row_norm_(self) -> float:
+        """R: the declared bound of the rows' norms, or the norm of the longest row held."""
+        require_fitted(self)
+        declared = self.model_.design.row_norm
+        return float(row_norms(self.rows_.X).max()) if declared is None else float(declared)
+
+    @abstractmethod
+    def _train(self, held: Held, source: NoiseSource, seed: int) -> Trained:
+        """Train from scratch; `attributes` hold `model_`, `downgraded_` and the method's own."""
+
+    def exact_residual(self) -> float:
+        """Return the norm of the gradient at the published parameters, on the rows held.
+
+        The gradient is that of the sum of losses with its regulariser; one pass over the rows.
+        Noise that was added to the parameters shows in it, as it would after a retrain.
+        """
+        require_fitted(self)
+        with exclusive(self), one_thread():
+            gradient = self._problem(self._held()).gradient(self.model_.weights)
+        return float(np.linalg.norm(gradient))
+
+    @abstractmethod
+    def _hold_target(self, y: Any) -> tuple[NDArray[Any], NDArray[Any] | None]:
+        """Return targets or class codes, and the classes."""
+
+    @abstractmethod
+    def _known_target(self, y: Any) -> NDArray[Any]:
+        """Return targets, or codes of classes that the fitted model has."""
+
+    @abstractmethod
+    def _loss(self, classes: NDArray[Any] | None) -> Loss:
+        """Return the loss for these classes."""
+
+    def _check_settings(self) -> None:
+        check_settings(self)
+
+    def _design(self) -> Design:
+        return Design(bool(self.fit_intercept), self.rows, self.row_norm)
+
+    def _hold(self, X: Any, y: Any, ids: Any) -> Held:
+        if y is None:
+            raise ValueError(
+                f"{type(self).__name__} requires y to be passed, but the target y is None"
+            )
+        design, (target, classes) = self._design(), self._hold_target(y)
+        rows = design.rows(X)
+        check_consistent_length(rows, target)
+        counts = None if classes is None else np.bincount(target, minlength=len(classes))
+        return Held(SlotRows(rows, target, row_ids(ids, len(target))), classes, counts)
+
+    def _problem(self, held: Held, tilt: Floats | None = None) -> Problem:
+        """Return the problem of these rows."""
+        rows, loss = held.rows, self._loss(held.classes)
+        return Problem(rows.X, rows.y, loss, len(rows), self.l2, self.reg, tilt)  # type: ignore[arg-type]
+
+    def _linear(self, weights: Floats, classes: NDArray[Any] | None) -> Linear:
+        return Linear(weights, self._design(), classes, self._loss(classes).is_joint)
+
+    def _held(self) -> Held:
+        """Return what the fitted model holds."""
+        return Held(self.rows_, self.model_.classes, self.counts_)
+
+    def _doubts(self) -> Doubts:
+        return Doubts(self.if_unproved == "raise")
+
+    def _held_ids(self) -> Ids:
+        return self.rows_.ids
+
+    def _locate(self, wanted: Ids) -> Removal:
+        found = self.rows_.find(wanted)
+        if len(found.missing):
+            require_known(found.missing, self.rows_.ids)
+        return Removal(len(wanted), len(found.positions), found.positions)
+
+    def _prepare(self, removal: Removal, **options: Any) -> Change:
+        counts = self._counts_without(removal.where)
+        with self._threads(removal):
+            if counts is not None and 0 in counts:
+                return self._retrain(removal.where)
+            return self._remove(removal, counts, **options)
+
+    def _threads(self, removal: Removal) -> AbstractContextManager[None]:  # noqa: ARG002
+        """Return the context in which a request is prepared: one BLAS thread."""
+        return one_thread()
+
+    @abstractmethod
+    def _remove(self, removal: Removal, counts: Counts, **options: Any) -> Change:
+        """Prepare a removal after which every class still has rows; `counts` are those left.
+
+        `options` are what the method's own `forget` takes besides.
+        """
+
+    def _commit(self, plan: Change) -> Outcome:
+        return plan.commit(self)
+
+    def _counts_without(self, positions: Positions) -> Counts:
+        return None if self.counts_ is None else self._counts_after(self.rows_.y[positions])
+
+    def _counts_after(self, leaving: NDArray[Any]) -> Counts:
+        """Return the rows left per class when targets leave; raise if fewer than two stay."""
+        if self.counts_ is None:
+            return None
+        counts = self.counts_ - np.bincount(leaving, minlength=len(self.counts_))
+        if np.count_nonzero(counts) < 2:
+            raise EmptyModelError(
+                "only one class would be left, and fit needs two; nothing was changed. Delete the "
+                "model and its files instead, or keep somebody of another class."
+            )
+        return counts
+
+    def _retrain(self, positions: Positions) -> Change:
+        """Prepare a fit from scratch on the remaining rows, with fresh noise."""
+        held, source = self._held().without(positions), copy.copy(self.source_)
+        trained = self._train(held, source, self.seed_)
+        outcome = Outcome(1.0, {"retrains": 1}, trained.warnings)
+        writes: list[Callable[[], None]] = [partial(self.rows_.wipe, positions)]
+        writes += [value.wipe for value in vars(self).values() if isinstance(value, Sealed)]
+        return Change(_holdings(held, source, trained), outcome, tuple(writes))
+
+    def _settle(self, *, is_bare: bool) -> Self:
+        """Template of `settle` for methods that keep parameters under a seal, or nothing."""
+        with exclusive(self), one_thread():
+            self._require_same_parameters()
+            if is_bare:
+                return self
+            change = self._settled()
+            change.commit(self)
+        warn_all(change.outcome.warnings)
+        return self
+
+    def _settled(self) -> Change:
+        """Train on the rows held, to replace what is sealed. May fail; changes nothing."""
+        raise NotImplementedError(f"{type(self).__name__} keeps nothing under a seal")
+
+    def _work(self, flops: float) -> float:
+        """Return work as a share of a retrain, by counted operations."""
+        return flops / max(self.training_flops_, 1.0)
+
+    def _check_input(self, X: Any) -> None:
+        require_fitted(self)
+        require_features(self, X)
+
+    def _changed_in_place(self) -> tuple[str, ...]:
+        """Names of attributes whose memory a request writes into."""
+        return ("rows_", "source_", "cache_")
+
+    def __sklearn_tags__(self) -> Tags:
+        """Dense or sparse numbers; noise makes two fits differ."""
+        tags = super().__sklearn_tags__()
+        tags.input_tags.sparse = True
+        tags.non_deterministic = self.noise_seed is None
+        return tags
+
+
+class ConvexClassifier(KeywordScoreMixin, ClassifierMixin, ConvexBase):
+    """A regularised linear classifier."""
+
+    multi_class: str
+
+    @property
+    def classes_(self) -> NDArray[Any]:
+        """Labels still held, sorted."""
+        require_fitted(self)
+        classes = self.model_.classes
+        assert classes is not None
+        return classes
+
+    def decision_function(self, X: Any) -> Floats:
+        """Return the scores: one per row for two classes, else one per row and class."""
+        self._check_input(X)
+        scores = self.model_.scores(X)
+        return scores[:, 0] if scores.shape[1] == 1 else scores
+
+    def predict(self, X: Any) -> NDArray[Any]:
+        """Return the likeliest label of every row."""
+        self._check_input(X)
+        return self.model_.labels(X)
+
+    def predict_proba(self, X: Any) -> Floats:
+        """Return class probabilities, in the order of `classes_`."""
+        self._check_input(X)
+        return self.model_.shares(X)
+
+    def predict_log_proba(self, X: Any) -> Floats:
+        """Return the logarithm of `predict_proba`."""
+        with np.errstate(divide="ignore"):
+            logarithms: Floats = np.log(self.predict_proba(X))
+        return logarithms
+
+    def _hold_target(self, y: Any) -> tuple[NDArray[Any], NDArray[Any] | None]:
+        labels = hold_labels(y, name=type(self).__name__, regressor="InfluenceRegressor")
+        classes, codes = np.unique(labels, return_inverse=True)
+        if len(classes) < 2:
+            raise ValueError(
+                f"{type(self).__name__} needs at least 2 classes in y; got one class only: "
+                f"{classes[0]}"
+            )
+        return codes.astype(np.int64), hold_target(classes)
+
+    def _known_target(self, y: Any) -> NDArray[Any]:
+        labels = hold_labels(y, name=type(self).__name__, regressor="InfluenceRegressor")
+        codes = np.minimum(np.searchsorted(self.classes_, labels), len(self.classes_) - 1)
+        if (self.classes_[codes] != labels).any():
+            raise ValueError(f"y holds labels that this model does not know; see {self.classes_}")
+        return codes.astype(np.int64)
+
+    def _loss(self, classes: NDArray[Any] | None) -> Loss:
+        assert classes is not None
+        return classification_loss(len(classes), joint=self.multi_class == "softmax")
+
+
+class ConvexRegressor(KeywordScoreMixin, RegressorMixin, ConvexBase):
+    """A regularised linear regression."""
+
+    def predict(self, X: Any) -> Floats:
+        """Return the predicted target of every row."""
+        self._check_input(X)
+        return self.model_.scores(X)[:, 0]
+
+    def _hold_target(self, y: Any) -> tuple[NDArray[Any], NDArray[Any] | None]:
+        given = column_or_1d(y, warn=True)
+        target = check_array(given, ensure_2d=False, dtype=np.float64, input_name="y")
+        return np.array(target, np.float64), None
+
+    def _known_target(self, y: Any) -> NDArray[Any]:
+        return self._hold_target(y)[0]
+
+
+def _holdings(held: Held, source: NoiseSource, trained: Trained) -> dict[str, Any]:
+    """Return the attributes that training leaves; the method's own may replace the rows."""
+    return {
+        "rows_": held.rows,
+        "counts_": held.counts,
+        "source_": source,
+        "training_flops_": trained.flops,
+        "n_iter_": trained.n_iter,
+        **trained.attributes,
+    }
+
+
+def unconverged(solution: Solution, tolerance: float) -> tuple[Warning, ...]:
+    """Return a warning if the solver did not reach the tolerance."""
+    if solution.residual <= tolerance:
+        return ()
+    text = (
+        f"training stopped at a gradient of {solution.residual:.3g}, above {tolerance:.3g}; raise "
+        "max_iter, scale the columns or use a larger l2"
+    )
+    return (ConvergenceWarning(text),)
+
+
+def with_outcome(change: Change, **changes: Any) -> Change:
+    """Return the change with other words in its outcome."""
+    return replace(change, outcome=change.outcome._replace(**changes))

@@ -1,0 +1,427 @@
+"""Hessian blocks at an expansion point W0, with an explicit inverse that follows removals.
+
+A removal of m rows changes every block by -V V', V of m columns (of m K for a joint loss). Nothing
+of size n is touched: the inverse follows by Sherman-Morrison-Woodbury, and whatever it has lost by
+rounding, or by a regulariser that shrank, shows in the residual |g - H step|, which is measured.
+
+Solve and look first, change later: `Downdate` computes with the old matrices and V, and only
+`apply` writes. So a request that fails changes nothing.
+"""
+
+import copy
+from dataclasses import dataclass
+from math import sqrt
+from typing import Self
+
+import numpy as np
+import scipy.linalg
+from scipy.linalg import blas, lapack
+
+from letheon.linear._bounds import block_norms
+from letheon.linear._design import row_norms
+from letheon.linear._losses import Floats
+from letheon.linear._problem import EPSILON, Problem
+from letheon.linear._quiet import Quiet
+from letheon.linear._solve import join, split
+from letheon.parallel import one_thread
+
+# A pivot of I - V'H^(-1)V below this means that the inverse can no longer be trusted.
+_LEAST_PIVOT = 1e-8
+# More columns than this share of the size: factor the block again, it costs less than following.
+_MOST_FOLLOWED = 0.25
+_MOST_DOWNDATES = 1000
+
+# Lanczos from a random start: the top eigenvalue is below `found / (1 - _SLACK)` except with
+# probability 1.648 sqrt(s) exp(-sqrt(_SLACK) (2 _STEPS - 1)), s the size (Kuczynski and
+# Wozniakowski 1992): less than 1e-13 at s = 5,000.
+_STEPS, _SLACK = 80, 0.05
+
+
+class Block:
+    """One block of the Hessian's data part, and the inverse of block + ridge.
+
+    Lower triangles count, in Fortran order, as LAPACK wants them. The inverse is made of the
+    Cholesky factor when it is first asked for: two thirds of the work of a fresh start.
+    """
+
+    def __init__(self, hessian: Floats, factor: Floats) -> None:
+        self.hessian = hessian
+        self._factor: Floats | None = factor
+        self._inverse: Floats | None = None
+
+    @classmethod
+    def of(cls, hessian: Floats, ridge: float) -> Self:
+        """Return the block with its factor."""
+        # Removals follow in the lower triangle; the other half would keep the rows that left.
+        hessian = np.asfortranarray(np.tril(hessian))
+        return cls(hessian, cholesky(hessian, ridge))
+
+    @property
+    def inverse(self) -> Floats:
+        """Inverse of hessian + ridge, to be changed in place."""
+        if self._inverse is None:
+            # LAPACK starts threads for matrices that are far too small to gain by them.
+            with one_thread():
+                self._inverse, _ = lapack.dpotri(self._factor, lower=1, overwrite_c=1)
+            self._factor = None
+        assert self._inverse is not None
+        return self._inverse
+
+    def solve(self, g: Floats) -> Floats:
+        """Return the (stale) inverse times g."""
+        if self._inverse is not None:
+            return times(self._inverse, g)
+        solved: Floats
+        solved, _ = lapack.dpotrs(self._factor, g, lower=1)
+        return solved
+
+    def replace(self, other: "Block") -> None:
+        """Become the other block; what was here is wiped."""
+        for matrix in (self.hessian, self._factor, self._inverse):
+            if matrix is not None:
+                matrix[:] = 0.0
+        self.hessian, self._factor, self._inverse = other.hessian, other._factor, other._inverse
+
+    def __copy__(self) -> "Block":
+        """Return a block with matrices of its own."""
+        twin = Block(self.hessian.copy("F"), self.hessian)
+        twin._factor = None if self._factor is None else self._factor.copy("F")
+        twin._inverse = None if self._inverse is None else self._inverse.copy("F")
+        return twin
+
+
+class Curvature:
+    """Hessian blocks at W0 of the rows that are held, for O(d^2) removals.
+
+    Attributes
+    ----------
+    point : ndarray
+        W0: where the Hessian was evaluated.
+    tops : list of float
+        Upper bounds of the largest eigenvalue of each block when it was evaluated; removals only
+        lower it.
+    radius : float
+        Upper bound of the norm of every row.
+    error : float
+        Estimate of the spectral norm of what the stored blocks miss by rounding. It matters when a
+        row leaves that is longer than all others by orders of magnitude.
+    """
+
+    def __init__(
+        self,
+        point: Floats,
+        blocks: list[Block],
+        tops: list[float],
+        radius: float,
+        error: float = 0.0,
+    ) -> None:
+        self.point = point
+        self.blocks = blocks
+        self.tops = tops
+        self.radius = radius
+        self.error = error
+        self.n_downdates = 0
+        self.n_measured = 0
+        # Where scores were last compared with those at the point, and how far they were.
+        self._anchor = point
+        self._reach = [0.0] * len(blocks)
+        roots = [np.sqrt(np.maximum(np.diag(block.hessian), 0.0)) for block in blocks]
+        self._roots = [(float(np.linalg.norm(root)), root) for root in roots]
+
+    @classmethod
+    @one_thread()
+    def at(cls, problem: Problem, W: Floats, *, radius: float | None = None, seed: int = 0) -> Self:
+        """Evaluate the Hessian of the problem's rows at W.
+
+        `radius` is the declared bound of the rows' norms, if there is one. `seed` starts the
+        search for the top eigenvalues; it must not depend on the rows.
+        """
+        if radius is None:
+            norms = row_norms(problem.X)
+            norms[problem.gone] = 0.0
+            radius = float(norms.max())
+        hessians = problem.hessian(W)
+        tops = [top_eigenvalue(hessian, seed) for hessian in hessians]
+        blocks = [Block.of(hessian, problem.ridge) for hessian in hessians]
+        return cls(W, blocks, tops, radius, rounding(blocks, tops))
+
+    def offsets(self, W: Floats) -> list[float]:
+        """Numbers a, one per block, with |x (W - W0)| <= radius * a for all rows held."""
+        since = block_norms(W - self._anchor, len(self.blocks))
+        radius = self.radius or 1.0  # of rows that are all zeros nothing is reached
+        return [reach / radius + more for reach, more in zip(self._reach, since, strict=True)]
+
+    def drifts(self, W: Floats) -> list[float]:
+        """(W - W0)' H (W - W0) per block, of the data part; never too small."""
+        columns = split(W - self.point, len(self.blocks))
+        return [
+            max(float(d @ times(block.hessian, d)), 0.0) + self.error * float(d @ d)
+            for block, d in zip(self.blocks, columns, strict=True)
+        ]
+
+    def rounding(self, W: Floats) -> float:
+        """Size of the gradient that the last bits of W make; see `Problem.rounding`."""
+        pairs = zip(self._roots, split(W, len(self.blocks)), strict=True)
+        sizes = [norm * float(root @ np.abs(w)) for (norm, root), w in pairs]
+        return EPSILON * sqrt(sum(size * size for size in sizes))
+
+    def note_reach(self, W: Floats, reach: list[float]) -> None:
+        """Remember how far the scores at W are from those at the point, at most."""
+        self._anchor, self._reach = W, reach
+        self.n_measured += 1
+
+    def warm(self) -> Self:
+        """Make the inverses now, so that the first single removal does not pay for them."""
+        for block in self.blocks:
+            _ = block.inverse
+        return self
+
+    def solve(self, G: Floats) -> Floats:
+        """Return the (stale) inverse times G, shape (d, K)."""
+        columns = split(G, len(self.blocks))
+        solved = [block.solve(g) for block, g in zip(self.blocks, columns, strict=True)]
+        return join(solved, G.shape)
+
+    def __copy__(self) -> "Curvature":
+        """Return a copy with matrices of its own: they change in place."""
+        blocks = [copy.copy(block) for block in self.blocks]
+        twin = Curvature(self.point, blocks, self.tops, self.radius, self.error)
+        twin.n_downdates, twin.n_measured = self.n_downdates, self.n_measured
+        twin._anchor, twin._reach = self._anchor, self._reach
+        return twin
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class Step(Quiet):
+    """A step that solves H step = G nearly.
+
+    `left` is |G - H step|. `energies` are step' H step per block, of the data part alone.
+    """
+
+    change: Floats
+    left: float
+    energies: list[float]
+
+
+class Downdate:
+    """The curvature without some rows, before anything is written.
+
+    Parameters
+    ----------
+    curvature : Curvature
+        Of the rows held so far.
+    roots : list of ndarray
+        V of every block at the expansion point; the block loses V V'.
+    ridge : float
+        Regulariser after the removal.
+    """
+
+    def __init__(self, curvature: Curvature, roots: list[Floats], ridge: float) -> None:
+        self._curvature = curvature
+        self.ridge = ridge
+        worn_out = curvature.n_downdates >= _MOST_DOWNDATES
+        pairs = zip(curvature.blocks, roots, strict=True)
+        self._parts = [_part(block, V, ridge, worn_out) for block, V in pairs]
+
+    def solve(self, G: Floats) -> Step:
+        """Solve H step = G by the inverse."""
+        targets = split(G, len(self._parts))
+        solved = [p.solve(g, self.ridge) for p, g in zip(self._parts, targets, strict=True)]
+        return _step(solved, G.shape)
+
+    def refine(self, step: Step, G: Floats) -> Step:
+        """Return a step that leaves less, by solving once more for what is left."""
+        size = len(self._parts)
+        triples = zip(self._parts, split(step.change, size), split(G, size), strict=True)
+        return _step([p.refine(x, g, self.ridge) for p, x, g in triples], G.shape)
+
+    @property
+    def error(self) -> float:
+        """What the blocks without the rows may miss by rounding."""
+        curvature = self._curvature
+        return curvature.error + rounding(curvature.blocks, curvature.tops)
+
+    def apply(self) -> None:
+        """Write the change into the matrices. Cannot fail."""
+        self._curvature.error = self.error
+        for part in self._parts:
+            part.apply()
+        if any(isinstance(part, _Refactored) for part in self._parts):
+            self._curvature.n_downdates = 0
+        else:
+            self._curvature.n_downdates += 1
+
+
+Solved = tuple[Floats, Floats, float]  # solution, what is left of the target, x' H x
+
+
+def _step(solved: list[Solved], shape: tuple[int, int]) -> Step:
+    left = sum(float(rest @ rest) for _, rest, _ in solved) ** 0.5
+    energies = [max(energy, 0.0) for _, _, energy in solved]
+    return Step(join([x for x, _, _ in solved], shape), left, energies)
+
+
+def _part(
+    block: Block, V: Floats, ridge: float, worn_out: bool
+) -> "_Followed | _FollowedOne | _Refactored":
+    """Return the cheapest way to take V V' out of a block."""
+    if not worn_out and V.shape[1] <= max(1.0, _MOST_FOLLOWED * len(V)):
+        core = _Followed.start(block, V) if V.shape[1] > 1 else _FollowedOne.start(block, V[:, 0])
+        if core is not None:
+            return core
+    return _Refactored(block, V, ridge)
+
+
+class _FollowedOne:
+    """A block that loses v v': Sherman-Morrison."""
+
+    def __init__(self, block: Block, v: Floats, q: Floats, pivot: float) -> None:
+        self._block, self._v, self._q = block, v, q
+        self._scale = 1.0 / pivot
+
+    @classmethod
+    def start(cls, block: Block, v: Floats) -> "_FollowedOne | None":
+        """Return the part, or None where the inverse would lose too many digits."""
+        q = times(block.inverse, v)
+        pivot = 1.0 - float(v @ q)
+        return cls(block, v, q, pivot) if pivot > _LEAST_PIVOT else None
+
+    def solve(self, g: Floats, ridge: float) -> Solved:
+        x = times(self._block.inverse, g)
+        x += (self._scale * float(self._q @ g)) * self._q
+        return self._look(x, g, ridge)
+
+    def refine(self, x: Floats, g: Floats, ridge: float) -> Solved:
+        _, left, _ = self._look(x, g, ridge)
+        return self._look(x + self.solve(left, ridge)[0], g, ridge)
+
+    def _look(self, x: Floats, g: Floats, ridge: float) -> Solved:
+        product = times(self._block.hessian, x)
+        product -= float(self._v @ x) * self._v
+        return x, g - product - ridge * x, float(x @ product)
+
+    def apply(self) -> None:
+        block = self._block
+        blas.dsyr(-1.0, self._v, a=block.hessian, lower=1, overwrite_a=1)
+        blas.dsyr(self._scale, self._q, a=block.inverse, lower=1, overwrite_a=1)
+
+
+class _Followed:
+    """A block that loses V V', V of few columns: Woodbury."""
+
+    def __init__(self, block: Block, V: Floats, Q: Floats) -> None:
+        self._block, self._V, self._Q = block, V, Q
+
+    @classmethod
+    def start(cls, block: Block, V: Floats) -> "_Followed | None":
+        """Return the part, or None where the inverse would lose too many digits.
+
+        Q Q' is what the inverse gains: Q = H^(-1) V L'^(-1), L L' = I - V' H^(-1) V.
+        """
+        V = np.asfortranarray(V)
+        Q = blas.dsymm(1.0, block.inverse, V, lower=1)
+        core = np.eye(V.shape[1]) - V.T @ Q
+        factor, info = lapack.dpotrf(core, lower=1)
+        if info or np.diag(factor).min() ** 2 <= _LEAST_PIVOT:
+            return None
+        return cls(block, V, blas.dtrsm(1.0, factor, Q, side=1, lower=1, trans_a=1))
+
+    def solve(self, g: Floats, ridge: float) -> Solved:
+        x = times(self._block.inverse, g)
+        x += self._Q @ (self._Q.T @ g)
+        return self._look(x, g, ridge)
+
+    def refine(self, x: Floats, g: Floats, ridge: float) -> Solved:
+        _, left, _ = self._look(x, g, ridge)
+        return self._look(x + self.solve(left, ridge)[0], g, ridge)
+
+    def _look(self, x: Floats, g: Floats, ridge: float) -> Solved:
+        product = times(self._block.hessian, x)
+        product -= self._V @ (self._V.T @ x)
+        return x, g - product - ridge * x, float(x @ product)
+
+    def apply(self) -> None:
+        block = self._block
+        blas.dsyrk(-1.0, self._V, beta=1.0, c=block.hessian, lower=1, overwrite_c=1)
+        blas.dsyrk(1.0, self._Q, beta=1.0, c=block.inverse, lower=1, overwrite_c=1)
+
+
+class _Refactored:
+    """A block that loses so much that it is factored again."""
+
+    @one_thread()
+    def __init__(self, block: Block, V: Floats, ridge: float) -> None:
+        self._block = block
+        V = np.asfortranarray(V)
+        left = blas.dsyrk(-1.0, V, beta=1.0, c=block.hessian, lower=1, overwrite_c=0)
+        self._fresh = Block(left, cholesky(left, ridge))
+
+    def solve(self, g: Floats, ridge: float) -> Solved:
+        return self._look(self._fresh.solve(g), g, ridge)
+
+    def refine(self, x: Floats, g: Floats, ridge: float) -> Solved:
+        _, left, _ = self._look(x, g, ridge)
+        return self._look(x + self._fresh.solve(left), g, ridge)
+
+    def _look(self, x: Floats, g: Floats, ridge: float) -> Solved:
+        product = times(self._fresh.hessian, x)
+        return x, g - product - ridge * x, float(x @ product)
+
+    def apply(self) -> None:
+        # The old matrices hold the rows that leave.
+        self._block.replace(self._fresh)
+
+
+def rounding(blocks: list[Block], tops: list[float]) -> float:
+    """Size of the rounding errors of one sum or difference of matrices below `tops`."""
+    return max(EPSILON * len(b.hessian) * top for b, top in zip(blocks, tops, strict=True))
+
+
+def times(symmetric: Floats, x: Floats) -> Floats:
+    """Symmetric matrix (lower triangle, Fortran order) times a vector."""
+    product: Floats = blas.dsymv(1.0, symmetric, x, lower=1)
+    return product
+
+
+@one_thread()
+def cholesky(hessian: Floats, ridge: float) -> Floats:
+    """Lower factor of hessian + ridge I."""
+    shifted = hessian.copy("F")
+    shifted[np.diag_indices_from(shifted)] += ridge
+    factor: Floats
+    factor, info = lapack.dpotrf(shifted, lower=1, overwrite_a=1)
+    if info:
+        raise np.linalg.LinAlgError(
+            f"the Hessian plus {ridge:.3g} is not positive definite in double precision; use a "
+            "larger l2 or scale the columns"
+        )
+    return factor
+
+
+def top_eigenvalue(hessian: Floats, seed: int) -> float:
+    """Upper bound of the largest eigenvalue of a full symmetric matrix."""
+    size = len(hessian)
+    if size <= _STEPS:
+        return float(max(scipy.linalg.eigvalsh(hessian)[-1], 0.0)) * (1 + 1e-9)
+    start = np.random.default_rng(seed).standard_normal(size)
+    return _lanczos(hessian, start) / (1 - _SLACK)
+
+
+def _lanczos(hessian: Floats, start: Floats) -> float:
+    """Largest Ritz value of the Krylov space, with full orthogonalisation."""
+    basis = np.zeros((_STEPS, len(hessian)))
+    basis[0] = start / np.linalg.norm(start)
+    diagonal, beside = np.zeros(_STEPS), np.zeros(_STEPS - 1)
+    for k in range(_STEPS):
+        vector = hessian @ basis[k]
+        diagonal[k] = vector @ basis[k]
+        vector -= basis[: k + 1].T @ (basis[: k + 1] @ vector)
+        vector -= basis[: k + 1].T @ (basis[: k + 1] @ vector)
+        length = np.linalg.norm(vector)
+        if k + 1 == _STEPS or length <= 1e-12 * abs(diagonal[0]):
+            diagonal, beside = diagonal[: k + 1], beside[:k]
+            break
+        beside[k] = length
+        basis[k + 1] = vector / length
+    ritz = scipy.linalg.eigvalsh_tridiagonal(diagonal, beside)
+    return float(max(ritz[-1], 0.0))

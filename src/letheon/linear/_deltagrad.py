@@ -1,0 +1,446 @@
+"""Removal by replaying gradient descent (Wu et al. 2020, DeltaGrad; survey section 5.3)."""
+
+import copy
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import Any, ClassVar
+
+import numpy as np
+import scipy.sparse as sp
+from sklearn.utils import Tags
+
+from letheon.base import Outcome, Removal, require_fitted
+from letheon.linear._base import ConvexClassifier, Counts, Held, Trained
+from letheon.linear._batches import Batches, row_keys
+from letheon.linear._cache import Cache
+from letheon.linear._change import Change
+from letheon.linear._checkpoints import Checkpoints, replayed_by_hessians
+from letheon.linear._design import row_norms
+from letheon.linear._losses import Floats, Squared
+from letheon.linear._noise import NoiseSource
+from letheon.linear._problem import Problem
+from letheon.linear._replay import Descent, Exactness, Removed, Replay, replayed_by_secants
+from letheon.linear._settings import check_settings, require_one_of, require_positive, require_whole
+from letheon.linear._solve import DENSE_LIMIT, block_size
+from letheon.linear._trajectory import Trajectory
+from letheon.guarantee import Guarantee, MethodFacts
+from letheon.data import SlotRows
+from letheon.seeds import Purpose, library_seed
+
+HESSIANS = ("lbfgs", "cached")
+
+FACTS = MethodFacts(
+    method="deltagrad",
+    applicability="linear classifiers with an L2 regulariser that gradient descent trains",
+    exact=False,
+    strength="strong",
+    efficiency_parameters=("period", "burn_in", "hessian", "n_checkpoints"),
+    certifiability_parameters=("sigma", "period"),
+    requests="oblivious",
+    releases="latest-only",
+    state_holds_rows=True,
+    definition_name="deltagrad",
+    families=("linear",),
+    tasks=("classification",),
+    # Strong independence (Wu et al., Assumption 5) is about the run, not the loss: nobody can vouch
+    # for it beforehand, and no claim rests on it here.
+    needs=(
+        "strongly-convex",
+        "smooth",
+        "lipschitz-hessian",
+        "bounded-gradients",
+        "gradient-descent",
+    ),
+    certificate="empirical",
+    batches=True,
+)
+
+_REFERENCE = "Wu et al. 2020 (an accuracy rate, no bound of what the model reveals)"
+_SHARED = ("strongly-convex", "intercept-regularised", "few-rows-leave", "step-size-kept")
+_ASSUMPTIONS = {
+    "per_sample": ("regulariser-per-sample", *_SHARED),
+    "total": ("regulariser-in-total", *_SHARED),
+}
+_RESIDUAL_STATE = (
+    "model_: the parameters, off those of a retrain by what the approximate steps missed",
+    (
+        "trajectory_: points and gradients of the descent, rewritten by every request; what the "
+        "approximate steps missed can be computed from it and the rows held, and it depends on "
+        "the forgotten rows, at times so that it points along one"
+    ),
+    "pace_: step size, number of batches and of rows as they were at the last training",
+)
+_RESIDUAL_CACHE = (
+    "cache_: Hessians of the rows held, taken at points of an earlier trajectory; in memory only"
+)
+
+_KEY = "batch_key"
+_LANCZOS_STEPS = 16
+# The largest eigenvalue may be so much above what these steps find.
+_LANCZOS_SLACK = 1.05
+
+
+@dataclass(frozen=True)
+class Pace:
+    """Step size, batches in an epoch, and the number of rows that both were chosen for."""
+
+    rate: float
+    n_batches: int
+    n_rows: int
+
+
+class DeltaGradClassifier(ConvexClassifier):
+    """Linear classifier that forgets by replaying its gradient descent.
+
+    Training is gradient descent on ``F(w) = mean_i l_i(w) + (lam / 2) |w|^2``; all of its points
+    ``w_t`` and gradients ``g_t`` are kept. To forget m of n rows it is replayed from ``w_0``::
+
+        w'_(t+1) = w'_t - rate / (n - m) [ n g - sum of grad F_i(w'_t) over the rows that leave ]
+
+    where ``g`` is the gradient of all n rows at ``w'_t``: computed from them in the first steps and
+    every few steps after, otherwise ``g_t + B (w'_t - w_t)`` with an approximate Hessian B. The
+    path that it takes replaces the old one, so that later requests start from it.
+
+    Parameters
+    ----------
+    l2 : float, default=1e-3
+        Regulariser lam, above 0. The intercept is regularised too.
+    reg : {"per_sample", "total"}, default="per_sample"
+        Whether lam is `l2`, or `l2` divided by the number of rows held.
+    multi_class : {"ovr", "softmax"}, default="ovr"
+        For three classes or more: one score against the rest each, or all at once.
+    fit_intercept : bool, default=True
+        Put a column of ones behind the others.
+    rows : {"keep", "clip", "normalize", "refuse"}, default="keep"
+        What happens to a row whose norm, the intercept's 1 included, is not `row_norm`.
+    row_norm : float or None, default=None
+        Declared bound of the norm of every row; needed unless ``rows="keep"``.
+    n_steps : int, default=300
+        T, the number of gradient steps.
+    learning_rate : float or None, default=None
+        Step size. None takes 1 / M, M being lam plus the largest second derivative of the loss
+        times the largest eigenvalue of X'X / n, or with batches times the mean of squared row
+        norms. It is kept until the next training from scratch.
+    batch_size : int or None, default=None
+        Mean number of rows in a mini-batch; None takes all rows in every step. Which batch a row is
+        in depends on the seed and its own id only, so that a removal reshuffles nobody.
+    hessian : {"lbfgs", "cached"}, default="lbfgs"
+        "lbfgs" makes B from the last exact steps. "cached" keeps Hessians at points of the path: it
+        reads no rows but those that leave, and needs blocks of at most 5,000 parameters.
+    burn_in : int, default=10
+        j0: steps 0 to j0 are exact; for "lbfgs".
+    period : int, default=5
+        T0: every so many steps after j0 one is exact; for "lbfgs". With 1 a request is a retrain.
+    history : int, default=10
+        k: pairs that L-BFGS remembers. More columns need more.
+    n_checkpoints : int, default=4
+        Points with a Hessian; for "cached".
+    sigma : float, default=0.0
+        Scale of isotropic normal noise on the published parameters, drawn anew after every fit and
+        every request.
+    max_memory : int, default=2**30
+        A path of more bytes, 16 T per parameter, lies in a private temporary file, which the system
+        takes back without overwriting it. Loaded and copied models hold it in memory until their
+        next request.
+    measure_distance : bool, default=True
+        Set `distance_bound_`, at the cost of one gradient pass over the rows.
+    noise_seed : int or None, default=None
+        Makes the noise repeatable; for tests.
+    random_state : int, RandomState, Generator or None, default=None
+        Seed of the batches.
+
+    Attributes
+    ----------
+    coef_, intercept_, classes_
+        Published parameters, and the labels still held.
+    distance_bound_ : float or None
+        ``|grad F(w)| / lam`` on the rows held, w being the parameters before noise: they are no
+        further from the optimum of these rows, whatever the replay missed.
+    learning_rate_ : float
+        Step size in use.
+    trajectory_ : Trajectory
+        The path. Private, as the rows are: it ends at the model without noise.
+    guarantee_ : Guarantee
+        Always empirical.
+
+    Notes
+    -----
+    **Guarantee**: empirical. By the theorem of Wu et al. the replay is off a retrain by o(m/n),
+    while doing nothing is off by O(m/n). Its constants are unknown here, its assumptions are not
+    checked, and it does not say what noise would hide. `distance_bound_` rests on strong
+    convexity alone and is measured after every request; that the descent itself has not arrived
+    is part of it.
+
+    A saved model holds the path, which is not noisy. Gradients of approximate steps differ from
+    those of the rows held by errors that depend on the forgotten rows. Whoever has the file and
+    these rows can compute the errors; with few columns they may point along a forgotten row. Only
+    ``period=1`` leaves nothing but rounding.
+
+    A request that leaves less than half of the rows of the last training, or that takes the last
+    row of a class, is answered by training from scratch.
+
+    "cached" uses the Hessian of the rows that stay and their gradients at ``w_t``. With batches
+    both kinds of B come from other rows than those of the batch at hand, so the error is larger:
+    with L-BFGS and batches of twenty rows it was up to 0.4 of doing nothing.
+
+    References
+    ----------
+    Wu, Dobriban, Davidson (2020). DeltaGrad: rapid retraining of machine learning models. ICML.
+    Mahadevan, Mathioudakis (2021). Certifiable machine unlearning for linear models.
+
+    Examples
+    --------
+    >>> from sklearn.datasets import load_iris
+    >>> X, y = load_iris(return_X_y=True)
+    >>> model = DeltaGradClassifier(n_steps=100, random_state=0).fit(X, y)
+    >>> receipt = model.forget([3, 77])
+    >>> receipt.n_rows, receipt.guarantee.kind, receipt.work < 1
+    (2, 'empirical', True)
+    """
+
+    facts: ClassVar[MethodFacts] = FACTS
+    # Where numbers are kept is a matter of the machine.
+    _not_digested: ClassVar[frozenset[str]] = ConvexClassifier._not_digested | {"max_memory"}
+
+    trajectory_: Trajectory
+    pace_: Pace
+    distance_bound_: float | None
+    cache_: Cache[Checkpoints]
+
+    def __init__(
+        self,
+        *,
+        l2: float = 1e-3,
+        reg: str = "per_sample",
+        multi_class: str = "ovr",
+        fit_intercept: bool = True,
+        rows: str = "keep",
+        row_norm: float | None = None,
+        n_steps: int = 300,
+        learning_rate: float | None = None,
+        batch_size: int | None = None,
+        hessian: str = "lbfgs",
+        burn_in: int = 10,
+        period: int = 5,
+        history: int = 10,
+        n_checkpoints: int = 4,
+        sigma: float = 0.0,
+        max_memory: int = 2**30,
+        measure_distance: bool = True,
+        noise_seed: int | None = None,
+        random_state: Any = None,
+    ) -> None:
+        self.l2 = l2
+        self.reg = reg
+        self.multi_class = multi_class
+        self.fit_intercept = fit_intercept
+        self.rows = rows
+        self.row_norm = row_norm
+        self.n_steps = n_steps
+        self.learning_rate = learning_rate
+        self.batch_size = batch_size
+        self.hessian = hessian
+        self.burn_in = burn_in
+        self.period = period
+        self.history = history
+        self.n_checkpoints = n_checkpoints
+        self.sigma = sigma
+        self.max_memory = max_memory
+        self.measure_distance = measure_distance
+        self.noise_seed = noise_seed
+        self.random_state = random_state
+
+    @property
+    def learning_rate_(self) -> float:
+        """Step size in use."""
+        require_fitted(self)
+        return self.pace_.rate
+
+    def _check_settings(self) -> None:
+        check_settings(self)
+        if self.learning_rate is not None:
+            require_positive("learning_rate", self.learning_rate)
+        if self.batch_size is not None:
+            require_whole("batch_size", self.batch_size)
+        require_one_of("hessian", self.hessian, HESSIANS)
+        for name in ("n_steps", "period", "history", "n_checkpoints"):
+            require_whole(name, getattr(self, name))
+        for name in ("burn_in", "max_memory"):
+            require_whole(name, getattr(self, name), least=0)
+
+    def _train(self, held: Held, source: NoiseSource, seed: int) -> Trained:
+        problem = self._problem(held)
+        self._require_room_for_hessians(problem)
+        pace = self._choose_pace(problem, seed)
+        held.rows.extra.pop(_KEY, None)
+        if pace.n_batches > 1:
+            held.rows.extra[_KEY] = row_keys(held.rows.ids, seed)
+        descent = self._descent(problem, pace, held.rows, seed)
+        replay = _finite(descent.recorded, self.n_steps)
+        if replay is None:
+            raise ValueError(
+                f"gradient descent diverged at learning_rate={pace.rate:.3g}; give a smaller one, "
+                "or None"
+            )
+        W = descent.matrix(replay.end)
+        attributes = {
+            "model_": self._linear(self._published(W, source), held.classes),
+            "trajectory_": replay.trajectory,
+            "pace_": pace,
+            "distance_bound_": self._distance(problem, W),
+            "cache_": Cache(self._checkpoints(problem, replay.trajectory)),
+            "downgraded_": None,
+        }
+        return Trained(attributes, self.n_steps * _step_flops(problem, pace))
+
+    def _require_room_for_hessians(self, problem: Problem) -> None:
+        if self.hessian == "cached" and block_size(problem) > DENSE_LIMIT:
+            raise ValueError(
+                f"hessian='cached' would form matrices of size {block_size(problem)}, above "
+                f"{DENSE_LIMIT}; use hessian='lbfgs'"
+            )
+
+    def _choose_pace(self, problem: Problem, seed: int) -> Pace:
+        n = problem.n_held
+        n_batches = 1 if self.batch_size is None else max(1, round(n / self.batch_size))
+        if self.learning_rate is not None:
+            return Pace(float(self.learning_rate), n_batches, n)
+        if n_batches == 1:
+            start = library_seed(seed, Purpose.EIGENVALUE)
+            moment = _top_moment(problem, start) / n
+        else:
+            # That of a batch; no single row decides over it.
+            moment = float(np.mean(row_norms(problem.X) ** 2))
+        lam = problem.ridge / n
+        return Pace(1.0 / (lam + problem.loss.curvature_bound * moment), n_batches, n)
+
+    def _descent(self, problem: Problem, pace: Pace, rows: SlotRows, seed: int) -> Descent:
+        batches = None
+        if pace.n_batches > 1:
+            batches = Batches(rows.extra[_KEY], rows.alive, pace.n_batches, seed)
+        return Descent(problem, pace.rate, batches, self.max_memory)
+
+    def _checkpoints(self, problem: Problem, path: Trajectory) -> Checkpoints | None:
+        if self.hessian != "cached":
+            return None
+        return Checkpoints.along(problem, path, self.n_checkpoints)
+
+    def _published(self, W: Floats, source: NoiseSource) -> Floats:
+        """Return parameters with noise (Mahadevan and Mathioudakis 2021, equation 16)."""
+        return W + self.sigma * source.normals(W.shape) if self.sigma else W.copy("C")
+
+    def _distance(self, problem: Problem, W: Floats) -> float | None:
+        return problem.distance_bound(problem.gradient(W)) if self.measure_distance else None
+
+    def _remove(self, removal: Removal, counts: Counts, **options: Any) -> Change:  # noqa: ARG002
+        positions, pace = removal.where, self.pace_
+        problem = self._problem(self._held())
+        if 2 * (problem.n_held - len(positions)) < pace.n_rows:
+            return self._retrain(positions)
+        descent = self._descent(problem, pace, self.rows_, self.seed_)
+        removed = Removed(descent, positions, self.trajectory_.sizes)
+        checkpoints = self._checkpoints_without(problem, removed)
+        replay = _finite(self._replay, descent, removed, checkpoints)
+        if replay is None:
+            return self._retrain(positions)
+        W, source = descent.matrix(replay.end), copy.copy(self.source_)
+        attributes = {
+            "model_": replace(self.model_, weights=self._published(W, source)),
+            "trajectory_": replay.trajectory,
+            "cache_": Cache(checkpoints),
+            "source_": source,
+            "distance_bound_": self._distance(removed.after, W),
+            "counts_": counts,
+        }
+        outcome = Outcome(
+            self._work(self._replay_flops(problem, removed, replay)),
+            {"exact steps": replay.n_exact} if replay.n_exact else {},
+        )
+        return Change(attributes, outcome, (partial(self.rows_.wipe, positions),))
+
+    def _checkpoints_without(self, problem: Problem, removed: Removed) -> Checkpoints | None:
+        """Return the Hessians of the rows that stay; taken anew if there are none."""
+        if self.hessian != "cached":
+            return None
+        if self.cache_.content is None:
+            self.cache_.content = self._checkpoints(problem, self.trajectory_)
+        assert self.cache_.content is not None
+        return self.cache_.content.without(removed)
+
+    def _replay(
+        self, descent: Descent, removed: Removed, checkpoints: Checkpoints | None
+    ) -> Replay:
+        if checkpoints is not None:
+            return replayed_by_hessians(descent, self.trajectory_, removed, checkpoints)
+        exactness = Exactness(self.burn_in, self.period, self.history)
+        return replayed_by_secants(descent, self.trajectory_, removed, exactness)
+
+    def _replay_flops(self, problem: Problem, removed: Removed, replay: Replay) -> float:
+        d, K = problem.shape
+        stored: int = removed.rows.nnz if sp.issparse(removed.rows) else removed.rows.size
+        own = 4.0 * stored * K * self.n_steps / self.pace_.n_batches
+        measured = problem.pass_flops if self.measure_distance else 0.0
+        if self.hessian == "cached":
+            size = block_size(problem)
+            squares = d * K * size
+            downdates = 2.0 * self.n_checkpoints * squares * len(removed.y)
+            return own + measured + downdates + 2.0 * self.n_steps * squares
+        products = 8.0 * self.history * d * K * (self.n_steps - replay.n_exact)
+        return own + measured + products + replay.n_exact * _step_flops(problem, self.pace_)
+
+    def _claim(self) -> Guarantee:
+        reference, cached = _REFERENCE, self.hessian == "cached"
+        if self.distance_bound_ is not None:
+            measured = f"measured: at most {self.distance_bound_:.3g} from the optimum before noise"
+            reference = f"{reference}; {measured}"
+        return Guarantee(
+            kind="empirical",
+            reference=reference,
+            requests=FACTS.requests,
+            releases=FACTS.releases,
+            assumptions=_ASSUMPTIONS[self.reg],
+            residual_state=(*_RESIDUAL_STATE, _RESIDUAL_CACHE) if cached else _RESIDUAL_STATE,
+        )
+
+    def _public_claim(self) -> Guarantee:
+        """Return the claim without the measured distance."""
+        return replace(super()._public_claim(), reference=_REFERENCE)
+
+    def __sklearn_tags__(self) -> Tags:
+        """Without noise two fits are the same."""
+        tags = super().__sklearn_tags__()
+        tags.non_deterministic = bool(self.sigma) and self.noise_seed is None
+        return tags
+
+
+def _finite(run: Any, *given: Any) -> Replay | None:
+    """Return a replay, or None if it diverged."""
+    with np.errstate(over="ignore", invalid="ignore"):
+        replay: Replay = run(*given)
+    return replay if np.isfinite(replay.end).all() else None
+
+
+def _step_flops(problem: Problem, pace: Pace) -> float:
+    return problem.pass_flops / pace.n_batches
+
+
+def _top_moment(problem: Problem, seed: int) -> float:
+    """Largest eigenvalue of X'X, a little more than Lanczos finds."""
+    d = problem.shape[0]
+    plain = replace(problem, loss=Squared(), l2=0.0)
+    weights = np.ones((problem.X.shape[0], 1))
+    basis = [np.random.default_rng(seed).standard_normal((d, 1))]
+    basis[0] /= np.linalg.norm(basis[0])
+    images: list[Floats] = []
+    for _ in range(min(_LANCZOS_STEPS, d)):
+        images.append(plain.hessian_product(weights, basis[-1]))
+        Q = np.hstack(basis)
+        left = images[-1] - Q @ (Q.T @ images[-1])
+        left -= Q @ (Q.T @ left)
+        length = float(np.linalg.norm(left))
+        if length <= 1e-12 * float(np.linalg.norm(images[-1])):
+            break
+        basis.append(left / length)
+    Q = np.hstack(basis[: len(images)])
+    ritz = np.linalg.eigvalsh(Q.T @ np.hstack(images))
+    return _LANCZOS_SLACK * float(max(ritz[-1], 0.0))

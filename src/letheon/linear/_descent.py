@@ -1,0 +1,570 @@
+"""Descent-to-Delete: go on training, then add noise (Neel et al. 2021; survey section 5.4)."""
+
+import copy
+from collections.abc import Callable
+from dataclasses import replace
+from functools import partial
+from math import inf, nan, prod
+from typing import Any, ClassVar, Self
+
+import numpy as np
+import scipy.sparse as sp
+from sklearn.utils.validation import check_consistent_length
+
+from letheon.base import Outcome, Removal, require_fitted
+from letheon.linear._account import rounded_up
+from letheon.linear._base import ConvexClassifier, Counts, Held, Trained
+from letheon.linear._cache import Cache
+from letheon.linear._change import Change
+from letheon.linear._descent_engines import ByResidual, ByTheorem, Engine, Found, InParts, Kept
+from letheon.linear._descent_settings import (
+    check_descent_settings,
+    has_outgrown,
+    limit_of,
+    parts_of,
+    plan_of,
+    scale_of,
+)
+from letheon.linear._descent_steps import Move, Trail
+from letheon.linear._descent_theory import DistributedPlan, Plan
+from letheon.linear._distributed import Parts
+from letheon.linear._grid import Grid
+from letheon.linear._losses import Floats
+from letheon.linear._noise import NoiseSource, Sealed
+from letheon.linear._problem import NOBODY, Positions, Problem
+from letheon.guarantee import Guarantee, MethodFacts
+from letheon.inner import require_features
+from letheon.data import hold_labels, hold_target, join_target, row_ids
+
+FACTS = MethodFacts(
+    method="descent-to-delete",
+    applicability="linear models with a smooth convex loss and L2 regulariser",
+    exact=False,
+    strength="strong",
+    efficiency_parameters=(
+        "stop",
+        "iterations",
+        "sigma",
+        "variant",
+        "regulariser",
+        "xi",
+        "n_copies",
+    ),
+    certifiability_parameters=("epsilon", "delta", "sigma", "state"),
+    requests="adaptive",
+    releases="latest-only",
+    state_holds_rows=True,
+    definition_name="descent-to-delete",
+    families=("linear",),
+    tasks=("classification",),
+    needs=("strongly-convex", "smooth"),
+    certificate="certified",
+    batches=True,
+)
+
+_SHARED = (
+    "strongly-convex",
+    "intercept-regularised",
+    "noise-secret",
+    "row-count-public",
+)
+_REGULARISER = {"per_sample": "regulariser-per-sample", "total": "regulariser-in-total"}
+_REFERENCES = {
+    ("basic", "secret", "residual"): "distance bounded by the measured gradient; discrete noise",
+    ("basic", "published", "residual"): "as secret; no state is kept but what is published",
+    ("basic", "secret", "theorem"): "Neel et al. 2021, Theorem 3.1",
+    ("basic", "published", "theorem"): "Neel et al. 2021, Theorem 3.2, steps by a bound of its own",
+    ("regularized-strong", "secret", "theorem"): "Neel et al. 2021, Theorem 3.4",
+    ("regularized-weak", "secret", "theorem"): "Neel et al. 2021, Theorem 3.5",
+    ("distributed", "secret", "theorem"): "Neel et al. 2021, Algorithms 5 to 7, distances tracked",
+    (
+        "distributed",
+        "secret",
+        "residual",
+    ): "Neel et al. 2021, Algorithms 5 to 7, measured gradients",
+}
+_RESIDUAL_STATE = {
+    "model_": "the parameters, within the certified distance of the optimum before noise",
+    "unperturbed_": "the parameters without noise, sealed; with the rows held they give the "
+    "gradient that the last removals left, and from it the row of a lone removal can be computed; "
+    "settle() ends that",
+    "parts_": "parameters of the parts without noise, sealed, and the rows drawn; with the rows "
+    "held they tell of the last removals as unperturbed_ does; settle() ends that",
+    "top_": "a bound of the largest eigenvalue, from when these rows were there",
+    "n_changed_": "how many rows were changed since the fit",
+    "distance_": "a bound of the distance to the optimum",
+    "training_flops_": "operations of the last training, as n_iter_ its iterations",
+    "cache_": "point of an earlier Hessian, lengths of the rows then; in memory only",
+}
+# Passes of a training by the residual stop, roughly, where those of the last one must not be kept.
+_USUAL_PASSES = 10
+
+
+class DescentToDeleteClassifier(ConvexClassifier):
+    """Logistic regression that forgets by further training and fresh noise.
+
+    Training stops within a distance of the optimum, and what is published is W on a grid, plus
+    exact integer noise of scale sigma. A request goes on from where the last one ended, on the rows
+    that are left (`forget`) or that have come (`learn`), until it is within that distance of the
+    new optimum. Then it draws fresh noise. A retrained model ends within the same distance of the
+    same optimum.
+
+    Parameters
+    ----------
+    l2 : float, default=1e-3
+        Regulariser, per row or in total, see `reg`; above 0.
+    reg : {"per_sample", "total"}, default="per_sample"
+        The sum objective has the regulariser ``l2 n |W|^2 / 2`` or ``l2 |W|^2 / 2``.
+    multi_class : {"ovr", "softmax"}, default="ovr"
+        More than two classes: one logistic loss per class, or one softmax.
+    fit_intercept : bool, default=True
+        Append a column of ones; its weight is regularised like the others.
+    rows : {"keep", "clip", "normalize", "refuse"}, default="keep"
+        What happens to rows whose norm is not `row_norm`.
+    row_norm : float or None, default=None
+        Bound of the norm of every row, intercept included; `stop="theorem"` needs it.
+    variant : {"basic", "regularized-strong", "regularized-weak", "distributed"}, default="basic"
+        Gradient descent as it is; with an extra regulariser, whose requests take I steps each or
+        i^2 I; or on parts of a bootstrap sample, of which a request touches few.
+    state : {"secret", "published"}, default="secret"
+        What a request starts from: the parameters without noise, which are kept under a seal, or
+        the published ones. With "published" nothing else that was computed from rows is kept, not
+        even a Hessian; counts of rows are.
+    stop : {"residual", "theorem"}, default="residual"
+        Any optimiser, until the measured gradient over the constant of strong convexity bounds the
+        distance; or plain gradient steps whose number and noise a theorem gives.
+    epsilon, delta : float, default=1.0, 1e-4
+        The certificate. With the residual stop delta may be 0 (noise of the discrete Laplace law).
+    sigma : float or None, default=None
+        Scale of the noise on every parameter; 0 for none. None: 0.01 with the residual stop, else
+        what the theorem gives for `iterations`.
+    iterations : int, default=50
+        I of the theorems: steps of a request. More steps, less noise.
+    regulariser : float or None, default=None
+        Extra regulariser per row of the regularized variants. None: the one that balances noise and
+        bias.
+    radius : float or None, default=None
+        Steps of the theorems are projected onto |W| <= radius. None: a radius that contains
+        every optimum.
+    xi : float, default=1.0
+        The bootstrap sample of the distributed variant has about n^xi rows, 1 <= xi <= 4/3.
+    n_copies : int, default=1
+        Copies of the distributed variant. The one of least loss is published; the certificate is
+        for all of them, with epsilon / n_copies each.
+    tol : float, default=1e-8
+        Without noise: largest mean gradient that training may leave.
+    max_iter : int, default=1000
+        Iterations of the optimiser at most, in training and in a request.
+    if_unproved : {"raise", "downgrade"}, default="raise"
+        What happens when an assumption that can be checked fails: `AssumptionError`, or an
+        empirical guarantee and a `GuaranteeWarning`. It stays empirical until the next training.
+    noise_seed : int or None, default=None
+        Makes the noise repeatable, and the guarantee empirical.
+    random_state : None, int, RandomState or Generator, default=None
+        Has no effect; the other methods have it.
+
+    Attributes
+    ----------
+    coef_, intercept_, classes_ : ndarray
+        Published parameters and labels held.
+    sigma_ : float
+        Scale of the noise.
+    distance_ : float
+        Bound of the distance of the parameters to the optimum before noise. Confidential, as it is
+        measured on the rows; the guarantee has it rounded up to a power of two. With
+        ``state="published"`` the measured number is not kept: this is then `limit_`.
+    limit_ : float
+        Distance that the noise hides.
+    plan_ : object or None
+        Steps and constants by theorem.
+    unperturbed_ : Sealed or None
+        Parameters without noise; None with ``state="published"``.
+    n_passes_ : float
+        Work of the last fit or request, in gradient passes over the rows held. Not saved: NaN in a
+        loaded model.
+    n_iter_ : int
+        Iterations of the last training. With ``state="published"`` a request replaces it by a
+        number that no row has a part in.
+
+    Notes
+    -----
+    **Guarantee.** Certified: the published parameters are (epsilon, delta)-indistinguishable from
+    those of a retrained model. If |W - W*| <= a for both, noise must hide a shift of 2a, so a is
+    nearly ``sigma mu(epsilon, delta) / 2`` with mu the exact Gaussian trade-off; what the grid
+    costs is taken off. The number of rows is not hidden: by theorem and in parts, noise, extra
+    regulariser and sizes are those for the next power of two, and a request after which that is
+    another one retrains.
+
+    Requests may depend on what was published before, but not in the distributed variant: what it
+    publishes tells of the rows that it drew. The secret state
+    is not covered by the certificate: it must stay secret, like the rows in the same file. With
+    these rows it tells of more than them: the gradient that the last removals left, and so the row
+    of a lone removal, can be computed. Call `settle` before a file is written that others may read.
+
+    The residual stop needs one or two passes per request. The theorems hold for the worst case:
+    they need many more steps or much more noise.
+
+    References
+    ----------
+    Neel, Roth and Sharifi-Malvajerdi 2021, "Descent-to-Delete: Gradient-Based Methods for Machine
+    Unlearning", ALT.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> X = np.random.default_rng(0).normal(size=(200, 3))
+    >>> model = DescentToDeleteClassifier(l2=0.01).fit(X, X[:, 0] > 0)
+    >>> receipt = model.forget([3, 5])
+    >>> receipt.guarantee.kind, receipt.n_rows
+    ('certified', 2)
+    >>> model.learn(X[3:4], [True], ids=[3]).n_rows_
+    199
+    """
+
+    facts: ClassVar[MethodFacts] = FACTS
+    sigma_: float
+    distance_: float
+    limit_: float
+    plan_: Plan | None
+    unperturbed_: Sealed | None
+    parts_: tuple[Parts, ...]
+    top_: float | None
+    n_changed_: int
+    passes_: Cache[float]
+    cache_: Cache[Trail]
+
+    def __init__(
+        self,
+        *,
+        l2: float = 1e-3,
+        reg: str = "per_sample",
+        multi_class: str = "ovr",
+        fit_intercept: bool = True,
+        rows: str = "keep",
+        row_norm: float | None = None,
+        variant: str = "basic",
+        state: str = "secret",
+        stop: str = "residual",
+        epsilon: float = 1.0,
+        delta: float = 1e-4,
+        sigma: float | None = None,
+        iterations: int = 50,
+        regulariser: float | None = None,
+        radius: float | None = None,
+        xi: float = 1.0,
+        n_copies: int = 1,
+        tol: float = 1e-8,
+        max_iter: int = 1000,
+        if_unproved: str = "raise",
+        noise_seed: int | None = None,
+        random_state: Any = None,
+    ) -> None:
+        self.l2 = l2
+        self.reg = reg
+        self.multi_class = multi_class
+        self.fit_intercept = fit_intercept
+        self.rows = rows
+        self.row_norm = row_norm
+        self.variant = variant
+        self.state = state
+        self.stop = stop
+        self.epsilon = epsilon
+        self.delta = delta
+        self.sigma = sigma
+        self.iterations = iterations
+        self.regulariser = regulariser
+        self.radius = radius
+        self.xi = xi
+        self.n_copies = n_copies
+        self.tol = tol
+        self.max_iter = max_iter
+        self.if_unproved = if_unproved
+        self.noise_seed = noise_seed
+        self.random_state = random_state
+
+    def learn(self, X: Any, y: Any, *, ids: Any) -> Self:
+        """Add rows; the certificate then compares with a model that had them from the start.
+
+        Parameters
+        ----------
+        X, y
+            As in `fit`, with the same columns. Labels that are new make the model retrain.
+        ids : sequence of int or of str
+            Whose row each is. A known id adds rows to that person.
+
+        Returns
+        -------
+        self
+        """
+        return self._learn(ids, lambda: self._prepare_learn(X, y, ids))
+
+    def settle(self) -> Self:
+        """Train again on the rows held, with fresh noise.
+
+        Before that, with the model's file, and so the rows and the parameters without noise, the
+        gradient that the last removals left can be computed, and from it the row of a lone
+        removal. After it the file is one that `fit` could have written on the rows held: nothing
+        tells of those who left. Takes the time of a fit. Call it before a file is written that
+        others may read.
+
+        With ``state="published"`` and noise nothing is kept that tells of them, but how many they
+        were by theorem, and nothing changes.
+
+        Returns
+        -------
+        self
+
+        Raises
+        ------
+        AssumptionError
+            Training does not arrive on these rows; nothing was changed.
+        """
+        require_fitted(self)
+        return self._settle(is_bare=self.state == "published" and self.sigma_ > 0.0)
+
+    @property
+    def n_passes_(self) -> float:
+        """Work of the last fit or request, in gradient passes over the rows held."""
+        require_fitted(self)
+        passes = self.passes_.content
+        return nan if passes is None else passes
+
+    def _check_settings(self) -> None:
+        check_descent_settings(self)
+
+    def _train(self, held: Held, source: NoiseSource, seed: int) -> Trained:  # noqa: ARG002
+        problem = self._problem(held)
+        plan = plan_of(self, problem)
+        sigma = scale_of(self, plan)
+        limit = limit_of(self, sigma, prod(problem.shape))
+        problem = _regularised(problem, plan)
+        engine = self._engine(plan, limit, parts_of(self, problem.n_held))
+        found = engine.train(problem, source)
+        doubts = self._doubts()
+        self._note_distance(doubts, found.distance, limit)
+        weights = self._published(found, problem, sigma, source)
+        attributes = {
+            "unperturbed_": None,
+            "parts_": (),
+            "top_": None,
+            "n_changed_": 0,
+            "cache_": Cache(),
+            **found.kept,
+            "model_": self._linear(weights, held.classes),
+            "release_salt_": source.salt(),
+            "plan_": plan,
+            "sigma_": sigma,
+            "limit_": limit,
+            "distance_": self._told(found.distance, limit),
+            "passes_": Cache(found.flops / problem.pass_flops),
+            "downgraded_": doubts.text,
+        }
+        return Trained(attributes, found.flops, doubts.warnings, found.n_iter)
+
+    def _remove(self, removal: Removal, counts: Counts, **_: Any) -> Change:
+        positions = removal.where
+        before = _regularised(self._problem(self._held()), self.plan_)
+        move = Move(before, before.without(positions), positions, self.rows_.alive, adds=False)
+        if not self._is_on_grid or has_outgrown(self, before.n_held, move.after.n_held):
+            return self._retrain(positions)
+        wipe = partial(self.rows_.wipe, positions)
+        return self._moved(move, {"counts_": counts}, (wipe,))
+
+    def _retrain(self, positions: Positions) -> Change:
+        change = super()._retrain(positions)
+        return replace(change, writes=(*change.writes, *self._wipes()))
+
+    def _prepare_learn(self, X: Any, y: Any, ids: Any) -> Change:
+        require_features(self, X)
+        labels = hold_labels(y, name=type(self).__name__, regressor="InfluenceRegressor")
+        new = self._design().rows(X)
+        check_consistent_length(new, labels)
+        classes = hold_target(np.unique(join_target(self.classes_, labels)))  # type: ignore[arg-type]
+        rows, n_before = self.rows_.compacted(), len(self.rows_)
+        if len(classes) > len(self.classes_):
+            rows.y[:] = np.searchsorted(classes, self.classes_)[rows.y]
+        codes = np.searchsorted(classes, labels.astype(classes.dtype)).astype(np.int64)
+        rows.append(new, codes, row_ids(ids, len(codes)))
+        held = Held(rows, classes, np.bincount(rows.y, minlength=len(classes)))
+        is_new = len(classes) > len(self.classes_) or not self._is_on_grid
+        if is_new or has_outgrown(self, n_before, len(rows)):
+            return self._trained_anew(held)
+        before = _regularised(self._problem(self._held()), self.plan_)
+        after = _regularised(self._problem(held), self.plan_)
+        positions = np.arange(n_before, len(rows), dtype=np.int64)
+        move = Move(before, after, positions, rows.alive, adds=True)
+        return self._moved(move, {"rows_": rows, "counts_": held.counts}, ())
+
+    def _trained_anew(self, held: Held) -> Change:
+        source = copy.copy(self.source_)
+        trained = self._train(held, source, self.seed_)
+        attributes = {
+            "rows_": held.rows,
+            "counts_": held.counts,
+            "source_": source,
+            "training_flops_": trained.flops,
+            "n_iter_": trained.n_iter,
+            **trained.attributes,
+        }
+        outcome = Outcome(1.0, {"retrains": 1}, trained.warnings)
+        return Change(attributes, outcome, self._wipes())
+
+    def _settled(self) -> Change:
+        """Prepare what `settle` does."""
+        return self._retrain(NOBODY)
+
+    def _moved(
+        self, move: Move, attributes: dict[str, Any], writes: tuple[Callable[[], None], ...]
+    ) -> Change:
+        """Prepare the change that a move of rows makes."""
+        source = copy.copy(self.source_)
+        size = parts_of(self, move.after.n_held)
+        engine = self._engine(self.plan_, self.limit_, size)
+        found = engine.update(move, self._kept(), source)
+        doubts = self._doubts()
+        self._note_distance(doubts, found.distance, self.limit_)
+        weights = self._published(found, move.after, self.sigma_, source)
+        attributes |= {
+            **found.kept,
+            "model_": replace(self.model_, weights=weights),
+            "release_salt_": source.salt(),
+            "source_": source,
+            "distance_": self._told(found.distance, self.limit_),
+            "passes_": Cache(found.flops / move.after.pass_flops),
+            # The claim compares with what `fit` publishes: arriving here does not help it there.
+            "downgraded_": self.downgraded_ or doubts.text,
+        }
+        if self.state == "published":
+            attributes |= self._usual_counts(move)
+        outcome = Outcome(self._work(found.flops), {}, doubts.warnings)
+        return Change(attributes, outcome, (*found.writes, *self._wipes(), *writes))
+
+    def _usual_counts(self, move: Move) -> dict[str, Any]:
+        """Return counts of a training on the rows left, whatever the last training took."""
+        X, is_held = move.after.X, move.alive.copy()
+        is_held[[] if move.adds else move.positions] = False
+        sizes = np.diff(X.indptr)[is_held] if sp.issparse(X) else X.shape[1] * is_held
+        n_passes = _USUAL_PASSES if self.plan_ is None else self.plan_.training_steps
+        flops = 4.0 * int(sizes.sum()) * move.after.loss.n_outputs * n_passes
+        return {"training_flops_": flops, "n_iter_": n_passes}
+
+    def _engine(self, plan: Plan | None, limit: float, size: int) -> Engine:
+        secret = self.state == "secret"
+        if self.variant == "distributed":
+            assert plan is None or isinstance(plan, DistributedPlan)
+            near = min(limit, self.tol / self.l2) if self.sigma == 0 else limit
+            return InParts(plan, near, size, self.n_copies, self.max_iter)
+        if plan is None:
+            return ByResidual(limit, secret, self.tol, self.max_iter)
+        return ByTheorem(plan, secret)
+
+    def _kept(self) -> Kept:
+        hidden, top = self.unperturbed_, self.top_
+        return Kept(
+            # A copy: a request that goes on with it wipes what is under the seal.
+            W=self.model_.weights if hidden is None else hidden.open().copy(),
+            trail=self.cache_.content,
+            parts=self.parts_,
+            n_changed=self.n_changed_,
+            top=np.inf if top is None else top,
+        )
+
+    def _wipes(self) -> tuple[Callable[[], None], ...]:
+        """Writes that destroy the parameters without noise as they were before a request."""
+        hidden = [self.unperturbed_] if self.unperturbed_ is not None else []
+        return tuple(seal.wipe for seal in [*hidden, *(parts.weights for parts in self.parts_)])
+
+    def _published(
+        self, found: Found, problem: Problem, sigma: float, source: NoiseSource
+    ) -> Floats:
+        """Return parameters with fresh noise; of several copies those of least loss."""
+        if sigma == 0.0:
+            noisy = [W.copy() for W in found.optima]
+        else:
+            grid, is_pure = Grid.of_sigma(sigma), self.delta == 0.0
+            noisy = [grid.release(W, source, is_pure=is_pure) for W in found.optima]
+        return noisy[0] if len(noisy) == 1 else min(noisy, key=problem.value)
+
+    def _note_distance(self, doubts: Any, distance: float, limit: float) -> None:
+        if not self._wants_certificate or distance <= limit:
+            return
+        what = "raise iterations or sigma"
+        if self.stop == "residual":
+            what = "raise max_iter, sigma or l2, or scale the columns"
+        what = what if limit > 0.0 else "raise epsilon or delta"
+        # The distance itself stays unsaid: it is measured on rows that may leave.
+        doubts.note(
+            f"the parameters may be farther from the optimum than the {limit:.3g} that the noise "
+            f"hides; {what}"
+        )
+
+    def _told(self, distance: float, limit: float) -> float:
+        """Return what is kept of a distance: as published state, no number measured on the rows."""
+        if self.state == "secret" or self.sigma == 0:
+            return distance
+        return limit if distance <= limit else inf
+
+    @property
+    def _wants_certificate(self) -> bool:
+        return self.sigma != 0 and self.noise_seed is None
+
+    def _grid(self) -> Grid | None:
+        return Grid.of_sigma(self.sigma_) if self.sigma_ > 0.0 else None
+
+    def _weights_before_noise(self) -> Floats | None:
+        return None if self.unperturbed_ is None else self.unperturbed_.open()
+
+    @property
+    def _is_on_grid(self) -> bool:
+        """False for a file of an older version, which added noise in floats: it is trained anew."""
+        if self.sigma_ == 0.0:
+            return True
+        steps = self.model_.weights / Grid.of_sigma(self.sigma_).step
+        return bool((steps == np.rint(steps)).all())
+
+    def _changed_in_place(self) -> tuple[str, ...]:
+        return (*super()._changed_in_place(), "unperturbed_")
+
+    def __copy__(self) -> Self:
+        """Return a copy with rows and seals of its own: requests wipe them."""
+        twin = super().__copy__()
+        if "parts_" in vars(twin):
+            twin.parts_ = tuple(copy.copy(parts) for parts in twin.parts_)
+        return twin
+
+    def _claim(self) -> Guarantee:
+        is_proved = self.downgraded_ is None and self.distance_ <= self.limit_
+        certified = self._wants_certificate and is_proved and self._is_on_grid
+        return Guarantee(
+            kind="certified" if certified else "empirical",
+            reference=_REFERENCES[self.variant, self.state, self.stop],
+            requests="adaptive" if certified and self.variant != "distributed" else "oblivious",
+            releases=FACTS.releases,
+            assumptions=self._assumptions(),
+            epsilon=float(self.epsilon) if certified else None,
+            delta=float(self.delta) if certified else None,
+            spent=min(rounded_up(self.distance_), self.limit_) if certified else None,
+            budget=self.limit_ if certified else None,
+            residual_state=self._residue(),
+        )
+
+    def _assumptions(self) -> tuple[str, ...]:
+        codes = [_REGULARISER[self.reg], *_SHARED]
+        if self.state == "secret":
+            codes.append("state-secret")
+        codes.append("rows-bounded" if self.stop == "theorem" else "retraining-converges")
+        return tuple(codes)
+
+    def _residue(self) -> tuple[str, ...]:
+        known = vars(self)
+        kept = [name for name in _RESIDUAL_STATE if known.get(name) not in (None, ())]
+        if self.plan_ is None and not self.parts_:
+            kept.remove("n_changed_")
+        if self.unperturbed_ is None or self.plan_ is not None:
+            kept.remove("cache_")
+        return tuple(f"{name}: {_RESIDUAL_STATE[name]}" for name in kept)
+
+
+def _regularised(problem: Problem, plan: Plan | None) -> Problem:
+    """Return the problem with the regulariser of the plan, which may be more than l2."""
+    return problem if plan is None else replace(problem, l2=plan.geometry.strong)

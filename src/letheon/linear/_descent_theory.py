@@ -1,0 +1,463 @@
+"""Formulas of Descent-to-Delete (Neel, Roth and Sharifi-Malvajerdi 2021): steps and noise.
+
+Every row's loss, regulariser included, is mu-strongly convex, M-smooth and L-Lipschitz on the ball
+|W| <= B. A step of length ``2 / (M + mu)`` on the mean of n rows shrinks the distance to its
+optimum by ``gamma = (M - mu) / (M + mu)``, and one row moves the optimum by at most
+``2L / (mu n)``. For the n of the theorems stands N, the power of two with N/2 <= n < N, so that a
+fresh fit has the same constants; one row then moves the optimum by ``jolt = 4L / (mu N)`` at most.
+
+What a certificate rests on is that both the model that forgot and a fresh one are within a
+`distance` s of the same optimum. Noise on the grid then hides a shift of 2s.
+"""
+
+from dataclasses import dataclass
+from math import ceil, exp, expm1, inf, log, log1p, sqrt
+from sys import float_info
+from typing import Protocol
+
+import numpy as np
+
+from letheon.linear._calibrate import zcdp_gap
+from letheon.linear._grid import Grid
+from letheon.linear._losses import Loss
+
+# Rounding of a ratio of logarithms must not cost a step.
+_WHOLE = 1e-9
+# More than the growth of a distance by steps that are missing so, and by rounding of formulas.
+_SLACK = 1 + 1e-6
+_UNIT = 2.0**-53
+# With a smaller gain per step, in logarithms, no number of steps that a computer makes is enough.
+_LEAST_GAIN = -1e-12
+
+
+@dataclass(frozen=True)
+class Geometry:
+    """Constants of the loss of one row on the ball |W| <= radius, regulariser included."""
+
+    slope: float
+    smooth: float
+    strong: float
+    radius: float
+    n_columns: int = 1
+    n_outputs: int = 1
+
+    @property
+    def n_entries(self) -> int:
+        """Number of parameters."""
+        return self.n_columns * self.n_outputs
+
+    @property
+    def log_contraction(self) -> float:
+        """log(gamma); gamma is what one step leaves of the distance to the optimum, as a share."""
+        gain = self.rate * self.strong
+        if gain < 0.5:
+            return log1p(-gain)
+        gap = self.smooth - self.strong
+        return log(gap / (self.smooth + self.strong)) if gap > 0.0 else -inf
+
+    def shrinkage(self, n_steps: float) -> float:
+        """gamma^n: what so many steps leave of the distance, as a share."""
+        return exp(n_steps * self.log_contraction) if n_steps else 1.0
+
+    def fixed_point(self, n_steps: int, jolt: float) -> float:
+        """Return the s with ``s = gamma^n (s + jolt)``."""
+        return self.shrinkage(n_steps) * jolt / -expm1(n_steps * self.log_contraction)
+
+    @property
+    def rate(self) -> float:
+        """Length 2 / (M + mu) of a step."""
+        return 2.0 / (self.smooth + self.strong)
+
+    def jolt(self, n_rows: int) -> float:
+        """How far one row moves the optimum, with n_rows / 2 rows or more: 4L / (mu n)."""
+        return 2.0 * sensitivity(self.slope, self.strong, n_rows)
+
+    def rounding(self, n_rows: int) -> float:
+        """Bound of what the rounding errors of any number of steps add to the distance.
+
+        One step errs by e, so all of them by e / (1 - gamma). With u = 2^-53 the mean gradient of n
+        rows is off by u ((d + 4) c2 R^2 B + (n + 4 + 16 K) L) at most: scores, sums and slopes, see
+        `Problem.gradient_errors`. The step is off by 6 u L times its length, and adding it and the
+        projection by (d K + 12) u B.
+        """
+        sums = (n_rows + 16 * self.n_outputs + 10) * self.slope
+        lengths = (self.n_columns + self.n_entries + 16) * self.smooth * self.radius
+        return 1.02 * _UNIT * (sums + lengths) / self.strong
+
+
+def sensitivity(slope: float, strong: float, n_rows: int) -> float:
+    """Distance of the optima of two sets that differ by one of n >= 2 rows: 2L / (mu n)."""
+    return 2.0 * slope / (strong * n_rows)
+
+
+def nominal_rows(n_rows: int) -> int:
+    """Return N, the power of two with N/2 <= n < N: plans are made for it.
+
+    The theorems fix noise and regulariser by the n of the first fit and hold down to n/2 rows. A
+    fresh fit on fewer rows would have others, and show it. These are the same until N changes.
+    """
+    return 1 << n_rows.bit_length()
+
+
+def geometry(
+    loss: Loss, row_norm: float, strong: float, radius: float, n_columns: int = 1
+) -> Geometry:
+    """Return the constants for rows of norm at most `row_norm`, known before any row is seen."""
+    up = 1 + 1e-12  # bounds that are rounded down are none
+    slope = (loss.slope_bound * row_norm + strong * radius) * up
+    smooth = (strong + loss.curvature_bound * row_norm * row_norm) * up
+    shape = Geometry(slope, smooth, strong, radius, n_columns, loss.n_outputs)
+    if not shape.log_contraction < _LEAST_GAIN:
+        raise ValueError(
+            f"gradient steps do not converge with a regulariser of {strong:.3g} per row and "
+            f"row_norm={row_norm:.3g}; raise l2 or lower row_norm"
+        )
+    return shape
+
+
+def natural_radius(loss: Loss, strong: float) -> float:
+    """Return a radius that no optimum exceeds: (mu / 2)|W*|^2 <= mean loss at W = 0."""
+    at_zero = loss.value(np.zeros((1, loss.n_outputs)), np.zeros(1, np.int64))
+    return sqrt(2.0 * at_zero / strong)
+
+
+def steps_between(far: float, near: float, shape: Geometry) -> int:
+    """Return the steps that bring a distance of at most `far` down to `near`."""
+    if far <= near:
+        return 0
+    # A wanted distance may be too small for a float; no rounding of W is as small as the least one.
+    near = max(near, float_info.min)
+    return _up((log(far) - log(near)) / -shape.log_contraction)
+
+
+def same_shrinkage(n_steps: int, planned: Geometry, actual: Geometry) -> int:
+    """Return how many steps on `actual` do as much as `n_steps` on `planned`."""
+    if actual.log_contraction == planned.log_contraction:
+        return n_steps
+    if actual.log_contraction == -inf:
+        return 1
+    return _up(n_steps * planned.log_contraction / actual.log_contraction)
+
+
+def hidden_distance(sigma: float, epsilon: float, delta: float, size: int) -> float:
+    """Return s: releases of parameters 2s apart are (epsilon, delta)-close, for `size` of them."""
+    return Grid.of_sigma(sigma).hidden_distance(epsilon, delta, size) / 2 if sigma > 0.0 else inf
+
+
+def sigma_for(distance: float, epsilon: float, delta: float, size: int) -> float:
+    """Return the noise that hides `distance` by `hidden_distance`, whatever grid it has.
+
+    Noise of scale 1 has the coarsest grid for its size: 2^20 steps.
+    """
+    hidden = hidden_distance(1.0, epsilon, delta, size)
+    if not hidden > 0.0:
+        raise ValueError(
+            f"epsilon={epsilon:g} and delta={delta:g} are too small for {size} parameters: to "
+            "round them to the grid takes more; raise epsilon or delta"
+        )
+    return distance / hidden * (1 + 1e-9)
+
+
+def longest_noise(sigma: float, size: int, log_inverse: float, radius: float) -> float:
+    """Return what a release is away from the parameters, but for a probability of e^-log_inverse.
+
+    With Z the integers of scale s that are drawn, E exp(t |Z|^2) <= (1 - 2 t s^2)^(-size/2) as for
+    normal numbers, so their tail bound holds (Laurent and Massart 2000). Rounding adds half a step
+    per entry, and the bound of the grid what parameters of length `radius` have beyond it.
+    """
+    grid = Grid.of_sigma(sigma)
+    length = sqrt(size + 2.0 * sqrt(size * log_inverse) + 2.0 * log_inverse)
+    cut = grid.cut(radius * (1 + 1e-9))
+    return (grid.sigma * length + grid.step * sqrt(size) / 2 + cut) * (1 + 1e-12)
+
+
+def printed_sigma(geometry: Geometry, distance: float, epsilon: float, delta: float) -> float:
+    """Return the theorems' noise ``sqrt(2) s / q``; more where the grid needs it."""
+    printed = sqrt(2.0) * distance / zcdp_gap(epsilon, delta)
+    return max(printed, sigma_for(distance, epsilon, delta, geometry.n_entries))
+
+
+class Plan(Protocol):
+    """How many steps requests take, and the noise that hides what they leave."""
+
+    @property
+    def geometry(self) -> Geometry:
+        """Constants that hold for all rows that are allowed."""
+
+    @property
+    def sigma(self) -> float:
+        """Scale of the noise."""
+
+    @property
+    def distance(self) -> float:
+        """Bound of the distance to the optimum after a fit or a request."""
+
+    @property
+    def training_steps(self) -> int:
+        """Steps of a fit."""
+
+    def update_steps(self, n_before: int, n_changed: int, actual: Geometry) -> int:
+        """Steps of a request that changes `n_changed` rows after `n_before` others were changed.
+
+        `actual` are constants that hold for the rows as they are; smoother ones save steps.
+        """
+
+
+@dataclass(frozen=True)
+class SecretPlan:
+    """Theorem 3.1: a request starts from the parameters without noise, and makes I steps.
+
+    `left` is the fixed point of ``s = gamma^I (s + jolt)``, and `distance` has rounding on top.
+    Theorem 3.4 is the same with a stronger regulariser.
+    """
+
+    geometry: Geometry
+    sigma: float
+    distance: float
+    left: float
+    iterations: int
+    n_rows: int
+
+    @classmethod
+    def of(
+        cls, geometry: Geometry, n_rows: int, iterations: int, epsilon: float, delta: float
+    ) -> "SecretPlan":
+        """Return the plan whose noise is ``4 sqrt(2) L gamma^I / (mu n (1 - gamma^I) q)``."""
+        left = geometry.fixed_point(iterations, geometry.jolt(n_rows))
+        distance = left * _SLACK + geometry.rounding(n_rows)
+        sigma = printed_sigma(geometry, distance, epsilon, delta)
+        return cls(geometry, sigma, distance, left, iterations, n_rows)
+
+    @property
+    def training_steps(self) -> int:
+        """I + log(D mu n / 2L) / log(1 / gamma), D = 2B."""
+        start = 2.0 * self.geometry.radius
+        moved = sensitivity(self.geometry.slope, self.geometry.strong, self.n_rows)
+        return self.iterations + steps_between(start, moved, self.geometry)
+
+    def update_steps(self, n_before: int, n_changed: int, actual: Geometry) -> int:  # noqa: ARG002
+        """I for one row; for more, until ``gamma^T (s + m jolt) <= s``."""
+        jolt = self.geometry.jolt(self.n_rows)
+        # s = gamma^I (s + jolt), so this is 0 for one row.
+        more = steps_between(self.left + n_changed * jolt, self.left + jolt, self.geometry)
+        return same_shrinkage(self.iterations + more, self.geometry, actual)
+
+
+@dataclass(frozen=True)
+class PublishedPlan:
+    """Theorem 3.2: a request starts from the published parameters, and nothing else is kept.
+
+    The steps must also undo the last noise. Half of delta pays for the event that some noise of the
+    past was longer than its bound. The other half hides 2s, s as in `hidden_distance`. A request
+    makes the theorem's steps or, if more, those after which ``gamma^T (s + r + jolt) <= s`` with r
+    the bound of the last noise. None of this depends on rows, only on how many were changed.
+    """
+
+    geometry: Geometry
+    sigma: float
+    distance: float
+    left: float
+    iterations: int
+    n_rows: int
+    delta: float
+
+    @classmethod
+    def of(
+        cls,
+        geometry: Geometry,
+        n_rows: int,
+        iterations: int,
+        epsilon: float,
+        delta: float,
+        sigma: float | None = None,
+    ) -> "PublishedPlan":
+        """Return the plan with the theorem's noise, or with noise that is given."""
+        rounding, claim = geometry.rounding(n_rows), (epsilon, delta / 2, geometry.n_entries)
+        if sigma is None:
+            theorem = published_scale(geometry, n_rows, iterations, epsilon, delta)
+            sigma = max(theorem, sigma_for(2.0 * rounding, *claim))
+        hidden = hidden_distance(sigma, *claim)
+        left = max(hidden * (1 - 1e-9) - rounding, hidden / 2) / _SLACK
+        distance = left * _SLACK + rounding
+        return cls(geometry, sigma, distance, left, iterations, n_rows, delta)
+
+    @property
+    def training_steps(self) -> int:
+        """I + log(D mu n / 2L) / log(1 / gamma), or what brings D to s."""
+        start = 2.0 * self.geometry.radius
+        moved = sensitivity(self.geometry.slope, self.geometry.strong, self.n_rows)
+        theorem = self.iterations + steps_between(start, moved, self.geometry)
+        return max(theorem, steps_between(start, self.left, self.geometry))
+
+    def update_steps(self, n_before: int, n_changed: int, actual: Geometry) -> int:
+        """I + log log(4 d i / delta) / log(1 / gamma), or what bounded noise needs."""
+        shape, last = self.geometry, n_before + n_changed
+        factor = log(4.0 * shape.n_entries * last) - log(self.delta)
+        theorem = self.iterations + steps_between(max(factor, 1.0), 1.0, shape)
+        shift = self.left + self.longest_noise(n_before) + n_changed * shape.jolt(self.n_rows)
+        steps = max(theorem, steps_between(shift, self.left, shape))
+        return same_shrinkage(steps, shape, actual)
+
+    def longest_noise(self, n_before: int) -> float:
+        """Return r: longer noise after n_before changes has little probability.
+
+        That is delta / (2 (k + 1)(k + 2)) after k changes, delta / 2 in sum over all k.
+        """
+        log_inverse = log(2.0 * (n_before + 1.0) * (n_before + 2.0)) - log(self.delta)
+        shape = self.geometry
+        return longest_noise(self.sigma, shape.n_entries, log_inverse, shape.radius)
+
+
+def published_scale(
+    geometry: Geometry, n_rows: int, iterations: int, epsilon: float, delta: float
+) -> float:
+    """Noise of Theorem 3.2: 8 L gamma^I / (mu n (1 - gamma^I) (sqrt(a + 3 eps) - sqrt(a + 2 eps))).
+
+    a = 2 log(2 / delta).
+    """
+    a = 2.0 * log(2.0 / delta)
+    gap = sqrt(a + 3.0 * epsilon) - sqrt(a + 2.0 * epsilon)
+    return 2.0 * geometry.fixed_point(iterations, geometry.jolt(n_rows)) / gap
+
+
+def published_least_iterations(geometry: Geometry, epsilon: float, delta: float) -> int:
+    """Least I for which Theorem 3.2 is stated."""
+    a, gain = 2.0 * log(2.0 / delta), geometry.rate * geometry.strong
+    gap = sqrt(a + epsilon) - sqrt(a)
+    return steps_between(sqrt(2.0 * geometry.n_entries) / gain, gap, geometry)
+
+
+@dataclass(frozen=True)
+class WeakPlan:
+    """Theorem 3.5: the i-th change makes i^2 I steps.
+
+    After T steps at most ``sqrt(M / (mu T))`` of the distance is left, and no step makes it larger,
+    so with ``k = sqrt(M / (mu I))`` it is at most ``(k / i)(s_0 + i jolt) <= 2 k jolt``.
+    """
+
+    geometry: Geometry
+    sigma: float
+    distance: float
+    left: float
+    iterations: int
+    n_rows: int
+
+    @classmethod
+    def of(
+        cls, geometry: Geometry, n_rows: int, iterations: int, epsilon: float, delta: float
+    ) -> "WeakPlan":
+        """Return the plan whose noise is ``8 sqrt(2) L sqrt(M) / (mu^(3/2) n sqrt(I) q)``."""
+        kappa = sqrt(geometry.smooth / (geometry.strong * iterations))
+        left = 2.0 * kappa * geometry.jolt(n_rows)
+        distance = left * _SLACK + geometry.rounding(n_rows)
+        sigma = printed_sigma(geometry, distance, epsilon, delta)
+        return cls(geometry, sigma, distance, left, iterations, n_rows)
+
+    @property
+    def training_steps(self) -> int:
+        """Steps that bring D = 2B to the smaller of `distance` and half of a jolt."""
+        near = min(self.left, self.geometry.jolt(self.n_rows) / 2)
+        return steps_between(2.0 * self.geometry.radius, near, self.geometry)
+
+    def update_steps(self, n_before: int, n_changed: int, actual: Geometry) -> int:
+        """i^2 I, i the number of rows changed since the fit; fewer where the loss is smoother."""
+        last = n_before + n_changed
+        return _up(last**2 * self.iterations * actual.smooth / self.geometry.smooth)
+
+
+def strong_regulariser(
+    loss: Loss,
+    row_norm: float,
+    radius: float,
+    n_rows: int,
+    n_entries: int,
+    iterations: int,
+    gap: float,
+) -> float:
+    """Extra regulariser of Theorem 3.4, of order (sqrt(d) / (eps n I))^(2/5).
+
+    The least of ``(M/2) d sigma^2 + (mu/2) B^2`` over mu, ``sigma = 2 sqrt(2) L M / (mu^2 n I q)``:
+    that is the noise of Theorem 3.1 for small I mu / M.
+    """
+    slope, smooth = loss.slope_bound * row_norm, loss.curvature_bound * row_norm * row_norm
+    noise = slope * smooth / (radius * n_rows * iterations * gap)
+    return float((32.0 * smooth * n_entries * noise * noise) ** 0.2)
+
+
+def weak_regulariser(
+    loss: Loss,
+    row_norm: float,
+    radius: float,
+    n_rows: int,
+    n_entries: int,
+    iterations: int,
+    gap: float,
+) -> float:
+    """Extra regulariser of Theorem 3.5, of order (sqrt(d) / (eps n sqrt(I)))^(1/2).
+
+    The least of ``(M/2) d sigma^2 + (mu/2) B^2`` over mu, with the noise of `WeakPlan`.
+    """
+    slope, smooth = loss.slope_bound * row_norm, loss.curvature_bound * row_norm * row_norm
+    noise = slope * smooth / (radius * n_rows * gap)
+    return float((384.0 * n_entries * noise * noise / iterations) ** 0.25)
+
+
+@dataclass(frozen=True)
+class DistributedPlan:
+    """Algorithms 5 and 6: K parts of b rows each, drawn with replacement; their mean is published.
+
+    ``J = I n^((4 - 3 xi) / 2)`` takes the place of I in the noise, with log(2 / delta) in q. The
+    mean of the distances of the parts is tracked, not only bounded in probability; see `Parts`.
+    """
+
+    geometry: Geometry
+    sigma: float
+    distance: float
+    left: float
+    iterations: int
+    n_rows: int
+    part_rows: int
+    delta: float
+
+    @classmethod
+    def of(
+        cls,
+        geometry: Geometry,
+        n_rows: int,
+        part_rows: int,
+        xi: float,
+        iterations: int,
+        epsilon: float,
+        delta: float,
+    ) -> "DistributedPlan":
+        """Return the plan of one copy."""
+        per_part = _up(iterations * n_rows ** ((4.0 - 3.0 * xi) / 2.0))
+        left = geometry.fixed_point(per_part, geometry.jolt(n_rows))
+        # The mean of the parts' parameters is a sum of as many terms as a part has rows.
+        mean_error = 2.0 * _UNIT * (part_rows + 2) * geometry.radius
+        distance = left * _SLACK + geometry.rounding(part_rows) + mean_error
+        sigma = printed_sigma(geometry, distance, epsilon, delta / 2)
+        return cls(geometry, sigma, distance, left, per_part, n_rows, part_rows, delta)
+
+    @property
+    def training_steps(self) -> int:
+        """J + log((D mu / L) B (1 + 10 log(2 / delta))) / log(1 / gamma), B = b^2 rows drawn."""
+        shape = self.geometry
+        start = 2.0 * shape.radius * shape.strong / shape.slope * self.part_rows**2
+        start *= 1.0 + 10.0 * log(2.0 / self.delta)
+        theorem = self.iterations + steps_between(start, 1.0, shape)
+        return max(theorem, steps_between(2.0 * shape.radius, self.left, shape))
+
+    def update_steps(self, n_before: int, n_changed: int, actual: Geometry) -> int:  # noqa: ARG002
+        """J + log(1 + 10 i log(2 i / delta)) / log(1 / gamma), for every part that changed."""
+        last = n_before + n_changed
+        more = 1.0 + 10.0 * last * log(2.0 * last / self.delta)
+        return self.iterations + steps_between(more, 1.0, self.geometry)
+
+    def part_jolt(self, n_changed: int) -> float:
+        """How far the optimum of a part moves if some of its rows are exchanged: 2 c L / (mu b)."""
+        return 2.0 * n_changed * self.geometry.slope / (self.geometry.strong * self.part_rows)
+
+
+def _up(steps: float) -> int:
+    return max(1, ceil(steps - _WHOLE))

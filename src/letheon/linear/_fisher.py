@@ -1,0 +1,572 @@
+"""Scrubbing with Fisher noise (Golatkar et al. 2020; survey section 5.1)."""
+
+import copy
+from collections.abc import Callable
+from functools import partial
+from typing import Any, ClassVar, Self
+
+import numpy as np
+
+from letheon.base import Outcome, Removal, require_fitted
+from letheon.linear._account import rounded_up
+from letheon.linear._base import (
+    ConvexClassifier,
+    Counts,
+    Doubts,
+    Held,
+    Trained,
+    unconverged,
+    with_outcome,
+)
+from letheon.linear._cache import Cache
+from letheon.linear._calibrate import require_epsilon_delta
+from letheon.linear._change import Change
+from letheon.linear._design import NORM_ROUNDING
+from letheon.linear._fisher_expansion import Expanded, Expansion, Fisher, Products, View, look
+from letheon.linear._fisher_law import Law
+from letheon.linear._fisher_noise import Root, are_accurate, draw_noise
+from letheon.linear._fisher_walk import JUST_TRAINED, FisherAccount, Walk, hessian_flops
+from letheon.linear._grid import Grid
+from letheon.linear._losses import Floats
+from letheon.linear._noise import NoiseSource, Sealed
+from letheon.linear._problem import NOBODY, Positions, Problem
+from letheon.linear._settings import require_batch_size, require_one_of, require_whole
+from letheon.linear._solve import finished, is_dense, minimise
+from letheon.guarantee import Guarantee, MethodFacts
+from letheon.receipt import Receipt
+from letheon.data import SlotRows
+from letheon.seeds import Purpose, library_seed
+
+FACTS = MethodFacts(
+    method="fisher",
+    applicability="linear classifiers with the logistic or softmax loss and L2 regulariser",
+    exact=False,
+    strength="strong",
+    efficiency_parameters=("batch_size", "state", "sigma"),
+    certifiability_parameters=("epsilon", "delta", "sigma", "covariance"),
+    requests="adaptive",
+    releases="latest-only",
+    state_holds_rows=True,
+    definition_name="fisher",
+    families=("linear",),
+    tasks=("classification",),
+    needs=("strongly-convex", "smooth"),
+    certificate="certified",
+    batches=True,
+)
+
+COVARIANCES = ("fisher", "isotropic")
+STATES = ("published", "secret")
+
+_AS_FITTED = "as fitted"
+_REGS = {"per_sample": "regulariser-per-sample", "total": "regulariser-in-total"}
+_SHARED = (
+    "strongly-convex",
+    "intercept-regularised",
+    "noise-fresh-and-secret",
+    "retraining-converges",
+)
+_MODEL = "model_: the parameters, (epsilon, delta)-close to those of a retrain"
+_OPTIMUM = (
+    "optimum_: parameters before noise and the gradient there, sealed; with the rows held they "
+    "give the gradient that the last removals left, and from it the row of a lone removal can be "
+    "computed; settle() ends that"
+)
+_NUMBERS = "account_: bounds of the distance to a retrain, rounded up to powers of two"
+_CACHE = (
+    "cache_: point, scores, top eigenvalue, degrees of freedom, largest row norm and rounding "
+    "error of the last Hessian; in memory only"
+)
+# Work after a request is stated as a share of a training with so many Newton steps: how many the
+# last training took tells of rows that left.
+_TYPICAL_STEPS = 8
+_RESIDUAL_STATE = {
+    "published": (_MODEL, _NUMBERS, _CACHE),
+    "secret": (_MODEL, _OPTIMUM, _NUMBERS, _CACHE),
+}
+
+
+class FisherClassifier(ConvexClassifier):
+    """Linear classifier that forgets by Newton steps and fresh Fisher noise.
+
+    Training finds the optimum of all rows and releases it with noise,
+
+        theta = opt + sigma F^(-1/4) b,   b standard normal, one number per parameter,
+
+    rounded to a grid. F = H / n is the Hessian per row, regulariser included, or its diagonal. A
+    request makes Newton steps on the rows that remain, w - F^(-1) grad L(w), and releases the
+    result with fresh noise of the same form. Directions that the data determine well (large F) get
+    little noise, the others much.
+
+    Parameters
+    ----------
+    l2 : float, default=1e-3
+        Regulariser (l2 / 2)|W|^2, above 0: per row, or in total, as `reg` says. The intercept is
+        regularised too, since the problem is not strongly convex otherwise.
+    reg : {"per_sample", "total"}, default="per_sample"
+        "per_sample": the total is l2 times the rows held and shrinks with them. "total": it
+        stays, as with scikit-learn's ``C = 1 / l2``.
+    multi_class : {"ovr", "softmax"}, default="ovr"
+        For more than two classes: one problem per class against the rest, or one joint problem.
+    fit_intercept : bool, default=True
+        Append a column of ones.
+    rows : {"keep", "clip", "normalize", "refuse"}, default="keep"
+        What to do with a row whose norm (the intercept's 1 included) is not `row_norm`: nothing,
+        scale longer ones down, scale all, or refuse longer ones. Predictions scale alike.
+    row_norm : float or None, default=None
+        Declared bound of the rows' norms; for every `rows` but "keep". Without it the longest row
+        that is held counts.
+    epsilon, delta : float, default=1.0, 1e-4
+        The certificate of every request. Noise is fresh each time, so nothing adds up.
+    sigma : float, default=0.01
+        Scale of the noise. It moves the score of a row x by about sigma l2^(-1/4) |x| at most; with
+        the default and l2 = 1e-3 that is 0.06 for rows of norm 1, which costs the digits of
+        scikit-learn less than one point of accuracy. It still hides a distance to the optimum of
+        some 1e-3, while one Newton step for a single person leaves 1e-5 to 1e-3: one pass over the
+        rows suffices, or two. 0: no noise, and an empirical guarantee.
+    covariance : {"fisher", "isotropic"}, default="fisher"
+        Noise sigma F^(-1/4) b or sigma b. F depends on the rows, which the certificate pays for:
+        where the Hessian has become too old, it is taken anew. Isotropic noise has no such cost.
+        Above 256 parameters in a block (columns, or columns times classes of a softmax) the
+        diagonal of F shapes the noise.
+    state : {"published", "secret"}, default="published"
+        "published": steps start from the noisy parameters; nothing else is saved but the rows and
+        an account of rounded numbers. "secret": the optimum before noise is kept under a seal, so
+        one pass over the rows usually suffices.
+    batch_size : int or None, default=None
+        Remove the rows of a request in batches of this size (the survey's m'), each with gradient
+        and Hessian taken anew where the parameters stand: slower, and closer to the optimum for
+        large requests. None: all at once. A number above the rows of a request is an error.
+    tol : float, default=1e-8
+        Training stops at |gradient| <= tol times rows. The certificate allows for a retrain that
+        stops just there: with a large `tol` for a small `l2` every request becomes a retrain.
+    max_iter : int, default=1000
+        Most iterations of training.
+    if_unproved : {"raise", "downgrade"}, default="raise"
+        When an assumption that can be checked fails: raise `AssumptionError`, or keep the model
+        with an empirical guarantee and a `GuaranteeWarning`.
+    noise_seed : int or None, default=None
+        Repeatable noise, for tests. It is no secret then, and the guarantee is empirical.
+    random_state : int, RandomState, Generator or None, default=None
+        Seed of everything that is no noise (here: where the search for an eigenvalue starts).
+
+    Attributes
+    ----------
+    coef_, intercept_, classes_ : ndarray
+        The published model.
+    account_ : FisherAccount
+        Bounds of the distance to a retrain after the last request, rounded up to powers of two.
+    epsilon_ : float
+        Smallest epsilon that is proved for the model as it is, at this delta.
+    kl_bound_ : float
+        Bound of the divergence of the last removal's law from that of a retrain.
+    optimum_ : Sealed or None
+        With ``state="secret"``, the parameters before noise and the gradient there. They are in the
+        model's file, so keep that private, or call `settle` first.
+    ids_, guarantee_, residual_state_, n_rows_
+        See `ForgetMixin`.
+
+    See Also
+    --------
+    InfluenceClassifier : Noise alike in all directions, and steps that read no other row.
+    DescentToDeleteClassifier : Gradient steps instead of Newton steps; also adds rows.
+
+    Notes
+    -----
+    Guarantee: certified (epsilon, delta) towards an observer of the latest model, also for people
+    who look at the models before they leave. It bounds both what Golatkar et al. compare, the
+    means, and what they leave out: a retrain draws its noise from the Fisher matrix at another
+    point. Noise is computed in integers, and every rounding error of what it has to hide is bounded
+    and charged. If the bound does not hold after the first step, further
+    steps follow, then a new Hessian, then a retrain; `Receipt.rebuilt` says which. Tuning `l2` on
+    rows that leave later weakens the guarantee; see `declare_tuning`.
+
+    The sealed state is not covered by it. With the rows in the same file it gives the gradient that
+    the last removals left, and so the row of a lone removal can be computed; `settle` ends that.
+
+    At the exact optimum the first step is that of `InfluenceClassifier`. Elsewhere it also repairs
+    what earlier steps left, because it uses the gradient on the remaining rows.
+
+    References
+    ----------
+    Golatkar, Achille and Soatto, "Eternal sunshine of the spotless net: selective forgetting in
+    deep networks", CVPR 2020. Mahadevan and Mathioudakis, "Certifiable machine unlearning for
+    linear models", 2021.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from sklearn.datasets import load_breast_cancer
+    >>> from letheon import FisherClassifier
+    >>> X, y = load_breast_cancer(return_X_y=True)
+    >>> model = FisherClassifier(l2=0.01).fit(np.log1p(X), y)
+    >>> receipt = model.forget([3, 17])
+    >>> receipt.guarantee.kind, receipt.guarantee.spent <= receipt.guarantee.budget
+    ('certified', True)
+    """
+
+    facts: ClassVar[MethodFacts] = FACTS
+
+    optimum_: Sealed | None
+    account_: FisherAccount
+    cache_: Cache[Expansion]
+
+    def __init__(
+        self,
+        *,
+        l2: float = 1e-3,
+        reg: str = "per_sample",
+        multi_class: str = "ovr",
+        fit_intercept: bool = True,
+        rows: str = "keep",
+        row_norm: float | None = None,
+        epsilon: float = 1.0,
+        delta: float = 1e-4,
+        sigma: float = 0.01,
+        covariance: str = "fisher",
+        state: str = "published",
+        batch_size: int | None = None,
+        tol: float = 1e-8,
+        max_iter: int = 1000,
+        if_unproved: str = "raise",
+        noise_seed: int | None = None,
+        random_state: Any = None,
+    ) -> None:
+        self.l2 = l2
+        self.reg = reg
+        self.multi_class = multi_class
+        self.fit_intercept = fit_intercept
+        self.rows = rows
+        self.row_norm = row_norm
+        self.epsilon = epsilon
+        self.delta = delta
+        self.sigma = sigma
+        self.covariance = covariance
+        self.state = state
+        self.batch_size = batch_size
+        self.tol = tol
+        self.max_iter = max_iter
+        self.if_unproved = if_unproved
+        self.noise_seed = noise_seed
+        self.random_state = random_state
+
+    def forget(
+        self, ids: Any, *, digest: bool = False, batch_size: int | str | None = _AS_FITTED
+    ) -> Receipt:
+        """Remove every row of these people; see `ForgetMixin.forget`.
+
+        Parameters
+        ----------
+        ids : sequence of int or of str
+            People to forget.
+        digest : bool, default=False
+            Also record the digests before and after.
+        batch_size : int or None, optional
+            For this request only, instead of the parameter of the same name.
+
+        Returns
+        -------
+        Receipt
+            `rebuilt` counts polishes, Hessians and retrains, where there were any.
+        """
+        size = self.batch_size if batch_size == _AS_FITTED else batch_size
+        return self._answer_request(ids, digest, partial(self._prepare, batch_size=size))
+
+    def settle(self) -> Self:
+        """Train again on the rows held, with fresh noise.
+
+        With ``state="secret"``, whoever has the model's file, and so the rows and the parameters
+        without noise, can compute the gradient that the last removals left, and from it the row of
+        a lone removal. With ``state="published"`` the account still has bounds, rounded up. After
+        `settle` the file is one that `fit` could have written on the rows held: nothing tells of
+        those who left. Takes the time of a fit. Call it before a file is written that others may
+        read. With `noise_seed` the noise can be computed, so that nothing is hidden by this.
+
+        Returns
+        -------
+        self
+
+        Raises
+        ------
+        AssumptionError
+            Training does not arrive on these rows; nothing was changed.
+        """
+        require_fitted(self)
+        return self._settle(is_bare=False)
+
+    @property
+    def epsilon_(self) -> float:
+        """Smallest epsilon that is proved for the model as it is, at this delta."""
+        require_fitted(self)
+        if self.sigma == 0.0:
+            return float("inf")
+        return self.account_.closeness.epsilon(self.delta)
+
+    @property
+    def kl_bound_(self) -> float:
+        """Bound, in nats, of the divergence of the last removal's law from that of a retrain.
+
+        The Kullback-Leibler divergence of the two laws, either way, covariances included; 0 before
+        the first request and after a retrain. Its mean over what the forgotten rows could have been
+        bounds the information that the model has of them (Golatkar et al. 2020, Proposition 1).
+        """
+        require_fitted(self)
+        if self.sigma == 0.0:
+            return float("inf")
+        return self.account_.closeness.kl
+
+    def _grid(self) -> Grid | None:
+        return Grid.of_sigma(self.sigma) if self.sigma > 0.0 else None
+
+    def _weights_before_noise(self) -> Floats | None:
+        return None if self.optimum_ is None else self.optimum_.open()[0]
+
+    def _check_settings(self) -> None:
+        super()._check_settings()
+        require_epsilon_delta(self.epsilon, self.delta, allow_zero_delta=False)
+        require_one_of("covariance", self.covariance, COVARIANCES)
+        require_one_of("state", self.state, STATES)
+        if self.sigma > 0.0:
+            Grid.of_sigma(self.sigma)  # Raises where sigma gives no grid.
+        if self.batch_size is not None:
+            require_whole("batch_size", self.batch_size)
+
+    def _train(self, held: Held, source: NoiseSource, seed: int) -> Trained:
+        problem = self._problem(held)
+        tolerance = self._tolerance(problem)
+        solution = minimise(problem, tolerance=tolerance / 2, max_iter=self.max_iter)
+        warnings, doubts = unconverged(solution, tolerance), self._doubts()
+        left = solution.residual + problem.gradient_error(solution.W)
+        fisher = self._fisher_at(problem, solution.W, seed)
+        flops = fisher.flops
+        if fisher.expansion is not None:
+            solution = finished(problem, solution, partial(fisher.step, solution.W))
+            left = max(left, solution.residual + problem.gradient_error(solution.W))
+            flops += hessian_flops(problem)
+        roots = self._roots(fisher, solution.W)
+        self._note_doubts(doubts, left, tolerance, roots)
+        self._note_cut(doubts, solution.W)
+        attributes = {
+            "model_": self._linear(self._release(solution.W, roots, source), held.classes),
+            "release_salt_": source.salt(),
+            "optimum_": self._sealed(solution.W, solution.gradient),
+            "account_": JUST_TRAINED,
+            "cache_": Cache(fisher.expansion),
+            "downgraded_": doubts.text,
+        }
+        flops += solution.flops
+        return Trained(attributes, flops, (*warnings, *doubts.warnings), solution.n_iter)
+
+    def _note_doubts(
+        self, doubts: Doubts, left: float, tolerance: float, roots: list[Root] | None
+    ) -> None:
+        """Note what the proof needs of a training and this one has not; before noise is drawn."""
+        if not self._wants_certificate:
+            return
+        if not left <= tolerance:
+            doubts.note(
+                f"training left a gradient of {left:.3g}, rounding included, above the stop rule's "
+                f"{tolerance:.3g}; raise max_iter or tol, scale the columns or use a larger l2"
+            )
+        if not are_accurate(roots):
+            doubts.note(
+                "rounding leaves the covariance of the noise unknown; scale the columns, use a "
+                "larger l2 or covariance='isotropic'"
+            )
+
+    def _note_cut(self, doubts: Doubts, W: Floats) -> None:
+        """Note parameters that do not fit on the grid of so small a sigma."""
+        if not self._wants_certificate:
+            return
+        if Grid.of_sigma(self.sigma).cut(float(np.abs(W).max(initial=0.0))) > 0.0:
+            doubts.note(
+                f"sigma={self.sigma:.3g} is too small for parameters of this size: releases end at "
+                "2**31 sigma; raise sigma"
+            )
+
+    def _tolerance(self, problem: Problem) -> float:
+        return self.tol * problem.n_held
+
+    @property
+    def _wants_certificate(self) -> bool:
+        return self.sigma > 0.0 and self.noise_seed is None
+
+    @property
+    def _is_shaped(self) -> bool:
+        return self.sigma > 0.0 and self.covariance == "fisher"
+
+    def _sealed(self, W: Floats, gradient: Floats) -> Sealed | None:
+        return Sealed(np.stack([W, gradient])) if self.state == "secret" else None
+
+    def _fisher_at(self, problem: Problem, W: Floats, seed: int | None = None) -> Fisher:
+        """Return the Fisher matrix of the problem's rows, taken at W."""
+        radius = None if self.row_norm is None else self.row_norm * (1 + NORM_ROUNDING)
+        if not is_dense(problem):
+            return Products(problem, radius, is_shaped=self._is_shaped)
+        start = library_seed(self.seed_ if seed is None else seed, Purpose.EIGENVALUE)
+        expansion = Expansion.at(problem, W, radius, start, is_shaped=self._is_shaped)
+        return Expanded(expansion, problem, None, is_shaped=self._is_shaped)
+
+    def _roots(self, fisher: Fisher, W: Floats) -> list[Root] | None:
+        """Return what shapes the noise, computed before any noise is drawn."""
+        if fisher.noise is None:
+            return None
+        return fisher.noise.roots(W, Grid.of_sigma(self.sigma))
+
+    def _release(self, W: Floats, roots: list[Root] | None, source: NoiseSource) -> Floats:
+        """Return the parameters on the grid, with fresh noise."""
+        if self.sigma == 0.0:
+            return W
+        grid = Grid.of_sigma(self.sigma)
+        if roots is None:
+            return grid.release(W, source)
+        return grid.release_with(W, draw_noise(roots, source).reshape(W.shape, order="F"))
+
+    def _prepare(self, removal: Removal, **options: Any) -> Change:
+        if options.get("batch_size") is not None:
+            require_batch_size(options["batch_size"], removal.n_rows)
+        return super()._prepare(removal, **options)
+
+    def _remove(self, removal: Removal, counts: Counts, **options: Any) -> Change:
+        batch_size = options.get("batch_size")
+        problem, positions = self._problem(self._held()), removal.where
+        if batch_size is None:
+            walk = self._step_at_once(problem, positions)
+        else:
+            walk = self._step_in_batches(problem, positions, batch_size)
+        if not walk.settle():
+            return self._retrain(positions, walk)
+        roots = self._roots(walk.fisher, walk.W)
+        if not are_accurate(roots):
+            return self._retrain(positions, walk)
+        return self._publish(positions, counts, walk, roots)
+
+    def _step_at_once(self, problem: Problem, positions: Positions) -> Walk:
+        """Make one Newton step on the remaining rows, with the Hessian that is there."""
+        after = problem.without(positions)
+        W, view = self._start(problem, positions)
+        expansion, hessians = self.cache_.content, 0
+        fisher: Fisher
+        if expansion is not None:
+            fisher = Expanded(expansion, after, positions, is_shaped=self._is_shaped)
+        else:
+            fisher = self._fisher_at(after, W)
+            hessians = int(fisher.expansion is not None)
+        W = W - fisher.step(W, view.gradient)
+        walk = self._walk(after, fisher, W, look(after, W))
+        walk.hessians = hessians
+        walk.flops = 2 * after.pass_flops + hessians * hessian_flops(after)
+        return walk
+
+    def _step_in_batches(self, problem: Problem, positions: Positions, size: int) -> Walk:
+        """Make a Newton step per batch, with gradient and Hessian of the rows left, taken there.
+
+        The removal mechanism of Mahadevan and Mathioudakis 2021 (survey, Algorithm 5), but with
+        noise only at the end: the next step would take most of it out again.
+        """
+        W = self.model_.weights if self.optimum_ is None else self.optimum_.open()[0]
+        after, n_batches, products = problem, 0, 0.0
+        for begin in range(0, len(positions), size):
+            after = after.without(positions[begin : begin + size])
+            fisher = self._fisher_at(after, W)
+            W = W - fisher.step(W, look(after, W).gradient)
+            products += fisher.flops
+            n_batches += 1
+        walk = self._walk(after, fisher, W, look(after, W))
+        walk.hessians = n_batches if fisher.expansion is not None else 0
+        passes = (n_batches + 1) * after.pass_flops
+        products -= fisher.flops  # Those of the last one are counted in the end.
+        walk.flops = passes + products + walk.hessians * hessian_flops(after)
+        return walk
+
+    def _start(self, problem: Problem, positions: Positions) -> tuple[Floats, View]:
+        """Return where the step starts, and the gradient on the remaining rows there."""
+        after = problem.without(positions)
+        if self.optimum_ is None:
+            W = self.model_.weights
+            return W, look(after, W)
+        W, gradient = self.optimum_.open()
+        left = problem.data_gradient(W, positions) + (problem.ridge - after.ridge) * W
+        return W, View(gradient - left, np.empty((0, 0)))
+
+    def _walk(self, after: Problem, fisher: Fisher, W: Floats, view: View) -> Walk:
+        law = Law(
+            grid=Grid.of_sigma(self.sigma) if self.sigma > 0.0 else None,
+            isotropic=self.covariance == "isotropic",
+            epsilon=self.epsilon,
+            delta=self.delta,
+            tolerance=self._tolerance(after),
+            ridge=after.ridge,
+            n_rows=after.n_held,
+            size=W.size,
+        )
+        fresh: Callable[[Floats], Fisher] | None = None
+        if fisher.expansion is not None:
+            fresh = partial(self._fisher_at, after)
+        return Walk(after, law, fisher, fresh, W, view)
+
+    def _publish(
+        self, positions: Positions, counts: Counts, walk: Walk, roots: list[Root] | None
+    ) -> Change:
+        """Prepare fresh noise around the parameters found."""
+        source, expansion = copy.copy(self.source_), walk.fisher.expansion
+        typical = walk.after.pass_flops
+        if expansion is not None:
+            typical += hessian_flops(walk.after)
+        attributes: dict[str, Any] = {
+            "model_": self.model_.moved_to(self._release(walk.W, roots, source)),
+            "release_salt_": source.salt(),
+            "optimum_": self._sealed(walk.W, walk.view.gradient),
+            "account_": FisherAccount.after(walk),
+            "counts_": counts,
+            "source_": source,
+            "n_iter_": 1,
+            "training_flops_": rounded_up(_TYPICAL_STEPS * typical),
+        }
+        if expansion is not self.cache_.content:
+            attributes["cache_"] = Cache(expansion)
+        work = self._work(walk.flops + walk.fisher.flops)
+        wipe = partial(_wipe, self.rows_, positions, expansion)
+        writes: tuple[Callable[[], None], ...] = (walk.fisher.apply, wipe, *self._wipes())
+        return Change(attributes, Outcome(work, walk.rebuilt), writes)
+
+    def _wipes(self) -> tuple[Callable[[], None], ...]:
+        """Writes that destroy the parameters without noise as they were before a request."""
+        return () if self.optimum_ is None else (self.optimum_.wipe,)
+
+    def _settled(self) -> Change:
+        return ConvexClassifier._retrain(self, NOBODY)
+
+    def _changed_in_place(self) -> tuple[str, ...]:
+        return (*super()._changed_in_place(), "optimum_")
+
+    def _retrain(self, positions: Positions, walk: Walk | None = None) -> Change:
+        """Retrain with fresh noise; `walk` is what was tried before."""
+        rebuilt = {**(walk.rebuilt if walk else {}), "retrains": 1}
+        return with_outcome(super()._retrain(positions), rebuilt=rebuilt)
+
+    def _claim(self) -> Guarantee:
+        # What is not known, or read from a file of an earlier version, is not at most 1.
+        is_proved = self.downgraded_ is None and self.account_.used <= 1.0
+        certified = self._wants_certificate and is_proved
+        return Guarantee(
+            kind="certified" if certified else "empirical",
+            reference="Golatkar et al. 2020, with a proved bound of means and covariances",
+            requests=FACTS.requests if certified else "oblivious",
+            releases=FACTS.releases,
+            assumptions=(_REGS[self.reg], *_SHARED),
+            epsilon=float(self.epsilon) if certified else None,
+            delta=float(self.delta) if certified else None,
+            spent=self.account_.used if certified else None,
+            budget=1.0 if certified else None,
+            residual_state=_RESIDUAL_STATE[self.state],
+        )
+
+
+def _wipe(rows: SlotRows, positions: Positions, expansion: Expansion | None) -> None:
+    """Wipe rows; what is kept per slot follows where slots move."""
+    alive = rows.alive.copy()
+    alive[positions] = False
+    rows.wipe(positions)
+    if expansion is not None and rows.n_slots != len(alive):
+        expansion.scores = expansion.scores[alive]

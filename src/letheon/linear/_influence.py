@@ -1,0 +1,269 @@
+"""Certified removal by one Newton step (Guo et al. 2020; survey section 5.2)."""
+
+from typing import Any
+
+from numpy.typing import NDArray
+
+from letheon.linear._base import ConvexClassifier, ConvexRegressor
+from letheon.linear._influence_base import InfluenceBase
+from letheon.linear._losses import Loss, PseudoHuber, Squared
+from letheon.linear._settings import require_one_of, require_positive
+
+LOSSES = ("squared", "pseudo_huber")
+
+
+class InfluenceClassifier(InfluenceBase, ConvexClassifier):
+    """Logistic regression that forgets by one Newton step, with an (epsilon, delta) certificate.
+
+    Training minimises the regularised loss. The result W is kept under a seal; what is published
+    is W, rounded to a grid, plus fresh integer noise of scale sigma. To forget rows, W makes one
+    Newton step on the remaining rows, from a Hessian that is kept and updated: O(d^2) work that
+    looks at no other row. What gradient the step may leave is bounded, and the bounds of the whole
+    sequence of requests are added up, starting with what the optimiser really left. As long as the
+    sum stays below what the noise hides, the published parameters cannot be told from those of a
+    retrain, up to (epsilon, delta). Otherwise the residual is measured (one pass), then polished
+    (further Newton steps), and only then the model is retrained. The receipt says which.
+
+    Parameters
+    ----------
+    l2 : float, default=1e-3
+        Regulariser (l2 / 2)|W|^2, above 0: per row, or in total, as `reg` says. The intercept is
+        regularised too, since the problem is not strongly convex otherwise.
+    reg : {"per_sample", "total"}, default="per_sample"
+        "per_sample": the total is l2 times the rows held and shrinks with them. "total": it
+        stays, as with scikit-learn's ``C = 1 / l2``.
+    multi_class : {"ovr", "softmax"}, default="ovr"
+        For more than two classes: one problem per class against the rest, or one joint problem.
+    fit_intercept : bool, default=True
+        Append a column of ones.
+    rows : {"keep", "clip", "normalize", "refuse"}, default="keep"
+        What to do with a row whose norm (the intercept's 1 included) is not `row_norm`: nothing,
+        scale longer ones down, scale all, or refuse longer ones. Predictions scale alike.
+    row_norm : float or None, default=None
+        Declared bound of the rows' norms; for every `rows` but "keep". Without it the longest row
+        that is held counts.
+    epsilon, delta : float, default=1.0, 1e-4
+        The certificate, for the whole sequence of requests. With ``delta=0`` the noise follows the
+        discrete Laplace law, for a pure epsilon.
+    sigma : float, default=0.01
+        Scale of the noise on every published parameter. It moves the score of a row x by about
+        sigma |x|; for scaled rows 0.01 costs no accuracy as a rule, 1 ruins most models. More noise
+        means more budget, so fewer requests that need a pass over the rows. 0: no noise, and an
+        empirical guarantee.
+    mechanism : {"output", "objective"}, default="output"
+        "output": noise on what is published, as above. "objective": the algorithm of Guo et al.
+        with a random linear term <b, W> in the objective, drawn once, and W published as it is;
+        sigma is then the scale of b. Its guarantee is empirical: the theorem ignores that what a
+        removal leaves depends on b, and an audit refuted it.
+    bound : {"tightest", "data-dependent", "worst-case"}, default="tightest"
+        Bound of what a step leaves: from the Hessian, from norms alone, or the smaller one.
+    batch_size : int or None, default=None
+        Remove the rows of a request in batches of this size (the survey's m'), each with a Hessian
+        taken anew where the parameters stand: slower, and closer to the optimum for large requests.
+        None: all at once. A number above the rows of a request is an error.
+    data_free : bool, default=False
+        Keep no rows: only the Hessian, and a keyed fingerprint per row. `forget` then needs the
+        rows of the people who leave, and an exhausted budget cannot be repaired
+        (`BudgetSpentError`). Needs `row_norm`.
+    tol : float, default=1e-8
+        Training stops at |gradient| <= tol times rows; one Newton step follows.
+    max_iter : int, default=1000
+        Most iterations of training.
+    if_unproved : {"raise", "downgrade"}, default="raise"
+        When an assumption that can be checked fails: raise `AssumptionError`, or keep the model
+        with an empirical guarantee and a `GuaranteeWarning`.
+    noise_seed : int or None, default=None
+        Repeatable noise, for tests. It is no secret then, and the guarantee is empirical.
+    random_state : int, RandomState, Generator or None, default=None
+        Seed of everything that is no noise (here: where the search for an eigenvalue starts).
+
+    Attributes
+    ----------
+    coef_, intercept_, classes_ : ndarray
+        The published model.
+    account_ : Account
+        `spent` of `limit`, and how often a request had to measure, polish or retrain.
+    epsilon_ : float
+        The epsilon that would be needed for what is spent so far.
+    weights_ : Sealed
+        W, the parameters without noise. They are in the model's file, so keep that private.
+    noise_ : Sealed or None
+        b of ``mechanism="objective"``; None otherwise. The noise of a release is not kept.
+    noise_commitment_ : str or None
+        SHA-256 over a salt and the noise of the release; certificates publish it.
+    ids_, guarantee_, residual_state_, n_rows_
+        See `ForgetMixin`.
+
+    See Also
+    --------
+    InfluenceRegressor : The same for numbers.
+    FisherClassifier : Noise that is shaped by the Fisher matrix.
+    DescentToDeleteClassifier : Also adds rows.
+
+    Notes
+    -----
+    Guarantee: certified (epsilon, delta) towards an observer of the latest model, also for people
+    who look at the models before they leave. By strong convexity the gradient that is left bounds
+    the distance of W to the optimum of the remaining rows, rounding errors included; noise of a
+    discrete Gaussian law hides that distance, for every epsilon. No bound, limit or refusal depends
+    on noise. Tuning `l2` on rows that leave later weakens the guarantee; see `declare_tuning`.
+
+    The sealed state is not covered by it. With the rows in the same file it gives the gradient that
+    the last removals left, and so the row of a lone removal can be computed; `settle` ends that.
+
+    References
+    ----------
+    Guo, Goldstein, Hannun and van der Maaten, "Certified data removal from machine learning
+    models", ICML 2020. Canonne, Kamath and Steinke, "The discrete Gaussian for differential
+    privacy", NeurIPS 2020. Sekhari et al., "Remember what you want to forget", NeurIPS 2021
+    (data-free removal).
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from sklearn.datasets import load_breast_cancer
+    >>> from letheon import InfluenceClassifier
+    >>> X, y = load_breast_cancer(return_X_y=True)
+    >>> model = InfluenceClassifier(l2=0.01).fit(np.log1p(X), y)
+    >>> receipt = model.forget([3, 17])
+    >>> receipt.guarantee.kind, receipt.guarantee.spent <= receipt.guarantee.budget
+    ('certified', True)
+    """
+
+    def __init__(
+        self,
+        *,
+        l2: float = 1e-3,
+        reg: str = "per_sample",
+        multi_class: str = "ovr",
+        fit_intercept: bool = True,
+        rows: str = "keep",
+        row_norm: float | None = None,
+        epsilon: float = 1.0,
+        delta: float = 1e-4,
+        sigma: float = 0.01,
+        mechanism: str = "output",
+        bound: str = "tightest",
+        batch_size: int | None = None,
+        data_free: bool = False,
+        tol: float = 1e-8,
+        max_iter: int = 1000,
+        if_unproved: str = "raise",
+        noise_seed: int | None = None,
+        random_state: Any = None,
+    ) -> None:
+        self.l2 = l2
+        self.reg = reg
+        self.multi_class = multi_class
+        self.fit_intercept = fit_intercept
+        self.rows = rows
+        self.row_norm = row_norm
+        self.epsilon = epsilon
+        self.delta = delta
+        self.sigma = sigma
+        self.mechanism = mechanism
+        self.bound = bound
+        self.batch_size = batch_size
+        self.data_free = data_free
+        self.tol = tol
+        self.max_iter = max_iter
+        self.if_unproved = if_unproved
+        self.noise_seed = noise_seed
+        self.random_state = random_state
+
+
+class InfluenceRegressor(InfluenceBase, ConvexRegressor):
+    """Linear regression that forgets by one Newton step, with an (epsilon, delta) certificate.
+
+    As `InfluenceClassifier`. With the squared loss the Hessian does not depend on the parameters,
+    so a Newton removal is exact up to rounding, and the budget is hardly touched.
+
+    Parameters
+    ----------
+    loss : {"squared", "pseudo_huber"}, default="squared"
+        (z - y)^2 / 2, or its smooth version that grows linearly for errors beyond `huber_scale`.
+        Huber's own loss and the squared hinge have second derivatives that jump, so no bound holds
+        for them.
+    huber_scale : float, default=1.0
+        Where the pseudo-Huber loss turns from square to linear.
+    l2, reg, fit_intercept, rows, row_norm, epsilon, delta, bound, batch_size, data_free
+        As in `InfluenceClassifier`.
+    sigma, mechanism
+        As in `InfluenceClassifier`. Noise moves a prediction by about sigma |x|, in units of y: for
+        targets in the hundreds a sigma of 1 may cost nothing.
+    tol, max_iter, if_unproved, noise_seed, random_state
+        As in `InfluenceClassifier`.
+
+    Attributes
+    ----------
+    coef_, intercept_ : ndarray
+        The published model, one line of coefficients.
+    account_, epsilon_, weights_, noise_, noise_commitment_
+        As in `InfluenceClassifier`.
+    ids_, guarantee_, residual_state_, n_rows_
+        See `ForgetMixin`.
+
+    Notes
+    -----
+    Guarantee: as `InfluenceClassifier`.
+
+    Examples
+    --------
+    >>> from sklearn.datasets import load_diabetes
+    >>> from letheon import InfluenceRegressor
+    >>> X, y = load_diabetes(return_X_y=True)
+    >>> model = InfluenceRegressor(sigma=0.1).fit(X, y)
+    >>> model.forget([7]).rebuilt
+    {}
+    """
+
+    def __init__(
+        self,
+        *,
+        loss: str = "squared",
+        huber_scale: float = 1.0,
+        l2: float = 1e-3,
+        reg: str = "per_sample",
+        fit_intercept: bool = True,
+        rows: str = "keep",
+        row_norm: float | None = None,
+        epsilon: float = 1.0,
+        delta: float = 1e-4,
+        sigma: float = 0.01,
+        mechanism: str = "output",
+        bound: str = "tightest",
+        batch_size: int | None = None,
+        data_free: bool = False,
+        tol: float = 1e-8,
+        max_iter: int = 1000,
+        if_unproved: str = "raise",
+        noise_seed: int | None = None,
+        random_state: Any = None,
+    ) -> None:
+        self.loss = loss
+        self.huber_scale = huber_scale
+        self.l2 = l2
+        self.reg = reg
+        self.fit_intercept = fit_intercept
+        self.rows = rows
+        self.row_norm = row_norm
+        self.epsilon = epsilon
+        self.delta = delta
+        self.sigma = sigma
+        self.mechanism = mechanism
+        self.bound = bound
+        self.batch_size = batch_size
+        self.data_free = data_free
+        self.tol = tol
+        self.max_iter = max_iter
+        self.if_unproved = if_unproved
+        self.noise_seed = noise_seed
+        self.random_state = random_state
+
+    def _check_settings(self) -> None:
+        super()._check_settings()
+        require_one_of("loss", self.loss, LOSSES)
+        require_positive("huber_scale", self.huber_scale)
+
+    def _loss(self, classes: NDArray[Any] | None) -> Loss:  # noqa: ARG002
+        return Squared() if self.loss == "squared" else PseudoHuber(float(self.huber_scale))

@@ -1,0 +1,401 @@
+"""The regularised problem that every method here solves, and one pass over its rows.
+
+The sum objective, with the intercept as a column of ones among the others::
+
+    S(W) = sum_i l(x_i W, y_i) + (ridge / 2) |W|^2 + <tilt, W>
+
+It is strongly convex with constant `ridge`, so |W - W*| <= |grad S(W)| / ridge. `tilt` is the noise
+of objective perturbation. Rows that were forgotten are zeros in X: they add a constant to S and
+nothing to its derivatives.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from typing import Any, Literal, NamedTuple, Self
+
+import numpy as np
+import scipy.sparse as sp
+from numpy.typing import NDArray
+
+from letheon.linear._design import row_norms
+from letheon.linear._losses import Floats, Loss
+from letheon.linear._quiet import Quiet, quiet_repr
+
+Positions = NDArray[np.int64]
+Reg = Literal["per_sample", "total"]
+NOBODY: Positions = np.empty(0, np.int64)
+EPSILON = float(np.finfo(np.float64).eps)
+
+# A block of rows this large stays in the second cache, so that one reading of X serves the scores
+# and the gradient.
+_BLOCK_BYTES = 2**21
+# Rows of one step when a Hessian is added up; bounds the memory for weighted copies of rows.
+_HESSIAN_ROWS = 2048
+# Errors of scores up to this size leave bounds of curvature.
+_KNOWN_LOG = 1.0
+# Squares below 1e-308 become 0, so that norms below 1e-154 may be lost, and their sums.
+_UNDERFLOW = 1e-140
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class Problem(Quiet):
+    """Rows, loss, regulariser and noise; `gone` are rows that are to be left out.
+
+    X is dense (float32 or float64, C order) or CSR. Every sum is in float64. `radius` is a bound of
+    the norms of all rows, where one is known: what rounding hides is then bounded without a pass.
+    """
+
+    X: Any
+    y: NDArray[Any]
+    loss: Loss
+    n_rows: int
+    l2: float
+    reg: Reg = "per_sample"
+    tilt: Floats | None = None
+    gone: Positions = field(default_factory=lambda: NOBODY)
+    radius: float | None = None
+
+    @property
+    def shape(self) -> tuple[int, int]:
+        """Shape (d, K) of the parameters."""
+        return self.X.shape[1], self.loss.n_outputs
+
+    @property
+    def n_held(self) -> int:
+        """Number of rows that count."""
+        return self.n_rows - len(self.gone)
+
+    @property
+    def ridge(self) -> float:
+        """Weight of the regulariser in the sum: the constant of strong convexity."""
+        return ridge_of(self.l2, self.reg, self.n_held)
+
+    @property
+    def pass_flops(self) -> float:
+        """Operations of one gradient pass."""
+        return 4.0 * n_stored(self.X) * self.loss.n_outputs
+
+    @cached_property
+    def norms(self) -> Floats:
+        """Norms of the rows, in float64; 0 for rows left out."""
+        norms = row_norms(self.X)
+        norms[self.gone] = 0.0
+        return norms
+
+    def without(self, positions: Positions) -> Self:
+        """Return the problem of the other rows, on the same memory."""
+        return replace(self, gone=np.concatenate([self.gone, positions]))
+
+    def rows_at(self, positions: Positions) -> Any:
+        """Return rows in float64."""
+        return rows_in_double(self.X, positions)
+
+    def value(self, W: Floats) -> float:
+        """S(W), up to a constant that the wiped rows add."""
+        return self.value_and_gradient(W)[0]
+
+    def value_and_gradient(self, W: Floats) -> tuple[float, Floats]:
+        """S(W), up to a constant that rows left out add, and its gradient, in one pass."""
+        gradient = self._smooth_part(W)
+        total = 0.5 * self.ridge * float((W * W).sum())
+        if self.tilt is not None:
+            total += float((self.tilt * W).sum())
+        for block in self._blocks():
+            Z = block.scores(W)
+            total += self.loss.value(Z, block.y)
+            gradient += block.sum(self.loss.slope(Z, block.y))
+        return total, gradient
+
+    def gradient(self, W: Floats) -> Floats:
+        """Gradient of S at W, noise included, in one pass over the rows."""
+        gradient = self._smooth_part(W)
+        for block in self._blocks():
+            gradient += block.sum(self.loss.slope(block.scores(W), block.y))
+        return gradient
+
+    def gradient_and_scores(self, W: Floats) -> tuple[Floats, Floats]:
+        """Gradient at W and the scores of all slots, zero for rows left out, in one pass."""
+        gradient, scores = self._smooth_part(W), []
+        for block in self._blocks():
+            scores.append(block.scores(W))
+            gradient += block.sum(self.loss.slope(scores[-1], block.y))
+        return gradient, scores[0] if len(scores) == 1 else np.concatenate(scores)
+
+    def gradient_and_reach(self, W: Floats, origin: Floats) -> tuple[Floats, list[float]]:
+        """Gradient at W, and the largest change of scores of any row since `origin`.
+
+        One number per score, or one for all scores of a joint loss.
+        """
+        gradient, K = self._smooth_part(W), W.shape[1]
+        both = np.hstack([W, W - origin])
+        reach = np.zeros(1 if self.loss.is_joint else K)
+        for block in self._blocks():
+            Z = block.scores(both)
+            gradient += block.sum(self.loss.slope(np.ascontiguousarray(Z[:, :K]), block.y))
+            change = np.abs(Z[:, K:])
+            if self.loss.is_joint:
+                change = np.sqrt((change * change).sum(axis=1, keepdims=True))
+            np.maximum(reach, change.max(axis=0), out=reach)
+        return gradient, reach.tolist()
+
+    def data_gradient(self, W: Floats, positions: Positions) -> Floats:
+        """Sum of the gradients of some rows' losses, without regulariser and noise."""
+        return slope_sum(self.loss, self.rows_at(positions), self.y[positions], W)
+
+    def rounding(self, W: Floats) -> float:
+        """Size of the gradient that the last bits of W make, below which no solver gets.
+
+        Entries of W are off by eps |w|. The gradient moves by at most eps |H| |w|, entry by entry,
+        and |H_jk| <= sqrt(H_jj H_kk), H_jj at most the curvature bound times the squares of column
+        j.
+        """
+        squares = np.zeros(self.X.shape[1])
+        for block in self._blocks(_HESSIAN_ROWS):
+            rows = block.rows
+            both = rows.power(2) if sp.issparse(rows) else rows * rows
+            squares += np.asarray(both.sum(axis=0)).ravel()
+        roots = np.sqrt(self.loss.curvature_bound * squares)
+        return EPSILON * float(np.linalg.norm(roots) * np.linalg.norm(roots @ np.abs(W)))
+
+    def gradient_error(self, W: Floats) -> float:
+        """Upper bound of the norm of what rounding may hide of `gradient` at W."""
+        if np.isfinite(self.loss.slope_bound):
+            return self.gradient_errors().at(W)
+        parts = [self.loss.slope(block.scores(W), block.y) for block in self._blocks()]
+        return self.gradient_errors(np.linalg.norm(np.concatenate(parts), axis=1)).at(W)
+
+    def gradient_errors(self, slopes: Floats | None = None) -> "GradientErrors":
+        """Bound what rounding may hide of `gradient`; one pass over the rows, or none.
+
+        `slopes` are the sizes that slopes were computed to have, where no bound of them is known
+        or a sharper one is wanted.
+
+        For sums in any order: a score is off by at most d u |x| |W| (u half an `EPSILON`), its
+        slope by the curvature bound times that and by its own evaluation, the sum over n rows by
+        n u |x| |slope| for each. Regulariser and tilt go through one addition per block of rows.
+        Norms whose squares underflow have a constant: nothing is certified to be shorter than it.
+        """
+        d, K = self.shape
+        norms = self.norms if self.radius is None else np.full(len(self.y), self.radius)
+        n_sums, lengths, squares = len(norms) + 4 + 8 * K, float(norms.sum()), float(norms @ norms)
+        per_size = (d + 4) * self.loss.curvature_bound * squares
+        if slopes is not None:
+            fixed = n_sums * float(norms @ slopes)
+        elif np.isfinite(self.loss.slope_bound):
+            fixed = n_sums * self.loss.slope_bound * lengths
+        else:
+            fixed = n_sums * float(norms @ np.abs(self.y))
+            per_size += n_sums * squares
+        tilt = 0.0 if self.tilt is None else float(np.linalg.norm(self.tilt))
+        n_added = -(-len(norms) // self._block_rows) + 4
+        unit = 1.01 * EPSILON / 2
+        return GradientErrors(
+            unit * (fixed + 8 * K * lengths + n_added * tilt) + _UNDERFLOW,
+            unit * (per_size + n_added * self.ridge),
+        )
+
+    def distance_bound(self, gradient: Floats, error: float = 0.0) -> float:
+        """Upper bound of the distance to the optimum: |grad S| / ridge, by strong convexity.
+
+        `error` is what rounding may hide of the gradient. Never NaN.
+        """
+        distance = (float(np.linalg.norm(gradient)) + error) / self.ridge * (1 + 1e-9)
+        return distance if np.isfinite(distance) else np.inf
+
+    def curvature(self, W: Floats) -> Floats:
+        """Curvature of every row's loss at W, shape (n_slots, K); zero for rows left out."""
+        parts = [self.loss.curvature(block.scores(W), block.y) for block in self._blocks()]
+        curvature: Floats = np.concatenate(parts)
+        curvature[self.gone] = 0.0
+        return curvature
+
+    def hessian(self, W: Floats) -> list[Floats]:
+        """Blocks of the Hessian of the data part at W, without the regulariser.
+
+        K blocks of d x d, or one of Kd x Kd for a joint loss (parameters in Fortran order: score
+        after score). Forms d x d matrices; see `hessian_product` for many columns.
+        """
+        d, K = self.shape
+        if self.loss.is_joint:
+            blocks = [np.zeros((K * d, K * d))]
+        else:
+            blocks = [np.zeros((d, d)) for _ in range(K)]
+        for block in self._blocks(_HESSIAN_ROWS):
+            curvature = self.loss.curvature(block.scores(W), block.y)
+            curvature[block.gone] = 0.0
+            self._add_curvature(blocks, block.rows, curvature)
+        return blocks
+
+    def hessian_error(self, W: Floats, curvature: Floats) -> float:
+        """Upper bound of the spectral norm of what rounding may hide of a block of `hessian` at W.
+
+        Also of what it hides of `hessian_diagonal`, for sparse rows. A row adds at most its share,
+        curvature times |x|^2. In units u of half an `EPSILON`, sums are off by so many shares as
+        they have terms, in blocks of rows or at once. A score is off by (d + 1) u |x| |W|, and the
+        curvature by a factor that this makes; that of a joint loss, of K x K differences, by
+        4 K (K + 6) u besides. `curvature` is that at W.
+        """
+        norms = self.norms
+        (d, K), n, squares = self.shape, len(norms), norms * norms
+        is_joint = self.loss.is_joint
+        traces = (curvature * (1.0 - curvature)).sum(axis=1) if is_joint else curvature.max(axis=1)
+        shares = (traces + 2 * K * EPSILON * is_joint) * squares
+        n_terms = n if sp.issparse(self.X) else min(n, _HESSIAN_ROWS) + n / _HESSIAN_ROWS
+        differences = 4 * K * (K + 6) * float(squares.sum()) if is_joint else 0.0
+        unit = EPSILON / 2
+        # Logarithms of the factors; beyond some size nothing is known of a row's curvature.
+        logs = 3 * unit * (d + 4) * float(np.linalg.norm(W)) * norms
+        known = shares * np.expm1(np.minimum(logs, _KNOWN_LOG))
+        scores = np.where(logs < _KNOWN_LOG, known, squares)
+        total = unit * ((n_terms + 24) * float(shares.sum()) + differences) + float(scores.sum())
+        return 1.05 * total
+
+    def hessian_product(self, curvature: Floats, V: Floats) -> Floats:
+        """Hessian times V, shape (d, K), from the rows and what `curvature` returned."""
+        product = self.ridge * V
+        for block in self._blocks():
+            weights = curvature[block.where]
+            change = weights * (block.rows @ V)
+            if self.loss.is_joint:
+                change -= weights * change.sum(axis=1, keepdims=True)
+            product += block.rows.T @ change
+        return product
+
+    def hessian_diagonal(self, curvature: Floats) -> Floats:
+        """Diagonal of the Hessian, shape (d, K)."""
+        own = curvature * (1.0 - curvature) if self.loss.is_joint else curvature
+        diagonal = np.full(self.shape, self.ridge)
+        for block in self._blocks():
+            rows = block.rows
+            squares = rows.power(2) if sp.issparse(rows) else rows * rows
+            diagonal += squares.T @ own[block.where]
+        return diagonal
+
+    def _smooth_part(self, W: Floats) -> Floats:
+        """Gradient of regulariser and noise."""
+        gradient = self.ridge * W
+        if self.tilt is not None:
+            gradient += self.tilt
+        return gradient
+
+    @property
+    def _block_rows(self) -> int:
+        return max(16, _BLOCK_BYTES // (8 * self.shape[0]))
+
+    def _blocks(self, n_rows: int | None = None) -> "Iterator[_Block]":
+        """Yield blocks of rows, in float64; sparse rows all at once."""
+        X, gone = self.X, np.sort(self.gone)
+        step = X.shape[0] if sp.issparse(X) else n_rows or self._block_rows
+        for begin in range(0, X.shape[0], step):
+            where = slice(begin, min(begin + step, X.shape[0]))
+            rows = X if sp.issparse(X) else X[where]
+            if rows.dtype != np.float64:
+                rows = rows.astype(np.float64)
+            first, last = gone.searchsorted([where.start, where.stop])
+            yield _Block(where, rows, self.y[where], gone[first:last] - begin)
+
+    def _add_curvature(self, blocks: list[Floats], rows: Any, curvature: Floats) -> None:
+        if not self.loss.is_joint:
+            for k, weights in enumerate(curvature.T):
+                weighted = _scaled(rows, np.sqrt(weights))
+                blocks[k] += _dense(weighted.T @ weighted)
+            return
+        d = rows.shape[1]
+        for k in range(self.loss.n_outputs):
+            for j in range(k + 1):
+                weights = curvature[:, k] * ((k == j) - curvature[:, j])
+                part = _dense(rows.T @ _scaled(rows, weights))
+                blocks[0][k * d : (k + 1) * d, j * d : (j + 1) * d] += part
+                if j < k:
+                    blocks[0][j * d : (j + 1) * d, k * d : (k + 1) * d] += part.T
+
+
+class GradientErrors(NamedTuple):
+    """Bounds of what rounding hides of a gradient: `fixed`, and more per unit of |W|."""
+
+    fixed: float
+    per_size: float
+
+    def at(self, W: Floats) -> float:
+        """Return the bound at W."""
+        return self.fixed + self.per_size * float(np.linalg.norm(W))
+
+    def __repr__(self) -> str:
+        return quiet_repr(self)
+
+
+class _Block(NamedTuple):
+    """Neighbouring rows; `gone` are those among them to be left out.
+
+    They are left out, not added and subtracted: a very long row would take the digits of all
+    others with it.
+    """
+
+    where: slice
+    rows: Any
+    y: NDArray[Any]
+    gone: Positions
+
+    def scores(self, W: Floats) -> Floats:
+        """Rows times W; zero for rows left out."""
+        Z: Floats = self.rows @ W
+        if len(self.gone):
+            Z[self.gone] = 0.0
+        return Z
+
+    def sum(self, slope: Floats) -> Floats:
+        """Sum of the rows, weighted by slopes."""
+        if len(self.gone):
+            slope[self.gone] = 0.0
+        total: Floats = self.rows.T @ slope
+        return total
+
+
+def _scaled(rows: Any, factors: Floats) -> Any:
+    """Return every row times its factor, sparse where rows are."""
+    return sp.diags_array(factors) @ rows if sp.issparse(rows) else rows * factors[:, None]
+
+
+def _dense(matrix: Any) -> Floats:
+    return matrix.toarray() if sp.issparse(matrix) else matrix  # type: ignore[no-any-return]
+
+
+def ridge_of(l2: float, reg: str, n_rows: int) -> float:
+    """Weight of the regulariser in the sum over so many rows."""
+    return l2 * n_rows if reg == "per_sample" else l2
+
+
+def n_stored(X: Any) -> int:
+    """Number of entries that a pass over X reads."""
+    return int(X.nnz if sp.issparse(X) else X.size)
+
+
+def rows_in_double(X: Any, positions: Positions) -> Any:
+    """Return rows in float64, in memory of their own."""
+    rows = X[positions]
+    return rows if rows.dtype == np.float64 else rows.astype(np.float64)
+
+
+def slope_sum(loss: Loss, rows: Any, y: NDArray[Any], W: Floats) -> Floats:
+    """Sum of the gradients of some rows' losses at W, shape (d, K)."""
+    gradient: Floats = rows.T @ loss.slope(rows @ W, y)
+    return gradient
+
+
+def roots_of(
+    loss: Loss, rows: Any, y: NDArray[Any], W: Floats, *, spoil: bool = False
+) -> list[Floats]:
+    """Factors V, one per block, of what some rows add to the Hessian at W: V V'.
+
+    With `spoil` the memory of the rows may be used for them.
+    """
+    rows = rows.toarray() if sp.issparse(rows) else rows
+    curvature = loss.curvature(rows @ W, y)
+    if spoil and loss.n_outputs == 1:
+        rows *= np.sqrt(curvature)
+        return [rows.T]
+    if not loss.is_joint:
+        return [(rows * np.sqrt(c)[:, None]).T for c in curvature.T]
+    stacked = np.einsum("nd,nkr->kdnr", rows, loss.root(curvature))
+    return [stacked.reshape(rows.shape[1] * loss.n_outputs, -1)]

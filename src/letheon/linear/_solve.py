@@ -1,0 +1,206 @@
+"""Solvers of the regularised problem, to a stated gradient and not to a stated change."""
+
+from collections.abc import Callable
+from typing import NamedTuple
+
+import numpy as np
+import scipy.linalg
+from scipy.optimize import fmin_l_bfgs_b
+
+from letheon.linear._losses import Floats
+from letheon.linear._problem import Problem, n_stored
+from letheon.linear._quiet import quiet_repr
+
+# Above this size of a block no matrix of that size is formed.
+DENSE_LIMIT = 5000
+# Up to this size a block always is; above, it may have so many times the entries of X.
+_SMALL_BLOCK, _LARGEST_SHARE = 400, 2
+# Up to this size Newton steps with a Hessian are cheaper than L-BFGS (measured; see benchmarks).
+_NEWTON_LIMIT = 200
+_LEAST_DECREASE = 1e-4
+_MOST_HALVINGS = 40
+# Steps in a row that do not lower the gradient: what is left is rounding.
+_MOST_IDLE = 3
+
+
+class Solution(NamedTuple):
+    """Parameters, the gradient there, and work done in operations."""
+
+    W: Floats
+    gradient: Floats
+    flops: float
+    n_iter: int = 1
+
+    def __repr__(self) -> str:
+        return quiet_repr(self)
+
+    @property
+    def residual(self) -> float:
+        """Norm of the gradient that is left."""
+        return float(np.linalg.norm(self.gradient))
+
+
+def block_size(problem: Problem) -> int:
+    """Size of the largest Hessian block."""
+    d, K = problem.shape
+    return d * K if problem.loss.is_joint else d
+
+
+def is_dense(problem: Problem) -> bool:
+    """Whether Hessian blocks are formed: not above a limit, and not where X is much smaller."""
+    size = block_size(problem)
+    return size <= _SMALL_BLOCK or (
+        size <= DENSE_LIMIT and size * size <= _LARGEST_SHARE * n_stored(problem.X)
+    )
+
+
+def minimise(
+    problem: Problem, *, tolerance: float, max_iter: int, start: Floats | None = None
+) -> Solution:
+    """Return the minimiser of S, with |grad S| <= tolerance unless `max_iter` comes first."""
+    W = np.zeros(problem.shape) if start is None else start
+    if block_size(problem) <= _NEWTON_LIMIT:
+        return newton(problem, W, tolerance, max_iter)
+    rough = quasi_newton(problem, W, tolerance, max_iter)
+    if rough.residual <= tolerance:
+        return rough
+    # L-BFGS stalls where values no longer tell points apart; gradients still do.
+    fine = newton(problem, rough.W, tolerance, min(max_iter, 20))
+    return fine._replace(flops=fine.flops + rough.flops, n_iter=fine.n_iter + rough.n_iter)
+
+
+def quasi_newton(problem: Problem, W: Floats, tolerance: float, max_iter: int) -> Solution:
+    """L-BFGS from W."""
+    shape, calls = problem.shape, 0
+
+    def objective(flat: Floats) -> tuple[float, Floats]:
+        nonlocal calls
+        calls += 1
+        value, gradient = problem.value_and_gradient(flat.reshape(shape))
+        return value, gradient.ravel()
+
+    flat, _, info = fmin_l_bfgs_b(
+        objective,
+        W.ravel(),
+        m=20,
+        factr=0.0,
+        pgtol=tolerance / np.sqrt(W.size),
+        maxiter=max_iter,
+        maxfun=2 * max_iter,
+        maxls=50,
+    )
+    found: Floats = flat.reshape(shape)
+    flops = (calls + 1) * problem.pass_flops
+    return Solution(found, problem.gradient(found), flops, max(1, int(info["nit"])))
+
+
+def newton(problem: Problem, W: Floats, tolerance: float, max_iter: int) -> Solution:
+    """Damped Newton from W, by Cholesky factors or, with many columns, conjugate gradients."""
+    gradient, flops = problem.gradient(W), problem.pass_flops
+    n_iter, n_idle = 0, 0
+    while n_iter < max_iter and n_idle < _MOST_IDLE:
+        size = np.linalg.norm(gradient)
+        if size <= tolerance:
+            break
+        n_iter += 1
+        try:
+            step, spent = newton_step(problem, W, gradient)
+        except np.linalg.LinAlgError:  # the ridge is below the rounding of the Hessian
+            break
+        W, gradient, passes = _line_search(problem, W, gradient, step)
+        flops += spent + passes * problem.pass_flops
+        n_idle = 0 if np.linalg.norm(gradient) < size else n_idle + 1
+    return Solution(W, gradient, flops, max(1, n_iter))
+
+
+def finished(problem: Problem, solution: Solution, solve: Callable[[Floats], Floats]) -> Solution:
+    """Make one more step with an inverse Hessian that is there anyway, if it helps."""
+    W = solution.W - solve(solution.gradient)
+    gradient = problem.gradient(W)
+    flops = solution.flops + problem.pass_flops
+    if np.linalg.norm(gradient) >= solution.residual:
+        return solution._replace(flops=flops)
+    return Solution(W, gradient, flops, solution.n_iter + 1)
+
+
+def newton_step(problem: Problem, W: Floats, gradient: Floats) -> tuple[Floats, float]:
+    """Return -H^(-1) gradient at W, and the operations it took."""
+    if not is_dense(problem):
+        return conjugate_gradients(problem, problem.curvature(W), -gradient, 1e-3)
+    blocks = problem.hessian(W)
+    columns = split(gradient, len(blocks))
+    for block in blocks:
+        block[np.diag_indices_from(block)] += problem.ridge
+    solved = [
+        scipy.linalg.solve(block, -column, assume_a="pos", overwrite_a=True)
+        for block, column in zip(blocks, columns, strict=True)
+    ]
+    size = block_size(problem)
+    flops = len(blocks) * (n_stored(problem.X) * size + size**3 / 3.0)
+    return join(solved, problem.shape), flops
+
+
+def conjugate_gradients(
+    problem: Problem,
+    curvature: Floats,
+    target: Floats,
+    tolerance: float,
+    *,
+    preconditioner: Floats | None = None,
+    max_iter: int = 500,
+) -> tuple[Floats, float]:
+    """Solve Hessian times x = target to a relative residual; return x and the operations it took.
+
+    The preconditioner is the Hessian's diagonal, or one that is near it.
+    """
+    if preconditioner is None:
+        preconditioner = problem.hessian_diagonal(curvature)
+    inverse = 1.0 / preconditioner
+    x, left = np.zeros_like(target), target.copy()
+    scaled = inverse * left
+    direction, energy = scaled.copy(), float((left * scaled).sum())
+    goal, n_products = tolerance * np.linalg.norm(target), 0
+    while np.linalg.norm(left) > goal and n_products < max_iter:
+        product = problem.hessian_product(curvature, direction)
+        n_products += 1
+        length = energy / float((direction * product).sum())
+        x += length * direction
+        left -= length * product
+        scaled = inverse * left
+        before, energy = energy, float((left * scaled).sum())
+        direction = scaled + (energy / before) * direction
+    return x, (n_products + 1.5) * problem.pass_flops
+
+
+def split(W: Floats, n_blocks: int) -> list[Floats]:
+    """Return parameters as one vector per Hessian block."""
+    if W.shape[1] == 1:
+        return [W[:, 0]]
+    if n_blocks == W.shape[1]:
+        return [np.ascontiguousarray(column) for column in W.T]
+    return [W.ravel(order="F")]
+
+
+def join(columns: list[Floats], shape: tuple[int, int]) -> Floats:
+    """Return vectors per Hessian block as parameters."""
+    flat = columns[0] if len(columns) == 1 else np.concatenate(columns)
+    return flat.reshape(shape, order="F")
+
+
+def _line_search(
+    problem: Problem, W: Floats, gradient: Floats, step: Floats
+) -> tuple[Floats, Floats, int]:
+    """Halve the step until the gradient along it says that it did not go too far.
+
+    Only gradients are compared: near the optimum differences of values drown in rounding.
+    """
+    size, length = np.linalg.norm(gradient), 1.0
+    for passes in range(1, _MOST_HALVINGS + 1):
+        trial = W + length * step
+        there = problem.gradient(trial)
+        shrinks = np.linalg.norm(there) <= (1 - _LEAST_DECREASE * length) * size
+        # Convex along the step: where it still goes down, it has gone down all the way.
+        if shrinks or float((there * step).sum()) <= 0.0:
+            return trial, there, passes
+        length /= 2
+    return W, gradient, _MOST_HALVINGS + 1

@@ -1,0 +1,75 @@
+"""The path of a gradient descent: where it was and which way it went, step by step."""
+
+import mmap
+import os
+import tempfile
+from typing import Any, Self
+
+import numpy as np
+from numpy.typing import NDArray
+
+from letheon.linear._losses import Floats
+
+Sizes = NDArray[np.int64]
+
+
+class Trajectory:
+    """Points w_t, mean gradients g_t and numbers of rows of T steps, w_(t+1) = w_t - rate g_t.
+
+    Written once, by whoever allocated it; a request makes another one. With few bytes at hand the
+    numbers lie in a private temporary file that has no name: it ends with the process, however
+    that ends. Its blocks are given back to the system then, and are not overwritten.
+
+    Attributes
+    ----------
+    points, gradients : ndarray of shape (T, N)
+        N parameters, score after score.
+    sizes : ndarray of int64, shape (T,)
+        Rows whose mean each gradient is; 0 for a step that was skipped.
+    """
+
+    def __init__(self, points: Floats, gradients: Floats, sizes: Sizes) -> None:
+        if points.shape != gradients.shape or sizes.shape != points.shape[:1]:
+            raise ValueError(
+                f"points {points.shape}, gradients {gradients.shape} and sizes {sizes.shape} do "
+                "not belong together"
+            )
+        self.points = points
+        self.gradients = gradients
+        self.sizes = sizes
+
+    @classmethod
+    def allocate(cls, n_steps: int, n_parameters: int, max_memory: int) -> Self:
+        """Return room for a path: in memory, or in a file if it takes more bytes than that."""
+        room = _room((2, n_steps, n_parameters), max_memory)
+        return cls(room[0], room[1], np.zeros(n_steps, np.int64))
+
+    def __len__(self) -> int:
+        return len(self.sizes)
+
+    def __repr__(self) -> str:
+        """Tell the size only: the last point is the model without its noise."""
+        return f"<trajectory of {len(self)} steps, {self.points.shape[1]} parameters>"
+
+    def _to_state(self) -> dict[str, Any]:
+        return {"points": self.points, "gradients": self.gradients, "sizes": self.sizes}
+
+    @classmethod
+    def _from_state(cls, state: dict[str, Any]) -> Self:
+        return cls(state["points"], state["gradients"], state["sizes"])
+
+
+def _room(shape: tuple[int, int, int], max_memory: int) -> Floats:
+    """Return an array of zeros, in a nameless file if it is larger than `max_memory` bytes."""
+    n_bytes = 8 * int(np.prod(shape, dtype=np.int64))
+    if n_bytes <= max_memory:
+        return np.zeros(shape)
+    # Readable by this user only; unlinked at once, or deleted on closing where that is impossible.
+    with tempfile.TemporaryFile(prefix="letheon-") as file:
+        if hasattr(os, "posix_fallocate"):
+            # A full disk is an error now, and not a crash when a page is written.
+            os.posix_fallocate(file.fileno(), 0, n_bytes)
+        else:
+            file.truncate(n_bytes)
+        mapped = mmap.mmap(file.fileno(), n_bytes)
+    return np.frombuffer(mapped, np.float64).reshape(shape)
