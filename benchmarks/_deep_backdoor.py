@@ -9,9 +9,9 @@ from benchmarks._deep_data import Backdoor, plant
 from benchmarks._deep_models import SEED, Yardstick, accuracy, clocked, naive, percent, times, twin
 from benchmarks._deep_obliviate import Rule
 from benchmarks._report import Table
+from letheon.data import row_ids
 from letheon.deep._blocks import blocks_of
 from letheon.measures import certifiability_from_predictions
-from letheon.data import row_ids
 from letheon.seeds import seed_from
 
 __all__ = ["Case", "Planted", "backdoor_table", "owners_in", "planted"]

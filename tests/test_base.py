@@ -16,6 +16,7 @@ from sklearn.preprocessing import StandardScaler
 from letheon import NaiveUnlearner, SISAClassifier, state
 from letheon import base as base_module
 from letheon.base import ForgetMixin, Outcome, Removal, exclusive, locate_in, require_known
+from letheon.data import Ids, Rows, as_ids, hold_table, row_ids
 from letheon.exceptions import (
     ChangedParametersError,
     CheckpointWarning,
@@ -25,7 +26,6 @@ from letheon.exceptions import (
     UnknownIdError,
 )
 from letheon.guarantee import Guarantee, MethodFacts
-from letheon.data import Ids, Rows, as_ids, hold_table, row_ids
 
 
 class Total(ForgetMixin, BaseEstimator):

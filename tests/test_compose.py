@@ -41,6 +41,7 @@ from letheon import DataIndependent, ForgetPipeline, NaiveUnlearner, SISAClassif
 from letheon import compose as compose_module
 from letheon import naive as naive_module
 from letheon.compose import is_data_independent
+from letheon.data import _tables as tables_module
 from letheon.exceptions import (
     CannotForgetError,
     ChangedParametersError,
@@ -51,7 +52,6 @@ from letheon.exceptions import (
     UnknownIdError,
 )
 from letheon.guarantee import MethodFacts
-from letheon.data import _tables as tables_module
 from tests.sharded.people import examples
 
 RNG = np.random.default_rng(2)

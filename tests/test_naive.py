@@ -28,6 +28,7 @@ from threadpoolctl import threadpool_info, threadpool_limits
 
 from letheon import NaiveUnlearner, SISAClassifier
 from letheon import naive as naive_module
+from letheon.data import _tables as tables_module
 from letheon.exceptions import (
     CannotForgetError,
     ChangedParametersError,
@@ -39,7 +40,6 @@ from letheon.exceptions import (
     UnknownIdError,
     UnsupportedStateError,
 )
-from letheon.data import _tables as tables_module
 from tests.sharded.people import examples
 
 

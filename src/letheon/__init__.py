@@ -13,16 +13,11 @@ Examples
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
+from letheon.methods import class_paths
+
 if TYPE_CHECKING:
     from letheon.base import ForgetMixin
     from letheon.compose import DataIndependent, ForgetPipeline, forget
-    from letheon.linear import (
-        DeltaGradClassifier,
-        DescentToDeleteClassifier,
-        FisherClassifier,
-        InfluenceClassifier,
-        InfluenceRegressor,
-    )
     from letheon.deep import (
         CertifiedHeadClassifier,
         DeepObliviateClassifier,
@@ -34,6 +29,13 @@ if TYPE_CHECKING:
     from letheon.forest import DaREForestClassifier, DaREForestRegressor
     from letheon.guarantee import Guarantee, MethodFacts
     from letheon.ledger import Ledger
+    from letheon.linear import (
+        DeltaGradClassifier,
+        DescentToDeleteClassifier,
+        FisherClassifier,
+        InfluenceClassifier,
+        InfluenceRegressor,
+    )
     from letheon.measures import Measure
     from letheon.monitor import Monitor
     from letheon.naive import NaiveUnlearner
@@ -77,37 +79,22 @@ __all__ = [
 ]
 
 # Where each public name lives; the imports above say the same to type checkers and editors.
-_EXPORTS = {
-    "CertifiedHeadClassifier": "letheon.deep",
-    "DaREForestClassifier": "letheon.forest",
-    "DaREForestRegressor": "letheon.forest",
+_EXPORTS = class_paths() | {
     "DataIndependent": "letheon.compose",
-    "DeepObliviateClassifier": "letheon.deep",
-    "DeltaGradClassifier": "letheon.linear",
-    "DeltaGradNetClassifier": "letheon.deep",
-    "DescentToDeleteClassifier": "letheon.linear",
     "Evaluation": "letheon.evaluation",
-    "FisherClassifier": "letheon.linear",
-    "FisherNetClassifier": "letheon.deep",
     "ForgetMixin": "letheon.base",
-    "ForgetPipeline": "letheon.compose",
     "Guarantee": "letheon.guarantee",
-    "InfluenceClassifier": "letheon.linear",
-    "InfluenceRegressor": "letheon.linear",
     "Ledger": "letheon.ledger",
     "Measure": "letheon.measures",
     "MethodFacts": "letheon.guarantee",
     "Monitor": "letheon.monitor",
-    "NaiveUnlearner": "letheon.naive",
     "Receipt": "letheon.receipt",
-    "SISAClassifier": "letheon.sharded",
-    "SISANetClassifier": "letheon.deep",
-    "SISARegressor": "letheon.sharded",
     "evaluate": "letheon.evaluation",
     "forget": "letheon.compose",
     "load": "letheon.persist",
     "save": "letheon.persist",
 }
+__all__ += sorted(_EXPORTS.keys() - set(__all__))  # noqa: PLE0605  (methods only registered)
 
 # Modules that are reachable as attributes without an import of their own.
 _MODULES = frozenset(
@@ -128,6 +115,7 @@ _MODULES = frozenset(
         "guarantee",
         "ledger",
         "measures",
+        "methods",
         "mlflow",
         "monitor",
         "naive",

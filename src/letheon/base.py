@@ -21,6 +21,7 @@ from numpy.typing import NDArray
 from sklearn.utils.validation import check_is_fitted
 
 from letheon import state
+from letheon.data import Ids, Rows, as_ids
 from letheon.exceptions import (
     ChangedParametersError,
     EmptyModelError,
@@ -29,11 +30,11 @@ from letheon.exceptions import (
     warn_caller,
 )
 from letheon.guarantee import Guarantee, MethodFacts
+from letheon.methods import find_method
 from letheon.receipt import Receipt
-from letheon.data import Ids, Rows, as_ids
 
 # Parameters that never change what is learned, wherever they are nested.
-NEUTRAL_PARAMETERS = frozenset({"n_jobs", "verbose", "rebuild", "checkpoint_dir", "random_state"})
+NEUTRAL_PARAMETERS = state.NEUTRAL_PARAMETERS | {"random_state"}
 
 # Values of these types cannot change behind a model's back.
 _CONSTANTS = frozenset({type(None), bool, int, float, str})
@@ -141,6 +142,11 @@ class ForgetMixin:
     _not_digested: ClassVar[frozenset[str]] = frozenset(
         {"environment_", "parameters_", "config_", "tuning_"}
     )
+
+    def __init_subclass__(cls, **kwargs: Any) -> None:
+        """Refuse a certified method of this package that the registry does not know."""
+        super().__init_subclass__(**kwargs)
+        require_registered(cls)
 
     def forget(self, ids: Any, *, digest: bool = False) -> Receipt:
         """Remove every row of these people, as if they had never been there.
@@ -391,6 +397,28 @@ def _note_verified(model: ForgetMixin, recorded: Any) -> None:
         known.read, known.values, known.recorded = attrgetter(*names), values, recorded
 
 
+def require_registered(cls: type) -> None:
+    """Refuse a class of this package that declares a method in another way than the registry.
+
+    Raises
+    ------
+    TypeError
+        It is not registered, or with another kind of certificate.
+    """
+    facts = vars(cls).get("facts")
+    is_ours = cls.__module__.partition(".")[0] == "letheon"
+    # Controls of attacks have facts, too, but no definition text of letheon's.
+    if not (is_ours and isinstance(facts, MethodFacts) and facts.definition_name):
+        return
+    method = find_method(facts.method)
+    if method is None or method.certificate != facts.certificate:
+        registered = "not registered" if method is None else f"registered as {method.certificate}"
+        raise TypeError(
+            f"{cls.__name__} declares the {facts.certificate} method {facts.method!r}, which is "
+            f"{registered} in letheon.methods; add or correct its line there"
+        )
+
+
 def neutral_parameters(model: Any) -> frozenset[str]:
     """Return the parameters of an estimator that never change what it learns."""
     return NEUTRAL_PARAMETERS | getattr(type(model), "_neutral_parameters", frozenset())
@@ -401,7 +429,7 @@ def _plain(value: Any) -> Any:
     if hasattr(value, "get_params") and not isinstance(value, type):
         params, neutral = value.get_params(deep=False).items(), neutral_parameters(value)
         kept = {name: _plain(part) for name, part in params if name not in neutral}
-        return [f"{type(value).__module__}.{type(value).__qualname__}", kept]
+        return [state.tag_of(type(value)), kept]
     if isinstance(value, list | tuple):
         return [_plain(part) for part in value]
     if isinstance(value, dict):

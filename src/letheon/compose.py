@@ -22,6 +22,15 @@ from sklearn.utils.validation import check_is_fitted
 
 from letheon import state
 from letheon.base import ForgetMixin, Outcome, Removal, exclusive, locate_in
+from letheon.data import (
+    Ids,
+    Rows,
+    hold_table,
+    hold_target,
+    present_table,
+    row_ids,
+    table_length,
+)
 from letheon.exceptions import CannotForgetError, CheckpointWarning, warn_caller
 from letheon.guarantee import KINDS, Guarantee, Kind, MethodFacts
 from letheon.independence import refuse_learner, require_independence, transform_alone
@@ -35,15 +44,6 @@ from letheon.inner import (
     versions_of,
 )
 from letheon.receipt import Receipt
-from letheon.data import (
-    Ids,
-    Rows,
-    hold_table,
-    hold_target,
-    present_table,
-    row_ids,
-    table_length,
-)
 from letheon.seeds import Purpose, library_seed, seed_from
 
 Steps = list[tuple[str, Any]]

@@ -20,6 +20,7 @@ from sklearn.utils.metaestimators import available_if
 from sklearn.utils.validation import validate_data
 
 from letheon import state
+from letheon.data import Rows, is_text_column
 from letheon.exceptions import (
     CannotForgetError,
     EmptyModelError,
@@ -27,7 +28,6 @@ from letheon.exceptions import (
     UnsupportedStateError,
 )
 from letheon.parallel import one_thread
-from letheon.data import Rows, is_text_column
 from letheon.seeds import Purpose, library_seed
 
 # Rows of a trial fit: enough for most estimators, too few to take long.

@@ -9,6 +9,15 @@ from sklearn.utils.validation import check_consistent_length, check_is_fitted
 
 from letheon import state
 from letheon.base import ForgetMixin, Outcome, Removal, exclusive, locate_in
+from letheon.data import (
+    Ids,
+    Rows,
+    hold_table,
+    hold_target,
+    present_table,
+    row_ids,
+    table_length,
+)
 from letheon.guarantee import Guarantee, MethodFacts
 from letheon.inner import (
     controlled,
@@ -22,15 +31,6 @@ from letheon.inner import (
     retraining,
     seeded_clone,
     versions_of,
-)
-from letheon.data import (
-    Ids,
-    Rows,
-    hold_table,
-    hold_target,
-    present_table,
-    row_ids,
-    table_length,
 )
 from letheon.seeds import Purpose, library_seed, seed_from
 

@@ -22,10 +22,10 @@ from letheon import (
 from letheon.audit import _bound, bound
 from letheon.audit._gaussian import hidden_shift, mismatch_delta, noise_bounds, shift_delta
 from letheon.audit._objective import Objective, objective_of, optimum
+from letheon.data import Rows
 from letheon.linear import _calibrate
 from letheon.linear._grid import Grid
 from letheon.linear._noise import NoiseSource, Sealed
-from letheon.data import Rows
 from tests.audit.people import held, without
 
 CLIPPED: dict[str, Any] = {"rows": "clip", "row_norm": 1.5}

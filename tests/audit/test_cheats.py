@@ -21,10 +21,10 @@ from letheon import (
     state,
 )
 from letheon.audit import audit
+from letheon.data import Rows
 from letheon.ledger import Ledger, _certify, _compute
 from letheon.ledger._keys import KeyRing
 from letheon.ledger._versions import Vault
-from letheon.data import Rows
 from letheon.sharded._shards import Ensemble
 from tests.audit.bundles import copied, erase, judged, ledger_of, reindex, resign, verdicts
 from tests.audit.people import table

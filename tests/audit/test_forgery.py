@@ -23,13 +23,13 @@ from letheon import (
 from letheon.audit import Canaries, audit
 from letheon.audit._levels import check_data
 from letheon.audit._reading import Bundle
+from letheon.data import Rows
 from letheon.exceptions import LedgerError, SignerRefusedError
 from letheon.ledger import Ledger, _apply, _bundle, _certify, _compute, _worker
 from letheon.ledger._events import record
 from letheon.ledger._keys import KeyRing
 from letheon.ledger._training import fresh_fit
 from letheon.ledger._versions import find_model, head_of
-from letheon.data import Rows
 from letheon.verifier import canonical
 from tests.audit.bundles import (
     KINDS,

@@ -24,8 +24,8 @@ from letheon import (
     persist,
 )
 from letheon.cli import _demo, _judging, _scene, app
-from letheon.linear._noise import Sealed
 from letheon.exceptions import UnknownIdError
+from letheon.linear._noise import Sealed
 from letheon.measures.attacks import RMIA
 
 JUDGING = (

@@ -12,8 +12,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from letheon.exceptions import IdsLengthError, IdsTypeError
 from letheon.data import Ids, IntIds, TextIds, as_ids, row_ids
+from letheon.exceptions import IdsLengthError, IdsTypeError
 from letheon.seeds import Purpose, keyed_hash
 
 INTS = st.integers(-(2**63), 2**63 - 1)

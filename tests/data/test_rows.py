@@ -11,9 +11,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from letheon import state
-from letheon.exceptions import IdsTypeError
 from letheon.data import Rows, as_ids, hold_table, hold_target
 from letheon.data._tables import join_target, take_target
+from letheon.exceptions import IdsTypeError
 from tests.data.buffers import owned_bytes
 
 CANARY = 1234567.890625

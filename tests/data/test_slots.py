@@ -15,10 +15,10 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, ru
 from numpy.typing import NDArray
 
 from letheon import state
-from letheon.exceptions import IdsLengthError, IdsTypeError
 from letheon.data import IdIndex, Ids, IntIds, SlotRows, TextIds, as_ids
 from letheon.data import _slots as module
 from letheon.data._index import _KEY, _MANY
+from letheon.exceptions import IdsLengthError, IdsTypeError
 from letheon.seeds import Purpose, keyed_hash_texts
 from tests.data.buffers import owned_bytes
 from tests.sharded.people import examples

@@ -18,6 +18,7 @@ from torch import Tensor, nn
 
 import letheon
 from letheon import SISANetClassifier, checks
+from letheon.data import SlotRows, as_ids
 from letheon.deep import MLP
 from letheon.deep._loop import Loop, Progress
 from letheon.deep._sisa import _Grid
@@ -31,7 +32,6 @@ from letheon.exceptions import (
     UnknownIdError,
     UnsupportedStateError,
 )
-from letheon.data import SlotRows, as_ids
 from tests.deep.sisa_people import TINY, fitted, joined, refitted
 from tests.deep.test_vault import in_a_fork
 from tests.sharded.people import People, make_people

@@ -12,10 +12,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from letheon import DaREForestClassifier, DaREForestRegressor, load, save, state
+from letheon.data import IntIds, TextIds
 from letheon.exceptions import CorruptFileError
 from letheon.forest._model import ForestModel
 from letheon.forest._settings import Settings
-from letheon.data import IntIds, TextIds
 
 N = 90
 

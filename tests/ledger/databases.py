@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 from sqlalchemy import Connection, insert, select
 
+from letheon.data import Ids, as_ids
 from letheon.ledger import _bodies
 from letheon.ledger._calendar import Calendar
 from letheon.ledger._core import Core
@@ -24,7 +25,6 @@ from letheon.ledger._requests import Request, found
 from letheon.ledger._settings import Settings
 from letheon.ledger._tables import batches, blocked, events, models, requests
 from letheon.ledger._versions import ModelRow, find_model
-from letheon.data import Ids, as_ids
 
 KINDS = ("sqlite", "sqlite-delete", "postgresql")
 NOON = 1_800_000_000

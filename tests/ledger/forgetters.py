@@ -27,11 +27,11 @@ from letheon import (
     SISAClassifier,
     SISARegressor,
 )
+from letheon.data import Rows
 from letheon.guarantee import Guarantee
 from letheon.ledger._facts import facts_of
 from letheon.ledger._training import held_rows
 from letheon.receipt import Receipt
-from letheon.data import Rows
 
 SEED = 20_261_115
 HAS_TORCH = find_spec("torch") is not None

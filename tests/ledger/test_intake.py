@@ -13,6 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from sqlalchemy import event, update
 
+from letheon.data import as_ids
 from letheon.exceptions import (
     ClockError,
     IdempotencyError,
@@ -26,7 +27,6 @@ from letheon.ledger import _bodies, _faults, _handling, _intake, _owners, _recor
 from letheon.ledger._group import GroupCommit
 from letheon.ledger._intake import intake_group
 from letheon.ledger._tables import batches, blocked, events, requests
-from letheon.data import as_ids
 from tests.ledger.databases import (
     NOON,
     PEOPLE,

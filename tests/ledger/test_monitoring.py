@@ -17,6 +17,7 @@ from sklearn.linear_model import LogisticRegression
 from sklearn.metrics import f1_score
 
 from letheon import NaiveUnlearner, state
+from letheon.data import Rows, as_ids
 from letheon.exceptions import (
     CorruptFileError,
     NewerFormatError,
@@ -33,7 +34,6 @@ from letheon.ledger._monitoring import (
     unpack,
 )
 from letheon.monitor import Calibration, Monitor, Tolerances, record_of
-from letheon.data import Rows, as_ids
 from tests.monitor.drifters import QUICK, Keeper, make_people, share_right
 from tests.sharded.people import examples
 

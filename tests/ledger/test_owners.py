@@ -2,12 +2,12 @@
 
 import pytest
 
+from letheon.data import as_ids
 from letheon.exceptions import (
     RequestStateError,
 )
 from letheon.ledger import _intake
 from letheon.ledger._tables import blocked, events
-from letheon.data import as_ids
 from tests.ledger.databases import (
     Desk,
     bodies,

@@ -30,6 +30,7 @@ from sklearn.linear_model import LogisticRegression
 from sklearn.naive_bayes import GaussianNB
 
 from letheon import DaREForestClassifier, NaiveUnlearner, SISAClassifier, state
+from letheon.data import Rows, as_ids
 from letheon.ledger import Ledger, _blobs, _commitment, _slot_tree
 from letheon.ledger._blobs import Blobs
 from letheon.ledger._commitment import new_vault, tree_of
@@ -39,7 +40,6 @@ from letheon.ledger._row_bytes import row_bytes
 from letheon.ledger._slot_tree import slots_for
 from letheon.ledger._statement import requests_root
 from letheon.ledger._versions import Judged
-from letheon.data import Rows, as_ids
 from letheon.verifier import leaf_hash, parse_strict, slot_leaf
 from tests.ledger.residue import quick_folder
 

@@ -6,13 +6,13 @@ import pytest
 from sqlalchemy import text
 from sqlalchemy.exc import DBAPIError
 
+from letheon.data import as_ids
 from letheon.exceptions import UnknownIdError
 from letheon.ledger import _intake
 from letheon.ledger._policy import Policy
 from letheon.ledger._retention import forget_closed
 from letheon.ledger._settings import Settings
 from letheon.ledger._tables import blocked, events, requests
-from letheon.data import as_ids
 from tests.ledger.databases import Desk, desk, erase, kind, place, sqlite_desk
 
 __all__ = ["desk", "kind", "place", "sqlite_desk"]

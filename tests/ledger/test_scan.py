@@ -19,11 +19,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from letheon.data import Rows, as_ids
 from letheon.ledger import _scan
 from letheon.ledger._markers import Markers, markers_of
 from letheon.ledger._scan import Place, scan
 from letheon.ledger._search import Searcher
-from letheon.data import Rows, as_ids
 from tests.sharded.people import examples
 
 SALT = bytes(range(7, 39))

@@ -25,13 +25,13 @@ from hypothesis.stateful import (
 from sqlalchemy import insert, select, text, update
 from sqlalchemy.exc import DBAPIError
 
+from letheon.data import as_ids
 from letheon.exceptions import IdempotencyError, RequestStateError, UnknownIdError
 from letheon.ledger import _bodies, _events, _handling, _intake, _owners, _recording
 from letheon.ledger._log_tree import root_of
 from letheon.ledger._moves import ALLOWED, NEW, PUBLISHED, STATES, is_allowed, move
 from letheon.ledger._policy import Policy
 from letheon.ledger._tables import batches, blocked, events, intake_keys, requests
-from letheon.data import as_ids
 from tests.ledger.databases import Desk, add_model, desk, kind, place, sqlite_desk
 
 __all__ = ["desk", "kind", "place", "sqlite_desk"]

@@ -12,8 +12,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from letheon import load, save
-from letheon.linear._data_free import fingerprints
 from letheon.exceptions import BudgetSpentError, CannotForgetError, EmptyModelError, UnknownIdError
+from letheon.linear._data_free import fingerprints
 from tests.linear import reference as ref
 from tests.linear.people import (
     KINDS,

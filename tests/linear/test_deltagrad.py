@@ -17,11 +17,11 @@ from numpy.typing import NDArray
 from sklearn.utils.estimator_checks import parametrize_with_checks
 
 from letheon import checks, load, save
+from letheon.exceptions import EmptyModelError, UnknownIdError
 from letheon.linear import _deltagrad
 from letheon.linear._deltagrad import DeltaGradClassifier
 from letheon.linear._replay import replayed_by_secants
 from letheon.linear._trajectory import Trajectory
-from letheon.exceptions import EmptyModelError, UnknownIdError
 from letheon.state import encode
 from tests.linear.deltagrad_reference import Data, make_data
 

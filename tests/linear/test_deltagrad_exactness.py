@@ -9,6 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
+from letheon.data import as_ids
 from letheon.linear import _checkpoints, _deltagrad, _replay
 from letheon.linear._batches import Batches, row_keys
 from letheon.linear._checkpoints import Checkpoints
@@ -16,7 +17,6 @@ from letheon.linear._deltagrad import DeltaGradClassifier
 from letheon.linear._replay import Removed
 from letheon.linear._secant import BlockSecants, Secants
 from letheon.linear._solve import minimise
-from letheon.data import as_ids
 from tests.linear.deltagrad_reference import Data, Reference, bfgs_matrix, make_data
 from tests.sharded.people import examples
 

@@ -14,13 +14,6 @@ from numpy.typing import NDArray
 from sklearn.utils.estimator_checks import parametrize_with_checks
 
 from letheon import checks, persist
-from letheon.linear import _descent_engines
-from letheon.linear._curvature import Curvature
-from letheon.linear._descent import DescentToDeleteClassifier
-from letheon.linear._descent_steps import Gain
-from letheon.linear._noise import Sealed
-from letheon.linear._problem import Problem, roots_of
-from letheon.linear._solve import newton
 from letheon.exceptions import (
     AssumptionError,
     EmptyModelError,
@@ -28,6 +21,13 @@ from letheon.exceptions import (
     IdsTypeError,
     UnknownIdError,
 )
+from letheon.linear import _descent_engines
+from letheon.linear._curvature import Curvature
+from letheon.linear._descent import DescentToDeleteClassifier
+from letheon.linear._descent_steps import Gain
+from letheon.linear._noise import Sealed
+from letheon.linear._problem import Problem, roots_of
+from letheon.linear._solve import newton
 from tests.sharded.people import examples
 
 Floats = NDArray[np.float64]

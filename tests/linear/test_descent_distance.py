@@ -10,6 +10,7 @@ import pytest
 from numpy.typing import NDArray
 from scipy.linalg import LinAlgWarning
 
+from letheon.exceptions import GuaranteeWarning
 from letheon.linear import DescentToDeleteClassifier, _problem
 from letheon.linear._descent_steps import descend
 from letheon.linear._descent_theory import geometry, natural_radius
@@ -18,7 +19,6 @@ from letheon.linear._losses import Logistic, Loss, Softmax
 from letheon.linear._noise import NoiseSource
 from letheon.linear._problem import Problem
 from letheon.linear._solve import newton
-from letheon.exceptions import GuaranteeWarning
 from tests.linear.exact_optimum import distance_to_optimum
 
 Floats = NDArray[np.float64]

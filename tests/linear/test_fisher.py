@@ -17,13 +17,13 @@ from sklearn.utils.estimator_checks import check_estimator
 
 import letheon
 from letheon.checks import parametrize_with_checks
+from letheon.exceptions import AssumptionError, EmptyModelError, GuaranteeWarning, UnknownIdError
 from letheon.linear import InfluenceClassifier, _fisher_expansion, _fisher_noise
 from letheon.linear._fisher import FisherClassifier
 from letheon.linear._fisher_law import Closeness
 from letheon.linear._fisher_walk import FisherAccount, Walk
 from letheon.linear._noise import NoiseSource
 from letheon.linear._problem import Problem
-from letheon.exceptions import AssumptionError, EmptyModelError, GuaranteeWarning, UnknownIdError
 from tests.linear.people import form_no_matrix
 from tests.linear.reference import (
     Case,

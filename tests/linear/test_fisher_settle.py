@@ -10,6 +10,7 @@ import scipy.sparse as sp
 from numpy.typing import NDArray
 
 from letheon import FisherClassifier, load, save, state
+from letheon.exceptions import AssumptionError, ChangedParametersError, GuaranteeWarning
 from letheon.linear import _fisher
 from letheon.linear._account import rounded_up
 from letheon.linear._fisher_expansion import look
@@ -17,7 +18,6 @@ from letheon.linear._fisher_walk import Walk
 from letheon.linear._grid import Grid
 from letheon.linear._problem import Problem
 from letheon.linear._solve import minimise
-from letheon.exceptions import AssumptionError, ChangedParametersError, GuaranteeWarning
 from tests.linear.people import form_no_matrix
 from tests.linear.rebuild import Attack
 

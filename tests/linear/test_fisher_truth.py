@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
+from letheon.exceptions import AssumptionError
 from letheon.linear import _fisher, _fisher_walk
 from letheon.linear._fisher import FisherClassifier
 from letheon.linear._fisher_expansion import look
@@ -17,7 +18,6 @@ from letheon.linear._fisher_noise import COVARIANCE_ERROR, Root
 from letheon.linear._fisher_walk import Walk
 from letheon.linear._grid import Grid
 from letheon.linear._noise import NoiseSource
-from letheon.exceptions import AssumptionError
 from tests.linear.test_fisher_noise import covariance_of, log_factor
 
 Floats = NDArray[np.float64]

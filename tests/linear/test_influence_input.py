@@ -19,8 +19,6 @@ from sklearn.utils.estimator_checks import parametrize_with_checks as sklearn_ch
 
 from letheon import InfluenceClassifier, InfluenceRegressor, save
 from letheon.checks import parametrize_with_checks
-from letheon.linear import _repair
-from letheon.linear._mechanism import Limits, OutputNoise
 from letheon.exceptions import (
     AssumptionError,
     ChangedParametersError,
@@ -28,6 +26,8 @@ from letheon.exceptions import (
     GuaranteeWarning,
     UnknownIdError,
 )
+from letheon.linear import _repair
+from letheon.linear._mechanism import Limits, OutputNoise
 from tests.linear.people import estimator, form_no_matrix, make_rows
 
 SETTINGS = [

@@ -17,8 +17,8 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 from scipy.stats import gamma, kstest
 
-from letheon.linear._noise import NoiseSource, Sealed
 from letheon.exceptions import CorruptFileError
+from letheon.linear._noise import NoiseSource, Sealed
 from letheon.seeds import Purpose, keyed_hash
 from letheon.state import decode, digest, encode
 

@@ -9,8 +9,8 @@ import pytest
 from sklearn.datasets import load_diabetes, load_iris
 
 from letheon import NaiveUnlearner, SISAClassifier
-from letheon.linear import InfluenceClassifier, InfluenceRegressor, PublishedModel
 from letheon.exceptions import CannotForgetError, ChangedParametersError
+from letheon.linear import InfluenceClassifier, InfluenceRegressor, PublishedModel
 
 IRIS, SPECIES = load_iris(return_X_y=True)
 

@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 from sklearn.linear_model import SGDClassifier
 
-from letheon.linear import DescentToDeleteClassifier
 from letheon.forest import DaREForestClassifier
+from letheon.linear import DescentToDeleteClassifier
 from letheon.measures import Strength, strength
 from letheon.sharded import SISAClassifier
 from tests.sharded.people import examples

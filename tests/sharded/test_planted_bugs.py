@@ -9,8 +9,8 @@ from sklearn.linear_model import SGDClassifier
 from sklearn.naive_bayes import GaussianNB
 
 from letheon import SISAClassifier
-from letheon.inner import SeedSlots
 from letheon.data import Rows
+from letheon.inner import SeedSlots
 from letheon.sharded import _base, _shards, _trainer
 from letheon.sharded._assign import Assignment
 from tests.sharded.people import make_people

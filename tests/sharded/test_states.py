@@ -16,6 +16,7 @@ from sklearn.naive_bayes import GaussianNB
 
 import letheon
 from letheon import SISAClassifier
+from letheon.data import as_ids
 from letheon.exceptions import (
     CannotForgetError,
     ChangedParametersError,
@@ -23,7 +24,6 @@ from letheon.exceptions import (
     CheckpointWarning,
     CorruptFileError,
 )
-from letheon.data import as_ids
 from letheon.sharded import sweep_checkpoints
 from letheon.sharded._states import SavedState
 from letheon.state import DirectoryStore

@@ -27,6 +27,7 @@ from sklearn.tree import DecisionTreeClassifier
 
 from letheon import state
 from letheon.exceptions import CorruptFileError, StateError, UntrustedClassError
+from letheon.state import tag_of
 from letheon.state._canonical import to_bytes
 from letheon.state._decode import is_listed_class
 from letheon.state._nodes import (
@@ -41,7 +42,7 @@ from letheon.state._nodes import (
     Scalar,
     Triple,
 )
-from letheon.state._registry import codec_of, qualified_name
+from letheon.state._registry import codec_of
 from tests.state.forge import blob_of
 
 X, Y = make_classification(60, 5, n_informative=4, n_redundant=0, n_classes=3, random_state=0)
@@ -213,7 +214,7 @@ class Armed:
 
 
 def test_trusted_class_is_built_without_its_methods() -> None:
-    tree = Instance(qualified_name(Armed), Record((("a", 1),)))
+    tree = Instance(tag_of(Armed), Record((("a", 1),)))
     found = state.decode(blob_of(tree), trusted=[Armed])
     assert vars(found) == {"a": 1}
     assert not Armed.ran
@@ -225,7 +226,7 @@ def _broken(change: Callable[[dict[str, Any]], None], value: Any) -> bytes:
     assert codec is not None
     plain = codec.encode(value)
     change(plain)
-    return blob_of(Coded(qualified_name(type(value)), state.to_tree(plain)))
+    return blob_of(Coded(tag_of(type(value)), state.to_tree(plain)))
 
 
 def _set(key: str, field: str, at: int, to: Any) -> Callable[[dict[str, Any]], None]:

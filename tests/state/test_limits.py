@@ -21,7 +21,7 @@ import letheon
 from letheon import state
 from letheon.exceptions import CorruptFileError, MemoryLimitError
 from letheon.ledger import _table_files
-from letheon.state import _budget
+from letheon.state import _budget, tag_of
 from letheon.state._arrays import dtype_descr, dtype_from
 from letheon.state._budget import MemoryBudget, check_shape
 from letheon.state._canonical import to_bytes
@@ -40,7 +40,7 @@ from letheon.state._nodes import (
     Strings,
     Triple,
 )
-from letheon.state._registry import codec_of, qualified_name
+from letheon.state._registry import codec_of
 from tests.state.forge import blob_of, file_of
 
 
@@ -161,7 +161,7 @@ def _coded(value: Any, **changes: Any) -> Coded:
     codec = codec_of(type(value))
     assert codec is not None
     plain = {**codec.encode(value), **changes}
-    return Coded(qualified_name(type(value)), state.to_tree(plain))
+    return Coded(tag_of(type(value)), state.to_tree(plain))
 
 
 def _padded_items() -> Any:

@@ -1,6 +1,6 @@
 // Candidates of the discrete Gaussian and the discrete Laplace law, tried by rejection.
 //
-// The text of src/letheon/convex/_discrete.py has the rule. A candidate takes a random word
+// The text of src/letheon/linear/_discrete.py has the rule. A candidate takes a random word
 // (sign, place and block) and half of one (a uniform number). Floats decide where their error cannot
 // matter; what they cannot decide is left to the caller.
 #pragma once

@@ -12,9 +12,9 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from letheon import state
+from letheon.data import Rows
 from letheon.exceptions import StateError
 from letheon.ledger._versions import Vault
-from letheon.data import Rows
 from letheon.verifier import (
     INDEX_FILES,
     LARGEST,

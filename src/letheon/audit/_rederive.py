@@ -21,11 +21,11 @@ from letheon.audit._result import LevelResult
 from letheon.audit._settings import config_of, wrong_settings
 from letheon.audit._tolerance import judge_differences
 from letheon.compose import unfitted_twin
+from letheon.data import Rows
 from letheon.exceptions import LetheonError
 from letheon.inner import parts_of
 from letheon.ledger._execution import replay_of
 from letheon.parallel import one_thread
-from letheon.data import Rows
 from letheon.state._canonical import to_bytes
 from letheon.state._nodes import Instance, Items, Record
 

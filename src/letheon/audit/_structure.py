@@ -21,9 +21,9 @@ from letheon.audit._rederive import (
     with_environment,
 )
 from letheon.audit._tolerance import judge_differences
-from letheon.linear._data_free import fingerprints
-from letheon.ledger._claims import counted_part
 from letheon.data import Rows
+from letheon.ledger._claims import counted_part
+from letheon.linear._data_free import fingerprints
 
 __all__ = ["FEATURES", "Beside", "beside_the_model", "unwrapped"]
 

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any, Literal, NamedTuple
 
-from letheon import convex, forest, naive, sharded
+from letheon import forest, linear, naive, sharded
 
 __all__ = ["METHODS", "RECIPES", "Family", "Place", "Recipe", "find_recipe", "ordinary_model"]
 
@@ -132,12 +132,12 @@ def _batched(kind: Any, parts: int, place: Place) -> Any:
 
 
 def _deltagrad(period: int, place: Place) -> Any:
-    return _linear(convex.DeltaGradClassifier, place, period=period)
+    return _linear(linear.DeltaGradClassifier, place, period=period)
 
 
 def _descent(variant: str, iterations: int, place: Place) -> Any:
     return _certified(
-        convex.DescentToDeleteClassifier,
+        linear.DescentToDeleteClassifier,
         place,
         stop="theorem",
         variant=variant,
@@ -209,7 +209,7 @@ _ORDINARY: dict[Family, Make] = {
     "forest": _random_forest,
     "net": _whole_net,
 }
-_INFLUENCE, _FISHER = convex.InfluenceClassifier, convex.FisherClassifier
+_INFLUENCE, _FISHER = linear.InfluenceClassifier, linear.FisherClassifier
 _KEPT = "kept Hessian"
 _KEPT_NOTE = "all at once, from the Hessian that is kept; not in the literature"
 _N_SLICES = N_BLOCKS // N_SHARDS
@@ -250,7 +250,7 @@ RECIPES: tuple[Recipe, ...] = (
         "Descent-to-Delete",
         "linear",
         "residual stop",
-        partial(_certified, convex.DescentToDeleteClassifier),
+        partial(_certified, linear.DescentToDeleteClassifier),
         "Newton steps until the measured gradient is small enough; not in the literature",
     ),
     Recipe("Naive", "forest", "retrain", partial(_naive, _random_forest), most=1, attacked=False),

@@ -35,9 +35,9 @@ from letheon.cli._scene import (
 )
 from letheon.cli._stranger import distrust
 from letheon.cli._words import size_text, time_text
-from letheon.linear import InfluenceClassifier
 from letheon.exceptions import UnknownIdError
 from letheon.forest import DaREForestClassifier
+from letheon.linear import InfluenceClassifier
 from letheon.measures import efficiency
 from letheon.parallel import one_thread
 from letheon.persist import inspect, load, save

@@ -15,10 +15,10 @@ from sklearn.preprocessing import StandardScaler
 from letheon.bench._html import write_report
 from letheon.bench._machine import describe_machine
 from letheon.cli._scene import Scene
-from letheon.linear import InfluenceClassifier
 from letheon.datasets import Requests
 from letheon.evaluation import ORDINARY, SAME, Evaluation, evaluate
 from letheon.forest import DaREForestClassifier
+from letheon.linear import InfluenceClassifier
 from letheon.measures.attacks import RMIA, AttackResult, FineTuneOnly, KeepsEverything
 from letheon.monitor import Calibration, Monitor
 from letheon.monitor import Tolerances as Watched

@@ -13,11 +13,11 @@ import numpy as np
 import scipy.sparse as sp
 from numpy.typing import NDArray
 
-from letheon.exceptions import IdsLengthError
 from letheon.data._ids import Ids
 from letheon.data._index import IdIndex
 from letheon.data._rows import Found, Rows
 from letheon.data._tables import Table, take_rows
+from letheon.exceptions import IdsLengthError
 
 # Compact when more than one slot in so many is empty.
 _SLOTS_PER_HOLE = 5

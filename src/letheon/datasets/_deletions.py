@@ -8,9 +8,9 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from sklearn.base import is_regressor
 
+from letheon.data import present_table
 from letheon.datasets._rows import by_row, taken
 from letheon.guarantee import Task
-from letheon.data import present_table
 
 __all__ = ["Requests"]
 

@@ -25,9 +25,7 @@ from letheon.base import (
     require_known,
     warn_all,
 )
-from letheon.linear._base import Held
-from letheon.linear._cache import Cache
-from letheon.linear._change import Change
+from letheon.data import Ids, SlotRows, hold_labels, row_ids
 from letheon.deep._device import describe_device, repeatable, resolve_device
 from letheon.deep._inputs import ask_rows, hold_rows, shape_attributes
 from letheon.deep._loop import Callback
@@ -37,8 +35,10 @@ from letheon.deep._settings import check_net_settings, loop_settings
 from letheon.deep._trained import Nets
 from letheon.deep._workshop import Workshop
 from letheon.exceptions import EmptyModelError, LetheonWarning, warn_caller
+from letheon.linear._base import Held
+from letheon.linear._cache import Cache
+from letheon.linear._change import Change
 from letheon.receipt import Receipt
-from letheon.data import Ids, SlotRows, hold_labels, row_ids
 from letheon.seeds import seed_from
 
 Positions = NDArray[np.int64]

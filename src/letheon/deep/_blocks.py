@@ -7,9 +7,9 @@ import numpy as np
 from numpy.typing import NDArray
 from torch import Tensor
 
+from letheon.data import Ids, SlotRows
 from letheon.deep._loop import Callback, Loop, Stretch
 from letheon.deep._order import EMPTY
-from letheon.data import Ids, SlotRows
 from letheon.seeds import Purpose
 
 Integers = NDArray[np.int64]

@@ -4,14 +4,14 @@ from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from letheon.base import Outcome, Removal
-from letheon.linear._change import Change
-from letheon.linear._quiet import Quiet
-from letheon.linear._settings import require_whole
 from letheon.deep._base import NetBase
 from letheon.deep._loop import Callback
 from letheon.deep._vault import Vault, VaultChange
 from letheon.exceptions import CheckpointWarning
 from letheon.homes import HomeMixin, destroy_home
+from letheon.linear._change import Change
+from letheon.linear._quiet import Quiet
+from letheon.linear._settings import require_whole
 
 
 @dataclass(frozen=True, eq=False, repr=False)

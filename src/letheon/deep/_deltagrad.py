@@ -9,11 +9,7 @@ from torch.nn.modules.batchnorm import _BatchNorm
 from torch.nn.modules.dropout import _DropoutNd
 
 from letheon.base import Outcome, Removal
-from letheon.linear._base import Held
-from letheon.linear._cache import Cache
-from letheon.linear._change import Change
-from letheon.linear._replay import Exactness
-from letheon.linear._settings import require_positive, require_whole
+from letheon.data import SlotRows
 from letheon.deep._base import NetBase, Positions
 from letheon.deep._descent import Descent, Plan, Run
 from letheon.deep._loop import Callback
@@ -23,8 +19,12 @@ from letheon.deep._replay import Replay
 from letheon.deep._secant import LocalChecks
 from letheon.deep._workshop import Workshop
 from letheon.exceptions import TrainingError
-from letheon.guarantee import Guarantee, MethodFacts
-from letheon.data import SlotRows
+from letheon.guarantee import Guarantee, MethodFacts, SearchRanges
+from letheon.linear._base import Held
+from letheon.linear._cache import Cache
+from letheon.linear._change import Change
+from letheon.linear._replay import Exactness
+from letheon.linear._settings import require_positive, require_whole
 
 FACTS = MethodFacts(
     method="deltagrad-net",
@@ -48,6 +48,7 @@ FACTS = MethodFacts(
     needs=("sum-over-rows", "gradient-descent"),
     certificate="empirical",
     batches=True,
+    search_ranges=lambda _: SearchRanges({"period": (2, 5, 20)}),
 )
 
 _REFERENCE = "Wu et al. 2020, Algorithm 4 (no bound for losses that are not convex)"

@@ -13,7 +13,6 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from letheon.linear._quiet import Quiet
 from letheon.deep._device import paused
 from letheon.deep._loop import Callback, DeviceData, LoopSettings, Progress
 from letheon.deep._module import Template
@@ -21,6 +20,7 @@ from letheon.deep._order import Slots, epoch_batches, join_epochs, slot_matrix
 from letheon.deep._path import Path
 from letheon.deep._schedule import learning_rates
 from letheon.exceptions import TrainingError
+from letheon.linear._quiet import Quiet
 from letheon.seeds import Purpose, keyed_hash
 
 Positions = NDArray[np.int64]

@@ -10,12 +10,6 @@ from torch import Tensor, nn
 from torch.func import functional_call
 
 from letheon.base import Outcome, Removal
-from letheon.linear._base import Held
-from letheon.linear._cache import Cache
-from letheon.linear._change import Change
-from letheon.linear._noise import NoiseSource
-from letheon.linear._quiet import quiet_repr
-from letheon.linear._settings import is_number, require_one_of, require_positive, require_whole
 from letheon.deep._base import NetBase, Positions
 from letheon.deep._blocks import numbered_slots
 from letheon.deep._diagonal import Batch, Information, Power, diagonal
@@ -23,7 +17,13 @@ from letheon.deep._kfac import Batches, kronecker
 from letheon.deep._loop import Callback, Stretch
 from letheon.deep._workshop import Workshop, calibration_sample
 from letheon.exceptions import TrainingError
-from letheon.guarantee import Guarantee, MethodFacts
+from letheon.guarantee import Guarantee, MethodFacts, SearchRanges
+from letheon.linear._base import Held
+from letheon.linear._cache import Cache
+from letheon.linear._change import Change
+from letheon.linear._noise import NoiseSource
+from letheon.linear._quiet import quiet_repr
+from letheon.linear._settings import is_number, require_one_of, require_positive, require_whole
 from letheon.seeds import Purpose, mix64
 
 FACTS = MethodFacts(
@@ -42,6 +42,9 @@ FACTS = MethodFacts(
     needs=("locally-quadratic",),
     certificate="empirical",
     batches=True,
+    noise="parameter-perturbation-fisher-gaussian",
+    has_noise_at_fit=False,
+    search_ranges=lambda _: SearchRanges({}, {"sigma": (1e-4, 1e-3)}),
 )
 
 FISHERS = ("diagonal", "kfac")

@@ -17,18 +17,18 @@ from letheon.base import (
     exclusive,
     require_fitted,
 )
-from letheon.linear import InfluenceClassifier
-from letheon.linear._base import ConvexClassifier
-from letheon.linear._published import PublishedModel
-from letheon.linear._settings import require_whole
+from letheon.data import Ids
 from letheon.deep._backbone import Backbone
 from letheon.deep._device import describe_device, resolve_device
 from letheon.deep._inputs import ask_rows, hold_rows, remember_shape
 from letheon.exceptions import IdsTypeError
 from letheon.guarantee import Guarantee, MethodFacts
 from letheon.inner import offered_by
+from letheon.linear import InfluenceClassifier
+from letheon.linear._base import ConvexClassifier
+from letheon.linear._published import PublishedModel
+from letheon.linear._settings import require_whole
 from letheon.receipt import Receipt
-from letheon.data import Ids
 
 FROZEN = "backbone-never-saw-the-rows"
 

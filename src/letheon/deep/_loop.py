@@ -15,13 +15,13 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from letheon.linear._quiet import quiet_repr
 from letheon.deep._device import paused, products
 from letheon.deep._module import Template
 from letheon.deep._optim import Step, make_optimizer
 from letheon.deep._order import Batches, Slots, epoch_batches, join_epochs, slot_matrix
 from letheon.deep._schedule import learning_rates
 from letheon.exceptions import TrainingError
+from letheon.linear._quiet import quiet_repr
 from letheon.seeds import Purpose, keyed_hash
 
 PRECISIONS = ("float32", "tf32", "bfloat16")

@@ -13,7 +13,6 @@ from typing import Any
 
 from torch import Tensor, nn
 
-from letheon.linear._settings import is_number, require_one_of, require_whole
 from letheon.deep._layers import (
     Affine,
     AutoConv2d,
@@ -24,6 +23,7 @@ from letheon.deep._layers import (
     MatmulConv2d,
     Times,
 )
+from letheon.linear._settings import is_number, require_one_of, require_whole
 
 Shape = tuple[int, ...]
 

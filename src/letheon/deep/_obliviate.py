@@ -5,10 +5,6 @@ from typing import Any, ClassVar
 import numpy as np
 
 from letheon.base import Outcome, Removal, require_fitted
-from letheon.linear._base import Held
-from letheon.linear._cache import Cache
-from letheon.linear._change import Change
-from letheon.linear._settings import is_number, require_one_of, require_whole
 from letheon.deep._blocks import (
     ANNEALS,
     BLOCK,
@@ -41,7 +37,11 @@ from letheon.exceptions import (
     ShardingWarning,
     warn_caller,
 )
-from letheon.guarantee import Guarantee, MethodFacts
+from letheon.guarantee import Guarantee, MethodFacts, SearchRanges
+from letheon.linear._base import Held
+from letheon.linear._cache import Cache
+from letheon.linear._change import Change
+from letheon.linear._settings import is_number, require_one_of, require_whole
 from letheon.seeds import Purpose
 
 FACTS = MethodFacts(
@@ -60,6 +60,7 @@ FACTS = MethodFacts(
     needs=("incremental-training",),
     certificate="empirical",
     batches=True,
+    search_ranges=lambda _: SearchRanges({"epsilon": (0.05, 0.1)}),
 )
 
 _REFERENCE = "He et al. 2021 (an observation about residuals, no bound of what the model reveals)"

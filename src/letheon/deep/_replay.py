@@ -6,11 +6,11 @@ from statistics import fmean
 import torch
 from torch import Tensor
 
-from letheon.linear._replay import Exactness
 from letheon.deep._descent import Descent, Diary, Plan, Run
 from letheon.deep._loop import Callback
 from letheon.deep._path import Path
 from letheon.deep._secant import LocalChecks, Secants
+from letheon.linear._replay import Exactness
 
 
 class Replay:

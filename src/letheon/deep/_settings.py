@@ -8,11 +8,11 @@ import numpy as np
 import torch
 from torch import nn
 
-from letheon.linear._settings import is_number, require_one_of, require_positive, require_whole
 from letheon.deep._device import resolve_device
 from letheon.deep._loop import PRECISIONS, LoopSettings
 from letheon.deep._optim import OPTIMIZERS
 from letheon.deep._schedule import SCHEDULES
+from letheon.linear._settings import is_number, require_one_of, require_positive, require_whole
 
 
 def check_net_settings(model: Any) -> None:

@@ -10,10 +10,7 @@ from numpy.typing import NDArray
 from sklearn.utils.validation import check_consistent_length
 
 from letheon.base import Outcome, Removal
-from letheon.linear._base import Held
-from letheon.linear._cache import Cache
-from letheon.linear._change import Change
-from letheon.linear._settings import require_one_of, require_whole
+from letheon.data import Ids, SlotRows, hold_labels, join_target, row_ids
 from letheon.deep._base import Floats, Positions
 from letheon.deep._checkpointed import CheckpointedNet, Prepared, with_reason
 from letheon.deep._inputs import ask_rows
@@ -23,8 +20,12 @@ from letheon.deep._vault import Vault, VaultChange
 from letheon.deep._workshop import Workshop
 from letheon.exceptions import CheckpointWarning, CorruptFileError, ShardingWarning, warn_caller
 from letheon.guarantee import Guarantee, MethodFacts
-from letheon.data import Ids, SlotRows, hold_labels, join_target, row_ids
+from letheon.linear._base import Held
+from letheon.linear._cache import Cache
+from letheon.linear._change import Change
+from letheon.linear._settings import require_one_of, require_whole
 from letheon.seeds import Purpose
+from letheon.sharded import shard_counts
 from letheon.sharded._assign import Assignment
 from letheon.sharded._plan import epochs_per_stage
 
@@ -44,6 +45,7 @@ FACTS = MethodFacts(
     needs=("incremental-training",),
     certificate="exact",
     batches=True,
+    search_ranges=shard_counts,
 )
 
 _AGGREGATIONS = ("mean", "vote")

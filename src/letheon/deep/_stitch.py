@@ -20,11 +20,11 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from letheon.linear._quiet import Quiet
 from letheon.deep._blocks import Blocks
 from letheon.deep._residual import PaperRule, RobustRule, StopRule
 from letheon.deep._vault import Vault, VaultChange
 from letheon.exceptions import CorruptFileError
+from letheon.linear._quiet import Quiet
 
 Floats = NDArray[np.float64]
 

@@ -8,8 +8,8 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from letheon.linear._quiet import Quiet
 from letheon.deep._module import Statistics, Template
+from letheon.linear._quiet import Quiet
 
 
 class Nets(Quiet):

@@ -7,9 +7,9 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from letheon.data import SlotRows
 from letheon.deep._loop import DeviceData, Loop, LoopSettings
 from letheon.deep._module import Statistics, Template
-from letheon.data import SlotRows
 from letheon.seeds import Purpose
 
 _CALIBRATION_BATCH = 256

@@ -14,11 +14,11 @@ from sklearn import metrics
 from sklearn.base import clone, is_regressor
 from sklearn.metrics import mean_absolute_error, r2_score
 
+from letheon.data import as_ids
 from letheon.datasets import Dataset, Requests
 from letheon.datasets._rows import by_row, taken
 from letheon.exceptions import IdsTypeError
 from letheon.guarantee import Task
-from letheon.data import as_ids
 from letheon.scoring import balanced_accuracy
 
 # Seeds are told elsewhere, threads are not used, and a path tells of the machine.

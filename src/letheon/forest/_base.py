@@ -13,6 +13,7 @@ from sklearn.utils import Tags
 
 from letheon import _core, state
 from letheon.base import ForgetMixin, Outcome, Removal, exclusive, require_fitted, require_known
+from letheon.data import Ids, IntIds, TextIds, as_ids
 from letheon.exceptions import EmptyModelError
 from letheon.forest._cost import ForgetCost, cost_of, outcome_of
 from letheon.forest._grow import grow
@@ -27,10 +28,15 @@ from letheon.forest._settings import (
     warn_if_coarse,
 )
 from letheon.forest._threads import threads_for, threads_for_few
-from letheon.guarantee import Guarantee, MethodFacts
+from letheon.guarantee import Guarantee, MethodFacts, SearchRanges, TrainingSize
 from letheon.inner import remember_features, require_features
-from letheon.data import Ids, IntIds, TextIds, as_ids
 from letheon.seeds import seed_from
+
+
+def _random_depths(size: TrainingSize) -> SearchRanges:
+    deepest = 8 if size.max_depth is None else size.max_depth
+    return SearchRanges({"random_depth": tuple(d for d in (0, 1, 2, 4, 6, 8) if d <= deepest)})
+
 
 _FACTS = MethodFacts(
     method="dare",
@@ -47,6 +53,8 @@ _FACTS = MethodFacts(
     tasks=("classification", "regression"),
     certificate="exact",
     batches=True,
+    replay="bitwise",
+    search_ranges=_random_depths,
 )
 _CLAIM = Guarantee(
     kind="exact",

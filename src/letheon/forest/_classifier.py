@@ -7,9 +7,9 @@ from numpy.typing import NDArray
 from sklearn.base import ClassifierMixin
 
 from letheon.base import KeywordScoreMixin, require_fitted
+from letheon.data import hold_labels
 from letheon.forest._base import DaREForestBase
 from letheon.forest._labels import LabelTable
-from letheon.data import hold_labels
 
 
 class DaREForestClassifier(KeywordScoreMixin, ClassifierMixin, DaREForestBase):

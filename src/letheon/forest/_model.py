@@ -7,11 +7,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from letheon import _core
+from letheon.data import Ids, IntIds, TextIds
 from letheon.forest._inputs import Batch
 from letheon.forest._labels import LabelTable
 from letheon.forest._settings import Settings
 from letheon.forest._threads import threads_for
-from letheon.data import Ids, IntIds, TextIds
 from letheon.seeds import Purpose
 
 Floats = NDArray[np.float64]

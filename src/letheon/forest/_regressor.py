@@ -9,9 +9,9 @@ from sklearn.utils import assert_all_finite
 from sklearn.utils.validation import column_or_1d
 
 from letheon.base import KeywordScoreMixin
+from letheon.data import hold_target
 from letheon.forest._base import DaREForestBase
 from letheon.forest._settings import check_y_max
-from letheon.data import hold_target
 
 
 class DaREForestRegressor(KeywordScoreMixin, RegressorMixin, DaREForestBase):

@@ -17,10 +17,10 @@ from sklearn.model_selection import (
     cross_val_score,
 )
 
+from letheon.data import Ids, hold_target, row_ids
 from letheon.exceptions import NoCandidateError
 from letheon.forest._base import DaREForestBase
 from letheon.forest._settings import check_count, check_number
-from letheon.data import Ids, hold_target, row_ids
 from letheon.scoring import is_unbalanced
 from letheon.seeds import Purpose, seed_from
 

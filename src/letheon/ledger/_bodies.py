@@ -23,13 +23,13 @@ from sqlalchemy import (
     update,
 )
 
+from letheon.data import Ids, IntIds, as_ids
 from letheon.exceptions import KeyFileError, LedgerBusyError
 from letheon.ledger._core import Core
 from letheon.ledger._events import require_own_log
 from letheon.ledger._moves import FINISHED
 from letheon.ledger._seal import seal, unseal
 from letheon.ledger._tables import blocked, intake_keys, meta, requests
-from letheon.data import Ids, IntIds, as_ids
 
 __all__ = [
     "body_sealer",

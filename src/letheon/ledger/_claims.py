@@ -7,13 +7,16 @@ releases, never a stronger one.
 
 from collections.abc import Mapping
 from dataclasses import replace
+from functools import cache
+from importlib import import_module
 from math import ceil
 from typing import Any, NamedTuple
 
 from letheon.exceptions import SignerRefusedError
-from letheon.guarantee import KINDS, REQUESTS, Guarantee, MethodFacts
+from letheon.guarantee import DECLARED, KINDS, REQUESTS, Guarantee, MethodFacts
 from letheon.ledger._decimals import decimal, figure
 from letheon.ledger._parameters import class_code, code_of
+from letheon.methods import METHODS
 from letheon.naive import NaiveUnlearner
 
 __all__ = [
@@ -40,39 +43,10 @@ _RETRAIN_REFERENCE = "Mercuri et al. 2022, Definition 3: a fresh fit on the rema
 _RETRAIN_ASSUMPTIONS = ("seed-independent-of-requests", "same-libraries-and-cpu-kernel")
 # What a fresh fit does not mend.
 _STILL_ASSUMED = ("backbone-never-saw-the-rows", "equal-but-for-rounding")
-_RULES = {
-    "influence": "guo2020-residual-sum",
-    "fisher": "golatkar2020-closeness-per-request",
-}
-_DESCENT = {
-    ("basic", "secret"): "neel2020-theorem-3.1",
-    ("basic", "published"): "neel2020-theorem-3.2",
-    ("regularized-strong", "secret"): "neel2020-theorem-3.4",
-    ("regularized-weak", "secret"): "neel2020-theorem-3.5",
-    ("distributed", "secret"): "neel2020-distributed",
-}
-_ADDING_UP = frozenset({_RULES["influence"], "declared-by-method"})
 _EXACT_RULE = "exact-history-independent-v1"
 _EMPIRICAL_RULE = "none-empirical"
-_FOREIGN_RULE = "declared-by-method"
-# Names that readers know the definition of; a class of somebody else's may not use them.
-OWN_METHODS = frozenset(
-    (
-        "certified-head",
-        "dare",
-        "deepobliviate",
-        "deltagrad",
-        "deltagrad-net",
-        "descent-to-delete",
-        "fisher",
-        "fisher-net",
-        "influence",
-        "naive",
-        "pipeline",
-        "sisa",
-        "sisa-net",
-    )
-)
+# Names that readers know the definition of; a class from outside letheon may not use them.
+OWN_METHODS = frozenset(method.name for method in METHODS)
 
 
 class Claim(NamedTuple):
@@ -163,11 +137,8 @@ def _rule_of(model: Any, guarantee: Guarantee) -> str:
     if guarantee.kind != "certified":
         return _EXACT_RULE if guarantee.kind == "exact" else _EMPIRICAL_RULE
     inner = counted_part(model)
-    method = inner.facts.method
-    if method == "descent-to-delete":
-        by_residual = inner.stop == "residual"
-        return "neel2020-residual" if by_residual else _DESCENT[inner.variant, inner.state]
-    return _RULES.get(method, _FOREIGN_RULE)
+    code: str = inner.facts.accounting_code(inner)
+    return code
 
 
 def counted_part(model: Any) -> Any:
@@ -198,7 +169,14 @@ def guarantee_section(claim: Claim, *, since_retrain: int) -> dict[str, Any]:
 
 def adds_up(rule: str) -> bool:
     """Return whether what is spent grows from request to request by this rule."""
-    return rule in _ADDING_UP
+    return rule in _rules_that_add_up()
+
+
+@cache
+def _rules_that_add_up() -> frozenset[str]:
+    certified = [each for each in METHODS if each.bound not in (None, "inner")]
+    classes = [getattr(import_module(each.module), each.class_names[0]) for each in certified]
+    return frozenset({DECLARED, *(one.facts.accounting for one in classes if one.facts.adds_up)})
 
 
 def certificate_account(accounting: Mapping[str, Any]) -> dict[str, Any]:

@@ -5,11 +5,11 @@ import secrets
 import numpy as np
 from numpy.typing import NDArray
 
+from letheon.data import Rows
 from letheon.exceptions import CorruptFileError
 from letheon.ledger._row_bytes import ordered_codes, row_bytes
 from letheon.ledger._slot_tree import SlotTree, draw_slots
 from letheon.ledger._versions import Vault
-from letheon.data import Rows
 from letheon.verifier import slot_leaf
 
 __all__ = ["SALT_BYTES", "new_vault", "require_root", "tree_of"]

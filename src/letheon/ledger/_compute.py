@@ -16,6 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from letheon import sandbox, state
+from letheon.data import Ids, Rows, as_ids
 from letheon.exceptions import (
     BudgetSpentError,
     EmptyModelError,
@@ -30,7 +31,6 @@ from letheon.ledger._training import fresh_fit
 from letheon.ledger._versions import Judged, memory_limit
 from letheon.parallel import one_thread
 from letheon.receipt import Receipt
-from letheon.data import Ids, Rows, as_ids
 
 __all__ = [
     "BUDGET_SPENT",

@@ -6,6 +6,7 @@ from contextlib import AbstractContextManager
 from datetime import date
 from typing import Any
 
+from letheon.data import Ids
 from letheon.exceptions import IdempotencyError
 from letheon.ledger import _intake, _listing, _requests
 from letheon.ledger._actor import acting
@@ -16,7 +17,6 @@ from letheon.ledger._receipt_desk import Receipts
 from letheon.ledger._receipts import may_come, receipt_key_of
 from letheon.ledger._requests import Request
 from letheon.ledger._versions import ModelRow, VersionRow, find_model, read_head, read_ids
-from letheon.data import Ids
 
 __all__ = ["Desk"]
 

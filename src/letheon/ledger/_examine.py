@@ -17,6 +17,7 @@ import numpy as np
 
 import letheon.exceptions as errors
 from letheon import sandbox, state
+from letheon.data import Ids, Rows
 from letheon.exceptions import CannotForgetError, LedgerError, LetheonError, NotFittedError
 from letheon.guarantee import MethodFacts
 from letheon.ledger._facts import test_metric
@@ -28,7 +29,6 @@ from letheon.ledger._table_files import (
 )
 from letheon.ledger._training import fresh_fit, held_rows
 from letheon.ledger._versions import Judged, memory_limit
-from letheon.data import Ids, Rows
 
 __all__ = [
     "Examined",

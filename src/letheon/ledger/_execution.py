@@ -6,20 +6,18 @@ import re
 from functools import cache
 from importlib.metadata import distributions
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import letheon
 from letheon import state
 from letheon.exceptions import SignerRefusedError
+from letheon.guarantee import Replay
 from letheon.ledger._decimals import is_code
 
 __all__ = ["Replay", "describe", "refuse_closer_replay", "replay_of"]
 
-Replay = Literal["bitwise", "bitwise-same-kernel", "tolerance"]
-
 _STRENGTH: tuple[Replay, ...] = ("bitwise", "bitwise-same-kernel", "tolerance")
 _CODE_ENDINGS = frozenset({".py", ".pyi", ".so", ".pyd", ".md", ".mako", ".toml", ".json"})
-_FOREST = "dare"
 
 
 def describe(image: str | None = None) -> dict[str, Any]:
@@ -120,4 +118,5 @@ def replay_of(model: Any) -> Replay:
     claim = model.guarantee_
     if claim.kind != "exact" or "equal-but-for-rounding" in claim.assumptions:
         return "tolerance"
-    return "bitwise" if model.facts.method == _FOREST else "bitwise-same-kernel"
+    replay: Replay = model.facts.replay
+    return replay

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import letheon
 from letheon import state
+from letheon.data import Rows
 from letheon.exceptions import CertificateError, SignerRefusedError
 from letheon.guarantee import KINDS, Guarantee
 from letheon.ledger._claims import (
@@ -36,7 +37,6 @@ from letheon.ledger._measures import (
 )
 from letheon.ledger._parameters import class_code, parameters_of
 from letheon.receipt import Receipt
-from letheon.data import Rows
 
 if TYPE_CHECKING:
     from letheon.monitor import Reading
@@ -173,29 +173,14 @@ def _noise(model: Any, *, is_retrain: bool) -> Any:
     """
     noisy = counted_part(model)
     scale = float(getattr(noisy, "sigma_", getattr(noisy, "sigma", 0.0)) or 0.0)
-    mechanism = _mechanism(noisy)
-    if scale == 0.0 or (is_retrain and noisy.facts.method == "fisher-net"):
+    if scale == 0.0 or (is_retrain and not noisy.facts.has_noise_at_fit):
         return "none"
     commitment = getattr(noisy, "noise_commitment_", None)
     if commitment is None:
         secret = vars(noisy).get("noise_", vars(noisy).get("source_"))
         commitment = hashlib.sha256(secrets.token_bytes(32) + state.encode(secret)).hexdigest()
+    mechanism = noisy.facts.noise_code(noisy)
     return {"mechanism": mechanism, "scale": decimal(scale), "seedCommitment": commitment}
-
-
-def _mechanism(noisy: Any) -> str:
-    is_pure = getattr(noisy, "delta", None) == 0
-    if getattr(noisy, "mechanism", None) == "objective":
-        return f"objective-perturbation-{'gamma-ball' if is_pure else 'gaussian'}"
-    released = f"grid-release-discrete-{'laplace' if is_pure else 'gaussian'}"
-    is_shaped = getattr(noisy, "covariance", None) == "fisher"
-    return {
-        "influence": released,
-        "descent-to-delete": released,
-        "fisher": "grid-release-fisher-gaussian" if is_shaped else released,
-        "deltagrad": "output-perturbation-gaussian",
-        "fisher-net": "parameter-perturbation-fisher-gaussian",
-    }.get(noisy.facts.method, "declared-by-method")
 
 
 def _decision(kind: str, reading: "Reading | None") -> str:

@@ -7,6 +7,7 @@ from typing import Any
 
 from sqlalchemy import Connection, Row, or_, select, update
 
+from letheon.data import IdIndex, Ids
 from letheon.exceptions import RequestStateError, UnknownRequestError
 from letheon.ledger import _events
 from letheon.ledger._actor import actor
@@ -33,7 +34,6 @@ from letheon.ledger._owners import (
 )
 from letheon.ledger._requests import Request, found
 from letheon.ledger._tables import batches, blocked, requests
-from letheon.data import IdIndex, Ids
 
 __all__ = [
     "approve",

@@ -12,6 +12,7 @@ from typing import Any
 
 from sqlalchemy.exc import InterfaceError, OperationalError
 
+from letheon.data import IdIndex, Ids, as_ids
 from letheon.exceptions import (
     IdsLengthError,
     IdsTypeError,
@@ -48,7 +49,6 @@ from letheon.ledger._receipt_codes import checked_public_key
 from letheon.ledger._recording import Prepared, record_all
 from letheon.ledger._requests import Request
 from letheon.ledger._versions import ModelRow
-from letheon.data import IdIndex, Ids, as_ids
 
 __all__ = [
     "Intake",

@@ -18,9 +18,9 @@ from urllib.parse import quote
 import numpy as np
 from numpy.typing import NDArray
 
+from letheon.data import Rows
 from letheon.ledger._id_values import IdValues
 from letheon.ledger._search import SHORTEST, Searcher
-from letheon.data import Rows
 
 __all__ = ["Found", "Markers", "is_distinctive_id", "markers_of"]
 

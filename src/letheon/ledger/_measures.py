@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 import numpy as np
 
+from letheon.data import Rows, hold_table, hold_target, row_ids, table_length
 from letheon.exceptions import SignerRefusedError
 from letheon.guarantee import Guarantee
 from letheon.ledger._decimals import decimal, figure
-from letheon.data import Rows, hold_table, hold_target, row_ids, table_length
 
 if TYPE_CHECKING:
     from letheon.monitor import Reading

@@ -12,10 +12,10 @@ from typing import Any
 import numpy as np
 
 from letheon import state
+from letheon.data import Ids, Rows, as_ids
 from letheon.exceptions import CorruptFileError, NewerFormatError
 from letheon.monitor import Monitor, Reading, judge_for, record_of, restore, same_people
 from letheon.receipt import Receipt
-from letheon.data import Ids, Rows, as_ids
 
 __all__ = ["after_retrain", "forget_watched", "pack", "policy_digest", "unpack"]
 

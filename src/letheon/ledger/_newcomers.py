@@ -3,6 +3,8 @@
 import secrets
 from typing import Any
 
+from letheon import state
+from letheon.data import Rows
 from letheon.ledger._certify import take_beacon
 from letheon.ledger._core import Core
 from letheon.ledger._events import record
@@ -11,7 +13,6 @@ from letheon.ledger._register import Registration, new_folder, register
 from letheon.ledger._seal import commitment
 from letheon.ledger._training import fresh_fit, held_rows
 from letheon.ledger._versions import Judged
-from letheon.data import Rows
 
 __all__ = ["class_names", "judged_by", "register_fitted", "register_trained"]
 
@@ -90,7 +91,4 @@ def class_names(trusted: Any) -> tuple[str, ...]:
     """Return the qualified names of classes that the model may use."""
     if isinstance(trusted, str) or callable(trusted):
         raise TypeError(f"trusted={trusted!r} is a single value; give a list: trusted=[...]")
-    return tuple(
-        item if isinstance(item, str) else f"{item.__module__}.{item.__qualname__}"
-        for item in trusted
-    )
+    return tuple(item if isinstance(item, str) else state.tag_of(item) for item in trusted)

@@ -42,7 +42,7 @@ def parameters_of(model: Any, prefix: str = "") -> dict[str, Value]:
 def class_code(value: Any) -> str:
     """Return the module and name of a class, or of an object's class, as a code."""
     kind = value if isinstance(value, type) else type(value)
-    return code_of(f"{kind.__module__}.{kind.__qualname__}".lower(), longest=128)
+    return code_of(state.tag_of(kind).lower(), longest=128)
 
 
 def _entries(name: str, value: Any) -> Iterator[tuple[str, Value]]:
@@ -88,7 +88,7 @@ def _digest(value: Any) -> str:
     if isinstance(value, type):
         return class_code(value)
     if callable(value) and hasattr(value, "__qualname__"):
-        return _hashed("function", f"{value.__module__}.{value.__qualname__}".encode())
+        return _hashed("function", state.tag_of(value).encode())
     try:
         return f"{_kind(value)}:{state.digest(value)}"
     except StateError:

@@ -15,6 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 from sqlalchemy import Connection, func, select, tuple_, update
 
+from letheon.data import IdIndex, Ids, Rows
 from letheon.exceptions import (
     CorruptFileError,
     KeyFileError,
@@ -40,7 +41,6 @@ from letheon.ledger._tables import (
     versions,
 )
 from letheon.ledger._versions import ModelRow, Vault, VersionRow, proof_path, read_rows, read_vault
-from letheon.data import IdIndex, Ids, Rows
 from letheon.verifier import (
     MOST_RECEIPT_ROWS,
     SMALL,

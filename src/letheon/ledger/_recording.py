@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 
 from sqlalchemy import Connection, bindparam, select, update
 
+from letheon.data import Ids
 from letheon.exceptions import IdempotencyError, UnknownIdError
 from letheon.ledger import _calendar, _events
 from letheon.ledger._bodies import body_sealer, hold_current_key, is_covered, remembered_key
@@ -19,7 +20,6 @@ from letheon.ledger._requests import Request, found_all
 from letheon.ledger._rows_in import RowsIn
 from letheon.ledger._tables import requests
 from letheon.ledger._versions import ModelRow
-from letheon.data import Ids
 
 __all__ = ["Prepared", "record_all"]
 

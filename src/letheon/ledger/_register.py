@@ -13,6 +13,7 @@ from sqlalchemy import Connection, insert, select
 from sqlalchemy.exc import IntegrityError
 
 from letheon import state
+from letheon.data import Rows
 from letheon.exceptions import BlockedIdsError, LedgerError, OldDatabaseError
 from letheon.guarantee import RELEASES
 from letheon.ledger._agreement import advance_mark, require_agreement
@@ -29,7 +30,6 @@ from letheon.ledger._row_bytes import ordered_codes
 from letheon.ledger._slot_tree import slots_for
 from letheon.ledger._tables import blocked, heads, meta, models, versions
 from letheon.ledger._versions import Judged, ModelRow, Vault, new_key_of, sealer
-from letheon.data import Rows
 from letheon.verifier import canonical
 
 __all__ = [

@@ -18,8 +18,8 @@ import numpy as np
 import scipy.sparse as sp
 from numpy.typing import NDArray
 
-from letheon.exceptions import UnsupportedStateError
 from letheon.data import Ids, IntIds, Rows
+from letheon.exceptions import UnsupportedStateError
 from letheon.state import to_tree
 from letheon.state._arrays import plain_descr
 from letheon.state._canonical import to_bytes

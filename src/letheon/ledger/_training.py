@@ -4,9 +4,9 @@ import time
 from typing import Any, NamedTuple
 
 from letheon.compose import unfitted_twin
+from letheon.data import Rows, hold_table, hold_target, row_ids, table_length
 from letheon.inner import fresh_copy
 from letheon.parallel import one_thread
-from letheon.data import Rows, hold_table, hold_target, row_ids, table_length
 
 __all__ = ["Fitted", "fresh_fit", "held_rows"]
 

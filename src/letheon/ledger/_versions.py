@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 from sqlalchemy import Connection, CursorResult, select
 
 from letheon import state
+from letheon.data import Ids, Rows, as_ids
 from letheon.exceptions import (
     CorruptFileError,
     KeyFileError,
@@ -20,7 +21,6 @@ from letheon.ledger._agreement import require_agreement
 from letheon.ledger._core import Core
 from letheon.ledger._keys import KeyRing
 from letheon.ledger._tables import heads, models, versions
-from letheon.data import Ids, Rows, as_ids
 from letheon.verifier import parse_strict
 
 __all__ = [

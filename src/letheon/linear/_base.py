@@ -26,6 +26,10 @@ from letheon.base import (
     require_known,
     warn_all,
 )
+from letheon.data import Ids, SlotRows, hold_labels, hold_target, row_ids
+from letheon.exceptions import AssumptionError, EmptyModelError, GuaranteeWarning
+from letheon.guarantee import Guarantee
+from letheon.inner import remember_features, require_features
 from letheon.linear._change import Change
 from letheon.linear._design import Design, row_norms
 from letheon.linear._grid import Grid
@@ -37,11 +41,7 @@ from letheon.linear._published import PublishedModel
 from letheon.linear._quiet import Quiet
 from letheon.linear._settings import check_settings
 from letheon.linear._solve import Solution
-from letheon.exceptions import AssumptionError, EmptyModelError, GuaranteeWarning
-from letheon.guarantee import Guarantee
-from letheon.inner import remember_features, require_features
 from letheon.parallel import one_thread
-from letheon.data import Ids, SlotRows, hold_labels, hold_target, row_ids
 from letheon.seeds import seed_from
 
 Counts = NDArray[np.int64] | None

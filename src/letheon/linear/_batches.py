@@ -14,8 +14,8 @@ from collections.abc import Iterator
 import numpy as np
 from numpy.typing import NDArray
 
-from letheon.linear._problem import Positions
 from letheon.data import Ids
+from letheon.linear._problem import Positions
 from letheon.seeds import Purpose, keyed_hash, mix64
 
 Keys = NDArray[np.uint64]

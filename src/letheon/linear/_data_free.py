@@ -14,10 +14,10 @@ import numpy as np
 import scipy.sparse as sp
 from numpy.typing import NDArray
 
+from letheon.data import SlotRows
 from letheon.linear._cache import Cache
 from letheon.linear._curvature import Block, Curvature
 from letheon.linear._solve import DENSE_LIMIT
-from letheon.data import SlotRows
 
 Fingerprints = NDArray[np.uint64]
 

@@ -10,6 +10,8 @@ import scipy.sparse as sp
 from sklearn.utils import Tags
 
 from letheon.base import Outcome, Removal, require_fitted
+from letheon.data import SlotRows
+from letheon.guarantee import Guarantee, MethodFacts, SearchRanges
 from letheon.linear._base import ConvexClassifier, Counts, Held, Trained
 from letheon.linear._batches import Batches, row_keys
 from letheon.linear._cache import Cache
@@ -23,8 +25,6 @@ from letheon.linear._replay import Descent, Exactness, Removed, Replay, replayed
 from letheon.linear._settings import check_settings, require_one_of, require_positive, require_whole
 from letheon.linear._solve import DENSE_LIMIT, block_size
 from letheon.linear._trajectory import Trajectory
-from letheon.guarantee import Guarantee, MethodFacts
-from letheon.data import SlotRows
 from letheon.seeds import Purpose, library_seed
 
 HESSIANS = ("lbfgs", "cached")
@@ -53,6 +53,8 @@ FACTS = MethodFacts(
     ),
     certificate="empirical",
     batches=True,
+    noise="output-perturbation-gaussian",
+    search_ranges=lambda _: SearchRanges({"period": (2, 5, 20)}),
 )
 
 _REFERENCE = "Wu et al. 2020 (an accuracy rate, no bound of what the model reveals)"

@@ -9,8 +9,8 @@ import scipy.sparse as sp
 from numpy.typing import NDArray
 from sklearn.utils import check_array
 
-from letheon.linear._losses import Floats
 from letheon.exceptions import AssumptionError
+from letheon.linear._losses import Floats
 
 RULES = ("keep", "clip", "normalize", "refuse")
 # Norms are computed in floating point; a row scaled to R may come out this much above it.

@@ -8,6 +8,8 @@ from typing import Any, ClassVar, Self
 import numpy as np
 
 from letheon.base import Outcome, Removal, require_fitted
+from letheon.data import SlotRows
+from letheon.guarantee import Guarantee, MethodFacts
 from letheon.linear._account import rounded_up
 from letheon.linear._base import (
     ConvexClassifier,
@@ -28,14 +30,18 @@ from letheon.linear._fisher_noise import Root, are_accurate, draw_noise
 from letheon.linear._fisher_walk import JUST_TRAINED, FisherAccount, Walk, hessian_flops
 from letheon.linear._grid import Grid
 from letheon.linear._losses import Floats
+from letheon.linear._mechanism import batches_and_noise, release_code
 from letheon.linear._noise import NoiseSource, Sealed
 from letheon.linear._problem import NOBODY, Positions, Problem
 from letheon.linear._settings import require_batch_size, require_one_of, require_whole
 from letheon.linear._solve import finished, is_dense, minimise
-from letheon.guarantee import Guarantee, MethodFacts
 from letheon.receipt import Receipt
-from letheon.data import SlotRows
 from letheon.seeds import Purpose, library_seed
+
+
+def _noise_code(model: Any) -> str:
+    return "grid-release-fisher-gaussian" if model.covariance == "fisher" else release_code(model)
+
 
 FACTS = MethodFacts(
     method="fisher",
@@ -53,6 +59,10 @@ FACTS = MethodFacts(
     needs=("strongly-convex", "smooth"),
     certificate="certified",
     batches=True,
+    accounting="golatkar2020-closeness-per-request",
+    adds_up=False,
+    noise=_noise_code,
+    search_ranges=batches_and_noise,
 )
 
 COVARIANCES = ("fisher", "isotropic")

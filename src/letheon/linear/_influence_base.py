@@ -6,6 +6,8 @@ from math import prod
 from typing import Any, ClassVar, Self
 
 from letheon.base import exclusive, require_fitted
+from letheon.exceptions import CannotForgetError
+from letheon.guarantee import Guarantee, MethodFacts
 from letheon.linear._account import Account
 from letheon.linear._base import ConvexBase, Held, Trained, unconverged
 from letheon.linear._bounds import norm
@@ -13,14 +15,12 @@ from letheon.linear._cache import Cache
 from letheon.linear._change import Change
 from letheon.linear._data_free import without_rows
 from letheon.linear._influence_removal import InfluenceRemovals
-from letheon.linear._mechanism import MECHANISMS
+from letheon.linear._mechanism import MECHANISMS, batches_and_noise, release_code
 from letheon.linear._newton import BOUNDS
 from letheon.linear._noise import NoiseSource, Sealed
 from letheon.linear._problem import NOBODY, ridge_of
 from letheon.linear._settings import require_one_of, require_whole
 from letheon.linear._solve import DENSE_LIMIT, block_size, finished, is_dense, minimise
-from letheon.exceptions import CannotForgetError
-from letheon.guarantee import Guarantee, MethodFacts
 from letheon.receipt import Receipt
 
 FACTS = MethodFacts(
@@ -39,6 +39,9 @@ FACTS = MethodFacts(
     needs=("strongly-convex", "smooth", "lipschitz-hessian", "bounded-gradients"),
     certificate="certified",
     batches=True,
+    accounting="guo2020-residual-sum",
+    noise=release_code,
+    search_ranges=batches_and_noise,
 )
 
 _AS_FITTED = "as fitted"

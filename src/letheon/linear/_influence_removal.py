@@ -11,6 +11,8 @@ import numpy as np
 from sklearn.utils.validation import check_consistent_length
 
 from letheon.base import Outcome, Removal
+from letheon.exceptions import BudgetSpentError
+from letheon.inner import require_features
 from letheon.linear._account import Account
 from letheon.linear._base import (
     ConvexBase,
@@ -35,8 +37,6 @@ from letheon.linear._settings import (
     require_batch_size,
 )
 from letheon.linear._solve import is_dense
-from letheon.exceptions import BudgetSpentError
-from letheon.inner import require_features
 from letheon.seeds import Purpose, library_seed
 
 # Conjugate gradients stop at this share of the limit, within these relative residuals.

@@ -6,10 +6,10 @@ from typing import Any, Self
 import numpy as np
 from numpy.typing import NDArray
 
+from letheon.guarantee import Guarantee
 from letheon.linear._design import Design
 from letheon.linear._linear import Linear
 from letheon.linear._losses import Floats
-from letheon.guarantee import Guarantee
 
 
 @dataclass(frozen=True, eq=False)

@@ -8,11 +8,11 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from letheon.data import Ids, Rows, as_ids
 from letheon.datasets import Requests
 from letheon.measures import sape
 from letheon.monitor._limits import Limit, Rehearsal, Tally, fit_limit, raise_peaks, scores_of
 from letheon.monitor._panel import Panel, positions_of, train, used_up_classes
-from letheon.data import Ids, Rows, as_ids
 from letheon.seeds import library_seed
 
 _PURPOSE = "monitor-rehearsal"

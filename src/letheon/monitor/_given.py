@@ -13,6 +13,7 @@ from sklearn.exceptions import NotFittedError
 from sklearn.utils.validation import check_is_fitted
 
 from letheon.base import ForgetMixin, require_known
+from letheon.data import Ids, Rows, as_ids
 from letheon.evaluation import require_function
 from letheon.exceptions import (
     CannotForgetError,
@@ -26,7 +27,6 @@ from letheon.monitor._limits import Limit
 from letheon.monitor._panel import Asked, Panel, held_rows, positions_of, used_up_classes
 from letheon.monitor._reading import Reading, guarantee_of
 from letheon.monitor._store import Folder
-from letheon.data import Ids, Rows, as_ids
 
 
 def require_model(model: Any) -> None:

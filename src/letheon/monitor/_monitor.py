@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from letheon import state
+from letheon.data import Ids, Rows, as_ids
 from letheon.exceptions import CheckpointError
 from letheon.monitor._calibrate import (
     Calibration,
@@ -56,7 +57,6 @@ from letheon.monitor._reading import (
 )
 from letheon.monitor._store import Folder, destroyed, record_of, restore, warn_about
 from letheon.receipt import Receipt
-from letheon.data import Ids, Rows, as_ids
 from letheon.seeds import library_seed, seed_from
 
 if TYPE_CHECKING:

@@ -16,6 +16,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
+from letheon.data import Rows
 from letheon.exceptions import (
     CheckpointError,
     CheckpointWarning,
@@ -28,7 +29,6 @@ from letheon.monitor._calibrate import Calibration
 from letheon.monitor._limits import Limit, Stretch
 from letheon.monitor._panel import Judge, Panel, judge_for
 from letheon.monitor._reading import History, Reading, Tolerances
-from letheon.data import Rows
 from letheon.state import Checkpoint, DirectoryStore
 from letheon.state._atomic import write_atomically
 

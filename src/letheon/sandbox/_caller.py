@@ -214,7 +214,10 @@ def call(
 
 def modules_of(content: bytes, trusted: Iterable[Any]) -> tuple[str, ...]:
     """Return what to import before a model is built: code that is trusted, and torch for nets."""
-    names = {item if isinstance(item, str) else item.__module__ + "." for item in trusted}
+    names = {
+        state.import_path(item) if isinstance(item, str) else item.__module__ + "."
+        for item in trusted
+    }
     nets = {"letheon.deep."} if b"letheon.deep." in content else set()
     return tuple(sorted({name.rpartition(".")[0] for name in names | nets}))
 

@@ -16,10 +16,10 @@ import numpy as np
 from sklearn.linear_model import LogisticRegression
 from sklearn.naive_bayes import GaussianNB
 
-from letheon.linear import InfluenceClassifier
 from letheon.forest import DaREForestClassifier
 from letheon.ledger import Ledger, Policy, Request
 from letheon.ledger._elapsed import proven_now
+from letheon.linear import InfluenceClassifier
 from letheon.monitor import Monitor, Tolerances
 from letheon.naive import NaiveUnlearner
 from letheon.service._job_runner import LONG, JobRunner

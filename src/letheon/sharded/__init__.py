@@ -1,7 +1,7 @@
 """SISA: sharded, isolated, sliced, aggregated training, and the plan of what it will cost."""
 
 from letheon.homes import sweep_checkpoints
-from letheon.sharded._plan import Plan, compare_plans, epochs_per_stage, plan
+from letheon.sharded._plan import Plan, compare_plans, epochs_per_stage, plan, shard_counts
 from letheon.sharded._sisa import SISAClassifier, SISARegressor
 
 __all__ = [
@@ -11,5 +11,6 @@ __all__ = [
     "compare_plans",
     "epochs_per_stage",
     "plan",
+    "shard_counts",
     "sweep_checkpoints",
 ]

@@ -13,6 +13,7 @@ from sklearn.utils.validation import check_consistent_length, check_is_fitted
 
 from letheon import state
 from letheon.base import ForgetMixin, Outcome, Removal, exclusive, require_known
+from letheon.data import Ids, Rows, hold_table, row_ids, table_length
 from letheon.exceptions import CheckpointWarning, ShardingWarning, warn_caller
 from letheon.guarantee import Guarantee, MethodFacts
 from letheon.homes import HomeMixin
@@ -24,10 +25,9 @@ from letheon.inner import (
     retraining,
     versions_of,
 )
-from letheon.data import Ids, Rows, hold_table, row_ids, table_length
 from letheon.seeds import Purpose, seed_from
 from letheon.sharded._assign import Assignment, Integers, check_risk_edges, risk_tiers
-from letheon.sharded._plan import StageData
+from letheon.sharded._plan import StageData, shard_counts
 from letheon.sharded._settings import check_choice, check_count, check_kind, stage_epochs
 from letheon.sharded._shards import Change, Ensemble, Replacement, change_rows
 from letheon.sharded._stages import Recipe
@@ -51,6 +51,7 @@ _FACTS = MethodFacts(
     tasks=("classification", "regression"),
     certificate="exact",
     batches=True,
+    search_ranges=shard_counts,
 )
 
 

@@ -10,8 +10,8 @@ from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import check_is_fitted, column_or_1d
 
 from letheon.base import KeywordScoreMixin
-from letheon.inner import require_features
 from letheon.data import hold_target, present_table, require_one_kind
+from letheon.inner import require_features
 from letheon.sharded import _aggregate
 from letheon.sharded._base import SISABase
 

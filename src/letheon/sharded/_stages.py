@@ -13,6 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from letheon import state
+from letheon.data import Rows
 from letheon.exceptions import UntrustedClassError
 from letheon.inner import (
     SeedSlots,
@@ -23,7 +24,6 @@ from letheon.inner import (
     seed_globally,
     seeded_clone,
 )
-from letheon.data import Rows
 from letheon.seeds import Purpose, library_seed
 from letheon.sharded._plan import StageData
 

@@ -22,10 +22,6 @@ REFUSED: dict[str, str] = {
     "joblib.memory.Memory": "it is a cache on disk that would keep forgotten rows",
 }
 
-# Packages whose classes may be part of a model; command line, service and ledger are not.
-_OURS = "base compose convex deep forest guarantee inner naive receipt rows sharded state"
-OUR_MODULES = tuple(f"letheon.{name}." for name in _OURS.split())
-
 # Types that occur as values, such as `dtype=np.float64` of an encoder.
 _BUILT_IN = "bool int float complex str bytes object"
 _NUMPY = (

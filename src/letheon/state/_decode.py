@@ -16,7 +16,6 @@ from letheon.state._allowed import (
     CLASS_VALUES,
     CLASSES,
     FUNCTIONS,
-    OUR_MODULES,
     TYPES,
     is_listed,
 )
@@ -44,12 +43,12 @@ from letheon.state._nodes import (
 from letheon.state._plans import (
     dataclass_fields,
     importable_name,
-    is_ours,
     require_plain_attributes,
 )
-from letheon.state._registry import codec_named, codec_of, qualified_name
+from letheon.state._registry import codec_named, codec_of
 from letheon.state._settings_rules import find_refusals, require_no_shadows
 from letheon.state._sklearn_checks import check_estimator_arrays
+from letheon.state._tags import import_path, is_model_class, is_ours, tag_of
 
 Trusted = Iterable[Any]
 
@@ -94,7 +93,7 @@ def _name_of(thing: Any) -> str:
         raise TypeError(
             f"trusted holds {thing!r}; expected classes, functions or their qualified names"
         )
-    return importable_name(thing) or qualified_name(thing)
+    return importable_name(thing) or tag_of(thing)
 
 
 def audit(tree: Node, trusted: Mapping[str, Any]) -> None:
@@ -188,9 +187,7 @@ def _is_class_value(name: str) -> bool:
 
 def is_listed_class(name: str) -> bool:
     """Say whether a class may be constructed without being trusted by the caller."""
-    module, _, qualname = name.rpartition(".")
-    ours = f"{module}.".startswith(OUR_MODULES) and "__main__" not in module
-    return is_listed(CLASSES, name) or (ours and qualname.isidentifier())
+    return is_listed(CLASSES, name) or is_model_class(name)
 
 
 def has_listed_classes(value: Any) -> bool:
@@ -200,8 +197,7 @@ def has_listed_classes(value: Any) -> bool:
     on such values.
     """
     return all(
-        isinstance(thing, type)
-        and (is_listed_class(qualified_name(thing)) or codec_of(thing) is not None)
+        isinstance(thing, type) and (is_listed_class(tag_of(thing)) or codec_of(thing) is not None)
         for thing in encode_tree(value, "file")[1]
     )
 
@@ -354,7 +350,7 @@ class _Builder:
     def _class(self, name: str) -> Any:
         self._require_allowed(Instance, name)
         cls = self._resolve(name)
-        if not isinstance(cls, type) or qualified_name(cls) != name:
+        if not isinstance(cls, type) or tag_of(cls) != name:
             raise UntrustedClassError(f"{name!r} is not a class of that name")
         if name in self.trusted or not is_ours(name):
             if not hasattr(cls, "_from_state"):
@@ -382,7 +378,7 @@ def _keeps_state(cls: type) -> bool:
 
 def import_name(name: str) -> Any:
     """Return what an audited qualified name stands for."""
-    module, _, rest = name.rpartition(".")
+    module, _, rest = import_path(name).rpartition(".")
     while module:
         try:
             found: Any = import_module(module)

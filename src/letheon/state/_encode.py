@@ -23,7 +23,8 @@ from letheon.state._nodes import (
     Triple,
 )
 from letheon.state._plans import Plan, importable_name, plan_of, without_neutral
-from letheon.state._registry import codec_of, qualified_name
+from letheon.state._registry import codec_of
+from letheon.state._tags import tag_of
 
 View = Literal["file", "digest"]
 
@@ -148,7 +149,7 @@ class Encoder:
 
     def _type(self, value: type) -> Name:
         if value in _BUILT_IN_TYPES or issubclass(value, np.generic):
-            return Name(qualified_name(value))
+            return Name(tag_of(value))
         return self._named(value, "class")
 
     def _function(self, value: Any) -> Name:

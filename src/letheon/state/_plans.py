@@ -10,10 +10,12 @@ import numpy as np
 
 from letheon.exceptions import UnsupportedStateError
 from letheon.state._allowed import REFUSED
-from letheon.state._registry import Codec, qualified_name
+from letheon.state._registry import Codec
+from letheon.state._tags import is_ours, require_stable_tag, tag_of
 
 # Settings that say how the work is done, never what comes out.
-NEUTRAL = frozenset({"n_jobs", "verbose", "rebuild", "checkpoint_dir", "memory", "_n_threads"})
+NEUTRAL_PARAMETERS = frozenset({"n_jobs", "verbose", "rebuild", "checkpoint_dir"})
+_NEUTRAL = NEUTRAL_PARAMETERS | {"memory", "_n_threads"}
 _NOTHING: frozenset[str] = frozenset()
 # Attributes that depend on the machine, or that using a fitted object fills.
 _NEUTRAL_ATTRIBUTES = {
@@ -43,9 +45,10 @@ class Plan(NamedTuple):
 @lru_cache(maxsize=4096)
 def plan_of(cls: type, codec: Codec | None) -> Plan:
     """Return how instances of a class are encoded, or refuse the class."""
-    name = qualified_name(cls)
+    name = tag_of(cls)
+    require_stable_tag(name)
     for base in cls.__mro__:
-        reason = REFUSED.get(qualified_name(base))
+        reason = REFUSED.get(tag_of(base))
         if reason is not None:
             raise UnsupportedStateError(f"{cls.__name__} cannot be inside a model: {reason}")
     fields = dataclass_fields(cls)
@@ -61,18 +64,13 @@ def plan_of(cls: type, codec: Codec | None) -> Plan:
         digest_state=hasattr(cls, "_digest_state"),
         is_estimator=is_estimator,
         is_ours=is_ours(name),
-        neutral=_NEUTRAL_ATTRIBUTES.get(name, _NOTHING) | (NEUTRAL if is_estimator else _NOTHING),
+        neutral=_NEUTRAL_ATTRIBUTES.get(name, _NOTHING) | (_NEUTRAL if is_estimator else _NOTHING),
     )
-
-
-def is_ours(name: str) -> bool:
-    """Say whether a qualified name lies in this package."""
-    return name.startswith("letheon.")
 
 
 def dataclass_fields(cls: type) -> tuple[str, ...] | None:
     """Return the fields of a dataclass of this package, None for any other class."""
-    if not (dataclasses.is_dataclass(cls) and is_ours(qualified_name(cls))):
+    if not (dataclasses.is_dataclass(cls) and is_ours(tag_of(cls))):
         return None
     return tuple(field.name for field in dataclasses.fields(cls))
 
@@ -83,7 +81,7 @@ def require_plain_attributes(cls: type) -> None:
     made_in_python = all(base.__flags__ & _HEAP_TYPE for base in cls.__mro__[:-1])
     if not (small and made_in_python and cls.__dictoffset__):
         raise UnsupportedStateError(
-            f"{qualified_name(cls)} keeps state outside its attributes; "
+            f"{tag_of(cls)} keeps state outside its attributes; "
             "teach it with letheon.state.register_codec, or use a class that keeps plain values"
         )
 
@@ -107,7 +105,9 @@ def importable_name(value: Any) -> str | None:
     found: Any = sys.modules.get(module or "")
     for part in name.split("."):
         found = getattr(found, part, None)
-    return f"{module}.{name}" if found is value else None
+    if found is not value:
+        return None
+    return tag_of(value) if isinstance(value, type) else f"{module}.{name}"
 
 
 def _ufunc_name(value: np.ufunc) -> str | None:

@@ -9,6 +9,8 @@ from functools import cache
 from importlib import import_module
 from typing import Any, NamedTuple
 
+from letheon.state._tags import tag_of
+
 Encode = Callable[[Any], Any]
 Decode = Callable[[type, Any], Any]
 Cost = Callable[[type, Any], int]
@@ -27,11 +29,6 @@ class Codec(NamedTuple):
 
 
 _registered: dict[type, Codec] = {}
-
-
-def qualified_name(thing: Any) -> str:
-    """Return ``module.qualname`` of a class or function."""
-    return f"{thing.__module__}.{thing.__qualname__}"
 
 
 def register_codec(cls: type, encode: Callable[[Any], Any], decode: Callable[[Any], Any]) -> None:
@@ -74,13 +71,13 @@ def _built_in() -> Mapping[str, Codec]:
 def codec_of(cls: type) -> Codec | None:
     """Return the codec of a class, if there is one."""
     found = _registered.get(cls)
-    return found if found is not None else _built_in().get(qualified_name(cls))
+    return found if found is not None else _built_in().get(tag_of(cls))
 
 
 def codec_named(name: str) -> tuple[Codec, type | None] | None:
     """Return the codec of a qualified name, and the class if the caller registered it."""
     for cls, codec in _registered.items():
-        if qualified_name(cls) == name:
+        if tag_of(cls) == name:
             return codec, cls
     built_in = _built_in().get(name)
     return None if built_in is None else (built_in, None)

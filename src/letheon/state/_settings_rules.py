@@ -25,9 +25,10 @@ from letheon.state._nodes import (
     Strings,
     Triple,
 )
-from letheon.state._plans import dataclass_fields, is_ours
-from letheon.state._registry import codec_named, qualified_name
+from letheon.state._plans import dataclass_fields
+from letheon.state._registry import codec_named
 from letheon.state._settings_table import KINDS, OUR_RULES, PATTERNS, RULES
+from letheon.state._tags import is_ours, tag_of
 
 _MOST_JOBS = 128
 _MOST_THREADS = 1024
@@ -389,5 +390,5 @@ def _require_setting(cls: type, name: str, default: Any) -> None:
         raise UntrustedClassError(
             f"the file gives an object of {cls.__qualname__} an attribute {name!r}, which would "
             f"replace what the class has under that name; if you know where the file comes from, "
-            f"pass trusted=[{qualified_name(cls)!r}]"
+            f"pass trusted=[{tag_of(cls)!r}]"
         )

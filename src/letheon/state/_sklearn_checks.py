@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from letheon.exceptions import CorruptFileError
-from letheon.state._registry import qualified_name
+from letheon.state._tags import tag_of
 
 
 def check_estimator_arrays(value: Any) -> None:
@@ -24,7 +24,7 @@ def check_estimator_arrays(value: Any) -> None:
 
 @lru_cache(maxsize=4096)
 def _checks_of(cls: type) -> tuple[Callable[[Any], None], ...]:
-    names = [qualified_name(base) for base in cls.__mro__]
+    names = [tag_of(base) for base in cls.__mro__]
     return tuple(_CHECKS[name] for name in names if name in _CHECKS)
 
 
@@ -41,7 +41,7 @@ def _check_tree(value: Any) -> None:
 
 
 def _is_tree(value: Any) -> bool:
-    return qualified_name(type(value)) == "sklearn.tree._tree.Tree"
+    return tag_of(type(value)) == "sklearn.tree._tree.Tree"
 
 
 def _features_of(estimator: Any, owner: Any) -> int:

@@ -10,9 +10,9 @@ from sklearn.base import BaseEstimator, ClassifierMixin
 from sklearn.linear_model import LogisticRegression, Ridge
 from sklearn.svm import LinearSVC
 
+from letheon.data import Rows, row_ids
 from letheon.measures.attacks import auc, cross_lira, lira, margins
 from letheon.measures.attacks._shadows import halves, mean_by_person, observe
-from letheon.data import Rows, row_ids
 
 
 @given(st.lists(st.floats(0.01, 1), min_size=2, max_size=5), st.integers(0, 4))

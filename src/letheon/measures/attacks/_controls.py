@@ -6,11 +6,11 @@ from typing import Any, ClassVar, NamedTuple, Self
 from sklearn.utils.metaestimators import available_if
 
 from letheon.base import Outcome, Removal
+from letheon.data import Rows
 from letheon.exceptions import CannotForgetError
 from letheon.guarantee import Guarantee, MethodFacts
 from letheon.inner import controlled, inner_training, retraining
 from letheon.naive import NaiveUnlearner
-from letheon.data import Rows
 from letheon.seeds import Purpose, library_seed
 
 

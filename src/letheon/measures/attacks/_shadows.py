@@ -15,10 +15,10 @@ from numpy.typing import ArrayLike, NDArray
 from scipy.special import logsumexp
 from sklearn.base import is_regressor
 
+from letheon.data import Rows, as_ids, hold_table, hold_target, row_ids, table_length
 from letheon.inner import fresh_copy
 from letheon.measures.attacks._result import AttackResult
 from letheon.parallel import run_tasks
-from letheon.data import Rows, as_ids, hold_table, hold_target, row_ids, table_length
 from letheon.seeds import library_seed
 
 # Margins beyond this are cut: a probability of exactly 0 or 1 has an infinite one.

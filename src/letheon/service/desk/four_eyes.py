@@ -5,11 +5,11 @@ from typing import Protocol
 
 from sqlalchemy import select
 
+from letheon.data import as_ids
 from letheon.exceptions import LetheonError
 from letheon.ledger import Ledger, Request
 from letheon.ledger._intake import index_of
 from letheon.ledger._tables import tokens
-from letheon.data import as_ids
 from letheon.service._auth import Principal
 from letheon.service._context import Context
 

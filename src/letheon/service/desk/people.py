@@ -4,6 +4,7 @@ from collections.abc import Collection, Sequence
 
 from sqlalchemy import Connection, or_, select
 
+from letheon.data import as_ids
 from letheon.exceptions import IdsTypeError
 from letheon.ledger import Ledger, Request
 from letheon.ledger._bodies import person_tags
@@ -11,7 +12,6 @@ from letheon.ledger._intake import index_of
 from letheon.ledger._owners import known_tags
 from letheon.ledger._requests import found_all
 from letheon.ledger._tables import models, requests, versions
-from letheon.data import as_ids
 
 __all__ = ["held_ids", "known_ids", "model_names", "requests_by_key", "version_numbers"]
 

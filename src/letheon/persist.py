@@ -1,4 +1,4 @@
-"""`save`, `load` and `inspect`."""
+"""Save and load models: files around `letheon.state`; no pickle."""
 
 import os
 import warnings
@@ -16,15 +16,19 @@ from letheon.exceptions import (
     UntrustedClassError,
 )
 from letheon.state import (
+    Instance,
+    Record,
     build,
     environment,
+    name_of,
     names_of,
+    naming,
     read_contents,
     require_trust,
     write_file,
 )
-from letheon.state._file import name_of, naming
-from letheon.state._nodes import Instance, Record
+
+__all__ = ["FileInfo", "inspect", "load", "save"]
 
 KIND = "model"
 
