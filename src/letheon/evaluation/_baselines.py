@@ -3,6 +3,7 @@
 import math
 import warnings
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from typing import Any, NamedTuple
 
@@ -83,11 +84,9 @@ def few_of(rows: Rows) -> Rows:
 
 def warmed(contender: Contender, few: Rows) -> Contender:
     """Return the contender after a round that is not counted."""
-    try:
+    # So few rows may be too few for the model: a class is missing, a shard is empty.
+    with suppress(LetheonError, ValueError):
         contender.fit(few).predict(few.X)
-    except (LetheonError, ValueError):
-        # So few rows may be too few for the model: a class is missing, a shard is empty.
-        return contender
     return contender
 
 
@@ -216,7 +215,8 @@ class _Rival:
     """A model of rows with a column of ones, with its intercept where others have it."""
 
     def __init__(self, model: Any, params: dict[str, Any]) -> None:
-        weights = np.atleast_2d(_weights(model))
+        parts = getattr(model, "estimators_", [model])
+        weights = np.vstack([np.atleast_2d(part.coef_) for part in parts])
         self.model, self.params = model, params
         has_ones = params["fit_intercept"]
         self.coef_ = weights[:, :-1] if has_ones else weights
@@ -297,12 +297,6 @@ def _design(table: Any, params: dict[str, Any]) -> Any:
     return np.asarray(X * factors[:, None])
 
 
-def _weights(model: Any) -> NDArray[Any]:
-    if isinstance(model, OneVsRestClassifier):
-        return np.vstack([each.coef_ for each in model.estimators_])
-    return np.asarray(model.coef_)
-
-
 def regularised_loss(unlearner: Any, model: Any, rows: Rows) -> float | None:
     """Return the mean training loss of a linear model with its regulariser, intercept included.
 
@@ -357,13 +351,6 @@ _ALIKE_IN_EACH = 0.9
 _NUMBER_MARGIN = 0.01
 
 
-def _fresh_fit(unlearner: Any, seed: int) -> Contender:
-    def fit(rows: Rows) -> Any:
-        return fresh_copy(unlearner, seed).fit(rows.X, rows.y, ids=rows.ids)
-
-    return Contender(f"fresh {type(unlearner).__name__}", fit)
-
-
 def race(unlearner: Any, rows: Rows, seed: int, given: Any = None) -> tuple[Contender, list[str]]:
     """Return the fastest way to retrain the same algorithm, and what was tried.
 
@@ -374,11 +361,20 @@ def race(unlearner: Any, rows: Rows, seed: int, given: Any = None) -> tuple[Cont
     """
     several = given if isinstance(given, list | tuple) else [given]
     asked = [plain(each, is_given=True) for each in several if each is not None]
-    entrants = [_fresh_fit(unlearner, seed), *linear_rivals(unlearner, rows), *asked]
+
+    def fit(some: Rows) -> Any:
+        return fresh_copy(unlearner, seed).fit(some.X, some.y, ids=some.ids)
+
+    fresh = Contender(f"fresh {type(unlearner).__name__}", fit)
+    entrants = [fresh, *linear_rivals(unlearner, rows), *asked]
     if len(entrants) == 1:
         return entrants[0], [f"{entrants[0].name}: no other way to retrain it is known"]
     few = few_of(rows)
-    results = [_Result.of(warmed(entrant, few), unlearner, rows) for entrant in entrants]
+    results = []
+    for entrant in entrants:
+        model, seconds = _shortest(warmed(entrant, few), rows)
+        loss = regularised_loss(unlearner, model, rows)
+        results.append(_Result(entrant, model, seconds, loss))
     known = [result.loss for result in results if result.loss is not None]
     goal = min(known, default=0.0) * (1 + _LOSS_MARGIN)
     # A fresh fit is a retrain by definition, whatever its noise does to the loss.
@@ -400,12 +396,6 @@ class _Result(NamedTuple):
     model: Any
     seconds: float
     loss: float | None
-
-    @classmethod
-    def of(cls, entrant: Contender, unlearner: Any, rows: Rows) -> "_Result":
-        """Let an entrant train."""
-        model, seconds = _shortest(entrant, rows)
-        return cls(entrant, model, seconds, regularised_loss(unlearner, model, rows))
 
 
 def _fault(each: _Result, fresh: _Result, goal: float, rows: Rows) -> str:

@@ -71,20 +71,18 @@ _WRONG_BY = 4.0
 
 def chosen(attacks: Any) -> list[Any]:
     """Return the attacks that names, or one name, stand for; objects as they are."""
-    several = [attacks] if isinstance(attacks, str) or hasattr(attacks, "run") else attacks
-    return [_attack(attack) for attack in several]
-
-
-def _attack(attack: Any) -> Any:
-    if isinstance(attack, str):
-        if attack not in ATTACKS:
-            raise ValueError(f"no attack is called {attack!r}; known: {', '.join(sorted(ATTACKS))}")
-        return ATTACKS[attack]()
-    if isinstance(attack, type):
-        raise TypeError(f"{attack.__name__} is a class; give an attack, {attack.__name__}()")
-    if not hasattr(attack, "run"):
-        raise TypeError(f"{type(attack).__name__} is no attack: it has no run")
-    return attack
+    several = [attacks] if isinstance(attacks, str) or hasattr(attacks, "run") else [*attacks]
+    for place, attack in enumerate(several):
+        if isinstance(attack, str):
+            if attack not in ATTACKS:
+                known = ", ".join(sorted(ATTACKS))
+                raise ValueError(f"no attack is called {attack!r}; known: {known}")
+            several[place] = ATTACKS[attack]()
+        elif isinstance(attack, type):
+            raise TypeError(f"{attack.__name__} is a class; give an attack, {attack.__name__}()")
+        elif not hasattr(attack, "run"):
+            raise TypeError(f"{type(attack).__name__} is no attack: it has no run")
+    return several
 
 
 def attacked(

@@ -10,13 +10,13 @@ from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
+from scipy import sparse
 from sklearn import metrics
 from sklearn.base import clone, is_regressor
 from sklearn.metrics import mean_absolute_error, r2_score
 
 from letheon.data import as_ids
 from letheon.datasets import Dataset, Requests
-from letheon.datasets._rows import by_row, taken
 from letheon.exceptions import IdsTypeError
 from letheon.guarantee import Task
 from letheon.scoring import balanced_accuracy
@@ -70,11 +70,9 @@ def _text(value: Any) -> str:
     if hasattr(value, "get_params") and not isinstance(value, type):
         given = ", ".join(f"{name}={part!r}" for name, part in settings_of(value).items())
         return f"{type(value).__name__}({given})"
-    return name_of(value) if callable(value) else _without_address(value)
-
-
-def _without_address(value: Any) -> str:
-    """Return what an object says of itself, unless that is where it lies."""
+    if callable(value):
+        return name_of(value)
+    # What an object says of itself, unless that is where it lies.
     is_quiet = isinstance(value, os.PathLike | np.ndarray) or " at 0x" in repr(value)
     return type(value).__name__ if is_quiet else repr(value)
 
@@ -98,32 +96,20 @@ def accuracy(y_true: Any, y_pred: Any) -> float:
     return float(np.mean(np.asarray(y_true) == np.asarray(y_pred)))
 
 
-class Judgement(NamedTuple):
-    """A metric, the one for rows of who left, and the name of the first.
+def judgement_of(metric: Any, is_regression: bool) -> tuple[Metric, Metric, str]:
+    """Return a metric, or the usual one, that for rows of who left, and the name of the first.
 
     R2 has no value for a single row, so by default the forgotten rows of a regression are judged
     by the mean absolute error. They may lack a class, so balanced accuracy is not for them either.
     """
-
-    metric: Metric
-    on_forgotten: Metric
-    name: str
-
-    @classmethod
-    def of(cls, metric: Any, is_regression: bool) -> "Judgement":
-        """Return the judgement by a metric, or by the usual one."""
-        if metric is balanced_accuracy:
-            return cls(balanced_accuracy, accuracy, "balanced accuracy")
-        if metric is not None:
-            _require_score(metric)
-            return cls(metric, metric, _short(name_of(metric)))
-        if is_regression:
-            return cls(r2_score, mean_absolute_error, "r2")
-        return cls(accuracy, accuracy, "accuracy")
-
-
-def _short(name: str) -> str:
-    return name.replace("_score", "").replace("_", " ")
+    if metric is balanced_accuracy:
+        return balanced_accuracy, accuracy, "balanced accuracy"
+    if metric is not None:
+        _require_score(metric)
+        return metric, metric, name_of(metric).replace("_score", "").replace("_", " ")
+    if is_regression:
+        return r2_score, mean_absolute_error, "r2"
+    return accuracy, accuracy, "accuracy"
 
 
 def require_function(metric: Any) -> None:
@@ -169,7 +155,8 @@ class Rows:
 
     def at(self, where: NDArray[Any]) -> "Rows":
         """Return some of the rows, in the order they have."""
-        return Rows(taken(self.X, where), self.y[where], self.ids[where], self.owned)
+        X = self.X.iloc[where] if hasattr(self.X, "iloc") else self.X[where]
+        return Rows(X, self.y[where], self.ids[where], self.owned)
 
     def without(self, people: NDArray[Any]) -> "Rows":
         """Return the rows of everybody else."""
@@ -213,10 +200,15 @@ class Problem:
     ) -> "Problem":
         """Return the problem that the arguments of `evaluate` describe."""
         is_regression = bool(is_regressor(unlearner))
-        judgement = Judgement.of(metric, is_regression)
+        metric, on_forgotten, metric_name = judgement_of(metric, is_regression)
         name, train, given = _read(data)
         if test is not None and not isinstance(test, float):
-            given = _test_rows(*test) if isinstance(test, tuple | list) else _refuse_test(test)
+            if not isinstance(test, tuple | list):
+                raise TypeError(
+                    "test must be (X, y), (X, y, ids) or a share such as 0.25, not "
+                    f"{type(test).__name__}"
+                )
+            given = _test_rows(*test)
         n_held_out = 0
         if given is None:
             train, given = _split(train, _TEST_SHARE if test is None else test, seed)
@@ -227,9 +219,9 @@ class Problem:
             name=name,
             train=train,
             test=given,
-            metric=judgement.metric,
-            forgotten_metric=judgement.on_forgotten,
-            metric_name=judgement.name,
+            metric=metric,
+            forgotten_metric=on_forgotten,
+            metric_name=metric_name,
             is_regression=is_regression,
             n_held_out=n_held_out,
         )
@@ -280,8 +272,13 @@ def _read(data: Any) -> tuple[str, Rows, Rows | None]:
 def _rows(what: str, X: Any, y: Any, ids: Any = None) -> Rows:
     if X is None or y is None:
         raise ValueError(f"{what}: both X and y are needed")
-    X = np.asarray(X) if isinstance(X, list | tuple) else by_row(X)
-    labels = _column(what, y)
+    X = np.asarray(X) if isinstance(X, list | tuple) else X
+    X = X.tocsr() if sparse.issparse(X) else X
+    labels = np.asarray(y)
+    if labels.ndim == 2 and labels.shape[1] == 1:
+        labels = labels.ravel()
+    if labels.ndim != 1:
+        raise ValueError(f"{what}: y has the shape {labels.shape}; one target is needed")
     if X.shape[0] != len(labels):
         raise ValueError(f"{what} has {X.shape[0]} rows in X and {len(labels)} labels")
     owners = np.arange(len(labels)) if ids is None else _owners(what, ids)
@@ -326,24 +323,9 @@ def _require_target(what: str, y: NDArray[Any], unlearner: Any) -> None:
         )
 
 
-def _column(what: str, y: Any) -> NDArray[Any]:
-    labels = np.asarray(y)
-    if labels.ndim == 2 and labels.shape[1] == 1:
-        return labels.ravel()
-    if labels.ndim != 1:
-        raise ValueError(f"{what}: y has the shape {labels.shape}; one target is needed")
-    return labels
-
-
 def _test_rows(X: Any, y: Any, ids: Any = None) -> Rows:
     """Return test rows; without ids nobody who is forgotten is among them."""
     return replace(_rows("test", X, y, ids), owned=ids is not None)
-
-
-def _refuse_test(test: Any) -> Rows:
-    raise TypeError(
-        f"test must be (X, y), (X, y, ids) or a share such as 0.25, not {type(test).__name__}"
-    )
 
 
 def _split(rows: Rows, share: float, seed: int) -> tuple[Rows, Rows]:
@@ -379,18 +361,23 @@ class Asked(NamedTuple):
     def of(cls, requests: Any, problem: Problem) -> "Asked":
         """Return what the argument of `evaluate` describes."""
         if isinstance(requests, Real):
-            requests = Requests(n=_number(requests))
+            is_count = isinstance(requests, Integral)
+            requests = Requests(n=int(requests) if is_count else float(requests))
         if not isinstance(requests, Requests):
             return cls._given(requests, problem)
-        n_people = len(np.unique(problem.train.ids))
+        train, n_people = problem.train, len(np.unique(problem.train.ids))
+        task: Task = "regression" if problem.is_regression else "classification"
+
+        def stream(model: Any, seed: int) -> Iterable[NDArray[Any]]:
+            ids: Iterable[NDArray[Any]] = requests.stream(
+                model, train.X, train.y, train.ids, seed=seed, task=task
+            )
+            return ids
+
         sizes = _sizes(requests, n_people, problem)
         words = f"{sum(sizes):,} of {n_people:,} people in {len(sizes):,} request(s), "
-        return cls(
-            partial(_drawn, requests, problem),
-            sizes,
-            words + requests.kind,
-            looks=requests.kind in _LOOK_AT_THE_MODEL,
-        )
+        looks = requests.kind in _LOOK_AT_THE_MODEL
+        return cls(stream, sizes, words + requests.kind, looks=looks)
 
     @classmethod
     def _given(cls, requests: Any, problem: Problem) -> "Asked":
@@ -426,13 +413,3 @@ def _held_out(problem: Problem) -> str:
         f" ({problem.n_held_out:,} of {n_people:,} people are held out for testing; give test= to "
         "choose the test rows)"
     )
-
-
-def _number(requests: Any) -> float:
-    return int(requests) if isinstance(requests, Integral) else float(requests)
-
-
-def _drawn(requests: Requests, problem: Problem, model: Any, seed: int) -> Iterable[NDArray[Any]]:
-    train = problem.train
-    task: Task = "regression" if problem.is_regression else "classification"
-    return requests.stream(model, train.X, train.y, train.ids, seed=seed, task=task)

@@ -77,11 +77,12 @@ def find_doubts(
     clock: RequestClock, trials: Sequence[Trial], attacks: Sequence[AttackResult]
 ) -> tuple[str, ...]:
     """Return what speaks against the method or its figures, in sentences."""
+    n_false = sum(trial.n_false_receipts for trial in trials)
     doubts = [
         *say_found(attacks),
         *_about_clock(clock),
         _about_fits(clock),
-        _about_receipts(trials),
+        f"{n_false} receipt(s) count other rows than those of the people who left." * (n_false > 0),
         _about_memory(trials),
         _about_level(trials),
     ]
@@ -140,13 +141,6 @@ def _about_fits(clock: RequestClock) -> str:
     )
 
 
-def _about_receipts(trials: Sequence[Trial]) -> str:
-    n_false = sum(trial.n_false_receipts for trial in trials)
-    if not n_false:
-        return ""
-    return f"{n_false} receipt(s) count other rows than those of the people who left."
-
-
 def _about_memory(trials: Sequence[Trial]) -> str:
     """Return whether requests are faster where the remaining rows had been trained on before."""
     times: dict[bool, list[float]] = {True: [], False: []}
@@ -175,7 +169,7 @@ def check_strength(by_receipts: Strength, trials: Sequence[Trial], n: int) -> tu
         How they compare.
     """
     if _about_level(trials):
-        return _undecided(by_receipts), "receipts and processor time disagree"
+        return replace(by_receipts, kind="undecided"), "receipts and processor time disagree"
     seconds = np.array([trial.processor_seconds[:n] for trial in trials])
     if seconds.mean() < _LEAST_SECONDS:
         return by_receipts, "the requests are too short to check it by processor time"
@@ -183,17 +177,13 @@ def check_strength(by_receipts: Strength, trials: Sequence[Trial], n: int) -> tu
     exponents = by_receipts.exponent.value, timed.exponent.value
     is_opposite = {by_receipts.kind, timed.kind} == {"strong", "weak"}
     if is_opposite and abs(exponents[0] - exponents[1]) > _EXPONENTS_APART:
-        return _undecided(by_receipts), (
+        return replace(by_receipts, kind="undecided"), (
             f"receipts and processor time disagree: {by_receipts.kind} against {timed.kind}, "
             f"exponents {exponents[0]:.2g} and {exponents[1]:.2g}"
         )
     if timed.kind == by_receipts.kind:
         return by_receipts, "processor time confirms it"
     return by_receipts, "processor time neither confirms nor refutes it"
-
-
-def _undecided(by_receipts: Strength) -> Strength:
-    return replace(by_receipts, kind="undecided")
 
 
 def _about_level(trials: Sequence[Trial]) -> str:

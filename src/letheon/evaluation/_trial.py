@@ -24,6 +24,7 @@ from letheon.measures import (
     effectiveness_from_values,
     gradient_residual_of,
     kl_consistency,
+    make_measure,
     output_consistency,
     parameter_consistency,
     prediction_gap,
@@ -61,13 +62,9 @@ def compare(exam: Exam, model: Any, rival: Any) -> dict[str, Measure]:
     on_test = [_effectiveness(exam, model, rival), _score_lost(exam, model, rival)]
     found = [*on_test, *_consistency(exam, model, rival)]
     if exam.agrees_in_numbers(model, rival):
-        found = [_as_fact(measure) for measure in found]
+        found = [replace(each, low=each.value, high=each.value) for each in found]
     found.append(_certifiability(exam, model, rival))
     return {measure.name: measure for measure in found}
-
-
-def _as_fact(measure: Measure) -> Measure:
-    return replace(measure, low=measure.value, high=measure.value)
 
 
 def _effectiveness(exam: Exam, model: Any, rival: Any) -> Measure:
@@ -83,16 +80,8 @@ def _effectiveness(exam: Exam, model: Any, rival: Any) -> Measure:
 def _score_lost(exam: Exam, model: Any, rival: Any) -> Measure:
     """Return M(rival) - M(model): the price, negative where the unlearned model is the better."""
     lost = exam.problem.score(rival, exam.test) - exam.problem.score(model, exam.test)
-    return Measure(
-        name="score lost",
-        value=lost,
-        low=None,
-        high=None,
-        n=len(exam.test),
-        better="lower",
-        basis="measured",
-        note="signed: metric of the baseline minus that of the unlearned model",
-    )
+    note = "signed: metric of the baseline minus that of the unlearned model"
+    return make_measure("score lost", lost, None, len(exam.test), better="lower", note=note)
 
 
 def row_errors(exam: Exam, model: Any, rival: Any) -> dict[str, float]:
@@ -386,7 +375,9 @@ def _judge(contest: Contest, seed: int, run: _Run) -> Trial:
     models = {"unlearned": model, **rivals}
     is_exact = model.guarantee_.kind == "exact"
     measures = {name: compare(exam, model, rival) for name, rival in rivals.items()}
-    measures[SAME] |= _residual(model)
+    residual = gradient_residual_of(model)
+    if residual is not None:
+        measures[SAME][residual.name] = residual
     another = None if is_exact else _fresh(contest, left, seed + _ANOTHER_SEED)
     sizes = {name: _bytes(each) for name, each in models.items()}
     return Trial(
@@ -435,12 +426,6 @@ def _is_equal(exam: Exam, model: Any, fresh: Any) -> bool:
 
 def _fresh(contest: Contest, left: Rows, seed: int) -> Any:
     return fresh_copy(contest.unlearner, seed).fit(left.X, left.y, ids=left.ids)
-
-
-def _residual(model: Any) -> dict[str, Measure]:
-    """Return the gradient that is left, of models that can tell."""
-    found = gradient_residual_of(model)
-    return {} if found is None else {found.name: found}
 
 
 def _bytes(model: Any) -> int | None:

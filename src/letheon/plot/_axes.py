@@ -35,6 +35,21 @@ def new_axes(n_columns: int, width: float, height: float) -> "list[Axes]":
     return list(axes[0])
 
 
+def style(number: int) -> dict[str, str]:
+    """Return colour and marker of the line with this number."""
+    return {
+        "color": COLOURS[number % len(COLOURS)],
+        "marker": MARKERS[number % len(MARKERS)],
+    }
+
+
+def require_panels(ax: "Sequence[Axes]", n_panels: int, what: str) -> "tuple[Axes, ...]":
+    """Return the axes, or raise unless there is one for each panel."""
+    if len(ax) != n_panels:
+        raise ValueError(f"{what} need {n_panels} axes, not {len(ax)}")
+    return tuple(ax)
+
+
 def plain_ticks(ax: "Axes", values: Sequence[float]) -> None:
     """Write the numbers themselves at a logarithmic x axis, at most eight of them."""
     step = -(-len(values) // 8)

@@ -5,8 +5,8 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Self
 
 from letheon.measures import Measure
-from letheon.plot._axes import COLOURS, MARKERS, new_axes, plain_ticks
-from letheon.sharded._plan import Plan, plan
+from letheon.plot._axes import COLOURS, arms, new_axes, plain_ticks, style
+from letheon.sharded import Plan, plan
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -97,18 +97,16 @@ class AccuracyShardsDisplay:
         return self
 
     def _line(self, ax: "Axes", name: str, number: int) -> "ErrorbarContainer":
-        line, colour = self.scores[name], COLOURS[number % len(COLOURS)]
+        line, look = self.scores[name], style(number)
         shift = 1 + _SHIFT * (number - (len(self.scores) - 1) / 2)
         if name in self.naive:
-            ax.axhline(
-                self.naive[name], color=colour, linestyle="--", linewidth=1, label=f"{name}, naive"
-            )
+            label, colour = f"{name}, naive", look["color"]
+            ax.axhline(self.naive[name], color=colour, linestyle="--", linewidth=1, label=label)
         return ax.errorbar(
             [shards * shift for shards in line],
             [measure.value for measure in line.values()],
-            yerr=_arms(list(line.values())),
-            color=colour,
-            marker=MARKERS[number % len(MARKERS)],
+            yerr=arms(list(line.values())),
+            **look,
             capsize=3,
             label=name,
         )
@@ -120,13 +118,6 @@ class AccuracyShardsDisplay:
         if len(with_interval) != 1:
             return f"{self.metric}{unit}"
         return f"{self.metric}{unit}, {100 * with_interval.pop():g} % interval"
-
-
-def _arms(measures: Sequence[Measure]) -> list[list[float]]:
-    """Return how far each interval reaches down and up; 0 where it is unknown."""
-    down = [0.0 if m.low is None else m.value - m.low for m in measures]
-    up = [0.0 if m.high is None else m.high - m.value for m in measures]
-    return [down, up]
 
 
 _UNITS = ((2**40, "TiB"), (2**30, "GiB"), (2**20, "MiB"), (2**10, "KiB"), (1, "bytes"))
@@ -277,8 +268,7 @@ class PlanDisplay:
         (line,) = ax.plot(
             [p.n_requests for p in group],
             [p.speed_up for p in group],
-            color=COLOURS[number % len(COLOURS)],
-            marker=MARKERS[number % len(MARKERS)],
+            **style(number),
             linestyle="-" if number < len(COLOURS) else ":",
             label=f"{group[0].n_shards} × {group[0].n_slices}",
         )

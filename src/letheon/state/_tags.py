@@ -22,6 +22,10 @@ _TABLE: dict[str, tuple[str, str]] = {
     "letheon.rows._ids": ("letheon.data._ids", "IntIds TextIds"),
     "letheon.rows._rows": ("letheon.data._rows", "Rows"),
     "letheon.rows._slots": ("letheon.data._slots", "SlotRows"),
+    "letheon.measures.attacks._controls": (
+        "letheon.measures.attacks._controls",
+        "FineTuneOnly KeepsEverything",
+    ),
     "letheon.sharded._assign": ("letheon.sharded._assign", "Assignment"),
     "letheon.sharded._shards": ("letheon.sharded._shards", "Ensemble Shard"),
     "letheon.sharded._sisa": ("letheon.sharded._sisa", "SISAClassifier SISARegressor"),

@@ -25,6 +25,7 @@ from letheon.purposes import Purpose
 
 Bools = NDArray[np.bool_]
 Floats = NDArray[np.float64]
+Pair = tuple[Floats, Floats]
 
 _GRID = tuple(k / 10 for k in range(11))
 _UNTUNED = 0.3
@@ -252,13 +253,23 @@ class RMIA(Attack):
             raise ValueError("an audit needs at least two references and four unseen rows")
         whose = np.arange(len(p[0])) if owners is None else np.asarray(owners)
         whose = np.unique(whose, return_inverse=True)[1].astype(np.int64)
-        attack = _Audit(whose, {"a": _UNTUNED if self.a is None else self.a, "gamma": self.gamma})
-        scores, labels = attack.scores(p, references)
+        settings = {"a": _UNTUNED if self.a is None else self.a, "gamma": self.gamma}
+
+        def attack(p: Pair, references: Pair) -> Floats:
+            """Return a score for each forgotten person, then for each second unseen row."""
+            population = p[1][::2], references[1][:, ::2]
+            own = rmia(p[0], references[0], *population, break_ties=True, **settings)
+            others = p[1][1::2], references[1][:, 1::2]
+            strangers = rmia(*others, *population, break_ties=True, **settings)
+            return np.concatenate([mean_by_person(own, whose), strangers])
+
+        scores = attack(p, references)
+        labels = np.arange(len(scores)) < len(np.unique(whose))
         rounds = [
-            attack.scores(
+            attack(
                 (references[0][k], references[1][k]),
                 (np.delete(references[0], k, axis=0), np.delete(references[1], k, axis=0)),
-            )[0]
+            )
             for k in range(n_references)
         ]
         return AttackResult(
@@ -284,29 +295,6 @@ def _both_rates(scores: Floats, labels: Bools) -> dict[str, Measure]:
 def _area_by_model(scores: Floats, labels: Bools) -> Floats:
     """Return a value for each model whose mean is the AUC."""
     return area_by_unit(scores.ravel(), labels.ravel(), np.indices(scores.shape)[0].ravel())
-
-
-@dataclass(frozen=True)
-class _Audit:
-    """Scores of forgotten people and of those who were never there."""
-
-    owners: NDArray[np.int64]
-    settings: dict[str, float]
-
-    def scores(
-        self, p: tuple[Floats, Floats], references: tuple[Floats, Floats]
-    ) -> tuple[Floats, Bools]:
-        """Return one score for each forgotten person and each second unseen row, and labels."""
-
-        def score(target: Floats, known: Floats) -> Floats:
-            population = p[1][::2], references[1][:, ::2]
-            return rmia(target, known, *population, break_ties=True, **self.settings)
-
-        forgotten = score(p[0], references[0])
-        strangers = score(p[1][1::2], references[1][:, 1::2])
-        people = mean_by_person(forgotten, self.owners)
-        labels = np.arange(len(people) + len(strangers)) < len(people)
-        return np.concatenate([people, strangers]), labels
 
 
 def _probabilities(signal: Floats, probe: Probe, n_references: int, is_regression: bool) -> Floats:

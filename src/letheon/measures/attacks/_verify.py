@@ -11,7 +11,7 @@ from sklearn.base import is_regressor
 
 from letheon.inner import fresh_copy
 from letheon.measures._intervals import clopper_pearson
-from letheon.measures._measure import Better, Measure
+from letheon.measures._measure import Measure
 from letheon.measures._performance import certifiability_from_predictions
 from letheon.measures.attacks._backdoor import (
     deletion_confidence,
@@ -226,7 +226,15 @@ class BackdoorTest(Attack):
         if is_regressor(case.unlearner):
             raise ValueError("a backdoor needs a target label; this is a regressor")
         data = resolve(case)
-        trigger = _default_trigger(data.X, case.seed) if self.trigger is None else self.trigger
+        trigger = self.trigger
+        if trigger is None:
+            secret = keyed_hash(case.seed, Purpose.BACKDOOR_SECRET)
+            is_table = data.X.ndim == 2
+            trigger = (
+                TabularTrigger.of(data.X, secret=secret)
+                if is_table
+                else ImageTrigger(secret=secret)
+            )
         repeats = []
         for number in range(self.n_repeats):
             with one_thread():
@@ -318,14 +326,33 @@ class _Report:
 
     def column(self, world: _World, asked_for_chance: _World) -> dict[str, Measure]:
         """Return all measures of one model against the retrained one."""
+        level, n = self.test.confidence, self.queries
+        testers, labels = np.tile(np.arange(len(n)), 2), np.repeat([1, 0], len(n))
+        success = np.concatenate([world.success, self.retrained.success]) / np.tile(n, 2)
+        shown, once = self._says_kept(world).astype(np.int64), np.ones(len(n), np.int64)
         measures = [
-            self._rate("backdoor success", world.success),
-            self._auc(world),
-            self._shown(world),
-            self._rate("backdoor success before", self.before.success, better="higher"),
-            self._rate("chance", asked_for_chance.chance),
-            self._power(asked_for_chance),
-            self._sape(world),
+            success_rate("backdoor success", world.success, n, confidence=level),
+            auc(success, labels, groups=(testers,), confidence=level),
+            success_rate("testers who show it", shown, once, confidence=level),
+            success_rate(
+                "backdoor success before", self.before.success, n, better="higher", confidence=level
+            ),
+            success_rate("chance", asked_for_chance.chance, n, confidence=level),
+            deletion_confidence(
+                self.test.n_queries,
+                (self.before.success, n),
+                (asked_for_chance.chance, n),
+                alpha=self.test.alpha,
+                confidence=level,
+            ),
+            certifiability_from_predictions(
+                # accuracy on backdoored points, given which ones are right
+                lambda _, right: float(np.mean(right)),
+                np.ones(len(world.points)),
+                world.points,
+                self.retrained.points,
+                confidence=level,
+            ),
         ]
         return {measure.name: measure for measure in measures}
 
@@ -334,17 +361,6 @@ class _Report:
         gaps = (after.success - again.success) * len(self.queries) / self.queries.sum()
         note = "success minus floor, tester by tester: same pattern, same rows"
         return beyond_floor_by_unit(gaps, confidence=self.test.confidence, note=note)
-
-    def _rate(self, name: str, successes: Ints, better: Better = "lower") -> Measure:
-        return success_rate(
-            name, successes, self.queries, better=better, confidence=self.test.confidence
-        )
-
-    def _auc(self, world: _World) -> Measure:
-        success = np.concatenate([world.success, self.retrained.success]) / np.tile(self.queries, 2)
-        testers = np.tile(np.arange(len(self.queries)), 2)
-        labels = np.repeat([1, 0], len(self.queries))
-        return auc(success, labels, groups=(testers,), confidence=self.test.confidence)
 
     def _says_kept(self, world: _World) -> NDArray[np.bool_]:
         """Return which testers reject "deleted", each with the chance of the own pattern.
@@ -357,33 +373,6 @@ class _Report:
         counts = zip(self.retrained.success.tolist(), self.queries.tolist(), strict=True)
         limits = [threshold(n, clopper_pearson(k, n, level)[1], alpha) for k, n in counts]
         return np.asarray(world.success > np.array(limits))
-
-    def _shown(self, world: _World) -> Measure:
-        says = self._says_kept(world).astype(np.int64)
-        return success_rate(
-            "testers who show it",
-            says,
-            np.ones(len(says), np.int64),
-            confidence=self.test.confidence,
-        )
-
-    def _power(self, asked_for_chance: _World) -> Measure:
-        return deletion_confidence(
-            self.test.n_queries,
-            (self.before.success, self.queries),
-            (asked_for_chance.chance, self.queries),
-            alpha=self.test.alpha,
-            confidence=self.test.confidence,
-        )
-
-    def _sape(self, world: _World) -> Measure:
-        return certifiability_from_predictions(
-            _share,
-            np.ones(len(world.points)),
-            world.points,
-            self.retrained.points,
-            confidence=self.test.confidence,
-        )
 
     def vote(self, world: _World, n_testers: int) -> str:
         """Say how the testers of each repeat voted, and what the vote is worth."""
@@ -404,13 +393,3 @@ class _Report:
 
 def _joined(worlds: Iterable[_World]) -> _World:
     return _World(*(np.concatenate(part) for part in zip(*worlds, strict=True)))
-
-
-def _share(_: NDArray[Any], right: NDArray[Any]) -> float:
-    """Accuracy on backdoored points, given which ones are right."""
-    return float(np.mean(right))
-
-
-def _default_trigger(X: NDArray[Any], seed: int) -> Trigger:
-    secret = keyed_hash(seed, Purpose.BACKDOOR_SECRET)
-    return TabularTrigger.of(X, secret=secret) if X.ndim == 2 else ImageTrigger(secret=secret)
