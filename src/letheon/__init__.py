@@ -137,7 +137,6 @@ _EXTRAS = {
     "alembic": "letheon[ledger]",
     "cryptography": "letheon[ledger]",
     "fastapi": "letheon[service]",
-    "jinja2": "letheon[service]",
     "limits": "letheon[service]",
     "mlflow": "letheon[mlflow]",
     "multipart": "letheon[service]",

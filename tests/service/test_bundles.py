@@ -16,7 +16,7 @@ from sqlalchemy import select
 
 from letheon.audit import audit
 from letheon.exceptions import LedgerError
-from letheon.ledger._tables import actions, events
+from letheon.ledger.tables import actions, events
 from letheon.service._problems import Problem
 from letheon.service._rooms import Room, private_room, sweep_rooms
 from letheon.service.desk import bundles

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from sqlalchemy import select, text, update
 
-from letheon.ledger._tables import certificates, checkpoints, events, purges
+from letheon.ledger.tables import certificates, checkpoints, events, purges
 from letheon.service.desk.residue import _OWN
 from letheon.verifier import (
     Trust,
@@ -228,8 +228,8 @@ def test_the_chain_shows_where_it_is_broken(harmed: Desk) -> None:
 
 
 def test_before_the_purge_and_the_next_checkpoint_nothing_has_failed(desk: Desk) -> None:
-    from letheon.ledger._compute import compute
-    from letheon.ledger._worker import run_once
+    from letheon.ledger.worker.compute import compute
+    from letheon.ledger.worker.worker import run_once
 
     desk.ledger.request([person(1)], model="risk", verified=True)
     for step in run_once(desk.ledger._core, "test", compute, forced=True):

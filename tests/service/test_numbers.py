@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 from sqlalchemy import select
 
-from letheon.ledger._cursor import cursor, place_of
-from letheon.ledger._tables import deliveries
+from letheon.ledger.db.cursor import cursor, place_of
+from letheon.ledger.tables import deliveries
 from letheon.service._context import Context
 from letheon.service._feed import feed
 from letheon.service.desk.numbers import Numbers

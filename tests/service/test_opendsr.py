@@ -12,7 +12,7 @@ from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec, ed25519, padding, rsa
 from sqlalchemy import insert
 
-from letheon.ledger._tables import webhooks
+from letheon.ledger.tables import webhooks
 from letheon.service.desk import opendsr
 from letheon.service.desk.opendsr_signing import FOLDER, stamp_of
 from tests.service.desks import OTHER, Desk, person

@@ -4,8 +4,8 @@ import re
 
 import pytest
 
-from letheon.ledger._compute import BUDGET_SPENT, NO_MODEL, NOBODY_HELD
-from letheon.ledger._purge import _RESIDUE
+from letheon.ledger.purge.purge import _RESIDUE
+from letheon.ledger.worker.compute import BUDGET_SPENT, NO_MODEL, NOBODY_HELD
 from letheon.service.desk.people import held_ids
 from letheon.service.desk.request_words import stuck_words
 from tests.service.desks import Desk, person

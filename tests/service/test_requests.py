@@ -15,8 +15,13 @@ from hypothesis import strategies as st
 
 from letheon.exceptions import UnknownIdError
 from letheon.ledger import Entry
-from letheon.ledger._grounds import HOLD_GROUNDS, NO_DATA_HELD, REJECT_GROUNDS, REQUEST_GROUNDS
-from letheon.ledger._moves import ALLOWED, STATES
+from letheon.ledger.requests.grounds import (
+    HOLD_GROUNDS,
+    NO_DATA_HELD,
+    REJECT_GROUNDS,
+    REQUEST_GROUNDS,
+)
+from letheon.ledger.requests.states import ALLOWED, STATES
 from letheon.service._roles import SCOPES
 from letheon.service.desk import filing
 from letheon.service.desk.request_forms import ActionName, State

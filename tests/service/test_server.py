@@ -17,7 +17,7 @@ import pytest
 from fastapi import APIRouter, Depends, Request
 from fastapi.testclient import TestClient
 
-from letheon.ledger._agreement import HIGH_WATER
+from letheon.ledger.worker.agreement import HIGH_WATER
 from letheon.service import ServiceSettings, create_app
 from letheon.service._auth import address_of, allows, anybody
 from letheon.service._guards import HEADERS

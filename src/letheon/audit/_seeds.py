@@ -10,8 +10,8 @@ from typing import Any
 
 from letheon.audit._reading import AuditedModel, LogFacts
 from letheon.inner import fresh_copy
-from letheon.ledger._claims import RETRAIN
-from letheon.ledger._seal import commitment, training_seed
+from letheon.ledger.certificates.claims import RETRAIN
+from letheon.ledger.keys.encryption import commitment, training_seed
 from letheon.verifier import Opened
 
 __all__ = ["wrong_seed"]

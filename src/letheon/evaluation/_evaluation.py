@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from letheon.evaluation._baselines import ORDINARY, SAME
 from letheon.evaluation._trial import Trial
+from letheon.evaluation.report import Table, format_measure
 from letheon.guarantee import Guarantee
 from letheon.measures import Measure, Strength, from_plain
 from letheon.measures.attacks import AttackResult
@@ -37,6 +38,7 @@ def make_frame(
 # What the names of attacks of the canary test begin with.
 CANARY = "canary "
 _NOTICEABLE = 1.25
+_COMPARED = (SAME, ORDINARY, "retrain against retrain")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -170,12 +172,18 @@ class Evaluation:
         return EvaluationDisplay.from_evaluations(self)
 
     def __rich__(self) -> "RenderableType":
-        """Show the evaluation as a table."""
-        return as_table(self)
+        """Show the evaluation as a table, with what must be known before and after it."""
+        from rich.console import Group
+        from rich.text import Text
+
+        before = Text("\n".join([_heading(self), *_first(self)]))
+        table = _table(self).to_rich(right=_COMPARED)
+        return Group(before, table, Text("\n".join(_below(self))))
 
     def __str__(self) -> str:
         """Say the evaluation in plain lines."""
-        return as_text(self)
+        table = _table(self).to_text(indent="  ")
+        return "\n".join([_heading(self), *_first(self), table, *_below(self)])
 
 
 # Fields without numbers that could be infinite.
@@ -212,49 +220,25 @@ def _plain(value: Any) -> Any:
     return asdict(value) if is_dataclass(value) else value
 
 
-def figures(measure: Measure) -> str:
-    """Return value and interval in few digits; times in the unit that suits them."""
-    scale, unit = _unit(measure)
-    text = f"{measure.value * scale:.3g}{unit}"
-    if measure.basis == "by proof":
-        return f"{text} (proof)"
-    if measure.low is None or measure.high is None or measure.low == measure.high:
-        return text
-    rough = "roughly " if measure.is_rough else ""
-    return f"{text} {rough}[{measure.low * scale:.3g}, {measure.high * scale:.3g}]"
-
-
-def _unit(measure: Measure) -> tuple[float, str]:
-    if measure.unit != "s":
-        return 1.0, measure.unit if measure.unit in ("x", "%") else ""
-    scales = ((1.0, " s"), (1e3, " ms"), (1e6, " us"))
-    return next((pair for pair in scales if measure.value * pair[0] >= 1), scales[-1])
-
-
-def _lines(evaluation: "Evaluation") -> list[tuple[str, ...]]:
-    """Return name, better way, both baselines' cells and the floor, for each line of the table."""
+def _table(evaluation: "Evaluation") -> Table:
+    """Return one row for each measure: which way is better, both baselines, and the floor."""
     both = [evaluation.measures[baseline] for baseline in (SAME, ORDINARY)]
-    rows = []
+    rows: list[tuple[Any, ...]] = []
     for name in dict.fromkeys([*both[0], *both[1]]):
         pair = [measures.get(name) for measures in both]
         better = next(measure.better for measure in pair if measure is not None)
-        pair.append(evaluation.floor.get(name))
-        rows.append((name, better, *("-" if m is None else figures(m) for m in pair)))
-    sizes = [evaluation.storage.get(baseline) for baseline in (SAME, ORDINARY)]
+        rows.append((name, better, *pair, evaluation.floor.get(name)))
+    scores, seconds, storage = evaluation.scores, evaluation.seconds, evaluation.storage
+    sizes = [f"{storage[name]:,}" if name in storage else None for name in (SAME, ORDINARY)]
+    sizes[0] = sizes[0] and f"{sizes[0]} (fresh unlearner)"
     rows += [
-        (evaluation.metric, "higher", *_pair(evaluation.scores), "-"),
-        ("time of a retrain", "", *_pair(evaluation.seconds), "-"),
-        ("state in bytes", "lower", *map(_size, sizes, ("fresh unlearner", "")), "-"),
+        (evaluation.metric, "higher", scores[SAME], scores[ORDINARY], None),
+        ("time of a retrain", "", seconds[SAME], seconds[ORDINARY], None),
+        ("state in bytes", "lower", *sizes, None),
     ]
-    return rows if evaluation.floor else [row[:4] for row in rows]
-
-
-def _size(size: int | None, whose: str) -> str:
-    return "-" if size is None else f"{size:,}" + (f" ({whose})" if whose else "")
-
-
-def _pair(measures: dict[str, Measure]) -> tuple[str, str]:
-    return figures(measures[SAME]), figures(measures[ORDINARY])
+    columns = ("measure", "better", *_COMPARED)
+    n_columns = 5 if evaluation.floor else 4
+    return Table("", columns[:n_columns], [row[:n_columns] for row in rows])
 
 
 def say_what_was_tested(attacks: Sequence[AttackResult], failed: dict[str, str]) -> str:
@@ -274,11 +258,6 @@ def say_what_was_tested(attacks: Sequence[AttackResult], failed: dict[str, str])
     return text + (f" Could not run: {', '.join(failed)}." if failed else "")
 
 
-def is_noticeable(returned: float, complete: float) -> bool:
-    """Return whether a request is complete noticeably later than `forget` returns."""
-    return complete > _NOTICEABLE * returned
-
-
 def _heading(evaluation: "Evaluation") -> str:
     return f"{evaluation.title} on {evaluation.dataset}: {evaluation.requests}"
 
@@ -286,9 +265,9 @@ def _heading(evaluation: "Evaluation") -> str:
 def _put_off(evaluation: "Evaluation") -> str:
     """Return when forget returns, where the request is complete noticeably later."""
     returned, whole = (evaluation.seconds.get(name) for name in ("returned", "forget"))
-    if returned is None or whole is None or not is_noticeable(returned.value, whole.value):
+    if returned is None or whole is None or whole.value <= _NOTICEABLE * returned.value:
         return ""
-    return f" (forget returns after {figures(returned)}, the rest is done later)"
+    return f" (forget returns after {format_measure(returned)}, the rest is done later)"
 
 
 def _first(evaluation: "Evaluation") -> list[str]:
@@ -297,18 +276,15 @@ def _first(evaluation: "Evaluation") -> list[str]:
 
 
 def _below(evaluation: "Evaluation") -> list[str]:
-    size = evaluation.storage.get("unlearned")
+    size, claim = evaluation.storage.get("unlearned"), evaluation.guarantee
     lines = [
-        f"Unlearned model: {evaluation.metric} {figures(evaluation.scores['unlearned'])}, a "
-        f"request takes {figures(evaluation.seconds['forget'])}{_put_off(evaluation)}"
+        f"Unlearned model: {evaluation.metric} {format_measure(evaluation.scores['unlearned'])}, a "
+        f"request takes {format_measure(evaluation.seconds['forget'])}{_put_off(evaluation)}"
         + (f", its state {size:,} bytes" if size is not None else "")
-        + f", the first fit {figures(evaluation.seconds['fit'])}.",
-        f"Guarantee: {evaluation.guarantee.kind}"
-        + (
-            f", epsilon {evaluation.guarantee.epsilon:g}, delta {evaluation.guarantee.delta:g}"
-            if evaluation.guarantee.epsilon is not None and evaluation.guarantee.delta is not None
-            else ""
-        )
+        + f", the first fit {format_measure(evaluation.seconds['fit'])}.",
+        f"Guarantee: {claim.kind}"
+        + (f", epsilon {claim.epsilon:g}" if claim.epsilon is not None else "")
+        + (f", delta {claim.delta:g}" if claim.delta is not None else "")
         + ".",
     ]
     if evaluation.equal_digests is not None:
@@ -323,35 +299,3 @@ def _below(evaluation: "Evaluation") -> list[str]:
     failed = evaluation.failed_attacks.items()
     lines += [f"Attack {name!r} could not run: {why}" for name, why in failed]
     return [*lines, "", *(f"- {line}" for line in evaluation.fairness)]
-
-
-def as_table(evaluation: "Evaluation") -> "RenderableType":
-    """Return the evaluation as a table of rich, with lines below it."""
-    from rich.box import SIMPLE_HEAD
-    from rich.console import Group
-    from rich.table import Table
-    from rich.text import Text
-
-    table = Table(box=SIMPLE_HEAD)
-    table.add_column("measure")
-    table.add_column("better")
-    for baseline in (SAME, ORDINARY):
-        table.add_column(f"against the\n{baseline}", justify="right")
-    if evaluation.floor:
-        table.add_column("retrain against\nretrain", justify="right")
-    for row in _lines(evaluation):
-        table.add_row(*row)
-    below = _below(evaluation)
-    first = Text("\n".join(_first(evaluation)))
-    return Group(Text(_heading(evaluation)), first, table, Text("\n".join(below)))
-
-
-def as_text(evaluation: "Evaluation") -> str:
-    """Return the evaluation in plain lines."""
-    table = _lines(evaluation)
-    heads = ("measure", "better", SAME, ORDINARY, "retrain against retrain")
-    rows = [heads[: len(table[0])], *table]
-    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    padded = [[cell.ljust(width) for cell, width in zip(row, widths, strict=True)] for row in rows]
-    lines = [f"  {'  '.join(row)}".rstrip() for row in padded]
-    return "\n".join([_heading(evaluation), *_first(evaluation), *lines, *_below(evaluation)])

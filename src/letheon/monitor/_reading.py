@@ -7,12 +7,12 @@ from statistics import median
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Self
 
 from letheon.evaluation import make_frame
+from letheon.evaluation.report import Table
 from letheon.measures import Measure, from_plain, make_measure
 from letheon.monitor._limits import Limit
 
 if TYPE_CHECKING:
     import pandas as pd
-    from rich.table import Table
 
 
 Decision = Literal["keep", "retrain"]
@@ -187,16 +187,15 @@ class History(tuple[Reading, ...]):
         frame = make_frame([_flat(reading) for reading in self] or [{"request": 0}], "")
         return frame.iloc[: len(self)].set_index("request")
 
-    def __rich__(self) -> "Table":
+    def __rich__(self) -> Any:
         """Table of the last requests, and of every retrain."""
-        from rich.table import Table
-
         columns = ("request", "rows left", "M test", "effectiveness", "certifiability", "decision")
-        table = Table(*columns, title=str(self))
-        for reading in self:
-            if reading.decision == "retrain" or reading.request > len(self) - _SHOWN:
-                table.add_row(*_cells(reading))
-        return table
+        shown = [
+            _cells(reading)
+            for reading in self
+            if reading.decision == "retrain" or reading.request > len(self) - _SHOWN
+        ]
+        return Table(str(self), columns, shown).to_rich()
 
     def __str__(self) -> str:
         """One line for people."""

@@ -4,6 +4,7 @@ import math
 from typing import TYPE_CHECKING
 
 from letheon.evaluation import ORDINARY
+from letheon.evaluation.report import Table
 from letheon.measures import Measure
 from letheon.select._comparison import LOST, Cost, Tried, bad_end, good_end
 
@@ -200,24 +201,26 @@ def as_table(comparison: "Comparison") -> "RenderableType":
     Below each value stands the bad end of its interval, by which it is judged; "?" where
     its error is not known.
     """
-    from rich.box import SIMPLE_HEAD
     from rich.console import Group
-    from rich.table import Table
     from rich.text import Text
 
     title = f"Held against {comparison.ordinary} on {comparison.n_rows:,} training rows"
-    table = Table(title=title, box=SIMPLE_HEAD, title_justify="left", padding=(0, 1, 0, 0))
-    table.add_column("")
-    table.add_column("method", min_width=_METHOD_WIDTH)
-    for name in (*_COLUMNS.values(), "total"):
-        table.add_column(name, justify="right", no_wrap=True)
-    table.add_column("verdict", no_wrap=True)
-    for each in comparison.tried:
-        figures = [_figures(each.points.get(name)) for name in _COLUMNS]
-        mark, kind = "*" if each is comparison.best else "", each.evaluation.guarantee.kind
-        total = f"{each.cost.method:.3g} s"
-        table.add_row(mark, Text(f"{each.name}, {kind}"), *figures, total, each.verdict)
-    return Group(table, Text(comparison.reason))
+    rows = [
+        (
+            "*" if each is comparison.best else "",
+            f"{each.name}, {each.evaluation.guarantee.kind}",
+            *(_figures(each.points.get(name)) for name in _COLUMNS),
+            f"{each.cost.method:.3g} s",
+            each.verdict,
+        )
+        for each in comparison.tried
+    ]
+    right = (*_COLUMNS.values(), "total")
+    table = Table(title, ("", "method", *right, "verdict"), rows)
+    look = {"title_justify": "left", "padding": (0, 1, 0, 0)}
+    shown = table.to_rich(right=right, no_wrap=(*right, "verdict"), **look)
+    shown.columns[1].min_width = _METHOD_WIDTH
+    return Group(shown, Text(comparison.reason))
 
 
 def _figures(measure: Measure | None) -> str:

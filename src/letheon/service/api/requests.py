@@ -5,7 +5,7 @@ from typing import Annotated, Any, Literal
 from fastapi import APIRouter, Depends, Header, Path, Query, Request, Response
 from fastapi.responses import StreamingResponse
 
-from letheon.ledger._clocks import Regime
+from letheon.ledger.requests.deadlines import Regime
 from letheon.service._auth import Principal, allows
 from letheon.service._context import context
 from letheon.service._schemas import Page

@@ -10,8 +10,8 @@ from pydantic import Field
 from letheon.exceptions import LedgerMissingError
 from letheon.guarantee import KINDS
 from letheon.ledger import CertificateInfo
-from letheon.ledger._history import CertificateRecord, certificate_record, trust_of
-from letheon.ledger._words import NOT_CLAIMED
+from letheon.ledger.certificates.explanations import NOT_CLAIMED
+from letheon.ledger.models.history import CertificateRecord, certificate_record, trust_of
 from letheon.service._auth import Principal
 from letheon.service._context import Context
 from letheon.service._problems import Problem

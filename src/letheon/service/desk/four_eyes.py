@@ -8,8 +8,8 @@ from sqlalchemy import select
 from letheon.data import as_ids
 from letheon.exceptions import LetheonError
 from letheon.ledger import Ledger, Request
-from letheon.ledger._intake import index_of
-from letheon.ledger._tables import tokens
+from letheon.ledger.requests.intake import index_of
+from letheon.ledger.tables import tokens
 from letheon.service._auth import Principal
 from letheon.service._context import Context
 

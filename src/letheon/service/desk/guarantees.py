@@ -5,8 +5,8 @@ from typing import Any, Literal
 
 from pydantic import Field
 
-from letheon.ledger._claims import adds_up
-from letheon.ledger._words import ASSUMPTIONS, guarantee_words, words_of
+from letheon.ledger.certificates.claims import adds_up
+from letheon.ledger.certificates.explanations import ASSUMPTIONS, guarantee_words, words_of
 from letheon.service._schemas import Out
 
 __all__ = [

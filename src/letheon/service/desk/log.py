@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from typing import Any
 
-from letheon.ledger._history import CheckpointRecord, event_at, latest_checkpoint
+from letheon.ledger.models.history import CheckpointRecord, event_at, latest_checkpoint
 from letheon.service._context import Context
 from letheon.verifier import (
     Trust,

@@ -5,8 +5,8 @@ from typing import Literal
 
 from pydantic import Field
 
-from letheon.ledger._history import VersionRecord, version_records
-from letheon.ledger._watch import Watch, watch_of
+from letheon.ledger.models.history import VersionRecord, version_records
+from letheon.ledger.models.watch import Watch, watch_of
 from letheon.service._auth import Principal
 from letheon.service._context import Context
 from letheon.service._schemas import Out

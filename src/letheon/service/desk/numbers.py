@@ -9,7 +9,7 @@ from bisect import bisect_left
 from functools import cached_property
 from typing import Any
 
-from letheon.ledger._certificate_list import sequences_of_tenant
+from letheon.ledger.certificates.listing import sequences_of_tenant
 from letheon.service._auth import Principal
 from letheon.service._context import Context
 from letheon.service._problems import Problem

@@ -23,7 +23,7 @@ from letheon.exceptions import (
     UnknownRequestError,
 )
 from letheon.ledger import Request
-from letheon.ledger._tables import webhooks
+from letheon.ledger.tables import webhooks
 from letheon.service._auth import Principal
 from letheon.service._context import Context
 from letheon.service._problems import Problem

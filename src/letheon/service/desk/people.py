@@ -7,11 +7,11 @@ from sqlalchemy import Connection, or_, select
 from letheon.data import as_ids
 from letheon.exceptions import IdsTypeError
 from letheon.ledger import Ledger, Request
-from letheon.ledger._bodies import person_tags
-from letheon.ledger._intake import index_of
-from letheon.ledger._owners import known_tags
-from letheon.ledger._requests import found_all
-from letheon.ledger._tables import models, requests, versions
+from letheon.ledger.requests.encrypted_ids import person_tags
+from letheon.ledger.requests.intake import index_of
+from letheon.ledger.requests.owners import known_tags
+from letheon.ledger.requests.records import found_all
+from letheon.ledger.tables import models, requests, versions
 
 __all__ = ["held_ids", "known_ids", "model_names", "requests_by_key", "version_numbers"]
 

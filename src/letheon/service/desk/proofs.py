@@ -7,7 +7,7 @@ from typing import Any
 from pydantic import Field
 
 from letheon.ledger import CertificateInfo
-from letheon.ledger._history import envelopes, event_at, latest_checkpoint, trust_of
+from letheon.ledger.models.history import envelopes, event_at, latest_checkpoint, trust_of
 from letheon.service._auth import Principal, require_unbound
 from letheon.service._context import Context
 from letheon.service._problems import Problem

@@ -13,7 +13,7 @@ from fastapi import Request
 from pydantic import Field
 
 from letheon.ledger import Coverage
-from letheon.ledger._history import certificate_record
+from letheon.ledger.models.history import certificate_record
 from letheon.service._auth import Principal, address_of
 from letheon.service._context import Context
 from letheon.service._problems import Problem

@@ -6,8 +6,8 @@ from typing import Annotated, Literal
 
 from pydantic import BeforeValidator, Field, StrictBool, StrictInt, StrictStr
 
-from letheon.ledger._clocks import Regime
-from letheon.ledger._intake import LONGEST_ID, MOST_IDS
+from letheon.ledger.requests.deadlines import Regime
+from letheon.ledger.requests.intake import LONGEST_ID, MOST_IDS
 from letheon.service._schemas import In, Out
 
 __all__ = [

@@ -5,7 +5,7 @@ from datetime import UTC, datetime
 from typing import Any
 
 from letheon.ledger import Entry
-from letheon.ledger._grounds import (
+from letheon.ledger.requests.grounds import (
     HOLD_GROUNDS,
     NO_DATA_HELD,
     NOT_FULLY_SEARCHED,

@@ -11,7 +11,7 @@ from typing import Any
 
 from letheon.exceptions import UnknownRequestError
 from letheon.ledger import Entry, Request
-from letheon.ledger._moves import FINAL, STATES
+from letheon.ledger.requests.states import FINAL, STATES
 from letheon.service._auth import Principal
 from letheon.service._context import Context
 from letheon.service._problems import Problem

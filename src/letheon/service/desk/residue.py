@@ -5,8 +5,8 @@ from typing import Any, Literal
 
 from pydantic import Field
 
-from letheon.ledger._history import PurgeRecord, purge_records
-from letheon.ledger._words import PURGE_NOT_CLAIMED
+from letheon.ledger.certificates.explanations import PURGE_NOT_CLAIMED
+from letheon.ledger.models.history import PurgeRecord, purge_records
 from letheon.service._auth import Principal
 from letheon.service._context import Context
 from letheon.service._schemas import Out

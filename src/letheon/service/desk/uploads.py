@@ -16,8 +16,8 @@ from starlette.datastructures import FormData, UploadFile
 from starlette.formparsers import MultiPartException, MultiPartParser
 
 from letheon.exceptions import UnknownModelError
-from letheon.ledger._clocks import REGIMES
-from letheon.ledger._intake import LONGEST_ID
+from letheon.ledger.requests.deadlines import REGIMES
+from letheon.ledger.requests.intake import LONGEST_ID
 from letheon.service._auth import Principal
 from letheon.service._context import Context
 from letheon.service._problems import Problem

@@ -6,7 +6,7 @@ from typing import Any, Literal
 from pydantic import Field
 
 from letheon.ledger import ModelInfo
-from letheon.ledger._history import VersionRecord, sequences_between, version_records
+from letheon.ledger.models.history import VersionRecord, sequences_between, version_records
 from letheon.service._auth import Principal
 from letheon.service._context import Context
 from letheon.service._problems import Problem

@@ -8,7 +8,7 @@ from pydantic import BaseModel, ValidationError
 from sqlalchemy import select
 from starlette.datastructures import FormData
 
-from letheon.ledger._tables import models
+from letheon.ledger.tables import models
 from letheon.service._auth import Principal
 from letheon.service._context import Context
 from letheon.service._problems import Problem

@@ -17,7 +17,7 @@ from starlette.datastructures import FormData, Headers
 from starlette.exceptions import HTTPException
 from starlette.formparsers import FormParser, MultiPartException, MultiPartParser
 
-from letheon.ledger._codes import NAME
+from letheon.ledger.schemas import NAME
 from letheon.service._auth import SAFE, Gate, Principal, principal_of_session, require_csrf
 from letheon.service._context import context
 from letheon.service._problems import Problem

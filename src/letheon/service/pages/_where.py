@@ -5,7 +5,7 @@ from urllib.parse import quote, urlencode
 
 from fastapi import Path, Query
 
-from letheon.ledger._codes import NAME
+from letheon.ledger.schemas import NAME
 from letheon.service._jobs import CURSOR, JOB_ID
 
 __all__ = [

@@ -6,7 +6,7 @@ from typing import Annotated, NamedTuple
 from fastapi import APIRouter, Depends, Request
 from fastapi.responses import HTMLResponse
 
-from letheon.ledger._moves import FINAL, STATES
+from letheon.ledger.requests.states import FINAL, STATES
 from letheon.service._auth import Principal
 from letheon.service._context import Context, context
 from letheon.service.desk.request_forms import RequestQuery, Summary

@@ -7,7 +7,7 @@ from fastapi.responses import Response
 from starlette.datastructures import FormData, UploadFile
 
 from letheon.exceptions import LedgerError
-from letheon.ledger._codes import NAME
+from letheon.ledger.schemas import NAME
 from letheon.service._auth import Principal
 from letheon.service._context import context
 from letheon.service._problems import Problem, problem_of

@@ -6,7 +6,7 @@ from fastapi import APIRouter, Depends, Path, Request
 from fastapi.responses import HTMLResponse, Response
 from sqlalchemy import select
 
-from letheon.ledger._tables import tokens
+from letheon.ledger.tables import tokens
 from letheon.service._auth import Principal
 from letheon.service._context import Context, context
 from letheon.service._problems import Problem

@@ -7,7 +7,7 @@ from fastapi import APIRouter, Depends, Request
 from fastapi.responses import HTMLResponse, Response
 from starlette.datastructures import QueryParams
 
-from letheon.ledger._moves import FINAL, STATES
+from letheon.ledger.requests.states import FINAL, STATES
 from letheon.service._auth import Principal
 from letheon.service._context import context
 from letheon.service._problems import Problem
