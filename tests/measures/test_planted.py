@@ -131,8 +131,8 @@ def growth(m: Any) -> None:
 
 
 BUGS: list[tuple[Callable[[Any], None], ModuleType, str, str]] = [
-    (kl_of_probabilities, _consistency, "rows = divergence(p, q)", "rows = divergence(q, p)"),
-    (agreement_of_labels, _consistency, "unlearned == naive)", "unlearned != naive)"),
+    (kl_of_probabilities, _consistency, "(divergence(p, q),", "(divergence(q, p),"),
+    (agreement_of_labels, _consistency, "unlearned == naive, c", "unlearned != naive, c"),
     (
         kl_of_gaussians,
         _consistency,

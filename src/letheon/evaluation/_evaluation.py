@@ -3,7 +3,7 @@
 import json
 import math
 import os
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, field, fields, is_dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -133,12 +133,17 @@ class Evaluation:
 
     def to_dict(self) -> dict[str, Any]:
         """Return everything as plain values. An infinite number stays a float; see `to_json`."""
-        return {each.name: _plain(getattr(self, each.name)) for each in fields(self)}
+        return {
+            each.name: _change_leaves(getattr(self, each.name), _to_plain) for each in fields(self)
+        }
 
     @classmethod
     def from_dict(cls, plain: dict[str, Any]) -> "Evaluation":
         """Return what `to_dict` took apart, or what was read from the JSON of `to_json`."""
-        plain = {name: value if name in _TEXTS else _read(value) for name, value in plain.items()}
+        plain = {
+            name: value if name in _TEXTS else _change_leaves(value, _read_number)
+            for name, value in plain.items()
+        }
         attacks = tuple(AttackResult.from_dict(each) for each in plain.pop("attacks"))
         evaluation: Evaluation = from_plain(cls, plain | {"attacks": ()})
         return replace(evaluation, attacks=attacks)
@@ -149,7 +154,9 @@ class Evaluation:
         JSON knows no infinite numbers: they are written as "inf" and "-inf", and `from_dict` reads
         them back.
         """
-        text = json.dumps(_written(self.to_dict()), indent=1, default=str, allow_nan=False)
+        text = json.dumps(
+            _change_leaves(self.to_dict(), _write_number), indent=1, default=str, allow_nan=False
+        )
         if path is not None:
             Path(path).write_text(text + "\n", encoding="utf-8")
         return text
@@ -191,33 +198,27 @@ _TEXTS = frozenset({"title", "method", "dataset", "settings", "requests", "metri
 _INFINITE = {"inf": math.inf, "-inf": -math.inf}
 
 
-def _written(value: Any) -> Any:
-    """Return infinite numbers, at any depth, as texts."""
+def _change_leaves(value: Any, change: Callable[[Any], Any]) -> Any:
+    """Return dicts and lists, at any depth, with every other value changed; tuples become lists."""
     if isinstance(value, dict):
-        return {name: _written(part) for name, part in value.items()}
-    if isinstance(value, list):
-        return [_written(part) for part in value]
+        return {name: _change_leaves(part, change) for name, part in value.items()}
+    if isinstance(value, list | tuple):
+        return [_change_leaves(part, change) for part in value]
+    return change(value)
+
+
+def _write_number(value: Any) -> Any:
     return str(value) if isinstance(value, float) and math.isinf(value) else value
 
 
-def _read(value: Any) -> Any:
-    """Return what `_written` turned into texts as numbers again."""
-    if isinstance(value, dict):
-        return {name: _read(part) for name, part in value.items()}
-    if isinstance(value, list | tuple):
-        return [_read(part) for part in value]
+def _read_number(value: Any) -> Any:
     return _INFINITE.get(value, value) if isinstance(value, str) else value
 
 
-def _plain(value: Any) -> Any:
-    """Return dataclasses, at any depth, as dicts and tuples as lists."""
-    if isinstance(value, dict):
-        return {name: _plain(part) for name, part in value.items()}
-    if isinstance(value, tuple | list):
-        return [_plain(part) for part in value]
+def _to_plain(value: Any) -> Any:
     if hasattr(value, "to_dict"):
         return value.to_dict()
-    return asdict(value) if is_dataclass(value) else value
+    return asdict(value) if is_dataclass(value) and not isinstance(value, type) else value
 
 
 def _table(evaluation: "Evaluation") -> Table:

@@ -1,6 +1,7 @@
 """What is evaluated: rows and whose they are, the metric, the requests."""
 
 import math
+import operator
 import os
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
@@ -361,8 +362,9 @@ class Asked(NamedTuple):
     def of(cls, requests: Any, problem: Problem) -> "Asked":
         """Return what the argument of `evaluate` describes."""
         if isinstance(requests, Real):
-            is_count = isinstance(requests, Integral)
-            requests = Requests(n=int(requests) if is_count else float(requests))
+            requests = Requests(
+                n=operator.index(requests) if isinstance(requests, Integral) else float(requests)
+            )
         if not isinstance(requests, Requests):
             return cls._given(requests, problem)
         train, n_people = problem.train, len(np.unique(problem.train.ids))

@@ -199,8 +199,8 @@ def from_plain(kind: Any, value: Any) -> Any:
         return from_plain(args[0], value)
     if is_dataclass(kind):
         kinds = get_type_hints(kind)
-        parts = {name: from_plain(kinds[name], part) for name, part in value.items()}
-        return kind(**parts)
+        make: Any = kind
+        return make(**{name: from_plain(kinds[name], part) for name, part in value.items()})
     if origin is tuple:
         return tuple(from_plain(args[0], part) for part in value)
     if origin is dict:

@@ -256,7 +256,8 @@ class Monitor:
             self._retrain_and_note()
         else:
             self._commit()
-        return self.history[-1]
+        reading: Reading = self.history[-1]
+        return reading
 
     def retrain(self) -> Reading | None:
         """Train afresh on the remaining rows now, and recalibrate.

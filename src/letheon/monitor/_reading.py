@@ -251,7 +251,11 @@ class Seen(NamedTuple):
 def decide(seen: Seen, tolerances: Tolerances) -> tuple[Decision, tuple[str, ...]]:
     """Return the decision and its reasons."""
     breaches = [*_passed(seen, tolerances), *_certificate(seen, tolerances)]
-    notes = _slow(seen, tolerances)
+    notes = []
+    # One slow removal alone says little.
+    usual = median(seen.speed_ups) if seen.speed_ups else math.inf
+    if tolerances.efficiency is not None and usual < tolerances.efficiency:
+        notes.append(f"removals are only {usual:.3g} times faster than a retrain; look into it")
     if breaches:
         return "retrain", (*breaches, *notes)
     return "keep", ("within all tolerances", *notes)
@@ -285,16 +289,6 @@ def _certificate(seen: Seen, tolerances: Tolerances) -> list[str]:
     if residual is not None and most is not None and residual > most:
         reasons.append(f"the gradient per row is {residual:.3g}, tolerance {most:.3g}")
     return reasons
-
-
-def _slow(seen: Seen, tolerances: Tolerances) -> list[str]:
-    """Return a note when the last removals were slower than accepted; one alone says little."""
-    if tolerances.efficiency is None or not seen.speed_ups:
-        return []
-    usual = median(seen.speed_ups)
-    if usual >= tolerances.efficiency:
-        return []
-    return [f"removals are only {usual:.3g} times faster than a retrain; look into it"]
 
 
 def say_if_useless(

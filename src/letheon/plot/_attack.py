@@ -171,7 +171,7 @@ class AttackDisplay:
                 continue
             # side by side, so that intervals at one rate do not hide each other
             place = float(found[1]) / 100 * 1.2 ** (number - (len(self.curves) - 1) / 2)
-            sides = [(measure, place, {})]
+            sides: list[tuple[Measure, float, dict[str, Any]]] = [(measure, place, {})]
             if what in self.floors.get(name, {}):
                 sides.append((self.floors[name][what], place / 1.09, {"color": _GREY}))
             look: dict[str, Any] = {"markersize": 4, "capsize": 2, "linestyle": "none"}

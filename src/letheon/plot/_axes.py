@@ -35,7 +35,7 @@ def new_axes(n_columns: int, width: float, height: float) -> "list[Axes]":
     return list(axes[0])
 
 
-def style(number: int) -> dict[str, str]:
+def style(number: int) -> dict[str, Any]:
     """Return colour and marker of the line with this number."""
     return {
         "color": COLOURS[number % len(COLOURS)],

@@ -181,12 +181,12 @@ class EvaluationDisplay:
         from matplotlib.lines import Line2D
 
         handles = [
-            Line2D([], [], label=f"against {name}", **style(number))  # type: ignore[arg-type]
+            Line2D([], [], label=f"against {name}", **style(number))
             for number, name in enumerate(self._baselines())
         ]
         measures = [m for row in self.rows.values() for b in row.values() for m in b.values()]
         if any(m.basis == "by proof" and m.name in self.measures for m in measures):
-            hollow = {"color": "0.3", "marker": "o", "markerfacecolor": "white"}
+            hollow: dict[str, Any] = {"color": "0.3", "marker": "o", "markerfacecolor": "white"}
             handles.append(Line2D([], [], linestyle="none", label="by proof", **hollow))
         # beside the last panel: inside it would hide some of many methods
         self.ax_[-1].legend(

@@ -73,7 +73,7 @@ class Check:
 
         The number in brackets is the end of the interval that decides.
         """
-        unit = _spaced(self.measure.unit)
+        unit = self.measure.unit and f" {self.measure.unit}"
         limit = "at most" if self.measure.better == "lower" else "at least"
         found = f"{self.measure.name} {self.measure.value:.3g}{unit}{self._deciding_end()}"
         text = f"{found} where {limit} {self.limit:g}{unit} is tolerated"
@@ -168,10 +168,6 @@ def good_end(measure: Measure) -> float:
     if measure.better == "lower":
         return -math.inf if measure.low is None else measure.low
     return math.inf if measure.high is None else measure.high
-
-
-def _spaced(unit: str) -> str:
-    return f" {unit}" if unit else ""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -86,7 +86,12 @@ def _close_race(best: Tried, others: list[Tried]) -> str:
 
 def _many_looks(comparison: "Comparison") -> str:
     """Say how likely somebody is to pass by luck, where many were judged by the same rows."""
-    risks = [max(_lucky(check.measure) for check in t.checks) for t in comparison.tried if t.checks]
+    # the probability that the bad end of an interval is too good
+    risks = [
+        max(0.0 if m.low == m.high else (1 - m.confidence) / 2 for m in measures)
+        for measures in ([check.measure for check in each.checks] for each in comparison.tried)
+        if measures
+    ]
     n = sum(risk > 0 for risk in risks)
     if n < 2:
         return ""
@@ -95,11 +100,6 @@ def _many_looks(comparison: "Comparison") -> str:
         f"the probability that one of them passes by luck is up to {min(sum(risks), 1):.0%}. "
         "Judge the chosen one again on other rows."
     )
-
-
-def _lucky(measure: Measure) -> float:
-    """Return the probability that the bad end of an interval is too good."""
-    return 0.0 if measure.low == measure.high else (1 - measure.confidence) / 2
 
 
 def _quality(comparison: "Comparison", best: Tried) -> str:

@@ -8,6 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from letheon.measures.attacks import KLOM, RMIA, AttackResult, BackdoorTest, _margins, auc
+from letheon.measures.attacks._backdoor import success_rate
 from letheon.measures.attacks._margins import Laws, _excess, _Part, _Scores
 from letheon.measures.attacks._result import beyond_floor_by_unit
 from letheon.measures.attacks._result import is_beyond as are_apart
@@ -90,7 +91,7 @@ def backdoor_on_noise(seed: int, gain: float = 0.0) -> tuple[bool, bool]:
 
     after, retrained, again = model(pattern + gain), model(pattern), model(pattern)
     report = _Report(BackdoorTest(), queries, after, retrained)
-    rates = [report._rate("backdoor success", each.success) for each in (after, again)]
+    rates = [success_rate("backdoor success", each.success, queries) for each in (after, again)]
     return is_beyond(report.excess(after, again)), are_apart(*rates)
 
 

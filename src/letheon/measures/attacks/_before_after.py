@@ -347,8 +347,11 @@ class _World:
         purpose = Purpose.BEFORE_AFTER_MEMBERS
         order = np.argsort(keyed_hash_ints(self.seed, purpose, numbers, self.number))
         members, absent = np.split(order, [len(order) // 2])
-        model, rows = self._trained(members), np.flatnonzero(np.isin(self.data.ids, self.people))
-        X, person = self.data.X[rows], np.searchsorted(self.people, self.data.ids[rows])
+        data, seed = self.data, library_seed(self.seed, Purpose.BEFORE_AFTER_MODEL, self.number)
+        held = self.others | np.isin(data.ids, self.people[members])
+        model = fitted(self.unlearner, seed, data.X[held], data.y[held], data.ids[held])
+        rows = np.flatnonzero(np.isin(data.ids, self.people))
+        X, person = data.X[rows], np.searchsorted(self.people, data.ids[rows])
         before, found = posteriors(model, X, classes), []
         for removal in range(min(n_removals, len(members) // batch)):
             gone = members[removal * batch : (removal + 1) * batch]
@@ -363,13 +366,6 @@ class _World:
             same = np.full_like(whose, self.number), np.full_like(whose, removal)
             found.append(_Cases(before[seen], after, kinds[whose], whose, *same))
         return _joined(found)
-
-    def _trained(self, members: Ints) -> Any:
-        rows = self.others | np.isin(self.data.ids, self.people[members])
-        seed = library_seed(self.seed, Purpose.BEFORE_AFTER_MODEL, self.number)
-        return fitted(
-            self.unlearner, seed, self.data.X[rows], self.data.y[rows], self.data.ids[rows]
-        )
 
 
 def _area_by_world(scores: Floats, cases: _Cases) -> Floats:

@@ -148,8 +148,9 @@ class _LawAttack(Attack):
         for purpose in (Purpose.ATTACK_ORACLE, Purpose.ATTACK_SECOND_ORACLE):
             jobs += [Job(case.naive, others, None, purpose, k) for k in range(self.n_models)]
         trained = study.train(probe, jobs, progress=case.progress)
+        unlearned, oracle, second = np.split(trained.signal, 3)
         hits = np.split(trained.correct, 3)
-        laws = Laws(*np.split(trained.signal, 3), (hits[0], hits[1], hits[2]))
+        laws = Laws(unlearned, oracle, second, (hits[0], hits[1], hits[2]))
         return Sample(laws, probe, gone, kept)
 
 

@@ -234,14 +234,11 @@ def _share_above(ins: Floats, outs: Floats, rank: int) -> float:
 def _plausible_alarms(fpr: float, n: int, n_effective: float, confidence: float) -> tuple[int, int]:
     """Return the least and the largest number of alarms whose interval holds `fpr`."""
     shares = np.arange(n + 1) / n
-    ends = np.array([_binomial(share, n_effective, confidence) for share in shares[: _cap(fpr, n)]])
+    # more alarms than these are out of the question
+    most = int(n * fpr + 40 * math.sqrt(n * fpr) + 100)
+    ends = np.array([_binomial(share, n_effective, confidence) for share in shares[:most]])
     holds = np.flatnonzero((ends[:, 0] <= fpr) & (fpr <= ends[:, 1]))
     return int(holds[0]), int(holds[-1])
-
-
-def _cap(fpr: float, n: int) -> int:
-    """Return a number of alarms that is out of the question, to spare work."""
-    return min(n + 1, int(n * fpr + 40 * math.sqrt(n * fpr) + 100))
 
 
 def _design_effects(
