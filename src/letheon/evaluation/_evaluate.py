@@ -26,13 +26,20 @@ from letheon.parallel import one_thread
 
 
 class Progress:
-    """Takes note of what was done and shows nothing."""
+    """Takes note of what was done, and shows it on a bar if there is one."""
+
+    def __init__(self, title: str = "", bars: Any = None, task: Any = None) -> None:
+        self._title, self._bars, self._task = title, bars, task
 
     def tick(self) -> None:
         """Say that one more request is served."""
+        if self._bars is not None:
+            self._bars.advance(self._task)
 
     def say(self, what: str) -> None:
         """Say what is done now."""
+        if self._bars is not None:
+            self._bars.update(self._task, description=f"{self._title}: {what}")
 
 
 @contextmanager
@@ -42,23 +49,10 @@ def progress_bar(title: str, total: int) -> Iterator[Progress]:
     from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeRemainingColumn
     from rich.progress import Progress as Bars
 
-    columns = (
-        TextColumn("{task.description}"),
-        BarColumn(),
-        MofNCompleteColumn(),
-        TimeRemainingColumn(),
-    )
+    text = TextColumn("{task.description}")
+    columns = (text, BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
     with Bars(*columns, console=Console(stderr=True), transient=True) as bars:
-        task = bars.add_task(title, total=total)
-
-        class Shown(Progress):
-            def tick(self) -> None:
-                bars.advance(task)
-
-            def say(self, what: str) -> None:
-                bars.update(task, description=f"{title}: {what}")
-
-        yield Shown()
+        yield Progress(title, bars, bars.add_task(title, total=total))
 
 
 # Clones of the canary test train on so many rows at most.

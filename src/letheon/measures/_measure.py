@@ -69,35 +69,24 @@ def same_length(named: Sequence[tuple[str, NDArray[Any]]]) -> int:
 Better = Literal["lower", "higher"]
 Basis = Literal["measured", "proxy", "by proof"]
 
-# name -> (which way is better, unit): the survey's section 3, then what stands for it elsewhere
-KNOWN_MEASURES: dict[str, tuple[Better, str]] = {
-    "efficiency": ("higher", "x"),
-    "effectiveness": ("lower", ""),
-    "parameter consistency": ("lower", ""),
-    "output consistency": ("higher", "%"),
-    "KL consistency": ("lower", "nats"),
-    "certifiability": ("lower", "%"),
-    "KL of laws": ("lower", "nats"),
-    "prediction gap": ("lower", ""),
-    "agreement within": ("higher", "%"),
-    "gradient residual": ("lower", ""),
-    "accuracy alpha": ("lower", ""),
-    "accuracy beta": ("lower", ""),
-    "work exponent": ("lower", ""),
-}
+_ANY, _POSITIVE, _SHARE = (-math.inf, math.inf), (0.0, math.inf), (0.0, 100.0)
 
-# name -> least and largest possible value, where there is one
-RANGES: dict[str, tuple[float, float]] = {
-    "efficiency": (0.0, math.inf),
-    "effectiveness": (0.0, math.inf),
-    "parameter consistency": (0.0, math.inf),
-    "output consistency": (0.0, 100.0),
-    "KL consistency": (0.0, math.inf),
-    "certifiability": (0.0, 100.0),
-    "prediction gap": (0.0, math.inf),
-    "agreement within": (0.0, 100.0),
-    "gradient residual": (0.0, math.inf),
-    "accuracy beta": (0.0, 1.0),
+# name -> (which way is better, unit, least and largest possible value): the survey's section 3,
+# then what stands for it elsewhere
+KNOWN_MEASURES: dict[str, tuple[Better, str, tuple[float, float]]] = {
+    "efficiency": ("higher", "x", _POSITIVE),
+    "effectiveness": ("lower", "", _POSITIVE),
+    "parameter consistency": ("lower", "", _POSITIVE),
+    "output consistency": ("higher", "%", _SHARE),
+    "KL consistency": ("lower", "nats", _POSITIVE),
+    "certifiability": ("lower", "%", _SHARE),
+    "KL of laws": ("lower", "nats", _ANY),
+    "prediction gap": ("lower", "", _POSITIVE),
+    "agreement within": ("higher", "%", _SHARE),
+    "gradient residual": ("lower", "", _POSITIVE),
+    "accuracy alpha": ("lower", "", _ANY),
+    "accuracy beta": ("lower", "", (0.0, 1.0)),
+    "work exponent": ("lower", "", _ANY),
 }
 
 
@@ -226,7 +215,7 @@ def make_measure(
     The interval is widened to hold the value. `doubt` says why it is rough; without an interval it
     says nothing.
     """
-    known_better, known_unit = KNOWN_MEASURES.get(name, (better, ""))
+    known_better, known_unit, _ = KNOWN_MEASURES.get(name, (better, "", _ANY))
     better = known_better if better is None else better
     if better is None:
         raise ValueError(f"{name!r}: say better='lower' or 'higher'")
@@ -280,7 +269,7 @@ def by_proof(
     """
     if not note:
         raise ValueError("by_proof needs a note that names the theorem or the reason")
-    way = KNOWN_MEASURES.get(name, (better, ""))[0]
+    way = KNOWN_MEASURES.get(name, (better,))[0]
     if way is None or better not in (None, way):
         raise ValueError(f"{name!r}: say better='lower' or 'higher', as the measure demands")
     interval = (value, value)
@@ -340,7 +329,7 @@ def over_seeds(
     confidence_level(confidence)
     numbers = _runs(values)
     mean = _mean(numbers)
-    least, most = RANGES.get(name, (-math.inf, math.inf)) if within is None else within
+    least, most = KNOWN_MEASURES.get(name, ("lower", "", _ANY))[2] if within is None else within
     # 100.00000000000001 % is rounding, 101 % is not
     slack = 1e-9 * max(abs(end) for end in (least, most, 1.0) if math.isfinite(end))
     if not ((numbers >= least - slack) & (numbers <= most + slack)).all():

@@ -166,7 +166,7 @@ class MonitorDisplay:
         self._limit(ax, name)
         if ax.get_yscale() == "log":
             log_ticks(ax, "y")
-        unit = KNOWN_MEASURES.get(name, ("", ""))[1]
+        unit = KNOWN_MEASURES[name][1] if name in KNOWN_MEASURES else ""
         way = "more is better" if self._is_high_better(name) else "less is better"
         ax.set_ylabel(f"{name}{f' [{unit}]' if unit else ''}\n{way}")
         ax.grid(alpha=0.3)
