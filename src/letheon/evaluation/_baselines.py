@@ -51,7 +51,7 @@ class Contender(NamedTuple):
 
 def plain(estimator: Any, *, is_given: bool = False) -> Contender:
     """Return the training of an estimator that knows no people."""
-    prototype = single_job(estimator)
+    prototype = without_jobs(estimator)
 
     def fit(rows: Rows) -> Any:
         with warnings.catch_warnings():
@@ -67,7 +67,7 @@ def named(estimator: Any) -> str:
     return type(last).__name__
 
 
-def single_job(estimator: Any) -> Any:
+def without_jobs(estimator: Any) -> Any:
     """Return an unfitted copy that asks for no threads or processes, at any depth."""
     copy = require_copy(estimator, clone(estimator))
     for part in list(parts_of(copy)):
@@ -76,13 +76,13 @@ def single_job(estimator: Any) -> Any:
     return copy
 
 
-def few_of(rows: Rows) -> Rows:
+def sample_rows(rows: Rows) -> Rows:
     """Return the rows of some people, enough to walk through the code once."""
     people = np.random.default_rng(0).permutation(np.unique(rows.ids))
     return rows.of(people[:_FEW_ROWS])
 
 
-def warmed(contender: Contender, few: Rows) -> Contender:
+def warm_up_contender(contender: Contender, few: Rows) -> Contender:
     """Return the contender after a round that is not counted."""
     # So few rows may be too few for the model: a class is missing, a shard is empty.
     with suppress(LetheonError, ValueError):
@@ -110,15 +110,17 @@ def usual_models(X: Any, *, is_regression: bool, seed: int) -> dict[str, Any]:
         forest = RandomForestClassifier(random_state=seed)
         boosted = HistGradientBoostingClassifier(random_state=seed)
     models = {
-        "linear": prepared(X, linear, scaled=True),
-        "forest": prepared(X, forest, scaled=False),
+        "linear": prepare_model(X, linear, scaled=True),
+        "forest": prepare_model(X, forest, scaled=False),
     }
     return (
-        models if sparse.issparse(X) else models | {"boosted": prepared(X, boosted, scaled=False)}
+        models
+        if sparse.issparse(X)
+        else models | {"boosted": prepare_model(X, boosted, scaled=False)}
     )
 
 
-def prepared(X: Any, model: Any, *, scaled: bool) -> Any:
+def prepare_model(X: Any, model: Any, *, scaled: bool) -> Any:
     """Return a model that can be trained on a table of this kind.
 
     Columns of texts and of categories, by their dtype, become one column of 0 and 1 for each of
@@ -159,10 +161,10 @@ class Best(NamedTuple):
 
     model: Any
     score: float
-    told: str
+    scores: str
 
 
-def best_of(models: Sequence[Any], score: Callable[[Any], float], *, are_given: bool) -> Best:
+def choose_best(models: Sequence[Any], score: Callable[[Any], float], *, are_given: bool) -> Best:
     """Return the model with the largest score; one that fails is out.
 
     Raises
@@ -182,8 +184,10 @@ def best_of(models: Sequence[Any], score: Callable[[Any], float], *, are_given: 
         f"failed: {type(each).__name__}" if isinstance(each, Exception) else f"{each:.4g}"
         for each in scores
     ]
-    told = ", ".join(f"{named(model)} {word}" for model, word in zip(models, words, strict=True))
-    return Best(models[best], values[best], told)
+    by_model = ", ".join(
+        f"{named(model)} {word}" for model, word in zip(models, words, strict=True)
+    )
+    return Best(models[best], values[best], by_model)
 
 
 def _score_or_error(score: Callable[[Any], float], model: Any) -> float | Exception:
@@ -369,10 +373,10 @@ def race(unlearner: Any, rows: Rows, seed: int, given: Any = None) -> tuple[Cont
     entrants = [fresh, *linear_rivals(unlearner, rows), *asked]
     if len(entrants) == 1:
         return entrants[0], [f"{entrants[0].name}: no other way to retrain it is known"]
-    few = few_of(rows)
+    few = sample_rows(rows)
     results = []
     for entrant in entrants:
-        model, seconds = _shortest(warmed(entrant, few), rows)
+        model, seconds = _shortest(warm_up_contender(entrant, few), rows)
         loss = regularised_loss(unlearner, model, rows)
         results.append(_Result(entrant, model, seconds, loss))
     known = [result.loss for result in results if result.loss is not None]
@@ -381,12 +385,12 @@ def race(unlearner: Any, rows: Rows, seed: int, given: Any = None) -> tuple[Cont
     faults = ["", *(_fault(each, results[0], goal, rows) for each in results[1:])]
     fair = [each for each, fault in zip(results, faults, strict=True) if not fault]
     winner = min(fair, key=lambda result: result.seconds)
-    told = [
+    tried = [
         f"{each.entrant.name}: {1000 * each.seconds:.3g} ms"
         + (", fastest" if each is winner else fault)
         for each, fault in zip(results, faults, strict=True)
     ]
-    return winner.entrant, told
+    return winner.entrant, tried
 
 
 class _Result(NamedTuple):
@@ -456,9 +460,9 @@ def best_ordinary(problem: Problem, given: Any, seed: int) -> tuple[Contender, s
     some = np.random.default_rng(seed).permutation(len(problem.train))[:_MOST_CHOICE_ROWS]
     rows = problem.train.at(np.sort(some))
     folds = CrossValidation(replace(problem, train=rows), cv=3, seed=None)
-    best = best_of(candidates, folds.score, are_given=given is not None)
+    best = choose_best(candidates, folds.score, are_given=given is not None)
     how = f"best of {len(candidates)} by 3-fold cross-validation on {len(rows):,} rows"
-    return plain(best.model), f"{named(best.model)}, {how} ({best.told})"
+    return plain(best.model), f"{named(best.model)}, {how} ({best.scores})"
 
 
 def require_task(problem: Problem, candidate: Any) -> None:
@@ -516,7 +520,7 @@ class CrossValidation:
 
 def warm_up(unlearner: Any, problem: Problem) -> str:
     """Fit, forget and predict once on some rows; return what was done, in words."""
-    few = few_of(problem.train)
+    few = sample_rows(problem.train)
     try:
         model = fresh_copy(unlearner, 0).fit(few.X, few.y, ids=few.ids)
         model.forget(few.ids[:1])

@@ -13,11 +13,18 @@ import numpy as np
 from numpy.typing import NDArray
 
 from letheon.datasets import Requests
-from letheon.evaluation._baselines import best_ordinary, few_of, race, single_job, warm_up, warmed
+from letheon.evaluation._baselines import (
+    best_ordinary,
+    race,
+    sample_rows,
+    warm_up,
+    warm_up_contender,
+    without_jobs,
+)
 from letheon.evaluation._clock import RequestClock
 from letheon.evaluation._evaluation import CANARY, Evaluation
-from letheon.evaluation._problem import Asked, Metric, Problem, Rows
-from letheon.evaluation._summary import Findings, Told, say_found, summary
+from letheon.evaluation._problem import Metric, Problem, RequestPlan, Rows
+from letheon.evaluation._summary import Findings, Preparation, say_found, summary
 from letheon.evaluation._trial import Contest, run_trial
 from letheon.exceptions import CannotForgetError
 from letheon.measures.attacks import ALL as ATTACKS
@@ -63,7 +70,7 @@ _WRONG_LABELS, _N_SHADOWS = 20, 12
 _WRONG_BY = 4.0
 
 
-def chosen(attacks: Any) -> list[Any]:
+def resolve_attacks(attacks: Any) -> list[Any]:
     """Return the attacks that names, or one name, stand for; objects as they are."""
     several = [attacks] if isinstance(attacks, str) or hasattr(attacks, "run") else [*attacks]
     for place, attack in enumerate(several):
@@ -79,7 +86,7 @@ def chosen(attacks: Any) -> list[Any]:
     return several
 
 
-def attacked(
+def run_attacks(
     attacks: list[Any],
     unlearner: Any,
     problem: Problem,
@@ -278,12 +285,12 @@ def evaluate(
     first = secrets.randbelow(2**31) if random_state is None else int(random_state)
     numbers = _seeds(seeds, first)
     problem = Problem.of(unlearner, data, test, metric, first)
-    asked = Asked.of(requests, problem)
+    asked = RequestPlan.of(requests, problem)
     if comparisons < 1:
         raise ValueError(f"comparisons={comparisons!r} must be at least 1")
-    attackers = chosen(attacks)
+    attackers = resolve_attacks(attacks)
     # Nobody gets more threads than the others.
-    alone = single_job(unlearner)
+    alone = without_jobs(unlearner)
     bar: AbstractContextManager[Progress] = nullcontext(Progress())
     if progress:
         bar = progress_bar(title or type(unlearner).__name__, len(numbers) * len(asked.sizes))
@@ -298,7 +305,7 @@ def evaluate(
                 problem=problem,
                 unlearner=alone,
                 same=same,
-                ordinary=warmed(rival, few_of(problem.train)),
+                ordinary=warm_up_contender(rival, sample_rows(problem.train)),
                 asked=asked,
                 clock=clock,
                 comparisons=comparisons,
@@ -306,9 +313,9 @@ def evaluate(
             )
             runs = [run_trial(contest, seed, n, shown.tick) for n, seed in enumerate(numbers)]
             planted = run_canaries(alone, problem, first, shown) if canaries else Findings((), {})
-        found = attacked(attackers, unlearner, problem, runs[0][1], first, shown)
+        found = run_attacks(attackers, unlearner, problem, runs[0][1], first, shown)
     trials = tuple(trial for trial, _ in runs)
-    return summary(contest, trials, planted.and_others(found), Told(tried, how, warm), title)
+    return summary(contest, trials, planted.and_others(found), Preparation(tried, how, warm), title)
 
 
 def with_canaries(
@@ -316,7 +323,7 @@ def with_canaries(
 ) -> Evaluation:
     """Return an evaluation with the results of the canary test, if that was left out."""
     with one_thread(), joblib.parallel_config(backend="sequential"):
-        planted = run_canaries(single_job(unlearner), problem, seed, Progress())
+        planted = run_canaries(without_jobs(unlearner), problem, seed, Progress())
     return replace(
         evaluation,
         attacks=(*planted.results, *evaluation.attacks),

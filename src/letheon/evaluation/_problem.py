@@ -344,7 +344,7 @@ def _split(rows: Rows, share: float, seed: int) -> tuple[Rows, Rows]:
 _LOOK_AT_THE_MODEL = ("worst", "adaptive")
 
 
-class Asked(NamedTuple):
+class RequestPlan(NamedTuple):
     """The requests of every trial.
 
     `stream` yields the ids of one request after the other, given the model and the seed; `sizes`
@@ -359,7 +359,7 @@ class Asked(NamedTuple):
     is_fixed: bool = False
 
     @classmethod
-    def of(cls, requests: Any, problem: Problem) -> "Asked":
+    def of(cls, requests: Any, problem: Problem) -> "RequestPlan":
         """Return what the argument of `evaluate` describes."""
         if isinstance(requests, Real):
             requests = Requests(
@@ -382,7 +382,7 @@ class Asked(NamedTuple):
         return cls(stream, sizes, words + requests.kind, looks=looks)
 
     @classmethod
-    def _given(cls, requests: Any, problem: Problem) -> "Asked":
+    def _given(cls, requests: Any, problem: Problem) -> "RequestPlan":
         fixed = [np.atleast_1d(np.asarray(ids)) for ids in requests]
         asked = np.concatenate(fixed) if fixed else np.array([])
         if len(asked) == 0:

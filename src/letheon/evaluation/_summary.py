@@ -227,7 +227,7 @@ class Findings(NamedTuple):
         return Findings(self.results + others.results, self.failed | others.failed)
 
 
-class Told(NamedTuple):
+class Preparation(NamedTuple):
     """What was tried before the trials, in words."""
 
     tried: list[str]
@@ -239,7 +239,7 @@ def summary(
     contest: Contest,
     trials: tuple[Trial, ...],
     findings: Findings,
-    told: Told,
+    preparation: Preparation,
     title: str | None,
 ) -> Evaluation:
     """Return the evaluation that the trials give."""
@@ -258,7 +258,7 @@ def summary(
         n_rows=len(problem.train),
         measures={name: _against(name, contest, trials, is_proved) for name in (SAME, ORDINARY)},
         floor=_floor(trials),
-        baselines={SAME: f"{contest.same.name} on the remaining rows", ORDINARY: told.how},
+        baselines={SAME: f"{contest.same.name} on the remaining rows", ORDINARY: preparation.how},
         seconds=_seconds(trials),
         scores=_scores(trials, _RANGES.get(problem.metric)),
         metric=problem.metric_name,
@@ -270,7 +270,7 @@ def summary(
         equal_digests=all(digests) if digests else None,
         attacks=findings.results,
         failed_attacks=findings.failed,
-        fairness=_fairness(contest, last, told),
+        fairness=_fairness(contest, last, preparation),
         warnings=find_doubts(contest.clock, trials, findings.results),
         trials=trials,
     )
@@ -373,7 +373,7 @@ def _strength(contest: Contest, trials: Sequence[Trial]) -> tuple[Strength | Non
     return check_strength(counted, trials, n)
 
 
-def _fairness(contest: Contest, last: Trial, told: Told) -> tuple[str, ...]:
+def _fairness(contest: Contest, last: Trial, preparation: Preparation) -> tuple[str, ...]:
     shared = min(contest.comparisons, len(contest.asked.sizes))
     held_out = contest.problem.n_held_out
     turns = (
@@ -383,10 +383,10 @@ def _fairness(contest: Contest, last: Trial, told: Told) -> tuple[str, ...]:
     return (
         "One process and one thread for everybody; n_jobs was not used.",
         turns,
-        f"{told.warm[0].upper()}{told.warm[1:]}.",
+        f"{preparation.warm[0].upper()}{preparation.warm[1:]}.",
         *say_timing(contest.clock),
-        f"Naive retraining ran by the fastest of: {'; '.join(told.tried)}.",
-        f"Ordinary model: {told.how}.",
+        f"Naive retraining ran by the fastest of: {'; '.join(preparation.tried)}.",
+        f"Ordinary model: {preparation.how}.",
         *_about_metric(contest.problem),
         *_about_digest(contest.unlearner, last),
         "Who is forgotten left the test rows too."

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from letheon import state
 from letheon.evaluation._baselines import ORDINARY, SAME, Contender
 from letheon.evaluation._clock import RequestClock, Timing
-from letheon.evaluation._problem import Asked, Metric, Problem, Rows, accuracy
+from letheon.evaluation._problem import Metric, Problem, RequestPlan, Rows, accuracy
 from letheon.exceptions import LetheonError
 from letheon.guarantee import Guarantee
 from letheon.inner import fresh_copy
@@ -277,7 +277,7 @@ class Contest:
     unlearner: Any
     same: Contender
     ordinary: Contender
-    asked: Asked
+    asked: RequestPlan
     clock: RequestClock
     comparisons: int
     with_intervals: bool

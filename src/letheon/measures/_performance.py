@@ -108,7 +108,7 @@ _FEWEST_LABELS = 30
 _FEWEST_DIFFERING = 10
 
 
-def compared(
+def compare_metrics(
     metric: Metric,
     signed: Callable[[float, float], float],
     y: tuple[ArrayLike, ArrayLike, ArrayLike],
@@ -203,7 +203,7 @@ def effectiveness(
     >>> print(effectiveness(accuracy, y, unlearned, naive))
     effectiveness: 0.15 [0.08, 0.22] at 0.95 (measured, n=100, lower is better)
     """
-    value, interval, n, doubt = compared(
+    value, interval, n, doubt = compare_metrics(
         metric,
         lambda unlearned, naive: unlearned - naive,
         (y_true, y_unlearned, y_naive),
@@ -326,7 +326,7 @@ def certifiability_from_predictions(
         for a single forgotten row or where both models score alike on every resample. With fewer
         than 30 rows, or 10 with different predictions, it is rough; the note says so.
     """
-    value, interval, n, doubt = compared(
+    value, interval, n, doubt = compare_metrics(
         metric,
         _signed_sape,
         (y_true, y_unlearned, y_naive),

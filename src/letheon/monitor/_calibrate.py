@@ -148,7 +148,7 @@ def floors(name: str, n_test: int, n_rows: int) -> dict[str, float]:
     }
 
 
-def measured(panel: Panel, model: Any, retrained: Any, gone: Rows | None) -> dict[str, float]:
+def measure_truth(panel: Panel, model: Any, retrained: Any, gone: Rows | None) -> dict[str, float]:
     """Return the true effectiveness and, given the forgotten rows, certifiability.
 
     ``|M_test(h) - M_test(h*)|`` and ``SAPE(M_u(h), M_u(h*))`` (survey, equations 3.2 and 3.6). A
@@ -208,7 +208,7 @@ class _Shadow:
     def truth(self, like: Any) -> dict[str, float]:
         """Measure the truth by a retrain."""
         retrained, _ = train(like, self.left, in_memory=True)
-        return measured(self.panel, self.model, retrained, self.gone)
+        return measure_truth(self.panel, self.model, retrained, self.gone)
 
 
 def rehearse(
@@ -257,7 +257,7 @@ def kinds_for(calibration: Calibration, panel: Panel) -> tuple[str, ...]:
     return kept or ("uniform",)
 
 
-def aged(calibration: Calibration, stage: Stage, *, kind: str, seed: int) -> Stage:
+def age_stage(calibration: Calibration, stage: Stage, *, kind: str, seed: int) -> Stage:
     """Return the stage after some people of this kind have left and the model was retrained.
 
     How many is drawn evenly up to `Calibration.age`.
@@ -288,7 +288,7 @@ def rehearsals(
             is_aged, chooses = number % 8 in (1, 3, 5), number % 4 == 3
             here = stage
             if is_aged:
-                here = aged(calibration, stage, kind=kind, seed=stream_seed)
+                here = age_stage(calibration, stage, kind=kind, seed=stream_seed)
             rehearsed = rehearse(calibration, here, tolerances, kind=kind, seed=stream_seed)
             group = f"{kind}, aged" if is_aged else kind
             for name, rehearsal in rehearsed.items():

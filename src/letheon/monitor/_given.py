@@ -22,9 +22,9 @@ from letheon.exceptions import (
     IdsTypeError,
     warn_caller,
 )
-from letheon.monitor._calibrate import Calibration, measured
+from letheon.monitor._calibrate import Calibration, measure_truth
 from letheon.monitor._limits import Limit
-from letheon.monitor._panel import Asked, Panel, held_rows, positions_of, used_up_classes
+from letheon.monitor._panel import Panel, Removal, held_rows, positions_of, used_up_classes
 from letheon.monitor._reading import Reading, guarantee_of
 from letheon.monitor._store import Folder
 
@@ -136,7 +136,7 @@ def in_training(people: Ids, panel: Panel, rows: Rows | None, model: Any) -> Ids
 
 def warn_of_noise(panel: Panel, model: Any, twin: Any, tolerances: Mapping[str, float]) -> None:
     """Warn if two trainings on the same rows differ by more than a tolerance."""
-    floor = measured(panel, model, twin, panel.rows)
+    floor = measure_truth(panel, model, twin, panel.rows)
     for name, most in tolerances.items():
         gap = floor.get(name, math.nan)
         if not gap < most:
@@ -248,7 +248,7 @@ def _require_left(old: Any, model: Any, rows: Rows | None, leaving: Ids) -> None
 def _truth(monitor: Any, model: Any) -> dict[str, float]:
     """Return the truth about the old model; a metric that fails tells none."""
     with contextlib.suppress(Exception):
-        return measured(monitor._panel, monitor.model, model, monitor._gone)
+        return measure_truth(monitor._panel, monitor.model, model, monitor._gone)
     return {}
 
 
@@ -257,7 +257,7 @@ def _note_leaving(monitor: Any, n_people: int, n_rows: int, seconds: float | Non
     metrics: Sequence[float] = (math.nan, math.nan)
     with contextlib.suppress(Exception):
         metrics = monitor._panel.look(monitor.model)[:2]
-    reading = monitor._reading(n_people, Asked(n_rows, seconds or 0.0), metrics)
+    reading = monitor._reading(n_people, Removal(n_rows, seconds or 0.0), metrics)
     monitor.history = monitor.history.with_(
         replace(
             reading,

@@ -121,7 +121,7 @@ class Limit:
 
     def _seen(self, scores: Mapping[str, float]) -> float:
         if self.score == BLEND:
-            return blended(self.powers, scores)
+            return blend_scores(self.powers, scores)
         return max(scores[self.score], self.floor)
 
     def raised(self, truth: float, scores: Mapping[str, float]) -> Self:
@@ -159,7 +159,7 @@ def score_at_breach(rehearsal: Rehearsal, score: str, tolerance: float) -> float
     return values[-1]
 
 
-def blended(powers: Mapping[str, tuple[float, float]], scores: Mapping[str, float]) -> float:
+def blend_scores(powers: Mapping[str, tuple[float, float]], scores: Mapping[str, float]) -> float:
     """Return the product of ``(score / floor) ** power``, at least 1."""
     parts = ((max(scores[n], floor) / floor) ** power for n, (power, floor) in powers.items())
     return float(math.prod(parts))
@@ -237,7 +237,7 @@ def _with_blend(rehearsal: Rehearsal, powers: Mapping[str, tuple[float, float]])
     """Return the rehearsal with the blend among its scores."""
     n_requests = len(rehearsal.scores[SCORES[0]])
     blend = [
-        blended(powers, {name: rehearsal.scores[name][at] for name in SCORES})
+        blend_scores(powers, {name: rehearsal.scores[name][at] for name in SCORES})
         for at in range(n_requests)
     ]
     return rehearsal._replace(scores={**rehearsal.scores, BLEND: blend})

@@ -18,7 +18,7 @@ from letheon.monitor._calibrate import (
     floors,
     kinds_for,
     limits_from,
-    measured,
+    measure_truth,
     rehearsals,
     rehearse,
 )
@@ -37,13 +37,13 @@ from letheon.monitor._given import (
 )
 from letheon.monitor._limits import Limit, Stretch, Tally, scores_of
 from letheon.monitor._panel import (
-    Asked,
     Panel,
-    ask,
-    finished,
+    Removal,
+    finish_removal,
     in_memory,
     judge_for,
     positions_of,
+    time_removal,
     train,
 )
 from letheon.monitor._reading import (
@@ -246,7 +246,7 @@ class Monitor:
         if not self._is_exact:
             require_classes(leaving, self._rows, self.model)
         wrongness = self._wrongness(leaving)
-        self.receipt, asked = ask(self.model, leaving.to_array())
+        self.receipt, asked = time_removal(self.model, leaving.to_array())
         self._panel = panel
         self._stretch.n_people += len(leaving)
         self._stretch.tally.add(wrongness)
@@ -452,11 +452,11 @@ class Monitor:
         places = positions_of(self._rows, people)
         return self._panel.wrongness_on(self.model, self._rows.take(places))
 
-    def _take_reading(self, n_people: int, asked: Asked) -> None:
+    def _take_reading(self, n_people: int, asked: Removal) -> None:
         """Add the reading of a request that was just answered; if that fails, a retrain is due."""
         try:
             row, _ = self._panel.rows.part(0, 1)
-            reading = self._look(n_people, finished(self.model, asked, row))
+            reading = self._look(n_people, finish_removal(self.model, asked, row))
         except BaseException as error:
             blank = self._reading(n_people, asked, (math.nan, math.nan))
             reasons = (f"the model could not be judged: {error!r}",)
@@ -466,7 +466,7 @@ class Monitor:
             raise
         self.history = self.history.with_(reading)
 
-    def _look(self, n_people: int, receipt: Asked) -> Reading:
+    def _look(self, n_people: int, receipt: Removal) -> Reading:
         """Return the reading of a request that was just answered."""
         now, then, movement = self._panel.look(self.model)
         names, tally = self.tolerances.watched(), self._stretch.tally
@@ -562,7 +562,7 @@ class Monitor:
                 "retrain_with=(X, y, ids)"
             )
         retrained, seconds = train(self.model, self._rows)
-        truth = measured(self._panel, self.model, retrained, self._gone)
+        truth = measure_truth(self._panel, self.model, retrained, self._gone)
         self._replace_model(retrained, self._panel.renewed(retrained), truth, seconds)
         return truth, seconds
 

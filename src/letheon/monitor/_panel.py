@@ -231,7 +231,7 @@ def in_memory(model: Any, rows: Rows) -> Any:
     return train(model, rows, in_memory=True)[0] if has_files else model
 
 
-class Asked(NamedTuple):
+class Removal(NamedTuple):
     """Rows that left, and seconds."""
 
     n_rows: int = 0
@@ -239,19 +239,19 @@ class Asked(NamedTuple):
 
 
 # Of a request that the model was not asked.
-NOTHING = Asked()
+NOTHING = Removal()
 
 
-def ask(model: Any, ids: Any) -> tuple[Any, Asked]:
+def time_removal(model: Any, ids: Any) -> tuple[Any, Removal]:
     """Let a model forget people, if there are any; return its receipt, and rows and time."""
     if len(ids) == 0:
         return None, NOTHING
     start = time.perf_counter()
     receipt = model.forget(ids)
-    return receipt, Asked(int(receipt.n_rows), time.perf_counter() - start)
+    return receipt, Removal(int(receipt.n_rows), time.perf_counter() - start)
 
 
-def finished(model: Any, asked: Asked, row: Any) -> Asked:
+def finish_removal(model: Any, asked: Removal, row: Any) -> Removal:
     """Let a lazy model do what a request left for later; its time belongs to the request.
 
     It may do so when it is asked to, or at its first answer: what that takes beyond a second one.

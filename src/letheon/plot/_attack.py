@@ -13,11 +13,11 @@ from letheon.plot._axes import (
     COLOURS,
     arms,
     axis_label,
-    distinct,
+    make_distinct,
     new_axes,
     require_panels,
     style,
-    wrapped,
+    wrap_name,
 )
 
 if TYPE_CHECKING:
@@ -104,7 +104,7 @@ class AttackDisplay:
         ax : sequence of Axes, optional
             Where to draw; by default a new figure.
         """
-        names = distinct(f"{result.attack} on {result.about}" for result in results)
+        names = make_distinct(f"{result.attack} on {result.about}" for result in results)
         named = dict(zip(names, results, strict=True))
         curves = {name: _roc(r) for name, r in named.items() if _has_curve(r)}
         measures = {name: result.measures for name, result in named.items()}
@@ -189,13 +189,13 @@ class AttackDisplay:
         if not columns:
             return
         colours = dict(zip(self.curves, cycle(COLOURS), strict=False))
-        rows = [(wrapped(name, 20), colours[name], self.measures[name]) for name in names]
+        rows = [(wrap_name(name, 20), colours[name], self.measures[name]) for name in names]
         floors = [("floor", _GREY, self.floors.get(name, {})) for name in names]
         lines = [line for pair in zip(rows, floors, strict=True) for line in pair]
         height = min(1.0, 0.09 * (len(lines) + 1))
         self.table_ = ax.table(
             cellText=[[_figures(row.get(what)) for what in columns] for _, _, row in lines],
-            colLabels=[wrapped(what, 16) for what in columns],
+            colLabels=[wrap_name(what, 16) for what in columns],
             rowLabels=[label for label, _, _ in lines],
             rowLoc="right",
             cellLoc="center",
@@ -225,7 +225,7 @@ class AttackDisplay:
                 color=colour,
                 label=label,
             )
-        ax.set_yticks(range(len(names)), [wrapped(name, 18) for name in names])
+        ax.set_yticks(range(len(names)), [wrap_name(name, 18) for name in names])
         ax.set_ylim(len(names) - 0.4, -0.6)
         ax.set(title=main, xlabel=axis_label(main, measures))
         ax.grid(alpha=0.3, axis="x")

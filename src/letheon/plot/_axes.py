@@ -131,12 +131,12 @@ def stacked_axes(n_rows: int, width: float, height: float) -> "list[Axes]":
     return list(figure.subplots(n_rows, 1, sharex=True, squeeze=False)[:, 0])
 
 
-def wrapped(name: str, width: int = 26) -> str:
+def wrap_name(name: str, width: int = 26) -> str:
     """Return a name on as many lines as it needs."""
     return "\n".join(wrap(name, width)) or name
 
 
-def distinct(names: Iterable[str]) -> list[str]:
+def make_distinct(names: Iterable[str]) -> list[str]:
     """Return the names, the second of one name with (2) behind it, and so on."""
     seen: Counter[str] = Counter()
     result: list[str] = []

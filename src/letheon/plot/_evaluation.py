@@ -8,14 +8,14 @@ from letheon.measures import Measure
 from letheon.plot._axes import (
     arms,
     axis_label,
-    distinct,
     draw_endless,
     is_ratio,
     log_ticks,
+    make_distinct,
     new_axes,
     require_panels,
     style,
-    wrapped,
+    wrap_name,
 )
 
 if TYPE_CHECKING:
@@ -97,7 +97,7 @@ class EvaluationDisplay:
         ax : sequence of Axes, optional
             One for each measure; by default a new figure.
         """
-        titles = distinct(str(e.title or e.method) for e in evaluations)
+        titles = make_distinct(str(e.title or e.method) for e in evaluations)
         rows = {title: e.measures for title, e in zip(titles, evaluations, strict=True)}
         return cls(rows, measures=measures).plot(ax)
 
@@ -144,7 +144,7 @@ class EvaluationDisplay:
         if is_ratio(name, (m.value for m in drawn)):
             ax.set_xscale("log")
             log_ticks(ax, "x")
-        names = [wrapped(method) if with_names else "" for method in self.rows]
+        names = [wrap_name(method) if with_names else "" for method in self.rows]
         ax.set_yticks(range(len(self.rows)), names)
         ax.set_ylim(len(self.rows) - 0.5, -0.5)
         ax.set(title=name[:1].upper() + name[1:], xlabel=axis_label(name, drawn))

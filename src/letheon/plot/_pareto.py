@@ -19,7 +19,7 @@ from letheon.plot._axes import (
     log_ticks,
     new_axes,
     place_labels,
-    wrapped,
+    wrap_name,
 )
 
 if TYPE_CHECKING:
@@ -287,7 +287,7 @@ class ParetoDisplay:
         """Write the names; numbers and a key where the names have no room."""
         self._legend(())
         places = [self._place(name) for name in self.points]
-        names = [wrapped(name) for name in self.points]
+        names = [wrap_name(name) for name in self.points]
         labels, is_free = place_labels(self.ax_, names, places, self._lines())
         if not is_free:
             for label in labels:
@@ -314,7 +314,7 @@ class ParetoDisplay:
         for number, name in key:
             # the marker alone: its intervals would be mistaken for signs
             handles.append(self.bars_[name].lines[0])
-            texts.append(wrapped(f"{number}: {name}", 34))
+            texts.append(wrap_name(f"{number}: {name}", 34))
         n_lines = sum(1 + text.count("\n") for text in texts)
         if self._is_own_figure:
             self.figure_.set_figheight(max(_HEIGHT, 1 + 0.19 * n_lines))

@@ -11,9 +11,9 @@ from sklearn.neural_network import MLPClassifier, MLPRegressor
 from letheon.evaluation import (
     CrossValidation,
     Problem,
-    best_of,
+    choose_best,
     named,
-    prepared,
+    prepare_model,
     require_task,
     usual_models,
 )
@@ -91,7 +91,7 @@ def _usual(problem: Problem, family: Family, seed: int) -> list[Any]:
     X = problem.train.X
     if family == "net":
         net = MLPRegressor if problem.is_regression else MLPClassifier
-        return [prepared(X, net(random_state=seed), scaled=True)]
+        return [prepare_model(X, net(random_state=seed), scaled=True)]
     models = usual_models(X, is_regression=problem.is_regression, seed=seed)
     return [*models.values()] if family == "any" else [models[family]]
 
@@ -103,6 +103,6 @@ def yardstick(
     models = _usual(problem, family, seed) if given is None else [given]
     for model in models:
         require_task(problem, model)
-    best = best_of(models, folds.score, are_given=given is not None)
-    how = "as given" if given is not None else f"best by cross-validation of: {best.told}"
+    best = choose_best(models, folds.score, are_given=given is not None)
+    how = "as given" if given is not None else f"best by cross-validation of: {best.scores}"
     return Yardstick(best.model, named(best.model), best.score, how)

@@ -19,7 +19,7 @@ from letheon.measures._measure import Measure, make_measure
 from letheon.measures.attacks._result import AttackResult, beyond_floor_by_unit
 from letheon.measures.attacks._roc import area_by_unit, auc, tpr_at_fpr
 from letheon.measures.attacks._shadows import Attack, Case
-from letheon.measures.attacks._verify import Data, fitted, resolve
+from letheon.measures.attacks._verify import Data, fit_copy, read_case
 from letheon.parallel import one_thread
 from letheon.purposes import Purpose
 from letheon.seeds import keyed_hash_ints, library_seed
@@ -243,7 +243,7 @@ class BeforeAfter(Attack):
                 raise ValueError(f"{setting} must be at least 1, not {getattr(self, setting)}")
 
     def _attack(self, case: Case) -> tuple[AttackResult, ...]:
-        data, seed = resolve(case), case.seed
+        data, seed = read_case(case), case.seed
         split = _split(data, self.batch, seed)
         classes = None if is_regressor(case.unlearner) else np.unique(data.y)
         plan = [(split.shadows, k) for k in range(self.n_shadows)]
@@ -349,7 +349,7 @@ class _World:
         members, absent = np.split(order, [len(order) // 2])
         data, seed = self.data, library_seed(self.seed, Purpose.BEFORE_AFTER_MODEL, self.number)
         held = self.others | np.isin(data.ids, self.people[members])
-        model = fitted(self.unlearner, seed, data.X[held], data.y[held], data.ids[held])
+        model = fit_copy(self.unlearner, seed, data.X[held], data.y[held], data.ids[held])
         rows = np.flatnonzero(np.isin(data.ids, self.people))
         X, person = data.X[rows], np.searchsorted(self.people, data.ids[rows])
         before, found = posteriors(model, X, classes), []

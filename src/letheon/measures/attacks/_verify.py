@@ -57,7 +57,7 @@ class Data(NamedTuple):
     asked: tuple[NDArray[Any], NDArray[Any]]
 
 
-def resolve(case: Case) -> Data:
+def read_case(case: Case) -> Data:
     """Return arrays, or raise for people who are not there; default questions: rows that stay."""
     X, y, population = _numbers(case.X), np.asarray(case.y), case.population
     owners = np.arange(len(X)) if case.ids is None else np.asarray(case.ids)
@@ -92,7 +92,7 @@ def _leaving(owners: NDArray[Any], wanted: NDArray[Any]) -> NDArray[np.bool_]:
     return leaves
 
 
-def fitted(prototype: Any, seed: int, X: Any, y: Any, ids: Any) -> Any:
+def fit_copy(prototype: Any, seed: int, X: Any, y: Any, ids: Any) -> Any:
     """Return a fresh fit on these rows; an ordinary estimator is given no ids."""
     model = fresh_copy(prototype, seed)
     return model.fit(X, y, ids=ids) if hasattr(model, "forget") else model.fit(X, y)
@@ -225,7 +225,7 @@ class BackdoorTest(Attack):
     def _attack(self, case: Case) -> tuple[AttackResult, ...]:
         if is_regressor(case.unlearner):
             raise ValueError("a backdoor needs a target label; this is a regressor")
-        data = resolve(case)
+        data = read_case(case)
         trigger = self.trigger
         if trigger is None:
             secret = keyed_hash(case.seed, Purpose.BACKDOOR_SECRET)
@@ -252,9 +252,9 @@ class BackdoorTest(Attack):
         stays, ask = ~data.leaves, questions.ask
         # The floor comes first: a method that remembers rows outside its models knows them later.
         retrained, again = (
-            ask(fitted(case.naive, each, X[stays], y[stays], ids[stays])) for each in seeds[1:]
+            ask(fit_copy(case.naive, each, X[stays], y[stays], ids[stays])) for each in seeds[1:]
         )
-        model = fitted(case.unlearner, seeds[0], X, y, ids)
+        model = fit_copy(case.unlearner, seeds[0], X, y, ids)
         before = ask(model)
         model.forget(np.unique(ids[data.leaves]))
         return _Repeat(questions.sizes, (before, ask(model), retrained, again))
