@@ -181,7 +181,7 @@ def find_visible(desk: Context, who: Principal, request_id: str) -> Request:
         There is none; or it is another tenant's, or another token's where a token may see only
         its own. The three cannot be told apart.
     """
-    request = desk.ledger.request_of(request_id, tenant=who.tenant)
+    request = desk.ledger.requests.get(request_id, tenant=who.tenant)
     if not who.sees_all_requests and request.filed_by != who.token_id:
         raise UnknownRequestError("no request of that id; `letheon request list` shows all")
     return request

@@ -91,7 +91,7 @@ def _parse_ids(desk: Context, model: str, tenant: str, lines: list[str]) -> list
         One of them is no number; the text says which, not what it is.
     """
     with refusals():
-        if model == EVERY_MODEL or not desk.ledger.holds_numbers(model, tenant=tenant):
+        if model == EVERY_MODEL or not desk.ledger.models.has_integer_ids(model, tenant=tenant):
             return lines
     numbers = [parse_number(line) for line in lines]
     if None in numbers:

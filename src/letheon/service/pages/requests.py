@@ -103,7 +103,7 @@ def _list_page(
     query = check_form(routes.RequestPageQuery, shown | {"after": after, "limit": _LIMIT})
     whose = who.tenant_filter(query.tenant)
     found = routes.list_requests(request, who, query)
-    counts = desk.ledger.count_requests(tenant=whose, model=query.model, **routes.own_filter(who))
+    counts = desk.ledger.requests.count(tenant=whose, model=query.model, **routes.own_filter(who))
     bulk = [name for name in _BULK if any(name in one.actions for one in found.items)]
     return page(
         request,

@@ -231,7 +231,7 @@ def _file(
     """File a request, and return it with its receipt code."""
     if body.receipt:
         with desk.ledger.acting(who.token_id):
-            return desk.ledger.request_with_code(one.ids, **one.terms)
+            return desk.ledger.requests.submit_with_code(one.ids, **one.terms)
     extra = {} if body.receipt_key is None else {"receipt_key": body.receipt_key}
     return submit(desk, who, one, **extra), None
 
@@ -241,16 +241,16 @@ def submit(desk: Context, who: Principal, one: RequestInput, **extra: Any) -> Le
     ledger, terms = desk.ledger, one.terms
     with ledger.acting(who.token_id):
         if who.sees_all_requests:
-            return ledger.request(one.ids, **terms, **extra)
+            return ledger.requests.submit(one.ids, **terms, **extra)
         # An unknown id is noticed by `verify`, of which the filer sees nothing.
         terms |= {"verified": False, "needs_approval": False}
-        request = ledger.request(one.ids, **terms, accept_unknown=True)
+        request = ledger.requests.submit(one.ids, **terms, accept_unknown=True)
         if request.filed_by != who.token_id:
             raise IdempotencyError(
                 "this idempotency key was used by somebody else; take another one"
             )
         if one.verified and request.state == "received":
-            verified = ledger.verify(
+            verified = ledger.requests.verify(
                 request.id, tenant=one.tenant, needs_approval=one.needs_approval
             )
             return replace(verified, is_new=request.is_new)
@@ -298,7 +298,7 @@ def _ids_for(desk: Context, who: Principal, one: RequestInput, model: str) -> Se
     """
     if who.sees_all_requests:
         return known_ids(desk.ledger, one.ids, model=model, tenant=one.tenant)
-    kind = int if desk.ledger.holds_numbers(model, tenant=one.tenant) else str
+    kind = int if desk.ledger.models.has_integer_ids(model, tenant=one.tenant) else str
     return one.ids if all(isinstance(each, kind) for each in one.ids) else []
 
 

@@ -6,8 +6,7 @@ from typing import Annotated, Any
 from fastapi import APIRouter, Query, Request
 from pydantic import Field
 
-from letheon.ledger import CertificateInfo, LogConsistency
-from letheon.ledger.models.history import envelopes, event_at, latest_checkpoint, trust_of
+from letheon.ledger import Certificate, LogConsistency
 from letheon.service.auth import Context, context, require_unbound
 from letheon.service.errors import Problem
 from letheon.service.numbers import Numbers
@@ -77,15 +76,17 @@ def show_chain(
     page = find_certificates(desk, after=after, limit=limit)
     items: list[LinkOut] = []
     if page.items:
-        contents = envelopes(desk.ledger, page.items[-1].sequence - 1, page.items[0].sequence)
-        trust = trust_of(desk.ledger)
+        contents = desk.ledger.certificates.envelopes(
+            page.items[-1].sequence - 1, page.items[0].sequence
+        )
+        trust = desk.ledger.keys.trust()
         items = [_check_link(desk, one, contents, trust) for one in page.items]
     is_whole = all(item.is_linked and item.is_signed for item in items)
     return ChainOut(items=items, next=page.next, total=page.total, is_whole=is_whole)
 
 
 def _check_link(
-    desk: Context, info: CertificateInfo, contents: dict[int, bytes], trust: Trust
+    desk: Context, info: Certificate, contents: dict[int, bytes], trust: Trust
 ) -> LinkOut:
     values: dict[str, Any]
     try:
@@ -117,7 +118,7 @@ def _id_before(sequence: int, contents: dict[int, bytes]) -> str | None:
 def show_checkpoint(request: Request, who: Reader) -> CheckpointOut:
     """Return the newest signed checkpoint of the log; keep it to notice a roll-back."""
     require_unbound(who)
-    checkpoint = latest_checkpoint(context(request).ledger)
+    checkpoint = context(request).ledger.log.latest_checkpoint()
     if checkpoint is None:
         words = "The ledger signs one with the next certificate or bundle."
         raise Problem(404, "no-checkpoint", "no checkpoint yet", words)
@@ -139,12 +140,12 @@ def prove_inclusion(
         words = "Give index, the place of an event, or certificate, a number."
         raise Problem(422, "invalid", "what is to be proved?", words)
     if index is None and certificate is not None:
-        index = ledger.certificate_info(certificate).log_index
-    body = None if index is None else event_at(ledger, index)
+        index = ledger.certificates.get(certificate).log_index
+    body = None if index is None else ledger.log.event(index)
     if index is None or body is None:
         raise _not_in_log()
     try:
-        proof = ledger.log_inclusion(index, size=size)
+        proof = ledger.log.inclusion(index, size=size)
     except ValueError as error:
         raise _not_in_log() from error
     return InclusionOut.of(proof, event=parse_strict(body))
@@ -160,7 +161,7 @@ def prove_consistency(
     """Return an RFC 6962 proof that the log of one size is the beginning of another."""
     require_unbound(who)
     try:
-        return context(request).ledger.log_consistency(first, second)
+        return context(request).ledger.log.consistency(first, second)
     except ValueError as error:
         raise _not_in_log() from error
 

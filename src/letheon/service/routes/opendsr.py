@@ -306,7 +306,7 @@ def cancel_opendsr_request(request: Request, who: Filer, subject_request_id: Id)
         raise RequestStateError("it is no longer pending; what is being erased stays erased")
     with refusals(), desk.ledger.acting(who.token_id):
         for one in waiting:
-            desk.ledger.cancel(one.id, tenant=tenant)
+            desk.ledger.requests.cancel(one.id, tenant=tenant)
     answer = Cancelled(
         controller_id=tenant,
         received_time=datetime.fromtimestamp(desk.clock(), UTC),
@@ -424,7 +424,7 @@ class _Person(NamedTuple):
                 for text in held
                 if any((name, _hash(name, text)) in hashed for name in formats)
             ]
-        if ledger.holds_numbers(model, tenant=self.tenant):
+        if ledger.models.has_integer_ids(model, tenant=self.tenant):
             return [number for text in texts if (number := parse_number(text)) is not None]
         return texts
 
@@ -469,7 +469,7 @@ def _coarse_status(request: Request, who: Principal, shown: RequestOut) -> Reque
 def _status(desk: Context, request: LedgerRequest) -> RequestStatus:
     """Return how far one request is, in the words of the specification."""
     if request.state == "duplicate" and request.duplicate_of is not None:
-        return _status(desk, desk.ledger.request_of(request.duplicate_of))
+        return _status(desk, desk.ledger.requests.get(request.duplicate_of))
     if request.state in ("purged", "closed"):
         return "completed"
     if request.state in _WITHDRAWN:

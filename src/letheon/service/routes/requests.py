@@ -15,7 +15,7 @@ from fastapi.responses import StreamingResponse
 from pydantic import Field, StrictInt, StrictStr
 
 from letheon.exceptions import RequestStateError, UnknownRequestError
-from letheon.ledger import Entry
+from letheon.ledger import LogEntry
 from letheon.ledger import Request as LedgerRequest
 from letheon.ledger.requests.deadlines import Regime
 from letheon.ledger.requests.grounds import HOLD_GROUNDS, REJECT_GROUNDS, REQUEST_GROUNDS
@@ -164,7 +164,7 @@ def list_requests(
     """Return requests, earliest due first or newest first."""
     desk = context(request)
     try:
-        page = desk.ledger.find_requests(
+        page = desk.ledger.requests.find(
             **_filters(desk, who, query), order=query.order, after=query.after, limit=query.limit
         )
     except ValueError as error:
@@ -183,7 +183,7 @@ def find_first_requests(
 ) -> list[RequestOut]:
     """Return the first requests of a list; how many there are in all is not counted."""
     filters = _filters(desk, who, query)
-    requests = desk.ledger.iter_requests(**filters, order=query.order, chunk=limit)
+    requests = desk.ledger.requests.iterate(**filters, order=query.order, chunk=limit)
     return show_requests(desk, who, list(islice(requests, limit)))
 
 
@@ -227,7 +227,7 @@ def export_requests(
 ) -> StreamingResponse:
     """Return all requests that the filters leave, as CSV; no id of a person is in it."""
     desk = context(request)
-    requests = desk.ledger.iter_requests(**_filters(desk, who, query), order=query.order)
+    requests = desk.ledger.requests.iterate(**_filters(desk, who, query), order=query.order)
     return StreamingResponse(
         _export_lines(desk, who, requests),
         media_type="text/csv; charset=utf-8",
@@ -270,14 +270,14 @@ def summarise_requests(
     desk = context(request)
     ledger, filters = desk.ledger, own_filter(who)
     filters |= {"tenant": who.tenant_filter(tenant), "model": model}
-    counts, due_days = ledger.count_requests(**filters), ledger.count_due(**filters)
+    counts, due_days = ledger.requests.count(**filters), ledger.requests.count_due(**filters)
     today = ledger.settings.calendar.day_of(datetime.fromtimestamp(desk.clock(), UTC))
     left = [((day - today).days, count) for day, count in due_days.items()]
     buckets = [
         Bucket(label=label, count=sum(count for days, count in left if first <= days < end))
         for label, first, end in _BUCKETS
     ]
-    earliest = ledger.find_requests(**filters, states=OPEN, limit=1).items
+    earliest = ledger.requests.find(**filters, states=OPEN, limit=1).items
     return Summary(
         counts=counts.by_state,
         n_open=counts.n_open,
@@ -322,7 +322,10 @@ def read_timeline(request: Request, who: Reader, request_id: RequestPath) -> Pag
     """Return what happened to a request and to its batch, oldest first."""
     desk = context(request)
     find_visible(desk, who, request_id)
-    entries, numbers = desk.ledger.timeline(request_id, tenant=who.tenant), Numbers(desk, who)
+    entries, numbers = (
+        desk.ledger.requests.timeline(request_id, tenant=who.tenant),
+        Numbers(desk, who),
+    )
     items = [
         _entry_out(who, entry, numbers)
         for entry in entries
@@ -331,13 +334,13 @@ def read_timeline(request: Request, who: Reader, request_id: RequestPath) -> Pag
     return Page[TimelineEntry](items=items, total=len(items))
 
 
-def _is_for_filer(who: Principal, entry: Entry) -> bool:
+def _is_for_filer(who: Principal, entry: LogEntry) -> bool:
     """Whether an event is the filer's own, or one of which the person was told."""
     is_withdrawn = entry.kind == "cancelled" and entry.details.get("by") == who.token_id
     return entry.kind in ("received", "extended") or is_withdrawn
 
 
-def _entry_out(who: Principal, entry: Entry, numbers: Numbers) -> TimelineEntry:
+def _entry_out(who: Principal, entry: LogEntry, numbers: Numbers) -> TimelineEntry:
     by, details = entry.details.get("by"), numbers.in_json(entry.details)
     if not who.sees_all_requests:
         details = {key: value for key, value in details.items() if key != "people"}
@@ -349,7 +352,7 @@ def _entry_out(who: Principal, entry: Entry, numbers: Numbers) -> TimelineEntry:
         code=entry.kind,
         words=sentence(replace(entry, details=details)),
         by=by,
-        log_index=entry.log_index if sees_log else None,
+        log_index=entry.index if sees_log else None,
     )
 
 

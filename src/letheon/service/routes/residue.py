@@ -6,9 +6,8 @@ from typing import Annotated, Any, Literal
 from fastapi import APIRouter, Query, Request
 from pydantic import Field
 
-from letheon.ledger import Store
+from letheon.ledger import Purge, Store
 from letheon.ledger.certificates.explanations import PURGE_NOT_CLAIMED
-from letheon.ledger.models.history import PurgeRecord, purge_records
 from letheon.service.auth import context
 from letheon.service.guarantees import CodeOut, codes_out
 from letheon.service.numbers import Numbers
@@ -100,8 +99,7 @@ def show_residue(
     """Return stores by purges, from the signed attestations; the newest purge first."""
     desk = context(request)
     numbers = Numbers(desk, who)
-    records = purge_records(
-        desk.ledger,
+    records = desk.ledger.certificates.purges(
         tenant=who.tenant_filter(tenant),
         model=model,
         before=None if after is None else numbers.sequence(int(after)),
@@ -113,13 +111,13 @@ def show_residue(
     # A tenant's token learns of registered stores only where an attestation of the tenant does.
     registered = [
         store
-        for store in desk.ledger.stores()
+        for store in desk.ledger.stores.list()
         if who.tenant is None or _USERS + store.name in cells
     ]
     return ResidueOut(stores=_stores_out(registered, cells), purges=purges, next=more)
 
 
-def _purge_out(record: PurgeRecord, numbers: Numbers) -> PurgeOut:
+def _purge_out(record: Purge, numbers: Numbers) -> PurgeOut:
     values: dict[str, Any] = {"state": "waiting", "cells": [], "not_searched": []}
     if record.envelope is not None:
         claims, sees_all = statement_in(record.envelope)["predicate"], numbers.tenant is None

@@ -119,7 +119,7 @@ def file_upload(
     @cache
     def holds_numbers(model: str) -> bool | None:
         try:
-            return desk.ledger.holds_numbers(model, tenant=tenant)
+            return desk.ledger.models.has_integer_ids(model, tenant=tenant)
         except UnknownModelError:
             return None
 
