@@ -9,7 +9,6 @@ from numpy.typing import ArrayLike, NDArray
 
 from letheon.measures._intervals import (
     FEWEST_ROWS,
-    Interval,
     Rows,
     bootstrap,
     doubt_about,
@@ -109,6 +108,7 @@ _FEWEST_DIFFERING = 10
 
 
 def compare_metrics(
+    name: str,
     metric: Metric,
     signed: Callable[[float, float], float],
     y: tuple[ArrayLike, ArrayLike, ArrayLike],
@@ -116,8 +116,9 @@ def compare_metrics(
     confidence: float,
     n_resamples: int,
     seed: int,
-) -> tuple[float, Interval | None, int, str]:
-    """Return ``|signed(M_U, M_*)|``, its interval by paired bootstrap, the rows, and a doubt.
+    **options: Any,
+) -> Measure:
+    """Return ``|signed(M_U, M_*)|`` with its interval by paired bootstrap.
 
     `y` holds the truth, the unlearned model's and the naively retrained model's predictions.
     """
@@ -137,7 +138,8 @@ def compare_metrics(
         difference, n, value, confidence=confidence, n_resamples=n_resamples, seed=seed
     )
     doubt = "" if interval is None else _doubt(unlearned, naive)
-    return abs(value), fold(interval), n, doubt
+    options |= {"confidence": confidence, "doubt": doubt}
+    return make_measure(name, abs(value), fold(interval), n, **options)
 
 
 def _doubt(unlearned: NDArray[Any], naive: NDArray[Any]) -> str:
@@ -203,7 +205,8 @@ def effectiveness(
     >>> print(effectiveness(accuracy, y, unlearned, naive))
     effectiveness: 0.15 [0.08, 0.22] at 0.95 (measured, n=100, lower is better)
     """
-    value, interval, n, doubt = compare_metrics(
+    return compare_metrics(
+        "effectiveness",
         metric,
         lambda unlearned, naive: unlearned - naive,
         (y_true, y_unlearned, y_naive),
@@ -211,7 +214,6 @@ def effectiveness(
         n_resamples=n_resamples,
         seed=seed,
     )
-    return make_measure("effectiveness", value, interval, n, confidence=confidence, doubt=doubt)
 
 
 def effectiveness_from_values(
@@ -326,23 +328,16 @@ def certifiability_from_predictions(
         for a single forgotten row or where both models score alike on every resample. With fewer
         than 30 rows, or 10 with different predictions, it is rough; the note says so.
     """
-    value, interval, n, doubt = compare_metrics(
+    return compare_metrics(
+        "certifiability",
         metric,
         _signed_sape,
         (y_true, y_unlearned, y_naive),
         confidence=confidence,
         n_resamples=n_resamples,
         seed=seed,
-    )
-    return make_measure(
-        "certifiability",
-        value,
-        interval,
-        n,
         basis="proxy",
-        confidence=confidence,
         note=_CAVEAT,
-        doubt=doubt,
     )
 
 
