@@ -1,18 +1,17 @@
-"""The reason for a choice, in words and numbers."""
+"""A comparison as a table, and the reason for the choice in words and numbers."""
 
 import math
 from typing import TYPE_CHECKING
 
 from letheon.evaluation import ORDINARY
+from letheon.evaluation.report import Table
 from letheon.measures import Measure
-from letheon.select._cost import Cost
-from letheon.select._tolerances import LOST, bad_end, good_end
-from letheon.select._tried import Tried
+from letheon.select._comparison import LOST, Cost, Tried, bad_end, good_end
 
 if TYPE_CHECKING:
-    from letheon.select._comparison import Comparison
+    from rich.console import RenderableType
 
-__all__ = ["reason"]
+    from letheon.select._comparison import Comparison
 
 
 def reason(comparison: "Comparison") -> str:
@@ -87,7 +86,12 @@ def _close_race(best: Tried, others: list[Tried]) -> str:
 
 def _many_looks(comparison: "Comparison") -> str:
     """Say how likely somebody is to pass by luck, where many were judged by the same rows."""
-    risks = [max(_lucky(check.measure) for check in t.checks) for t in comparison.tried if t.checks]
+    # the probability that the bad end of an interval is too good
+    risks = [
+        max(0.0 if m.low == m.high else (1 - m.confidence) / 2 for m in measures)
+        for measures in ([check.measure for check in each.checks] for each in comparison.tried)
+        if measures
+    ]
     n = sum(risk > 0 for risk in risks)
     if n < 2:
         return ""
@@ -96,11 +100,6 @@ def _many_looks(comparison: "Comparison") -> str:
         f"the probability that one of them passes by luck is up to {min(sum(risks), 1):.0%}. "
         "Judge the chosen one again on other rows."
     )
-
-
-def _lucky(measure: Measure) -> float:
-    """Return the probability that the bad end of an interval is too good."""
-    return 0.0 if measure.low == measure.high else (1 - measure.confidence) / 2
 
 
 def _quality(comparison: "Comparison", best: Tried) -> str:
@@ -190,3 +189,48 @@ def _seconds(seconds: float) -> str:
     if seconds < 1:
         return f"{1000 * seconds:.3g} ms"
     return f"{seconds:,.3g} s" if seconds < 1000 else f"{seconds:,.0f} s"
+
+
+_COLUMNS = {"efficiency": "faster", "score lost": "score lost", "certifiability": "cert."}
+_METHOD_WIDTH = 24
+
+
+def as_table(comparison: "Comparison") -> "RenderableType":
+    """Return the settings as a table of rich, the chosen one marked, and the reason below it.
+
+    Below each value stands the bad end of its interval, by which it is judged; "?" where
+    its error is not known.
+    """
+    from rich.console import Group
+    from rich.text import Text
+
+    title = f"Held against {comparison.ordinary} on {comparison.n_rows:,} training rows"
+    rows = [
+        (
+            "*" if each is comparison.best else "",
+            f"{each.name}, {each.evaluation.guarantee.kind}",
+            *(_figures(each.points.get(name)) for name in _COLUMNS),
+            f"{each.cost.method:.3g} s",
+            each.verdict,
+        )
+        for each in comparison.tried
+    ]
+    right = (*_COLUMNS.values(), "total")
+    table = Table(title, ("", "method", *right, "verdict"), rows)
+    look = {"title_justify": "left", "padding": (0, 1, 0, 0)}
+    shown = table.to_rich(right=right, no_wrap=(*right, "verdict"), **look)
+    shown.columns[1].min_width = _METHOD_WIDTH
+    return Group(shown, Text(comparison.reason))
+
+
+def _figures(measure: Measure | None) -> str:
+    if measure is None:
+        return "-"
+    unit = measure.unit if measure.unit in ("x", "%") else ""
+    end = bad_end(measure)
+    if end == measure.value:
+        return f"{measure.value:.3g}{unit}"
+    if math.isinf(end):
+        return f"{measure.value:.3g}{unit}\n?"
+    sign = "<=" if measure.better == "lower" else ">="
+    return f"{measure.value:.3g}{unit}\n{sign} {end:.3g}"
