@@ -71,7 +71,7 @@ def demo(
 
     The exit status is 1 if a forgotten model differs from a fresh fit on the remaining rows.
     """
-    from letheon.cli._demo import play
+    from letheon.demo import play
 
     if not play(seed):
         raise typer.Exit(1)

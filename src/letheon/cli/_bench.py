@@ -190,14 +190,14 @@ def _run(options: "Options", out: Path, *, resume: bool, jobs: int) -> bool:
     import time
 
     from letheon.bench import brief_table, run, write_results
-    from letheon.cli._console import PlainConsole, show_table
+    from letheon.terminal import PlainConsole, print_table
 
     begin = time.perf_counter()
     records = run(options, out, resume=resume, jobs=jobs, progress=_say)
     seconds = time.perf_counter() - begin
     files = write_results(records, options, out / "report", seconds=seconds)
     console = PlainConsole()
-    show_table(console, _rich_table(brief_table(records)))
+    print_table(console, _rich_table(brief_table(records)))
     failed = sum(record["error"] is not None for record in records)
     console.print(f"{len(records):,} experiments in {seconds:,.0f} s, {failed:,} failed.")
     for file in files:

@@ -5,9 +5,9 @@ from pathlib import Path
 from rich.console import Console
 from rich.table import Table
 
-from letheon.cli._console import PlainConsole, show_table
 from letheon.cli._words import refuse
 from letheon.datasets import DatasetInfo, data_home, info, names, present
+from letheon.terminal import PlainConsole, print_table
 
 __all__ = ["show_dataset", "show_datasets"]
 
@@ -24,7 +24,7 @@ def show_datasets(folder: Path | None = None, console: Console | None = None) ->
         here = "yes" if present(name, folder) else "-"
         numbers = (survey.size, survey.dimensionality, survey.classes)
         table.add_row(name, here, *numbers, about.subject_id, about.licence)
-    show_table(console, table)
+    print_table(console, table)
     console.print(f"Looked in {data_home(folder)}; rows and columns as the survey prints them.")
     console.print("What a data set needs: letheon datasets NAME")
 

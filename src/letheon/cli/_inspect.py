@@ -4,11 +4,11 @@ from pathlib import Path
 
 from rich.table import Table
 
-from letheon.cli._console import PlainConsole
-from letheon.cli._words import refuse, size_text
+from letheon.cli._words import refuse
 from letheon.exceptions import StateError
 from letheon.persist import FileInfo
 from letheon.persist import inspect as read_info
+from letheon.terminal import PlainConsole, size_text
 
 
 def show_file(file: Path) -> None:

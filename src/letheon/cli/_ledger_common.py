@@ -348,7 +348,7 @@ def say_facts(lines: Sequence[tuple[str, str]]) -> None:
     from rich.table import Table
     from rich.text import Text
 
-    from letheon.cli._console import PlainConsole
+    from letheon.terminal import PlainConsole
 
     table = Table(show_header=False, box=None, padding=(0, 2, 0, 0))
     table.add_column(no_wrap=True)
@@ -377,14 +377,14 @@ def say_table(
     from rich.table import Table
     from rich.text import Text
 
-    from letheon.cli._console import PlainConsole, show_table
+    from letheon.terminal import PlainConsole, print_table
 
     table = Table(box=None, header_style="bold", padding=(0, 2, 0, 0))
     for name in columns:
         table.add_column(name, no_wrap=name != folds, overflow="fold")
     for line in lines:
         table.add_row(*map(Text, line))
-    show: Callable[[Any, Any], None] = show_table
+    show: Callable[[Any, Any], None] = print_table
     if folds:
         show = PlainConsole.print
     show(PlainConsole(), table)

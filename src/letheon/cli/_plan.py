@@ -6,9 +6,8 @@ import typer
 from rich.box import SIMPLE_HEAD
 from rich.table import Table
 
-from letheon.cli._console import PlainConsole, show_table
-from letheon.cli._words import factor_text, size_text
 from letheon.sharded import Plan, compare_plans
+from letheon.terminal import PlainConsole, factor_text, print_table, size_text
 
 # Batches that are shown when the caller names none.
 USUAL_REQUESTS = (1, 30)
@@ -32,7 +31,7 @@ def show_plans(
     except ValueError as error:
         raise typer.BadParameter(str(error)) from None
     console = PlainConsole()
-    show_table(console, _table(plans))
+    print_table(console, _table(plans))
     console.print(_reading(plans[0]))
     for note in _notes(plans, [k for k in asked if k not in served]):
         console.print(f"\nNote: {note}")

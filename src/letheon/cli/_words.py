@@ -35,22 +35,3 @@ def refuse(message: str) -> NoReturn:
     """Say on the error stream why nothing was done, and leave with status 1."""
     typer.echo(f"letheon: {message}", err=True)
     raise typer.Exit(1)
-
-
-def size_text(n_bytes: float) -> str:
-    """Return a number of bytes in a unit that is read at once."""
-    for unit in ("B", "KiB", "MiB", "GiB"):
-        if n_bytes < 1024:
-            return f"{n_bytes:.4g} {unit}"
-        n_bytes /= 1024
-    return f"{n_bytes:.4g} TiB"
-
-
-def factor_text(factor: float) -> str:
-    """Return a factor with at most one decimal and no exponent: ``27.5x``, ``10,010x``."""
-    return f"{factor:,.1f}".removesuffix(".0") + "x"
-
-
-def time_text(seconds: float) -> str:
-    """Return a time in seconds or milliseconds, three digits."""
-    return f"{seconds:.2f} s" if seconds >= 1 else f"{1000 * seconds:.3g} ms"

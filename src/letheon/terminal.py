@@ -1,4 +1,4 @@
-"""Where commands print: no trailing blanks on a pipe, no truncated number anywhere."""
+"""What commands print to a terminal or a pipe: no trailing blanks, no truncated number."""
 
 import re
 from typing import Any
@@ -7,7 +7,7 @@ from rich.console import Console
 from rich.measure import Measurement
 from rich.table import Table
 
-__all__ = ["PlainConsole", "show_table"]
+__all__ = ["PlainConsole", "factor_text", "print_table", "size_text", "time_text"]
 
 # Wider than any table of numbers.
 _UNBOUNDED = 10_000
@@ -29,7 +29,7 @@ class PlainConsole(Console):
         self.file.write(re.sub(r" +$", "", said.get(), flags=re.MULTILINE))
 
 
-def show_table(console: Console, table: Table) -> None:
+def print_table(console: Console, table: Table) -> None:
     """Print a table in its own width, whatever that of the terminal.
 
     A terminal that is too narrow wraps the lines; rich alone would cut digits off.
@@ -45,3 +45,22 @@ def show_table(console: Console, table: Table) -> None:
         console.print(table)
     finally:
         console.width = width
+
+
+def size_text(n_bytes: float) -> str:
+    """Return a number of bytes in a unit that is read at once."""
+    for unit in ("B", "KiB", "MiB", "GiB"):
+        if n_bytes < 1024:
+            return f"{n_bytes:.4g} {unit}"
+        n_bytes /= 1024
+    return f"{n_bytes:.4g} TiB"
+
+
+def factor_text(factor: float) -> str:
+    """Return a factor with at most one decimal and no exponent: ``27.5x``, ``10,010x``."""
+    return f"{factor:,.1f}".removesuffix(".0") + "x"
+
+
+def time_text(seconds: float) -> str:
+    """Return a time in seconds or milliseconds, three digits."""
+    return f"{seconds:.2f} s" if seconds >= 1 else f"{1000 * seconds:.3g} ms"

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from rich.console import Console
 
-from letheon.cli import _erasure, _scene
+from letheon.demo import _erasure, _scene
 
 pytest.importorskip("sqlalchemy")
 pytest.importorskip("cryptography")
