@@ -1,13 +1,16 @@
 """What commands print to a terminal or a pipe: no trailing blanks, no truncated number."""
 
 import re
+from collections.abc import Collection, Iterable, Sequence
 from typing import Any
 
+from rich.box import SIMPLE_HEAD
 from rich.console import Console
 from rich.measure import Measurement
 from rich.table import Table
+from rich.text import Text
 
-__all__ = ["PlainConsole", "factor_text", "print_table", "size_text", "time_text"]
+__all__ = ["PlainConsole", "factor_text", "make_table", "print_table", "size_text", "time_text"]
 
 # Wider than any table of numbers.
 _UNBOUNDED = 10_000
@@ -27,6 +30,37 @@ class PlainConsole(Console):
         with self.capture() as said:
             super().print(*objects, **options)
         self.file.write(re.sub(r" +$", "", said.get(), flags=re.MULTILINE))
+
+
+def make_table(
+    columns: Sequence[str],
+    rows: Iterable[Iterable[Any]],
+    *,
+    right: Collection[str] = (),
+    no_wrap: Collection[str] = (),
+    **look: Any,
+) -> Table:
+    """Return a table whose cells are text, never markup; None is an empty cell.
+
+    Parameters
+    ----------
+    columns : sequence of str
+        Their names.
+    rows : iterable
+        Cells: values, or `rich.text.Text`.
+    right, no_wrap : collection of str
+        Names of columns that are aligned to the right, and of those that are never wrapped.
+    **look
+        Options of `rich.table.Table`.
+    """
+    table = Table(**{"box": SIMPLE_HEAD, **look})
+    for name in columns:
+        justify: Any = "right" if name in right else "left"
+        table.add_column(name, justify=justify, no_wrap=name in no_wrap, overflow="fold")
+    for row in rows:
+        cells = ("" if cell is None else cell for cell in row)
+        table.add_row(*(cell if isinstance(cell, Text) else Text(str(cell)) for cell in cells))
+    return table
 
 
 def print_table(console: Console, table: Table) -> None:

@@ -18,7 +18,7 @@ from typer.testing import CliRunner, Result
 
 import letheon
 from letheon.cli import app
-from letheon.cli._words import whole_numbers
+from letheon.cli._command import whole_numbers
 from letheon.terminal import PlainConsole, factor_text, print_table, size_text, time_text
 
 SCRIPT = [sys.executable, "-c", "from letheon.cli import app; app()"]

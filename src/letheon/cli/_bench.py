@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
-from letheon.cli._words import refuse, whole_number
+from letheon.cli._command import refuse, whole_number
 
 if TYPE_CHECKING:
     import rich.table
@@ -103,60 +103,28 @@ def bench(
     be run elsewhere (--only deep --device cuda) and their cells put into the same folder; a run
     with --resume then counts them. The exit status is 1 if an experiment failed.
     """
-    options = _options(
-        quick=quick,
-        data=data,
-        methods=methods,
-        removed=removed,
-        seeds=seeds,
-        rows=rows,
-        attacks=attacks,
-        only=only,
-        device=device,
-    )
+    from letheon.bench import METHODS, Options
+
+    chosen: dict[str, Any] = {"attacks": attacks, "device": device}
+    chosen |= {} if seeds is None else {"seeds": seeds}
+    chosen |= {} if rows is None else {"rows": rows, "net_rows": max(200, 2 * rows // 5)}
+    chosen |= {} if only == "all" else {"families": (_FAMILIES[only],)}
+    if methods is not None:
+        chosen["methods"] = _parse_names("--methods", methods, METHODS)
+    if removed is not None:
+        chosen["removed"] = tuple(word.strip() for word in removed.split(","))
+    if not quick or data is not None:
+        chosen["datasets"] = _find_datasets(data)
+    try:
+        options = Options.quick(**chosen) if quick else Options(**chosen)
+    except ValueError as error:
+        raise typer.BadParameter(str(error), param_hint="--removed") from None
     if not _run(options, out, resume=resume, jobs=jobs or min(2, os.cpu_count() or 1)):
         raise typer.Exit(1)
 
 
-def _options(
-    *,
-    quick: bool,
-    data: str | None,
-    methods: str | None,
-    removed: str | None,
-    rows: int | None,
-    only: str,
-    seeds: int | None,
-    **plain: Any,
-) -> "Options":
-    from letheon.bench import METHODS, Options
-    from letheon.bench._grid import share_or_number
-
-    chosen: dict[str, Any] = dict(plain)
-    chosen |= {} if seeds is None else {"seeds": seeds}
-    chosen |= {} if rows is None else {"rows": rows, "net_rows": max(200, 2 * rows // 5)}
-    if only != "all":
-        chosen["families"] = (_FAMILIES[only],)
-    if methods is not None:
-        chosen["methods"] = _known("--methods", methods, METHODS)
-    if removed is not None:
-        chosen["removed"] = tuple(word.strip() for word in removed.split(","))
-        for word in chosen["removed"]:
-            _checked("--removed", lambda word=word: share_or_number(word))
-    if not quick or data is not None:
-        chosen["datasets"] = _datasets(data)
-    return Options.quick(**chosen) if quick else Options(**chosen)
-
-
-def _checked(option: str, call: Any) -> None:
-    try:
-        call()
-    except ValueError as error:
-        raise typer.BadParameter(str(error), param_hint=option) from None
-
-
-def _known(option: str, text: str, known: tuple[str, ...]) -> tuple[str, ...]:
-    """Return the names of a list, in any letter case; refuse what nobody knows."""
+def _parse_names(option: str, text: str, known: tuple[str, ...]) -> tuple[str, ...]:
+    """Return the names of a list, in any letter case; reject unknown ones."""
     by_name = {name.lower(): name for name in known}
     words = [word.strip().lower() for word in text.split(",")]
     for word in words:
@@ -165,13 +133,13 @@ def _known(option: str, text: str, known: tuple[str, ...]) -> tuple[str, ...]:
     return tuple(dict.fromkeys(by_name[word] for word in words))
 
 
-def _datasets(text: str | None) -> tuple[str, ...]:
-    """Return the data sets asked for, or all of the survey's grid whose files are there."""
+def _find_datasets(text: str | None) -> tuple[str, ...]:
+    """Return the named data sets, or all of the survey's grid whose files are there."""
     from letheon.bench import DATASETS, QUICK_DATASETS
     from letheon.datasets import names, present
 
     if text is not None:
-        chosen = _known("--data", text, (*names(), *QUICK_DATASETS))
+        chosen = _parse_names("--data", text, (*names(), *QUICK_DATASETS))
     else:
         chosen = tuple(name for name in DATASETS if present(name))
         if not chosen:
@@ -193,7 +161,7 @@ def _run(options: "Options", out: Path, *, resume: bool, jobs: int) -> bool:
     from letheon.terminal import PlainConsole, print_table
 
     begin = time.perf_counter()
-    records = run(options, out, resume=resume, jobs=jobs, progress=_say)
+    records = run(options, out, resume=resume, jobs=jobs, progress=_print_progress)
     seconds = time.perf_counter() - begin
     files = write_results(records, options, out / "report", seconds=seconds)
     console = PlainConsole()
@@ -205,8 +173,8 @@ def _run(options: "Options", out: Path, *, resume: bool, jobs: int) -> bool:
     return failed == 0
 
 
-def _say(done: int, total: int, record: dict[str, Any]) -> None:
-    """Say on the error stream what was done; the output stream has the table."""
+def _print_progress(done: int, total: int, record: dict[str, Any]) -> None:
+    """Print on the error stream what was done; the output stream has the table."""
     cell, error = record["cell"], record["error"]
     words = f"{cell['dataset']}, {cell['method']} ({cell['family']}), {cell['setting']}"
     said = f"{done}/{total} {words}, {cell['removed']}, {cell['kind']}: {record['seconds']:.1f} s"

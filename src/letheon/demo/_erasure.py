@@ -9,12 +9,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from rich.table import Table as RichTable
+from rich.table import Table
 
 from letheon.demo._scene import Scene
-from letheon.evaluation.report import Table
 from letheon.forest import DaREForestClassifier
-from letheon.terminal import size_text
+from letheon.terminal import make_table, size_text
 
 if TYPE_CHECKING:
     from letheon.audit import AuditReport
@@ -126,7 +125,7 @@ def _show_certificate(scene: Scene, envelope: bytes) -> None:
     statement = json.loads(base64.b64decode(json.loads(envelope)["payload"]))
     said: dict[str, Any] = statement["predicate"]
     claim, times = said["guarantee"], said["times"]
-    lines = RichTable.grid(padding=(0, 2))
+    lines = Table.grid(padding=(0, 2))
     for name, value in {
         "subject": f"{statement['subject'][0]['name']}, the model after the erasure",
         "erased": f"{said['erasure']['rows']} rows; {said['dataset']['liveAfter']:,} are left",
@@ -164,8 +163,8 @@ def _audit(scene: Scene, evidence: Evidence) -> bool:
     report = _look(evidence)
     scene.say("A stranger gets a folder and the public key, and trusts nothing else:")
     rows = [(one.level, one.name, one.verdict, one.reason) for one in report]
-    table = Table("", ("level", "shows", "verdict", "because"), rows)
-    scene.console.print(table.to_rich(pad_edge=False))
+    columns = ("level", "shows", "verdict", "because")
+    scene.console.print(make_table(columns, rows, pad_edge=False))
     shown = {result.level for result in report if result.verdict == "pass"}
     passed = report.passed and shown >= {"V0", "V1", "V2", "V3", "V4"}
     scene.check(passed, "the audit passes")
@@ -192,8 +191,8 @@ def _forge(scene: Scene, evidence: Evidence) -> None:
         verdict = f"fails {level}" if level in failures else "NO"
         rows.append((what, verdict, failures.get(level, "")))
     scene.say("Now somebody changes a single byte, somewhere in the middle, and we audit again:")
-    table = Table("", ("one byte of the", "audit", "because"), rows)
-    scene.console.print(table.to_rich(pad_edge=False))
+    columns = ("one byte of the", "audit", "because")
+    scene.console.print(make_table(columns, rows, pad_edge=False))
     again = scene.check(_look(evidence).passed, "the audit passes when the byte is put back")
     scene.say(f"With the byte put back, the audit passes: {again}.")
 

@@ -18,8 +18,7 @@ from sklearn.exceptions import ConvergenceWarning
 from sklearn.neural_network import MLPClassifier
 
 from letheon import NaiveUnlearner, Receipt, SISAClassifier
-from letheon.evaluation.report import Table
-from letheon.terminal import print_table, time_text
+from letheon.terminal import make_table, print_table, time_text
 
 N_TRAIN = 1_500
 ROWS_PER_PERSON = 4
@@ -84,8 +83,8 @@ class Scene:
 
     def show(self, columns: Sequence[str], rows: Iterable[Sequence[Any]]) -> None:
         """Print a table whose columns after the first are aligned to the right."""
-        table = Table("", columns, list(rows))
-        print_table(self.console, table.to_rich(right=columns[1:], no_wrap=columns, pad_edge=False))
+        table = make_table(columns, rows, right=columns[1:], no_wrap=columns, pad_edge=False)
+        print_table(self.console, table)
 
     def show_times(self, seconds: dict[str, float]) -> None:
         """Print times, and how many times faster each is than the first."""

@@ -7,20 +7,18 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from letheon.cli._ledger_common import (
-    AsJson,
-    LedgerCommand,
+from letheon.cli._command import (
+    Answer,
+    Listing,
     UsageError,
-    group,
-    lines_of,
-    no_core_dump,
-    public_key,
-    reported,
+    disable_core_dump,
+    ledger_command,
+    make_group,
+    read_lines,
+    read_public_key,
     require_file,
     require_folder,
-    say,
-    say_table,
-    taken_at_their_word,
+    usage_errors,
 )
 from letheon.verifier import EXIT_CODES, SMALL, read_capped
 
@@ -29,7 +27,7 @@ if TYPE_CHECKING:
 
 __all__ = ["audits"]
 
-audits = group("audit", "Check what a ledger exported; needs no ledger.")
+audits = make_group("audit", "Check what a ledger exported; needs no ledger.")
 
 Bundle = Annotated[
     Path, typer.Argument(metavar="BUNDLE", help="Folder that `letheon ledger export` wrote.")
@@ -63,51 +61,37 @@ Markers = Annotated[
 _KIND = {"V4": "exact", "V5": "certified"}
 
 
-@audits.command("replay", cls=LedgerCommand)
-def replay(
-    bundle: Bundle,
-    key: Key,
-    model: Model = None,
-    trusted: Trust = None,
-    as_json: AsJson = False,
-) -> None:
+@ledger_command(audits, "replay", opens=False)
+def replay(bundle: Bundle, key: Key, model: Model = None, trusted: Trust = None) -> Answer:
     """Train the exact models of an auditor's bundle again and compare every byte (V4).
 
     The exit status is 1 if one differs, and 3 if one could not be compared.
 
     Example: letheon audit replay bundle --key ledger.pub
     """
-    with reported(as_json):
-        levels = ("V0", "V2", "V4")
-        report = _audited(bundle, key, levels=levels, model=model, trusted=trusted or ())
-        verdict = _verdict_on(report, "V4")
-        _say_report(report, verdict, as_json)
-    _leave(verdict)
+    return _audit_level("V4", bundle, key, model, trusted)
 
 
-@audits.command("bound", cls=LedgerCommand)
-def bound(
-    bundle: Bundle,
-    key: Key,
-    model: Model = None,
-    trusted: Trust = None,
-    as_json: AsJson = False,
-) -> None:
+@ledger_command(audits, "bound", opens=False)
+def bound(bundle: Bundle, key: Key, model: Model = None, trusted: Trust = None) -> Answer:
     """Compute (epsilon, delta) of the certified models from their rows and settings again (V5).
 
     The exit status is 1 if one does not follow, and 3 if one could not be computed.
 
     Example: letheon audit bound bundle --key ledger.pub --model churn
     """
-    with reported(as_json):
-        levels = ("V0", "V2", "V5")
-        report = _audited(bundle, key, levels=levels, model=model, trusted=trusted or ())
-        verdict = _verdict_on(report, "V5")
-        _say_report(report, verdict, as_json)
-    _leave(verdict)
+    return _audit_level("V5", bundle, key, model, trusted)
 
 
-@audits.command("residue", cls=LedgerCommand)
+def _audit_level(
+    level: str, bundle: Path, key: str, model: str | None, trusted: list[str] | None
+) -> Answer:
+    levels = ("V0", "V2", level)
+    report = _audit(bundle, key, levels=levels, model=model, trusted=trusted or ())
+    return _report_answer(report, _verdict_on(report, level))
+
+
+@ledger_command(audits, "residue", opens=False)
 def residue(
     bundle: Annotated[
         Path | None,
@@ -119,8 +103,7 @@ def residue(
     ] = None,
     store: Stores = None,
     markers: Markers = None,
-    as_json: AsJson = False,
-) -> None:
+) -> Answer:
     """Search folders for people who should be gone, and check the purges attested (V3).
 
     The exit status is 1 if something was found, and 3 if something could not be read or searched.
@@ -129,23 +112,21 @@ def residue(
 
     Example: letheon audit residue --store backups=/mnt/backups --markers - < ids.txt
     """
-    with reported(as_json):
-        from letheon.audit import AuditReport, check_residue
+    from letheon.audit import AuditReport, check_residue
 
-        searched = _search(store, markers)
-        if bundle is None:
-            if not searched:
-                raise UsageError("give BUNDLE with --key, or --store with --markers, or both")
-            report = AuditReport((check_residue(searched["stores"], searched["markers"]),))
-        else:
-            if key is None:
-                raise UsageError("a bundle is checked with --key KEY, from a source you trust")
-            report = _audited(bundle, key, levels=("V0", "V3"), **searched)
-        _say_report(report, report.verdict, as_json)
-    _leave(report.verdict)
+    searched = _search_options(store, markers)
+    if bundle is not None and key is None:
+        raise UsageError("a bundle is checked with --key KEY, from a source you trust")
+    if bundle is not None:
+        report = _audit(bundle, str(key), levels=("V0", "V3"), **searched)
+    elif searched:
+        report = AuditReport((check_residue(searched["stores"], searched["markers"]),))
+    else:
+        raise UsageError("give BUNDLE with --key, or --store with --markers, or both")
+    return _report_answer(report, report.verdict)
 
 
-@audits.command("report", cls=LedgerCommand)
+@ledger_command(audits, "report", opens=False)
 def report(
     bundle: Bundle,
     key: Key,
@@ -167,8 +148,7 @@ def report(
     strict: Annotated[
         bool, typer.Option("--strict", metavar="", help="What was skipped counts as failed.")
     ] = False,
-    as_json: AsJson = False,
-) -> None:
+) -> Answer:
     """Check everything that the files permit, V0 to V5.
 
     The exit status is 0 if the bundle passed, 1 if a level failed, and 3 if the audit is
@@ -176,58 +156,53 @@ def report(
 
     Example: letheon audit report bundle --key ledger.pub --html report.html
     """
-    with reported(as_json):
-        found = _audited(
-            bundle,
-            key,
-            model=model,
-            seen=None if seen is None else require_file(seen),
-            witnesses=tuple(witness or ()),
-            trusted=trusted or (),
-            **_search(store, markers),
-        )
-        if html is not None:
-            found.to_html(html)
-        verdict = "failed" if strict and found.skipped else found.verdict
-        _say_report(found, verdict, as_json)
-    _leave(verdict)
+    found = _audit(
+        bundle,
+        key,
+        model=model,
+        seen=None if seen is None else require_file(seen),
+        witnesses=tuple(witness or ()),
+        trusted=trusted or (),
+        **_search_options(store, markers),
+    )
+    if html is not None:
+        found.to_html(html)
+    return _report_answer(found, "failed" if strict and found.skipped else found.verdict)
 
 
-@audits.command("verifier", cls=LedgerCommand)
+@ledger_command(audits, "verifier", opens=False)
 def verifier(
     file: Annotated[Path, typer.Argument(metavar="FILE", help="Where to write it.")],
-    as_json: AsJson = False,
-) -> None:
+) -> Answer:
     """Write the stand-alone verifier: one file that needs Python and `cryptography` only.
 
     Example: letheon audit verifier verifier.py
     """
-    with reported(as_json):
-        from letheon import verifier as module
+    from letheon import verifier as module
 
-        content = Path(str(module.__file__)).read_bytes()
-        with file.open("xb") as out:
-            out.write(content)
-        digest = hashlib.sha256(content).hexdigest()
-        document = {"file": file, "bytes": len(content), "sha256": digest}
-        text = f"wrote {file}, sha256 {digest}\nrun: python {file} BUNDLE --key KEY"
-        say(as_json, document, text)
+    content = Path(str(module.__file__)).read_bytes()
+    with file.open("xb") as out:
+        out.write(content)
+    digest = hashlib.sha256(content).hexdigest()
+    document = {"file": file, "bytes": len(content), "sha256": digest}
+    text = f"wrote {file}, sha256 {digest}\nrun: python {file} BUNDLE --key KEY"
+    return Answer(document, text)
 
 
-def _audited(bundle: Path, key: str, **options: Any) -> "AuditReport":
+def _audit(bundle: Path, key: str, **options: Any) -> "AuditReport":
     # Through the package: it says what to install if the extra is missing.
     import letheon
 
-    no_core_dump()
+    disable_core_dump()
     if (bundle / "letheon.toml").is_file():
         raise UsageError(f"{bundle} is a ledger, no bundle; `letheon ledger export DIR` writes one")
-    pinned = public_key(key)
-    _refuse_id(pinned, require_folder(bundle) / "keys" / "root.pub")
-    with taken_at_their_word():
+    pinned = read_public_key(key)
+    _reject_key_id(pinned, require_folder(bundle) / "keys" / "root.pub")
+    with usage_errors():
         return letheon.audit.audit(bundle, key=pinned, **options)
 
 
-def _refuse_id(pinned: str, root: Path) -> None:
+def _reject_key_id(pinned: str, root: Path) -> None:
     """Say so if the id of the bundle's key was given, which looks like a public key."""
     is_plain = root.is_file() and not root.is_symlink()
     content = read_capped(root, SMALL).strip() if is_plain else b""
@@ -242,13 +217,13 @@ def _from_hex(content: bytes) -> bytes:
         return b""
 
 
-def _search(stores: list[str] | None, markers: str | None) -> dict[str, Any]:
+def _search_options(stores: list[str] | None, markers: str | None) -> dict[str, Any]:
     """Return where to look for what; both or none."""
     if bool(stores) != (markers is not None):
         raise UsageError("a search needs both: --store DIR and --markers FILE")
     if not stores or markers is None:
         return {}
-    wanted = set(lines_of(markers))
+    wanted = set(read_lines(markers))
     if not wanted:
         raise UsageError(f"{markers} has no marker; give one id or text per line")
     return {"stores": [_store(word) for word in stores], "markers": sorted(wanted)}
@@ -275,24 +250,17 @@ def _verdict_on(report: "AuditReport", level: str) -> str:
     return "incomplete" if verdict == "passed" and not is_shown else verdict
 
 
-def _say_report(report: "AuditReport", verdict: str, as_json: bool) -> None:
-    """Print a report; what was asked for and skipped is neither passed nor failed."""
-    if as_json:
-        say(True, report.to_dict() | {"verdict": verdict, "passed": verdict == "passed"}, "")
-        return
+def _report_answer(report: "AuditReport", verdict: str) -> Answer:
+    """Return a report; what was asked for and skipped is neither passed nor failed."""
+    document = report.to_dict() | {"verdict": verdict, "passed": verdict == "passed"}
     word = verdict if verdict == "passed" else verdict.upper()
-    typer.echo(f"audit of {report.ledger or 'what is there'}: {word}")
-    if report.scope:
-        typer.echo(f"it covers: {report.scope}")
+    parts = [f"audit of {report.ledger or 'what is there'}: {word}"]
+    parts += [f"it covers: {report.scope}"] if report.scope else []
     words = {"fail": "FAIL"}
-    lines = [
+    rows = [
         (one.level, one.model or "all", words.get(one.verdict, one.verdict), one.reason)
         for one in report
     ]
     columns = ("level", "model", "verdict", "reason")
-    say_table(False, (), columns, lines, empty="", folds="reason")
-
-
-def _leave(verdict: str) -> None:
-    if verdict != "passed":
-        raise typer.Exit(EXIT_CODES[verdict])
+    listing = Listing(columns, rows, empty="", folds="reason")
+    return Answer(document, *parts, listing, status=EXIT_CODES[verdict])

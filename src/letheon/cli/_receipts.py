@@ -9,30 +9,27 @@ from urllib.parse import urlsplit
 
 import typer
 
-from letheon.cli._ledger_common import (
+from letheon.cli._command import (
     FAILED,
-    AsJson,
-    Home,
-    LedgerCommand,
+    Answer,
     UsageError,
-    group,
-    no_core_dump,
-    open_ledger,
-    public_key,
-    reported,
+    disable_core_dump,
+    ledger_command,
+    make_group,
+    read_public_key,
     require_file,
     require_folder,
-    say,
 )
 from letheon.exceptions import LedgerError, LedgerMissingError
 from letheon.verifier import SMALL, Refused, Verdict, from_base64, read_capped, verify_bundle
 
 if TYPE_CHECKING:
+    from letheon.ledger import Ledger
     from letheon.ledger._receipt_codes import OpenedReceipt, ReceiptCode
 
 __all__ = ["receipts"]
 
-receipts = group("receipt", "Receipts of people who were erased.")
+receipts = make_group("receipt", "Receipts of people who were erased.")
 
 RequestId = Annotated[str, typer.Argument(metavar="REQUEST", help="Id of the request.")]
 Desk = Annotated[
@@ -50,8 +47,8 @@ _WORDS = {True: "pass", False: "FAIL", None: "skipped"}
 _NOT_YET = "no certificate covers this code yet"
 
 
-@receipts.command("code", cls=LedgerCommand)
-def new_code(request: RequestId, ledger: Home = None, as_json: AsJson = False) -> None:
+@ledger_command(receipts, "code")
+def new_code(opened: "Ledger", request: RequestId) -> Answer:
     """Make a receipt code for a request of one person; an older code ends.
 
     It is shown once and kept nowhere: hand it to the person. It can be had until the request is
@@ -59,31 +56,28 @@ def new_code(request: RequestId, ledger: Home = None, as_json: AsJson = False) -
 
     Example: letheon receipt code 0b5d4b1e6a7f4c0e9d2f3a4b5c6d7e8f
     """
-    with reported(as_json), open_ledger(ledger) as opened:
-        code = opened.new_receipt_code(request)
-        say(as_json, {"request": request, "code": code}, code)
+    code = opened.new_receipt_code(request)
+    return Answer({"request": request, "code": code}, code)
 
 
-@receipts.command("export", cls=LedgerCommand)
+@ledger_command(receipts, "export")
 def export(
+    opened: "Ledger",
     request: RequestId,
     out: Annotated[Path, typer.Option(metavar="FILE", help="File to be written.")],
-    ledger: Home = None,
-    as_json: AsJson = False,
-) -> None:
+) -> Answer:
     """Write the sealed receipt of a request, for the person: only their code opens it.
 
     Example: letheon receipt export 0b5d4b1e6a7f4c0e9d2f3a4b5c6d7e8f --out receipt.sealed
     """
-    with reported(as_json), open_ledger(ledger) as opened:
-        sealed = opened.sealed_receipt(request, opened.receipt_key(request) or "")
-        if sealed is None:
-            raise LedgerMissingError("there is no receipt for this request (yet)")
-        _write(out, sealed)
-        say(as_json, {"file": out, "bytes": len(sealed)}, f"written to {out}")
+    sealed = opened.sealed_receipt(request, opened.receipt_key(request) or "")
+    if sealed is None:
+        raise LedgerMissingError("there is no receipt for this request (yet)")
+    _write(out, sealed)
+    return Answer({"file": out, "bytes": len(sealed)}, f"written to {out}")
 
 
-@receipts.command("open", cls=LedgerCommand)
+@ledger_command(receipts, "open", opens=False)
 def open_receipt(
     code: Annotated[
         str,
@@ -106,37 +100,42 @@ def open_receipt(
     ] = None,
     bundle: Bundle = None,
     key: Key = None,
-    as_json: AsJson = False,
-) -> None:
+) -> Answer:
     """Open a receipt on this machine; the code does not leave it.
 
     The receipt holds no secret: it can be checked by `letheon receipt check`, or by others.
 
     Example: letheon receipt open - --desk https://desk.example.org --out receipt.json
     """
-    with reported(as_json):
-        no_core_dump()
-        opened = _opened(code, sealed, desk)
-        if out is not None:
-            _write(out, opened.receipt)
-        if salts is not None:
-            _write(salts, json.dumps(opened.openings).encode())
-        found: list[Verdict] = []
-        if bundle is not None:
-            found = _verdicts(opened.receipt, bundle, key)
-        _say_opened(as_json, opened, out, found)
-    if not _holds(found):
-        raise typer.Exit(FAILED)
+    disable_core_dump()
+    opened = _open(code, sealed, desk)
+    if out is not None:
+        _write(out, opened.receipt)
+    if salts is not None:
+        _write(salts, json.dumps(opened.openings).encode())
+    verdicts = [] if bundle is None else _verify(opened.receipt, bundle, key)
+    document = {
+        "certificate": opened.certificate,
+        "rows": len(opened.rows),
+        "left_out": opened.left_out,
+        "receipt": json.loads(opened.receipt),
+        "levels": verdicts,
+    }
+    about = f"{len(opened.rows)} rows left with certificate {opened.certificate}"
+    if opened.left_out:
+        about += f", and {opened.left_out} more that are not in the receipt"
+    shown = opened.receipt.decode() if out is None else f"written to {out}"
+    parts = filter(None, (about, shown, _verdict_lines(verdicts)))
+    return Answer(document, *parts, status=0 if _is_covered(verdicts) else FAILED)
 
 
-@receipts.command("check", cls=LedgerCommand)
+@ledger_command(receipts, "check", opens=False)
 def check(
     file: Annotated[Path, typer.Argument(metavar="FILE", help="An opened receipt.")],
     bundle: Bundle = None,
     key: Key = None,
     desk: Desk = None,
-    as_json: AsJson = False,
-) -> None:
+) -> Answer:
     """Check a receipt against a bundle, or ask the desk; exit status 1 if nothing covers it.
 
     With a bundle nobody has to be believed but the public key: the rows stood in the data set
@@ -144,21 +143,20 @@ def check(
 
     Example: letheon receipt check receipt.json --bundle bundle --key ledger.pub
     """
-    with reported(as_json):
-        receipt = read_capped(require_file(file), SMALL)
-        if (bundle is None) == (desk is None):
-            raise UsageError("give --bundle DIR with --key KEY, or --desk URL")
-        if desk is not None:
-            is_covered = _asked(as_json, receipt, desk)
-        else:
-            found = _verdicts(receipt, Path(bundle or ""), key)
-            is_covered = _holds(found)
-            say(as_json, {"covered": is_covered, "levels": found}, _lines(found))
-    if not is_covered:
-        raise typer.Exit(FAILED)
+    receipt = read_capped(require_file(file), SMALL)
+    if (bundle is None) == (desk is None):
+        raise UsageError("give --bundle DIR with --key KEY, or --desk URL")
+    if desk is not None:
+        verdict = _post(desk, "check", {"receipt": receipt.decode("utf-8", "replace")})
+        status = 0 if verdict.get("covered") is True else FAILED
+        return Answer(verdict, str(verdict.get("words", "")), status=status)
+    verdicts = _verify(receipt, Path(bundle or ""), key)
+    is_covered = _is_covered(verdicts)
+    document = {"covered": is_covered, "levels": verdicts}
+    return Answer(document, _verdict_lines(verdicts), status=0 if is_covered else FAILED)
 
 
-def _opened(code: str, sealed: Path | None, desk: str | None) -> "OpenedReceipt":
+def _open(code: str, sealed: Path | None, desk: str | None) -> "OpenedReceipt":
     from letheon.ledger._receipt_codes import ReceiptCode, open_sealed
 
     if (sealed is None) == (desk is None):
@@ -169,21 +167,15 @@ def _opened(code: str, sealed: Path | None, desk: str | None) -> "OpenedReceipt"
         raise UsageError(f"{error}; copy the whole code") from None
     if sealed is not None:
         return open_sealed(parsed, read_capped(require_file(sealed), SMALL))
-    return open_sealed(parsed, _fetched(parsed, desk or ""))
+    return open_sealed(parsed, _fetch(parsed, desk or ""))
 
 
-def _fetched(code: "ReceiptCode", desk: str) -> bytes:
+def _fetch(code: "ReceiptCode", desk: str) -> bytes:
     body = {"request": code.request, "public_key": code.public}
     sealed = _post(desk, "sealed", body).get("sealed")
     if not isinstance(sealed, str):
         raise LedgerMissingError(f"{_NOT_YET}, or this desk does not know it")
     return from_base64(sealed)
-
-
-def _asked(as_json: bool, receipt: bytes, desk: str) -> bool:
-    verdict = _post(desk, "check", {"receipt": receipt.decode("utf-8", "replace")})
-    say(as_json, verdict, str(verdict.get("words", "")))
-    return verdict.get("covered") is True
 
 
 def _post(desk: str, name: str, body: dict[str, str]) -> dict[str, Any]:
@@ -205,36 +197,19 @@ def _post(desk: str, name: str, body: dict[str, str]) -> dict[str, Any]:
     return found if isinstance(found, dict) else {}
 
 
-def _verdicts(receipt: bytes, bundle: Path, key: str | None) -> list[Verdict]:
+def _verify(receipt: bytes, bundle: Path, key: str | None) -> list[Verdict]:
     if key is None:
         raise UsageError("a bundle is checked with --key KEY, from a source that you trust")
-    return verify_bundle(require_folder(bundle), public_key(key), receipt=receipt)
+    return verify_bundle(require_folder(bundle), read_public_key(key), receipt=receipt)
 
 
-def _holds(found: list[Verdict]) -> bool:
-    covers = [one.passed for one in found if one.level == "W1"]
-    return all(covers) and all(one.passed is not False for one in found)
+def _is_covered(verdicts: list[Verdict]) -> bool:
+    covers = [one.passed for one in verdicts if one.level == "W1"]
+    return all(covers) and all(one.passed is not False for one in verdicts)
 
 
-def _lines(found: list[Verdict]) -> str:
-    return "\n".join(f"{one.level}  {_WORDS[one.passed]:8}{one.reason}" for one in found)
-
-
-def _say_opened(
-    as_json: bool, opened: "OpenedReceipt", out: Path | None, found: list[Verdict]
-) -> None:
-    document = {
-        "certificate": opened.certificate,
-        "rows": len(opened.rows),
-        "left_out": opened.left_out,
-        "receipt": json.loads(opened.receipt),
-        "levels": found,
-    }
-    shown = opened.receipt.decode() if out is None else f"written to {out}"
-    about = f"{len(opened.rows)} rows left with certificate {opened.certificate}"
-    if opened.left_out:
-        about += f", and {opened.left_out} more that are not in the receipt"
-    say(as_json, document, "\n".join(filter(None, (about, shown, _lines(found)))))
+def _verdict_lines(verdicts: list[Verdict]) -> str:
+    return "\n".join(f"{one.level}  {_WORDS[one.passed]:8}{one.reason}" for one in verdicts)
 
 
 def _write(path: Path, data: bytes) -> None:

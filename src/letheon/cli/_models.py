@@ -5,20 +5,16 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
-from letheon.cli._ledger_common import (
-    AsJson,
-    Home,
-    LedgerCommand,
+from letheon.cli._command import (
+    Answer,
+    Listing,
     Tenant,
     UsageError,
-    group,
-    open_ledger,
-    reported,
+    ledger_command,
+    make_group,
+    print_warnings,
     require_file,
-    say,
-    say_table,
-    taken_at_their_word,
-    warnings_said,
+    usage_errors,
 )
 
 if TYPE_CHECKING:
@@ -26,11 +22,12 @@ if TYPE_CHECKING:
 
 __all__ = ["models"]
 
-models = group("model", "Models that people can be erased from.")
+models = make_group("model", "Models that people can be erased from.")
 
 
-@models.command("add", cls=LedgerCommand)
+@ledger_command(models, "add")
 def add(
+    opened: "Ledger",
     file: Annotated[Path, typer.Argument(metavar="FILE", help="A model that letheon.save wrote.")],
     rows: Annotated[
         Path,
@@ -76,9 +73,7 @@ def add(
             show_default="64 MiB + 4 x FILE",
         ),
     ] = None,
-    ledger: Home = None,
-    as_json: AsJson = False,
-) -> None:
+) -> Answer:
     """Register a saved model with the rows that it was fitted on.
 
     An exact model is trained once more and compared.
@@ -86,23 +81,22 @@ def add(
     Example: letheon model add churn.letheon --name churn --rows train.csv --target churned
     --ids customer
     """
-    with reported(as_json), open_ledger(ledger) as opened:
-        from letheon.ledger import ModelFiles
+    from letheon.ledger import ModelFiles
 
-        files = ModelFiles(
-            model=require_file(file).read_bytes(),
-            rows=_table(rows),
-            target=target,
-            ids=ids,
-            test=None if test is None else _table(test),
-            trusted=tuple(trusted or ()),
-            max_memory=max_memory,
-        )
-        options = {"name": name, "tenant": tenant, "dataset": dataset, "releases": releases}
-        with taken_at_their_word(), warnings_said():
-            info = _register(opened, files, **options)
-        text = f"registered {info.name}: {info.method}, {info.n_rows:,} rows"
-        say(as_json, info.to_dict(), text)
+    files = ModelFiles(
+        model=require_file(file).read_bytes(),
+        rows=_read_table(rows),
+        target=target,
+        ids=ids,
+        test=None if test is None else _read_table(test),
+        trusted=tuple(trusted or ()),
+        max_memory=max_memory,
+    )
+    options = {"name": name, "tenant": tenant, "dataset": dataset, "releases": releases}
+    with usage_errors(), print_warnings():
+        info = _register(opened, files, **options)
+    text = f"registered {info.name}: {info.method}, {info.n_rows:,} rows"
+    return Answer(info.to_dict(), text)
 
 
 def _register(opened: "Ledger", files: "ModelFiles", **options: Any) -> "ModelInfo":
@@ -119,68 +113,56 @@ def _register(opened: "Ledger", files: "ModelFiles", **options: Any) -> "ModelIn
         ) from error
 
 
-def _table(path: Path) -> tuple[str, bytes]:
+def _read_table(path: Path) -> tuple[str, bytes]:
     return path.name, require_file(path).read_bytes()
 
 
-@models.command("list", cls=LedgerCommand)
-def show_all(
+@ledger_command(models, "list")
+def list_all(
+    opened: "Ledger",
     tenant: Annotated[str | None, typer.Option(metavar="NAME", help="Of this tenant only.")] = None,
-    ledger: Home = None,
-    as_json: AsJson = False,
-) -> None:
+) -> Answer:
     """List the registered models.
 
     Example: letheon model list --json
     """
-    with reported(as_json), open_ledger(ledger) as opened:
-        found = opened.models(tenant=tenant)
-    lines = [
-        (
-            one.name,
-            one.tenant,
-            one.method,
-            f"{one.n_rows:,}",
-            str(one.head.number),
-            "" if one.head.sequence is None else str(one.head.sequence),
-        )
+    found = opened.models(tenant=tenant)
+    rows = [
+        (one.name, one.tenant, one.method, f"{one.n_rows:,}", one.head.number, one.head.sequence)
         for one in found
     ]
     columns = ("model", "tenant", "method", "rows", "version", "certificate")
-    documents = [one.to_dict() for one in found]
-    say_table(as_json, documents, columns, lines, empty="no model is registered yet", folds="model")
+    shown = Listing(columns, rows, empty="no model is registered yet", folds="model")
+    return Answer([one.to_dict() for one in found], shown)
 
 
-@models.command("show", cls=LedgerCommand)
+@ledger_command(models, "show")
 def show(
+    opened: "Ledger",
     name: Annotated[str, typer.Argument(metavar="NAME", help="Name of the model.")],
     tenant: Tenant = "default",
-    ledger: Home = None,
-    as_json: AsJson = False,
-) -> None:
+) -> Answer:
     """Show the versions of a model, and what became of each.
 
     Example: letheon model show churn
     """
-    with reported(as_json), open_ledger(ledger) as opened:
-        found = opened.versions(name, tenant=tenant)
-    lines = [
+    found = opened.versions(name, tenant=tenant)
+    rows = [
         (
-            str(one.number),
-            "" if one.sequence is None else str(one.sequence),
+            one.number,
+            one.sequence,
             f"{one.live:,}",
             f"{one.published_at:%Y-%m-%d %H:%M}",
-            _fate(one),
+            _state_of(one),
             f"{one.address[:16]}…",
         )
         for one in found
     ]
     columns = ("version", "certificate", "rows", "published", "is", "SHA-256")
-    documents = [one.to_dict() for one in found]
-    say_table(as_json, documents, columns, lines, empty="no version")
+    return Answer([one.to_dict() for one in found], Listing(columns, rows, empty="no version"))
 
 
-def _fate(version: Any) -> str:
+def _state_of(version: Any) -> str:
     if version.purged_at is not None:
         return "purged"
     if version.sequence is None:
