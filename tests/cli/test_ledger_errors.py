@@ -91,7 +91,8 @@ def test_a_mistake_in_the_program_is_no_wrong_usage(
     words = ("model", "list", "--ledger", home.folder)
     result = call(*words)
     assert (result.exit_code, result.stdout) == (70, "")
-    assert result.stderr.startswith(
+    kind = type(mistake).__name__
+    assert result.stderr.startswith(f"letheon: internal error: {kind} in _models.py")
         f"letheon: internal error: {type(mistake).__name__} in _models.py"
     )
     assert "person-0003" not in result.stderr
