@@ -27,8 +27,12 @@ class _Plan(NamedTuple):
 
 def _average(rows: Rows, label: Any) -> Floats:
     """Return the mean of the rows of one class, added up in held order."""
-    mean: Floats = rows.X[rows.y == label].mean(axis=0)
+    mean: Floats = rows.X[_labels(rows) == label].mean(axis=0)
     return mean
+
+
+def _labels(rows: Rows) -> NDArray[Any]:
+    return np.asarray(rows.y)
 
 
 class NearestCentroid(KeywordScoreMixin, ClassifierMixin, ForgetMixin, BaseEstimator):
@@ -97,7 +101,7 @@ class NearestCentroid(KeywordScoreMixin, ClassifierMixin, ForgetMixin, BaseEstim
             X, y = validate_data(self, X, y, dtype=np.float64, order="C")
             check_classification_targets(y)
             rows = Rows(X.copy(), hold_target(y), row_ids(ids, len(X)))
-            classes = np.unique(rows.y)
+            classes = np.unique(_labels(rows))
             centroids = np.stack([_average(rows, label) for label in classes])
             vars(self).pop("tuning_", None)
             self._install(rows, classes, centroids, **self._remember_settings())
@@ -146,12 +150,14 @@ class NearestCentroid(KeywordScoreMixin, ClassifierMixin, ForgetMixin, BaseEstim
 
     def _prepare(self, removal: Removal) -> _Plan:
         rows = self.rows_.without(removal.where)
-        touched = np.unique(self.rows_.y[removal.where])
-        classes = np.unique(rows.y)
-        kept = dict(zip(self.classes_.tolist(), self.centroids_, strict=True))
-        averaged = {label: _average(rows, label) for label in np.intersect1d(touched, classes)}
-        centroids = np.stack([averaged.get(label, kept[label]) for label in classes.tolist()])
-        n_averaged = int(np.isin(rows.y, touched).sum())
+        touched = np.unique(_labels(self.rows_)[removal.where])
+        classes = np.unique(_labels(rows))
+        kept = self.centroids_[np.isin(self.classes_, classes)]
+        is_touched = np.isin(classes, touched)
+        averaged = [_average(rows, label) for label in classes[is_touched]]
+        centroids = kept.copy()
+        centroids[is_touched] = np.reshape(averaged, (-1, kept.shape[1]))
+        n_averaged = int(np.isin(_labels(rows), touched).sum())
         return _Plan(rows, classes, centroids, n_averaged, len(touched))
 
     def _commit(self, plan: _Plan) -> Outcome:
