@@ -16,6 +16,7 @@ from letheon.cli._command import (
     LedgerCommand,
     PlainCommand,
     ScriptedGroup,
+    flag,
     ledger_command,
     make_group,
 )
@@ -39,14 +40,7 @@ def _show_version(wanted: bool) -> None:
 @app.callback()
 def main(
     version: Annotated[
-        bool,
-        typer.Option(
-            "--version",
-            metavar="",
-            callback=_show_version,
-            is_eager=True,
-            help="Show the version.",
-        ),
+        bool, flag("--version", "Show the version.", callback=_show_version, is_eager=True)
     ] = False,
 ) -> None:
     """Models that can forget people."""

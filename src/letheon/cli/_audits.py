@@ -5,13 +5,13 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
-import typer
-
 from letheon.cli._command import (
     Answer,
     Listing,
     UsageError,
+    argument,
     disable_core_dump,
+    flag,
     ledger_command,
     make_group,
     read_lines,
@@ -19,6 +19,7 @@ from letheon.cli._command import (
     require_file,
     require_folder,
     usage_errors,
+    value,
 )
 from letheon.verifier import EXIT_CODES, SMALL, read_capped
 
@@ -29,33 +30,23 @@ __all__ = ["audits"]
 
 audits = make_group("audit", "Check what a ledger exported; needs no ledger.")
 
-Bundle = Annotated[
-    Path, typer.Argument(metavar="BUNDLE", help="Folder that `letheon ledger export` wrote.")
-]
+Bundle = Annotated[Path, argument("BUNDLE", "Folder that `letheon ledger export` wrote.")]
 Key = Annotated[
     str,
-    typer.Option(
-        metavar="KEY",
-        help="First public key of the ledger, not from the bundle: 64 digits, or a file of them.",
+    value(
+        "KEY", "First public key of the ledger, not from the bundle: 64 digits, or a file of them."
     ),
 ]
-Model = Annotated[str | None, typer.Option(metavar="NAME", help="This model only.")]
+Model = Annotated[str | None, value("NAME", "This model only.")]
 Trust = Annotated[
-    list[str] | None,
-    typer.Option(
-        "--trust", metavar="CLASS", help="A class that a model may use, with any settings."
-    ),
+    list[str] | None, value("CLASS", "A class that a model may use, with any settings.", "--trust")
 ]
 Stores = Annotated[
-    list[str] | None,
-    typer.Option("--store", metavar="[NAME=]DIR", help="A folder to be searched; repeatable."),
+    list[str] | None, value("[NAME=]DIR", "A folder to be searched; repeatable.", "--store")
 ]
 Markers = Annotated[
     str | None,
-    typer.Option(
-        metavar="FILE",
-        help="Ids or texts that must not be found, one per line; - for standard input.",
-    ),
+    value("FILE", "Ids or texts that must not be found, one per line; - for standard input."),
 ]
 # The kind of guarantee that a level is about.
 _KIND = {"V4": "exact", "V5": "certified"}
@@ -94,12 +85,10 @@ def _audit_level(
 @ledger_command(audits, "residue", opens=False)
 def residue(
     bundle: Annotated[
-        Path | None,
-        typer.Argument(metavar="BUNDLE", help="A bundle, for the purges that were attested."),
+        Path | None, argument("BUNDLE", "A bundle, for the purges that were attested.")
     ] = None,
     key: Annotated[
-        str | None,
-        typer.Option(metavar="KEY", help="First public key of the ledger; needed with BUNDLE."),
+        str | None, value("KEY", "First public key of the ledger; needed with BUNDLE.")
     ] = None,
     store: Stores = None,
     markers: Markers = None,
@@ -131,23 +120,15 @@ def report(
     bundle: Bundle,
     key: Key,
     model: Model = None,
-    seen: Annotated[
-        Path | None,
-        typer.Option(metavar="FILE", help="Checkpoint kept from an earlier audit."),
-    ] = None,
+    seen: Annotated[Path | None, value("FILE", "Checkpoint kept from an earlier audit.")] = None,
     witness: Annotated[
-        list[str] | None,
-        typer.Option(metavar="KEY", help="Verifier key of a witness; repeatable."),
+        list[str] | None, value("KEY", "Verifier key of a witness; repeatable.")
     ] = None,
     store: Stores = None,
     markers: Markers = None,
     trusted: Trust = None,
-    html: Annotated[
-        Path | None, typer.Option(metavar="FILE", help="Write the report as a page, too.")
-    ] = None,
-    strict: Annotated[
-        bool, typer.Option("--strict", metavar="", help="What was skipped counts as failed.")
-    ] = False,
+    html: Annotated[Path | None, value("FILE", "Write the report as a page, too.")] = None,
+    strict: Annotated[bool, flag("--strict", "What was skipped counts as failed.")] = False,
 ) -> Answer:
     """Check everything that the files permit, V0 to V5.
 
@@ -172,7 +153,7 @@ def report(
 
 @ledger_command(audits, "verifier", opens=False)
 def verifier(
-    file: Annotated[Path, typer.Argument(metavar="FILE", help="Where to write it.")],
+    file: Annotated[Path, argument("FILE", "Where to write it.")],
 ) -> Answer:
     """Write the stand-alone verifier: one file that needs Python and `cryptography` only.
 

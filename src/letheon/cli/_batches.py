@@ -20,12 +20,14 @@ from letheon.cli._command import (
     Tenant,
     UsageError,
     error_text,
+    flag,
     ledger_command,
     make_group,
     open_ledger,
     report_errors,
     status_of,
     to_plain,
+    value,
 )
 from letheon.exceptions import OldDatabaseError
 
@@ -36,7 +38,7 @@ __all__ = ["batches", "worker"]
 
 batches = make_group("batch", "Requests that are applied together.")
 
-Model = Annotated[str | None, typer.Option(metavar="NAME", help="Of this model only.")]
+Model = Annotated[str | None, value("NAME", "Of this model only.")]
 
 
 @ledger_command(batches, "plan")
@@ -72,12 +74,9 @@ def apply(
     opened: "Ledger",
     model: Model = None,
     tenant: Tenant = "default",
-    force: Annotated[
-        bool, typer.Option("--force", metavar="", help="Now, however few requests there are.")
-    ] = False,
+    force: Annotated[bool, flag("--force", "Now, however few requests there are.")] = False,
     retrain: Annotated[
-        str | None,
-        typer.Option(metavar="NAME", help="Train this model afresh, with all that is queued."),
+        str | None, value("NAME", "Train this model afresh, with all that is queued.")
     ] = None,
 ) -> Answer:
     """Apply, certify and purge what is due.
@@ -102,14 +101,10 @@ def apply(
 
 
 def worker(
-    interval: Annotated[
-        float, typer.Option(metavar="SECONDS", min=0.1, help="Pause between two looks.")
-    ] = 10.0,
-    once: Annotated[bool, typer.Option("--once", metavar="", help="Look once, then stop.")] = False,
+    interval: Annotated[float, value("SECONDS", "Pause between two looks.", min=0.1)] = 10.0,
+    once: Annotated[bool, flag("--once", "Look once, then stop.")] = False,
     ledger: Home = None,
-    as_json: Annotated[
-        bool, typer.Option("--json", metavar="", help="Print one JSON document per line and step.")
-    ] = False,
+    as_json: Annotated[bool, flag("--json", "Print one JSON document per line and step.")] = False,
 ) -> None:
     """Apply requests as they become due, until a signal says stop.
 

@@ -7,7 +7,12 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
-from letheon.cli._command import refuse, whole_number
+from letheon.cli._command import (
+    flag,
+    refuse,
+    value,
+    whole_number,
+)
 
 if TYPE_CHECKING:
     import rich.table
@@ -21,81 +26,66 @@ _FAMILIES = {"linear": "linear", "forest": "forest", "deep": "net"}
 
 def bench(
     quick: Annotated[
-        bool,
-        typer.Option(
-            "--quick", metavar="", help="Small models on data that ship with scikit-learn."
-        ),
+        bool, flag("--quick", "Small models on data that ship with scikit-learn.")
     ] = False,
     data: Annotated[
         str | None,
-        typer.Option(
-            metavar="NAME,NAME",
-            help="Data sets, in LETHEON_DATA.",
+        value(
+            "NAME,NAME",
+            "Data sets, in LETHEON_DATA.",
             show_default="those of the survey's that are there",
         ),
     ] = None,
     methods: Annotated[
         str | None,
-        typer.Option(
-            metavar="NAME,NAME",
-            help="Methods: Naive, SISA, DaRE, Fisher, Influence, DeltaGrad, Descent-to-Delete, "
+        value(
+            "NAME,NAME",
+            "Methods: Naive, SISA, DaRE, Fisher, Influence, DeltaGrad, Descent-to-Delete, "
             "DeepObliviate.",
             show_default="all",
         ),
     ] = None,
     removed: Annotated[
         str | None,
-        typer.Option(
-            metavar="N,N%",
-            help="People who leave: numbers, or shares of all.",
-            show_default="1,100,1%,10%",
-        ),
+        value("N,N%", "People who leave: numbers, or shares of all.", show_default="1,100,1%,10%"),
     ] = None,
     seeds: Annotated[
         int | None,
-        typer.Option(
-            metavar="N",
+        value(
+            "N",
+            "Repetitions of every experiment.",
             parser=whole_number(1),
-            help="Repetitions of every experiment.",
             show_default="5, quick: 2",
         ),
     ] = None,
     rows: Annotated[
         int | None,
-        typer.Option(
-            metavar="N",
+        value(
+            "N",
+            "Training rows at most; nets get two fifths of them.",
             parser=whole_number(200),
-            help="Training rows at most; nets get two fifths of them.",
             show_default="5000",
         ),
     ] = None,
-    attacks: Annotated[
-        bool,
-        typer.Option("--attacks/--no-attacks", metavar="", help="Run attackers on models too."),
-    ] = True,
+    attacks: Annotated[bool, flag("--attacks/--no-attacks", "Run attackers on models too.")] = True,
     only: Annotated[
         Literal["all", "linear", "forest", "deep"],
         typer.Option(help="One family of models."),
     ] = "all",
-    device: Annotated[
-        str, typer.Option(metavar="DEVICE", help="Where nets are trained, such as cuda.")
-    ] = "cpu",
+    device: Annotated[str, value("DEVICE", "Where nets are trained, such as cuda.")] = "cpu",
     jobs: Annotated[
         int | None,
-        typer.Option(
-            metavar="N",
+        value(
+            "N",
+            "Experiments at once, each on one core.",
             parser=whole_number(1),
-            help="Experiments at once, each on one core.",
             show_default="2 where there are two cores",
         ),
     ] = None,
-    out: Annotated[
-        Path, typer.Option(metavar="DIR", file_okay=False, help="Where results are written.")
-    ] = Path("letheon-bench"),
-    resume: Annotated[
-        bool,
-        typer.Option("--resume", metavar="", help="Go on where a run was stopped."),
-    ] = False,
+    out: Annotated[Path, value("DIR", "Where results are written.", file_okay=False)] = Path(
+        "letheon-bench"
+    ),
+    resume: Annotated[bool, flag("--resume", "Go on where a run was stopped.")] = False,
 ) -> None:
     """Measure all methods as the survey's Tables 2 and 3 do, with its numbers beside.
 

@@ -5,8 +5,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
-import typer
-
 from letheon.cli._command import (
     FAILED,
     Answer,
@@ -14,11 +12,14 @@ from letheon.cli._command import (
     Home,
     Listing,
     UsageError,
+    argument,
+    flag,
     ledger_command,
     make_group,
     open_ledger,
     read_public_key,
     require_folder,
+    value,
 )
 from letheon.exceptions import LedgerMissingError
 from letheon.verifier import (
@@ -44,21 +45,16 @@ __all__ = ["certs", "read_statements"]
 
 certs = make_group("cert", "Certificates of unlearning.")
 
-Certificate = Annotated[
-    str, typer.Argument(metavar="CERTIFICATE", help="Its number in the ledger, or its file.")
-]
+Certificate = Annotated[str, argument("CERTIFICATE", "Its number in the ledger, or its file.")]
 Key = Annotated[
     str | None,
-    typer.Option(
-        metavar="KEY",
-        help="First public key of the ledger: 64 hexadecimal digits, or a file of them.",
+    value(
+        "KEY",
+        "First public key of the ledger: 64 hexadecimal digits, or a file of them.",
         show_default="that of the ledger, for a number",
     ),
 ]
-Purge = Annotated[
-    bool,
-    typer.Option("--purge", metavar="", help="The attestation of the purge that followed it."),
-]
+Purge = Annotated[bool, flag("--purge", "The attestation of the purge that followed it.")]
 
 
 _LONGEST_NUMBER = 15
@@ -133,9 +129,9 @@ def verify(
     key: Key = None,
     keys: Annotated[
         Path | None,
-        typer.Option(
-            metavar="DIR",
-            help="Folder with the ledger's key rotations and revocations.",
+        value(
+            "DIR",
+            "Folder with the ledger's key rotations and revocations.",
             show_default="beside the file's folder",
         ),
     ] = None,

@@ -70,20 +70,34 @@ _KEY = re.compile("[0-9a-f]{64}")
 # Wrong usage, as typer finds it: the class has no public name.
 _WRONG_USAGE: Any = typer.BadParameter.__base__
 
+
+def value(metavar: str, about: str, *names: str, **options: Any) -> Any:
+    """Return an option with a value."""
+    return typer.Option(*names, metavar=metavar, help=about, **options)
+
+
+def flag(name: str, about: str, **options: Any) -> Any:
+    """Return an option without a value."""
+    return typer.Option(name, metavar="", help=about, **options)
+
+
+def argument(metavar: str, about: str, **options: Any) -> Any:
+    """Return a word of the command line."""
+    return typer.Argument(metavar=metavar, help=about, **options)
+
+
 Home = Annotated[
     Path | None,
-    typer.Option(
+    value(
+        "DIR",
+        "Folder of the ledger.",
         "--ledger",
-        metavar="DIR",
         envvar="LETHEON_LEDGER",
-        help="Folder of the ledger.",
         show_default="the current one",
     ),
 ]
-AsJson = Annotated[
-    bool, typer.Option("--json", metavar="", help="Print one JSON document and nothing else.")
-]
-Tenant = Annotated[str, typer.Option(metavar="NAME", help="Whose model it is.")]
+AsJson = Annotated[bool, flag("--json", "Print one JSON document and nothing else.")]
+Tenant = Annotated[str, value("NAME", "Whose model it is.")]
 
 
 class _Plain:
@@ -249,8 +263,8 @@ def ledger_command(
                 raise typer.Exit(answer.status)
 
         own = [*inspect.signature(function).parameters.values()][opens:]
-        shared = [option("ledger", Home, None)] * opens + [option("as_json", AsJson, False)]
-        declare(run, function, [option(p.name, p.annotation, p.default) for p in own] + shared)
+        shared = [parameter("ledger", Home, None)] * opens + [parameter("as_json", AsJson, False)]
+        declare(run, function, [parameter(p.name, p.annotation, p.default) for p in own] + shared)
         group.command(name, cls=LedgerCommand, **options)(run)
         return function
 
@@ -267,7 +281,9 @@ def declare(
     run.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
 
 
-def option(name: str, annotation: Any, default: Any = inspect.Parameter.empty) -> inspect.Parameter:
+def parameter(
+    name: str, annotation: Any, default: Any = inspect.Parameter.empty
+) -> inspect.Parameter:
     """Return a parameter as typer reads it."""
     keyword = inspect.Parameter.KEYWORD_ONLY
     return inspect.Parameter(name, keyword, annotation=annotation, default=default)

@@ -13,7 +13,9 @@ from letheon.cli._command import (
     Answer,
     Home,
     Listing,
+    argument,
     find_home,
+    flag,
     ledger_command,
     make_group,
     open_ledger,
@@ -22,6 +24,7 @@ from letheon.cli._command import (
     require_folder,
     status_of,
     usage_errors,
+    value,
 )
 from letheon.exceptions import LedgerError, LedgerMissingError
 from letheon.verifier import Refused, Trust, check_chain, check_purge, search_gaps
@@ -42,24 +45,19 @@ _LISTED = 20
 
 
 def init(
-    folder: Annotated[Path, typer.Argument(metavar="DIR", help="Folder to make it in.")],
-    name: Annotated[
-        str, typer.Option(metavar="NAME", help="Name of the ledger, as certificates carry it.")
-    ],
+    folder: Annotated[Path, argument("DIR", "Folder to make it in.")],
+    name: Annotated[str, value("NAME", "Name of the ledger, as certificates carry it.")],
     database: Annotated[
         str | None,
-        typer.Option(
-            metavar="URL",
-            help="PostgreSQL: postgresql://user@host/name.",
-            show_default="a SQLite file in DIR",
+        value(
+            "URL", "PostgreSQL: postgresql://user@host/name.", show_default="a SQLite file in DIR"
         ),
     ] = None,
     timezone: Annotated[
-        str, typer.Option(metavar="ZONE", help="Time zone of the controller's seat.")
+        str, value("ZONE", "Time zone of the controller's seat.")
     ] = "Europe/Brussels",
     seat: Annotated[
-        str,
-        typer.Option(metavar="CODE", help="Whose public holidays count: EU, none, BE, DE, FR, ..."),
+        str, value("CODE", "Whose public holidays count: EU, none, BE, DE, FR, ...")
     ] = "EU",
 ) -> Answer:
     """Make a ledger: settings, signing key, database.
@@ -90,12 +88,7 @@ def init(
 
 def doctor(
     accept_clock: Annotated[
-        bool,
-        typer.Option(
-            "--accept-clock",
-            metavar="",
-            help="First confirm that this machine's clock is right now.",
-        ),
+        bool, flag("--accept-clock", "First confirm that this machine's clock is right now.")
     ] = False,
     ledger: Home = None,
 ) -> Answer:
@@ -150,9 +143,9 @@ def verify(
     opened: "Ledger",
     key: Annotated[
         str | None,
-        typer.Option(
-            metavar="KEY",
-            help="First public key: 64 hexadecimal digits, or a file of them.",
+        value(
+            "KEY",
+            "First public key: 64 hexadecimal digits, or a file of them.",
             show_default="that of the ledger",
         ),
     ] = None,
@@ -194,19 +187,14 @@ def _check_signed(opened: "Ledger", pinned: str) -> "Finding":
 @ledger_command(ledgers, "export")
 def export(
     opened: "Ledger",
-    folder: Annotated[Path, typer.Argument(metavar="DIR", help="A new folder.")],
+    folder: Annotated[Path, argument("DIR", "A new folder.")],
     tier: Annotated[
         Literal["public", "auditor"],
         typer.Option(help="The auditor's holds rows, salts and models: personal data."),
     ] = "public",
-    model: Annotated[
-        str | None, typer.Option(metavar="NAME", help="This model only, in the auditor's part.")
-    ] = None,
+    model: Annotated[str | None, value("NAME", "This model only, in the auditor's part.")] = None,
     tenant: Annotated[
-        str | None,
-        typer.Option(
-            metavar="NAME", help="Of this tenant only.", show_default="all; default with --model"
-        ),
+        str | None, value("NAME", "Of this tenant only.", show_default="all; default with --model")
     ] = None,
 ) -> Answer:
     """Write a bundle that a stranger can verify with the public key.
@@ -246,9 +234,7 @@ def upgrade(ledger: Home = None) -> Answer:
 @ledger_command(ledgers, "adopt")
 def adopt(
     opened: "Ledger",
-    yes: Annotated[
-        bool, typer.Option("--yes", metavar="", help="Do it; otherwise only say what is lost.")
-    ] = False,
+    yes: Annotated[bool, flag("--yes", "Do it; otherwise only say what is lost.")] = False,
 ) -> Answer:
     """Go on from a database that is older than the files, because the newer one is lost.
 
@@ -294,9 +280,7 @@ def _describe_adoption(found: "Adoption") -> Iterator[str]:
 @ledger_command(ledgers, "checkpoint")
 def checkpoint(
     opened: "Ledger",
-    out: Annotated[
-        Path | None, typer.Option(metavar="FILE", help="Write it to a file, for a witness.")
-    ] = None,
+    out: Annotated[Path | None, value("FILE", "Write it to a file, for a witness.")] = None,
 ) -> Answer:
     """Sign a checkpoint of the log and print it; whoever keeps it sees a later roll-back.
 
@@ -344,11 +328,8 @@ def rotate(opened: "Ledger") -> Answer:
 @ledger_command(keys, "revoke")
 def revoke(
     opened: "Ledger",
-    keyid: Annotated[str, typer.Argument(metavar="KEY", help="Id of the key, in full.")],
-    after: Annotated[
-        int,
-        typer.Option(metavar="N", min=0, help="Certificates up to this number stay trusted."),
-    ],
+    keyid: Annotated[str, argument("KEY", "Id of the key, in full.")],
+    after: Annotated[int, value("N", "Certificates up to this number stay trusted.", min=0)],
 ) -> Answer:
     """State that a key is not to be trusted after a certificate; rotate first.
 
@@ -364,15 +345,12 @@ def revoke(
 @ledger_command(stores, "add")
 def add_store(
     opened: "Ledger",
-    name: Annotated[str, typer.Argument(metavar="NAME", help="A code, for attestations.")],
-    folder: Annotated[Path, typer.Argument(metavar="DIR", help="The folder.")],
-    owner: Annotated[str, typer.Option(metavar="CODE", help="Who keeps it clean.")] = "operator",
-    scope: Annotated[str, typer.Option(metavar="CODE", help="What lies in it.")] = "copies",
+    name: Annotated[str, argument("NAME", "A code, for attestations.")],
+    folder: Annotated[Path, argument("DIR", "The folder.")],
+    owner: Annotated[str, value("CODE", "Who keeps it clean.")] = "operator",
+    scope: Annotated[str, value("CODE", "What lies in it.")] = "copies",
     days: Annotated[
-        int | None,
-        typer.Option(
-            metavar="N", min=1, help="A backup that expires by itself after so many days."
-        ),
+        int | None, value("N", "A backup that expires by itself after so many days.", min=1)
     ] = None,
 ) -> Answer:
     """Register a folder that every purge looks through.
@@ -400,7 +378,7 @@ def list_stores(opened: "Ledger") -> Answer:
 @ledger_command(stores, "remove")
 def remove_store(
     opened: "Ledger",
-    name: Annotated[str, typer.Argument(metavar="NAME", help="Name of the store.")],
+    name: Annotated[str, argument("NAME", "Name of the store.")],
 ) -> Answer:
     """Take a folder off the registry; later purges do not speak of it.
 

@@ -10,11 +10,13 @@ from letheon.cli._command import (
     Listing,
     Tenant,
     UsageError,
+    argument,
     ledger_command,
     make_group,
     print_warnings,
     require_file,
     usage_errors,
+    value,
 )
 
 if TYPE_CHECKING:
@@ -28,35 +30,21 @@ models = make_group("model", "Models that people can be erased from.")
 @ledger_command(models, "add")
 def add(
     opened: "Ledger",
-    file: Annotated[Path, typer.Argument(metavar="FILE", help="A model that letheon.save wrote.")],
+    file: Annotated[Path, argument("FILE", "A model that letheon.save wrote.")],
     rows: Annotated[
-        Path,
-        typer.Option(
-            metavar="FILE", help="Its training rows: .npz with X, y and ids, .csv or .parquet."
-        ),
+        Path, value("FILE", "Its training rows: .npz with X, y and ids, .csv or .parquet.")
     ],
-    name: Annotated[str, typer.Option(metavar="NAME", help="Name of the model in the ledger.")],
-    target: Annotated[
-        str | None, typer.Option(metavar="COLUMN", help="Column of the target, in a table.")
-    ] = None,
-    ids: Annotated[
-        str | None, typer.Option(metavar="COLUMN", help="Column of the ids, in a table.")
-    ] = None,
+    name: Annotated[str, value("NAME", "Name of the model in the ledger.")],
+    target: Annotated[str | None, value("COLUMN", "Column of the target, in a table.")] = None,
+    ids: Annotated[str | None, value("COLUMN", "Column of the ids, in a table.")] = None,
     tenant: Tenant = "default",
-    dataset: Annotated[
-        str | None, typer.Option(metavar="NAME", help="Name of the data.", show_default="NAME")
-    ] = None,
+    dataset: Annotated[str | None, value("NAME", "Name of the data.", show_default="NAME")] = None,
     trusted: Annotated[
         list[str] | None,
-        typer.Option(
-            "--trust", metavar="CLASS", help="A class that the file may use, with any settings."
-        ),
+        value("CLASS", "A class that the file may use, with any settings.", "--trust"),
     ] = None,
     test: Annotated[
-        Path | None,
-        typer.Option(
-            metavar="FILE", help="Rows by which effectiveness is estimated, in the same form."
-        ),
+        Path | None, value("FILE", "Rows by which effectiveness is estimated, in the same form.")
     ] = None,
     releases: Annotated[
         Literal["labels-only", "latest-only", "every-version"] | None,
@@ -66,10 +54,10 @@ def add(
     ] = None,
     max_memory: Annotated[
         int | None,
-        typer.Option(
-            metavar="BYTES",
+        value(
+            "BYTES",
+            "Memory that loading the model may take.",
             min=1,
-            help="Memory that loading the model may take.",
             show_default="64 MiB + 4 x FILE",
         ),
     ] = None,
@@ -120,7 +108,7 @@ def _read_table(path: Path) -> tuple[str, bytes]:
 @ledger_command(models, "list")
 def list_all(
     opened: "Ledger",
-    tenant: Annotated[str | None, typer.Option(metavar="NAME", help="Of this tenant only.")] = None,
+    tenant: Annotated[str | None, value("NAME", "Of this tenant only.")] = None,
 ) -> Answer:
     """List the registered models.
 
@@ -139,7 +127,7 @@ def list_all(
 @ledger_command(models, "show")
 def show(
     opened: "Ledger",
-    name: Annotated[str, typer.Argument(metavar="NAME", help="Name of the model.")],
+    name: Annotated[str, argument("NAME", "Name of the model.")],
     tenant: Tenant = "default",
 ) -> Answer:
     """Show the versions of a model, and what became of each.

@@ -7,18 +7,18 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 from urllib.parse import urlsplit
 
-import typer
-
 from letheon.cli._command import (
     FAILED,
     Answer,
     UsageError,
+    argument,
     disable_core_dump,
     ledger_command,
     make_group,
     read_public_key,
     require_file,
     require_folder,
+    value,
 )
 from letheon.exceptions import LedgerError, LedgerMissingError
 from letheon.verifier import SMALL, Refused, Verdict, from_base64, read_capped, verify_bundle
@@ -31,16 +31,11 @@ __all__ = ["receipts"]
 
 receipts = make_group("receipt", "Receipts of people who were erased.")
 
-RequestId = Annotated[str, typer.Argument(metavar="REQUEST", help="Id of the request.")]
-Desk = Annotated[
-    str | None, typer.Option(metavar="URL", help="Address of the desk that took the request.")
-]
-Bundle = Annotated[
-    Path | None, typer.Option(metavar="DIR", help="Exported bundle to check the receipt against.")
-]
+RequestId = Annotated[str, argument("REQUEST", "Id of the request.")]
+Desk = Annotated[str | None, value("URL", "Address of the desk that took the request.")]
+Bundle = Annotated[Path | None, value("DIR", "Exported bundle to check the receipt against.")]
 Key = Annotated[
-    str | None,
-    typer.Option(metavar="KEY", help="First public key of the ledger, or a file; for --bundle."),
+    str | None, value("KEY", "First public key of the ledger, or a file; for --bundle.")
 ]
 _WAIT_SECONDS = 30
 _WORDS = {True: "pass", False: "FAIL", None: "skipped"}
@@ -64,7 +59,7 @@ def new_code(opened: "Ledger", request: RequestId) -> Answer:
 def export(
     opened: "Ledger",
     request: RequestId,
-    out: Annotated[Path, typer.Option(metavar="FILE", help="File to be written.")],
+    out: Annotated[Path, value("FILE", "File to be written.")],
 ) -> Answer:
     """Write the sealed receipt of a request, for the person: only their code opens it.
 
@@ -81,22 +76,17 @@ def export(
 def open_receipt(
     code: Annotated[
         str,
-        typer.Argument(
-            metavar="CODE",
-            help="The receipt code; - reads it from standard input, and no history keeps it.",
+        argument(
+            "CODE", "The receipt code; - reads it from standard input, and no history keeps it."
         ),
     ],
-    sealed: Annotated[Path | None, typer.Option(metavar="FILE", help="The sealed receipt.")] = None,
+    sealed: Annotated[Path | None, value("FILE", "The sealed receipt.")] = None,
     desk: Desk = None,
     out: Annotated[
-        Path | None,
-        typer.Option(
-            metavar="FILE", help="File for the receipt.", show_default="printed on the terminal"
-        ),
+        Path | None, value("FILE", "File for the receipt.", show_default="printed on the terminal")
     ] = None,
     salts: Annotated[
-        Path | None,
-        typer.Option(metavar="FILE", help="File for its salts too; they are secrets of yours."),
+        Path | None, value("FILE", "File for its salts too; they are secrets of yours.")
     ] = None,
     bundle: Bundle = None,
     key: Key = None,
@@ -131,7 +121,7 @@ def open_receipt(
 
 @ledger_command(receipts, "check", opens=False)
 def check(
-    file: Annotated[Path, typer.Argument(metavar="FILE", help="An opened receipt.")],
+    file: Annotated[Path, argument("FILE", "An opened receipt.")],
     bundle: Bundle = None,
     key: Key = None,
     desk: Desk = None,

@@ -5,20 +5,21 @@ from collections.abc import Callable
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Annotated, Any
 
-import typer
-
 from letheon.cli._command import (
     Answer,
     Listing,
     Tenant,
     UsageError,
+    argument,
     declare,
+    flag,
     ledger_command,
     make_group,
-    option,
+    parameter,
     read_lines,
     to_plain,
     usage_errors,
+    value,
 )
 
 if TYPE_CHECKING:
@@ -28,37 +29,26 @@ __all__ = ["requests"]
 
 requests = make_group("request", "Requests of people to be erased.")
 
-RequestId = Annotated[str, typer.Argument(metavar="REQUEST", help="Id of the request.")]
-OfTenant = Annotated[str | None, typer.Option(metavar="NAME", help="Of this tenant only.")]
-Ground = Annotated[str, typer.Option(metavar="CODE", help="Legal ground.")]
+RequestId = Annotated[str, argument("REQUEST", "Id of the request.")]
+OfTenant = Annotated[str | None, value("NAME", "Of this tenant only.")]
+Ground = Annotated[str, value("CODE", "Legal ground.")]
 
 
 @ledger_command(requests, "add")
 def add(
     opened: "Ledger",
-    model: Annotated[str, typer.Option(metavar="NAME", help="Name of the model.")],
-    people: Annotated[
-        list[str] | None, typer.Argument(metavar="ID", help="Ids of the people.")
-    ] = None,
+    model: Annotated[str, value("NAME", "Name of the model.")],
+    people: Annotated[list[str] | None, argument("ID", "Ids of the people.")] = None,
     ids_file: Annotated[
-        str | None,
-        typer.Option(metavar="FILE", help="File with one id per line; - for standard input."),
+        str | None, value("FILE", "File with one id per line; - for standard input.")
     ] = None,
     key: Annotated[
-        str | None,
-        typer.Option(
-            metavar="KEY", help="Idempotency key: the same key gives the same request again."
-        ),
+        str | None, value("KEY", "Idempotency key: the same key gives the same request again.")
     ] = None,
-    verified: Annotated[
-        bool, typer.Option("--verified", metavar="", help="You vouch for the identity.")
-    ] = False,
-    regime: Annotated[str, typer.Option(metavar="CODE", help="gdpr or ccpa.")] = "gdpr",
+    verified: Annotated[bool, flag("--verified", "You vouch for the identity.")] = False,
+    regime: Annotated[str, value("CODE", "gdpr or ccpa.")] = "gdpr",
     ground: Annotated[
-        str | None,
-        typer.Option(
-            metavar="CODE", help="Legal ground.", show_default="gdpr.art17.1.b or ccpa.1798.105"
-        ),
+        str | None, value("CODE", "Legal ground.", show_default="gdpr.art17.1.b or ccpa.1798.105")
     ] = None,
     tenant: Tenant = "default",
 ) -> Answer:
@@ -103,8 +93,8 @@ def parse_numbers(words: list[str]) -> list[int]:
 @ledger_command(requests, "list")
 def list_all(
     opened: "Ledger",
-    model: Annotated[str | None, typer.Option(metavar="NAME", help="For this model only.")] = None,
-    state: Annotated[str | None, typer.Option(metavar="STATE", help="In this state only.")] = None,
+    model: Annotated[str | None, value("NAME", "For this model only.")] = None,
+    state: Annotated[str | None, value("STATE", "In this state only.")] = None,
     tenant: OfTenant = None,
 ) -> Answer:
     """List requests, earliest due first.
@@ -177,9 +167,9 @@ def _change_command(
 
         opened = inspect.Parameter("opened", inspect.Parameter.POSITIONAL_ONLY)
         own = inspect.signature(function).parameters.values()
-        options = [option(one.name, one.annotation, one.default) for one in own]
-        tenant = option("tenant", OfTenant, None)
-        declare(change, function, [opened, option("request_id", RequestId), *options, tenant])
+        options = [parameter(one.name, one.annotation, one.default) for one in own]
+        tenant = parameter("tenant", OfTenant, None)
+        declare(change, function, [opened, parameter("request_id", RequestId), *options, tenant])
         return ledger_command(requests, name)(change)
 
     return register
@@ -230,9 +220,7 @@ def retry() -> None:
 @_change_command("hold")
 def hold(
     ground: Ground,
-    until: Annotated[
-        datetime, typer.Option(metavar="DAY", formats=["%Y-%m-%d"], help="Until this day.")
-    ],
+    until: Annotated[datetime, value("DAY", "Until this day.", formats=["%Y-%m-%d"])],
 ) -> dict[str, Any]:
     """Put a request off on a legal ground; its clock goes on.
 
@@ -272,9 +260,7 @@ def extend() -> None:
 
 @_change_command("tell")
 def tell(
-    recipients: Annotated[
-        int, typer.Option(metavar="N", min=1, help="So many more recipients were told.")
-    ],
+    recipients: Annotated[int, value("N", "So many more recipients were told.", min=1)],
 ) -> dict[str, Any]:
     """Record that recipients of the data were told of the erasure (GDPR, Article 19).
 
@@ -287,9 +273,7 @@ def tell(
 
 @_change_command("close", "answer")
 def close(
-    recipients: Annotated[
-        int, typer.Option(metavar="N", min=0, help="So many more recipients were told.")
-    ] = 0,
+    recipients: Annotated[int, value("N", "So many more recipients were told.", min=0)] = 0,
 ) -> dict[str, Any]:
     """Close a purged request: the person was answered.
 

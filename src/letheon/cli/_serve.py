@@ -14,12 +14,15 @@ from letheon.cli._command import (
     Home,
     Listing,
     UsageError,
+    argument,
     disable_core_dump,
     find_home,
+    flag,
     ledger_command,
     make_group,
     report_errors,
     usage_errors,
+    value,
 )
 from letheon.exceptions import LedgerMissingError
 
@@ -34,46 +37,31 @@ tokens = make_group("token", "Tokens of the desk: who may come in, and what they
 
 def serve(
     host: Annotated[
-        str,
-        typer.Option(metavar="ADDRESS", help="Where to listen; others than loopback need HTTPS."),
+        str, value("ADDRESS", "Where to listen; others than loopback need HTTPS.")
     ] = "127.0.0.1",
-    port: Annotated[
-        int, typer.Option(metavar="N", min=0, max=65535, help="Port; 0 for any that is free.")
-    ] = 8311,
+    port: Annotated[int, value("N", "Port; 0 for any that is free.", min=0, max=65535)] = 8311,
     database: Annotated[
         str | None,
-        typer.Option(
-            metavar="URL",
-            help="PostgreSQL database of a new ledger.",
+        value(
+            "URL",
+            "PostgreSQL database of a new ledger.",
             show_default="a SQLite file in the folder",
         ),
     ] = None,
     worker: Annotated[
-        bool,
-        typer.Option(
-            "--worker/--no-worker", metavar="", help="Whether a worker runs beside the server."
-        ),
+        bool, flag("--worker/--no-worker", "Whether a worker runs beside the server.")
     ] = True,
-    certfile: Annotated[
-        Path | None, typer.Option(metavar="FILE", help="Certificate of the server, for HTTPS.")
-    ] = None,
-    keyfile: Annotated[
-        Path | None, typer.Option(metavar="FILE", help="Private key of the certificate.")
-    ] = None,
+    certfile: Annotated[Path | None, value("FILE", "Certificate of the server, for HTTPS.")] = None,
+    keyfile: Annotated[Path | None, value("FILE", "Private key of the certificate.")] = None,
     insecure: Annotated[
-        bool,
-        typer.Option("--insecure", metavar="", help="Serve others without HTTPS all the same."),
+        bool, flag("--insecure", "Serve others without HTTPS all the same.")
     ] = False,
     demo: Annotated[
-        bool,
-        typer.Option("--demo", metavar="", help="Show a filled example, in a folder that is new."),
+        bool, flag("--demo", "Show a filled example, in a folder that is new.")
     ] = False,
     ledger: Home = None,
     as_json: Annotated[
-        bool,
-        typer.Option(
-            "--json", metavar="", help="Print address and new tokens as one JSON document."
-        ),
+        bool, flag("--json", "Print address and new tokens as one JSON document.")
     ] = False,
 ) -> None:
     """Serve the desk: API, pages and a worker over one ledger.
@@ -190,21 +178,15 @@ def _tokens_of(opened: "Ledger") -> "Tokens":
 @ledger_command(tokens, "add")
 def add(
     opened: "Ledger",
-    name: Annotated[str, typer.Argument(metavar="NAME", help="What it is called in lists.")],
-    role: Annotated[
-        str, typer.Option(metavar="ROLE", help="requester, operator, approver, auditor or admin.")
-    ],
+    name: Annotated[str, argument("NAME", "What it is called in lists.")],
+    role: Annotated[str, value("ROLE", "requester, operator, approver, auditor or admin.")],
     scopes: Annotated[
-        str | None,
-        typer.Option(
-            metavar="A,B", help="Fewer scopes than the role has.", show_default="all of the role"
-        ),
+        str | None, value("A,B", "Fewer scopes than the role has.", show_default="all of the role")
     ] = None,
     tenant: Annotated[
-        str | None,
-        typer.Option(metavar="NAME", help="Whose things it sees.", show_default="everybody's"),
+        str | None, value("NAME", "Whose things it sees.", show_default="everybody's")
     ] = None,
-    days: Annotated[int, typer.Option(metavar="N", min=1, help="How long it is valid.")] = 90,
+    days: Annotated[int, value("N", "How long it is valid.", min=1)] = 90,
 ) -> Answer:
     """Make a token and print it; it is shown this once.
 
@@ -243,10 +225,9 @@ def list_all(opened: "Ledger") -> Answer:
 @ledger_command(tokens, "revoke")
 def revoke(
     opened: "Ledger",
-    token: Annotated[str, typer.Argument(metavar="ID", help="Id of the token, from the list.")],
+    token: Annotated[str, argument("ID", "Id of the token, from the list.")],
     descendants: Annotated[
-        bool,
-        typer.Option("--descendants", metavar="", help="Those too that were made with it."),
+        bool, flag("--descendants", "Those too that were made with it.")
     ] = False,
 ) -> Answer:
     """Take a token back at once, with the browsers that were logged in with it.

@@ -5,7 +5,15 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
-from letheon.cli._command import Facts, refuse, whole_number, whole_numbers
+from letheon.cli._command import (
+    Facts,
+    argument,
+    flag,
+    refuse,
+    value,
+    whole_number,
+    whole_numbers,
+)
 
 if TYPE_CHECKING:
     from letheon.datasets import DatasetInfo
@@ -18,9 +26,7 @@ _USUAL_REQUESTS = [1, 30]
 
 
 def demo(
-    seed: Annotated[
-        int, typer.Option(metavar="N", parser=whole_number(0), help="Seed of the models.")
-    ] = 0,
+    seed: Annotated[int, value("N", "Seed of the models.", parser=whole_number(0))] = 0,
 ) -> None:
     """Train, forget, check and save on data that ships with scikit-learn (no download).
 
@@ -33,30 +39,23 @@ def demo(
 
 
 def plan(
-    rows: Annotated[
-        int,
-        typer.Argument(metavar="ROWS", parser=whole_number(2), help="Rows to be trained on."),
-    ],
+    rows: Annotated[int, argument("ROWS", "Rows to be trained on.", parser=whole_number(2))],
     requests: Annotated[
         str | None,
-        typer.Option(
-            metavar="N,N",
-            help="People who leave; several numbers with commas are compared.",
+        value(
+            "N,N",
+            "People who leave; several numbers with commas are compared.",
             show_default="1,30 where possible",
         ),
     ] = None,
-    shards: Annotated[
-        str, typer.Option(metavar="N,N", help="Numbers of shards to compare.")
-    ] = "1,5,20",
-    slices: Annotated[
-        str, typer.Option(metavar="N,N", help="Numbers of slices per shard to compare.")
-    ] = "1,10",
+    shards: Annotated[str, value("N,N", "Numbers of shards to compare.")] = "1,5,20",
+    slices: Annotated[str, value("N,N", "Numbers of slices per shard to compare.")] = "1,10",
     epochs: Annotated[
         int | None,
-        typer.Option(
-            metavar="N",
+        value(
+            "N",
+            "Passes of a model without slices.",
             parser=whole_number(1),
-            help="Passes of a model without slices.",
             show_default="as slices need",
         ),
     ] = None,
@@ -65,19 +64,12 @@ def plan(
         typer.Option(help="A stage trains on all slices so far, or on its new one only."),
     ] = "cumulative",
     one_by_one: Annotated[
-        bool,
-        typer.Option("--one-by-one", metavar="", help="Serve requests singly, not in one batch."),
+        bool, flag("--one-by-one", "Serve requests singly, not in one batch.")
     ] = False,
-    rows_per_person: Annotated[
-        float, typer.Option(metavar="X", min=1, help="Mean rows of one person.")
-    ] = 1.0,
+    rows_per_person: Annotated[float, value("X", "Mean rows of one person.", min=1)] = 1.0,
     state_bytes: Annotated[
         int | None,
-        typer.Option(
-            metavar="N",
-            parser=whole_number(0),
-            help="Size of one saved state; adds a storage column.",
-        ),
+        value("N", "Size of one saved state; adds a storage column.", parser=whole_number(0)),
     ] = None,
 ) -> None:
     """Show what forgetting will cost for shards x slices x requests, before any training.
@@ -166,10 +158,7 @@ def _plan_notes(plans: "list[Plan]", dropped: list[int]) -> list[str]:
 
 def inspect(
     file: Annotated[
-        Path,
-        typer.Argument(
-            metavar="FILE", exists=True, dir_okay=False, help="A file that letheon.save wrote."
-        ),
+        Path, argument("FILE", "A file that letheon.save wrote.", exists=True, dir_okay=False)
     ],
 ) -> None:
     """Say what is in a saved model: verified, and without building or running anything from it."""
@@ -201,16 +190,11 @@ def inspect(
 
 def datasets(
     name: Annotated[
-        str | None,
-        typer.Argument(metavar="[NAME]", help="One of them, with everything known about it."),
+        str | None, argument("[NAME]", "One of them, with everything known about it.")
     ] = None,
     folder: Annotated[
         Path | None,
-        typer.Option(
-            metavar="DIR",
-            help="Where the files are.",
-            show_default="$LETHEON_DATA or ~/.cache/letheon",
-        ),
+        value("DIR", "Where the files are.", show_default="$LETHEON_DATA or ~/.cache/letheon"),
     ] = None,
 ) -> None:
     """List the survey's data sets: which are here, their terms, and how to get the others."""
