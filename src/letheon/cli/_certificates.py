@@ -88,14 +88,18 @@ def _find(word: str, folder: Path | None, *, purge: bool) -> _Envelope:
         raise FileNotFoundError(f"there is no file {word}, and it is no number of a certificate")
     with open_ledger(folder) as opened:
         sequence, known = int(word), read_statements(opened.folder / "public" / "keys")
-        data = opened.purge_attestation(sequence) if purge else opened.certificate(sequence)
+        data = (
+            opened.certificates.purge_attestation(sequence)
+            if purge
+            else opened.certificates.envelope(sequence)
+        )
         return _Envelope(data, known, opened.public_key, _purge_of(opened, sequence))
 
 
 def _purge_of(opened: "Ledger", sequence: int) -> str:
     """Return what became of the purge after a certificate."""
     try:
-        claims = _statement(opened.purge_attestation(sequence))["predicate"]
+        claims = _statement(opened.certificates.purge_attestation(sequence))["predicate"]
     except LedgerMissingError:
         return _NOT_YET
     gaps = search_gaps(claims)
@@ -176,7 +180,7 @@ def chain(opened: "Ledger", key: Key = None) -> Answer:
 
     Example: letheon cert chain
     """
-    envelopes = [opened.certificate(number) for number in opened.certificates()]
+    envelopes = [opened.certificates.envelope(number) for number in opened.certificates.sequences()]
     links = [_link(_statement(data), opened) for data in envelopes]
     pinned = opened.public_key if key is None else read_public_key(key)
     reason = None

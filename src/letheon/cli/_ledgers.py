@@ -165,13 +165,13 @@ def _check_signed(opened: "Ledger", pinned: str) -> "Finding":
     """Follow the pinned key to every certificate, and from there to its purge."""
     from letheon.ledger import Finding
 
-    envelopes = [opened.certificate(number) for number in opened.certificates()]
+    envelopes = [opened.certificates.envelope(number) for number in opened.certificates.sequences()]
     attested = in_part = 0
     try:
         trust = Trust.from_pinned(pinned, read_statements(opened.folder / "public" / "keys"))
         for certificate in check_chain(envelopes, trust):
             try:
-                purge = opened.purge_attestation(certificate.sequence)
+                purge = opened.certificates.purge_attestation(certificate.sequence)
             except LedgerMissingError:
                 continue
             in_part += bool(search_gaps(check_purge(purge, certificate, trust).predicate))
@@ -207,7 +207,7 @@ def export(
     if model is not None:
         # Another tenant may have a model of that name.
         tenant = tenant or "default"
-        opened.versions(model, tenant=tenant)
+        opened.models.versions(model, tenant=tenant)
     with usage_errors():
         path = opened.export(folder, tier=tier, model=model, tenant=tenant)
     document = {"folder": path.resolve(), "tier": tier, "public_key": opened.public_key}
@@ -286,10 +286,10 @@ def checkpoint(
 
     Example: letheon ledger checkpoint --out checkpoint.txt
     """
-    taken = opened.checkpoint()
+    taken = opened.log.checkpoint()
     if out is not None:
         out.write_text(taken.note, "utf-8")
-    document = {"size": taken.size, "root": taken.root.hex(), "note": taken.note}
+    document = {"size": taken.size, "root": taken.root, "note": taken.note}
     text = taken.note.rstrip("\n") if out is None else f"{taken.size} events; wrote {out}"
     return Answer(document | {"digest": taken.digest}, text)
 
@@ -300,7 +300,7 @@ def list_keys(opened: "Ledger") -> Answer:
 
     Example: letheon key list
     """
-    found = opened.keys()
+    found = opened.keys.list()
     return Answer(found, "\n".join(_describe_key(one) for one in found))
 
 
@@ -317,7 +317,7 @@ def rotate(opened: "Ledger") -> Answer:
 
     Example: letheon key rotate
     """
-    keyid = opened.rotate_key()
+    keyid = opened.keys.rotate()
     text = (
         f"signs from now on with the key of id\n{keyid}\n"
         f"strangers go on with the first public key\n{opened.public_key}"
@@ -337,7 +337,7 @@ def revoke(
     9b241b61c3c1262035366773f02a8643883e04ddc8d123c8b5876423598f7ba9 --after 41
     """
     with usage_errors():
-        opened.revoke_key(keyid, after=after)
+        opened.keys.revoke(keyid, after=after)
     document = {"keyid": keyid, "after": after}
     return Answer(document, f"{keyid} is not trusted after certificate {after}")
 
@@ -359,7 +359,7 @@ def add_store(
     """
     path = require_folder(folder)
     with usage_errors(), print_warnings():
-        opened.add_store(name, path, owner=owner, scope=scope, days=days)
+        opened.stores.add(name, path, owner=owner, scope=scope, days=days)
     return Answer({"store": name}, f"every purge looks through {folder} from now on")
 
 
@@ -369,7 +369,7 @@ def list_stores(opened: "Ledger") -> Answer:
 
     Example: letheon store list
     """
-    found = opened.stores()
+    found = opened.stores.list()
     rows = [(one.name, one.path, one.owner, one.scope, one.days) for one in found]
     columns = ("store", "folder", "owner", "scope", "days")
     return Answer(found, Listing(columns, rows, empty="no folder is registered", folds="folder"))
@@ -384,7 +384,7 @@ def remove_store(
 
     Example: letheon store remove features
     """
-    if name not in {one.name for one in opened.stores()}:
+    if name not in {one.name for one in opened.stores.list()}:
         raise LedgerMissingError(f"there is no store {name!r}; `letheon store list` shows all")
-    opened.remove_store(name)
+    opened.stores.remove(name)
     return Answer({"store": name}, f"{name} is not looked through any more")

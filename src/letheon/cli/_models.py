@@ -20,7 +20,7 @@ from letheon.cli._command import (
 )
 
 if TYPE_CHECKING:
-    from letheon.ledger import Ledger, ModelFiles, ModelInfo
+    from letheon.ledger import Ledger, Model, ModelFiles
 
 __all__ = ["models"]
 
@@ -87,11 +87,11 @@ def add(
     return Answer(info.to_dict(), text)
 
 
-def _register(opened: "Ledger", files: "ModelFiles", **options: Any) -> "ModelInfo":
+def _register(opened: "Ledger", files: "ModelFiles", **options: Any) -> "Model":
     from letheon.sandbox import EndedError, TimeLimitError
 
     try:
-        return opened.register_files(files, **options)
+        return opened.models.register_files(files, **options)
     except TimeLimitError as error:
         raise UsageError("reading and training took longer than an hour and was ended") from error
     except EndedError as error:
@@ -114,7 +114,7 @@ def list_all(
 
     Example: letheon model list --json
     """
-    found = opened.models(tenant=tenant)
+    found = opened.models.list(tenant=tenant)
     rows = [
         (one.name, one.tenant, one.method, f"{one.n_rows:,}", one.head.number, one.head.sequence)
         for one in found
@@ -134,7 +134,7 @@ def show(
 
     Example: letheon model show churn
     """
-    found = opened.versions(name, tenant=tenant)
+    found = opened.models.versions(name, tenant=tenant)
     rows = [
         (
             one.number,

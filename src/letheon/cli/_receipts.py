@@ -51,7 +51,7 @@ def new_code(opened: "Ledger", request: RequestId) -> Answer:
 
     Example: letheon receipt code 0b5d4b1e6a7f4c0e9d2f3a4b5c6d7e8f
     """
-    code = opened.new_receipt_code(request)
+    code = opened.certificates.receipts.new_code(request)
     return Answer({"request": request, "code": code}, code)
 
 
@@ -65,7 +65,8 @@ def export(
 
     Example: letheon receipt export 0b5d4b1e6a7f4c0e9d2f3a4b5c6d7e8f --out receipt.sealed
     """
-    sealed = opened.sealed_receipt(request, opened.receipt_key(request) or "")
+    kept = opened.certificates.receipts
+    sealed = kept.sealed(request, kept.key(request) or "")
     if sealed is None:
         raise LedgerMissingError("there is no receipt for this request (yet)")
     _write(out, sealed)

@@ -63,9 +63,9 @@ def add(
         given = "both are" if people else "nobody is"
         raise UsageError(f"{given} named; give ids, or --ids-file FILE")
     ids = people or read_lines(str(ids_file))
-    is_numeric = opened.holds_numbers(model, tenant=tenant)
+    is_numeric = opened.models.has_integer_ids(model, tenant=tenant)
     with usage_errors():
-        request = opened.request(
+        request = opened.requests.submit(
             parse_numbers(ids) if is_numeric else ids,
             model=model,
             key=key,
@@ -102,7 +102,7 @@ def list_all(
     Example: letheon request list --state queued
     """
     with usage_errors():
-        found = opened.requests(model=model, state=state, tenant=tenant)
+        found = opened.requests.list(model=model, state=state, tenant=tenant)
     now, calendar = datetime.now(UTC), opened.settings.calendar
     rows = [
         (
@@ -125,8 +125,8 @@ def show(opened: "Ledger", request_id: RequestId, tenant: OfTenant = None) -> An
 
     Example: letheon request show 73fdb37cede78c1bdc82ac08614adaef
     """
-    request = opened.request_of(request_id, tenant=tenant)
-    entries = opened.timeline(request_id, tenant=tenant)
+    request = opened.requests.get(request_id, tenant=tenant)
+    entries = opened.requests.timeline(request_id, tenant=tenant)
     people = "1 person" if request.n_ids == 1 else f"{request.n_ids:,} people"
     about = [
         f"{request.id}: {request.state}",
@@ -161,7 +161,9 @@ def _change_command(
         def change(opened: "Ledger", *, request_id: str, tenant: str | None, **own: Any) -> Answer:
             with usage_errors():
                 given = function(**own) or {}
-                request = getattr(opened, method or name)(request_id, tenant=tenant, **given)
+                request = getattr(opened.requests, method or name)(
+                    request_id, tenant=tenant, **given
+                )
             due = f"; due on {request.due_on}" if request.is_open else ""
             return Answer(request, f"{request_id} is {request.state}{due}{note}")
 
@@ -258,7 +260,7 @@ def extend() -> None:
     """
 
 
-@_change_command("tell")
+@_change_command("tell", "record_recipients")
 def tell(
     recipients: Annotated[int, value("N", "So many more recipients were told.", min=1)],
 ) -> dict[str, Any]:
