@@ -13,8 +13,8 @@ from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
 
 from letheon.bench import describe_machine
-from letheon.cli._scene import Scene
 from letheon.datasets import Requests
+from letheon.demo._scene import Scene
 from letheon.evaluation import ORDINARY, SAME, Evaluation, evaluate
 from letheon.evaluation.report import Picture, Report, Table, write_page
 from letheon.forest import DaREForestClassifier

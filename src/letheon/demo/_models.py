@@ -1,27 +1,17 @@
-"""`letheon demo`: the main job end to end, as a list of small acts.
-
-A new act is a function of the `Scene` and a line in `ACTS`. Acts find things out with
-`Scene.check`; the demo fails if one of them was false.
-"""
+"""Acts of the demo about models: train, forget, compare with a fresh fit, save."""
 
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from importlib.util import find_spec
 from pathlib import Path
 from shutil import which
-from typing import NamedTuple
 
 import numpy as np
-from rich.box import SIMPLE_HEAD
-from rich.console import Console
 from rich.table import Table
 
 import letheon
-from letheon.cli._console import PlainConsole, show_table
-from letheon.cli._erasure import erase
-from letheon.cli._judging import attack, choose_method, measure, report, watch
-from letheon.cli._scene import (
+from letheon.demo._scene import (
     NAIVE,
     PASSES,
     ROWS_PER_PERSON,
@@ -31,40 +21,31 @@ from letheon.cli._scene import (
     Scene,
     fixed_passes,
     let_go,
-    set_scene,
 )
-from letheon.cli._stranger import distrust
-from letheon.cli._words import size_text, time_text
 from letheon.exceptions import UnknownIdError
 from letheon.forest import DaREForestClassifier
 from letheon.linear import InfluenceClassifier
 from letheon.measures import efficiency
 from letheon.parallel import one_thread
 from letheon.persist import inspect, load, save
-from letheon.receipt import Receipt
 from letheon.sharded import SISAClassifier, plan
+from letheon.terminal import size_text, time_text
+
+__all__ = [
+    "compare",
+    "deepen",
+    "explain",
+    "forget",
+    "keep",
+    "meet",
+    "open_desk",
+    "refuse",
+    "regrow",
+    "step",
+    "train",
+]
 
 BLOCKS = 20
-
-
-class Act(NamedTuple):
-    """One part of the demo."""
-
-    title: str
-    play: Callable[[Scene], None]
-
-
-def play(seed: int = 0, console: Console | None = None) -> bool:
-    """Play all acts; return whether everything that was claimed turned out true."""
-    begin = time.perf_counter()
-    scene = set_scene(console or PlainConsole(), seed)
-    for number, act in enumerate(ACTS, start=1):
-        scene.console.print(f"\n[bold]{number}. {act.title}[/bold]")
-        act.play(scene)
-    for claim in scene.failures:
-        scene.console.print(f"\n[bold red]NOT TRUE:[/bold red] {claim}")
-    scene.console.print(f"\nDone in {time.perf_counter() - begin:.1f} s.")
-    return not scene.failures
 
 
 def meet(scene: Scene) -> None:
@@ -89,11 +70,11 @@ def train(scene: Scene) -> None:
             scene.fit_seconds[name] = time.perf_counter() - begin
             bars.advance(task)
         bars.update(task, description="models trained")
-    table = _table("model", "training", "test accuracy")
-    for name, model in scene.models.items():
-        accuracy = model.score(scene.X_test, scene.y_test)
-        table.add_row(name, time_text(scene.fit_seconds[name]), f"{accuracy:.1%}")
-    show_table(scene.console, table)
+    rows = [
+        (name, time_text(scene.fit_seconds[name]), f"{model.score(scene.X_test, scene.y_test):.1%}")
+        for name, model in scene.models.items()
+    ]
+    scene.show(("model", "training", "test accuracy"), rows)
     scene.say("Shards are trained apart, on fewer rows each. Accuracy is what that costs.")
 
 
@@ -111,7 +92,7 @@ def forget(scene: Scene) -> None:
     scene.say("The last receipt of each model; a receipt never says who left:")
     for receipts in scene.receipts.values():
         scene.quote(str(receipts[-1]))
-    show_table(scene.console, _costs(scene))
+    scene.show(("model", "mean time", "mean work", "speed-up", "expected"), _costs(scene))
     scene.say(
         "Work is what was trained again, as a share of a retrain. The expected speed-up counts "
         "rows, as a mean over all people (letheon plan). The measured one is that of these six, "
@@ -120,20 +101,18 @@ def forget(scene: Scene) -> None:
     )
 
 
-def _costs(scene: Scene) -> Table:
-    table = _table("model", "mean time", "mean work", "speed-up", "expected")
+def _costs(scene: Scene) -> Iterator[tuple[str, ...]]:
     naive = [receipt.seconds for receipt in scene.receipts[NAIVE]]
     for name, receipts in scene.receipts.items():
         seconds = [receipt.seconds for receipt in receipts]
         work = sum(receipt.work for receipt in receipts) / len(receipts)
-        table.add_row(
+        yield (
             name,
             time_text(sum(seconds) / len(seconds)),
             f"{work:.1%}",
             f"{efficiency(naive, seconds).value:.1f}x",
             f"{_expected(scene, name):.1f}x",
         )
-    return table
 
 
 def _expected(scene: Scene, name: str) -> float:
@@ -151,15 +130,15 @@ def _expected(scene: Scene, name: str) -> float:
 
 def compare(scene: Scene) -> None:
     """Compare every model with a fresh fit on the remaining rows."""
-    table = _table("model", "after forgetting", "fresh fit", "equal")
+    rows = []
     with scene.progress() as bars:
         task = bars.add_task("fresh fits without the six", total=len(scene.models))
         for name, model in scene.models.items():
             ours, fresh = model.digest(), scene.fresh_fit(name).digest()
             verdict = scene.check(ours == fresh, f"{name}: forgetting equals a fresh fit")
-            table.add_row(name, f"{ours[:12]}...", f"{fresh[:12]}...", verdict)
+            rows.append((name, f"{ours[:12]}...", f"{fresh[:12]}...", verdict))
             bars.advance(task)
-    show_table(scene.console, table)
+    scene.show(("model", "after forgetting", "fresh fit", "equal"), rows)
     scene.say(
         "A digest is the SHA-256 of everything the model keeps: rows, states, parameters, seed. "
         "Equal digests: the model is, byte for byte, one that never saw the six people. Whoever "
@@ -219,25 +198,19 @@ def regrow(scene: Scene) -> None:
         "at once, and grown again when they are needed, or all together:"
     )
     scene.quote(str(receipts[-1]))
-    show_table(scene.console, _forest_times(receipts, settling, refit))
+    forgetting = sum(receipt.seconds for receipt in receipts)
+    scene.show_times(
+        {
+            "a refit": refit,
+            "one person, lazily": forgetting / len(receipts),
+            "one person, settled": (forgetting + settling) / len(receipts),
+        }
+    )
     exact = scene.check(fresh.digest() == forest.digest(), "a forest forgets exactly")
     scene.say(
         f"Equal to a fresh fit without the six: {exact}. This table is small: the more rows, "
         "the smaller the share of them that one person can change."
     )
-
-
-def _forest_times(receipts: list[Receipt], settling: float, refit: float) -> Table:
-    forgetting = sum(receipt.seconds for receipt in receipts)
-    times = {
-        "a refit": refit,
-        "one person, lazily": forgetting / len(receipts),
-        "one person, settled": (forgetting + settling) / len(receipts),
-    }
-    table = _table("what", "mean time", "speed-up")
-    for what, seconds in times.items():
-        table.add_row(what, time_text(seconds), f"{refit / seconds:,.1f}x")
-    return table
 
 
 def _seconds(work: Callable[[], object]) -> float:
@@ -261,19 +234,12 @@ def step(scene: Scene) -> None:
         "one after the other; for each the coefficients make one Newton step, and get new noise:"
     )
     scene.quote(str(receipts[-1]))
-    show_table(scene.console, _step_times(receipts, refit))
+    one = sum(receipt.seconds for receipt in receipts) / len(receipts)
+    scene.show_times({"a refit": refit, "one person, certified": one})
     _audit(scene, model, fresh)
     held = set(model.ids_.tolist())
     gone = scene.check(held.isdisjoint(leaving), "nobody who left a regression is held")
     scene.say(f"Nobody who left is held: {gone}.")
-
-
-def _step_times(receipts: list[Receipt], refit: float) -> Table:
-    one = sum(receipt.seconds for receipt in receipts) / len(receipts)
-    table = _table("what", "mean time", "speed-up")
-    table.add_row("a refit", time_text(refit), "1.0x")
-    table.add_row("one person, certified", time_text(one), f"{refit / one:,.1f}x")
-    return table
 
 
 def _audit(scene: Scene, model: InfluenceClassifier, fresh: InfluenceClassifier) -> None:
@@ -382,41 +348,23 @@ def _distance(
 def explain(scene: Scene) -> None:
     """Say what was claimed and what was not."""
     claim = scene.models[SLICED].guarantee_
-    words = Table.grid(padding=(0, 2))
-    words.add_row(
-        claim.kind,
-        "The bytes of a fresh fit on the remaining rows, in their order, "
+    words = {
+        claim.kind: "The bytes of a fresh fit on the remaining rows, in their order, "
         "with the same seed, library versions and CPU kernel.",
-    )
-    words.add_row(
-        "certified",
-        "The regression: a refit with fresh noise could as well have given these "
+        "certified": "The regression: a refit with fresh noise could as well have given these "
         "coefficients, up to epsilon and delta, as long as the noise stays secret.",
-    )
-    words.add_row(
-        "empirical",
-        "The net of blocks: near a retrain by an estimate that may be wrong. It bounds nothing.",
-    )
-    words.add_row(
-        claim.requests,
-        "People did not choose to leave because of what the model showed "
+        "empirical": "The net of blocks: near a retrain by an estimate that may be wrong. "
+        "It bounds nothing.",
+        claim.requests: "People did not choose to leave because of what the model showed "
         "them. Nothing is claimed about people who did.",
-    )
-    words.add_row(claim.releases, "Whoever kept an older model still has what it knew.")
-    words.add_row(
-        "confidential",
-        "Digests: with the remaining rows at hand, an old digest "
+        claim.releases: "Whoever kept an older model still has what it knew.",
+        "confidential": "Digests: with the remaining rows at hand, an old digest "
         "confirms a right guess of a forgotten row.",
-    )
-    scene.console.print(words)
-
-
-def _table(*columns: str) -> Table:
-    table = Table(box=SIMPLE_HEAD, pad_edge=False)
-    table.add_column(columns[0], no_wrap=True)
-    for name in columns[1:]:
-        table.add_column(name, justify="right", no_wrap=True)
-    return table
+    }
+    grid = Table.grid(padding=(0, 2))
+    for row in words.items():
+        grid.add_row(*row)
+    scene.console.print(grid)
 
 
 def open_desk(scene: Scene) -> None:
@@ -436,25 +384,3 @@ def open_desk(scene: Scene) -> None:
 def _program() -> str:
     """Return the command as it can be typed here."""
     return "letheon" if which("letheon") else ".venv/bin/letheon"
-
-
-ACTS: tuple[Act, ...] = (
-    Act("People and their rows", meet),
-    Act("Train", train),
-    Act("Six people leave, one after the other", forget),
-    Act("Is it really as if they had never been there?", compare),
-    Act("Save, load, forget again", keep),
-    Act("A request that cannot be served", refuse),
-    Act("A forest: forget now, grow later", regrow),
-    Act("A regression: one step and secret noise", step),
-    Act("Nets: exactly, or by an estimate", deepen),
-    Act("Which method? Say what you need", choose_method),
-    Act("Measure it", measure),
-    Act("Attack it", attack),
-    Act("Watch it", watch),
-    Act("A report", report),
-    Act("What this means", explain),
-    Act("The whole story: asked, erased, certified, purged, audited", erase),
-    Act("The same with pages and an API", open_desk),
-    Act("A file from a stranger", distrust),
-)

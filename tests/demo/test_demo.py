@@ -21,9 +21,11 @@ from letheon import (
     InfluenceClassifier,
     NaiveUnlearner,
     SISAClassifier,
+    demo,
     persist,
 )
-from letheon.cli import _demo, _judging, _scene, app
+from letheon.cli import app
+from letheon.demo import _judging, _models, _scene
 from letheon.exceptions import UnknownIdError
 from letheon.linear._noise import Sealed
 from letheon.measures.attacks import RMIA
@@ -56,7 +58,7 @@ def play_small(monkeypatch: pytest.MonkeyPatch) -> tuple[bool, str]:
     """Play the small demo and return whether all was true, and what was said."""
     make_small(monkeypatch)
     said = io.StringIO()
-    return _demo.play(3, Console(file=said, width=80)), said.getvalue()
+    return demo.play(3, Console(file=said, width=80)), said.getvalue()
 
 
 def test_the_real_demo_takes_less_than_a_minute() -> None:
@@ -72,7 +74,7 @@ def test_the_real_demo_takes_less_than_a_minute() -> None:
 
 def test_every_act_is_played(output: str) -> None:
     titles = re.findall(r"^\d+\. (.+)$", output, flags=re.MULTILINE)
-    assert titles == [act.title for act in _demo.ACTS]
+    assert titles == [act.title for act in demo.ACTS]
 
 
 def test_all_digests_are_equal_to_a_fresh_fit(output: str) -> None:
@@ -105,10 +107,10 @@ def test_why_small_shards_gain_less_is_said(output: str) -> None:
 
 def test_narrow_terminals_lose_no_number(monkeypatch: pytest.MonkeyPatch) -> None:
     make_small(monkeypatch)
-    acts = [act for act in _demo.ACTS if act.play in (_demo.train, _demo.forget)]
-    monkeypatch.setattr(_demo, "ACTS", acts)
+    acts = [act for act in demo.ACTS if act.play in (_models.train, _models.forget)]
+    monkeypatch.setattr(demo, "ACTS", acts)
     said = io.StringIO()
-    _demo.play(3, Console(file=said, width=30))
+    demo.play(3, Console(file=said, width=30))
     assert "test accuracy" in said.getvalue()
     assert len(re.findall(r"\d\.\dx +\d\.\dx", said.getvalue())) == 3
 
@@ -133,8 +135,8 @@ def test_a_model_that_cheats_fails_the_demo(
     cheater = type("SISAClassifier", (SISAClassifier,), {"__init__": SISAClassifier.__init__})
     cheater.forget = cheat  # type: ignore[attr-defined]
     monkeypatch.setattr(_scene, "SISAClassifier", cheater)
-    others = (_demo.keep, _demo.deepen, *JUDGING)
-    monkeypatch.setattr(_demo, "ACTS", [act for act in _demo.ACTS if act.play not in others])
+    others = (_models.keep, _models.deepen, *JUDGING)
+    monkeypatch.setattr(demo, "ACTS", [act for act in demo.ACTS if act.play not in others])
     fine, said = play_small(monkeypatch)
     assert not fine
     assert caught in said.partition("NOT TRUE")[2]
@@ -168,12 +170,12 @@ def test_an_attacker_who_finds_nobody_fails_the_demo(monkeypatch: pytest.MonkeyP
 
 def play_alone(act: Callable[..., None], monkeypatch: pytest.MonkeyPatch) -> tuple[bool, str]:
     """Play one act."""
-    monkeypatch.setattr(_demo, "ACTS", [each for each in _demo.ACTS if each.play is act])
+    monkeypatch.setattr(demo, "ACTS", [each for each in demo.ACTS if each.play is act])
     return play_small(monkeypatch)
 
 
 def test_the_forest_forgets_lazily_then_settles(monkeypatch: pytest.MonkeyPatch) -> None:
-    fine, said = play_alone(_demo.regrow, monkeypatch)
+    fine, said = play_alone(_models.regrow, monkeypatch)
     assert fine
     said = " ".join(said.split())
     assert re.search(r"dare: forgot 1 person, 4 rows .* subtrees?, \d+ rows", said)
@@ -189,14 +191,14 @@ def test_a_forest_that_keeps_somebody_fails_the_demo(monkeypatch: pytest.MonkeyP
             return super().forget([] if "person-000" in ids else ids, digest=digest)
 
     Sly.__name__ = "DaREForestClassifier"
-    monkeypatch.setattr(_demo, "DaREForestClassifier", Sly)
-    fine, said = play_alone(_demo.regrow, monkeypatch)
+    monkeypatch.setattr(_models, "DaREForestClassifier", Sly)
+    fine, said = play_alone(_models.regrow, monkeypatch)
     assert not fine
     assert "a forest forgets exactly" in said.partition("NOT TRUE")[2]
 
 
 def test_the_regression_steps_within_its_budget(monkeypatch: pytest.MonkeyPatch) -> None:
-    fine, said = play_alone(_demo.step, monkeypatch)
+    fine, said = play_alone(_models.step, monkeypatch)
     assert fine
     said = " ".join(said.split())
     assert re.search(r"influence: forgot 1 person, 4 rows .* certified", said)
@@ -230,8 +232,8 @@ class Selective(InfluenceClassifier):
 def test_a_regression_that_cheats_fails_the_demo(
     cheat: type[InfluenceClassifier], caught: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(_demo, "InfluenceClassifier", cheat)
-    fine, said = play_alone(_demo.step, monkeypatch)
+    monkeypatch.setattr(_models, "InfluenceClassifier", cheat)
+    fine, said = play_alone(_models.step, monkeypatch)
     assert not fine
     assert caught in said.partition("NOT TRUE")[2]
 
@@ -241,7 +243,7 @@ needs_torch = pytest.mark.skipif(find_spec("torch") is None, reason="needs torch
 
 @needs_torch
 def test_nets_forget_exactly_or_say_how_far_off_they_are(monkeypatch: pytest.MonkeyPatch) -> None:
-    fine, said = play_alone(_demo.deepen, monkeypatch)
+    fine, said = play_alone(_models.deepen, monkeypatch)
     assert fine
     said = " ".join(said.split())
     assert re.search(r"sisa-net: forgot 1 person, 4 rows .* 1 shard, \d stages?; exact", said)
@@ -272,22 +274,22 @@ def test_a_net_that_keeps_somebody_fails_the_demo(
 
     sly = type(name, (honest,), {"__init__": honest.__init__, "forget": keeps_everybody})
     monkeypatch.setattr(letheon, name, sly)
-    fine, said = play_alone(_demo.deepen, monkeypatch)
+    fine, said = play_alone(_models.deepen, monkeypatch)
     assert not fine
     assert caught in said.partition("NOT TRUE")[2]
 
 
 @needs_torch
 def test_a_run_that_stops_early_is_no_run_to_the_end(monkeypatch: pytest.MonkeyPatch) -> None:
-    early = _demo._block_net
-    monkeypatch.setattr(_demo, "_block_net", lambda seed, _: early(seed, 1e9))
-    said = play_alone(_demo.deepen, monkeypatch)[1]
+    early = _models._block_net
+    monkeypatch.setattr(_models, "_block_net", lambda seed, _: early(seed, 1e9))
+    said = play_alone(_models.deepen, monkeypatch)[1]
     assert "a run to the end leaves no block out" in said.partition("NOT TRUE")[2]
 
 
 def test_nets_are_skipped_where_torch_is_absent(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(_demo, "find_spec", lambda _: None)
-    fine, said = play_alone(_demo.deepen, monkeypatch)
+    monkeypatch.setattr(_models, "find_spec", lambda _: None)
+    fine, said = play_alone(_models.deepen, monkeypatch)
     assert fine
     assert "Skipped: nets need torch" in said
     assert "pip install 'letheon[torch]'" in said
@@ -299,8 +301,8 @@ def test_a_file_that_loses_something_fails_the_demo(monkeypatch: pytest.MonkeyPa
         _scene.let_go(model, model.ids_[:1].tolist())
         return model
 
-    monkeypatch.setattr(_demo, "load", careless)
-    monkeypatch.setattr(_demo, "ACTS", [act for act in _demo.ACTS if act.play is not _demo.deepen])
+    monkeypatch.setattr(_models, "load", careless)
+    monkeypatch.setattr(demo, "ACTS", [act for act in demo.ACTS if act.play is not _models.deepen])
     assert "a loaded model forgets alike" in play_small(monkeypatch)[1].partition("NOT TRUE")[2]
 
 
@@ -308,7 +310,7 @@ def test_a_false_claim_is_status_1(monkeypatch: pytest.MonkeyPatch) -> None:
     def lie(scene: _scene.Scene) -> None:
         scene.say(scene.check(1 + 1 == 3, "sums are right"))
 
-    monkeypatch.setattr(_demo, "ACTS", (_demo.Act("Sums", lie),))
+    monkeypatch.setattr(demo, "ACTS", (demo.Act("Sums", lie),))
     result = CliRunner().invoke(app, ["demo"])
     assert result.exit_code == 1
     assert "NOT TRUE: sums are right" in result.output

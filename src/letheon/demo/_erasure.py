@@ -9,12 +9,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from rich.box import SIMPLE_HEAD
 from rich.table import Table
 
-from letheon.cli._scene import Scene
-from letheon.cli._words import size_text
+from letheon.demo._scene import Scene
 from letheon.forest import DaREForestClassifier
+from letheon.terminal import make_table, size_text
 
 if TYPE_CHECKING:
     from letheon.audit import AuditReport
@@ -164,11 +163,10 @@ def _search(scene: Scene, evidence: Evidence) -> None:
 def _audit(scene: Scene, evidence: Evidence) -> bool:
     """Verify everything as a stranger would; return whether there is something to forge."""
     report = _look(evidence)
-    table = Table("level", "shows", "verdict", "because", box=SIMPLE_HEAD, pad_edge=False)
-    for result in report:
-        table.add_row(result.level, result.name, result.verdict, result.reason)
     scene.say("A stranger gets a folder and the public key, and trusts nothing else:")
-    scene.console.print(table)
+    rows = [(one.level, one.name, one.verdict, one.reason) for one in report]
+    columns = ("level", "shows", "verdict", "because")
+    scene.console.print(make_table(columns, rows, pad_edge=False))
     shown = {result.level for result in report if result.verdict == "pass"}
     passed = report.passed and shown >= {"V0", "V1", "V2", "V3", "V4"}
     scene.check(passed, "the audit passes")
@@ -183,7 +181,7 @@ def _look(evidence: Evidence, *levels: str) -> "AuditReport":
 
 def _forge(scene: Scene, evidence: Evidence) -> None:
     """Change one byte of one file after the other; each time the audit must notice."""
-    table = Table("one byte of the", "audit", "because", box=SIMPLE_HEAD, pad_edge=False)
+    rows = []
     for what, (name, level) in FORGERIES.items():
         path = evidence.bundle / name
         victim = max(path.iterdir()) if path.is_dir() else path
@@ -192,11 +190,11 @@ def _forge(scene: Scene, evidence: Evidence) -> None:
         failures = {result.level: result.reason for result in _look(evidence, "V0", level).failures}
         victim.write_bytes(honest)
         scene.check(level in failures, f"a changed byte of the {what} fails {level}")
-        table.add_row(
-            what, f"fails {level}" if level in failures else "NO", failures.get(level, "")
-        )
+        verdict = f"fails {level}" if level in failures else "NO"
+        rows.append((what, verdict, failures.get(level, "")))
     scene.say("Now somebody changes a single byte, somewhere in the middle, and we audit again:")
-    scene.console.print(table)
+    columns = ("one byte of the", "audit", "because")
+    scene.console.print(make_table(columns, rows, pad_edge=False))
     again = scene.check(_look(evidence).passed, "the audit passes when the byte is put back")
     scene.say(f"With the byte put back, the audit passes: {again}.")
 

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from rich.console import Console
 
-from letheon.cli import _erasure, _scene
+from letheon.demo import _erasure, _scene
 from letheon.ledger.models.models import Models
 
 pytest.importorskip("sqlalchemy")

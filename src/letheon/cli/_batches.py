@@ -10,22 +10,24 @@ from typing import TYPE_CHECKING, Annotated, Any, cast
 
 import typer
 
-from letheon.cli._ledger_common import (
+from letheon.cli._command import (
     FAILED,
     INTERNAL,
     TRY_AGAIN,
-    AsJson,
+    Answer,
     Home,
-    LedgerCommand,
+    Listing,
     Tenant,
     UsageError,
-    group,
+    error_text,
+    flag,
+    ledger_command,
+    make_group,
     open_ledger,
-    plain,
-    reported,
-    say_table,
+    report_errors,
     status_of,
-    text_of,
+    to_plain,
+    value,
 )
 from letheon.exceptions import OldDatabaseError
 
@@ -34,34 +36,31 @@ if TYPE_CHECKING:
 
 __all__ = ["batches", "worker"]
 
-batches = group("batch", "Requests that are applied together.")
+batches = make_group("batch", "Requests that are applied together.")
 
-Model = Annotated[str | None, typer.Option(metavar="NAME", help="Of this model only.")]
+Model = Annotated[str | None, value("NAME", "Of this model only.")]
 
 
-@batches.command("plan", cls=LedgerCommand)
-def plan(
-    model: Model = None, tenant: Tenant = "default", ledger: Home = None, as_json: AsJson = False
-) -> None:
+@ledger_command(batches, "plan")
+def plan(opened: "Ledger", model: Model = None, tenant: Tenant = "default") -> Answer:
     """Show what the next batch of each model would be, and when it will be applied.
 
     Example: letheon batch plan
     """
-    with reported(as_json), open_ledger(ledger) as opened:
-        found = opened.plan(model, tenant=tenant)
-    lines = [
+    found = opened.plan(model, tenant=tenant)
+    rows = [
         (
             one.model,
-            str(one.n_requests),
-            str(one.n_rows),
-            "" if one.earliest_due_on is None else str(one.earliest_due_on),
+            one.n_requests,
+            one.n_rows,
+            one.earliest_due_on,
             _when(one.decision),
             one.decision.reason,
         )
         for one in found
     ]
     columns = ("model", "requests", "rows", "first due", "applied (UTC)", "why")
-    say_table(as_json, found, columns, lines, empty="no model is registered yet", folds="model")
+    return Answer(found, Listing(columns, rows, empty="no model is registered yet", folds="model"))
 
 
 def _when(decision: Any) -> str:
@@ -70,58 +69,42 @@ def _when(decision: Any) -> str:
     return "" if decision.when_next is None else f"{decision.when_next:%Y-%m-%d %H:%M}"
 
 
-@batches.command("apply", cls=LedgerCommand)
+@ledger_command(batches, "apply")
 def apply(
+    opened: "Ledger",
     model: Model = None,
     tenant: Tenant = "default",
-    force: Annotated[
-        bool, typer.Option("--force", metavar="", help="Now, however few requests there are.")
-    ] = False,
+    force: Annotated[bool, flag("--force", "Now, however few requests there are.")] = False,
     retrain: Annotated[
-        str | None,
-        typer.Option(metavar="NAME", help="Train this model afresh, with all that is queued."),
+        str | None, value("NAME", "Train this model afresh, with all that is queued.")
     ] = None,
-    ledger: Home = None,
-    as_json: AsJson = False,
-) -> None:
+) -> Answer:
     """Apply, certify and purge what is due.
 
     The exit status is 1 if a step failed, and 5 if another worker is at it.
 
     Example: letheon batch apply --force
     """
-    with reported(as_json), open_ledger(ledger) as opened:
-        if retrain is not None and (force or model is not None):
-            raise UsageError("--retrain NAME goes without --force and --model")
-        if retrain is not None:
-            steps = opened.models.retrain(retrain, tenant=tenant, apart=True)
-        else:
-            steps = opened.run_once(force=force, model=model, tenant=tenant, apart=True)
-        lines = [(one.what, one.model, _number(one.sequence), one.detail) for one in steps]
-        columns = ("step", "model", "no.", "detail")
-        waiting = [] if steps else [f"{one.model}: {one.detail}" for one in _waiting(opened)]
-        empty = "\n".join(["nothing is due", *waiting])
-        say_table(as_json, steps, columns, lines, empty=empty, folds="detail")
+    if retrain is not None and (force or model is not None):
+        raise UsageError("--retrain NAME goes without --force and --model")
+    if retrain is not None:
+        steps = opened.models.retrain(retrain, tenant=tenant, apart=True)
+    else:
+        steps = opened.run_once(force=force, model=model, tenant=tenant, apart=True)
+    rows = [(one.what, one.model, one.sequence, one.detail) for one in steps]
+    waiting = [] if steps else [f"{one.model}: {one.detail}" for one in find_waiting(opened)]
+    empty = "\n".join(["nothing is due", *waiting])
     done = {one.what for one in steps}
-    if "failed" in done:
-        raise typer.Exit(FAILED)
-    if "waits" in done:
-        raise typer.Exit(TRY_AGAIN)
-
-
-def _number(sequence: int | None) -> str:
-    return "" if sequence is None else str(sequence)
+    status = FAILED if "failed" in done else TRY_AGAIN if "waits" in done else 0
+    columns = ("step", "model", "no.", "detail")
+    return Answer(steps, Listing(columns, rows, empty=empty, folds="detail"), status=status)
 
 
 def worker(
-    interval: Annotated[
-        float, typer.Option(metavar="SECONDS", min=0.1, help="Pause between two looks.")
-    ] = 10.0,
-    once: Annotated[bool, typer.Option("--once", metavar="", help="Look once, then stop.")] = False,
+    interval: Annotated[float, value("SECONDS", "Pause between two looks.", min=0.1)] = 10.0,
+    once: Annotated[bool, flag("--once", "Look once, then stop.")] = False,
     ledger: Home = None,
-    as_json: Annotated[
-        bool, typer.Option("--json", metavar="", help="Print one JSON document per line and step.")
-    ] = False,
+    as_json: Annotated[bool, flag("--json", "Print one JSON document per line and step.")] = False,
 ) -> None:
     """Apply requests as they become due, until a signal says stop.
 
@@ -137,11 +120,11 @@ def worker(
 
     Example: letheon worker --ledger erasures
     """
-    with reported(as_json), _told_to_stop() as stop, open_ledger(ledger) as opened:
+    with report_errors(as_json), _stop_on_signals() as stop, open_ledger(ledger) as opened:
         if not (once or as_json):
             words = f"a look every {interval:g} s; Ctrl-C or SIGTERM ends it after its step"
             typer.echo(f"letheon: worker started, {words}", err=True)
-        jobs = _jobs_of(opened, stop)
+        jobs = _job_runner(opened, stop)
         said: list[Step] = []  # what the look before said of waiting requests
         while not stop.is_set():
             status = _look(opened, stop, as_json, jobs, said)
@@ -151,7 +134,7 @@ def worker(
 
 
 @contextmanager
-def _told_to_stop() -> Iterator[threading.Event]:
+def _stop_on_signals() -> Iterator[threading.Event]:
     """Yield what SIGTERM and SIGINT set, until the end of the block."""
     stop = threading.Event()
     before = {
@@ -165,7 +148,7 @@ def _told_to_stop() -> Iterator[threading.Event]:
             signal.signal(number, handler)
 
 
-def _jobs_of(opened: "Ledger", stop: threading.Event) -> Callable[[], int]:
+def _job_runner(opened: "Ledger", stop: threading.Event) -> Callable[[], int]:
     """Return what does the jobs of the ledger's desk; nothing where its extra is missing."""
     try:
         from letheon.service.jobs import LONG, SHORT, JobRunner
@@ -200,7 +183,7 @@ def _look(
                     break
         if not stop.is_set():
             jobs()
-            waiting = _waiting(opened)
+            waiting = find_waiting(opened)
             for step in waiting:
                 if step not in said:
                     _log(step, as_json)
@@ -209,12 +192,12 @@ def _look(
         status = status_of(error)
         if status == INTERNAL or isinstance(error, OldDatabaseError):
             raise
-        typer.echo(f"letheon: {text_of(error)}; trying again", err=True)
+        typer.echo(f"letheon: {error_text(error)}; trying again", err=True)
         return status
     return FAILED if failed else 0
 
 
-def _waiting(opened: "Ledger") -> "list[Step]":
+def find_waiting(opened: "Ledger") -> "list[Step]":
     """Return a step for each model with requests that wait, with until when and what for."""
     from letheon.ledger import Step
 
@@ -238,7 +221,7 @@ def _describe_waiting(plan: "BatchPlan") -> str:
 def _log(step: "Step", as_json: bool) -> None:
     now = f"{datetime.now(UTC):%Y-%m-%dT%H:%M:%SZ}"
     if as_json:
-        typer.echo(json.dumps({"at": now} | plain(step)))
+        typer.echo(json.dumps({"at": now} | to_plain(step)))
         return
-    words = (now, step.what, _number(step.sequence), step.model, step.detail)
-    typer.echo(" ".join(filter(None, words)))
+    number = "" if step.sequence is None else str(step.sequence)
+    typer.echo(" ".join(filter(None, (now, step.what, number, step.model, step.detail))))

@@ -5,7 +5,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from letheon.cli._scene import Scene
+from letheon.demo._scene import Scene
 from letheon.exceptions import UntrustedClassError
 from letheon.naive import NaiveUnlearner
 from letheon.persist import load, save

@@ -1,7 +1,7 @@
 """What the acts of the demo share: people, models, and what was found out so far."""
 
 import warnings
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
@@ -18,6 +18,7 @@ from sklearn.exceptions import ConvergenceWarning
 from sklearn.neural_network import MLPClassifier
 
 from letheon import NaiveUnlearner, Receipt, SISAClassifier
+from letheon.terminal import make_table, print_table, time_text
 
 N_TRAIN = 1_500
 ROWS_PER_PERSON = 4
@@ -79,6 +80,17 @@ class Scene:
         if not fact:
             self.failures.append(claim)
         return "yes" if fact else "NO"
+
+    def show(self, columns: Sequence[str], rows: Iterable[Sequence[Any]]) -> None:
+        """Print a table whose columns after the first are aligned to the right."""
+        table = make_table(columns, rows, right=columns[1:], no_wrap=columns, pad_edge=False)
+        print_table(self.console, table)
+
+    def show_times(self, seconds: dict[str, float]) -> None:
+        """Print times, and how many times faster each is than the first."""
+        first = next(iter(seconds.values()))
+        rows = [(what, time_text(t), f"{first / t:,.1f}x") for what, t in seconds.items()]
+        self.show(("what", "mean time", "speed-up"), rows)
 
     @contextmanager
     def progress(self) -> Iterator[Progress]:
