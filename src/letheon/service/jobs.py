@@ -32,7 +32,13 @@ from letheon.exceptions import (
 from letheon.ledger import Ledger, Step
 from letheon.ledger.db.jobs import LEASE_SECONDS, LONG, SHORT, JobRecord, Jobs, Kind
 from letheon.ledger.leases import owner_name
-from letheon.ledger.models.versions import VersionRow, content_of, find_model, read_head
+from letheon.ledger.models.versions import (
+    VersionRow,
+    content_of,
+    find_model,
+    list_models,
+    read_head,
+)
 from letheon.ledger.worker.compute import code_of
 from letheon.sandbox import (
     EndedError,
@@ -326,7 +332,8 @@ class JobRunner:
             raise _JobError(
                 "nothing-certified", "the model has no certificate yet; erase somebody first"
             )
-        own = self._ledger.models.list(tenant=job.tenant)
+        with self._ledger._core.database.reading() as conn:
+            own = list_models(conn, job.tenant)
         asked, key = job.asked["levels"], self._ledger.public_key
         # A drill adds the levels that must notice it.
         levels = tuple(sorted({*asked, *_NOTICED_BY[job.asked["drill"]]})) if asked else None

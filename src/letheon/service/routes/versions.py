@@ -286,7 +286,7 @@ def _describe(record: Version, numbers: Numbers) -> VersionOut:
         }
     return VersionOut(
         number=info.number,
-        kind=record.kind,
+        kind=record.kind or "registration",
         state=state,
         batch=record.batch,
         certificate=numbers.shown(info.sequence),
