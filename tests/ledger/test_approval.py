@@ -10,10 +10,10 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from letheon.audit._ledger_levels import _Course
 from sqlalchemy import text
 from sqlalchemy.exc import DBAPIError
 
+from letheon.audit._ledger_levels import _Course
 from letheon.exceptions import RequestStateError, UnknownRequestError
 from letheon.ledger import Ledger, Policy, Settings
 from letheon.ledger.db.actor import acting

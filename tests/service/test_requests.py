@@ -221,10 +221,10 @@ def test_a_repeated_bulk_gives_the_same_requests(
     operator, headers = desk.client("operator"), {"Idempotency-Key": "bulk-1"}
     real = filing.submit
 
-    def dies_at_some(context: Any, who: Any, wish: filing.RequestInput) -> Any:
-        if str(wish.ids[0]) >= person(15):
+    def dies_at_some(who: Any, one: filing.RequestInput) -> Any:
+        if str(one.ids[0]) >= person(15):
             raise UnknownIdError("as if there had been a crash before it")
-        return real(context, who, wish)
+        return real(who, one)
 
     with monkeypatch.context() as patched:
         patched.setattr(filing, "submit", dies_at_some)

@@ -17,9 +17,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Literal, cast, get_args
 
-from letheon.audit import AuditReport, LevelResult, audit
-from letheon.audit._reading import Bundle, key_text
-from letheon.audit._requests import check_requests
+from letheon.audit import AuditReport, Bundle, LevelResult, audit, check_requests, key_text
 from letheon.exceptions import (
     KeyFileError,
     LedgerBusyError,
@@ -36,7 +34,6 @@ from letheon.ledger.models.versions import (
     VersionRow,
     content_of,
     find_model,
-    list_models,
     read_head,
 )
 from letheon.ledger.worker.compute import code_of
@@ -332,8 +329,8 @@ class JobRunner:
             raise _JobError(
                 "nothing-certified", "the model has no certificate yet; erase somebody first"
             )
-        with self._ledger._core.database.reading() as conn:
-            own = list_models(conn, job.tenant)
+        listed = self._ledger.models.list(tenant=job.tenant)
+        own = [self._ledger.models.row(one.name, one.tenant) for one in listed]
         asked, key = job.asked["levels"], self._ledger.public_key
         # A drill adds the levels that must notice it.
         levels = tuple(sorted({*asked, *_NOTICED_BY[job.asked["drill"]]})) if asked else None

@@ -8,7 +8,6 @@ from fastapi.responses import HTMLResponse
 from pydantic import Field
 
 from letheon.audit import AuditReport, LevelResult
-from letheon.audit._html import report_page
 from letheon.ledger.db.jobs import JobRecord, Task
 from letheon.service.auth import Principal, allows
 from letheon.service.errors import Problem
@@ -162,7 +161,7 @@ def show_report(request: Request, who: Reader, audit_id: JobId) -> HTMLResponse:
         result["audited_at"],
         result.get("scope", ""),
     )
-    return HTMLResponse(report_page(report), headers={"Content-Security-Policy": _POLICY})
+    return HTMLResponse(report.to_page(), headers={"Content-Security-Policy": _POLICY})
 
 
 def _to_audit(job: JobRecord) -> Audit:

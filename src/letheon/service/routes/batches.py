@@ -233,8 +233,7 @@ def _cost(request: Request, info: Model) -> CostOut:
 
 def _retrain_seconds(request: Request, info: Model) -> tuple[float | None, Basis]:
     """Return what the last training took, scaled by the rows that are left."""
-    ledger = context(request).ledger
-    run = ledger.models.run_facts(info.name, tenant=info.tenant)
+    run = context(request).ledger.models.run_facts(info.name, tenant=info.tenant)
     if not run["retrain_seconds"]:
         return None, "unknown"
     then = int(run["retrain_rows"])

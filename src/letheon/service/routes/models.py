@@ -102,9 +102,8 @@ def read_model(request: Request, who: Principal, name: str, tenant: str | None) 
     Problem
         404, whether another tenant has such a model or there is none.
     """
-    ledger = context(request).ledger
     try:
-        return ledger.models.get(name, tenant=who.tenant_for(tenant))
+        return context(request).ledger.models.get(name, tenant=who.tenant_for(tenant))
     except (Problem, UnknownModelError) as error:
         raise Problem(
             404, "unknown-model", "no such model", "GET /api/v1/models lists those that you see."

@@ -19,7 +19,6 @@ from letheon.exceptions import (
     StateError,
     UntrustedClassError,
 )
-from letheon.ledger.db.tokens import note_action
 from letheon.ledger.models.examine import ModelFiles
 from letheon.ledger.models.table_files import NoTableReaderError, TableFileError
 from letheon.sandbox import EndedError, StoppedError, TimeLimitError, protection
@@ -196,9 +195,7 @@ def register_example(request: Request, who: Writer, wanted: ExampleIn) -> ModelO
 
 
 def _note_registered(request: Request, who: Principal, name: str, tenant: str) -> ModelOut:
-    desk = context(request)
-    with desk.ledger._core.database.transaction() as conn:
-        note_action(conn, desk.clock(), who.token_id, "model-registered", f"{tenant}/{name}")
+    who.desk.tokens.note(who.token_id, "model-registered", f"{tenant}/{name}")
     return show_model(request, who, name, tenant)
 
 

@@ -263,9 +263,9 @@ def _read(
 
 
 def _describe(record: Version, numbers: Numbers) -> VersionOut:
-    info, facts = record, record.facts
-    state: Any = "purged" if info.purged_at is not None else "certified"
-    if info.purged_at is None and record.certificate_id is None:
+    facts = record.facts
+    state: Any = "purged" if record.purged_at is not None else "certified"
+    if record.purged_at is None and record.certificate_id is None:
         state = "registered" if record.kind == "registration" else "published"
     certified: dict[str, Any] = {
         "method": None,
@@ -285,19 +285,19 @@ def _describe(record: Version, numbers: Numbers) -> VersionOut:
             "monitor": facts["monitor"]["decision"],
         }
     return VersionOut(
-        number=info.number,
+        number=record.number,
         kind=record.kind or "registration",
         state=state,
         batch=record.batch,
-        certificate=numbers.shown(info.sequence),
+        certificate=numbers.shown(record.sequence),
         certificate_id=record.certificate_id,
-        address=info.address,
-        live_rows=info.live,
+        address=record.address,
+        live_rows=record.live,
         rows_erased=record.n_erased,
         seconds=record.seconds,
-        published_at=info.published_at,
-        certified_at=info.certified_at,
-        purged_at=info.purged_at,
+        published_at=record.published_at,
+        certified_at=record.certified_at,
+        purged_at=record.purged_at,
         **certified,
     )
 
