@@ -36,7 +36,7 @@ from letheon.checks import (
 )
 from letheon.linear._calibrate import gaussian_delta
 from letheon.linear._grid import Grid
-from letheon.linear._noise import NoiseSource
+from letheon.noise import NoiseSource
 
 RESULTS = Path(__file__).resolve().parent / "results"
 METHODS: dict[str, Any] = {

@@ -11,7 +11,7 @@ from sklearn.base import BaseEstimator
 from letheon import InfluenceClassifier
 from letheon.linear._calibrate import gaussian_mu
 from letheon.linear._grid import Grid
-from letheon.linear._noise import NoiseSource
+from letheon.noise import NoiseSource
 
 Floats = NDArray[np.float64]
 

@@ -25,7 +25,7 @@ from letheon import (
 )
 from letheon.cli import _demo, _judging, _scene, app
 from letheon.exceptions import UnknownIdError
-from letheon.linear._noise import Sealed
+from letheon.noise import Sealed
 from letheon.measures.attacks import RMIA
 
 JUDGING = (

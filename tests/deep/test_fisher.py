@@ -21,7 +21,7 @@ from letheon.deep._diagonal import Batch, Term
 from letheon.deep._fisher import FisherNetClassifier, _Objective
 from letheon.deep._nets import MLP
 from letheon.exceptions import EmptyModelError, TrainingError
-from letheon.linear._noise import NoiseSource
+from letheon.noise import NoiseSource
 from tests.deep.test_fisher_information import dense
 
 LINEAR = MLP(widths=())

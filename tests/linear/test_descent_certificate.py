@@ -12,8 +12,8 @@ from letheon.linear import _descent, _descent_settings
 from letheon.linear._descent import DescentToDeleteClassifier
 from letheon.linear._descent_engines import ByResidual, Found, Kept, sealed
 from letheon.linear._descent_theory import PublishedPlan, SecretPlan
-from letheon.linear._noise import NoiseSource
 from letheon.linear._problem import Problem
+from letheon.noise import NoiseSource
 from tests.linear.audit import epsilon_lower_bound
 
 Floats = NDArray[np.float64]

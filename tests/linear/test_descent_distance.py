@@ -16,9 +16,9 @@ from letheon.linear._descent_steps import descend
 from letheon.linear._descent_theory import geometry, natural_radius
 from letheon.linear._grid import Grid
 from letheon.linear._losses import Logistic, Loss, Softmax
-from letheon.linear._noise import NoiseSource
 from letheon.linear._problem import Problem
 from letheon.linear._solve import newton
+from letheon.noise import NoiseSource
 from tests.linear.exact_optimum import distance_to_optimum
 
 Floats = NDArray[np.float64]

@@ -21,10 +21,10 @@ from letheon.linear._distributed import (
     update_parts,
 )
 from letheon.linear._losses import Logistic
-from letheon.linear._noise import NoiseSource
 from letheon.linear._problem import Problem
 from letheon.linear._reservoir import after_addition, after_removal, draw
 from letheon.linear._solve import newton
+from letheon.noise import NoiseSource
 from tests.sharded.people import examples
 
 Floats = NDArray[np.float64]

@@ -15,7 +15,7 @@ from scipy.special import ndtr, ndtri
 from letheon.linear import DescentToDeleteClassifier, _grid
 from letheon.linear._descent_theory import hidden_distance, longest_noise, sigma_for
 from letheon.linear._grid import Grid
-from letheon.linear._noise import NoiseSource
+from letheon.noise import NoiseSource
 from tests.linear.audit import epsilon_lower_bound
 from tests.sharded.people import examples
 

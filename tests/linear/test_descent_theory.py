@@ -33,9 +33,9 @@ from letheon.linear._descent_theory import (
 )
 from letheon.linear._grid import Grid
 from letheon.linear._losses import Logistic, Loss, Softmax
-from letheon.linear._noise import NoiseSource
 from letheon.linear._problem import Problem
 from letheon.linear._solve import newton
+from letheon.noise import NoiseSource
 from tests.sharded.people import examples
 
 Floats = NDArray[np.float64]

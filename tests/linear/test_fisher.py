@@ -22,8 +22,8 @@ from letheon.linear import InfluenceClassifier, _fisher_expansion, _fisher_noise
 from letheon.linear._fisher import FisherClassifier
 from letheon.linear._fisher_law import Closeness
 from letheon.linear._fisher_walk import FisherAccount, Walk
-from letheon.linear._noise import NoiseSource
 from letheon.linear._problem import Problem
+from letheon.noise import NoiseSource
 from tests.linear.people import form_no_matrix
 from tests.linear.reference import (
     Case,

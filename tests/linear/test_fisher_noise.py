@@ -24,8 +24,8 @@ from letheon.linear._fisher_noise import (
 )
 from letheon.linear._grid import Grid
 from letheon.linear._losses import Logistic, Loss, Softmax
-from letheon.linear._noise import NoiseSource
 from letheon.linear._problem import Problem
+from letheon.noise import NoiseSource
 from tests.linear.reference import Case, hessian
 from tests.sharded.people import examples
 

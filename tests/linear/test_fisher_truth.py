@@ -17,7 +17,7 @@ from letheon.linear._fisher_expansion import look
 from letheon.linear._fisher_noise import COVARIANCE_ERROR, Root
 from letheon.linear._fisher_walk import Walk
 from letheon.linear._grid import Grid
-from letheon.linear._noise import NoiseSource
+from letheon.noise import NoiseSource
 from tests.linear.test_fisher_noise import covariance_of, log_factor
 
 Floats = NDArray[np.float64]

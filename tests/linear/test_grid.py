@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from letheon.linear._calibrate import gaussian_mu
 from letheon.linear._grid import Grid, rounding_gap
-from letheon.linear._noise import NoiseSource
+from letheon.noise import NoiseSource
 
 
 def discrete_law(scale: int) -> tuple[list[int], list[mpmath.mpf]]:

@@ -17,7 +17,7 @@ from letheon.linear import _influence_base, _influence_removal, _newton, _repair
 from letheon.linear._account import Account
 from letheon.linear._grid import Grid
 from letheon.linear._newton import Proposal
-from letheon.linear._noise import NoiseSource
+from letheon.noise import NoiseSource
 from tests.linear.audit import epsilon_lower_bound
 from tests.linear.people import estimator
 

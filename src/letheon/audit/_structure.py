@@ -23,7 +23,7 @@ from letheon.audit._rederive import (
 from letheon.audit._tolerance import judge_differences
 from letheon.data import Rows
 from letheon.ledger._claims import counted_part
-from letheon.linear._data_free import fingerprints
+from letheon.linear import fingerprint_rows
 
 __all__ = ["FEATURES", "Beside", "beside_the_model", "unwrapped"]
 
@@ -115,7 +115,7 @@ def _rekey(fresh: Any, model: Any, rows: Rows) -> None:
         inner.release_salt_ = salt
     if _is_key(key) and vars(inner).get("fingerprint_key_") is not None:
         X, target = inner._design().rows(seen.X), inner._known_target(seen.y)
-        inner.rows_.extra["fingerprint"] = fingerprints(X, target, key)
+        inner.rows_.extra["fingerprint"] = fingerprint_rows(X, target, key)
         inner.fingerprint_key_ = key
 
 

@@ -24,7 +24,7 @@ from sklearn.base import clone
 from letheon.checks._attack_cases import CASES, AttackCase, make_hard_cases
 from letheon.checks._leak import clopper_pearson, epsilon_lower_bound
 from letheon.checks._truth import true_residual, unperturbed_weights
-from letheon.linear._calibrate import gaussian_epsilon, gaussian_mu
+from letheon.linear import gaussian_epsilon, gaussian_mu
 
 __all__ = [
     "AttackResult",

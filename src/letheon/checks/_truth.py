@@ -6,7 +6,7 @@ import numpy as np
 import scipy.sparse as sp
 from numpy.typing import NDArray
 
-from letheon.linear._noise import Sealed
+from letheon.noise import Sealed
 
 __all__ = ["true_residual", "unperturbed_weights"]
 

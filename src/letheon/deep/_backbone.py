@@ -13,7 +13,7 @@ from letheon import state
 from letheon.deep._device import repeatable, resolve_device
 from letheon.deep._inputs import hold_rows
 from letheon.exceptions import TrainingError
-from letheon.linear._cache import Cache
+from letheon.removal import Cache
 
 Weights = Mapping[str, Any]
 

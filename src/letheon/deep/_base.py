@@ -31,15 +31,14 @@ from letheon.deep._inputs import ask_rows, hold_rows, shape_attributes
 from letheon.deep._loop import Callback
 from letheon.deep._module import Template
 from letheon.deep._nets import MLP
-from letheon.deep._settings import check_net_settings, loop_settings
+from letheon.deep._settings import PARAMETER_RULES, check_net_settings, loop_settings
 from letheon.deep._trained import Nets
 from letheon.deep._workshop import Workshop
 from letheon.exceptions import EmptyModelError, LetheonWarning, warn_caller
-from letheon.linear._base import Held
-from letheon.linear._cache import Cache
-from letheon.linear._change import Change
 from letheon.receipt import Receipt
+from letheon.removal import Cache, Change, TrainingRows
 from letheon.seeds import seed_from
+from letheon.validation import Rules
 
 Positions = NDArray[np.int64]
 Floats = NDArray[np.float64]
@@ -80,6 +79,7 @@ class NetBase(KeywordScoreMixin, ClassifierMixin, InPlaceMixin, ForgetMixin, Bas
 
     # Where a net is trained is part of `environment_`, where its states lie of nothing.
     _neutral_parameters: ClassVar[frozenset[str]] = frozenset({"device", "max_memory"})
+    _parameter_rules: ClassVar[Rules] = PARAMETER_RULES
     _not_digested: ClassVar[frozenset[str]] = ForgetMixin._not_digested | {"cache_"}
 
     def fit(self, X: Any, y: Any, *, ids: Any = None, callback: Callback | None = None) -> Self:
@@ -173,7 +173,7 @@ class NetBase(KeywordScoreMixin, ClassifierMixin, InPlaceMixin, ForgetMixin, Bas
         return [copy.deepcopy(net).cpu() for net in nets.modules(self._template_of, self._device())]
 
     @abstractmethod
-    def _train(self, held: Held, seed: int, callback: Callback | None) -> Change:
+    def _train(self, held: TrainingRows, seed: int, callback: Callback | None) -> Change:
         """Train from scratch. The change sets `nets_`, `cache_` and the family's own attributes."""
 
     @abstractmethod
@@ -206,7 +206,7 @@ class NetBase(KeywordScoreMixin, ClassifierMixin, InPlaceMixin, ForgetMixin, Bas
                 "batch_size or fewer nets at once, or device='cpu'"
             ) from error
 
-    def _hold(self, X: Any, y: Any, ids: Any) -> Held:
+    def _hold(self, X: Any, y: Any, ids: Any) -> TrainingRows:
         name = type(self).__name__
         if y is None:
             raise ValueError(f"{name} requires y to be passed, but the target y is None")
@@ -220,7 +220,7 @@ class NetBase(KeywordScoreMixin, ClassifierMixin, InPlaceMixin, ForgetMixin, Bas
                 f"y holds one class only ({classes[0]!r}); a classifier needs at least two classes"
             )
         counts = np.bincount(codes)
-        return Held(
+        return TrainingRows(
             SlotRows(rows, codes.astype(np.int64), row_ids(ids, len(rows))), classes, counts
         )
 
@@ -234,7 +234,7 @@ class NetBase(KeywordScoreMixin, ClassifierMixin, InPlaceMixin, ForgetMixin, Bas
                 LetheonWarning,
             )
 
-    def _new_workshop(self, held: Held, seed: int) -> Workshop:
+    def _new_workshop(self, held: TrainingRows, seed: int) -> Workshop:
         """Return a workshop for rows that are about to be trained on."""
         assert held.classes is not None
         template = Template(self._factory, held.rows.X.shape[1:], len(held.classes), seed)
@@ -286,8 +286,8 @@ class NetBase(KeywordScoreMixin, ClassifierMixin, InPlaceMixin, ForgetMixin, Bas
             vars(self).pop(stale, None)
         return change.outcome.warnings
 
-    def _held(self) -> Held:
-        return Held(self.rows_, self.nets_.classes, self.counts_)
+    def _held(self) -> TrainingRows:
+        return TrainingRows(self.rows_, self.nets_.classes, self.counts_)
 
     def _held_ids(self) -> Ids:
         return self.rows_.ids

@@ -9,13 +9,12 @@ from letheon.deep._loop import Callback
 from letheon.deep._vault import Vault, VaultChange
 from letheon.exceptions import CheckpointWarning
 from letheon.homes import HomeMixin, destroy_home
-from letheon.linear._change import Change
-from letheon.linear._quiet import Quiet
-from letheon.linear._settings import require_whole
+from letheon.removal import Change, Opaque
+from letheon.validation import OrNone, Rules, Whole
 
 
 @dataclass(frozen=True, eq=False, repr=False)
-class Prepared(Quiet):
+class Prepared(Opaque):
     """A change of the model and one of its vault; without the second the vault is a new one."""
 
     change: Change
@@ -25,17 +24,14 @@ class Prepared(Quiet):
 class CheckpointedNet(HomeMixin, NetBase):
     """A net with a vault: in memory, in a nameless file above `max_memory` bytes, or in files."""
 
+    _parameter_rules: ClassVar[Rules] = {"max_memory": OrNone(Whole(0))}
+
     checkpoint_dir: Any
     max_memory: int | None
 
     vault_: Vault
 
     _not_digested: ClassVar[frozenset[str]] = NetBase._not_digested | HomeMixin.home_attributes
-
-    def _check_settings(self) -> None:
-        super()._check_settings()
-        if self.max_memory is not None:
-            require_whole("max_memory", self.max_memory, least=0)
 
     def _require_same_parameters(self) -> None:
         super()._require_same_parameters()

@@ -20,14 +20,14 @@ from letheon.deep._order import Slots, epoch_batches, join_epochs, slot_matrix
 from letheon.deep._path import Path
 from letheon.deep._schedule import learning_rates
 from letheon.exceptions import TrainingError
-from letheon.linear._quiet import Quiet
+from letheon.removal import Opaque
 from letheon.seeds import Purpose, keyed_hash
 
 Positions = NDArray[np.int64]
 
 
 @dataclass(frozen=True, eq=False, repr=False)
-class Plan(Quiet):
+class Plan(Opaque):
     """Which rows make which of T steps of b slots.
 
     Attributes
@@ -133,7 +133,7 @@ class Run(NamedTuple):
 
 
 @dataclass(frozen=True, eq=False, repr=False)
-class Descent(Quiet):
+class Descent(Opaque):
     """How a net descends: architecture, rows on the device, settings, and room for paths."""
 
     template: Template

@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from torch.func import functional_call, grad, vmap
 from torch.nn import functional
 
-from letheon.linear._quiet import quiet_repr
+from letheon.removal import opaque_repr
 
 
 class Batch(NamedTuple):
@@ -26,7 +26,7 @@ class Batch(NamedTuple):
     draws: Tensor | None
 
     def __repr__(self) -> str:
-        return quiet_repr(self)
+        return opaque_repr(self)
 
 
 class Term(NamedTuple):
@@ -36,7 +36,7 @@ class Term(NamedTuple):
     weights: Tensor
 
     def __repr__(self) -> str:
-        return quiet_repr(self)
+        return opaque_repr(self)
 
 
 class Power(NamedTuple):

@@ -21,7 +21,7 @@ from letheon.deep._optim import Step, make_optimizer
 from letheon.deep._order import Batches, Slots, epoch_batches, join_epochs, slot_matrix
 from letheon.deep._schedule import learning_rates
 from letheon.exceptions import TrainingError
-from letheon.linear._quiet import quiet_repr
+from letheon.removal import opaque_repr
 from letheon.seeds import Purpose, keyed_hash
 
 PRECISIONS = ("float32", "tf32", "bfloat16")
@@ -38,7 +38,7 @@ class DeviceData(NamedTuple):
 
     def __repr__(self) -> str:
         """Show no rows: a traceback must not spell them out."""
-        return quiet_repr(self)
+        return opaque_repr(self)
 
 
 @dataclass(frozen=True)

@@ -38,11 +38,9 @@ from letheon.exceptions import (
     warn_caller,
 )
 from letheon.guarantee import Guarantee, MethodFacts
-from letheon.linear._base import Held
-from letheon.linear._cache import Cache
-from letheon.linear._change import Change
-from letheon.linear._settings import is_number, require_one_of, require_whole
+from letheon.removal import Cache, Change, TrainingRows
 from letheon.seeds import Purpose
+from letheon.validation import Interval, OneOf, Rules, Whole
 
 FACTS = MethodFacts(
     method="deepobliviate",
@@ -247,6 +245,18 @@ class DeepObliviateClassifier(CheckpointedNet):
     """
 
     facts: ClassVar[MethodFacts] = FACTS
+    _parameter_rules: ClassVar[Rules] = {
+        "n_blocks": Whole(1),
+        "stop": OneOf(STOPS),
+        "stop_origin": OneOf(ORIGINS),
+        "patience": Whole(1),
+        "anneal": OneOf(ANNEALS),
+        "epsilon": Interval(
+            0,
+            expected="the slope below which retraining stops, 0 (retrain to the end) or a positive "
+            "number",
+        ),
+    }
 
     block_slots_: Integers
     exact_blocks_: int
@@ -317,23 +327,13 @@ class DeepObliviateClassifier(CheckpointedNet):
 
     def _check_settings(self) -> None:
         super()._check_settings()
-        require_whole("n_blocks", self.n_blocks)
-        require_one_of("stop", self.stop, STOPS)
-        require_one_of("stop_origin", self.stop_origin, ORIGINS)
-        require_whole("patience", self.patience)
-        require_one_of("anneal", self.anneal, ANNEALS)
         if callable(self.optimizer) and self.anneal != "none":
             raise ValueError(
                 f"anneal={self.anneal!r} needs an optimizer by name: an optimiser of your own has "
                 "its own learning rate"
             )
-        if not is_number(self.epsilon) or self.epsilon < 0:
-            raise ValueError(
-                f"epsilon={self.epsilon!r}; expected the slope below which retraining stops, 0 "
-                "(retrain to the end) or a positive number"
-            )
 
-    def _hold(self, X: Any, y: Any, ids: Any) -> Held:
+    def _hold(self, X: Any, y: Any, ids: Any) -> TrainingRows:
         held = super()._hold(X, y, ids)
         people = len(np.unique(held.rows.ids.hashes(0, Purpose.ID_INDEX)))
         if people < self.n_blocks:
@@ -344,7 +344,7 @@ class DeepObliviateClassifier(CheckpointedNet):
             )
         return held
 
-    def _train(self, held: Held, seed: int, callback: Callback | None) -> Change:
+    def _train(self, held: TrainingRows, seed: int, callback: Callback | None) -> Change:
         rows, n_blocks = held.rows, int(self.n_blocks)
         rows.extra[BLOCK] = blocks_of(rows.ids, seed, n_blocks)
         rows.extra[SLOT] = numbered_slots(rows.extra[BLOCK])

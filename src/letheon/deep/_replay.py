@@ -10,7 +10,7 @@ from letheon.deep._descent import Descent, Diary, Plan, Run
 from letheon.deep._loop import Callback
 from letheon.deep._path import Path
 from letheon.deep._secant import LocalChecks, Secants
-from letheon.linear._replay import Exactness
+from letheon.removal import Exactness
 
 
 class Replay:

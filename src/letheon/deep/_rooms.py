@@ -4,7 +4,6 @@ Both keep, read and destroy entries in the same way, and write aside what a requ
 """
 
 import hashlib
-import mmap
 import os
 import tempfile
 from collections.abc import Iterator
@@ -22,6 +21,7 @@ from torch import Tensor
 from letheon import state
 from letheon.exceptions import CheckpointError, CorruptFileError
 from letheon.homes import Purge, Shelf
+from letheon.removal import allocate_file
 
 CPU = torch.device("cpu")
 # Rows of a nameless file that is opened for what is written aside.
@@ -54,13 +54,7 @@ def mapped_zeros(shape: tuple[int, ...], what: str, advice: str) -> Tensor:
     """
     n_bytes = 4 * prod(shape)
     try:
-        with tempfile.TemporaryFile(prefix="letheon-") as file:
-            if hasattr(os, "posix_fallocate"):
-                # A full disk is an error now, and not a crash when a page is written.
-                os.posix_fallocate(file.fileno(), 0, n_bytes)
-            else:
-                file.truncate(n_bytes)
-            room = mmap.mmap(file.fileno(), n_bytes)
+        room = allocate_file(n_bytes)
     except OSError as error:
         raise CheckpointError(
             f"cannot keep {n_bytes} bytes of {what} in {tempfile.gettempdir()}: "

@@ -1,13 +1,7 @@
 """Products with a net's Hessian that is known from a few steps only: L-BFGS in compact form.
 
-As `letheon.linear._secant`, on tensors and for losses that need not be convex. From pairs s_j (a
-change of the parameters) and y_j (the change of the gradient that came with it), oldest first::
-
-    B v = c v - [Y, c S] [[-D, L'], [L, c S'S]]^(-1) [Y'v; c S'v]
-
-D is the diagonal and L the strictly lower part of S'Y, and c = y.s / s.s of the newest pair (Byrd,
-Nocedal and Schnabel 1994, Theorem 2.3). B is positive definite if every s.y is above 0, which a
-loss that is not convex does not grant: `LocalChecks` says which pairs may be used.
+`letheon.removal.secant_matrix` has the formula. B is positive definite if every s.y is above 0,
+which a loss that is not convex does not grant: `LocalChecks` says which pairs may be used.
 """
 
 from math import sqrt
@@ -16,6 +10,8 @@ from typing import NamedTuple
 import numpy as np
 import torch
 from torch import Tensor
+
+from letheon.removal import secant_matrix
 
 
 class LocalChecks(NamedTuple):
@@ -112,8 +108,7 @@ class Secants:
         history, filled = len(self._ages), np.flatnonzero(self._ages >= 0)
         n, ages = len(filled), self._ages[filled]
         inner, gram = self._inner[np.ix_(filled, filled)], self._gram[np.ix_(filled, filled)]
-        lower = np.where(ages[:, None] > ages, inner, 0.0)
-        middle = np.block([[np.diag(-np.diag(inner)), lower.T], [lower, self._scale * gram]])
+        middle = secant_matrix(inner, gram, ages, self._scale)
         scales = np.repeat([1.0, self._scale], n)
         # Lengths of s and y are far from 1; only their ratio counts.
         sizes = np.sqrt(np.abs(np.diag(middle)))

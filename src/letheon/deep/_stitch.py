@@ -24,7 +24,7 @@ from letheon.deep._blocks import Blocks
 from letheon.deep._residual import PaperRule, RobustRule, StopRule
 from letheon.deep._vault import Vault, VaultChange
 from letheon.exceptions import CorruptFileError
-from letheon.linear._quiet import Quiet
+from letheon.removal import Opaque
 
 Floats = NDArray[np.float64]
 
@@ -33,7 +33,7 @@ ORIGINS = ("block", "one")
 
 
 @dataclass(frozen=True, eq=False, repr=False)
-class Stitched(Quiet):
+class Stitched(Opaque):
     """What an unlearning run came to.
 
     Attributes

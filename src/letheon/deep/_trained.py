@@ -9,10 +9,10 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from letheon.deep._module import Statistics, Template
-from letheon.linear._quiet import Quiet
+from letheon.removal import Opaque
 
 
-class Nets(Quiet):
+class Nets(Opaque):
     """W trained nets of one architecture. Immutable: a request makes others.
 
     Parameters

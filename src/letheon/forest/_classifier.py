@@ -10,6 +10,7 @@ from letheon.base import KeywordScoreMixin, require_fitted
 from letheon.data import hold_labels
 from letheon.forest._base import DaREForestBase
 from letheon.forest._labels import LabelTable
+from letheon.validation import OneOf, Rules
 
 
 class DaREForestClassifier(KeywordScoreMixin, ClassifierMixin, DaREForestBase):
@@ -109,7 +110,7 @@ class DaREForestClassifier(KeywordScoreMixin, ClassifierMixin, DaREForestBase):
     True
     """
 
-    _criteria: ClassVar[tuple[str, ...]] = ("gini", "entropy")
+    _parameter_rules: ClassVar[Rules] = {"criterion": OneOf(("gini", "entropy"))}
 
     def __init__(
         self,

@@ -11,7 +11,7 @@ from sklearn.utils.validation import column_or_1d
 from letheon.base import KeywordScoreMixin
 from letheon.data import hold_target
 from letheon.forest._base import DaREForestBase
-from letheon.forest._settings import check_y_max
+from letheon.validation import OneOf, Rules
 
 
 class DaREForestRegressor(KeywordScoreMixin, RegressorMixin, DaREForestBase):
@@ -69,7 +69,7 @@ class DaREForestRegressor(KeywordScoreMixin, RegressorMixin, DaREForestBase):
     1
     """
 
-    _criteria: ClassVar[tuple[str, ...]] = ("squared_error",)
+    _parameter_rules: ClassVar[Rules] = {"criterion": OneOf(("squared_error",))}
 
     def __init__(
         self,
@@ -115,10 +115,6 @@ class DaREForestRegressor(KeywordScoreMixin, RegressorMixin, DaREForestBase):
         ndarray of float64, shape (n_rows,)
         """
         return self._answer(X).values[:, 0]
-
-    def _check_settings(self) -> None:
-        super()._check_settings()
-        check_y_max(self.y_max)
 
     def _hold_target(self, y: Any) -> NDArray[np.float64]:
         target = column_or_1d(hold_target(y, as_float=True), warn=True)

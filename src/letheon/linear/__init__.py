@@ -1,12 +1,16 @@
 """Linear models that forget by small steps and secret noise, with honest certificates."""
 
 from letheon.linear._account import Account
+from letheon.linear._base import LinearClassifier
+from letheon.linear._calibrate import gaussian_epsilon, gaussian_mu
+from letheon.linear._data_free import fingerprint_rows
 from letheon.linear._deltagrad import DeltaGradClassifier
 from letheon.linear._descent import DescentToDeleteClassifier
+from letheon.linear._descent_settings import choose_noise_scale, plan_descent
 from letheon.linear._fisher import FisherClassifier
 from letheon.linear._influence import InfluenceClassifier, InfluenceRegressor
-from letheon.linear._noise import Sealed
 from letheon.linear._published import PublishedModel
+from letheon.noise import Sealed
 
 __all__ = [
     "Account",
@@ -15,6 +19,12 @@ __all__ = [
     "FisherClassifier",
     "InfluenceClassifier",
     "InfluenceRegressor",
+    "LinearClassifier",
     "PublishedModel",
     "Sealed",
+    "choose_noise_scale",
+    "fingerprint_rows",
+    "gaussian_epsilon",
+    "gaussian_mu",
+    "plan_descent",
 ]

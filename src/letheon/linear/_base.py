@@ -30,47 +30,31 @@ from letheon.data import Ids, SlotRows, hold_labels, hold_target, row_ids
 from letheon.exceptions import AssumptionError, EmptyModelError, GuaranteeWarning
 from letheon.guarantee import Guarantee
 from letheon.inner import remember_features, require_features
-from letheon.linear._change import Change
 from letheon.linear._design import Design, row_norms
 from letheon.linear._grid import Grid
 from letheon.linear._linear import Linear, classification_loss
 from letheon.linear._losses import Floats, Loss
-from letheon.linear._noise import NoiseSource, Sealed
 from letheon.linear._problem import Positions, Problem
 from letheon.linear._published import PublishedModel
-from letheon.linear._quiet import Quiet
-from letheon.linear._settings import check_settings
 from letheon.linear._solve import Solution
+from letheon.noise import NoiseSource, Sealed
 from letheon.parallel import one_thread
+from letheon.removal import Change, Counts, Opaque, TrainingRows
 from letheon.seeds import seed_from
-
-Counts = NDArray[np.int64] | None
-
-
-@dataclass(frozen=True, eq=False, repr=False)
-class Held(Quiet):
-    """Rows to train on. `counts` has the number of rows per class; both are None for regression."""
-
-    rows: SlotRows
-    classes: NDArray[Any] | None = None
-    counts: Counts = None
-
-    def without(self, positions: Positions) -> "Held":
-        """Return the other rows in fresh memory; classes without rows are dropped."""
-        rows = copy.copy(self.rows)
-        rows.wipe(positions)
-        rows = rows.compacted()
-        if self.classes is None or self.counts is None:
-            return Held(rows)
-        counts = np.bincount(rows.y, minlength=len(self.classes))
-        kept = np.flatnonzero(counts)
-        rows.y[:] = np.searchsorted(kept, rows.y)
-        # Of the narrowest text dtype: a wide one would still show the length of an absent label.
-        return Held(rows, hold_target(self.classes[kept]), counts[kept])
+from letheon.validation import (
+    POSITIVE,
+    Interval,
+    OneOf,
+    OrNone,
+    Rules,
+    Whole,
+    check_parameter,
+    validate_parameters,
+)
 
 
 @dataclass(frozen=True, eq=False, repr=False)
-class Trained(Quiet):
+class Trained(Opaque):
     """What training found: attributes of the model, operations it took, warnings to give."""
 
     attributes: dict[str, Any]
@@ -107,13 +91,34 @@ class Doubts:
         return (GuaranteeWarning(text),) if self.reasons else ()
 
 
-class ConvexBase(InPlaceMixin, ForgetMixin, BaseEstimator):
+NOISE_SCALE = Interval(0, expected="the scale of the noise, 0 (none) or a positive number")
+
+
+class LinearBase(InPlaceMixin, ForgetMixin, BaseEstimator):
     """A regularised linear model that holds its rows and publishes `model_`."""
 
     # How long training took and why a guarantee was weakened are no part of what was learned.
     _not_digested: ClassVar[frozenset[str]] = ForgetMixin._not_digested | {
         "training_flops_",
         "n_iter_",
+    }
+
+    _parameter_rules: ClassVar[Rules] = {
+        "l2": Interval(
+            0,
+            closed="neither",
+            why="without a regulariser the problem is not strongly convex (on separable classes it "
+            "has no optimum), and no bound holds",
+        ),
+        "reg": OneOf(("per_sample", "total")),
+        "multi_class": OneOf(("ovr", "softmax")),
+        "if_unproved": OneOf(("raise", "downgrade")),
+        "tol": POSITIVE,
+        "max_iter": Whole(1),
+        "sigma": NOISE_SCALE,
+        "epsilon": POSITIVE,
+        "delta": Interval(0, 1, closed="left"),
+        "batch_size": OrNone(Whole(1)),
     }
 
     l2: float
@@ -243,7 +248,7 @@ class ConvexBase(InPlaceMixin, ForgetMixin, BaseEstimator):
         return float(row_norms(self.rows_.X).max()) if declared is None else float(declared)
 
     @abstractmethod
-    def _train(self, held: Held, source: NoiseSource, seed: int) -> Trained:
+    def _train(self, held: TrainingRows, source: NoiseSource, seed: int) -> Trained:
         """Train from scratch; `attributes` hold `model_`, `downgraded_` and the method's own."""
 
     def exact_residual(self) -> float:
@@ -270,12 +275,16 @@ class ConvexBase(InPlaceMixin, ForgetMixin, BaseEstimator):
         """Return the loss for these classes."""
 
     def _check_settings(self) -> None:
-        check_settings(self)
+        """Raise for parameters that make no sense, alone or together.
+
+        `Design` checks `rows` and `row_norm`, `NoiseSource` the seed of the noise.
+        """
+        validate_parameters(self)
 
     def _design(self) -> Design:
         return Design(bool(self.fit_intercept), self.rows, self.row_norm)
 
-    def _hold(self, X: Any, y: Any, ids: Any) -> Held:
+    def _hold(self, X: Any, y: Any, ids: Any) -> TrainingRows:
         if y is None:
             raise ValueError(
                 f"{type(self).__name__} requires y to be passed, but the target y is None"
@@ -284,9 +293,9 @@ class ConvexBase(InPlaceMixin, ForgetMixin, BaseEstimator):
         rows = design.rows(X)
         check_consistent_length(rows, target)
         counts = None if classes is None else np.bincount(target, minlength=len(classes))
-        return Held(SlotRows(rows, target, row_ids(ids, len(target))), classes, counts)
+        return TrainingRows(SlotRows(rows, target, row_ids(ids, len(target))), classes, counts)
 
-    def _problem(self, held: Held, tilt: Floats | None = None) -> Problem:
+    def _problem(self, held: TrainingRows, tilt: Floats | None = None) -> Problem:
         """Return the problem of these rows."""
         rows, loss = held.rows, self._loss(held.classes)
         return Problem(rows.X, rows.y, loss, len(rows), self.l2, self.reg, tilt)  # type: ignore[arg-type]
@@ -294,9 +303,9 @@ class ConvexBase(InPlaceMixin, ForgetMixin, BaseEstimator):
     def _linear(self, weights: Floats, classes: NDArray[Any] | None) -> Linear:
         return Linear(weights, self._design(), classes, self._loss(classes).is_joint)
 
-    def _held(self) -> Held:
+    def _held(self) -> TrainingRows:
         """Return what the fitted model holds."""
-        return Held(self.rows_, self.model_.classes, self.counts_)
+        return TrainingRows(self.rows_, self.model_.classes, self.counts_)
 
     def _doubts(self) -> Doubts:
         return Doubts(self.if_unproved == "raise")
@@ -390,7 +399,7 @@ class ConvexBase(InPlaceMixin, ForgetMixin, BaseEstimator):
         return tags
 
 
-class ConvexClassifier(KeywordScoreMixin, ClassifierMixin, ConvexBase):
+class LinearClassifier(KeywordScoreMixin, ClassifierMixin, LinearBase):
     """A regularised linear classifier."""
 
     multi_class: str
@@ -447,7 +456,7 @@ class ConvexClassifier(KeywordScoreMixin, ClassifierMixin, ConvexBase):
         return classification_loss(len(classes), joint=self.multi_class == "softmax")
 
 
-class ConvexRegressor(KeywordScoreMixin, RegressorMixin, ConvexBase):
+class LinearRegressor(KeywordScoreMixin, RegressorMixin, LinearBase):
     """A regularised linear regression."""
 
     def predict(self, X: Any) -> Floats:
@@ -464,7 +473,7 @@ class ConvexRegressor(KeywordScoreMixin, RegressorMixin, ConvexBase):
         return self._hold_target(y)[0]
 
 
-def _holdings(held: Held, source: NoiseSource, trained: Trained) -> dict[str, Any]:
+def _holdings(held: TrainingRows, source: NoiseSource, trained: Trained) -> dict[str, Any]:
     """Return the attributes that training leaves; the method's own may replace the rows."""
     return {
         "rows_": held.rows,
@@ -474,6 +483,16 @@ def _holdings(held: Held, source: NoiseSource, trained: Trained) -> dict[str, An
         "n_iter_": trained.n_iter,
         **trained.attributes,
     }
+
+
+def require_batch_size(batch_size: Any, n_rows: int) -> None:
+    """Raise unless a request can be cut into batches of this size."""
+    check_parameter("batch_size", batch_size, Whole(1))
+    if batch_size > n_rows:
+        raise ValueError(
+            f"batch_size={batch_size}, but this request removes {n_rows} row(s); nothing was "
+            "changed. Give forget(..., batch_size=None) or a smaller number"
+        )
 
 
 def unconverged(solution: Solution, tolerance: float) -> tuple[Warning, ...]:

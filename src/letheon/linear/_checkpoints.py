@@ -14,9 +14,9 @@ from scipy.linalg import blas
 
 from letheon.linear._losses import Floats
 from letheon.linear._problem import Problem, roots_of
-from letheon.linear._quiet import Quiet
 from letheon.linear._replay import Descent, Removed, Replay
 from letheon.linear._trajectory import Trajectory
+from letheon.removal import Opaque
 
 # Numbers of the blocks of a path and of scores along it that are worked on at once.
 _CHUNK = 2**21
@@ -25,7 +25,7 @@ _FACTOR_COLUMNS = 4096
 
 
 @dataclass(frozen=True, eq=False, repr=False)
-class Checkpoints(Quiet):
+class Checkpoints(Opaque):
     """Hessians of the data part, summed over rows: lower triangles in Fortran order.
 
     Attributes

@@ -21,9 +21,9 @@ from letheon.linear._bounds import block_norms
 from letheon.linear._design import row_norms
 from letheon.linear._losses import Floats
 from letheon.linear._problem import EPSILON, Problem
-from letheon.linear._quiet import Quiet
 from letheon.linear._solve import join, split
 from letheon.parallel import one_thread
+from letheon.removal import Opaque
 
 # A pivot of I - V'H^(-1)V below this means that the inverse can no longer be trusted.
 _LEAST_PIVOT = 1e-8
@@ -192,7 +192,7 @@ class Curvature:
 
 
 @dataclass(frozen=True, eq=False, repr=False)
-class Step(Quiet):
+class Step(Opaque):
     """A step that solves H step = G nearly.
 
     `left` is |G - H step|. `energies` are step' H step per block, of the data part alone.

@@ -15,9 +15,9 @@ import scipy.sparse as sp
 from numpy.typing import NDArray
 
 from letheon.data import SlotRows
-from letheon.linear._cache import Cache
 from letheon.linear._curvature import Block, Curvature
 from letheon.linear._solve import DENSE_LIMIT
+from letheon.removal import Cache
 
 Fingerprints = NDArray[np.uint64]
 
@@ -95,7 +95,7 @@ def without_rows(rows: SlotRows, curvature: Curvature | None, ridge: float) -> d
             f"(limit {DENSE_LIMIT}, times the classes with multi_class='softmax')"
         )
     key = secrets.token_hex(32)
-    marks = {"fingerprint": fingerprints(rows.X, rows.y, key)}
+    marks = {"fingerprint": fingerprint_rows(rows.X, rows.y, key)}
     return {
         "rows_": SlotRows(np.empty((len(rows), 0)), np.zeros_like(rows.y), rows.ids, marks),
         "fingerprint_key_": key,
@@ -105,14 +105,14 @@ def without_rows(rows: SlotRows, curvature: Curvature | None, ridge: float) -> d
 
 def require_recognised(rows: Any, y: NDArray[Any], key: str, held: Fingerprints) -> None:
     """Raise unless these rows, in any order, are those whose fingerprints are held."""
-    if not np.array_equal(np.sort(fingerprints(rows, y, key)), np.sort(held)):
+    if not np.array_equal(np.sort(fingerprint_rows(rows, y, key)), np.sort(held)):
         raise ValueError(
             f"the {len(y)} row(s) given are not the {len(held)} row(s) that these people had in "
             "fit (every number and label counts); nothing was changed"
         )
 
 
-def fingerprints(rows: Any, y: NDArray[Any], key: str) -> Fingerprints:
+def fingerprint_rows(rows: Any, y: NDArray[Any], key: str) -> Fingerprints:
     """Return 64 bits per row and target, by a keyed hash: nobody can test guesses without it."""
     dense = rows.toarray() if sp.issparse(rows) else rows
     secret, found = bytes.fromhex(key), np.empty(len(y), np.uint64)

@@ -7,7 +7,6 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from letheon.linear._cache import Cache
 from letheon.linear._curvature import Block, Curvature
 from letheon.linear._descent_steps import Move, Reached, Trail, descend, follow, top_of_gram
 from letheon.linear._descent_theory import DistributedPlan, Geometry, Plan, same_shrinkage
@@ -23,15 +22,15 @@ from letheon.linear._distributed import (
     update_parts,
 )
 from letheon.linear._losses import Floats
-from letheon.linear._noise import NoiseSource, Sealed
 from letheon.linear._problem import GradientErrors, Problem
-from letheon.linear._quiet import Quiet
 from letheon.linear._reservoir import after_addition, after_removal
 from letheon.linear._solve import Solution, is_dense, minimise
+from letheon.noise import NoiseSource, Sealed
+from letheon.removal import Cache, Opaque
 
 
 @dataclass(frozen=True, eq=False, repr=False)
-class Kept(Quiet):
+class Kept(Opaque):
     """What a request may start from: parameters (without noise, if they are kept) and the rest."""
 
     W: Floats
@@ -42,7 +41,7 @@ class Kept(Quiet):
 
 
 @dataclass(frozen=True, eq=False, repr=False)
-class Found(Quiet):
+class Found(Opaque):
     """Parameters before noise, one per copy, and what is kept for the next request."""
 
     optima: tuple[Floats, ...]

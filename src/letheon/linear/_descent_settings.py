@@ -1,8 +1,8 @@
 """Settings of Descent-to-Delete: what goes together, and the plan that they ask for."""
 
-from types import SimpleNamespace
 from typing import Any
 
+from letheon.linear._base import NOISE_SCALE
 from letheon.linear._calibrate import zcdp_gap
 from letheon.linear._descent_theory import (
     DistributedPlan,
@@ -21,46 +21,26 @@ from letheon.linear._descent_theory import (
 from letheon.linear._design import NORM_ROUNDING
 from letheon.linear._distributed import part_size
 from letheon.linear._problem import Problem
-from letheon.linear._settings import (
-    check_settings,
-    is_number,
-    require_one_of,
-    require_positive,
-    require_whole,
-)
+from letheon.validation import POSITIVE, Either, Interval, OneOf, OrNone, Rules, Whole
 
-VARIANTS = ("basic", "regularized-strong", "regularized-weak", "distributed")
-STATES = ("secret", "published")
-STOPS = ("residual", "theorem")
 REGULARIZED = ("regularized-strong", "regularized-weak")
 
 # Noise of the residual stop where nobody says: one step per request is then usually enough.
 _SIGMA = 0.01
-# Parts of a smaller delta might not be above 0, and 0 stands for another law of the noise.
-_LEAST_DELTA = 1e-300
+PARAMETER_RULES: Rules = {
+    "sigma": OrNone(NOISE_SCALE),
+    # Parts of a smaller delta might not be above 0, and 0 stands for another law of the noise.
+    "delta": Either(OneOf((0,), "0"), Interval(1e-300, 1, closed="left")),
+    "variant": OneOf(("basic", "regularized-strong", "regularized-weak", "distributed")),
+    "state": OneOf(("secret", "published")),
+    "stop": OneOf(("residual", "theorem")),
+    "xi": Interval(1, 4 / 3, expected="a number from 1 to 4/3"),
+    **dict.fromkeys(("iterations", "n_copies"), Whole(1)),
+    **dict.fromkeys(("regulariser", "radius"), OrNone(POSITIVE)),
+}
 
 
-def check_descent_settings(model: Any) -> None:
-    """Raise ValueError or TypeError for the first setting that makes no sense."""
-    params = model.get_params(deep=False)
-    given = _SIGMA if model.sigma is None else model.sigma
-    check_settings(SimpleNamespace(**{**params, "sigma": given}))
-    require_one_of("variant", model.variant, VARIANTS)
-    require_one_of("state", model.state, STATES)
-    require_one_of("stop", model.stop, STOPS)
-    require_whole("iterations", model.iterations)
-    require_whole("n_copies", model.n_copies)
-    if not is_number(model.xi) or not 1.0 <= model.xi <= 4.0 / 3.0:
-        raise ValueError(f"xi={model.xi!r}; expected a number from 1 to 4/3")
-    for name in ("regulariser", "radius"):
-        if getattr(model, name) is not None:
-            require_positive(name, getattr(model, name))
-    if 0.0 < model.delta < _LEAST_DELTA:
-        raise ValueError(f"delta={model.delta!r}; expected 0, or a number from {_LEAST_DELTA} on")
-    _check_together(model)
-
-
-def _check_together(model: Any) -> None:
+def check_combination(model: Any) -> None:
     """Raise for settings that contradict each other."""
     by_theorem, regularized = model.stop == "theorem", model.variant in REGULARIZED
     wrong = {
@@ -90,7 +70,7 @@ def _check_together(model: Any) -> None:
             raise ValueError(text)
 
 
-def plan_of(model: Any, problem: Problem) -> Plan | None:
+def plan_descent(model: Any, problem: Problem) -> Plan | None:
     """Return the plan of a fit on these rows; None for the residual stop."""
     if model.stop == "residual":
         return None
@@ -143,7 +123,7 @@ def has_outgrown(model: Any, n_before: int, n_after: int) -> bool:
     return depends and nominal_rows(n_before) != nominal_rows(n_after)
 
 
-def scale_of(model: Any, plan: Plan | None) -> float:
+def choose_noise_scale(model: Any, plan: Plan | None) -> float:
     """Return the scale of the noise: that of the settings, else the plan's."""
     if model.sigma is not None:
         return float(model.sigma)

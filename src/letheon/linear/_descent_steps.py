@@ -22,8 +22,8 @@ from letheon.linear._problem import (
     roots_of,
     slope_sum,
 )
-from letheon.linear._quiet import Quiet, quiet_repr
 from letheon.linear._solve import is_dense, join, minimise, newton_step, split
+from letheon.removal import Opaque, opaque_repr
 
 # A step that leaves more than this share of the gradient was made with a Hessian that is too old.
 _STALE = 0.1
@@ -55,7 +55,7 @@ def projected(W: Floats, radius: float) -> Floats:
 
 
 @dataclass(eq=False, repr=False)
-class Trail(Quiet):
+class Trail(Opaque):
     """What the next request starts with, besides the parameters: gradient there, and Hessian.
 
     `errors` hold for the rows at that time and for any part of them.
@@ -67,7 +67,7 @@ class Trail(Quiet):
 
 
 @dataclass(frozen=True, eq=False, repr=False)
-class Move(Quiet):
+class Move(Opaque):
     """Rows that leave or come.
 
     `positions` are theirs in the problem that has them, and `alive` says where that has rows.
@@ -106,7 +106,7 @@ class Reached(NamedTuple):
     writes: tuple[Callable[[], None], ...] = ()
 
     def __repr__(self) -> str:
-        return quiet_repr(self)
+        return opaque_repr(self)
 
 
 def follow(
@@ -149,7 +149,7 @@ def follow(
 
 
 @dataclass(frozen=True, eq=False, repr=False)
-class _Way(Quiet):
+class _Way(Opaque):
     """How steps are computed, and what it took to get there; a fresh way needs no writes."""
 
     step: Callable[[Floats, Floats], tuple[Floats, float]]

@@ -19,11 +19,11 @@ from numpy.typing import NDArray
 from letheon.linear._descent_steps import descend
 from letheon.linear._descent_theory import DistributedPlan, steps_between
 from letheon.linear._losses import Floats
-from letheon.linear._noise import NoiseSource, Sealed
 from letheon.linear._problem import EPSILON, Problem
-from letheon.linear._quiet import quiet_repr
 from letheon.linear._reservoir import Drawn, Ranks, draw
 from letheon.linear._solve import minimise
+from letheon.noise import NoiseSource, Sealed
+from letheon.removal import opaque_repr
 
 # Share of the hidden distance for what rounding may hide of a measured gradient.
 SHARE_OF_ROUNDING = 0.1
@@ -42,7 +42,7 @@ class Trained(NamedTuple):
     passes: float
 
     def __repr__(self) -> str:
-        return quiet_repr(self)
+        return opaque_repr(self)
 
 
 class PartSolver(Protocol):

@@ -12,17 +12,13 @@ from letheon.data import SlotRows
 from letheon.guarantee import Guarantee, MethodFacts
 from letheon.linear._account import rounded_up
 from letheon.linear._base import (
-    ConvexClassifier,
-    Counts,
     Doubts,
-    Held,
+    LinearClassifier,
     Trained,
+    require_batch_size,
     unconverged,
     with_outcome,
 )
-from letheon.linear._cache import Cache
-from letheon.linear._calibrate import require_epsilon_delta
-from letheon.linear._change import Change
 from letheon.linear._design import NORM_ROUNDING
 from letheon.linear._fisher_expansion import Expanded, Expansion, Fisher, Products, View, look
 from letheon.linear._fisher_law import Law
@@ -30,12 +26,13 @@ from letheon.linear._fisher_noise import Root, are_accurate, draw_noise
 from letheon.linear._fisher_walk import JUST_TRAINED, FisherAccount, Walk, hessian_flops
 from letheon.linear._grid import Grid
 from letheon.linear._losses import Floats
-from letheon.linear._noise import NoiseSource, Sealed
 from letheon.linear._problem import NOBODY, Positions, Problem
-from letheon.linear._settings import require_batch_size, require_one_of, require_whole
 from letheon.linear._solve import finished, is_dense, minimise
+from letheon.noise import NoiseSource, Sealed
 from letheon.receipt import Receipt
+from letheon.removal import Cache, Change, Counts, TrainingRows
 from letheon.seeds import Purpose, library_seed
+from letheon.validation import Interval, OneOf, Rules
 
 FACTS = MethodFacts(
     method="fisher",
@@ -54,9 +51,6 @@ FACTS = MethodFacts(
     certificate="certified",
     batches=True,
 )
-
-COVARIANCES = ("fisher", "isotropic")
-STATES = ("published", "secret")
 
 _AS_FITTED = "as fitted"
 _REGS = {"per_sample": "regulariser-per-sample", "total": "regulariser-in-total"}
@@ -86,7 +80,7 @@ _RESIDUAL_STATE = {
 }
 
 
-class FisherClassifier(ConvexClassifier):
+class FisherClassifier(LinearClassifier):
     """Linear classifier that forgets by Newton steps and fresh Fisher noise.
 
     Training finds the optimum of all rows and releases it with noise,
@@ -206,6 +200,13 @@ class FisherClassifier(ConvexClassifier):
     """
 
     facts: ClassVar[MethodFacts] = FACTS
+    _parameter_rules: ClassVar[Rules] = {
+        "delta": Interval(
+            0, 1, closed="neither", why="Gaussian noise gives no pure epsilon guarantee"
+        ),
+        "covariance": OneOf(("fisher", "isotropic")),
+        "state": OneOf(("published", "secret")),
+    }
 
     optimum_: Sealed | None
     account_: FisherAccount
@@ -323,15 +324,10 @@ class FisherClassifier(ConvexClassifier):
 
     def _check_settings(self) -> None:
         super()._check_settings()
-        require_epsilon_delta(self.epsilon, self.delta, allow_zero_delta=False)
-        require_one_of("covariance", self.covariance, COVARIANCES)
-        require_one_of("state", self.state, STATES)
         if self.sigma > 0.0:
             Grid.of_sigma(self.sigma)  # Raises where sigma gives no grid.
-        if self.batch_size is not None:
-            require_whole("batch_size", self.batch_size)
 
-    def _train(self, held: Held, source: NoiseSource, seed: int) -> Trained:
+    def _train(self, held: TrainingRows, source: NoiseSource, seed: int) -> Trained:
         problem = self._problem(held)
         tolerance = self._tolerance(problem)
         solution = minimise(problem, tolerance=tolerance / 2, max_iter=self.max_iter)
@@ -535,7 +531,7 @@ class FisherClassifier(ConvexClassifier):
         return () if self.optimum_ is None else (self.optimum_.wipe,)
 
     def _settled(self) -> Change:
-        return ConvexClassifier._retrain(self, NOBODY)
+        return LinearClassifier._retrain(self, NOBODY)
 
     def _changed_in_place(self) -> tuple[str, ...]:
         return (*super()._changed_in_place(), "optimum_")

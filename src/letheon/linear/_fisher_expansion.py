@@ -22,8 +22,8 @@ from letheon.linear._fisher_noise import (
 from letheon.linear._grid import Grid
 from letheon.linear._losses import Floats, Loss
 from letheon.linear._problem import EPSILON, Positions, Problem, roots_of
-from letheon.linear._quiet import Quiet, quiet_repr
 from letheon.linear._solve import block_size, conjugate_gradients
+from letheon.removal import Opaque, opaque_repr
 
 # The linear system is solved to this share of its target, or as well as so many repetitions can.
 _LINEAR = 1e-13
@@ -49,7 +49,7 @@ class View(NamedTuple):
     error: float = 0.0
 
     def __repr__(self) -> str:
-        return quiet_repr(self)
+        return opaque_repr(self)
 
     @property
     def residual(self) -> float:
@@ -135,7 +135,7 @@ class NoiseShape(Protocol):
         """Return what the noise of every block is made of, for parameters that end at W."""
 
 
-class FullNoise(Quiet):
+class FullNoise(Opaque):
     """Noise from the blocks of an expansion, without the rows that leave.
 
     `leaving` are factors V, one per block: the block loses V V'.
@@ -205,7 +205,7 @@ class FullNoise(Quiet):
         return 1.05 * EPSILON / 2 * units
 
 
-class DiagonalNoise(Quiet):
+class DiagonalNoise(Opaque):
     """Noise from the diagonal of the Hessian, taken where the parameters end; for many columns.
 
     `bounds` are what `bound_diagonal` returned for these rows, or for these and others.

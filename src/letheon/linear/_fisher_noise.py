@@ -16,12 +16,11 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from letheon.linear._discrete import LONG_BITS, LongFloats
 from letheon.linear._grid import Grid
 from letheon.linear._losses import Floats
-from letheon.linear._noise import NoiseSource
 from letheon.linear._problem import EPSILON
-from letheon.linear._quiet import Quiet
+from letheon.noise import LONG_BITS, LongFloats, NoiseSource
+from letheon.removal import Opaque
 
 # Up to this size of a block its whole matrix shapes the noise, above only the diagonal.
 FULL_LIMIT = 256
@@ -36,7 +35,7 @@ _LARGEST_NOISE = 1 << (51 + _FRACTION_BITS)
 
 
 @dataclass(frozen=True, eq=False, repr=False)
-class Root(Quiet):
+class Root(Opaque):
     """The matrix that makes the noise of one block, ``Q diag(scales)``.
 
     Attributes
@@ -114,7 +113,7 @@ def shaped_gap(grid: Grid, size: int, least: float) -> float:
 
 
 @dataclass(frozen=True, eq=False, repr=False)
-class Spectrum(Quiet):
+class Spectrum(Opaque):
     """Eigenvalues and vectors of a matrix of doubles, with proved bounds of their errors.
 
     Attributes

@@ -12,7 +12,7 @@ from letheon.linear._fisher_expansion import Fisher, View, look
 from letheon.linear._fisher_law import Closeness, Law, Limits, Shape
 from letheon.linear._losses import Floats
 from letheon.linear._problem import Problem
-from letheon.linear._quiet import Quiet
+from letheon.removal import Opaque
 
 _MOST_POLISHES = 12
 # A step that leaves more than this share of the gradient was made with a Hessian that is too old.
@@ -21,7 +21,7 @@ _STALE = 0.5
 
 
 @dataclass(eq=False, repr=False)
-class Walk(Quiet):
+class Walk(Opaque):
     """Parameters on their way to the optimum of the remaining rows.
 
     Attributes

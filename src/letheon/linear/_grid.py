@@ -15,7 +15,7 @@ import numpy as np
 
 from letheon.linear._calibrate import gaussian_delta, gaussian_epsilon, gaussian_mu, zcdp_gap
 from letheon.linear._losses import Floats
-from letheon.linear._noise import NoiseSource
+from letheon.noise import NoiseSource
 
 __all__ = ["Grid", "rounding_gap"]
 

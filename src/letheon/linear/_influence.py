@@ -1,18 +1,16 @@
 """Certified removal by one Newton step (Guo et al. 2020; survey section 5.2)."""
 
-from typing import Any
+from typing import Any, ClassVar
 
 from numpy.typing import NDArray
 
-from letheon.linear._base import ConvexClassifier, ConvexRegressor
+from letheon.linear._base import LinearClassifier, LinearRegressor
 from letheon.linear._influence_base import InfluenceBase
 from letheon.linear._losses import Loss, PseudoHuber, Squared
-from letheon.linear._settings import require_one_of, require_positive
-
-LOSSES = ("squared", "pseudo_huber")
+from letheon.validation import POSITIVE, OneOf, Rules
 
 
-class InfluenceClassifier(InfluenceBase, ConvexClassifier):
+class InfluenceClassifier(InfluenceBase, LinearClassifier):
     """Logistic regression that forgets by one Newton step, with an (epsilon, delta) certificate.
 
     Training minimises the regularised loss. The result W is kept under a seal; what is published
@@ -172,7 +170,7 @@ class InfluenceClassifier(InfluenceBase, ConvexClassifier):
         self.random_state = random_state
 
 
-class InfluenceRegressor(InfluenceBase, ConvexRegressor):
+class InfluenceRegressor(InfluenceBase, LinearRegressor):
     """Linear regression that forgets by one Newton step, with an (epsilon, delta) certificate.
 
     As `InfluenceClassifier`. With the squared loss the Hessian does not depend on the parameters,
@@ -217,6 +215,11 @@ class InfluenceRegressor(InfluenceBase, ConvexRegressor):
     {}
     """
 
+    _parameter_rules: ClassVar[Rules] = {
+        "loss": OneOf(("squared", "pseudo_huber")),
+        "huber_scale": POSITIVE,
+    }
+
     def __init__(
         self,
         *,
@@ -259,11 +262,6 @@ class InfluenceRegressor(InfluenceBase, ConvexRegressor):
         self.if_unproved = if_unproved
         self.noise_seed = noise_seed
         self.random_state = random_state
-
-    def _check_settings(self) -> None:
-        super()._check_settings()
-        require_one_of("loss", self.loss, LOSSES)
-        require_positive("huber_scale", self.huber_scale)
 
     def _loss(self, classes: NDArray[Any] | None) -> Loss:  # noqa: ARG002
         return Squared() if self.loss == "squared" else PseudoHuber(float(self.huber_scale))

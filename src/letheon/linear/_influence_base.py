@@ -9,19 +9,18 @@ from letheon.base import exclusive, require_fitted
 from letheon.exceptions import CannotForgetError
 from letheon.guarantee import Guarantee, MethodFacts
 from letheon.linear._account import Account
-from letheon.linear._base import ConvexBase, Held, Trained, unconverged
+from letheon.linear._base import LinearBase, Trained, unconverged
 from letheon.linear._bounds import norm
-from letheon.linear._cache import Cache
-from letheon.linear._change import Change
 from letheon.linear._data_free import without_rows
 from letheon.linear._influence_removal import InfluenceRemovals
 from letheon.linear._mechanism import MECHANISMS
 from letheon.linear._newton import BOUNDS
-from letheon.linear._noise import NoiseSource, Sealed
 from letheon.linear._problem import NOBODY, ridge_of
-from letheon.linear._settings import require_one_of, require_whole
 from letheon.linear._solve import DENSE_LIMIT, block_size, finished, is_dense, minimise
+from letheon.noise import NoiseSource, Sealed
 from letheon.receipt import Receipt
+from letheon.removal import Cache, Change, TrainingRows
+from letheon.validation import OneOf, Rules
 
 FACTS = MethodFacts(
     method="influence",
@@ -73,6 +72,10 @@ class InfluenceBase(InfluenceRemovals):
     """Newton removal with an account, for any loss; see the public classes."""
 
     facts: ClassVar[MethodFacts] = FACTS
+    _parameter_rules: ClassVar[Rules] = {
+        "bound": OneOf(BOUNDS),
+        "mechanism": OneOf(MECHANISMS),
+    }
 
     batch_size: int | None
 
@@ -138,7 +141,7 @@ class InfluenceBase(InfluenceRemovals):
         return self._settle(is_bare=False)
 
     def _settled(self) -> Change:
-        return ConvexBase._retrain(self, NOBODY)
+        return LinearBase._retrain(self, NOBODY)
 
     @property
     def epsilon_(self) -> float:
@@ -149,17 +152,13 @@ class InfluenceBase(InfluenceRemovals):
 
     def _check_settings(self) -> None:
         super()._check_settings()
-        require_one_of("bound", self.bound, BOUNDS)
-        require_one_of("mechanism", self.mechanism, MECHANISMS)
-        if self.batch_size is not None:
-            require_whole("batch_size", self.batch_size)
         if self.data_free and self.row_norm is None:
             raise ValueError(
                 "data_free=True needs a declared row_norm (with rows='clip', 'normalize' or "
                 "'refuse'): without rows their norms cannot be measured"
             )
 
-    def _train(self, held: Held, source: NoiseSource, seed: int) -> Trained:
+    def _train(self, held: TrainingRows, source: NoiseSource, seed: int) -> Trained:
         plain, mechanism = self._problem(held), self._mechanism()
         tilt = mechanism.draw_tilt(source, plain.shape)
         problem = replace(plain, tilt=tilt)

@@ -8,7 +8,7 @@ from letheon.linear._account import residual_limit
 from letheon.linear._calibrate import gaussian_epsilon
 from letheon.linear._grid import Grid
 from letheon.linear._losses import Floats
-from letheon.linear._noise import NoiseSource
+from letheon.noise import NoiseSource
 
 __all__ = [
     "MECHANISMS",

@@ -15,7 +15,7 @@ from letheon.linear._bounds import block_norms, concordant_bound, lipschitz_boun
 from letheon.linear._curvature import Curvature, Downdate, Step
 from letheon.linear._losses import Floats, Loss
 from letheon.linear._problem import roots_of, slope_sum
-from letheon.linear._quiet import Quiet, quiet_repr
+from letheon.removal import Opaque, opaque_repr
 
 BOUNDS = ("tightest", "data-dependent", "worst-case")
 
@@ -32,7 +32,7 @@ class Leaving(NamedTuple):
     y: NDArray[Any]
 
     def __repr__(self) -> str:
-        return quiet_repr(self)
+        return opaque_repr(self)
 
 
 class Setting(NamedTuple):
@@ -46,7 +46,7 @@ class Setting(NamedTuple):
 
 
 @dataclass(frozen=True, eq=False, repr=False)
-class Proposal(Quiet):
+class Proposal(Opaque):
     """Parameters after the step, how much gradient it adds at most, and the pending downdate."""
 
     W: Floats

@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 
 from letheon.linear._design import row_norms
 from letheon.linear._losses import Floats, Loss
-from letheon.linear._quiet import Quiet, quiet_repr
+from letheon.removal import Opaque, opaque_repr
 
 Positions = NDArray[np.int64]
 Reg = Literal["per_sample", "total"]
@@ -39,7 +39,7 @@ _UNDERFLOW = 1e-140
 
 
 @dataclass(frozen=True, eq=False, repr=False)
-class Problem(Quiet):
+class Problem(Opaque):
     """Rows, loss, regulariser and noise; `gone` are rows that are to be left out.
 
     X is dense (float32 or float64, C order) or CSR. Every sum is in float64. `radius` is a bound of
@@ -322,7 +322,7 @@ class GradientErrors(NamedTuple):
         return self.fixed + self.per_size * float(np.linalg.norm(W))
 
     def __repr__(self) -> str:
-        return quiet_repr(self)
+        return opaque_repr(self)
 
 
 class _Block(NamedTuple):

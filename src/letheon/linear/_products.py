@@ -9,13 +9,13 @@ import scipy.sparse as sp
 from letheon.linear._bounds import norm
 from letheon.linear._losses import Floats
 from letheon.linear._problem import Positions, Problem
-from letheon.linear._quiet import Quiet
+from letheon.removal import Opaque
 
 _MOST_PRODUCTS = 500
 
 
 @dataclass(frozen=True, eq=False, repr=False)
-class ProductStep(Quiet):
+class ProductStep(Opaque):
     """A step that solves H step = G nearly, and what it does.
 
     `scores` is X step. `left` bounds the gradient that the step adds: what is left of the linear
@@ -29,7 +29,7 @@ class ProductStep(Quiet):
 
 
 @dataclass(eq=False, repr=False)
-class Products(Quiet):
+class Products(Opaque):
     """What is kept per slot and per column for removals by conjugate gradients.
 
     All of it follows removals: the diagonal would otherwise still hold the squares of rows that

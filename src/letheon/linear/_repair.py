@@ -10,9 +10,9 @@ from letheon.linear._bounds import norm
 from letheon.linear._curvature import Curvature
 from letheon.linear._losses import Floats
 from letheon.linear._problem import Problem, n_stored
-from letheon.linear._quiet import Quiet
 from letheon.linear._solve import minimise
 from letheon.parallel import one_thread
+from letheon.removal import Opaque
 
 Solve = Callable[[Floats], Floats]
 
@@ -27,7 +27,7 @@ _STALE = 0.5
 
 
 @dataclass(frozen=True, eq=False, repr=False)
-class Repaired(Quiet):
+class Repaired(Opaque):
     """Parameters, their account, the Hessian if it had to be taken anew, and operations.
 
     `reach`: the largest change of scores between the origin of the Hessian and `measured_at`.

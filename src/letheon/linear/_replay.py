@@ -18,9 +18,9 @@ from numpy.typing import NDArray
 from letheon.linear._batches import Batches
 from letheon.linear._losses import Floats, Loss
 from letheon.linear._problem import NOBODY, Positions, Problem, slope_sum
-from letheon.linear._quiet import quiet_repr
 from letheon.linear._secant import BlockSecants
 from letheon.linear._trajectory import Sizes, Trajectory
+from letheon.removal import Exactness, opaque_repr
 
 
 class Replay(NamedTuple):
@@ -31,7 +31,7 @@ class Replay(NamedTuple):
     n_exact: int
 
     def __repr__(self) -> str:
-        return quiet_repr(self)
+        return opaque_repr(self)
 
 
 @dataclass(frozen=True, eq=False)
@@ -168,19 +168,6 @@ class Removed:
         slopes = self.loss.slope(scores.reshape(m * n_points, K), np.repeat(self.y, n_points))
         sums: Floats = self.rows.T @ slopes.reshape(m, n_points * K)
         return sums.T.reshape(n_points, K * d)
-
-
-@dataclass(frozen=True)
-class Exactness:
-    """Which steps of a replay are computed from all rows, and how many pairs are kept between."""
-
-    burn_in: int
-    period: int
-    history: int
-
-    def is_exact(self, step: int) -> bool:
-        """Whether a step is computed from all rows."""
-        return step <= self.burn_in or (step - self.burn_in) % self.period == 0
 
 
 def replayed_by_secants(

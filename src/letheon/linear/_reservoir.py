@@ -18,8 +18,8 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from letheon.linear._noise import NoiseSource
-from letheon.linear._quiet import quiet_repr
+from letheon.noise import NoiseSource
+from letheon.removal import opaque_repr
 
 Ranks = NDArray[np.int64]
 
@@ -31,7 +31,7 @@ class Drawn(NamedTuple):
     changed: NDArray[np.bool_]
 
     def __repr__(self) -> str:
-        return quiet_repr(self)
+        return opaque_repr(self)
 
 
 def draw(source: NoiseSource, shape: tuple[int, ...], n_rows: int) -> Ranks:

@@ -1,12 +1,6 @@
 """Products with a Hessian that is known from a few steps only: L-BFGS in compact form.
 
-From pairs s_j (a change of the parameters) and y_j (the change of the gradient that came with it),
-oldest first, L-BFGS makes a symmetric positive definite matrix B with B s = y for the newest pair
-(Byrd, Nocedal and Schnabel 1994, Theorem 2.3)::
-
-    B v = c v - [Y, c S] [[-D, L'], [L, c S'S]]^(-1) [Y'v; c S'v]
-
-D is the diagonal and L the strictly lower part of S'Y, and c = y.s / s.s of the newest pair.
+`letheon.removal.secant_matrix` has the formula.
 """
 
 from typing import Any
@@ -15,6 +9,7 @@ import numpy as np
 from scipy.linalg import lapack
 
 from letheon.linear._losses import Floats
+from letheon.removal import secant_matrix
 
 # Least scale c of the starting matrix, in the mean objective: that of the authors of DeltaGrad.
 LEAST_SCALE = 1e-3
@@ -76,10 +71,8 @@ class Secants:
 
     def _factored(self) -> tuple[Floats, Any]:
         n = len(self)
-        inner, ages = self._inner[:n, :n], self._ages[:n]
-        lower = np.where(ages[:, None] > ages, inner, 0.0)
-        diagonal = np.diag(-np.diag(inner))
-        middle = np.block([[diagonal, lower.T], [lower, self._scale * self._gram[:n, :n]]])
+        inner, gram, ages = self._inner[:n, :n], self._gram[:n, :n], self._ages[:n]
+        middle = secant_matrix(inner, gram, ages, self._scale)
         factor, pivots, _ = lapack.dgetrf(middle)
         return factor, pivots
 

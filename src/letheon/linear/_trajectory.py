@@ -1,14 +1,12 @@
 """The path of a gradient descent: where it was and which way it went, step by step."""
 
-import mmap
-import os
-import tempfile
 from typing import Any, Self
 
 import numpy as np
 from numpy.typing import NDArray
 
 from letheon.linear._losses import Floats
+from letheon.removal import allocate_file
 
 Sizes = NDArray[np.int64]
 
@@ -41,7 +39,12 @@ class Trajectory:
     @classmethod
     def allocate(cls, n_steps: int, n_parameters: int, max_memory: int) -> Self:
         """Return room for a path: in memory, or in a file if it takes more bytes than that."""
-        room = _room((2, n_steps, n_parameters), max_memory)
+        shape = (2, n_steps, n_parameters)
+        n_bytes = 8 * int(np.prod(shape, dtype=np.int64))
+        if n_bytes <= max_memory:
+            room = np.zeros(shape)
+        else:
+            room = np.frombuffer(allocate_file(n_bytes), np.float64).reshape(shape)
         return cls(room[0], room[1], np.zeros(n_steps, np.int64))
 
     def __len__(self) -> int:
@@ -57,19 +60,3 @@ class Trajectory:
     @classmethod
     def _from_state(cls, state: dict[str, Any]) -> Self:
         return cls(state["points"], state["gradients"], state["sizes"])
-
-
-def _room(shape: tuple[int, int, int], max_memory: int) -> Floats:
-    """Return an array of zeros, in a nameless file if it is larger than `max_memory` bytes."""
-    n_bytes = 8 * int(np.prod(shape, dtype=np.int64))
-    if n_bytes <= max_memory:
-        return np.zeros(shape)
-    # Readable by this user only; unlinked at once, or deleted on closing where that is impossible.
-    with tempfile.TemporaryFile(prefix="letheon-") as file:
-        if hasattr(os, "posix_fallocate"):
-            # A full disk is an error now, and not a crash when a page is written.
-            os.posix_fallocate(file.fileno(), 0, n_bytes)
-        else:
-            file.truncate(n_bytes)
-        mapped = mmap.mmap(file.fileno(), n_bytes)
-    return np.frombuffer(mapped, np.float64).reshape(shape)

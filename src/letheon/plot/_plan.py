@@ -5,7 +5,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Self
 
 from letheon.plot._axes import COLOURS, MARKERS, new_axes, plain_ticks
-from letheon.sharded._plan import Plan, plan
+from letheon.sharded import Plan, plan
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

@@ -28,11 +28,12 @@ from letheon.inner import (
 from letheon.seeds import Purpose, seed_from
 from letheon.sharded._assign import Assignment, Integers, check_risk_edges, risk_tiers
 from letheon.sharded._plan import StageData
-from letheon.sharded._settings import check_choice, check_count, check_kind, stage_epochs
+from letheon.sharded._settings import check_kind, stage_epochs
 from letheon.sharded._shards import Change, Ensemble, Replacement, change_rows
 from letheon.sharded._stages import Recipe
 from letheon.sharded._states import StateShelf
 from letheon.sharded._trainer import Trainer
+from letheon.validation import JOBS, OneOf, OrNone, Rules, Whole, validate_parameters
 
 _FACTS = MethodFacts(
     method="sisa",
@@ -60,7 +61,13 @@ class SISABase(HomeMixin, ForgetMixin, MetaEstimatorMixin, BaseEstimator):
     facts: ClassVar[MethodFacts] = _FACTS
     _not_digested: ClassVar[frozenset[str]] = ForgetMixin._not_digested | HomeMixin.home_attributes
     _is_classifier: ClassVar[bool]
-    _aggregations: ClassVar[tuple[str, ...]]
+    _parameter_rules: ClassVar[Rules] = {
+        "n_shards": Whole(1),
+        "n_slices": Whole(1),
+        "epochs": OrNone(Whole(1)),
+        "stage_data": OneOf(("cumulative", "new")),
+        "n_jobs": JOBS,
+    }
 
     ensemble_: Ensemble
     seed_: int
@@ -212,9 +219,7 @@ class SISABase(HomeMixin, ForgetMixin, MetaEstimatorMixin, BaseEstimator):
         return _split(rows, tiers, assignment)
 
     def _check_settings(self) -> NDArray[np.float64]:
-        check_count("n_shards", self.n_shards)
-        check_count("n_slices", self.n_slices)
-        check_choice("aggregation", self.aggregation, self._aggregations)
+        validate_parameters(self)
         check_kind(self.estimator, classifier=self._is_classifier)
         stage_epochs(self.estimator, self.n_slices, self.epochs, self.stage_data)
         refuse_nested_files(self.estimator)

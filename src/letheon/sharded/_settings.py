@@ -1,31 +1,14 @@
 """Checks of the settings of a sharded model, all before anything is trained."""
 
 import math
-from collections.abc import Sequence
 from typing import Any
 
-import numpy as np
 from sklearn.base import is_classifier, is_regressor
 
 from letheon.inner import parts_of
 from letheon.sharded._plan import epochs_per_stage
 
 _USUAL_EPOCHS = 10
-
-
-def check_count(name: str, value: Any) -> int:
-    """Return a positive whole number or say what was wrong with it."""
-    if isinstance(value, bool) or not isinstance(value, int | np.integer):
-        raise TypeError(f"{name}={value!r}; expected a positive int")
-    if value < 1:
-        raise ValueError(f"{name}={value}; expected a positive int")
-    return int(value)
-
-
-def check_choice(name: str, value: Any, allowed: Sequence[str]) -> None:
-    """Raise unless the value is one of the allowed words."""
-    if value not in allowed:
-        raise ValueError(f"{name}={value!r}; expected one of {tuple(allowed)}")
 
 
 def check_kind(estimator: Any, *, classifier: bool) -> None:
@@ -43,14 +26,13 @@ def stage_epochs(
     estimator: Any, n_slices: int, epochs: int | None, stage_data: str
 ) -> tuple[int, ...] | None:
     """Return the passes of every stage, or None when each shard is given to `fit` whole."""
-    check_choice("stage_data", stage_data, ("cumulative", "new"))
     if n_slices == 1 and epochs is None:
         return None
     _require_partial_fit(estimator, f"n_slices={n_slices}" if n_slices > 1 else f"epochs={epochs}")
     if epochs is None:
         least = math.ceil((n_slices + 1) / 2)
         epochs = max(_USUAL_EPOCHS, least) if stage_data == "cumulative" else 1
-    schedule = epochs_per_stage(check_count("epochs", epochs), n_slices, stage_data)  # type: ignore[arg-type]
+    schedule = epochs_per_stage(int(epochs), n_slices, stage_data)  # type: ignore[arg-type]
     for part in parts_of(estimator):
         if type(part.estimator).__module__ == "sklearn.naive_bayes":
             _require_counting_once(part.estimator, schedule, stage_data)

@@ -14,6 +14,7 @@ from letheon.data import hold_target, present_table, require_one_kind
 from letheon.inner import require_features
 from letheon.sharded import _aggregate
 from letheon.sharded._base import SISABase
+from letheon.validation import OneOf, Rules
 
 
 class SISAClassifier(KeywordScoreMixin, ClassifierMixin, SISABase):
@@ -98,7 +99,7 @@ class SISAClassifier(KeywordScoreMixin, ClassifierMixin, SISABase):
     """
 
     _is_classifier: ClassVar[bool] = True
-    _aggregations: ClassVar[tuple[str, ...]] = ("mean", "vote")
+    _parameter_rules: ClassVar[Rules] = {"aggregation": OneOf(("mean", "vote"))}
 
     @property
     def classes_(self) -> NDArray[Any]:
@@ -170,7 +171,7 @@ class SISARegressor(KeywordScoreMixin, RegressorMixin, SISABase):
     """
 
     _is_classifier: ClassVar[bool] = False
-    _aggregations: ClassVar[tuple[str, ...]] = ("mean", "median")
+    _parameter_rules: ClassVar[Rules] = {"aggregation": OneOf(("mean", "median"))}
 
     def predict(self, X: Any) -> NDArray[np.float64]:
         """Return the aggregated predictions."""

@@ -1,0 +1,172 @@
+"""What the linear models and the nets share to remove rows.
+
+- `TrainingRows`: rows with their classes, and the same without some of them.
+- `Change`: what a request will change, decided before anything is changed.
+- `Cache`: what can be computed again. `Opaque`: what a traceback must not spell out.
+- `Exactness` and `secant_matrix`: the replay of a descent, where L-BFGS stands in for the Hessian.
+- `allocate_file`: memory that lies in a temporary file without a name.
+"""
+
+import copy
+import mmap
+import os
+import tempfile
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any, Generic, Self, TypeVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from letheon.base import Outcome
+from letheon.data import SlotRows, hold_target
+
+__all__ = [
+    "Cache",
+    "Change",
+    "Counts",
+    "Exactness",
+    "Opaque",
+    "TrainingRows",
+    "allocate_file",
+    "opaque_repr",
+    "secant_matrix",
+]
+
+Content = TypeVar("Content")
+Counts = NDArray[np.int64] | None
+Floats = NDArray[np.float64]
+
+
+class Opaque:
+    """Shows its class and nothing else: it holds secrets."""
+
+    def __repr__(self) -> str:
+        return opaque_repr(self)
+
+
+def opaque_repr(value: object) -> str:
+    """Return the name of the class, for named tuples too."""
+    return f"<{type(value).__name__}>"
+
+
+class Cache(Generic[Content]):
+    """Holds one thing that can be computed again, or nothing.
+
+    To every file, digest, pickle and copy it is empty.
+    """
+
+    def __init__(self, content: Content | None = None) -> None:
+        self.content = content
+
+    def _to_state(self) -> dict[str, Any]:
+        return {}
+
+    @classmethod
+    def _from_state(cls, state: dict[str, Any]) -> Self:  # noqa: ARG003
+        return cls()
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Leave the content behind."""
+        return type(self), ()
+
+    def __copy__(self) -> Self:
+        """Return an empty one: contents change in place."""
+        return type(self)()
+
+    def __deepcopy__(self, _: Any) -> Self:
+        """Return an empty one."""
+        return type(self)()
+
+
+@dataclass(frozen=True, repr=False)
+class Change(Opaque):
+    """Attributes to replace at once, and writes into memory that already exists.
+
+    Readers look at attributes only, so they see the model before or after.
+    """
+
+    attributes: dict[str, Any]
+    outcome: Outcome
+    writes: tuple[Callable[[], None], ...] = field(default=())
+
+    def commit(self, model: Any) -> Outcome:
+        """Make the change. Cannot fail."""
+        vars(model).update(self.attributes)
+        for write in self.writes:
+            write()
+        return self.outcome
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class TrainingRows(Opaque):
+    """Rows to train on. `counts` has the number of rows per class; both are None for regression."""
+
+    rows: SlotRows
+    classes: NDArray[Any] | None = None
+    counts: Counts = None
+
+    def without(self, positions: NDArray[np.int64]) -> "TrainingRows":
+        """Return the other rows in fresh memory; classes without rows are dropped."""
+        rows = copy.copy(self.rows)
+        rows.wipe(positions)
+        rows = rows.compacted()
+        if self.classes is None or self.counts is None:
+            return TrainingRows(rows)
+        counts = np.bincount(rows.y, minlength=len(self.classes))
+        kept = np.flatnonzero(counts)
+        rows.y[:] = np.searchsorted(kept, rows.y)
+        # Of the narrowest text dtype: a wide one would still show the length of an absent label.
+        return TrainingRows(rows, hold_target(self.classes[kept]), counts[kept])
+
+
+@dataclass(frozen=True)
+class Exactness:
+    """Which steps of a replay are computed from all rows, and how many pairs are kept between."""
+
+    burn_in: int
+    period: int
+    history: int
+
+    def is_exact(self, step: int) -> bool:
+        """Whether a step is computed from all rows."""
+        return step <= self.burn_in or (step - self.burn_in) % self.period == 0
+
+
+def secant_matrix(inner: Floats, gram: Floats, ages: NDArray[np.int64], scale: float) -> Floats:
+    """Return the middle matrix of L-BFGS in compact form.
+
+    From pairs s_j (a change of the parameters) and y_j (the change of the gradient that came with
+    it) L-BFGS makes a symmetric matrix B with B s = y for the newest pair (Byrd, Nocedal and
+    Schnabel 1994, Theorem 2.3)::
+
+        B v = c v - [Y, c S] [[-D, L'], [L, c S'S]]^(-1) [Y'v; c S'v]
+
+    D is the diagonal and L the strictly lower part of S'Y, oldest pair first, and c = y.s / s.s of
+    the newest pair. B is positive definite if every s.y is above 0.
+
+    Parameters
+    ----------
+    inner, gram : ndarray of shape (k, k)
+        S'Y and S'S, the pairs in any order.
+    ages : ndarray of shape (k,)
+        When each pair was kept: larger is newer.
+    scale : float
+        c.
+    """
+    lower = np.where(ages[:, None] > ages, inner, 0.0)
+    return np.block([[np.diag(-np.diag(inner)), lower.T], [lower, scale * gram]])
+
+
+def allocate_file(n_bytes: int) -> mmap.mmap:
+    """Return zeros in a file without a name, which only this user reads and ends with the process.
+
+    Its blocks are given back to the system then, and are not overwritten.
+    """
+    with tempfile.TemporaryFile(prefix="letheon-") as file:
+        if hasattr(os, "posix_fallocate"):
+            # A full disk is an error now, and not a crash when a page is written.
+            os.posix_fallocate(file.fileno(), 0, n_bytes)
+        else:
+            file.truncate(n_bytes)
+        return mmap.mmap(file.fileno(), n_bytes)
