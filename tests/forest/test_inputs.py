@@ -452,13 +452,9 @@ def test_parameters_that_make_no_sense_are_refused(
 
 
 def test_the_limits_of_parameters_are_said() -> None:
-    with pytest.raises(
-        ValueError, match="=1000000000000; expected a whole number from 1 to"
-    ):
+    with pytest.raises(ValueError, match="=1000000000000; expected a whole number from 1 to"):
         classifier(n_estimators=10**12).fit(X, Y)
-    with pytest.raises(
-        ValueError, match=r"'sqrt', 'log2', a whole .* a number .* or None"
-    ):
+    with pytest.raises(ValueError, match=r"'sqrt', 'log2', a whole .* a number .* or None"):
         classifier(max_features="auto").fit(X, Y)
 
 
