@@ -87,7 +87,7 @@ test-python: packages $(STAMP)
 lint: $(STAMP)
 	$(BIN)/ruff check
 	$(BIN)/ruff format --check
-	$(BIN)/mypy $(wildcard src tests benchmarks)
+	$(BIN)/mypy $(wildcard src tests benchmarks tools)
 	$(BIN)/lint-imports
 
 # Every script runs, also after one that misses a line.

@@ -9,9 +9,9 @@ from sqlalchemy import text
 from benchmarks._ledger_people import names_of, register
 from letheon import DaREForestClassifier
 from letheon.ledger import Ledger
-from letheon.ledger._compute import compute
-from letheon.ledger._lease import owner_name
-from letheon.ledger._worker import run_once
+from letheon.ledger.leases import owner_name
+from letheon.ledger.worker.compute import compute
+from letheon.ledger.worker.worker import run_once
 
 PARTS = ("register", "apply", "certify", "purge")
 

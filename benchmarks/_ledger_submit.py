@@ -16,7 +16,7 @@ from sqlalchemy import text
 from benchmarks._ledger_disk import BareCommits, Rate, lap, rate_of
 from benchmarks._ledger_people import names_of, new_ledger
 from letheon.ledger import Ledger
-from letheon.ledger._settings import Settings
+from letheon.ledger.settings import Settings
 
 MODEL = "bench"
 N_TURNS = 8

@@ -10,7 +10,9 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from letheon.bench import Table, describe_machine
+from letheon.bench import describe_machine
+from letheon.evaluation import report
+from letheon.evaluation.report import Table
 
 __all__ = ["Report", "Seconds", "Table", "Verdict", "mean_interval", "timed"]
 
@@ -53,16 +55,13 @@ class Verdict:
         return f"{word}  {self.what}: {self.reached} (required: {self.required})"
 
 
-@dataclass
-class Report:
-    """Everything one run found out; printed as it comes."""
+@dataclass(kw_only=True)
+class Report(report.Report):
+    """A report with verdicts that is printed and written as it grows."""
 
-    title: str
-    settings: dict[str, Any]
     file: Path
     machine: dict[str, Any] = field(default_factory=describe_machine)
     verdicts: list[Verdict] = field(default_factory=list)
-    tables: list[Table] = field(default_factory=list)
 
     def add(self, table: Table, verdicts: Iterable[Verdict] = ()) -> None:
         """Take a table and its verdicts, print both, and write the files as far as they go."""
@@ -81,13 +80,17 @@ class Report:
     def write(self) -> None:
         """Write the report as JSON and as Markdown, with the load of the machine as it is now."""
         self.settings["load at end"] = f"{os.getloadavg()[0]:.2f}"
-        self.file.parent.mkdir(parents=True, exist_ok=True)
-        text = json.dumps(self._to_dict(), indent=1, default=_plain)
-        self.file.with_suffix(".json").write_text(text + "\n", encoding="utf-8")
-        markdown = "\n".join(self._markdown()) + "\n"
-        self.file.with_suffix(".md").write_text(markdown, encoding="utf-8")
+        rows = [
+            ("PASS" if v.passed else "**FAIL**", v.what, v.reached, v.required)
+            for v in self.verdicts
+        ]
+        self.table = Table("Must hold", ("", "what", "reached", "required"), rows)
+        text = json.dumps(self.to_dict(), indent=1, default=_plain)
+        report.write_page(self.file.with_suffix(".json"), text + "\n")
+        report.write_page(self.file.with_suffix(".md"), self.to_markdown())
 
-    def _to_dict(self) -> dict[str, Any]:
+    def to_dict(self) -> dict[str, Any]:
+        """Return everything as plain values."""
         return {
             "title": self.title,
             "machine": self.machine,
@@ -95,21 +98,6 @@ class Report:
             "verdicts": [asdict(verdict) for verdict in self.verdicts],
             "tables": [table.to_dict() for table in self.tables],
         }
-
-    def _markdown(self) -> Iterable[str]:
-        yield f"# {self.title}"
-        yield ""
-        for name, value in {**self.machine, **self.settings}.items():
-            yield f"- {name}: {value}"
-        yield ""
-        verdicts = [
-            ("PASS" if v.passed else "**FAIL**", v.what, v.reached, v.required)
-            for v in self.verdicts
-        ]
-        columns = ("", "what", "reached", "required")
-        for table in (Table("Must hold", columns, list(verdicts)), *self.tables):
-            yield from table.lines()
-            yield ""
 
 
 def _plain(value: Any) -> Any:

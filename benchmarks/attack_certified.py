@@ -181,7 +181,7 @@ def main(
     settings = {"runs": runs, "only": only or "everything", "fast": fast}
     name = "_".join(["attacks", *only.split(",")]) if only else "attacks"
     file = RESULTS / (name if is_full else "attacks_quick")
-    report = Report("Attacks on the certified linear methods", settings, file)
+    report = Report("Attacks on the certified linear methods", settings, file=file)
     for name in chosen:
         if name == "delta":
             table, verdict = delta_table()

@@ -345,7 +345,7 @@ def sections(bench: Bench) -> dict[str, Callable[[], None]]:
 
 def run(size: Size, chosen: list[str], file: Path, settings: dict[str, Any]) -> Report:
     """Do the chosen sections, all of them when none is named."""
-    report = Report("Benchmarks of the convex methods", settings, file)
+    report = Report("Benchmarks of the convex methods", settings, file=file)
     bench = Bench(size, report, file)
     every = sections(bench)
     if unknown := set(chosen) - set(every):

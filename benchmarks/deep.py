@@ -44,7 +44,7 @@ from benchmarks._deep_models import (
 )
 from benchmarks._deep_sizes import CPU, GPU, QUICK, Size
 from benchmarks._report import Report, Table, Verdict
-from letheon.bench._machine import describe_machine
+from letheon.bench import describe_machine
 
 RESULTS = Path(__file__).resolve().parent / "results"
 RULES = tuple(obliviates.Rule(stop, eps) for stop in ("robust", "paper") for eps in (0.1, 0.05))
@@ -56,14 +56,15 @@ SIGMAS = {0.25: (1e-3, 3e-3), 0.5: (1e-3, 3e-3)}
 Made = TypeVar("Made")
 
 
-@dataclass
+@dataclass(kw_only=True)
 class DeepReport(Report):
     """A report that also keeps the numbers behind its pictures."""
 
     curves: dict[str, Any] = field(default_factory=dict)
 
-    def _to_dict(self) -> dict[str, Any]:
-        return super()._to_dict() | {"curves": self.curves}
+    def to_dict(self) -> dict[str, Any]:
+        """Return everything as plain values."""
+        return super().to_dict() | {"curves": self.curves}
 
 
 class Bench:
@@ -383,7 +384,9 @@ def main() -> int:
         return 0
     torch.set_num_threads(1)
     settings = {"quick": given.quick, "only": given.only or "everything", "device": device}
-    report = DeepReport("Benchmarks of nets that forget", settings, file, machine(device))
+    report = DeepReport(
+        "Benchmarks of nets that forget", settings, file=file, machine=machine(device)
+    )
     size = QUICK if given.quick else {"cpu": CPU, "cuda": GPU}[device]
     with threadpoolctl.threadpool_limits(1):
         limit = given.limit or LIMITS[device]

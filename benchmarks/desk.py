@@ -178,7 +178,7 @@ def main(
     report = Report(
         "The erasure desk",
         {"requests": n_requests, "clients": N_CLIENTS, "databases": only, "soak, minutes": soak},
-        RESULTS / ("desk_quick" if is_part else "desk"),
+        file=RESULTS / ("desk_quick" if is_part else "desk"),
     )
     folder = Path(tempfile.mkdtemp(prefix="letheon-bench-"))
     try:

@@ -210,7 +210,7 @@ def sections(bench: Bench) -> dict[str, Callable[[], None]]:
 
 def run(size: Size, chosen: list[str], file: Path, settings: dict[str, Any]) -> Report:
     """Do the chosen sections, all of them when none is named."""
-    report = Report("DaRE forest benchmarks", settings, file)
+    report = Report("DaRE forest benchmarks", settings, file=file)
     bench = Bench(size, report, file)
     every = sections(bench)
     if unknown := set(chosen) - set(every):

@@ -165,7 +165,7 @@ def main(
     report = Report(
         "The erasure ledger",
         {"clients": N_CLIENTS, "sections": only},
-        RESULTS / ("ledger_quick" if is_part else "ledger"),
+        file=RESULTS / ("ledger_quick" if is_part else "ledger"),
     )
     folder = Path(tempfile.mkdtemp(prefix="letheon-bench-"))
     n = 400 if quick else 4_000

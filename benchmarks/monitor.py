@@ -200,7 +200,7 @@ def main(
             "drifts": DRIFTS,
             "seeds": f"from {first_seed}; those below {FIRST_SEED} served to make the rule",
         },
-        RESULTS / ("monitor_quick" if quick else "monitor"),
+        file=RESULTS / ("monitor_quick" if quick else "monitor"),
     )
     start = time.perf_counter()
     tasks = (

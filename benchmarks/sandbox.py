@@ -28,8 +28,8 @@ from benchmarks._desk_lists import Caller
 from benchmarks._report import Report, Table, Verdict
 from letheon import NaiveUnlearner, save, state
 from letheon.ledger import Ledger
-from letheon.ledger._compute import Job, compute, compute_apart
-from letheon.ledger._training import held_rows
+from letheon.ledger.models.training import held_rows
+from letheon.ledger.worker.compute import Job, compute, compute_apart
 from letheon.sandbox import protection
 from letheon.service._tokens import Tokens
 from tests.service.servers import serving
@@ -193,7 +193,7 @@ def neighbour_section(report: Report, folder: Path, n: int) -> None:
 def main(quick: bool = typer.Option(False, help="Small numbers, to see that it runs.")) -> None:
     """Measure and write the report."""
     name = "sandbox_quick" if quick else "sandbox"
-    report = Report("The sandbox", {"rows": N_ROWS}, RESULTS / name)
+    report = Report("The sandbox", {"rows": N_ROWS}, file=RESULTS / name)
     folder = Path(tempfile.mkdtemp(prefix="letheon-bench-"))
     try:
         overhead_section(report, 20 if quick else 100)

@@ -106,7 +106,7 @@ def run(size: Size, *, quick: bool) -> Report:
     start = time.perf_counter()
     data = load("mnist").sample(size.n_rows, SEED)
     settings: dict[str, Any] = {"quick": quick, "seed": SEED, "data": data.describe()}
-    report = Report("SISA benchmarks", settings, RESULTS / _name(quick))
+    report = Report("SISA benchmarks", settings, file=RESULTS / _name(quick))
     Setting(2, 2, 3).model(0).fit(data.X[:200], data.y[:200]).forget([0])  # load what is lazy
     report.add(*import_times(5 if quick else 15))
     races, costs, refits, exact = measure_costs(data, size)

@@ -10,8 +10,8 @@ from importlib import resources
 from pathlib import Path
 
 from letheon import MethodFacts, NaiveUnlearner
-from letheon.ledger._facts import NO_MONITOR
-from letheon.ledger._words import NOT_CLAIMED, PURGE_NOT_CLAIMED
+from letheon.ledger.certificates.explanations import NOT_CLAIMED, PURGE_NOT_CLAIMED
+from letheon.ledger.certificates.facts import NO_MONITOR
 
 ROOT = Path(__file__).resolve().parents[1]
 

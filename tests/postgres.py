@@ -227,7 +227,7 @@ def postgres_server() -> Iterator[Server]:
 @pytest.fixture(scope="session")
 def _ledger_template(postgres_server: Server) -> str:
     """A database with the ledger's tables, to copy: cheaper than all migrations again."""
-    from letheon.ledger._database import Database
+    from letheon.ledger.db.database import Database
 
     url = postgres_server.create()
     Database.open(url, create=True).dispose()

@@ -17,6 +17,7 @@ from typing import Any
 import pytest
 
 import letheon
+from letheon.methods import class_paths
 from letheon.state._nodes import Instance, Record
 from tests.state.forge import blob_of
 
@@ -77,7 +78,7 @@ USE_WITHOUT_TORCH = """
 import tempfile
 from pathlib import Path
 import letheon
-from letheon import checks, cli, compose, convex, forest, measures, naive, persist, plot, sharded
+from letheon import checks, cli, compose, forest, linear, measures, naive, persist, plot, sharded
 from sklearn.naive_bayes import GaussianNB
 
 assert set(dir(letheon)) >= {"deep", "SISANetClassifier"}
@@ -150,8 +151,10 @@ def test_the_three_lists_of_public_names_agree() -> None:
         if isinstance(node, ast.ImportFrom)
         for alias in node.names
     }
-    assert typed == letheon._EXPORTS
-    assert set(letheon.__all__) == {"__version__", *typed}
+    assert typed.items() <= letheon._EXPORTS.items()
+    # A method that is only registered is exported, too, but its type is not known by this name.
+    assert letheon._EXPORTS.keys() - typed.keys() <= class_paths().keys()
+    assert set(letheon.__all__) == {"__version__", *letheon._EXPORTS}
 
 
 @pytest.mark.parametrize("name", with_extras(sorted(letheon._MODULES)))

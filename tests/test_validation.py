@@ -15,8 +15,8 @@ from letheon import deep, forest, linear, sharded
 from letheon.exceptions import InvalidParameterError
 from letheon.validation import (
     POSITIVE,
+    AnyCallable,
     Boolean,
-    Callback,
     Either,
     Interval,
     OneOf,
@@ -78,7 +78,7 @@ def bad_values(rule: Rule) -> Iterator[Any]:
             yield from outside(rule)
         case OneOf():
             yield from ("no such word", 7.25, None, [], object())
-        case Boolean() | Callback():
+        case Boolean() | AnyCallable():
             yield from ("no such word", 5, None)
         case _:
             raise AssertionError(f"{rule} needs bad values here")
@@ -148,7 +148,7 @@ TEXTS = [
     (Whole(2, 5), 6, "a whole number from 2 to 5"),
     (Whole(), 1.5, "a whole number"),
     (OneOf(("a", "b")), "c", r"one of \('a', 'b'\)"),
-    (Either(OneOf(("a",), "'a'"), Callback()), "b", "'a' or a callable"),
+    (Either(OneOf(("a",), "'a'"), AnyCallable()), "b", "'a' or a callable"),
     (OrNone(Whole(1)), 0, "a whole number, 1 or more, or None$"),
     (OrNone(Whole(1), "no limit"), 0, r"a whole number, 1 or more, or None \(no limit\)"),
     (TupleOf(Whole(1)), (0,), "a tuple, each a whole number, 1 or more"),
@@ -180,7 +180,7 @@ def test_the_error_says_what_was_given_and_what_is_expected(
         (TupleOf(Whole(1)), ()),
         (TupleOf(POSITIVE, is_empty_allowed=False), (1, 0.5)),
         (Boolean(), np.True_),
-        (Callback(), print),
+        (AnyCallable(), print),
     ],
 )
 def test_good_values_pass(rule: Rule, value: Any) -> None:

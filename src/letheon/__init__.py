@@ -13,6 +13,8 @@ Examples
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
+from letheon.methods import class_paths
+
 if TYPE_CHECKING:
     from letheon.base import ForgetMixin
     from letheon.compose import DataIndependent, ForgetPipeline, forget
@@ -77,37 +79,22 @@ __all__ = [
 ]
 
 # Where each public name lives; the imports above say the same to type checkers and editors.
-_EXPORTS = {
-    "CertifiedHeadClassifier": "letheon.deep",
-    "DaREForestClassifier": "letheon.forest",
-    "DaREForestRegressor": "letheon.forest",
+_EXPORTS = class_paths() | {
     "DataIndependent": "letheon.compose",
-    "DeepObliviateClassifier": "letheon.deep",
-    "DeltaGradClassifier": "letheon.linear",
-    "DeltaGradNetClassifier": "letheon.deep",
-    "DescentToDeleteClassifier": "letheon.linear",
     "Evaluation": "letheon.evaluation",
-    "FisherClassifier": "letheon.linear",
-    "FisherNetClassifier": "letheon.deep",
     "ForgetMixin": "letheon.base",
-    "ForgetPipeline": "letheon.compose",
     "Guarantee": "letheon.guarantee",
-    "InfluenceClassifier": "letheon.linear",
-    "InfluenceRegressor": "letheon.linear",
     "Ledger": "letheon.ledger",
     "Measure": "letheon.measures",
     "MethodFacts": "letheon.guarantee",
     "Monitor": "letheon.monitor",
-    "NaiveUnlearner": "letheon.naive",
     "Receipt": "letheon.receipt",
-    "SISAClassifier": "letheon.sharded",
-    "SISANetClassifier": "letheon.deep",
-    "SISARegressor": "letheon.sharded",
     "evaluate": "letheon.evaluation",
     "forget": "letheon.compose",
     "load": "letheon.persist",
     "save": "letheon.persist",
 }
+__all__ += sorted(_EXPORTS.keys() - set(__all__))  # noqa: PLE0605  (methods only registered)
 
 # Modules that are reachable as attributes without an import of their own.
 _MODULES = frozenset(
@@ -128,6 +115,7 @@ _MODULES = frozenset(
         "guarantee",
         "ledger",
         "measures",
+        "methods",
         "mlflow",
         "monitor",
         "naive",
@@ -149,7 +137,6 @@ _EXTRAS = {
     "alembic": "letheon[ledger]",
     "cryptography": "letheon[ledger]",
     "fastapi": "letheon[service]",
-    "jinja2": "letheon[service]",
     "limits": "letheon[service]",
     "mlflow": "letheon[mlflow]",
     "multipart": "letheon[service]",

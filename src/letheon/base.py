@@ -30,6 +30,7 @@ from letheon.exceptions import (
     warn_caller,
 )
 from letheon.guarantee import Guarantee, MethodFacts
+from letheon.methods import find_method
 from letheon.receipt import Receipt
 
 # Parameters that never change what is learned, wherever they are nested.
@@ -141,6 +142,11 @@ class ForgetMixin:
     _not_digested: ClassVar[frozenset[str]] = frozenset(
         {"environment_", "parameters_", "config_", "tuning_"}
     )
+
+    def __init_subclass__(cls, **kwargs: Any) -> None:
+        """Refuse a certified method of this package that the registry does not know."""
+        super().__init_subclass__(**kwargs)
+        require_registered(cls)
 
     def forget(self, ids: Any, *, digest: bool = False) -> Receipt:
         """Remove every row of these people, as if they had never been there.
@@ -389,6 +395,28 @@ def _note_verified(model: ForgetMixin, recorded: Any) -> None:
     if len(names) > 1 and all(type(value) in _CONSTANTS for value in values):
         known = _beside(model)
         known.read, known.values, known.recorded = attrgetter(*names), values, recorded
+
+
+def require_registered(cls: type) -> None:
+    """Refuse a class of this package that declares a method in another way than the registry.
+
+    Raises
+    ------
+    TypeError
+        It is not registered, or with another kind of certificate.
+    """
+    facts = vars(cls).get("facts")
+    is_ours = cls.__module__.partition(".")[0] == "letheon"
+    # Controls of attacks have facts, too, but no definition text of letheon's.
+    if not (is_ours and isinstance(facts, MethodFacts) and facts.definition_name):
+        return
+    method = find_method(facts.method)
+    if method is None or method.certificate != facts.certificate:
+        registered = "not registered" if method is None else f"registered as {method.certificate}"
+        raise TypeError(
+            f"{cls.__name__} declares the {facts.certificate} method {facts.method!r}, which is "
+            f"{registered} in letheon.methods; add or correct its line there"
+        )
 
 
 def neutral_parameters(model: Any) -> frozenset[str]:

@@ -1,15 +1,19 @@
 """What a method claims: `Guarantee` of a model as it is, `MethodFacts` of a method in general."""
 
 import hashlib
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from importlib import resources
-from typing import Any, Literal, Self, get_args
+from typing import Any, Literal, NamedTuple, Self, get_args
 
 Kind = Literal["exact", "certified", "empirical"]
 Requests = Literal["oblivious", "adaptive"]
 Releases = Literal["latest-only", "every-version", "labels-only"]
 Family = Literal["any", "linear", "forest", "net"]
 Task = Literal["classification", "regression"]
+Replay = Literal["bitwise", "bitwise-same-kernel", "tolerance"]
+# A code, or a function of the model that returns one.
+Code = str | Callable[[Any], str]
 
 FAMILIES: tuple[Family, ...] = get_args(Family)
 TASKS: tuple[Task, ...] = get_args(Task)
@@ -30,6 +34,8 @@ NEEDS: dict[str, str] = {
     "frozen-backbone": "a backbone that never saw the rows",
 }
 
+# The rule and the mechanism of a method outside letheon that names none.
+DECLARED = "declared-by-method"
 # Makes a default that depends on another field possible, without a type that admits None.
 _FROM_EXACT: Any = None
 
@@ -94,6 +100,25 @@ class Guarantee:
         return replace(self, tuning=tuning)
 
 
+class TrainingSize(NamedTuple):
+    """How much there is: training people, people in the smallest request, levels of a tree."""
+
+    n_people: int
+    n_together: int
+    max_depth: int | None = None
+
+
+class SearchRanges(NamedTuple):
+    """Values to try by parameter; those of efficiency from slow to fast."""
+
+    efficiency: Mapping[str, tuple[Any, ...]] = {}
+    certifiability: Mapping[str, tuple[Any, ...]] = {}
+
+
+def _search_nothing(_: TrainingSize) -> SearchRanges:
+    return SearchRanges()
+
+
 @dataclass(frozen=True, kw_only=True)
 class MethodFacts:
     """What a method declares about itself, as data.
@@ -133,6 +158,20 @@ class MethodFacts:
         or "empirical", as `exact` says; it is "exact" if and only if `exact` is true.
     batches : bool
         Whether one request of many people is cheaper than many requests of one.
+    accounting : str or callable
+        Code of the rule by which a certified model counts what it spends, or a function of the
+        model that returns it.
+    adds_up : bool
+        Whether what is spent grows from request to request by that rule.
+    noise : str or callable
+        Code of the mechanism that adds noise, or a function of the model that returns it.
+    has_noise_at_fit : bool
+        Whether a fresh fit has noise, too.
+    replay : {"bitwise", "bitwise-same-kernel"}
+        How exactly a fresh fit gives an exact model again: on every machine (its decisions need
+        neither BLAS nor libm), or where the same kernels run.
+    search_ranges : callable
+        From a `TrainingSize` to the values of its parameters that `letheon.select` tries.
     """
 
     method: str
@@ -151,6 +190,12 @@ class MethodFacts:
     needs: tuple[str, ...] = ()
     certificate: Kind = _FROM_EXACT
     batches: bool = False
+    accounting: Code = DECLARED
+    adds_up: bool = True
+    noise: Code = DECLARED
+    has_noise_at_fit: bool = True
+    replay: Replay = "bitwise-same-kernel"
+    search_ranges: Callable[[TrainingSize], SearchRanges] = _search_nothing
 
     def __post_init__(self) -> None:
         """Require one definition text, known words, and a certificate that fits `exact`."""
@@ -166,6 +211,14 @@ class MethodFacts:
             raise ValueError(
                 f"exact={self.exact} and certificate={self.certificate!r} contradict each other"
             )
+
+    def accounting_code(self, model: Any) -> str:
+        """Return the code of the rule by which a model of this method counts what it spends."""
+        return self.accounting if isinstance(self.accounting, str) else self.accounting(model)
+
+    def noise_code(self, model: Any) -> str:
+        """Return the code of the mechanism that adds noise to a model of this method."""
+        return self.noise if isinstance(self.noise, str) else self.noise(model)
 
     @property
     def definition(self) -> str:

@@ -18,8 +18,8 @@ from letheon.exceptions import InvalidParameterError
 __all__ = [
     "JOBS",
     "POSITIVE",
+    "AnyCallable",
     "Boolean",
-    "Callback",
     "Either",
     "Interval",
     "OneOf",
@@ -150,7 +150,7 @@ class Boolean(Rule):
         return isinstance(value, bool | np.bool)
 
 
-class Callback(Rule):
+class AnyCallable(Rule):
     """Anything that can be called."""
 
     text = "a callable"

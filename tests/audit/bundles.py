@@ -15,11 +15,13 @@ from sklearn.naive_bayes import GaussianNB
 
 from letheon import DaREForestClassifier, NaiveUnlearner, SISAClassifier
 from letheon.audit import AuditReport, audit
-from letheon.ledger import Ledger, _certify, _compute
-from letheon.ledger._bundle import sign_index
-from letheon.ledger._log_tree import LogTree
-from letheon.ledger._notes import sign_checkpoint
-from letheon.ledger._signing import sign
+from letheon.ledger import Ledger
+from letheon.ledger.certificates import certify
+from letheon.ledger.certificates.bundle import sign_index
+from letheon.ledger.certificates.certify import sign_checkpoint
+from letheon.ledger.db.log_tree import LogTree
+from letheon.ledger.keys.signing import sign
+from letheon.ledger.worker import compute
 from letheon.verifier import (
     INDEX_FILES,
     canonical,
@@ -107,21 +109,21 @@ def reindex(ledger: Ledger, bundle: Path, tier: str | None = None) -> Path:
 
 def computing(patch: pytest.MonkeyPatch, change: Callable[[Any, Any], Any]) -> None:
     """Let the ledger compute honestly, and publish something else instead."""
-    honest = _compute._compute
-    patch.setattr(_compute, "_compute", lambda job: change(job, honest(job)))
+    honest = compute._compute
+    patch.setattr(compute, "compute", lambda job: change(job, honest(job)))
 
 
 def signing(patch: pytest.MonkeyPatch, change: Callable[[dict[str, Any]], Any]) -> None:
     """Sign something else than what follows from the database, and look at nothing before."""
-    honest: Callable[..., Any] = vars(_certify)["unlearning"]
+    honest: Callable[..., Any] = vars(certify)["unlearning"]
 
     def boasting(conn: Any, version: Any) -> dict[str, Any]:
         statement: dict[str, Any] = honest(conn, version)
         change(statement["predicate"])
         return statement
 
-    patch.setattr(_certify, "unlearning", boasting)
-    patch.setattr(_certify, "_inspect", lambda *_: None)
+    patch.setattr(certify, "unlearning", boasting)
+    patch.setattr(certify, "_inspect", lambda *_: None)
 
 
 def rewrite(

@@ -22,9 +22,11 @@ from letheon import (
 )
 from letheon.audit import audit
 from letheon.data import Rows
-from letheon.ledger import Ledger, _certify, _compute
-from letheon.ledger._keys import KeyRing
-from letheon.ledger._versions import Vault
+from letheon.ledger import Ledger
+from letheon.ledger.certificates import certify
+from letheon.ledger.keys.keyring import KeyRing
+from letheon.ledger.models.versions import Vault
+from letheon.ledger.worker import compute
 from letheon.sharded._shards import Ensemble
 from tests.audit.bundles import copied, erase, judged, ledger_of, reindex, resign, verdicts
 from tests.audit.people import table
@@ -69,14 +71,14 @@ def test_an_honest_bundle_passes(scene: Scene) -> None:
 
 def cheating(patch: pytest.MonkeyPatch, spoil: Callable[[Any, Any], None]) -> None:
     """Let the ledger compute honestly, and then spoil the model before it is published."""
-    honest: Erase = _compute._erase
+    honest: Erase = compute._erase
 
     def erase_and_spoil(job: Any, work: Any, *rest: Any) -> None:
         before = copy.deepcopy(work.model)
         honest(job, work, *rest)
         spoil(work.model, before)
 
-    patch.setattr(_compute, "_erase", erase_and_spoil)
+    patch.setattr(compute, "_erase", erase_and_spoil)
 
 
 def skip_the_forgetting(model: Any, before: Any) -> None:
@@ -312,7 +314,7 @@ def test_residue_in_a_store_fails_v3(scene: Scene, tmp_path: Path) -> None:
 
 def test_a_model_that_is_nonsense_fails_v4(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     cheating(monkeypatch, lambda model, _: vars(model).update(rows_=None))
-    monkeypatch.setattr(_certify, "_inspect", lambda *_: None)
+    monkeypatch.setattr(certify, "_inspect", lambda *_: None)
     with ledger_of(tmp_path / "home", "naive") as ledger:
         erase(ledger, "naive", 3)
         found = verdicts(judged(ledger, tmp_path / "bundle"))

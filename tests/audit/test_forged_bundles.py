@@ -35,7 +35,7 @@ from letheon import (
 )
 from letheon.audit import AuditReport, audit
 from letheon.ledger import Ledger
-from letheon.ledger._versions import Vault
+from letheon.ledger.models.versions import Vault
 from letheon.verifier import INDEX_FILES, canonical
 from tests.audit.bundles import erase, payload_of, reindex, resign, rewrite
 from tests.audit.people import table

@@ -25,11 +25,14 @@ from letheon.audit._levels import check_data
 from letheon.audit._reading import Bundle
 from letheon.data import Rows
 from letheon.exceptions import LedgerError, SignerRefusedError
-from letheon.ledger import Ledger, _apply, _bundle, _certify, _compute, _worker
-from letheon.ledger._events import record
-from letheon.ledger._keys import KeyRing
-from letheon.ledger._training import fresh_fit
-from letheon.ledger._versions import find_model, head_of
+from letheon.ledger import Ledger
+from letheon.ledger.certificates import bundle as _bundle
+from letheon.ledger.certificates import certify
+from letheon.ledger.db.events import record
+from letheon.ledger.keys.keyring import KeyRing
+from letheon.ledger.models.training import fresh_fit
+from letheon.ledger.models.versions import find_model, head_of
+from letheon.ledger.worker import apply, compute, worker
 from letheon.verifier import canonical
 from tests.audit.bundles import (
     KINDS,
@@ -54,7 +57,7 @@ def test_a_model_that_kept_everybody_fails_v4_with_its_own_rows(
     kind: str, tmp_path: Path, monkeypatch: Patch
 ) -> None:
     """The erased row is in the model and in rows.blob, so that a fresh fit agrees."""
-    honest, kept = _compute._erase, []
+    honest, kept = compute._erase, []
 
     def keep(job: Any, work: Any, *rest: Any) -> None:
         before = copy.deepcopy(work.model)
@@ -62,7 +65,7 @@ def test_a_model_that_kept_everybody_fails_v4_with_its_own_rows(
         honest(job, work, *rest)
         work.model = before
 
-    monkeypatch.setattr(_compute, "_erase", keep)
+    monkeypatch.setattr(compute, "_erase", keep)
     with ledger_of(tmp_path / "home", kind) as ledger:
         erase(ledger, kind, 3)
         bundle = ledger.export(tmp_path / "bundle", tier="auditor")
@@ -131,15 +134,15 @@ def training_of(ledger: Ledger) -> dict[str, str]:
 def reseeding(patch: Patch, ledger: Ledger, training: dict[str, str]) -> None:
     """Train with the seed of another key or beacon at the next erasure, and say so."""
     beacon = bytes.fromhex(training["beacon"].removeprefix("checkpoint:"))
-    seed, running = ledger._core.keys.derive_seed(training["key"], beacon), _apply._running
+    seed, running = ledger._core.keys.derive_seed(training["key"], beacon), apply._running
 
     def reseed(_: Any, product: Any) -> Any:
         fresh = fresh_fit(state.decode(product.model), product.rows, seed=seed).model
         return dataclasses.replace(product, model=state.encode(fresh))
 
     computing(patch, reseed)
-    patch.setattr(_apply, "_training", lambda *_: training)
-    patch.setattr(_apply, "_running", lambda *rest: running(*rest) | {"training": training})
+    patch.setattr(apply, "_training", lambda *_: training)
+    patch.setattr(apply, "_running", lambda *rest: running(*rest) | {"training": training})
 
 
 def beacons(ledger: Ledger, n: int) -> list[str]:
@@ -168,7 +171,7 @@ def test_a_seed_that_changes_at_an_erasure_is_refused(
             with core.database.transaction() as conn:
                 record(conn, "training", {"training": training["keyCommitment"]}, core.clock())
         reseeding(monkeypatch, ledger, training | {"beacon": beacons(ledger, 3)[1]})
-        monkeypatch.setattr(_certify, "_require_line", lambda *_: None)
+        monkeypatch.setattr(certify, "_require_line", lambda *_: None)
         erase(ledger, "forest", 3)
         found = verdicts(judged(ledger, tmp_path / "bundle", "V0", "V4"))
     assert found == ({"V0": "pass", "V1": "fail", "V4": "fail"} if first else {"V0": "fail"})
@@ -183,7 +186,7 @@ def test_the_signer_refuses_a_seed_that_changed(tmp_path: Path, monkeypatch: Pat
         ledger.run_once(force=True)
         assert len(ledger.certificates()) == 1
         with pytest.raises(SignerRefusedError, match="the seed changed without a retrain"):
-            _certify.certify_next(ledger._core)
+            certify.certify_next(ledger._core)
 
 
 @pytest.mark.parametrize("when", ["earlier", "later"])
@@ -195,11 +198,11 @@ def test_another_beacon_of_a_retrain_fails_v4(
         early = beacons(ledger, 2)[0]
 
         def grind(core: Any, committed: str) -> str:
-            _certify.take_beacon(core, committed)
+            certify.take_beacon(core, committed)
             late = beacons(ledger, 3)[-1]
             return (early if when == "earlier" else late).removeprefix("checkpoint:")
 
-        monkeypatch.setattr(_apply, "take_beacon", grind)
+        monkeypatch.setattr(apply, "take_beacon", grind)
         ledger.retrain("forest")
         found = judged(ledger, tmp_path / "bundle", "V0", "V1", "V4")
     assert verdicts(found) == {"V0": "pass", "V1": "pass", "V4": "fail"}
@@ -212,13 +215,13 @@ def test_a_beacon_is_the_first_checkpoint_though_another_worker_took_it(
     """Between commitment and beacon somebody else takes a checkpoint, and things go on."""
     with trained(tmp_path / "home") as ledger:
         erase(ledger, "forest", 5)
-        honest = _certify.take_beacon
+        honest = certify.take_beacon
 
         def overtaken(core: Any, committed: str) -> str:
             beacons(ledger, 2)
             return honest(core, committed)
 
-        monkeypatch.setattr(_apply, "take_beacon", overtaken)
+        monkeypatch.setattr(apply, "take_beacon", overtaken)
         ledger.retrain("forest")
         found = verdicts(judged(ledger, tmp_path / "bundle"))
     assert set(found.values()) == {"pass"}
@@ -262,7 +265,7 @@ def test_a_retrain_with_a_seed_of_the_operators_fails_v4(
     chosen = {"rule": "caller-seed-v1", "beacon": "none", "keyCommitment": "00" * 32, "key": ""}
     with trained(tmp_path / "home") as ledger:
         erase(ledger, "forest", 5)
-        monkeypatch.setattr(_apply, "_training", lambda *_: chosen)
+        monkeypatch.setattr(apply, "_training", lambda *_: chosen)
         ledger.retrain("forest")
         found = judged(ledger, tmp_path / "bundle", "V0", "V1", "V4")
     assert verdicts(found) == {"V0": "pass", "V1": "pass", "V4": "fail"}
@@ -278,7 +281,7 @@ def test_a_setting_that_changed_fails_v4(tmp_path: Path, monkeypatch: Patch) -> 
     with registered(tmp_path / "home", "naive") as ledger:
         erase(ledger, "naive", 3)
         computing(monkeypatch, tune)
-        monkeypatch.setattr(_certify, "_inspect", lambda *_: None)
+        monkeypatch.setattr(certify, "_inspect", lambda *_: None)
         erase(ledger, "naive", 5)
         found = judged(ledger, tmp_path / "bundle", "V0", "V4")
     assert verdicts(found) == {"V0": "pass", "V4": "fail"}
@@ -497,7 +500,7 @@ def test_an_export_waits_for_the_certificate(tmp_path: Path, monkeypatch: Patch)
     with registered(tmp_path / "home", "naive") as ledger:
         erase(ledger, "naive", 3)
         with monkeypatch.context() as patch:
-            patch.setattr(_worker, "certify_next", lambda *_: None)
+            patch.setattr(worker, "certify_next", lambda *_: None)
             erase(ledger, "naive", 5)
         with pytest.raises(LedgerError, match="has no certificate yet"):
             ledger.export(tmp_path / "early", tier="auditor")
@@ -526,9 +529,9 @@ def test_a_purge_that_ends_during_an_export_is_no_false_alarm(
 ) -> None:
     with registered(tmp_path / "home", "naive") as ledger:
         with monkeypatch.context() as patch:
-            patch.setattr(_worker, "purge_next", lambda *_: False)
+            patch.setattr(worker, "purge_next", lambda *_: False)
             erase(ledger, "naive", 3)
-        honest = _certify.take_checkpoint
+        honest = certify.take_checkpoint
 
         def overtaken(core: Any) -> Any:
             found = honest(core)

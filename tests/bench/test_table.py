@@ -11,6 +11,7 @@ from scipy.stats import gmean
 from letheon.bench import Cell, Options, brief_table, lines_of, main_table
 from letheon.bench._table import attack_value, spread_of
 from letheon.bench._tables import report_tables
+from letheon.evaluation.report import Cell as Value
 from tests.bench.records import attack, failed, measured
 
 
@@ -95,12 +96,12 @@ def test_certificates_in_words(kinds: tuple[str, str], words: str) -> None:
 def test_published_numbers_stand_beside_ours() -> None:
     table = main_table([measured(cell("a"), efficiency=123.4, kind="exact")])
     same, ordinary = table.to_dict()["rows"]
-    assert same["efficiency: g. mean"] == {"value": "123x", "published": "366x"}
-    assert same["efficiency: max"]["published"] == "9,735x"
+    assert same["efficiency: g. mean"] == Value("123x", "366x")
+    assert same["efficiency: max"].published == "9,735x"
     assert ordinary["efficiency: g. mean"] == "247x"
     # Accuracy of exact methods was compared with ordinary models.
     assert same["effectiveness: worst, points"] == "1.00"
-    assert ordinary["effectiveness: worst, points"]["published"] == "<= 0.5 %"
+    assert ordinary["effectiveness: worst, points"].published == "<= 0.5 %"
     assert "123x [366x]" in "\n".join(table.lines())
 
 
@@ -108,19 +109,19 @@ def test_the_table_in_short_has_one_line_for_each_setting() -> None:
     sisa = {"method": "SISA", "family": "net", "setting": "S R = B"}
     table = brief_table([measured(cell("a")), measured(cell("a", **sisa), kind="exact")])
     dare, sharded = table.to_dict()["rows"]
-    assert dare["x same algorithm"] == {"value": "10x", "published": "366x"}
+    assert dare["x same algorithm"] == Value("10x", "366x")
     # SISA's times were compared with ordinary training.
     assert sharded["x same algorithm"] == "10x"
-    assert sharded["x ordinary model"] == {"value": "20x", "published": "39.6x"}
+    assert sharded["x ordinary model"] == Value("20x", "39.6x")
 
 
 def test_published_formulas_and_parameter_distances() -> None:
     descent = {"method": "Descent-to-Delete", "family": "linear", "setting": "PGD, I = 10"}
     row = main_table([measured(cell("a", **descent))]).to_dict()["rows"][0]
-    assert row["efficiency: g. mean"]["published"] == "1 + log(epsilon n / sqrt(p)) / I"
+    assert row["efficiency: g. mean"].published == "1 + log(epsilon n / sqrt(p)) / I"
     delta = {"method": "DeltaGrad", "family": "linear", "setting": "T0 = 2"}
     row = main_table([measured(cell("a", **delta))]).to_dict()["rows"][0]
-    assert row["consistency: parameters"] == {"value": "-", "published": "1.1e-05"}
+    assert row["consistency: parameters"] == Value("-", "1.1e-05")
 
 
 def test_attacks_are_means_over_data_sets_with_their_floor() -> None:

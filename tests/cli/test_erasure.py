@@ -14,7 +14,7 @@ pytest.importorskip("sqlalchemy")
 pytest.importorskip("cryptography")
 
 from letheon import audit, ledger
-from letheon.ledger import _worker
+from letheon.ledger.worker import worker
 
 
 def play(monkeypatch: pytest.MonkeyPatch) -> tuple[list[str], str]:
@@ -56,7 +56,7 @@ def test_an_audit_that_looks_at_nothing_is_noticed(monkeypatch: pytest.MonkeyPat
 
 
 def test_people_who_are_not_purged_are_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(_worker, "purge_next", lambda *_: False)
+    monkeypatch.setattr(worker, "purge_next", lambda *_: False)
     failures = play(monkeypatch)[0]
     assert failures == ["a request is applied, certified and purged in one round"]
 

@@ -24,7 +24,7 @@ from letheon.cli import _ledger_batches, _ledger_common
 from letheon.cli._ledger_common import plain, reported, status_of
 from letheon.cli._ledger_requests import _numbers
 from letheon.ledger import Ledger, Step
-from letheon.ledger._lease import release, take
+from letheon.ledger.leases import release, take
 from tests.cli.ledgers import LEAVING, PEOPLE, call, done, files_in, table
 from tests.ledger.old_copies import copy_database, inventory
 

@@ -37,8 +37,9 @@ from sklearn.naive_bayes import GaussianNB
 
 from letheon import DaREForestClassifier, NaiveUnlearner, save
 from letheon.exceptions import IdempotencyError, LedgerError, StaleWorkerError
-from letheon.ledger import Ledger, ModelFiles, _faults, _postgresql, _sqlite
-from letheon.ledger._settings import Settings
+from letheon.ledger import Ledger, ModelFiles, faults
+from letheon.ledger.db import postgresql, sqlite
+from letheon.ledger.settings import Settings
 from tests.ledger import planted
 from tests.ledger.arena_checks import DONE, Expected, no_trace, quick_violations, violations
 from tests.postgres import Server, find_binaries
@@ -159,7 +160,7 @@ class Arena:
             return child
         status = CRASHED
         try:
-            _faults.hook = hook
+            faults.hook = hook
             planted.plant(self.plan.bug)
             act()
             status = 0
@@ -481,8 +482,8 @@ def share_engines() -> None:
 
     It has no connection then. Only for a process that does nothing else.
     """
-    _sqlite.engine_for = functools.cache(_sqlite.engine_for)
-    _postgresql.engine_for = functools.cache(_postgresql.engine_for)
+    sqlite.engine_for = functools.cache(sqlite.engine_for)
+    postgresql.engine_for = functools.cache(postgresql.engine_for)
 
 
 def main(files: Sequence[str]) -> None:

@@ -13,18 +13,18 @@ import pytest
 from sqlalchemy import Connection, insert, select
 
 from letheon.data import Ids, as_ids
-from letheon.ledger import _bodies
-from letheon.ledger._calendar import Calendar
-from letheon.ledger._core import Core
-from letheon.ledger._database import Database
-from letheon.ledger._intake import submit
-from letheon.ledger._keys import KeyRing
-from letheon.ledger._moves import move
-from letheon.ledger._policy import Policy
-from letheon.ledger._requests import Request, found
-from letheon.ledger._settings import Settings
-from letheon.ledger._tables import batches, blocked, events, models, requests
-from letheon.ledger._versions import ModelRow, find_model
+from letheon.ledger.core import Core
+from letheon.ledger.db.database import Database
+from letheon.ledger.keys.keyring import KeyRing
+from letheon.ledger.models.versions import ModelRow, find_model
+from letheon.ledger.requests import encrypted_ids
+from letheon.ledger.requests.calendar import Calendar
+from letheon.ledger.requests.intake import submit
+from letheon.ledger.requests.records import Request, found
+from letheon.ledger.requests.states import move
+from letheon.ledger.settings import Settings
+from letheon.ledger.tables import batches, blocked, events, models, requests
+from letheon.ledger.worker.policy import Policy
 
 KINDS = ("sqlite", "sqlite-delete", "postgresql")
 NOON = 1_800_000_000
@@ -217,7 +217,7 @@ def bodies(desk: Desk) -> dict[str, Any]:
     with desk.database.reading() as connection:
         rows = connection.execute(select(requests.c.id, requests.c.intake_key, requests.c.sealed))
         return {
-            row.id: _bodies.read_body(desk.core, row.intake_key, row.id, row.sealed).to_list()
+            row.id: encrypted_ids.read_body(desk.core, row.intake_key, row.id, row.sealed).to_list()
             for row in rows
             if row.sealed is not None
         }

@@ -13,9 +13,9 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from letheon.ledger import _keys
-from letheon.ledger._keys import KeyRing
-from letheon.ledger._signing import Signer
+from letheon.ledger.keys import keyring
+from letheon.ledger.keys.keyring import KeyRing
+from letheon.ledger.keys.signing import Signer
 
 CALLS = ("open", "write", "fsync", "replace", "unlink", "rename", "mkdir")
 LEDGER = "prod-eu-1"
@@ -63,7 +63,7 @@ def revoke(home: Path) -> None:
 def rotate_carelessly(home: Path) -> None:
     """Publish the new key before its private part is on the disk: a planted bug."""
     ring, seed = KeyRing(home), bytes(range(32))
-    _keys._make_signer = lambda files: Signer.from_seed(seed)
+    keyring._make_signer = lambda files: Signer.from_seed(seed)
     ring.rotate(LEDGER, 3)
     ring._files.write(f"sign-{Signer.from_seed(seed).keyid}", seed)
 
@@ -71,10 +71,10 @@ def rotate_carelessly(home: Path) -> None:
 def rotate_in_place(home: Path) -> None:
     """Write the file that names the current key before the statement: a planted bug."""
     ring = KeyRing(home)
-    new = _keys._make_signer(ring._files)
-    _keys._write_line(ring._current_file, new.keyid)
-    _keys._make_signer = lambda files: new
-    _keys.KeyRing._erase_unpublished = lambda self, chain: None  # type: ignore[method-assign]
+    new = keyring._make_signer(ring._files)
+    keyring._write_line(ring._current_file, new.keyid)
+    keyring._make_signer = lambda files: new
+    keyring.KeyRing._erase_unpublished = lambda self, chain: None  # type: ignore[method-assign]
     ring.rotate(LEDGER, 3)
 
 

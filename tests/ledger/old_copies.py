@@ -9,7 +9,7 @@ from pathlib import Path
 from sklearn.naive_bayes import GaussianNB
 
 from letheon import NaiveUnlearner
-from letheon.ledger import Ledger, Policy, _faults
+from letheon.ledger import Ledger, Policy, faults
 from tests.ledger.databases import NOON, Clock
 from tests.ledger.homes import IDS, X, Y, fitted, person
 from tests.postgres import Server
@@ -65,7 +65,7 @@ class Story:
     def play(self) -> None:
         """Live through all steps, with a copy of the database after each, and within them."""
         with self.create() as ledger:
-            _faults.hook = None if self.server else self._keep_moment
+            faults.hook = None if self.server else self._keep_moment
             try:
                 for step in STEPS:
                     self.clock.now += 60
@@ -74,7 +74,7 @@ class Story:
                     if step == "second model":
                         shutil.copytree(self.home, self.backup)
             finally:
-                _faults.hook = None
+                faults.hook = None
 
     def _keep_moment(self, name: str) -> None:
         if name.startswith(("register", "publish", "certify", "purge", "mark")):

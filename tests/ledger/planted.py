@@ -6,15 +6,16 @@ from typing import Any, NamedTuple
 
 from sqlalchemy import select, text
 
-from letheon.ledger import _apply, _purge, _worker
-from letheon.ledger._certify import certificate_path
-from letheon.ledger._database import Database
-from letheon.ledger._keys import KeyRing
-from letheon.ledger._tables import heads
-from letheon.ledger._versions import head_of
+from letheon.ledger.certificates.certify import certificate_path
+from letheon.ledger.db.database import Database
+from letheon.ledger.keys.keyring import KeyRing
+from letheon.ledger.models.versions import head_of
+from letheon.ledger.purge import purge
+from letheon.ledger.tables import heads
+from letheon.ledger.worker import apply, worker
 from letheon.verifier import canonical
 
-applying: Any = _apply
+applying: Any = apply
 
 
 def swap(owner: Any, **values: Any) -> None:
@@ -93,7 +94,7 @@ def _certificate_first() -> None:
 
 def _never_swept() -> None:
     """What a killed worker left stays."""
-    for module in (_worker, _purge):
+    for module in (worker, purge):
         swap(module, sweep_model=lambda *_: 0)
 
 

@@ -9,12 +9,12 @@ from sqlalchemy import select
 
 from letheon import DaREForestClassifier
 from letheon.ledger import Ledger
-from letheon.ledger._compute import compute
-from letheon.ledger._core import Core
-from letheon.ledger._lease import release, take
-from letheon.ledger._tables import certificates
-from letheon.ledger._versions import find_model
-from letheon.ledger._worker import _serve
+from letheon.ledger.core import Core
+from letheon.ledger.leases import release, take
+from letheon.ledger.models.versions import find_model
+from letheon.ledger.tables import certificates
+from letheon.ledger.worker.compute import compute
+from letheon.ledger.worker.worker import _serve
 from tests.ledger.forgetters import SEED, table
 
 NOW = 1_794_744_000  # 2026-11-15 12:00 UTC

@@ -20,15 +20,11 @@ from sqlalchemy import select
 
 from letheon import NaiveUnlearner
 from letheon.exceptions import CorruptFileError
-from letheon.ledger import Ledger, _bodies, _purge
-from letheon.ledger._core import Core
-from letheon.ledger._home import create_home
-from letheon.ledger._keys import KINDS
-from letheon.ledger._markers import Markers
-from letheon.ledger._scan import Place, scan
-from letheon.ledger._settings import Settings
-from letheon.ledger._tables import requests
-from letheon.ledger._versions import (
+from letheon.ledger import Ledger
+from letheon.ledger.core import Core
+from letheon.ledger.home import create_home
+from letheon.ledger.keys.keyring import KINDS
+from letheon.ledger.models.versions import (
     ModelRow,
     find_model,
     head_of,
@@ -36,6 +32,12 @@ from letheon.ledger._versions import (
     sealer,
     versions_of,
 )
+from letheon.ledger.purge import purge as _purge
+from letheon.ledger.purge.markers import Markers
+from letheon.ledger.purge.scan import Place, scan
+from letheon.ledger.requests import encrypted_ids
+from letheon.ledger.settings import Settings
+from letheon.ledger.tables import requests
 
 NAME = "risk"
 
@@ -144,7 +146,7 @@ class Witness:
         for request, body in rows:
             if body is not None:
                 self.bodies.append(bytes(body))
-                self.sealed[f"body@{request}"] = (bytes(body), _bodies._context(request))
+                self.sealed[f"body@{request}"] = (bytes(body), encrypted_ids._context(request))
         for file in (marked.home / "purges").glob(".*.markers"):
             batch = file.name[1:].removesuffix(".markers")
             context = f"letheon/purge-markers/v1/{batch}".encode()

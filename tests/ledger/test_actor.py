@@ -10,9 +10,10 @@ from hypothesis import strategies as st
 
 from letheon.audit import audit
 from letheon.exceptions import RequestStateError
-from letheon.ledger import Ledger, _group
-from letheon.ledger._actor import acting, actor
-from letheon.ledger._codes import CODE
+from letheon.ledger import Ledger
+from letheon.ledger.db import group
+from letheon.ledger.db.actor import acting, actor
+from letheon.ledger.schemas import CODE
 from tests.ledger.homes import make, person
 from tests.sharded.people import examples
 
@@ -80,7 +81,7 @@ def test_threads_that_share_a_commit_keep_their_hands_apart(
 ) -> None:
     """One thread stores the requests of all that wait."""
     rounds: list[int] = []
-    gate, settle = threading.Event(), _group.GroupCommit._settle
+    gate, settle = threading.Event(), group.GroupCommit._settle
 
     def slowly(self: Any, round_: Any) -> None:
         rounds.append(len(round_))
@@ -88,7 +89,7 @@ def test_threads_that_share_a_commit_keep_their_hands_apart(
             gate.wait(10)
         settle(self, round_)
 
-    monkeypatch.setattr(_group.GroupCommit, "_settle", slowly)
+    monkeypatch.setattr(group.GroupCommit, "_settle", slowly)
     found: dict[str, str] = {}
 
     def ask(number: int) -> None:

@@ -15,10 +15,11 @@ from sqlalchemy.exc import DBAPIError
 
 from letheon.audit._requests import _Course
 from letheon.exceptions import RequestStateError, UnknownRequestError
-from letheon.ledger import Ledger, Policy, Settings, _intake
-from letheon.ledger._actor import acting
-from letheon.ledger._requests import timeline
-from letheon.ledger._tables import blocked
+from letheon.ledger import Ledger, Policy, Settings
+from letheon.ledger.db.actor import acting
+from letheon.ledger.requests import intake
+from letheon.ledger.requests.records import timeline
+from letheon.ledger.tables import blocked
 from tests.cli.ledgers import call
 from tests.ledger.databases import Clock, Desk, desk, kind, place, sqlite_desk
 from tests.ledger.homes import make, person
@@ -47,10 +48,10 @@ def test_a_large_request_waits_and_is_queued_when_approved(desk: Desk, is_verifi
     request = desk.submit(1, 2, 3, verified=is_verified)
     if not is_verified:
         assert request.state == "received"
-        request = _intake.verify(desk.core, request.id)
+        request = intake.verify(desk.core, request.id)
     assert request.state == desk.state(request) == "verified"
     assert len(desk.rows(blocked)) == 3
-    assert _intake.approve(desk.core, request.id).state == "queued"
+    assert intake.approve(desk.core, request.id).state == "queued"
     told = kinds(desk, request.id)
     assert told == ["received", "verified", "approved", "queued"]
 
@@ -63,15 +64,15 @@ def test_only_what_is_larger_waits(sqlite_desk: Desk, most: int | None, state: s
 def test_a_worker_leaves_it_where_it_is(sqlite_desk: Desk) -> None:
     desk = careful(sqlite_desk)
     waiting = desk.submit(1, 2, 3, verified=True)
-    assert _intake.settle_queue(desk.core, desk.model.id) == []
+    assert intake.settle_queue(desk.core, desk.model.id) == []
     assert desk.state(waiting) == "verified"
 
 
 @pytest.mark.parametrize(
     ("how", "state"),
     [
-        (_intake.cancel, "cancelled"),
-        (lambda core, one: _intake.reject(core, one, "internal"), "rejected"),
+        (intake.cancel, "cancelled"),
+        (lambda core, one: intake.reject(core, one, "internal"), "rejected"),
     ],
 )
 def test_it_can_be_withdrawn_and_its_people_pass_on(
@@ -89,7 +90,7 @@ def test_it_can_be_withdrawn_and_its_people_pass_on(
     assert desk.state(small) == "queued"
     # The heir of the rest is as large, and was approved by nobody.
     assert desk.state(other) == "verified"
-    assert _intake.approve(desk.core, other.id).state == "queued"
+    assert intake.approve(desk.core, other.id).state == "queued"
 
 
 def test_nobody_waits_behind_what_nobody_approved(desk: Desk) -> None:
@@ -104,11 +105,11 @@ def test_nobody_waits_behind_what_nobody_approved(desk: Desk) -> None:
         "duplicate",
     ]
     assert desk.found(second).duplicate_of == first.id
-    assert _intake.verify(desk.core, unverified.id).state == "queued"
+    assert intake.verify(desk.core, unverified.id).state == "queued"
     # The next one comes before the large one too, which is the oldest.
-    _intake.cancel(desk.core, first.id)
+    intake.cancel(desk.core, first.id)
     assert [desk.state(one) for one in (large, second)] == ["verified", "queued"]
-    assert _intake.approve(desk.core, large.id).state == "queued"
+    assert intake.approve(desk.core, large.id).state == "queued"
     assert desk.submit(2, verified=True).state == "duplicate"
 
 
@@ -118,13 +119,13 @@ def test_what_has_to_be_approved_stays_so_as_an_heir(desk: Desk, is_vouched_for:
     first = desk.submit(1, verified=True)
     marked = desk.submit(1, verified=is_vouched_for, needs_approval=True)
     if not is_vouched_for:
-        _intake.verify(desk.core, marked.id)
+        intake.verify(desk.core, marked.id)
     desk.clock.now += 1
     late = desk.submit(1)
-    _intake.verify(desk.core, late.id, needs_approval=True)
+    intake.verify(desk.core, late.id, needs_approval=True)
     assert [desk.state(one) for one in (marked, late)] == ["duplicate", "duplicate"]
     for withdrawn, heir in ((first, marked), (marked, late)):
-        _intake.cancel(desk.core, withdrawn.id)
+        intake.cancel(desk.core, withdrawn.id)
         assert desk.state(heir) == "verified"
 
 
@@ -135,12 +136,12 @@ def test_what_does_not_wait_for_it_is_not_approved(sqlite_desk: Desk, state: str
     one = {"received": lambda: desk.submit(2), "duplicate": lambda: desk.submit(1, verified=True)}
     request = one.get(state, lambda: first)()
     if state == "on_hold":
-        _intake.hold(desk.core, first.id, "litigation-hold", date(2099, 1, 1))
+        intake.hold(desk.core, first.id, "litigation-hold", date(2099, 1, 1))
     if state == "cancelled":
-        _intake.cancel(desk.core, first.id)
+        intake.cancel(desk.core, first.id)
     before = desk.snapshot()
     with pytest.raises(RequestStateError, match="waits for no approval"):
-        _intake.approve(desk.core, request.id)
+        intake.approve(desk.core, request.id)
     assert desk.snapshot() == before
 
 
@@ -148,7 +149,7 @@ def test_it_cannot_be_held_past_the_approval(sqlite_desk: Desk) -> None:
     desk = careful(sqlite_desk)
     request = desk.submit(1, 2, 3, verified=True)
     with pytest.raises(RequestStateError):
-        _intake.hold(desk.core, request.id, "litigation-hold", date(2099, 1, 1))
+        intake.hold(desk.core, request.id, "litigation-hold", date(2099, 1, 1))
 
 
 HANDS = ("anna", "bert", "carl")
@@ -165,16 +166,16 @@ def test_nobody_approves_what_they_filed_or_verified(
     if vouches:
         verifier = filer
     else:
-        request = as_somebody(verifier, lambda: _intake.verify(desk.core, request.id))
+        request = as_somebody(verifier, lambda: intake.verify(desk.core, request.id))
     assert (request.filed_by, request.verified_by) == (filer, verifier)
     if approver is not None and approver in (filer, verifier):
         with pytest.raises(RequestStateError, match="somebody else"):
-            as_somebody(approver, lambda: _intake.approve(desk.core, request.id))
+            as_somebody(approver, lambda: intake.approve(desk.core, request.id))
         assert desk.state(request) == "verified"
     else:
-        as_somebody(approver, lambda: _intake.approve(desk.core, request.id))
+        as_somebody(approver, lambda: intake.approve(desk.core, request.id))
         assert desk.state(request) == "queued"
-    _intake.cancel(desk.core, request.id)
+    intake.cancel(desk.core, request.id)
 
 
 @pytest.fixture(scope="module")
@@ -210,7 +211,7 @@ def test_verifying_is_for_what_was_received_only(sqlite_desk: Desk) -> None:
     before = desk.snapshot()
     for request in (large, again):
         with pytest.raises(RequestStateError, match="was verified"):
-            _intake.verify(desk.core, request.id)
+            intake.verify(desk.core, request.id)
     assert desk.snapshot() == before
 
 
@@ -218,7 +219,7 @@ def test_another_tenant_does_not_find_it(sqlite_desk: Desk) -> None:
     desk = careful(sqlite_desk)
     request = desk.submit(1, 2, 3, verified=True)
     with pytest.raises(UnknownRequestError):
-        _intake.approve(desk.core, request.id, tenant="rival")
+        intake.approve(desk.core, request.id, tenant="rival")
 
 
 def test_the_whole_way_with_a_worker_in_between(tmp_path: Path) -> None:

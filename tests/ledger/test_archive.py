@@ -10,10 +10,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from letheon.exceptions import LedgerMissingError, UnknownModelError
-from letheon.ledger import Ledger, _certificate_list, _events, _log_reading
-from letheon.ledger._batch_list import batch_page
-from letheon.ledger._log_reading import LogReader
-from letheon.ledger._log_tree import LogTree
+from letheon.ledger import Ledger
+from letheon.ledger.certificates import listing
+from letheon.ledger.db import events, log
+from letheon.ledger.db.log import LogReader
+from letheon.ledger.db.log_tree import LogTree
+from letheon.ledger.worker.batches import batch_page
 from letheon.verifier import (
     Refused,
     check_consistency,
@@ -92,7 +94,7 @@ def test_a_damaged_certificate_does_not_hide_the_others(story: Ledger, data: st.
     place = data.draw(st.integers(0, len(envelope) - 1))
     envelope[place] ^= data.draw(st.integers(1, 255))
     cut = data.draw(st.sampled_from([0, place, len(envelope)]))
-    method, guarantee, n_rows = _certificate_list._said(bytes(envelope[:cut]))
+    method, guarantee, n_rows = listing._said(bytes(envelope[:cut]))
     assert isinstance(method, str)
     assert isinstance(guarantee, str)
     assert type(n_rows) is int
@@ -162,7 +164,7 @@ def test_the_log_is_told_in_its_order(story: Ledger) -> None:
     entries = all_of(story.log_entries)
     assert [one.index for one in entries] == list(range(len(entries)))
     with story._core.database.reading() as conn:
-        hashes = [leaf_hash(body).hex() for body in _events.bodies(conn)]
+        hashes = [leaf_hash(body).hex() for body in events.bodies(conn)]
     assert hashes == [one.leaf for one in entries]
     by_index = {one.index: one for one in entries}
     for one in story.certificate_infos().items:
@@ -210,9 +212,9 @@ def test_proofs_by_blocks_are_those_of_the_whole_tree(
     size = data.draw(st.integers(1, count))
     index, smaller = data.draw(st.integers(0, size - 1)), data.draw(st.integers(0, size))
     with pytest.MonkeyPatch.context() as patched:
-        patched.setattr(_log_reading, "BLOCK", block)
-        patched.setattr(_log_reading, "_leaves", leaves.read)
-        patched.setattr(_events, "head", lambda _: type("Head", (), {"size": count}))
+        patched.setattr(log, "BLOCK", block)
+        patched.setattr(log, "_leaves", leaves.read)
+        patched.setattr(events, "head", lambda _: type("Head", (), {"size": count}))
         no_core: Any = None
         blocks = LogReader(no_core)._tree(no_core)
         assert blocks.inclusion(index, size) == tree.inclusion(index, size)

@@ -11,8 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from letheon.exceptions import CorruptFileError, LedgerMissingError
-from letheon.ledger import _seal
-from letheon.ledger._blobs import Blobs, destroy_file
+from letheon.ledger.keys import encryption
+from letheon.ledger.keys.blobs import Blobs, destroy_file
 from tests.sharded.people import examples
 
 
@@ -23,10 +23,10 @@ class Box:
         self.key = AESGCM.generate_key(256)
 
     def seal(self, data: bytes) -> bytes:
-        return _seal.seal(self.key, data, b"box")
+        return encryption.seal(self.key, data, b"box")
 
     def unseal(self, data: bytes) -> bytes:
-        return _seal.unseal(self.key, data, b"box")
+        return encryption.unseal(self.key, data, b"box")
 
 
 BOX = Box()

@@ -13,17 +13,18 @@ from sqlalchemy import func, select, update
 
 from letheon import verifier
 from letheon.exceptions import CertificateError, SignerRefusedError
-from letheon.ledger import Ledger, _faults
-from letheon.ledger._certify import (
+from letheon.ledger import Ledger, faults
+from letheon.ledger.certificates.certify import (
     _claimed,
     _next_version,
     certificate_path,
     certify_next,
     take_checkpoint,
 )
-from letheon.ledger._claims import certificate_account
-from letheon.ledger._events import record
-from letheon.ledger._tables import (
+from letheon.ledger.certificates.claims import certificate_account
+from letheon.ledger.db.events import record
+from letheon.ledger.models.versions import VersionRow, model_of, proof_path, version_of
+from letheon.ledger.tables import (
     batches,
     certificates,
     checkpoints,
@@ -32,7 +33,6 @@ from letheon.ledger._tables import (
     requests,
     versions,
 )
-from letheon.ledger._versions import VersionRow, model_of, proof_path, version_of
 from letheon.verifier import canonical, check_chain, check_note, read_note
 from tests.ledger.forgetters import MAKERS
 from tests.ledger.published import NOW, copied, core_of, envelopes, published
@@ -65,10 +65,10 @@ def hook() -> Iterator[Callable[[Any], None]]:
     """Let a test wait at the named places; afterwards nobody does."""
 
     def install(wanted: Any) -> None:
-        _faults.hook = wanted
+        faults.hook = wanted
 
     yield install
-    _faults.hook = None
+    faults.hook = None
 
 
 def first(ledger: Ledger) -> VersionRow:
@@ -136,7 +136,7 @@ def killed_at(folder: Path, name: str) -> int:
     """Certify in a child that dies at a named place; return how it ended."""
     child = os.fork()
     if child == 0:
-        _faults.hook = lambda point: os.kill(os.getpid(), signal.SIGKILL) if point == name else None
+        faults.hook = lambda point: os.kill(os.getpid(), signal.SIGKILL) if point == name else None
         certify_next(core_of(Ledger.open(folder, clock=lambda: NOW)))
         os._exit(0)
     return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])

@@ -12,7 +12,7 @@ import letheon
 from letheon import NaiveUnlearner
 from letheon.exceptions import SignerRefusedError
 from letheon.guarantee import Guarantee, MethodFacts
-from letheon.ledger._claims import (
+from letheon.ledger.certificates.claims import (
     OWN_METHODS,
     _refuse_accounts,
     certificate_account,
@@ -24,7 +24,7 @@ from letheon.ledger._claims import (
     refuse_stronger,
     weaker_releases,
 )
-from letheon.ledger._facts import refuse_boasts
+from letheon.ledger.certificates.facts import refuse_boasts
 from tests.ledger.forgetters import (
     EVERY,
     MAKERS,

@@ -13,8 +13,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from letheon.exceptions import RequestStateError
-from letheon.ledger._calendar import SEATS, Calendar, easter, tz_version
-from letheon.ledger._clocks import (
+from letheon.ledger.requests.calendar import SEATS, Calendar, easter, tz_version
+from letheon.ledger.requests.deadlines import (
     alarm,
     confirm_by,
     due_on,

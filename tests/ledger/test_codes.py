@@ -7,10 +7,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from letheon import verifier
-from letheon.ledger import Ledger, _codes, _events
-from letheon.ledger._codes import CODE, NAME, require_name
-from letheon.ledger._decimals import is_code
-from letheon.ledger._settings import Settings
+from letheon.ledger import Ledger, schemas
+from letheon.ledger.certificates.decimals import is_code
+from letheon.ledger.db import events
+from letheon.ledger.schemas import CODE, NAME, require_name
+from letheon.ledger.settings import Settings
 from tests.ledger.databases import NOON
 
 __all__: list[str] = []
@@ -22,8 +23,8 @@ names = st.from_regex(NAME, fullmatch=True)
 def test_a_name_fits_everywhere(name: str, other: str) -> None:
     assert require_name("name", name) == name
     assert Settings(name=name).name == name
-    event = _events.Event("created", {"ledger": name, "model": f"{name}/{other}"}, NOON)
-    assert _events._row(event, 0)["kind"] == "created"
+    event = events.Event("created", {"ledger": name, "model": f"{name}/{other}"}, NOON)
+    assert events._row(event, 0)["kind"] == "created"
     note = verifier.note_body(name, 1, bytes(32))
     assert note.startswith(f"{name}\n1\n".encode())
     assert is_code(name)
@@ -55,4 +56,4 @@ def test_what_is_no_name_is_refused_and_what_is_one_is_a_code(text: str) -> None
         assert not NAME.fullmatch(text)
     else:
         assert CODE.fullmatch(text)
-        assert _codes.is_code(text)
+        assert schemas.is_code(text)

@@ -15,11 +15,12 @@ from hypothesis import strategies as st
 from sqlalchemy import delete, select, update
 
 from letheon.exceptions import BlockedIdsError, ClockError
-from letheon.ledger import Ledger, Policy, _intake
-from letheon.ledger._clocks import due_on
-from letheon.ledger._elapsed import ProvenTime, proven_now, read_uptime, seconds_ahead
-from letheon.ledger._retention import forget_closed
-from letheon.ledger._tables import blocked, events, meta, requests
+from letheon.ledger import Ledger, Policy
+from letheon.ledger.db.elapsed import ProvenTime, proven_now, read_uptime, seconds_ahead
+from letheon.ledger.requests import intake
+from letheon.ledger.requests.deadlines import due_on
+from letheon.ledger.tables import blocked, events, meta, requests
+from letheon.ledger.worker.worker import forget_closed
 from letheon.service._jobs import Jobs
 from tests.ledger.databases import NOON, Clock, Desk, sqlite_desk
 from tests.ledger.homes import IDS, X, Y, fitted, make, person
@@ -149,7 +150,7 @@ def test_no_tag_is_forgotten_before_its_true_end(steps: list[tuple[str, int]]) -
         core = dataclasses.replace(desk.core, clock=machine.clock, uptime=machine.uptime)
         proven_now(core)
         request = desk.submit(1, core=core, verified=True)
-        _intake.cancel(core, request.id)
+        intake.cancel(core, request.id)
         closed = machine.true
         for what, amount in [*steps, ("look", 0)]:
             if what == "wait":
@@ -170,7 +171,7 @@ def test_tags_go_when_the_time_has_passed(sqlite_desk: Desk) -> None:
     core = dataclasses.replace(sqlite_desk.core, clock=machine.clock, uptime=machine.uptime)
     assert proven_now(core) == NOON
     request = sqlite_desk.submit(1, core=core, verified=True)
-    _intake.cancel(core, request.id)
+    intake.cancel(core, request.id)
     machine.offset = YEARS
     assert forget_closed(core) == 0
     machine.offset, machine.true = 0, NOON + 732 * DAY

@@ -16,12 +16,12 @@ from sklearn.neural_network import MLPClassifier
 
 from letheon import InfluenceClassifier, NaiveUnlearner, SISAClassifier
 from letheon.exceptions import CertificateError
-from letheon.ledger._claims import certificate_account
-from letheon.ledger._decimals import decimal, figure
-from letheon.ledger._facts import NO_MONITOR, facts_of
-from letheon.ledger._measures import TestFigures, test_metric, without_times
-from letheon.ledger._parameters import code_of, parameters_of
-from letheon.ledger._training import held_rows
+from letheon.ledger.certificates.claims import certificate_account
+from letheon.ledger.certificates.decimals import decimal, figure
+from letheon.ledger.certificates.facts import NO_MONITOR, facts_of
+from letheon.ledger.certificates.measures import TestFigures, test_metric, without_times
+from letheon.ledger.certificates.parameters import code_of, parameters_of
+from letheon.ledger.models.training import held_rows
 from letheon.monitor import Reading
 from letheon.verifier import SCHEMAS, UNLEARNING, canonical, check_schema, parse_strict
 from tests.ledger.forgetters import (

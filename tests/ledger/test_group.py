@@ -11,9 +11,9 @@ import pytest
 from sqlalchemy.exc import DataError, IntegrityError, OperationalError
 
 from letheon.exceptions import LedgerBusyError
-from letheon.ledger._group import GroupCommit
-from letheon.ledger._intake import intake_group
-from letheon.ledger._tables import meta
+from letheon.ledger.db.group import GroupCommit
+from letheon.ledger.requests.intake import intake_group
+from letheon.ledger.tables import meta
 from tests.ledger.databases import Desk, in_processes
 
 Write = Callable[[Sequence[int]], list[int | Exception]]

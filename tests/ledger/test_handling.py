@@ -9,9 +9,10 @@ from sqlalchemy import update
 from letheon.exceptions import (
     RequestStateError,
 )
-from letheon.ledger import _desk, _intake
-from letheon.ledger._moves import move
-from letheon.ledger._tables import batches, events, requests
+from letheon.ledger.requests import desk as _desk
+from letheon.ledger.requests import intake
+from letheon.ledger.requests.states import move
+from letheon.ledger.tables import batches, events, requests
 from tests.ledger.databases import (
     NOON,
     Desk,
@@ -28,11 +29,11 @@ __all__ = ["desk", "kind", "place", "sqlite_desk", "still_desk"]
 
 def test_a_pause_puts_the_day_off_and_ends_with_verification(sqlite_desk: Desk) -> None:
     request = sqlite_desk.submit(1)
-    _intake.await_identity(sqlite_desk.core, request.id)
+    intake.await_identity(sqlite_desk.core, request.id)
     sqlite_desk.clock.now += 5 * 86_400
-    _intake.await_identity(sqlite_desk.core, request.id)
+    intake.await_identity(sqlite_desk.core, request.id)
     sqlite_desk.clock.now += 5 * 86_400
-    verified = _intake.verify(sqlite_desk.core, request.id)
+    verified = intake.verify(sqlite_desk.core, request.id)
     assert verified.due_on - request.due_on >= timedelta(days=9)
     row = sqlite_desk.rows(requests)[0]
     assert (row.paused_at, row.paused_seconds) == (None, 10 * 86_400)
@@ -41,33 +42,33 @@ def test_a_pause_puts_the_day_off_and_ends_with_verification(sqlite_desk: Desk) 
 def test_nothing_stops_the_clock_of_ccpa(sqlite_desk: Desk) -> None:
     request = sqlite_desk.submit(1, regime="ccpa", ground="ccpa.1798.105")
     with pytest.raises(RequestStateError, match="ccpa"):
-        _intake.await_identity(sqlite_desk.core, request.id)
+        intake.await_identity(sqlite_desk.core, request.id)
 
 
 def test_an_extension_is_given_once_and_in_time(sqlite_desk: Desk) -> None:
     request = sqlite_desk.submit(1, verified=True)
-    extended = _intake.extend(sqlite_desk.core, request.id)
+    extended = intake.extend(sqlite_desk.core, request.id)
     assert extended.due_on == date(2027, 4, 15)
     with pytest.raises(RequestStateError, match="once"):
-        _intake.extend(sqlite_desk.core, request.id)
+        intake.extend(sqlite_desk.core, request.id)
     late = sqlite_desk.submit(2)
     sqlite_desk.clock.now += 60 * 86_400
     with pytest.raises(RequestStateError):
-        _intake.extend(sqlite_desk.core, late.id)
+        intake.extend(sqlite_desk.core, late.id)
 
 
 def test_a_hold_has_a_ground_and_an_end(sqlite_desk: Desk) -> None:
     request = sqlite_desk.submit(1, verified=True)
     day = date(2027, 3, 1)
     with pytest.raises(ValueError, match="registered code"):
-        _intake.hold(sqlite_desk.core, request.id, "because", day)
+        intake.hold(sqlite_desk.core, request.id, "because", day)
     with pytest.raises(ValueError, match="passed"):
-        _intake.hold(sqlite_desk.core, request.id, "litigation-hold", date(2020, 1, 1))
+        intake.hold(sqlite_desk.core, request.id, "litigation-hold", date(2020, 1, 1))
     with pytest.raises(ValueError, match="time zone"):
-        _intake.hold(sqlite_desk.core, request.id, "litigation-hold", datetime(2027, 3, 1))
-    held = _intake.hold(sqlite_desk.core, request.id, "litigation-hold", day)
+        intake.hold(sqlite_desk.core, request.id, "litigation-hold", datetime(2027, 3, 1))
+    held = intake.hold(sqlite_desk.core, request.id, "litigation-hold", day)
     assert (held.state, held.reason) == ("on_hold", "litigation-hold")
-    assert _intake.release(sqlite_desk.core, request.id).state == "queued"
+    assert intake.release(sqlite_desk.core, request.id).state == "queued"
 
 
 @pytest.mark.parametrize(
@@ -82,20 +83,20 @@ def test_a_hold_ends_with_a_day_of_the_seat_or_a_moment(
     sqlite_desk: Desk, until: Any, seconds: int
 ) -> None:
     request = sqlite_desk.submit(1, verified=True)
-    _intake.hold(sqlite_desk.core, request.id, "litigation-hold", until)
+    intake.hold(sqlite_desk.core, request.id, "litigation-hold", until)
     assert sqlite_desk.rows(requests.c.hold_until) == [(seconds,)]
 
 
 @pytest.mark.parametrize("until", ["tomorrow", "2027-02-30", "2027-3", "20270301", ""])
 def test_a_text_that_is_no_day_ends_no_hold(still_desk: Desk, until: str) -> None:
     with pytest.raises(ValueError, match="is no day"):
-        _intake.hold(still_desk.core, "0" * 32, "litigation-hold", until)
+        intake.hold(still_desk.core, "0" * 32, "litigation-hold", until)
 
 
 @pytest.mark.parametrize("until", [None, 5, timedelta(days=1)])
 def test_what_is_no_day_at_all_ends_no_hold(still_desk: Desk, until: Any) -> None:
     with pytest.raises(TypeError, match="give a date"):
-        _intake.hold(still_desk.core, "0" * 32, "litigation-hold", until)
+        intake.hold(still_desk.core, "0" * 32, "litigation-hold", until)
 
 
 @pytest.mark.parametrize("how", ["model", "tenant"])
@@ -112,9 +113,9 @@ def test_a_hold_that_comes_too_late_is_refused(desk: Desk, upto: str) -> None:
     apart = desk.submit(3, verified=True)
     erase(desk, both.id, upto=upto)
     with pytest.raises(RequestStateError, match=f"request {both.id} names some"):
-        _intake.hold(desk.core, first.id, "litigation-hold", "2027-03-01")
+        intake.hold(desk.core, first.id, "litigation-hold", "2027-03-01")
     assert desk.state(first) == "queued"
-    held = _intake.hold(desk.core, apart.id, "litigation-hold", "2027-03-01")
+    held = intake.hold(desk.core, apart.id, "litigation-hold", "2027-03-01")
     assert held.state == "on_hold"
 
 
@@ -134,9 +135,9 @@ def test_a_request_that_failed_can_be_withdrawn(sqlite_desk: Desk, state: str, h
     waits = sqlite_desk.submit(1, verified=True)
     fail(sqlite_desk, request.id, state)
     if how == "cancel":
-        done = _intake.cancel(sqlite_desk.core, request.id)
+        done = intake.cancel(sqlite_desk.core, request.id)
     else:
-        done = _intake.reject(sqlite_desk.core, request.id, "gdpr.art17.3.e")
+        done = intake.reject(sqlite_desk.core, request.id, "gdpr.art17.3.e")
     assert done.state == {"cancel": "cancelled", "reject": "rejected"}[how]
     assert sqlite_desk.state(waits) == "queued"
 
@@ -144,9 +145,9 @@ def test_a_request_that_failed_can_be_withdrawn(sqlite_desk: Desk, state: str, h
 def test_a_request_that_waits_for_its_next_try_can_be_held(sqlite_desk: Desk) -> None:
     request = sqlite_desk.submit(1, verified=True)
     fail(sqlite_desk, request.id, "retry_wait")
-    held = _intake.hold(sqlite_desk.core, request.id, "litigation-hold", "2027-03-01")
+    held = intake.hold(sqlite_desk.core, request.id, "litigation-hold", "2027-03-01")
     assert held.state == "on_hold"
-    assert _intake.release(sqlite_desk.core, request.id).state == "queued"
+    assert intake.release(sqlite_desk.core, request.id).state == "queued"
 
 
 def stuck_purge(desk: Desk) -> tuple[str, str, str]:
@@ -161,12 +162,12 @@ def stuck_purge(desk: Desk) -> tuple[str, str, str]:
 def test_a_stuck_purge_is_not_cancelled(sqlite_desk: Desk) -> None:
     one, _, _ = stuck_purge(sqlite_desk)
     with pytest.raises(RequestStateError, match="was applied"):
-        _intake.cancel(sqlite_desk.core, one)
+        intake.cancel(sqlite_desk.core, one)
 
 
 def test_what_is_stuck_in_one_purge_is_retried_together(desk: Desk) -> None:
     one, two, _ = stuck_purge(desk)
-    _intake.retry(desk.core, one)
+    intake.retry(desk.core, one)
     assert [desk.state(request) for request in (one, two)] == ["purging", "purging"]
 
 
@@ -176,7 +177,7 @@ def test_a_retry_after_the_purge_was_finished_finishes(desk: Desk) -> None:
         move(connection, one, "purging", at=NOON)
         move(connection, one, "purged", at=NOON)
         connection.execute(update(batches).values(state="purged"))
-    assert _intake.retry(desk.core, two).state == "purged"
+    assert intake.retry(desk.core, two).state == "purged"
     assert desk.state(one) == "purged"
 
 
@@ -186,8 +187,8 @@ def test_a_stuck_purge_is_retried_as_a_purge(sqlite_desk: Desk) -> None:
     with sqlite_desk.database.transaction() as connection:
         move(connection, request.id, "stuck", at=NOON, reason="residue-found", tries=8)
     with pytest.raises(RequestStateError, match="was applied"):
-        _intake.reject(sqlite_desk.core, request.id, "internal")
-    retried = _intake.retry(sqlite_desk.core, request.id)
+        intake.reject(sqlite_desk.core, request.id, "internal")
+    retried = intake.retry(sqlite_desk.core, request.id)
     assert (retried.state, retried.tries, retried.reason) == ("purging", 0, None)
 
 
@@ -197,15 +198,15 @@ def test_a_stuck_request_that_was_not_applied_is_queued_again(sqlite_desk: Desk)
     with sqlite_desk.database.transaction() as connection:
         connection.execute(update(batches).values(state="abandoned"))
         move(connection, request.id, "stuck", at=NOON)
-    assert _intake.retry(sqlite_desk.core, request.id).state == "queued"
+    assert intake.retry(sqlite_desk.core, request.id).state == "queued"
 
 
 @pytest.mark.parametrize("recipients", [-1, True, 1.5, "2"])
 def test_recipients_are_a_number(still_desk: Desk, recipients: Any) -> None:
     with pytest.raises(ValueError, match="whole number"):
-        _intake.close(still_desk.core, "0" * 32, recipients=recipients)
+        intake.close(still_desk.core, "0" * 32, recipients=recipients)
     with pytest.raises(ValueError, match="whole number from 1"):
-        _intake.tell(still_desk.core, "0" * 32, recipients)
+        intake.tell(still_desk.core, "0" * 32, recipients)
 
 
 def test_recipients_may_be_told_at_several_times(sqlite_desk: Desk) -> None:
@@ -215,7 +216,7 @@ def test_recipients_may_be_told_at_several_times(sqlite_desk: Desk) -> None:
         assert _desk.Desk(desk.core).tell(request.id, count).state == "queued"
     assert desk.rows(requests.c.recipients) == [(5,)]  # what the purge will attest
     erase(desk, request.id)
-    _intake.close(desk.core, request.id, recipients=4)
+    intake.close(desk.core, request.id, recipients=4)
     assert desk.rows(requests.c.recipients) == [(9,)]
     told = [row.body for row in desk.rows(events) if row.kind == "recipients-told"]
     assert ['"recipients":2' in told[0], '"recipients":3' in told[1]] == [True, True]
@@ -223,7 +224,7 @@ def test_recipients_may_be_told_at_several_times(sqlite_desk: Desk) -> None:
 
 def test_nobody_is_told_of_what_is_not_verified_or_over(sqlite_desk: Desk) -> None:
     open_one, gone = sqlite_desk.submit(1), sqlite_desk.submit(2, verified=True)
-    _intake.cancel(sqlite_desk.core, gone.id)
+    intake.cancel(sqlite_desk.core, gone.id)
     for request in (open_one, gone):
         with pytest.raises(RequestStateError, match="nobody is told"):
-            _intake.tell(sqlite_desk.core, request.id, 1)
+            intake.tell(sqlite_desk.core, request.id, 1)

@@ -23,10 +23,11 @@ from letheon.exceptions import (
     UnknownModelError,
     UnknownRequestError,
 )
-from letheon.ledger import _bodies, _faults, _handling, _intake, _owners, _recording
-from letheon.ledger._group import GroupCommit
-from letheon.ledger._intake import intake_group
-from letheon.ledger._tables import batches, blocked, events, requests
+from letheon.ledger import faults
+from letheon.ledger.db.group import GroupCommit
+from letheon.ledger.requests import encrypted_ids, handling, intake, owners, recording
+from letheon.ledger.requests.intake import intake_group
+from letheon.ledger.tables import batches, blocked, events, requests
 from tests.ledger.databases import (
     NOON,
     PEOPLE,
@@ -71,8 +72,8 @@ def test_a_verified_one_is_queued_with_every_event(sqlite_desk: Desk) -> None:
 def test_verify_queues_and_blocks(desk: Desk) -> None:
     request = desk.submit(1, 2)
     assert desk.rows(blocked) == []
-    assert _intake.verify(desk.core, request.id).state == "queued"
-    tags = _intake.person_tags(desk.core, "default", as_ids(["person-1", "person-2"]))
+    assert intake.verify(desk.core, request.id).state == "queued"
+    tags = intake.person_tags(desk.core, "default", as_ids(["person-1", "person-2"]))
     assert sorted(row.tag for row in desk.rows(blocked)) == sorted(tags)
 
 
@@ -139,8 +140,8 @@ def test_another_tenants_request_is_as_unknown_as_none(sqlite_desk: Desk, call: 
     request = sqlite_desk.submit(1)
     calls: dict[str, Callable[[str], object]] = {
         "found": lambda one: desk_found(sqlite_desk, one),
-        "verify": lambda one: _intake.verify(sqlite_desk.core, one, tenant="acme"),
-        "cancel": lambda one: _intake.cancel(sqlite_desk.core, one, tenant="acme"),
+        "verify": lambda one: intake.verify(sqlite_desk.core, one, tenant="acme"),
+        "cancel": lambda one: intake.cancel(sqlite_desk.core, one, tenant="acme"),
     }
     texts = set()
     for one in (request.id, "0" * 32, "x", "", "\x00", "é" * 32):
@@ -152,7 +153,7 @@ def test_another_tenants_request_is_as_unknown_as_none(sqlite_desk: Desk, call: 
 
 
 def desk_found(desk: Desk, request_id: str) -> None:
-    from letheon.ledger._requests import found
+    from letheon.ledger.requests.records import found
 
     with desk.database.reading() as connection:
         found(connection, request_id, tenant="acme")
@@ -168,9 +169,9 @@ def test_unknown_people_are_refused_without_naming_them(still_desk: Desk) -> Non
 
 def test_ids_of_the_other_kind_are_unknown(sqlite_desk: Desk) -> None:
     with pytest.raises(UnknownIdError):
-        _intake.submit(sqlite_desk.core, sqlite_desk.model, [1], held=PEOPLE)
+        intake.submit(sqlite_desk.core, sqlite_desk.model, [1], held=PEOPLE)
     numbers = as_ids([1, 2, 3])
-    assert _intake.submit(sqlite_desk.core, sqlite_desk.model, [1], held=numbers).n_rows == 1
+    assert intake.submit(sqlite_desk.core, sqlite_desk.model, [1], held=numbers).n_rows == 1
 
 
 @pytest.mark.parametrize(
@@ -201,14 +202,14 @@ def test_ids_of_the_other_kind_are_unknown(sqlite_desk: Desk) -> None:
 def test_malformed_ids_are_refused(still_desk: Desk, ids: Any) -> None:
     before = still_desk.snapshot()
     with pytest.raises((IdsTypeError, IdsLengthError)):
-        _intake.submit(still_desk.core, still_desk.model, ids, held=PEOPLE)
+        intake.submit(still_desk.core, still_desk.model, ids, held=PEOPLE)
     assert still_desk.snapshot() == before
 
 
 def test_a_request_for_too_many_is_refused(still_desk: Desk) -> None:
     with pytest.raises(IdsLengthError, match="split"):
-        _intake.submit(
-            still_desk.core, still_desk.model, np.arange(_intake.MOST_IDS + 1), held=PEOPLE
+        intake.submit(
+            still_desk.core, still_desk.model, np.arange(intake.MOST_IDS + 1), held=PEOPLE
         )
 
 
@@ -221,8 +222,8 @@ def test_a_request_for_too_many_is_refused(still_desk: Desk) -> None:
 def test_a_body_comes_back_as_it_was_given(people: list[Any]) -> None:
     core = _Sealer()
     ids = as_ids(people)
-    sealed = _bodies.seal_body(core, "key", "0" * 32, ids)  # type: ignore[arg-type]
-    back = _bodies.read_body(core, "key", "0" * 32, sealed)  # type: ignore[arg-type]
+    sealed = encrypted_ids.seal_body(core, "key", "0" * 32, ids)  # type: ignore[arg-type]
+    back = encrypted_ids.read_body(core, "key", "0" * 32, sealed)  # type: ignore[arg-type]
     assert back.to_list() == people
     assert back.kind == ids.kind
 
@@ -297,7 +298,7 @@ def test_a_clock_that_is_behind_records_nothing(desk: Desk) -> None:
     with pytest.raises(ClockError, match="301 seconds"):
         desk.submit(2)
     with pytest.raises(ClockError):
-        _intake.verify(desk.core, request.id)
+        intake.verify(desk.core, request.id)
     assert desk.snapshot() == before
     desk.clock.now = NOON - 300
     assert desk.submit(2).state == "received"
@@ -310,18 +311,18 @@ def test_a_cancel_waits_for_a_submission_that_counts_on_it(
     """Nobody whose owner goes in the same moment must be left behind without one."""
     first = desk.submit(1, verified=True)
     other = desk.reopened()
-    cancelled = threading.Thread(target=lambda: _intake.cancel(other, first.id))
+    cancelled = threading.Thread(target=lambda: intake.cancel(other, first.id))
 
     def hook(name: str) -> None:
         if name == "submit.before-commit":
             cancelled.start()
             cancelled.join(1.5 if desk.kind == "postgresql" else 0.3)
 
-    _faults.hook = hook
+    faults.hook = hook
     try:
         second = desk.submit(*people, verified=True)
     finally:
-        _faults.hook = None
+        faults.hook = None
     cancelled.join()
     other.database.dispose()
     assert second.state == ("duplicate" if people == (1,) else "queued")
@@ -337,8 +338,8 @@ def test_verifying_and_resealing_do_not_wait_for_each_other(
     desk = Desk(tmp_path, "postgresql", postgres_url)
     request = desk.submit(1)
     other, has_row, tries = desk.reopened(), threading.Event(), list[int]()
-    clock_started, destroy_unrecorded = _handling._clock_started, _bodies._destroy_unrecorded
-    verifies = threading.Thread(target=lambda: _intake.verify(other, request.id))
+    clock_started, destroy_unrecorded = handling._clock_started, encrypted_ids._destroy_unrecorded
+    verifies = threading.Thread(target=lambda: intake.verify(other, request.id))
 
     def has_the_row(*given: Any) -> dict[str, Any]:
         tries.append(1)
@@ -350,9 +351,9 @@ def test_verifying_and_resealing_do_not_wait_for_each_other(
         assert has_row.wait(10)
         destroy_unrecorded(*given)
 
-    monkeypatch.setattr(_handling, "_clock_started", has_the_row)
-    monkeypatch.setattr(_bodies, "_destroy_unrecorded", has_the_key)
-    _intake.reseal(desk.core, NO_BATCH)
+    monkeypatch.setattr(handling, "_clock_started", has_the_row)
+    monkeypatch.setattr(encrypted_ids, "_destroy_unrecorded", has_the_key)
+    intake.reseal(desk.core, NO_BATCH)
     verifies.join()
     other.database.dispose()
     assert (desk.state(request), len(tries)) == ("queued", 1)
@@ -370,14 +371,14 @@ def test_no_call_waits_for_a_submission_that_waits_for_it(
     other = desk.reopened()
     errors: list[object] = []
     calls: dict[str, Callable[[], object]] = {
-        "cancel": lambda: _intake.cancel(other, first.id),
-        "hold": lambda: _intake.hold(other, first.id, "litigation-hold", "2027-03-01"),
-        "verify": lambda: _intake.verify(other, unverified.id),
+        "cancel": lambda: intake.cancel(other, first.id),
+        "hold": lambda: intake.hold(other, first.id, "litigation-hold", "2027-03-01"),
+        "verify": lambda: intake.verify(other, unverified.id),
     }
     thread = threading.Thread(target=calls[how])
     event.listen(other.database.engine, "handle_error", errors.append)
     event.listen(desk.database.engine, "handle_error", errors.append)
-    claim = _owners.claim
+    claim = owners.claim
 
     def late(*given: Any) -> Any:
         thread.start()
@@ -385,7 +386,7 @@ def test_no_call_waits_for_a_submission_that_waits_for_it(
         return claim(*given)
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(_recording, "claim", late)
+        patch.setattr(recording, "claim", late)
         second = desk.submit(1, verified=True)
     thread.join()
     other.database.dispose()
@@ -446,7 +447,7 @@ def test_concurrent_submissions_share_a_transaction(sqlite_desk: Desk) -> None:
 
 def test_one_bad_submission_of_a_group_does_not_touch_the_others(desk: Desk) -> None:
     prepared = [
-        _intake.prepare(
+        intake.prepare(
             desk.core,
             desk.model,
             [name],
@@ -466,7 +467,7 @@ def test_one_bad_submission_of_a_group_does_not_touch_the_others(desk: Desk) -> 
             ("person-3", "b"),
         ]
     ]
-    results = _recording.record_all(prepared)
+    results = recording.record_all(prepared)
     kinds = [getattr(one, "state", type(one).__name__) for one in results]
     assert kinds == [
         "queued",
@@ -525,7 +526,7 @@ def test_a_kill_leaves_all_or_nothing(desk: Desk, point: str) -> None:
 
     def work() -> None:
         core = desk.reopened()
-        _faults.hook = lambda name: die() if name == point else None
+        faults.hook = lambda name: die() if name == point else None
         desk.submit(1, key="k", verified=True, core=core)
 
     assert in_processes([work]) == [-9]
@@ -538,7 +539,7 @@ def test_a_kill_leaves_all_or_nothing(desk: Desk, point: str) -> None:
 
 def test_an_empty_batch_has_no_ids(still_desk: Desk) -> None:
     with still_desk.database.reading() as connection:
-        assert _intake.unsealed_ids(still_desk.core, connection, NO_BATCH) is None
+        assert intake.unsealed_ids(still_desk.core, connection, NO_BATCH) is None
 
 
 def test_a_request_during_a_retrain_is_taken_in(sqlite_desk: Desk) -> None:
@@ -558,7 +559,7 @@ def test_a_full_disk_is_no_acknowledgement(
     def fail(*_: Any) -> None:
         raise OSError("no space left on device")
 
-    monkeypatch.setattr(_recording, "_claim", fail)
+    monkeypatch.setattr(recording, "_claim", fail)
     with pytest.raises(OSError, match="no space"):
         sqlite_desk.submit(1, key="k", verified=True)
     assert sqlite_desk.snapshot() == before

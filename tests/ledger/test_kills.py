@@ -17,7 +17,7 @@ from typing import Any
 
 import pytest
 
-from letheon.ledger._faults import POINTS
+from letheon.ledger.faults import POINTS
 from tests.ledger.arena import Plan
 from tests.ledger.planted import BUGS
 from tests.postgres import Server, quick_place

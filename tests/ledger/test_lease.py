@@ -7,12 +7,12 @@ from pathlib import Path
 import pytest
 
 from letheon.exceptions import StaleWorkerError
-from letheon.ledger import Ledger, _lease
-from letheon.ledger._apply import apply, open_batch, seal
-from letheon.ledger._compute import Job, Product, compute
-from letheon.ledger._lease import release, renew, take
-from letheon.ledger._recover import sweep_model
-from letheon.ledger._versions import find_model, head_of, raw_model
+from letheon.ledger import Ledger, leases
+from letheon.ledger.leases import release, renew, take
+from letheon.ledger.models.versions import find_model, head_of, raw_model
+from letheon.ledger.worker.apply import apply, open_batch, seal
+from letheon.ledger.worker.compute import Job, Product, compute
+from letheon.ledger.worker.recover import sweep_model
 from tests.ledger.databases import NOON, Clock
 from tests.ledger.homes import make, person
 
@@ -29,7 +29,7 @@ def ledger(tmp_path: Path, clock: Clock) -> Ledger:
 
 def _alive(number: int) -> str:
     """Name of another worker of this very process, which is alive."""
-    return _lease.owner_name().rpartition("/")[0] + f"/{number}"
+    return leases.owner_name().rpartition("/")[0] + f"/{number}"
 
 
 def test_one_holder_at_a_time(ledger: Ledger, clock: Clock) -> None:
@@ -75,12 +75,12 @@ def test_clocks_that_differ_a_little_take_nothing_over(
 
 
 def test_threads_and_forks_are_different_owners() -> None:
-    names = [_lease.owner_name()]
-    thread = threading.Thread(target=lambda: names.append(_lease.owner_name()))
+    names = [leases.owner_name()]
+    thread = threading.Thread(target=lambda: names.append(leases.owner_name()))
     thread.start()
     thread.join()
     assert names[0] != names[1]
-    assert names[0] == _lease.owner_name()
+    assert names[0] == leases.owner_name()
 
 
 def test_renewing_puts_the_end_off(ledger: Ledger, clock: Clock) -> None:
@@ -94,7 +94,7 @@ def test_renewing_puts_the_end_off(ledger: Ledger, clock: Clock) -> None:
 
 
 def _name_of_process(answer: "multiprocessing.Queue[str]") -> None:
-    answer.put(_lease.owner_name())
+    answer.put(leases.owner_name())
 
 
 def test_a_dead_process_holds_nothing(ledger: Ledger) -> None:

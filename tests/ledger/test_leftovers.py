@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from letheon.ledger import _faults
-from letheon.ledger._leftovers import leftovers, sweep_partials
+from letheon.ledger import faults
+from letheon.ledger.purge.temporary_files import leftovers, sweep_partials
 from tests.ledger.residue import Marked, make_marked, quick_folder
 
 UNLOCKED = (".", "certificates", "checkpoints")
@@ -74,7 +74,7 @@ def test_purge_sweeps_them_too(place: str, marked: Marked, monkeypatch: pytest.M
         if name == "purge.stores-done":
             left.append(leave(marked, place, age=3600))
 
-    monkeypatch.setattr(_faults, "hook", die)
+    monkeypatch.setattr(faults, "hook", die)
     marked.erase(marked.ids[0])
     assert marked.states() == {"purged"}
     assert [path.exists() for path in left] == [False]

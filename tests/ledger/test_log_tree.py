@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from letheon.ledger._log_tree import (
+from letheon.ledger.db.log_tree import (
     Frontier,
     LogTree,
     consistency_proof,

@@ -12,11 +12,11 @@ from psycopg import DatabaseError
 from sqlalchemy import event, inspect, text
 
 from letheon.exceptions import LedgerError, LedgerMissingError, NewerLedgerError
-from letheon.ledger import _database
-from letheon.ledger._database import Database
-from letheon.ledger._moves import ALLOWED
-from letheon.ledger._tables import KNOWN_REVISIONS, REVISION, SCHEMA, allowed_moves, metadata
-from letheon.ledger.migrations import config_for
+from letheon.ledger.db import database as _database
+from letheon.ledger.db.database import Database
+from letheon.ledger.db.migrations import config_for
+from letheon.ledger.requests.states import ALLOWED
+from letheon.ledger.tables import KNOWN_REVISIONS, REVISION, SCHEMA, allowed_moves, metadata
 from tests.ledger.databases import Desk, database, desk, die, in_processes, kind, open_kind, place
 from tests.postgres import Server
 

@@ -26,7 +26,7 @@ from letheon.exceptions import (
     UntrustedClassError,
 )
 from letheon.ledger import Ledger
-from letheon.ledger._monitoring import (
+from letheon.ledger.models.monitoring import (
     after_retrain,
     forget_watched,
     pack,

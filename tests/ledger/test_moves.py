@@ -9,8 +9,8 @@ from sqlalchemy import text
 from sqlalchemy.exc import DBAPIError
 
 from letheon.exceptions import RequestStateError, UnknownRequestError
-from letheon.ledger._moves import ALLOWED, FINAL, NEW, STATES, is_allowed, move
-from letheon.ledger._tables import events, requests
+from letheon.ledger.requests.states import ALLOWED, FINAL, NEW, STATES, is_allowed, move
+from letheon.ledger.tables import events, requests
 from tests.ledger.databases import NOON, Desk, desk, kind, place, sqlite_desk
 
 __all__ = ["desk", "kind", "place", "sqlite_desk"]

@@ -15,12 +15,13 @@ from sklearn.naive_bayes import GaussianNB
 from letheon import NaiveUnlearner
 from letheon.audit import audit, check_residue
 from letheon.exceptions import SearchWarning
-from letheon.ledger import Ledger, _attest, _purge
-from letheon.ledger._certificate_list import gaps_in
-from letheon.ledger._home import create_home
-from letheon.ledger._scan import ScanResult
-from letheon.ledger._settings import Settings
-from letheon.ledger._signing import sign
+from letheon.ledger import Ledger
+from letheon.ledger.certificates.listing import gaps_in
+from letheon.ledger.home import create_home
+from letheon.ledger.keys.signing import sign
+from letheon.ledger.purge import attest, purge
+from letheon.ledger.purge.scan import ScanResult
+from letheon.ledger.settings import Settings
 from letheon.verifier import (
     FILES_NOT_SEARCHED,
     Refused,
@@ -103,7 +104,7 @@ def test_a_row_that_is_still_there_is_residue_until_it_is_removed(scene: Scene) 
     scene.ledger.add_store("tables", scene.store)
     request, _ = scene.erase(person)
     assert (request.state, request.reason) == ("purging", "residue-found")
-    (problem,) = _purge.problems(scene.ledger._core)
+    (problem,) = purge.problems(scene.ledger._core)
     assert (problem.store, problem.file) == ("tables", "train.csv")
     assert "as a value in row 5" in problem.reason
     assert str(person) not in str(problem)
@@ -145,7 +146,7 @@ def test_a_stray_file_in_the_home_is_searched_like_a_store(scene: Scene) -> None
     (home / "certificates" / "copy.csv").write_text("\n".join(map(str, scene.ids)))
     request, _ = scene.erase(scene.ids[3])
     assert request.reason == "residue-found"
-    assert [problem.file for problem in _purge.problems(scene.ledger._core)] == ["copy.csv"]
+    assert [problem.file for problem in purge.problems(scene.ledger._core)] == ["copy.csv"]
     (home / "certificates" / "copy.csv").unlink()
     request, _ = scene.erase(scene.ids[3])
     assert (request.state, request.reason) == ("purged", "not-fully-searched")
@@ -171,7 +172,7 @@ def test_a_backup_counts_no_file_as_searched(scene: Scene) -> None:
 
 
 def _records(scene: Scene) -> Any:
-    from letheon.ledger._history import purge_records
+    from letheon.ledger.models.history import purge_records
 
     (record,) = purge_records(scene.ledger)
     return record.evidence
@@ -281,11 +282,11 @@ def test_a_purge_that_an_earlier_version_searched_does_not_claim_more() -> None:
         "scan": (searched, 1),
         "stores": ({"copies": store}, 1),
     }
-    assert _attest._gaps(steps) is None
-    assert _attest._users_stores(steps)[0]["state"] == "purged"
+    assert attest._gaps(steps) is None
+    assert attest._users_stores(steps)[0]["state"] == "purged"
     steps["scan"] = (searched | {"not_searched": 2}, 1)
     steps["stores"] = ({"copies": store | {"not_searched": 1}}, 1)
-    assert _attest._gaps(steps) == {"files": 3, "ids": 0, "shortIds": 0}
+    assert attest._gaps(steps) == {"files": 3, "ids": 0, "shortIds": 0}
 
 
 @pytest.mark.parametrize("lie", ["values", "counts"])
@@ -294,10 +295,10 @@ def test_planted_bugs_would_sign_a_false_clean(
 ) -> None:
     """What the tests above rest on: without the search for values the row passes unseen."""
     if lie == "values":
-        monkeypatch.setattr("letheon.ledger._scan._Search._search_values", lambda *_: None)
+        monkeypatch.setattr("letheon.ledger.purge.scan._Search._search_values", lambda *_: None)
         scene.write_csv(scene.ids)
     else:
-        monkeypatch.setattr("letheon.ledger._scan._Search._leave_out", lambda *_: None)
+        monkeypatch.setattr("letheon.ledger.purge.scan._Search._leave_out", lambda *_: None)
         (scene.store / "train.pkl").write_bytes(pickle.dumps(scene.ids))
     scene.ledger.add_store("tables", scene.store)
     request, _ = scene.erase(scene.ids[3])

@@ -11,9 +11,10 @@ from sqlalchemy import text
 
 from letheon.audit import audit
 from letheon.exceptions import LedgerError, OldDatabaseError
-from letheon.ledger import Ledger, _adopt, _faults
-from letheon.ledger._agreement import HIGH_WATER, Mark, read_mark, settle_mark, write_mark
-from letheon.ledger._register import new_folder, sweep_registrations
+from letheon.ledger import Ledger, faults
+from letheon.ledger.models.register import new_folder, sweep_registrations
+from letheon.ledger.worker import adopt as _adopt
+from letheon.ledger.worker.agreement import HIGH_WATER, Mark, read_mark, settle_mark, write_mark
 from tests.ledger.databases import die, in_processes
 from tests.ledger.homes import IDS, X, Y, person
 from tests.ledger.old_copies import KINDS, STEPS, Story, copy_database, inventory, other_model
@@ -147,7 +148,7 @@ def test_a_kill_beside_the_file_blocks_nothing(tmp_path: Path, point: str, nth: 
                 die()
 
         with story.open() as ledger:
-            _faults.hook = kill
+            faults.hook = kill
             ledger.register(other_model(), X, Y, ids=IDS, name="risk")
             ledger.request([person(1)], model="risk", verified=True)
             ledger.run_once(force=True)

@@ -12,9 +12,11 @@ from sqlalchemy import text
 import letheon
 from letheon import NaiveUnlearner, sandbox, state
 from letheon.exceptions import MemoryLimitError
-from letheon.ledger import Ledger, ModelFiles, _compute, _examine
-from letheon.ledger._compute import Job
-from letheon.ledger._database import Database
+from letheon.ledger import Ledger, ModelFiles
+from letheon.ledger.db.database import Database
+from letheon.ledger.models import examine
+from letheon.ledger.worker import compute
+from letheon.ledger.worker.compute import Job
 
 X = np.random.default_rng(0).normal(size=(40, 3))
 Y = (X[:, 0] > 0).astype(int)
@@ -116,7 +118,7 @@ def test_a_computation_takes_no_longer_than_its_call(
         answer["seconds"] = 1e6
 
     products = []
-    real = _compute._assemble
+    real = compute._assemble
 
     def keep(*given: Any) -> Any:
         products.append((real(*given), given[2]))
@@ -124,7 +126,7 @@ def test_a_computation_takes_no_longer_than_its_call(
 
     with Ledger.create(tmp_path / "home", name="test") as ledger:
         ledger.register_files(files(tmp_path), name="outside")
-        monkeypatch.setattr(_compute, "_assemble", keep)
+        monkeypatch.setattr(compute, "_assemble", keep)
         monkeypatch.setattr(sandbox, "call", forged(days))
         ledger.request([1], model="outside", verified=True)
         ledger.run_once(force=True)
@@ -137,14 +139,14 @@ def test_what_no_signer_would_sign_is_not_published(
 ) -> None:
     with Ledger.create(tmp_path / "home", name="test") as ledger:
         ledger.register_files(files(tmp_path), name="outside")
-        real = _compute._own_facts
+        real = compute._own_facts
 
         def wrong_claim(*given: Any) -> dict[str, Any]:
             facts = real(*given)
             facts["measurements"]["efficiency"]["value"] = "not a number"
             return facts
 
-        monkeypatch.setattr(_compute, "_own_facts", wrong_claim)
+        monkeypatch.setattr(compute, "_own_facts", wrong_claim)
         wanted = ledger.request([1], model="outside", verified=True).id
         ledger.run_once(force=True)
         request = ledger.request_of(wanted)
@@ -162,7 +164,7 @@ def test_a_model_from_outside_is_never_computed_here(
         def refuse(_: Job, **__: bool) -> None:
             raise AssertionError("computed in the process that has the keys")
 
-        monkeypatch.setattr(_compute, "compute", refuse)
+        monkeypatch.setattr(compute, "compute", refuse)
         wanted = ledger.request([1], model="outside", verified=True).id
         ledger.run_once(force=True)
         assert ledger.request_of(wanted).state == "purged"
@@ -171,12 +173,12 @@ def test_a_model_from_outside_is_never_computed_here(
 def test_rows_that_a_process_sends_have_a_limit() -> None:
     wide = np.array(["x"] * 20_000, dtype="<U50000")
     with pytest.raises(MemoryLimitError):
-        _examine._decode_rows(state.encode(wide))
+        examine._decode_rows(state.encode(wide))
 
 
 def test_rows_that_a_process_sends_are_rows() -> None:
     with pytest.raises(letheon.exceptions.LedgerError, match="sent no rows"):
-        _examine._decode_rows(state.encode(GaussianNB()))
+        examine._decode_rows(state.encode(GaussianNB()))
 
 
 def test_models_of_an_older_ledger_count_as_outside(tmp_path: Path) -> None:

@@ -9,14 +9,15 @@ import pytest
 from sqlalchemy import select, update
 
 from letheon.exceptions import BlockedIdsError, RequestStateError, StaleWorkerError
-from letheon.ledger import Ledger, Policy, _compute, _faults
-from letheon.ledger._apply import Batch, apply, seal
-from letheon.ledger._compute import ComputationFailed, Job, Product, compute
-from letheon.ledger._lease import Lease, keep_renewed, take
-from letheon.ledger._register import new_folder, sweep_registrations
-from letheon.ledger._tables import batches
-from letheon.ledger._versions import ModelRow, find_model, head_of, read_judged
-from letheon.ledger._worker import _apply, _give_up
+from letheon.ledger import Ledger, Policy, faults
+from letheon.ledger.leases import Lease, keep_renewed, take
+from letheon.ledger.models.register import new_folder, sweep_registrations
+from letheon.ledger.models.versions import ModelRow, find_model, head_of, read_judged
+from letheon.ledger.tables import batches
+from letheon.ledger.worker import compute as _compute
+from letheon.ledger.worker.apply import Batch, apply, seal
+from letheon.ledger.worker.compute import ComputationFailed, Job, Product, compute
+from letheon.ledger.worker.worker import _apply, _give_up
 from tests.ledger.databases import NOON, Clock
 from tests.ledger.homes import IDS, X, Y, fitted, make, person
 
@@ -109,10 +110,10 @@ def test_a_beacon_is_settled_once(ledger: Ledger, monkeypatch: pytest.MonkeyPatc
             beacons.extend(conn.scalars(select(batches.c.beacon)))
         raise Killed
 
-    monkeypatch.setattr(_faults, "hook", stop)
+    monkeypatch.setattr(faults, "hook", stop)
     with pytest.raises(Killed):
         ledger.retrain("risk")
-    monkeypatch.setattr(_faults, "hook", None)
+    monkeypatch.setattr(faults, "hook", None)
     ledger.request([person(4)], model="risk", verified=True)
     ledger.checkpoint()
     assert ledger.run_once()[0].what == "retrained"
@@ -173,19 +174,19 @@ def test_people_who_asked_are_blocked_for_their_tenant_and_no_other(ledger: Ledg
 def test_a_registration_that_just_landed_is_not_swept(
     ledger: Ledger, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from letheon.ledger import _register
+    from letheon.ledger.models import register
 
     known: list[str] = []
-    real = _register._is_registered
+    real = register._is_registered
 
     def late(conn: Any, folder: str) -> bool:
         known.append(folder)
         return real(conn, folder)
 
     # As if the model had not been there at the first look, and is at the second.
-    monkeypatch.setattr(_register, "_is_registered", late)
+    monkeypatch.setattr(register, "_is_registered", late)
     folder = ledger._core.blobs(_model(ledger).folder).folder
-    assert not _register._sweep_if_orphan(ledger._core, folder)
+    assert not register._sweep_if_orphan(ledger._core, folder)
     assert known == [folder.name]
     assert ledger.load("risk").n_rows_ == 60
     with new_folder(ledger._core) as key:

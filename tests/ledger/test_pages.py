@@ -15,11 +15,11 @@ from hypothesis import strategies as st
 from sqlalchemy import event, insert, text
 
 from letheon.ledger import RequestPage
-from letheon.ledger._cursor import LARGEST_PAGE, cursor, place_of
-from letheon.ledger._desk import Desk as Public
-from letheon.ledger._moves import FINAL, STATES
-from letheon.ledger._requests import Request, listed
-from letheon.ledger._tables import requests
+from letheon.ledger.db.cursor import LARGEST_PAGE, cursor, place_of
+from letheon.ledger.requests.desk import Desk as Public
+from letheon.ledger.requests.records import Request, listed
+from letheon.ledger.requests.states import FINAL, STATES
+from letheon.ledger.tables import requests
 from tests.ledger.databases import NOON, Desk, add_model, open_kind, sqlite_desk
 from tests.ledger.homes import make, person
 from tests.postgres import Server

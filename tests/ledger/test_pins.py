@@ -6,9 +6,9 @@ from contextlib import closing
 import pytest
 
 from letheon.exceptions import LedgerMissingError
-from letheon.ledger import _faults
-from letheon.ledger._pins import Pins, count_pins
-from letheon.ledger._versions import head_of
+from letheon.ledger import faults
+from letheon.ledger.models.pins import Pins, count_pins
+from letheon.ledger.models.versions import head_of
 from tests.ledger.residue import Marked, make_marked, quick_folder
 
 
@@ -73,7 +73,7 @@ def test_version_that_is_being_purged_cannot_be_pinned(
                 Pins(marked.core, "late").pin(old, 30)
             refused.append(name)
 
-    monkeypatch.setattr(_faults, "hook", try_to_pin)
+    monkeypatch.setattr(faults, "hook", try_to_pin)
     marked.erase(marked.ids[0])
     assert refused == [at]
 

@@ -11,10 +11,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from letheon.ledger import _policy
-from letheon.ledger._calendar import Calendar
-from letheon.ledger._clocks import due_on
-from letheon.ledger._policy import (
+from letheon.ledger.requests.calendar import Calendar
+from letheon.ledger.requests.deadlines import due_on
+from letheon.ledger.worker import policy as _policy
+from letheon.ledger.worker.policy import (
     Decision,
     Policy,
     Queued,

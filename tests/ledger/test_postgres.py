@@ -11,8 +11,8 @@ import pytest
 from sqlalchemy import text
 
 from letheon.exceptions import LedgerError
-from letheon.ledger._database import Database
-from letheon.ledger._faults import POINTS
+from letheon.ledger.db.database import Database
+from letheon.ledger.faults import POINTS
 from tests import postgres
 from tests.ledger.arena import Plan
 from tests.ledger.test_kills import ALL_STOPS, fight, missed, quick_folder

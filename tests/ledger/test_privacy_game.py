@@ -31,15 +31,17 @@ from sklearn.naive_bayes import GaussianNB
 
 from letheon import DaREForestClassifier, NaiveUnlearner, SISAClassifier, state
 from letheon.data import Rows, as_ids
-from letheon.ledger import Ledger, _blobs, _commitment, _slot_tree
-from letheon.ledger._blobs import Blobs
-from letheon.ledger._commitment import new_vault, tree_of
-from letheon.ledger._compute import Job, compute
-from letheon.ledger._log_tree import root_of
-from letheon.ledger._row_bytes import row_bytes
-from letheon.ledger._slot_tree import slots_for
-from letheon.ledger._statement import requests_root
-from letheon.ledger._versions import Judged
+from letheon.ledger import Ledger
+from letheon.ledger.certificates.statement import requests_root
+from letheon.ledger.db.log_tree import root_of
+from letheon.ledger.keys import blobs as _blobs
+from letheon.ledger.keys.blobs import Blobs
+from letheon.ledger.models import commitment, slot_tree
+from letheon.ledger.models.commitment import new_vault, tree_of
+from letheon.ledger.models.row_bytes import row_bytes
+from letheon.ledger.models.slot_tree import slots_for
+from letheon.ledger.models.versions import Judged
+from letheon.ledger.worker.compute import Job, compute
 from letheon.verifier import leaf_hash, parse_strict, slot_leaf
 from tests.ledger.residue import quick_folder
 
@@ -72,9 +74,9 @@ def seed_draws(
 ) -> None:
     """Make the ledger's draws repeatable, and switch a kind of blinding off."""
     patch.setattr(_blobs, "secrets", Draws(1, blinding=nonces))
-    patch.setattr(_commitment, "secrets", Draws(2, blinding=salts))
+    patch.setattr(commitment, "secrets", Draws(2, blinding=salts))
     urandom = types.SimpleNamespace(urandom=Draws(3, blinding=slots).token_bytes)
-    patch.setattr(_slot_tree, "os", urandom)
+    patch.setattr(slot_tree, "os", urandom)
 
 
 @dataclass(frozen=True)
@@ -308,7 +310,7 @@ def test_files_of_a_real_ledger_fit_no_candidate(
         nonces = types.SimpleNamespace(token_bytes=bytes, token_hex=secrets.token_hex)
         monkeypatch.setattr(_blobs, "secrets", nonces)
         salts = types.SimpleNamespace(token_bytes=lambda size: KNOWN_SALT * (size // 32))
-        monkeypatch.setattr(_commitment, "secrets", salts)
+        monkeypatch.setattr(commitment, "secrets", salts)
     rng = np.random.default_rng(4)
     n_left, n_candidates, erased = 20, 64, 41
     X, y = rng.normal(size=(n_left + n_candidates, 3)), np.arange(n_left + n_candidates) % 2

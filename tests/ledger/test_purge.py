@@ -13,12 +13,13 @@ import pytest
 from sqlalchemy import select, update
 
 from letheon.exceptions import LedgerBusyError, RequestStateError
-from letheon.ledger import _faults, _purge
-from letheon.ledger._lease import Lease, owner_name, take
-from letheon.ledger._moves import STATES, move
-from letheon.ledger._stores import Store, add_store
-from letheon.ledger._tables import batches, purge_steps, purges, requests, versions
-from letheon.ledger._versions import head_of
+from letheon.ledger import faults
+from letheon.ledger.leases import Lease, owner_name, take
+from letheon.ledger.models.versions import head_of
+from letheon.ledger.purge import purge
+from letheon.ledger.purge.stores import Store, add_store
+from letheon.ledger.requests.states import STATES, move
+from letheon.ledger.tables import batches, purge_steps, purges, requests, versions
 from letheon.verifier import PURGE, open_envelope, parse_strict
 from tests.ledger.residue import NAME, Marked, make_marked, quick_folder
 
@@ -78,7 +79,7 @@ def test_version_before_is_marked_as_purged(marked: Marked) -> None:
 def test_finished_purge_is_not_done_again(marked: Marked) -> None:
     marked.erase(marked.ids[0])
     data = marked.ledger.purge_attestation(1)
-    assert not _purge.purge_next(marked.core, only_batch(marked))
+    assert not purge.purge_next(marked.core, only_batch(marked))
     assert marked.ledger.purge_attestation(1) == data
 
 
@@ -92,10 +93,10 @@ def test_attestation_has_the_same_bytes_after_a_kill(
         if name == "purge.before-commit":
             raise KilledError
 
-    monkeypatch.setattr(_faults, "hook", kill)
+    monkeypatch.setattr(faults, "hook", kill)
     with pytest.raises(KilledError):
         marked.erase(marked.ids[0])
-    monkeypatch.setattr(_faults, "hook", None)
+    monkeypatch.setattr(faults, "hook", None)
     first = (marked.home / "purges" / "000001.json").read_bytes()
     marked.clock.now += 1000
     marked.run()
@@ -108,12 +109,12 @@ def test_two_workers_purge_once(marked: Marked, monkeypatch: pytest.MonkeyPatch)
     def race(name: str) -> None:
         if name == "purge.blobs-half":
             batch = only_batch(marked)
-            work = lambda: second.append(_purge.purge_next(marked.core, batch))  # noqa: E731
+            work = lambda: second.append(purge.purge_next(marked.core, batch))  # noqa: E731
             thread = threading.Thread(target=work)
             thread.start()
             thread.join()
 
-    monkeypatch.setattr(_faults, "hook", race)
+    monkeypatch.setattr(faults, "hook", race)
     marked.erase(marked.ids[0])
     assert second == [False]
     assert marked.states() == {"purged"}
@@ -200,7 +201,7 @@ def test_database_holds_no_name_of_a_file(marked: Marked) -> None:
     with marked.core.database.reading() as conn:
         evidence = list(conn.scalars(select(purge_steps.c.evidence)))
     assert "another-person" not in json.dumps(evidence)
-    assert [problem.file for problem in _purge.problems(marked.core)] == ["another-person.csv"]
+    assert [problem.file for problem in purge.problems(marked.core)] == ["another-person.csv"]
 
 
 def test_person_of_another_model_may_stay_there(marked: Marked) -> None:
@@ -245,7 +246,7 @@ def test_half_written_file_of_a_living_worker_is_left_to_it(
 
     started, done = threading.Event(), threading.Event()
     thread = threading.Thread(target=hold_lease)
-    monkeypatch.setattr(_faults, "hook", work_elsewhere)
+    monkeypatch.setattr(faults, "hook", work_elsewhere)
     marked.erase(marked.ids[0])
     done.set()
     thread.join()
@@ -297,7 +298,7 @@ def test_orphans_of_the_model_are_swept_without_a_half_written_file(marked: Mark
             keys.append(marked.core.keys.new_key("epoch", label=marked.model.folder))
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(_faults, "hook", overtaken)
+        patch.setattr(faults, "hook", overtaken)
         marked.erase(marked.ids[0])
     assert marked.states() == {"purged"}
     assert orphan not in blobs.addresses()
@@ -311,7 +312,7 @@ def test_problems_that_are_being_destroyed_are_none(marked: Marked, content: byt
         file.symlink_to("nowhere")
     else:
         file.write_bytes(content)
-    assert _purge.problems(marked.core) == ()
+    assert purge.problems(marked.core) == ()
     assert marked.ledger.run_once() == ()
 
 
@@ -343,12 +344,12 @@ def test_recipients_who_are_told_between_two_signings_change_nothing(
         if name == "purge.signed":
             raise KilledError
 
-    monkeypatch.setattr(_faults, "hook", kill)
+    monkeypatch.setattr(faults, "hook", kill)
     marked.ask(marked.ids[0])
     set_recipients(marked, 1)
     with pytest.raises(KilledError):
         marked.run()
-    monkeypatch.setattr(_faults, "hook", None)
+    monkeypatch.setattr(faults, "hook", None)
     first = (marked.home / "purges" / "000001.json").read_bytes()
     set_recipients(marked, 5)
     marked.run()
@@ -368,10 +369,10 @@ def test_damage_does_not_protect_a_version(marked: Marked, what: str) -> None:
 
     leave_a_copy(marked)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(_faults, "hook", damage)
+        patch.setattr(faults, "hook", damage)
         marked.erase(*marked.ids[:2])
     assert marked.states() == {"purging"}
-    assert [problem.file for problem in _purge.problems(marked.core)] == ["notes.txt"]
+    assert [problem.file for problem in purge.problems(marked.core)] == ["notes.txt"]
     assert not blobs.addresses() & set(old.blobs)
     (marked.home / "notes.txt").unlink()
     marked.clock.now += 4000
@@ -393,7 +394,7 @@ def test_purge_reads_the_facts_of_living_versions_only(
         read.append(data)
         return parse_strict(data)
 
-    monkeypatch.setattr(_purge, "parse_strict", noted)
+    monkeypatch.setattr(purge, "parse_strict", noted)
     marked.erase(marked.ids[3])
     assert marked.states() == {"purged"}
     assert len(read) == 1

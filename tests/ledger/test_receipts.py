@@ -18,14 +18,15 @@ from sqlalchemy import func, select
 
 from letheon import NaiveUnlearner, verifier
 from letheon.exceptions import CorruptFileError, IdempotencyError, RequestStateError
-from letheon.ledger import Ledger, Policy, _faults, _receipts
-from letheon.ledger._moves import move
-from letheon.ledger._receipt_codes import ReceiptCode, open_sealed
-from letheon.ledger._row_bytes import row_bytes
-from letheon.ledger._slot_tree import SlotTree
-from letheon.ledger._tables import certificates, events, requests
-from letheon.ledger._training import held_rows
-from letheon.ledger._versions import read_vault
+from letheon.ledger import Ledger, Policy, faults
+from letheon.ledger.certificates import receipts
+from letheon.ledger.certificates.receipt_codes import ReceiptCode, open_sealed
+from letheon.ledger.models.row_bytes import row_bytes
+from letheon.ledger.models.slot_tree import SlotTree
+from letheon.ledger.models.training import held_rows
+from letheon.ledger.models.versions import read_vault
+from letheon.ledger.requests.states import move
+from letheon.ledger.tables import certificates, events, requests
 from letheon.verifier import Opened, Refused, check_receipt, check_receipt_commitment
 from tests.ledger.databases import NOON, Clock, die, in_processes
 from tests.ledger.homes import IDS, X, Y, fitted, make, person
@@ -197,7 +198,7 @@ def test_a_receipt_for_a_key_that_was_replaced_meanwhile_is_not_kept(
     key = ReceiptCode.parse(code).public
     for used, kept in (("0" * 64, None), (key, b"sealed")):
         with sqlite_ledger._core.database.transaction() as conn:
-            _receipts.keep_receipts(conn, [_receipts.SealedReceipt(request.id, used, b"sealed")])
+            receipts.keep_receipts(conn, [receipts.SealedReceipt(request.id, used, b"sealed")])
         assert sqlite_ledger.sealed_receipt(request.id, key) == kept
 
 
@@ -293,7 +294,7 @@ def test_a_purge_keeps_the_sealed_receipt_and_no_salt(sqlite_ledger: Ledger) -> 
 def test_planted_receipts_in_clear_are_found_by_the_purge(
     sqlite_ledger: Ledger, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(_receipts, "seal_receipt", lambda key, request, data: data)
+    monkeypatch.setattr(receipts, "seal_receipt", lambda key, request, data: data)
     request, _ = ask(sqlite_ledger, 1)
     steps = sqlite_ledger.run_once(force=True)
     assert sqlite_ledger.request_of(request.id).state == "purging"
@@ -325,7 +326,7 @@ def test_a_kill_leaves_certificate_and_receipt_or_neither(name: str, tmp_path: P
         home = ledger.folder
 
     def killed() -> None:
-        _faults.hook = lambda point: die() if point == name else None
+        faults.hook = lambda point: die() if point == name else None
         Ledger.open(home, clock=Clock()).run_once(force=True)
 
     assert in_processes([killed]) == [-9]
@@ -344,7 +345,7 @@ def test_damage_of_the_version_before_keeps_no_certificate_back(
     def gone(*_: Any) -> Any:
         raise CorruptFileError("gone")
 
-    monkeypatch.setattr(_receipts, "read_vault", gone)
+    monkeypatch.setattr(receipts, "read_vault", gone)
     _, code = ask(sqlite_ledger, 1)
     sqlite_ledger.run_once(force=True)
     assert sqlite_ledger.certificates() == (1,)
@@ -374,7 +375,7 @@ def _kept_leaf(proof: bytes) -> Any:
     return [{slot: (old, old) for slot, (old, _) in level.items()} for level in levels]
 
 
-ORIGINAL_VAULT, ORIGINAL_LEVELS = read_vault, _receipts._levels
+ORIGINAL_VAULT, ORIGINAL_LEVELS = read_vault, receipts._levels
 PLANTED: dict[str, tuple[str, Any]] = {
     "row that stayed": ("IdIndex.find_one", _another_row),
     "wrong slot": ("read_vault", _shifted),
@@ -390,14 +391,14 @@ def test_planted_bugs_make_the_signer_refuse(
     place, planted = PLANTED[name]
     ask(sqlite_ledger, 1)
     ask(sqlite_ledger, 2)
-    real = _receipts.make_receipts
+    real = receipts.make_receipts
 
     def make_receipts(*given: Any) -> Any:
         with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(f"letheon.ledger._receipts.{place}", planted)
+            patch.setattr(f"letheon.ledger.certificates.receipts.{place}", planted)
             return real(*given)
 
-    monkeypatch.setattr("letheon.ledger._certify.make_receipts", make_receipts)
+    monkeypatch.setattr("letheon.ledger.certificates.certify.make_receipts", make_receipts)
     steps = sqlite_ledger.run_once(force=True)
     failed = [step.detail for step in steps if step.what == "failed"]
     assert len(failed) > 0
@@ -573,9 +574,9 @@ def test_paths_are_those_of_the_whole_trees(data: Any) -> None:
     leaves = [hashlib.sha256(bytes([slot])).digest() for slot in sorted(taken)]
     before = SlotTree.build(slots, sorted(taken), leaves)
     proof, after = before.transition(sorted(gone))
-    levels = _receipts._levels(proof)
+    levels = receipts._levels(proof)
     for slot in gone:
-        paths = _receipts._paths(levels, slot)
+        paths = receipts._paths(levels, slot)
         assert paths["before"] == [node.hex() for node in before.inclusion(slot)]
         assert paths["after"] == [node.hex() for node in after.inclusion(slot)]
 

@@ -19,7 +19,7 @@ from letheon.exceptions import (
     UnknownModelError,
 )
 from letheon.ledger import Ledger
-from letheon.ledger._seal import training_seed
+from letheon.ledger.keys.encryption import training_seed
 from letheon.verifier import note_digest
 from tests.ledger.databases import NOON, Clock
 from tests.ledger.homes import EXACT, IDS, X, Y, fitted, make, person
@@ -124,7 +124,7 @@ def test_a_trained_model_has_the_seed_of_key_and_beacon(ledger: Ledger) -> None:
     info = ledger.train(EXACT["sisa"](), X, Y, ids=IDS, name="new", test=(X[:9], Y[:9]))
     core = ledger._core
     with core.database.reading() as conn:
-        from letheon.ledger._versions import find_model, head_of
+        from letheon.ledger.models.versions import find_model, head_of
 
         training = head_of(conn, find_model(conn, "new", "default").id).run["training"]
     beacon = training["beacon"].removeprefix("checkpoint:")
@@ -193,7 +193,7 @@ def test_one_database_serves_one_ledger(tmp_path: Path) -> None:
 def test_rotations_are_logged_even_after_a_kill(ledger: Ledger) -> None:
     from sqlalchemy import select
 
-    from letheon.ledger._tables import events
+    from letheon.ledger.tables import events
 
     ledger._core.keys.rotate("test", 0)  # and a kill before its event
     with Ledger.open(ledger.folder, clock=Clock(NOON)) as again:

@@ -7,11 +7,12 @@ import pytest
 from sqlalchemy import insert, text
 
 from letheon.exceptions import UnknownRequestError
-from letheon.ledger import _events, _intake
-from letheon.ledger._calendar import Calendar
-from letheon.ledger._moves import move
-from letheon.ledger._requests import found, found_all, listed, timeline, unconfirmed
-from letheon.ledger._tables import batches, certificates
+from letheon.ledger.db import events
+from letheon.ledger.requests import intake
+from letheon.ledger.requests.calendar import Calendar
+from letheon.ledger.requests.records import found, found_all, listed, timeline, unconfirmed
+from letheon.ledger.requests.states import move
+from letheon.ledger.tables import batches, certificates
 from tests.ledger.databases import NOON, Desk, add_model, desk, kind, place, sqlite_desk
 from tests.ledger.test_events import _VERSION
 
@@ -26,7 +27,7 @@ def certify(desk: Desk, request: str) -> None:
         values = {"id": BATCH, "model_id": desk.model.id, "kind": "erase", "parent_id": 1}
         rest = {"state": "open", "created_at": NOON, "reason": "operator", "fence": 1}
         connection.execute(insert(batches).values(**values, **rest))
-        _events.record(connection, "sealed", {"batch": BATCH, "requests": 1}, NOON)
+        events.record(connection, "sealed", {"batch": BATCH, "requests": 1}, NOON)
         move(connection, request, "applying", at=NOON, batch_id=BATCH)
         connection.execute(text(_VERSION), {"model": desk.model.id})
         connection.execute(text(f"UPDATE versions SET batch_id = '{BATCH}', sequence = 7"))
@@ -52,7 +53,7 @@ def test_a_list_is_filtered_and_the_earliest_due_comes_first(desk: Desk) -> None
         assert listed(connection, state="no such state") == []
         assert found_all(connection, [made[0].id, "0" * 32]) == {made[0].id: made[0]}
         assert found_all(connection, []) == {}
-    extended = _intake.extend(desk.core, made[0].id)
+    extended = intake.extend(desk.core, made[0].id)
     with desk.database.reading() as connection:
         assert listed(connection, tenant="default") == [made[1], made[2], extended]
 
@@ -72,7 +73,7 @@ def test_a_timeline_tells_everything_in_order_and_no_name(desk: Desk) -> None:
     request = desk.submit(1)
     other = desk.submit(2, verified=True)
     desk.clock.now += 60
-    _intake.verify(desk.core, request.id)
+    intake.verify(desk.core, request.id)
     certify(desk, request.id)
     with desk.database.reading() as connection:
         entries = timeline(connection, request.id)
@@ -128,7 +129,7 @@ def test_receipts_that_are_not_confirmed_in_time_are_found(sqlite_desk: Desk) ->
 def test_open_means_that_somebody_waits(sqlite_desk: Desk) -> None:
     request = sqlite_desk.submit(1)
     assert request.is_open
-    assert not _intake.cancel(sqlite_desk.core, request.id).is_open
+    assert not intake.cancel(sqlite_desk.core, request.id).is_open
 
 
 def test_a_request_shows_no_person(sqlite_desk: Desk) -> None:

@@ -8,8 +8,8 @@ from sqlalchemy import select
 from letheon.exceptions import (
     KeyFileError,
 )
-from letheon.ledger import _bodies, _intake, _recording
-from letheon.ledger._tables import intake_keys, meta
+from letheon.ledger.requests import encrypted_ids, intake, recording
+from letheon.ledger.tables import intake_keys, meta
 from tests.ledger.databases import (
     Desk,
     bodies,
@@ -33,26 +33,26 @@ def test_resealing_removes_the_batch_and_keeps_the_rest(desk: Desk) -> None:
     old = desk.rows(intake_keys)[0].id
     batch = erase(desk, first.id, upto="purging")
     assert set(bodies(desk)) == {first.id, second.id, waiting.id}
-    _intake.reseal(desk.core, batch)
+    intake.reseal(desk.core, batch)
     assert bodies(desk) == {second.id: ["person-2", "person-3"]}
     assert not desk.core.keys.has(old)
     assert sorted(row.destroyed_at is None for row in desk.rows(intake_keys)) == [False, True]
-    assert _intake.verify(desk.core, second.id).state == "queued"
+    assert intake.verify(desk.core, second.id).state == "queued"
 
 
 def test_a_duplicate_keeps_its_body_while_somebody_is_still_waited_for(desk: Desk) -> None:
     first, second = desk.submit(1, verified=True), desk.submit(2, verified=True)
     both = desk.submit(1, 2, verified=True)
-    _intake.reseal(desk.core, erase(desk, first.id))
+    intake.reseal(desk.core, erase(desk, first.id))
     assert bodies(desk) == {second.id: ["person-2"], both.id: ["person-1", "person-2"]}
-    _intake.reseal(desk.core, erase(desk, second.id))
+    intake.reseal(desk.core, erase(desk, second.id))
     assert bodies(desk) == {}
 
 
 def test_resealing_may_be_repeated(sqlite_desk: Desk) -> None:
     request = sqlite_desk.submit(1)
     for _ in range(3):
-        _intake.reseal(sqlite_desk.core, NO_BATCH)
+        intake.reseal(sqlite_desk.core, NO_BATCH)
     assert bodies(sqlite_desk) == {request.id: ["person-1"]}
     assert len(sqlite_desk.core.keys.ids("intake")) == 1
 
@@ -60,7 +60,7 @@ def test_resealing_may_be_repeated(sqlite_desk: Desk) -> None:
 def test_keys_of_processes_that_died_are_destroyed(sqlite_desk: Desk) -> None:
     sqlite_desk.submit(1)
     orphan = sqlite_desk.core.keys.new_key("intake")
-    _intake.reseal(sqlite_desk.core, NO_BATCH)
+    intake.reseal(sqlite_desk.core, NO_BATCH)
     assert not sqlite_desk.core.keys.has(orphan)
 
 
@@ -71,7 +71,7 @@ def test_submissions_during_resealing_are_never_under_a_destroyed_key(desk: Desk
 
     def rotate() -> None:
         while not stop.is_set():
-            _intake.reseal(other, NO_BATCH)
+            intake.reseal(other, NO_BATCH)
 
     thread = threading.Thread(target=rotate)
     thread.start()
@@ -90,10 +90,10 @@ def test_the_net_above_catches_a_submitter_that_trusts_its_memory(
     sqlite_desk: Desk, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     sqlite_desk.submit(999)
-    remembered = _bodies.remembered_key(sqlite_desk.core)
-    monkeypatch.setattr(_recording, "hold_current_key", lambda *_: remembered)
+    remembered = encrypted_ids.remembered_key(sqlite_desk.core)
+    monkeypatch.setattr(recording, "hold_current_key", lambda *_: remembered)
     other = sqlite_desk.reopened()
-    _intake.reseal(other, NO_BATCH)
+    intake.reseal(other, NO_BATCH)
     other.database.dispose()
     with pytest.raises(KeyFileError):
         sqlite_desk.submit(1)
@@ -106,10 +106,10 @@ def test_reading_a_batch_goes_on_when_the_key_is_exchanged(desk: Desk) -> None:
         connection.execute(select(meta)).all()  # a snapshot from before
         other = desk.reopened()
         if desk.kind == "sqlite-delete":
-            ids = _intake.unsealed_ids(desk.core, connection, batch)
+            ids = intake.unsealed_ids(desk.core, connection, batch)
         else:
-            _intake.reseal(other, NO_BATCH)
-            ids = _intake.unsealed_ids(desk.core, connection, batch)
+            intake.reseal(other, NO_BATCH)
+            ids = intake.unsealed_ids(desk.core, connection, batch)
     other.database.dispose()
     assert ids is not None
     assert sorted(ids.to_list()) == ["person-1", "person-2", "person-3"]

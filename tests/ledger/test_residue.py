@@ -11,13 +11,15 @@ from pathlib import Path
 import pytest
 from sqlalchemy import event, text
 
-from letheon.ledger import Ledger, _faults, _purge, _residue
-from letheon.ledger._markers import Markers
-from letheon.ledger._stores import Store, add_store
+from letheon.ledger import Ledger, faults
+from letheon.ledger.purge import purge as _purge
+from letheon.ledger.purge import residue
+from letheon.ledger.purge.markers import Markers
+from letheon.ledger.purge.stores import Store, add_store
 from tests.ledger.residue import NAME, Marked, Witness, make_marked, quick_folder, without_step
 from tests.postgres import Server
 
-POINTS = [name for name in _faults.POINTS if name.startswith("purge.")]
+POINTS = [name for name in faults.POINTS if name.startswith("purge.")]
 
 
 class KilledError(BaseException):
@@ -134,7 +136,7 @@ def planted_for(marked: Marked, store: Path, step: str) -> None:
     if step == "scan":
         (marked.home / "debug.log").write_text(f"learnt {person}\n")
     if step == "temporary":
-        _faults.hook = lambda name: leave_half_a_file(marked) if name == "purge.started" else None
+        faults.hook = lambda name: leave_half_a_file(marked) if name == "purge.started" else None
 
 
 def leave_half_a_file(marked: Marked) -> None:
@@ -161,7 +163,7 @@ def test_every_step_is_needed(
     step: str, marked: Marked, folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     witness, store = Witness(), folder / "exports"
-    monkeypatch.setattr(_faults, "hook", None)
+    monkeypatch.setattr(faults, "hook", None)
     planted_for(marked, store, step)
     marked.ask(marked.ids[0])
     witness.copy(marked)
@@ -188,7 +190,7 @@ def test_every_step_is_needed(
 
 
 def test_half_written_file_is_swept(marked: Marked, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(_faults, "hook", None)
+    monkeypatch.setattr(faults, "hook", None)
     planted_for(marked, marked.home, "temporary")
     marked.erase(marked.ids[0])
     assert marked.states() == {"purged"}
@@ -259,10 +261,10 @@ def test_purge_goes_on_after_a_kill(
         if name == at:
             raise KilledError
 
-    monkeypatch.setattr(_faults, "hook", kill)
+    monkeypatch.setattr(faults, "hook", kill)
     with pytest.raises(KilledError):
         marked.run()
-    monkeypatch.setattr(_faults, "hook", None)
+    monkeypatch.setattr(faults, "hook", None)
     witness.copy(marked)
     marked.close()
     marked.ledger = Ledger.open(marked.home, clock=marked.clock)
@@ -276,7 +278,7 @@ def test_purge_goes_on_after_a_kill(
 def test_rows_of_a_server_are_read_a_page_at_a_time(
     marked: Marked, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(_residue, "_ROWS", 3)
+    monkeypatch.setattr(residue, "_ROWS", 3)
     marked.ask(*marked.ids[:6])
     marked.run()
     seen: list[str] = []
@@ -285,7 +287,7 @@ def test_rows_of_a_server_are_read_a_page_at_a_time(
     with database.reading() as conn:
         requests = list(conn.scalars(text("SELECT id FROM requests")))
         seen.clear()
-        result = _residue._look_at_rows(conn, Markers.of(ids=requests))
+        result = residue._look_at_rows(conn, Markers.of(ids=requests))
     assert result.id_numbers == set(range(6))
     assert {hit.file for hit in result.hits} >= {"requests", "events", "blocked"}
     assert len(seen) > 20

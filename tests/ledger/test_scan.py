@@ -20,10 +20,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from letheon.data import Rows, as_ids
-from letheon.ledger import _scan
-from letheon.ledger._markers import Markers, markers_of
-from letheon.ledger._scan import Place, scan
-from letheon.ledger._search import Searcher
+from letheon.ledger.purge import scan as _scan
+from letheon.ledger.purge.markers import Markers, markers_of
+from letheon.ledger.purge.scan import Place, scan
+from letheon.ledger.purge.search import Searcher
 from tests.sharded.people import examples
 
 SALT = bytes(range(7, 39))

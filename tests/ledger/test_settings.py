@@ -11,9 +11,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from letheon.exceptions import LedgerError, LedgerMissingError, NewerLedgerError
-from letheon.ledger._calendar import SEATS, Calendar
-from letheon.ledger._policy import Policy
-from letheon.ledger._settings import FILE, Settings
+from letheon.ledger.requests.calendar import SEATS, Calendar
+from letheon.ledger.settings import FILE, Settings
+from letheon.ledger.worker.policy import Policy
 
 NAME = "^[a-z0-9][a-z0-9._:-]{0,62}$"
 

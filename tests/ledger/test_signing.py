@@ -8,8 +8,8 @@ import pytest
 from securesystemslib.dsse import Envelope
 from securesystemslib.signer._key import Key, SSlibKey
 
-from letheon.ledger._notes import sign_checkpoint
-from letheon.ledger._signing import Signer, sign
+from letheon.ledger.certificates.certify import sign_checkpoint
+from letheon.ledger.keys.signing import Signer, sign
 from letheon.verifier import (
     REVOCATION,
     STATEMENT_TYPE,

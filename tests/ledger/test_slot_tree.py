@@ -11,8 +11,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from letheon.ledger import _slot_tree
-from letheon.ledger._slot_tree import SlotTree, draw_slots, slots_for, transition_between
+from letheon.ledger.models import slot_tree
+from letheon.ledger.models.slot_tree import SlotTree, draw_slots, slots_for, transition_between
 from letheon.verifier import TOMBSTONE, Refused, node_hash, transition_roots
 
 
@@ -115,15 +115,15 @@ def four_full_slots() -> SlotTree:
 
 def test_siblings_in_a_wrong_order_are_caught(monkeypatch: pytest.MonkeyPatch) -> None:
     tree = four_full_slots()
-    honest = _slot_tree._siblings
-    monkeypatch.setattr(_slot_tree, "_siblings", lambda *args: reversed(list(honest(*args))))
+    honest = slot_tree._siblings
+    monkeypatch.setattr(slot_tree, "_siblings", lambda *args: reversed(list(honest(*args))))
     proof, _ = tree.transition([0, 3])
     assert transition_roots(proof)[0] != tree.root
 
 
 def test_a_path_that_was_not_hashed_again_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
     tree = four_full_slots()
-    monkeypatch.setattr(_slot_tree, "_halved", lambda places: [places[0] >> 1])
+    monkeypatch.setattr(slot_tree, "_halved", lambda places: [places[0] >> 1])
     _, after = tree.transition([0, 3])
     assert after.root != naive_root(4, {i: bytes([i]) * 32 for i in (1, 2)})
 

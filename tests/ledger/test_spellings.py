@@ -18,11 +18,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from letheon.audit import check_residue
-from letheon.ledger import _attest
-from letheon.ledger._id_values import IdValues
-from letheon.ledger._markers import Markers
-from letheon.ledger._scan import Place, ScanResult, scan
-from letheon.ledger._words import PURGE_NOT_CLAIMED
+from letheon.ledger.certificates.explanations import PURGE_NOT_CLAIMED
+from letheon.ledger.purge import attest
+from letheon.ledger.purge.id_values import IdValues
+from letheon.ledger.purge.markers import Markers
+from letheon.ledger.purge.scan import Place, ScanResult, scan
 
 NUMBER, CODE = 12_345_678, "P0003"
 PERSON = uuid.UUID("d9428888-122b-41e1-b85c-61b5b1b6d7f0")
@@ -199,7 +199,7 @@ def test_any_id_is_seen_as_a_word(person: str, sign: str) -> None:
 
 def test_every_code_of_an_attestation_is_explained() -> None:
     page = (Path(__file__).parents[2] / "docs" / "definitions.md").read_text("utf-8")
-    for code in {*_attest._NOT_CLAIMED, *PURGE_NOT_CLAIMED}:
+    for code in {*attest._NOT_CLAIMED, *PURGE_NOT_CLAIMED}:
         assert f"| `{code}` | {PURGE_NOT_CLAIMED[code]} |" in page
 
 

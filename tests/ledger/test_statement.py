@@ -14,10 +14,10 @@ from sqlalchemy import func, select, update
 
 from letheon.exceptions import CertificateError
 from letheon.ledger import Ledger
-from letheon.ledger._certify import _claimed, _next_version, certify_next
-from letheon.ledger._statement import covered_by, requests_root, unlearning
-from letheon.ledger._tables import certificates, models, requests, versions
-from letheon.ledger._versions import VersionRow, model_of, raw_model, read_vault, version_of
+from letheon.ledger.certificates.certify import _claimed, _next_version, certify_next
+from letheon.ledger.certificates.statement import covered_by, requests_root, unlearning
+from letheon.ledger.models.versions import VersionRow, model_of, raw_model, read_vault, version_of
+from letheon.ledger.tables import certificates, models, requests, versions
 from letheon.verifier import UNLEARNING, canonical, check_schema
 from tests.ledger.forgetters import SEED, table
 from tests.ledger.published import (

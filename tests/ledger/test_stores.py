@@ -9,8 +9,9 @@ from typing import Any
 import pytest
 
 from letheon.exceptions import LedgerError
-from letheon.ledger import _purge, _stores
-from letheon.ledger._stores import Store, add_store, remove_store, stores
+from letheon.ledger.purge import purge
+from letheon.ledger.purge import stores as _stores
+from letheon.ledger.purge.stores import Store, add_store, remove_store, stores
 from letheon.verifier import open_envelope
 from tests.ledger.residue import Marked, make_marked, quick_folder
 
@@ -84,7 +85,7 @@ def test_leftover_holds_the_purge_up_and_is_named(marked: Marked, exports: Path)
     marked.erase(marked.ids[0])
     (request,) = marked.ledger.requests()
     assert (request.state, request.reason) == ("purging", "residue-found")
-    (problem,) = _purge.problems(marked.core)
+    (problem,) = purge.problems(marked.core)
     assert (problem.store, problem.file) == ("feature-files", "march.csv")
     assert "'feature-files', file 'march.csv'" in str(problem)
     assert marked.ids[0] not in str(problem)
@@ -92,7 +93,7 @@ def test_leftover_holds_the_purge_up_and_is_named(marked: Marked, exports: Path)
     marked.clock.now += 7200
     marked.run()
     assert marked.states() == {"purged"}
-    assert not _purge.problems(marked.core)
+    assert not purge.problems(marked.core)
     assert attested(marked)["store:feature-files"]["state"] == "purged"
 
 
@@ -100,7 +101,7 @@ def test_store_that_is_gone_holds_the_purge_up(marked: Marked, exports: Path) ->
     add_store(marked.core, Store("copies", exports))
     exports.rmdir()
     marked.erase(marked.ids[0])
-    assert [problem.reason for problem in _purge.problems(marked.core)] == ["missing"]
+    assert [problem.reason for problem in purge.problems(marked.core)] == ["missing"]
     assert marked.states() == {"purging"}
 
 
@@ -122,7 +123,7 @@ def test_backup_that_outlived_its_days_is_found(marked: Marked, exports: Path) -
     file.write_text("an old backup")
     os.utime(file, (marked.clock.now - 31 * 86_400,) * 2)
     marked.erase(marked.ids[0])
-    assert [problem.reason for problem in _purge.problems(marked.core)] == ["older-than-30-days"]
+    assert [problem.reason for problem in purge.problems(marked.core)] == ["older-than-30-days"]
 
 
 def test_backup_that_is_rotated_meanwhile_is_no_error(
@@ -157,5 +158,5 @@ def test_folder_that_cannot_be_looked_into_is_named(
 
     monkeypatch.setattr(os, "scandir", refuse)
     marked.erase(marked.ids[0])
-    found = [(problem.file, problem.reason) for problem in _purge.problems(marked.core)]
+    found = [(problem.file, problem.reason) for problem in purge.problems(marked.core)]
     assert found == [("locked", "unreadable")]

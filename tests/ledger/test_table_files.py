@@ -6,8 +6,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from letheon.ledger._table_files import Columns
-from letheon.ledger._table_files import read_table_file as read_rows
+from letheon.ledger.models.table_files import Columns
+from letheon.ledger.models.table_files import read_table_file as read_rows
 
 TEXT = Columns(target="kind", ids="who", has_text_ids=True, is_table=False)
 NUMBERS = TEXT._replace(has_text_ids=False)

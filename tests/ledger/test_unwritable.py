@@ -15,9 +15,10 @@ from sqlalchemy.exc import DBAPIError
 
 from letheon import NaiveUnlearner
 from letheon.exceptions import LedgerUnwritableError
-from letheon.ledger import Ledger, _sqlite
-from letheon.ledger._database import _busy_named
-from letheon.ledger._tables import meta
+from letheon.ledger import Ledger
+from letheon.ledger.db import sqlite
+from letheon.ledger.db.database import _busy_named
+from letheon.ledger.tables import meta
 from tests.cli.ledgers import call
 from tests.ledger.databases import NOON, Clock
 
@@ -143,7 +144,7 @@ class FullDisk:
 
     def __init__(self, patch: pytest.MonkeyPatch) -> None:
         self.is_full = True
-        module = _sqlite.library()
+        module = sqlite.library()
 
         def connect(address: str, **given: Any) -> Any:
             if self.is_full and not given.get("uri"):
@@ -154,8 +155,8 @@ class FullDisk:
             def __getattr__(self, name: str) -> Any:
                 return connect if name == "connect" else getattr(module, name)
 
-        patch.setattr(_sqlite, "library", Module)
-        for place in ("_sqlite", "_doctor"):
+        patch.setattr(sqlite, "library", Module)
+        for place in ("db.sqlite", "doctor"):
             patch.setattr(f"letheon.ledger.{place}.is_writable", lambda _: not self.is_full)
 
 
@@ -247,7 +248,7 @@ def test_files_that_others_can_read_are_found(
 def test_settings_with_a_password_that_others_can_read_are_an_error(tmp_path: Path) -> None:
     from dataclasses import replace
 
-    from letheon.ledger._doctor import _modes
+    from letheon.ledger.doctor import _modes
 
     home = tmp_path / "home"
     with Ledger.create(home, name="modes") as ledger:

@@ -11,10 +11,10 @@ from sqlalchemy import MetaData, Table, create_engine, event, insert, inspect, t
 from letheon.audit import audit
 from letheon.exceptions import LedgerError
 from letheon.ledger import Ledger, Settings
-from letheon.ledger._database import Database
-from letheon.ledger._home import database_url
-from letheon.ledger._tables import REVISION, metadata
-from letheon.ledger.migrations import upgrade
+from letheon.ledger.db.database import Database
+from letheon.ledger.db.migrations import upgrade
+from letheon.ledger.home import database_url
+from letheon.ledger.tables import REVISION, metadata
 from tests.ledger.databases import Clock, die, in_processes
 from tests.ledger.homes import make, person
 from tests.postgres import Server

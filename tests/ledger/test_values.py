@@ -19,9 +19,9 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from letheon.ledger import _id_values, _values
-from letheon.ledger._markers import Markers
-from letheon.ledger._scan import Place, ScanResult, scan
+from letheon.ledger.purge import id_values, values
+from letheon.ledger.purge.markers import Markers
+from letheon.ledger.purge.scan import Place, ScanResult, scan
 from tests.ledger.residue import quick_folder
 from tests.ledger.tables import KINDS, SEARCHED, Ids, write_csv
 
@@ -306,9 +306,9 @@ def test_without_pyarrow_parquet_is_not_searched(
     pq.write_table(pa.table({"id": PEOPLE}), tmp_path / "a.parquet")
 
     def missing() -> Any:
-        raise _values.UnsearchableError("needs-pyarrow")
+        raise values.UnsearchableError("needs-pyarrow")
 
-    monkeypatch.setattr(_values, "_arrow", missing)
+    monkeypatch.setattr(values, "_arrow", missing)
     assert reasons(search(tmp_path, "P0003", PEOPLE)) == ["needs-pyarrow"]
 
 
@@ -339,7 +339,7 @@ def plant_no_parts(_: Any, __: Any) -> bool:
 def test_planted_bugs_of_the_rule_are_caught(
     name: str, bug: Any, fails: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(_id_values.IdValues, name, bug)
+    monkeypatch.setattr(id_values.IdValues, name, bug)
     arguments = (tmp_path,) if fails is test_small_numbers_are_never_taken_for_people else ()
     with pytest.raises(AssertionError):
         fails(*arguments)
@@ -350,9 +350,9 @@ def test_a_reader_that_loses_a_column_is_caught(
     kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The matrix above sees a bug in any reader: without the ids the file looks clean."""
-    real = _values.read_values
+    real = values.read_values
     monkeypatch.setattr(
-        "letheon.ledger._scan.read_values",
+        "letheon.ledger.purge.scan.read_values",
         lambda *given: (chunk for chunk in real(*given) if len(set(map(str, chunk[1]))) < 20),
     )
     SEARCHED[kind](tmp_path / f"a.{kind}", PEOPLE, np.random.default_rng(1))

@@ -12,11 +12,13 @@ from sklearn.naive_bayes import GaussianNB
 from sqlalchemy import insert, select, update
 
 from letheon import NaiveUnlearner
-from letheon.ledger import Ledger, _purge, _vocabulary
-from letheon.ledger._events import record
-from letheon.ledger._grounds import HOLD_GROUNDS, REJECT_GROUNDS
-from letheon.ledger._moves import STATES
-from letheon.ledger._tables import (
+from letheon.ledger import Ledger
+from letheon.ledger.db.events import record
+from letheon.ledger.purge import purge, vocabulary
+from letheon.ledger.purge.vocabulary import own_words
+from letheon.ledger.requests.grounds import HOLD_GROUNDS, REJECT_GROUNDS
+from letheon.ledger.requests.states import STATES
+from letheon.ledger.tables import (
     actions,
     blocked,
     deliveries,
@@ -28,7 +30,6 @@ from letheon.ledger._tables import (
     versions,
     webhooks,
 )
-from letheon.ledger._vocabulary import own_words
 from letheon.verifier import open_envelope
 from tests.ledger.residue import Marked, make_marked, quick_folder
 
@@ -76,9 +77,9 @@ def test_words_of_the_ledger_are_known_as_such(
     words = words_of_the_ledger(marked)
     assert {"calendar", "pin_seconds", "purging", "intake_keys", "queued", "marked"} <= words
     assert len(words) > 300
-    monkeypatch.setattr(_vocabulary, "_MOST_WORDS", 10_000)
+    monkeypatch.setattr(vocabulary, "_MOST_WORDS", 10_000)
     assert not words - own_words(marked.core, words)
-    monkeypatch.setattr(_vocabulary, "_MOST_WORDS", 1)
+    monkeypatch.setattr(vocabulary, "_MOST_WORDS", 1)
     assert {"calendar", "queued"} <= own_words(marked.core, words) < words
 
 
@@ -91,7 +92,7 @@ def test_people_who_are_called_like_words_are_purged(marked: Marked) -> None:
     register_people(marked, words, "words")
     marked.ledger.request(words, model="words", verified=True)
     marked.run()
-    assert not _purge.problems(marked.core)
+    assert not purge.problems(marked.core)
     assert marked.states() == {"purged"}
     statement = open_envelope(marked.ledger.purge_attestation(2), marked.core.keys.trust())
     predicate = statement.predicate
@@ -130,7 +131,7 @@ def test_a_real_copy_of_somebody_else_is_found_beside_words(marked: Marked) -> N
     marked.ledger.request(["calendar", "anna.smith"], model="words", verified=True)
     marked.run()
     assert marked.states() == {"purging"}
-    assert [problem.file for problem in _purge.problems(marked.core)] == ["notes.txt"]
+    assert [problem.file for problem in purge.problems(marked.core)] == ["notes.txt"]
 
 
 def leak_into_tag(marked: Marked, person: str) -> None:

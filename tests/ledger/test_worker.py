@@ -12,10 +12,10 @@ from sklearn.naive_bayes import GaussianNB
 from letheon import InfluenceClassifier, NaiveUnlearner
 from letheon.exceptions import LedgerError, UnknownIdError, UnknownModelError
 from letheon.ledger import Ledger, Policy, Step
-from letheon.ledger._apply import apply, seal
-from letheon.ledger._compute import Job, Product, compute
-from letheon.ledger._lease import release, take
-from letheon.ledger._versions import find_model, versions_of
+from letheon.ledger.leases import release, take
+from letheon.ledger.models.versions import find_model, versions_of
+from letheon.ledger.worker.apply import apply, seal
+from letheon.ledger.worker.compute import Job, Product, compute
 from letheon.verifier import check_chain
 from tests.ledger.databases import NOON, Clock
 from tests.ledger.homes import EXACT, IDS, X, Y, fitted, make, person
@@ -173,12 +173,12 @@ def test_one_bad_request_does_not_keep_others_from_being_erased(
 def test_a_hold_that_comes_after_the_plan_is_kept(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from letheon.ledger import _recover, _worker
+    from letheon.ledger.worker import recover, worker
 
     ledger = make(tmp_path)
     first = ledger.request([person(1)], model="risk", verified=True)
     second = ledger.request([person(1), person(2)], model="risk", verified=True)
-    sound = _recover.require_sound
+    sound = recover.require_sound
 
     def hold_first(*given: Any) -> None:
         sound(*given)
@@ -186,7 +186,7 @@ def test_a_hold_that_comes_after_the_plan_is_kept(
         if ledger.request_of(first.id).state == "queued":
             ledger.hold(first.id, "litigation-hold", until)
 
-    monkeypatch.setattr(_worker, "require_sound", hold_first)
+    monkeypatch.setattr(worker, "require_sound", hold_first)
     assert [step.detail for step in ledger.run_once(force=True)] == ["queue-changed"]
     assert ledger.run_once(force=True) == ()
     assert ledger.request_of(second.id).state == "queued"
@@ -290,7 +290,7 @@ def test_what_fails_apart_is_raised_here(tmp_path: Path) -> None:
 def test_requests_during_a_retrain_wait_for_the_next_batch(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from letheon.ledger import _faults
+    from letheon.ledger import faults
 
     ledger = make(tmp_path)
     ledger.request([person(1)], model="risk", verified=True)
@@ -300,7 +300,7 @@ def test_requests_during_a_retrain_wait_for_the_next_batch(
         if name == "retrain.beacon" and not late:
             late.append(ledger.request([person(2)], model="risk", verified=True).id)
 
-    monkeypatch.setattr(_faults, "hook", ask)
+    monkeypatch.setattr(faults, "hook", ask)
     ledger.retrain("risk")
     assert ledger.request_of(late[0]).state == "queued"
     assert ledger.load("risk").n_rows_ == 58
@@ -407,7 +407,8 @@ def test_a_reader_renews_its_pin_with_any_journal(tmp_path: Path, clock: Clock) 
 def test_a_monitor_that_wants_a_retrain_in_vain_is_not_tried_in_a_loop(
     tmp_path: Path, clock: Clock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from letheon.ledger import _compute, _plan
+    from letheon.ledger.worker import compute as _compute
+    from letheon.ledger.worker import plan as _plan
 
     ledger = make(tmp_path, clock=clock, policy=Policy(pin_seconds=1, max_tries=3))
     ledger.request([person(1)], model="risk", verified=True)

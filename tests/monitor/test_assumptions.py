@@ -10,7 +10,7 @@ from sklearn.linear_model import LogisticRegression
 
 from letheon.datasets import Requests
 from letheon.exceptions import EmptyModelError
-from letheon.ledger._monitoring import pack, policy_digest, unpack
+from letheon.ledger.models.monitoring import pack, policy_digest, unpack
 from letheon.monitor import Calibration, Limit, Monitor, Tolerances
 from letheon.monitor._decide import say_if_useless
 from letheon.monitor._saved import read_calibration

@@ -258,7 +258,7 @@ def test_missing_file(path: Path) -> None:
 def test_other_versions_give_a_warning(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     save(fitted(), path)
     there = {**state.environment(), "numpy": "9.9"}
-    monkeypatch.setattr("letheon.persist._files.environment", lambda: there)
+    monkeypatch.setattr("letheon.persist.environment", lambda: there)
     with pytest.warns(EnvironmentWarning, match=r"numpy .* \(here 9\.9\)") as caught:
         load(path)
     assert caught[0].filename == __file__

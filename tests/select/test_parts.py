@@ -15,15 +15,16 @@ from letheon import (
     NaiveUnlearner,
     SISAClassifier,
 )
+from letheon.guarantee import TrainingSize
 from letheon.measures import by_proof
+from letheon.methods import METHODS
 from letheon.select import Candidate, Check, Cost, Tolerances, tune_efficiency
 from letheon.select._candidates import default_candidates, named
 from letheon.select._need import Need
-from letheon.select._ranges import Size
 from letheon.select._words import _pays
 from tests.select.planted import Planted, evaluation, measure
 
-SIZE = Size(n_people=1000, n_together=1)
+SIZE = TrainingSize(n_people=1000, n_together=1)
 numbers = st.floats(-1, 1)
 margins = st.floats(0, 0.5)
 
@@ -165,21 +166,26 @@ def test_the_method_pays_for_those_numbers_of_calls(
         (DaREForestClassifier(), SIZE, {"random_depth": (0, 1, 2, 4, 6, 8)}, {}),
         (DaREForestClassifier(max_depth=3), SIZE, {"random_depth": (0, 1, 2)}, {}),
         (SISAClassifier(LogisticRegression()), SIZE, {"n_shards": (2, 4, 8, 16)}, {}),
-        (SISAClassifier(LogisticRegression()), Size(60, 1), {"n_shards": (2,)}, {}),
+        (SISAClassifier(LogisticRegression()), TrainingSize(60, 1), {"n_shards": (2,)}, {}),
         (InfluenceClassifier(), SIZE, {}, {"sigma": (0.01, 0.1)}),
-        (FisherClassifier(), Size(1000, 80), {"batch_size": (10, None)}, {"sigma": (0.01, 0.1)}),
+        (
+            FisherClassifier(),
+            TrainingSize(1000, 80),
+            {"batch_size": (10, None)},
+            {"sigma": (0.01, 0.1)},
+        ),
         (NaiveUnlearner(LogisticRegression()), SIZE, {}, {}),
     ],
 )
 def test_default_ranges(
-    estimator: Any, size: Size, efficiency: dict[str, Any], certifiability: dict[str, Any]
+    estimator: Any, size: TrainingSize, efficiency: dict[str, Any], certifiability: dict[str, Any]
 ) -> None:
     assert Candidate(estimator).ranges(size) == (efficiency, certifiability)
 
 
 def test_given_ranges_replace_those_of_the_method() -> None:
     one = Candidate(InfluenceClassifier(), certifiability={"sigma": [2.0]})
-    assert one.ranges(Size(1000, 80)) == ({}, {"sigma": (2.0,)})
+    assert one.ranges(TrainingSize(1000, 80)) == ({}, {"sigma": (2.0,)})
     none = Candidate(DaREForestClassifier(), efficiency={})
     assert none.ranges(SIZE) == ({}, {})
 
@@ -208,18 +214,19 @@ def test_names_tell_candidates_apart() -> None:
     ]
 
 
+def registered(*, nets: bool) -> set[str]:
+    return {
+        method.name
+        for method in METHODS
+        if method.is_candidate and nets == (method.module == "letheon.deep")
+    }
+
+
 @pytest.mark.parametrize("task", ["classification", "regression"])
 def test_default_candidates_are_all_methods_with_the_certificate_asked_for(task: Any) -> None:
     need = Need(requests="adaptive", epsilon=0.5, delta=1e-6)
     found, left_out = default_candidates(need, task, LogisticRegression())
-    assert {each.facts.method for each in found.values()} == {
-        "dare",
-        "deltagrad",
-        "descent-to-delete",
-        "fisher",
-        "influence",
-        "sisa",
-    }
+    assert {each.facts.method for each in found.values()} == registered(nets=False)
     assert "letheon.deep" in left_out
     for candidate in found.values():
         params = candidate.estimator.get_params(deep=False)
@@ -231,11 +238,6 @@ def test_default_candidates_for_nets() -> None:
     pytest.importorskip("torch")
     found, left_out = default_candidates(Need(family="net"), "classification", None)
     assert all(each.facts.families == ("net",) for each in found.values())
-    assert {each.facts.method for each in found.values()} == {
-        "deepobliviate",
-        "deltagrad-net",
-        "fisher-net",
-        "sisa-net",
-    }
+    assert {each.facts.method for each in found.values()} == registered(nets=True)
     assert "backbone" in left_out["CertifiedHeadClassifier"]
     assert all(each.ranges(SIZE) != ({}, {}) for each in found.values())

@@ -22,8 +22,8 @@ from typing import Any
 
 import httpx2
 
-from letheon.ledger import Ledger, Policy, _faults
-from letheon.ledger._database import Database
+from letheon.ledger import Ledger, Policy, faults
+from letheon.ledger.db.database import Database
 from letheon.service import Binding, ServiceSettings, Tokens, serve
 from letheon.service._worker import main as work
 
@@ -65,7 +65,7 @@ class Kill:
     of : str
         ``"server"`` or ``"worker"``.
     place : str
-        ``"before-commit"``, ``"after-commit"`` or a place of `letheon.ledger._faults`.
+        ``"before-commit"``, ``"after-commit"`` or a place of `letheon.ledger.faults`.
     nth : int
         How often it may pass.
     """
@@ -166,7 +166,7 @@ def _arm(kill: Kill, telling: int) -> None:
         reach("after-commit")
 
     Database.transaction = mortal  # type: ignore[method-assign]
-    _faults.hook = reach
+    faults.hook = reach
 
 
 class Client:

@@ -20,7 +20,7 @@ import pytest
 from fastapi.testclient import TestClient
 from sqlalchemy import update
 
-from letheon.ledger._tables import jobs, tokens, webhooks
+from letheon.ledger.tables import jobs, tokens, webhooks
 from letheon.service import ROLES, ServiceSettings, create_app
 from letheon.service._delivery import deliver_due
 from tests.service.desks import BASE, OTHER, QUICK, Desk, make_desk, person

@@ -19,7 +19,7 @@ from hypothesis import strategies as st
 
 from letheon.service import Tokens
 from letheon.service._auth import Principal
-from letheon.service.desk.people import held_ids
+from letheon.service._people import held_ids
 from tests.service.desks import Desk, Secret, make_desk, person
 
 URL = "/api/v1/requests"

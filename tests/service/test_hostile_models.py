@@ -127,8 +127,8 @@ def test_a_model_that_turns_endless_is_stuck_and_others_are_served(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It trains at once on all rows; without one of them it would never end."""
-    monkeypatch.setattr("letheon.ledger._compute._LEAST_SECONDS", 1.0)
-    monkeypatch.setattr("letheon.ledger._compute._TIMES", 0.0)
+    monkeypatch.setattr("letheon.ledger.worker.compute._LEAST_SECONDS", 1.0)
+    monkeypatch.setattr("letheon.ledger.worker.compute._TIMES", 0.0)
     with Ledger.create(tmp_path / "home", name="test") as ledger:
         slow = NaiveUnlearner(SGDClassifier(max_iter=10**4, tol=None), random_state=0).fit(X, Y)
         table = ("rows.npz", packed())
@@ -136,7 +136,7 @@ def test_a_model_that_turns_endless_is_stuck_and_others_are_served(
         ledger.register_files(files, name="slow", seconds=600)
         quick = NaiveUnlearner(GaussianNB(), random_state=0).fit(X, Y)
         ledger.register(quick, X, Y, name="quick")
-        monkeypatch.setattr("letheon.ledger._compute._LEAST_SECONDS", 0.001)
+        monkeypatch.setattr("letheon.ledger.worker.compute._LEAST_SECONDS", 0.001)
         wanted = [ledger.request([1], model=name, verified=True).id for name in ("slow", "quick")]
         ledger.run_once(force=True)
         stuck, done = map(ledger.request_of, wanted)

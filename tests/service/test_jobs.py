@@ -12,9 +12,9 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 from sqlalchemy import select
 
 from letheon.exceptions import StaleWorkerError
-from letheon.ledger._database import Database
-from letheon.ledger._lease import owner_name
-from letheon.ledger._tables import actions, jobs
+from letheon.ledger.db.database import Database
+from letheon.ledger.leases import owner_name
+from letheon.ledger.tables import actions, jobs
 from letheon.service import _jobs
 from letheon.service._jobs import MOST_STARTS, Job, Jobs, JobsFullError
 from tests.ledger.databases import Clock, database, kind, place  # noqa: F401

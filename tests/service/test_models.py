@@ -17,7 +17,7 @@ from sklearn.pipeline import make_pipeline
 
 import letheon
 from letheon import NaiveUnlearner
-from letheon.ledger._words import ASSUMPTIONS, NOT_CLAIMED, guarantee_words
+from letheon.ledger.certificates.explanations import ASSUMPTIONS, NOT_CLAIMED, guarantee_words
 from letheon.service import ServiceSettings
 from letheon.service.desk import new_models
 from tests.ledger.forgetters import MAKERS, erased

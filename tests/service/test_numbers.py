@@ -11,11 +11,11 @@ from typing import Any
 import pytest
 from sqlalchemy import select
 
-from letheon.ledger._cursor import cursor, place_of
-from letheon.ledger._tables import deliveries
+from letheon.ledger.db.cursor import cursor, place_of
+from letheon.ledger.tables import deliveries
 from letheon.service._context import Context
 from letheon.service._feed import feed
-from letheon.service.desk.numbers import Numbers
+from letheon.service._numbers import Numbers
 from tests.service.desks import OTHER, QUICK, Desk, make_desk, person
 
 HOOK = "http://127.0.0.1:9"

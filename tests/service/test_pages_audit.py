@@ -12,7 +12,7 @@ import sqlalchemy as sa
 from fastapi.testclient import TestClient
 
 from letheon.exceptions import SearchWarning
-from letheon.ledger._tables import certificates
+from letheon.ledger.tables import certificates
 from letheon.service import ServiceSettings
 from letheon.service._jobs import Jobs
 from tests.service.desks import OTHER, QUICK, Desk, make_desk, person

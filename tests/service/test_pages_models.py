@@ -21,7 +21,7 @@ import letheon
 from letheon import NaiveUnlearner
 from letheon.service._jobs import Jobs
 from letheon.service._templates import make_templates
-from letheon.service.pages._codes import DRILLS, LEVEL_WORDS, MEASURES
+from letheon.service.pages._shared import DRILLS, LEVEL_WORDS, MEASURES
 from tests.browser import chromium
 from tests.service.desks import OTHER, Desk, make_desk, person
 from tests.service.servers import serving

@@ -249,8 +249,8 @@ def test_what_somebody_sends_who_may_not_is_not_read(
         read.append(request.url.path)
         return await real(request)
 
-    real = _shared._read_form
-    monkeypatch.setattr(_shared, "_read_form", noted)
+    real = _shared.read_form
+    monkeypatch.setattr(_shared, "read_form", noted)
     large = {"model": ("a.blob", b"x" * 2**20)}
     for name in ("requester", "admin"):
         answer = desk.browser(name).post("/models/new", data={"csrf": "wrong"}, files=large)

@@ -8,9 +8,9 @@ import pytest
 from sqlalchemy import select
 
 from letheon import DaREForestClassifier, InfluenceClassifier, SISARegressor, state
-from letheon.ledger._history import spending
-from letheon.ledger._tables import events
-from letheon.ledger._training import held_rows
+from letheon.ledger.models.history import spending
+from letheon.ledger.models.training import held_rows
+from letheon.ledger.tables import events
 from letheon.sandbox import TimeLimitError
 from letheon.service import _job_runner, _what_if
 from letheon.service._job_runner import LONG, JobRunner

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from sqlalchemy import event
 
-from letheon.ledger._receipt_codes import ReceiptCode, open_sealed, public_of
+from letheon.ledger.certificates.receipt_codes import ReceiptCode, open_sealed, public_of
 from letheon.verifier import Trust, check_receipt_commitment, open_envelope
 from tests.service.desks import QUICK, Desk, make_desk, person
 

@@ -17,7 +17,8 @@ import pytest
 from fastapi import APIRouter, Depends, Request
 from fastapi.testclient import TestClient
 
-from letheon.ledger._agreement import HIGH_WATER
+from letheon.exceptions import LedgerError
+from letheon.ledger.worker.agreement import HIGH_WATER
 from letheon.service import ServiceSettings, create_app
 from letheon.service._auth import address_of, allows, anybody
 from letheon.service._guards import HEADERS
@@ -397,12 +398,11 @@ def test_long_calls_leave_room_for_short_ones(desk: Desk, monkeypatch: pytest.Mo
     """As many long calls as one likes: most are refused, and everybody else is served."""
     goes_on = threading.Event()
 
-    def wait(*_: Any, **__: Any) -> list[Any]:
+    def wait(*_: Any, **__: Any) -> None:
         goes_on.wait(60)
-        return []
+        raise LedgerError("not now")
 
-    handlers = sys.modules["letheon.service.api.request_actions"]
-    monkeypatch.setattr(handlers, "act_on_many", wait)
+    monkeypatch.setattr(sys.modules["letheon.service.routes.requests"], "_change", wait)
     body = {"action": "verify", "requests": ["0" * 32]}
     admin, operator = desk.client("admin"), desk.client("operator")
     with ThreadPoolExecutor(30) as pool:

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from sqlalchemy import select
 
-from letheon.ledger._tables import events, jobs, models, requests, tokens, webhooks
+from letheon.ledger.tables import events, jobs, models, requests, tokens, webhooks
 from tests.service.desks import OTHER, QUICK, Desk, make_desk, person
 from tests.service.matrix import API
 from tests.service.test_matrix import HOOK, make_things

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from sqlalchemy import select
 
-from letheon.ledger._tables import actions, sessions, tokens
+from letheon.ledger.tables import actions, sessions, tokens
 from letheon.service import ROLES, SCOPES, ServiceSettings, Tokens
 from letheon.service._roles import narrowed
 from letheon.service._sessions import Sessions

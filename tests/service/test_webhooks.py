@@ -17,9 +17,9 @@ from hypothesis import strategies as st
 from sqlalchemy import select, update
 
 from letheon.ledger import Ledger, Policy
-from letheon.ledger._events import record
-from letheon.ledger._moves import move
-from letheon.ledger._tables import deliveries, events, webhooks
+from letheon.ledger.db.events import record
+from letheon.ledger.requests.states import move
+from letheon.ledger.tables import deliveries, events, webhooks
 from letheon.service import _delivery
 from letheon.service._delivery import TRIES, Courier, deliver_due, drop_old, longest_pause
 from letheon.service._feed import feed

@@ -15,8 +15,8 @@ import pytest
 
 from letheon.audit import LevelResult
 from letheon.ledger import Ledger, Policy, Step
-from letheon.ledger._compute import ComputationFailed, compute
-from letheon.ledger._versions import find_model, head_of
+from letheon.ledger.models.versions import find_model, head_of
+from letheon.ledger.worker.compute import ComputationFailed, compute
 from letheon.sandbox import StoppedError
 from letheon.service import _audit_job, _job_runner, _worker
 from letheon.service._job_runner import LONG, SHORT, JobRunner
@@ -67,7 +67,7 @@ def _call_here(
 def _here(monkeypatch: pytest.MonkeyPatch) -> None:
     """Compute and look in this process."""
     monkeypatch.setattr(_job_runner, "call", _call_here)
-    monkeypatch.setattr("letheon.ledger._ledger.computing", lambda **_: compute)
+    monkeypatch.setattr("letheon.ledger.ledger.computing", lambda **_: compute)
 
 
 here = pytest.mark.usefixtures("_here")
@@ -157,7 +157,7 @@ def test_a_batch_that_fails_fails_the_job_with_its_code(
     def fails(_: Any) -> Any:
         raise ComputationFailed("value-error")
 
-    monkeypatch.setattr("letheon.ledger._ledger.computing", lambda **_: fails)
+    monkeypatch.setattr("letheon.ledger.ledger.computing", lambda **_: fails)
     desk.ledger.request([person(1)], model="risk", verified=True)
     job = Jobs(desk.ledger).add("apply", tenant="default", model="risk")
     _runner(desk).do_all()

@@ -20,7 +20,7 @@ from sklearn.tree import DecisionTreeClassifier
 import letheon
 from letheon import state
 from letheon.exceptions import CorruptFileError, MemoryLimitError
-from letheon.ledger import _table_files
+from letheon.ledger.models import table_files
 from letheon.state import _budget, tag_of
 from letheon.state._arrays import dtype_descr, dtype_from
 from letheon.state._budget import MemoryBudget, check_shape
@@ -550,7 +550,7 @@ def _enum(text: str) -> dict[str, Any]:
 def test_a_table_that_unpacks_to_far_more_is_refused(
     suffix: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(_table_files, "_MOST_UNPACKED", 1 << 16)
+    monkeypatch.setattr(table_files, "_MOST_UNPACKED", 1 << 16)
     path = tmp_path / f"rows{suffix}"
     if suffix == ".npz":
         np.savez_compressed(path, X=np.zeros(1 << 18), y=np.zeros(1))
@@ -558,6 +558,6 @@ def test_a_table_that_unpacks_to_far_more_is_refused(
         pd = pytest.importorskip("pandas")
         pytest.importorskip("pyarrow")
         pd.DataFrame({"x": np.zeros(1 << 18), "y": 0}).to_parquet(path, compression="zstd")
-    columns = _table_files.Columns("y", None, has_text_ids=False, is_table=True)
-    with pytest.raises(_table_files.TableFileError, match="unpacks to"):
-        _table_files.read_table_file(path, columns)
+    columns = table_files.Columns("y", None, has_text_ids=False, is_table=True)
+    with pytest.raises(table_files.TableFileError, match="unpacks to"):
+        table_files.read_table_file(path, columns)

@@ -18,7 +18,7 @@ skipped that the tier of the bundle promises.
 """
 
 from letheon.audit._audit import audit
-from letheon.audit._bound import bound
+from letheon.audit._bound import BOUNDS, bound
 from letheon.audit._canaries import Canaries, check_canaries
 from letheon.audit._rederive import CannotRederiveError, check_rederivation, compare, rederive
 from letheon.audit._residue import check_residue
@@ -32,6 +32,7 @@ from letheon.checks import (
 )
 
 __all__ = [
+    "BOUNDS",
     "LEVELS",
     "AttackResult",
     "AuditReport",

@@ -29,8 +29,9 @@ from letheon.audit._result import LevelResult
 from letheon.audit._structure import FEATURES, beside_the_model, unwrapped
 from letheon.data import Rows
 from letheon.linear import choose_noise_scale, plan_descent
+from letheon.methods import find_method
 
-__all__ = ["bound", "check_bound", "find_withdrawn"]
+__all__ = ["BOUNDS", "bound", "check_bound", "find_withdrawn"]
 
 # Certificates round what is spent and the budget up to two digits; formulas differ by rounding.
 _CLOSE = 1e-6
@@ -188,7 +189,8 @@ def _judge(
 ) -> LevelResult:
     checks = _Checks()
     inner, seen = unwrapped(model, rows)
-    check = _METHODS.get(inner.facts.method)
+    method = find_method(inner.facts.method)
+    check = BOUNDS.get(method.bound or "") if method is not None else None
     if check is None or getattr(inner, "variant", "basic") == "distributed":
         reason = f"no second computation is known for {inner.facts.method}"
         return LevelResult("V5", name, "skipped", reason)
@@ -459,8 +461,9 @@ def _fisher(case: _Case, W: Floats) -> Floats:
     return matrix if block <= _LARGEST_BLOCK else np.diag(np.diag(matrix))
 
 
-_METHODS: dict[str, Callable[[_Case], None]] = {
+# By the names that `letheon.methods` gives them.
+BOUNDS: dict[str, Callable[[_Case], None]] = {
     "influence": _check_influence,
-    "descent-to-delete": _check_descent,
+    "descent": _check_descent,
     "fisher": _check_fisher,
 }

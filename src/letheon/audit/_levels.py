@@ -14,10 +14,10 @@ from letheon.audit._seeds import wrong_seed
 from letheon.audit._structure import beside_the_model
 from letheon.data import Rows
 from letheon.exceptions import SignerRefusedError, UntrustedClassError
-from letheon.ledger._claims import RETRAIN, claim_of, refuse_beyond_method
-from letheon.ledger._commitment import tree_of
-from letheon.ledger._execution import describe, replay_of
-from letheon.ledger._facts import method_parameters, refuse_boasts
+from letheon.ledger.certificates.claims import RETRAIN, claim_of, refuse_beyond_method
+from letheon.ledger.certificates.execution import describe, replay_of
+from letheon.ledger.certificates.facts import method_parameters, refuse_boasts
+from letheon.ledger.models.commitment import tree_of
 
 __all__ = [
     "Rebuilt",

@@ -24,7 +24,7 @@ from letheon.compose import unfitted_twin
 from letheon.data import Rows
 from letheon.exceptions import LetheonError
 from letheon.inner import parts_of
-from letheon.ledger._execution import replay_of
+from letheon.ledger.certificates.execution import replay_of
 from letheon.parallel import one_thread
 from letheon.state._canonical import to_bytes
 from letheon.state._nodes import Instance, Items, Record

@@ -8,7 +8,7 @@ from typing import Any
 
 from letheon.audit._reading import Bundle
 from letheon.audit._result import LevelResult
-from letheon.ledger._moves import STATES
+from letheon.ledger.requests.states import STATES
 
 __all__ = ["check_requests"]
 

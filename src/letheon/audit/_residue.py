@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from letheon.audit._result import LevelResult
-from letheon.ledger._scan import Markers, scan
+from letheon.ledger.purge.scan import Markers, scan
 
 __all__ = ["Stores", "check_residue"]
 

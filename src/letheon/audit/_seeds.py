@@ -9,8 +9,8 @@ The seed is settled when a model is registered or retrained, and is the same unt
 from typing import Any
 
 from letheon.audit._reading import AuditedModel, LogFacts
-from letheon.ledger._claims import RETRAIN
-from letheon.ledger._seal import commitment, training_seed
+from letheon.ledger.certificates.claims import RETRAIN
+from letheon.ledger.keys.encryption import commitment, training_seed
 from letheon.measures._copies import fresh_copy
 from letheon.verifier import Opened
 

@@ -22,7 +22,7 @@ from letheon.audit._rederive import (
 )
 from letheon.audit._tolerance import judge_differences
 from letheon.data import Rows
-from letheon.ledger._claims import counted_part
+from letheon.ledger.certificates.claims import counted_part
 from letheon.linear import fingerprint_rows
 
 __all__ = ["FEATURES", "Beside", "beside_the_model", "unwrapped"]

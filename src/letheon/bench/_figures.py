@@ -5,11 +5,12 @@ from typing import TYPE_CHECKING, Any
 
 from letheon.bench._published import Spread
 from letheon.bench._table import Line, attack_value, lines_of
+from letheon.evaluation.report import Picture
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-__all__ = ["draw_figures"]
+__all__ = ["draw_pictures"]
 
 Record = dict[str, Any]
 # Okabe and Ito's colours.
@@ -23,8 +24,8 @@ _ATTACKS = {
 _LEAST_POINTS = 0.01
 
 
-def draw_figures(records: Sequence[Record]) -> list[dict[str, Any]]:
-    """Return the pictures, as `write_report` wants them; without matplotlib there are none."""
+def draw_pictures(records: Sequence[Record]) -> list[Picture]:
+    """Return the pictures of a report; without matplotlib there are none."""
     try:
         from matplotlib.figure import Figure
     except ImportError:
@@ -32,13 +33,13 @@ def draw_figures(records: Sequence[Record]) -> list[dict[str, Any]]:
     lines = lines_of(records)
     if not lines:
         return []
-    found = [_measured(lines, Figure)]
+    pictures = [_draw_measures(lines, Figure)]
     if any(record["attacks"] for record in records):
-        found.append(_attacked(records, lines, Figure))
-    return found
+        pictures.append(_draw_attacks(records, lines, Figure))
+    return pictures
 
 
-def _measured(lines: Sequence[Line], figure_type: Any) -> dict[str, Any]:
+def _draw_measures(lines: Sequence[Line], figure_type: Any) -> Picture:
     names = _names(lines)
     figure = figure_type(figsize=(11, 1.4 + 0.36 * len(names)), layout="constrained")
     left, right = figure.subplots(1, 2, sharey=True, width_ratios=(3, 2))
@@ -64,12 +65,12 @@ def _measured(lines: Sequence[Line], figure_type: Any) -> dict[str, Any]:
         "Least, geometric mean (effectiveness: mean) and largest over data sets; the least number "
         f"of people. Below {_LEAST_POINTS} points is drawn there."
     )
-    return {
-        "figure": figure,
-        "title": "Efficiency and effectiveness, measured and published",
-        "alt": "Ranges over data sets for each method and setting; the main table has the numbers",
-        "note": note,
-    }
+    return Picture(
+        figure,
+        title="Efficiency and effectiveness, measured and published",
+        alt="Ranges over data sets for each method and setting; the main table has the numbers",
+        note=note,
+    )
 
 
 def _legend(figure: Any, words: Sequence[str]) -> None:
@@ -100,7 +101,7 @@ def _range(ax: "Axes", place: int, what: str, spread: Spread) -> None:
     ax.plot([spread.mean], [height], marker="o", markersize=4, color=colour)
 
 
-def _attacked(records: Sequence[Record], lines: Sequence[Line], figure_type: Any) -> dict[str, Any]:
+def _draw_attacks(records: Sequence[Record], lines: Sequence[Line], figure_type: Any) -> Picture:
     keys = {_name(line): (line.method, line.family, line.setting) for line in lines}
     names = [name for name, key in keys.items() if _found(records, key, "RMIA") is not None]
     figure = figure_type(figsize=(9, 1.4 + 0.32 * len(names)), layout="constrained")
@@ -120,15 +121,15 @@ def _attacked(records: Sequence[Record], lines: Sequence[Line], figure_type: Any
     ax.set(xlabel="AUC; 0.5: nothing is found", xlim=(0.3, 1.02), ylim=(len(names) - 0.4, -0.6))
     ax.grid(axis="x", alpha=0.3)
     figure.legend(loc="outside upper center", ncols=len(_ATTACKS), frameon=False)
-    return {
-        "figure": figure,
-        "title": "What attackers find about forgotten people",
-        "alt": "AUC of three attacks on each method, with their floors",
-        "note": (
+    return Picture(
+        figure,
+        title="What attackers find about forgotten people",
+        alt="AUC of three attacks on each method, with their floors",
+        note=(
             "Full: the unlearned model; hollow: the floor (of before and after: people who never "
             "were there). Means over data sets."
         ),
-    }
+    )
 
 
 def _found(

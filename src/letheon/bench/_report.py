@@ -6,15 +6,14 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from letheon.bench._figures import draw_figures
+from letheon.bench._figures import draw_pictures
 from letheon.bench._grid import Options
-from letheon.bench._html import write_report
 from letheon.bench._machine import describe_machine
-from letheon.bench._markdown import Table
 from letheon.bench._published import PUBLISHED
 from letheon.bench._recipes import DELTA, EPSILON, RECIPES
 from letheon.bench._table import lines_of
 from letheon.bench._tables import brief_table, main_table, report_tables
+from letheon.evaluation.report import Report, write_page
 
 __all__ = ["write_results"]
 
@@ -60,54 +59,33 @@ def write_results(
         The files.
     """
     base = Path(file)
-    base.parent.mkdir(parents=True, exist_ok=True)
-    main, others = (
-        main_table(records),
-        [
-            brief_table(records),
-            *report_tables(records, options),
-        ],
+    report = Report(
+        _TITLE,
+        settings=_settings(records, options, seconds),
+        machine=_machine(records),
+        table=main_table(records),
+        tables=[brief_table(records), *report_tables(records, options)],
+        summary=_summary(records, options),
+        notes=_notes(records),
+        pictures=draw_pictures(records) if figures else (),
     )
-    settings, machine = _settings(records, options, seconds), _machine(records)
     content = {
         "title": _TITLE,
-        "machine": machine,
-        "settings": settings,
+        "machine": report.machine,
+        "settings": report.settings,
         "options": options.to_dict(),
         "lines": [asdict(line) for line in lines_of(records)],
         "published": [asdict(line) for line in PUBLISHED],
     }
-    written = [base.with_suffix(suffix) for suffix in (".md", ".json", ".html")]
-    written[0].write_text("\n".join(_markdown(main, others, settings, machine)) + "\n", "utf-8")
-    written[1].write_text(_json(content, records), encoding="utf-8")
-    drawn = draw_figures(records) if figures else []
-    if picture and drawn:
+    written = [
+        write_page(base.with_suffix(".md"), report.to_markdown()),
+        write_page(base.with_suffix(".json"), _json(content, records)),
+        write_page(base.with_suffix(".html"), report.to_html()),
+    ]
+    if picture and report.pictures:
         written.append(base.with_suffix(".png"))
-        drawn[0]["figure"].savefig(written[-1], dpi=110)
-    write_report(
-        written[2],
-        {
-            "title": _TITLE,
-            "summary": _summary(records, options),
-            "table": main,
-            "figures": drawn,
-            "tables": others,
-            "notes": _notes(records),
-            "settings": settings,
-            "machine": machine,
-        },
-    )
+        report.pictures[0].figure.savefig(written[-1], dpi=110)
     return written
-
-
-def _markdown(
-    main: Table, others: Sequence[Table], settings: dict[str, Any], machine: dict[str, Any]
-) -> list[str]:
-    lines = [f"# {_TITLE}", ""]
-    lines += [f"- {name}: {value}" for name, value in (machine | settings).items()]
-    for table in (main, *others):
-        lines += ["", *table.lines()]
-    return lines
 
 
 def _summary(records: Sequence[Record], options: Options) -> list[str]:

@@ -1,12 +1,13 @@
 """The report's tables: the survey's own form first, then every number of people, then each set."""
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 from letheon.bench._grid import Options
-from letheon.bench._markdown import Table
 from letheon.bench._published import PUBLISHED, Published, Spread
 from letheon.bench._table import BASELINES, Line, attack_value, lines_of
+from letheon.evaluation.report import Cell, Table
 
 __all__ = ["brief_table", "error_table", "main_table", "report_tables"]
 
@@ -112,8 +113,8 @@ def brief_table(records: Sequence[Record]) -> Table:
 
 def _plainly(cell: Any) -> Any:
     """Return a cell with the word "theory" in the place of a formula."""
-    if isinstance(cell, dict) and "(" in cell["published"]:
-        return cell | {"published": "theory"}
+    if isinstance(cell, Cell) and "(" in cell.published:
+        return replace(cell, published="theory")
     return cell
 
 
@@ -151,7 +152,7 @@ def _main_row(records: Sequence[Record], line: Line) -> tuple[Any, ...]:
 
 
 def _beside(value: str, published: Any) -> Any:
-    return value if published is None else {"value": value, "published": published}
+    return value if published is None else Cell(value, published)
 
 
 def _efficiency(line: Line) -> list[Any]:

@@ -1,6 +1,7 @@
 """`letheon bench`: all methods on the survey's data sets, beside the published numbers."""
 
 import os
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
@@ -9,9 +10,9 @@ import typer
 from letheon.cli._words import refuse, whole_number
 
 if TYPE_CHECKING:
-    from rich.table import Table
+    import rich.table
 
-    from letheon.bench import Options
+    from letheon.bench import Options, Table
 
 __all__ = ["bench"]
 
@@ -196,7 +197,7 @@ def _run(options: "Options", out: Path, *, resume: bool, jobs: int) -> bool:
     seconds = time.perf_counter() - begin
     files = write_results(records, options, out / "report", seconds=seconds)
     console = PlainConsole()
-    show_table(console, _shown(brief_table(records)))
+    show_table(console, _rich_table(brief_table(records)))
     failed = sum(record["error"] is not None for record in records)
     console.print(f"{len(records):,} experiments in {seconds:,.0f} s, {failed:,} failed.")
     for file in files:
@@ -214,26 +215,22 @@ def _say(done: int, total: int, record: dict[str, Any]) -> None:
     typer.echo(said, err=True)
 
 
-_SHORT = 16
+# Longer published values are formulas and sentences: they stand in the report only.
+_LONGEST_PUBLISHED = 16
 
 
-def _shown(table: Any) -> "Table":
+def _rich_table(table: "Table") -> "rich.table.Table":
     """Return the table in short; brackets hold published numbers."""
-    from rich.box import SIMPLE_HEAD
-    from rich.markup import escape
-    from rich.table import Table
+    from letheon.evaluation.report import Cell
 
-    shown = Table(box=SIMPLE_HEAD, pad_edge=False, collapse_padding=True)
-    for name in table.columns:
-        shown.add_column(name, no_wrap=True)
-    for row in table.rows:
-        shown.add_row(*(escape(_text(cell)) for cell in row))
-    return shown
-
-
-def _text(cell: Any) -> str:
-    """Return a cell in a few letters: formulas and sentences stand in the report."""
-    if not isinstance(cell, dict):
-        return "-" if cell is None else str(cell)
-    published = str(cell["published"])
-    return f"{cell['value']} [{published}]" if len(published) <= _SHORT else str(cell["value"])
+    rows = [
+        [
+            cell.value
+            if isinstance(cell, Cell) and len(str(cell.published)) > _LONGEST_PUBLISHED
+            else cell
+            for cell in row
+        ]
+        for row in table.rows
+    ]
+    short = replace(table, title="", rows=rows, note="")
+    return short.to_rich(no_wrap=table.names, pad_edge=False, collapse_padding=True)

@@ -12,11 +12,11 @@ from sklearn.linear_model import LogisticRegression, SGDClassifier
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
 
-from letheon.bench._html import write_report
-from letheon.bench._machine import describe_machine
+from letheon.bench import describe_machine
 from letheon.cli._scene import Scene
 from letheon.datasets import Requests
 from letheon.evaluation import ORDINARY, SAME, Evaluation, evaluate
+from letheon.evaluation.report import Picture, Report, Table, write_page
 from letheon.forest import DaREForestClassifier
 from letheon.linear import InfluenceClassifier
 from letheon.measures.attacks import RMIA, AttackResult, FineTuneOnly, KeepsEverything
@@ -177,44 +177,39 @@ def report(scene: Scene) -> None:
     comparison, evaluation = scene.found["comparison"], scene.found["evaluation"]
     # A name of its own: others can write to the shared folder.
     page = Path(tempfile.mkdtemp(prefix="letheon-demo-")) / "report.html"
-    write_report(
-        page,
-        {
-            "title": "Judge, choose and watch: the demo of letheon",
-            "summary": comparison.reason.splitlines(),
-            "machine": describe_machine(),
-            "settings": {"seed": scene.seed, "seeds of each measurement": SEEDS},
-            "table": _properties(evaluation),
-            "tables": [_attack_table(scene.found["attacks"])],
-            "figures": _figures(scene) if find_spec("matplotlib") else [],
-            "notes": [evaluation.tested, *evaluation.warnings, *evaluation.fairness],
-        },
+    written = Report(
+        "Judge, choose and watch: the demo of letheon",
+        settings={"seed": scene.seed, "seeds of each measurement": SEEDS},
+        machine=describe_machine(),
+        table=_properties(evaluation),
+        tables=[_attack_table(scene.found["attacks"])],
+        summary=comparison.reason.splitlines(),
+        notes=[evaluation.tested, *evaluation.warnings, *evaluation.fairness],
+        pictures=_pictures(scene) if find_spec("matplotlib") else (),
     )
+    write_page(page, written.to_html())
     scene.say("All of it, with pictures, in one file; open it in a browser:")
     scene.quote(str(page))
     scene.check(page.stat().st_size > 0, "a report is written")
 
 
-def _properties(evaluation: Evaluation) -> dict[str, Any]:
+def _properties(evaluation: Evaluation) -> Table:
     both = [evaluation.measures[baseline] for baseline in (SAME, ORDINARY)]
     rows = [[name, *(measures.get(name) for measures in both)] for name in both[1]]
-    return {
-        "title": f"{evaluation.title}: {evaluation.requests}",
-        "columns": ["measure", f"against the {SAME}", f"against the {ORDINARY}"],
-        "rows": rows,
-    }
+    columns = ("measure", f"against the {SAME}", f"against the {ORDINARY}")
+    return Table(f"{evaluation.title}: {evaluation.requests}", columns, rows)
 
 
-def _attack_table(attacks: dict[str, AttackResult]) -> dict[str, Any]:
+def _attack_table(attacks: dict[str, AttackResult]) -> Table:
     rows = [
         [name, result.measures["AUC"], result.floor["AUC"], result.verdict]
         for name, result in attacks.items()
     ]
     columns = ["model", "AUC of the attack", "floor: a retrain", "trace of who left"]
-    return {"title": "An attack on three models", "columns": columns, "rows": rows}
+    return Table("An attack on three models", columns, rows)
 
 
-def _figures(scene: Scene) -> list[dict[str, Any]]:
+def _pictures(scene: Scene) -> list[Picture]:
     import matplotlib as mpl
 
     mpl.use("Agg", force=False)
@@ -223,7 +218,4 @@ def _figures(scene: Scene) -> list[dict[str, Any]]:
         "Speed against accuracy": scene.found["comparison"].plot(),
         "Requests until the retrain": scene.found["monitor"].plot(),
     }
-    return [
-        {"title": title, "figure": display.figure_, "alt": title}
-        for title, display in drawn.items()
-    ]
+    return [Picture(display.figure_, title) for title, display in drawn.items()]

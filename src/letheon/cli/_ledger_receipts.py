@@ -28,7 +28,7 @@ from letheon.exceptions import LedgerError, LedgerMissingError
 from letheon.verifier import SMALL, Refused, Verdict, from_base64, read_capped, verify_bundle
 
 if TYPE_CHECKING:
-    from letheon.ledger._receipt_codes import OpenedReceipt, ReceiptCode
+    from letheon.ledger.certificates.receipt_codes import OpenedReceipt, ReceiptCode
 
 __all__ = ["receipts"]
 
@@ -159,7 +159,7 @@ def check(
 
 
 def _opened(code: str, sealed: Path | None, desk: str | None) -> "OpenedReceipt":
-    from letheon.ledger._receipt_codes import ReceiptCode, open_sealed
+    from letheon.ledger.certificates.receipt_codes import ReceiptCode, open_sealed
 
     if (sealed is None) == (desk is None):
         raise UsageError("give --sealed FILE or --desk URL: where the sealed receipt is")

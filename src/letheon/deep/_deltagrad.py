@@ -19,7 +19,7 @@ from letheon.deep._replay import Replay
 from letheon.deep._secant import LocalChecks
 from letheon.deep._workshop import Workshop
 from letheon.exceptions import TrainingError
-from letheon.guarantee import Guarantee, MethodFacts
+from letheon.guarantee import Guarantee, MethodFacts, SearchRanges
 from letheon.removal import Cache, Change, Exactness, TrainingRows
 from letheon.validation import POSITIVE, OrNone, Rules, Whole
 
@@ -45,6 +45,7 @@ FACTS = MethodFacts(
     needs=("sum-over-rows", "gradient-descent"),
     certificate="empirical",
     batches=True,
+    search_ranges=lambda _: SearchRanges({"period": (2, 5, 20)}),
 )
 
 _REFERENCE = "Wu et al. 2020, Algorithm 4 (no bound for losses that are not convex)"

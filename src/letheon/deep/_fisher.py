@@ -17,7 +17,7 @@ from letheon.deep._kfac import Batches, kronecker
 from letheon.deep._loop import Callback, Stretch
 from letheon.deep._workshop import Workshop, calibration_sample
 from letheon.exceptions import TrainingError
-from letheon.guarantee import Guarantee, MethodFacts
+from letheon.guarantee import Guarantee, MethodFacts, SearchRanges
 from letheon.noise import NoiseSource
 from letheon.removal import Cache, Change, TrainingRows, opaque_repr
 from letheon.seeds import Purpose, mix64
@@ -39,6 +39,9 @@ FACTS = MethodFacts(
     needs=("locally-quadratic",),
     certificate="empirical",
     batches=True,
+    noise="parameter-perturbation-fisher-gaussian",
+    has_noise_at_fit=False,
+    search_ranges=lambda _: SearchRanges({}, {"sigma": (1e-4, 1e-3)}),
 )
 
 

@@ -37,7 +37,7 @@ from letheon.exceptions import (
     ShardingWarning,
     warn_caller,
 )
-from letheon.guarantee import Guarantee, MethodFacts
+from letheon.guarantee import Guarantee, MethodFacts, SearchRanges
 from letheon.removal import Cache, Change, TrainingRows
 from letheon.seeds import Purpose
 from letheon.validation import Interval, OneOf, Rules, Whole
@@ -58,6 +58,7 @@ FACTS = MethodFacts(
     needs=("incremental-training",),
     certificate="empirical",
     batches=True,
+    search_ranges=lambda _: SearchRanges({"epsilon": (0.05, 0.1)}),
 )
 
 _REFERENCE = "He et al. 2021 (an observation about residuals, no bound of what the model reveals)"

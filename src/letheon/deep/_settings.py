@@ -13,8 +13,8 @@ from letheon.deep._optim import OPTIMIZERS
 from letheon.deep._schedule import SCHEDULES
 from letheon.validation import (
     POSITIVE,
+    AnyCallable,
     Boolean,
-    Callback,
     Either,
     Interval,
     OneOf,
@@ -30,12 +30,12 @@ PARAMETER_RULES: Rules = {
     "calibration_rows": Whole(2),
     "precision": OneOf(PRECISIONS),
     "schedule": OneOf(SCHEDULES),
-    "optimizer": Either(OneOf(OPTIMIZERS), Callback()),
+    "optimizer": Either(OneOf(OPTIMIZERS), AnyCallable()),
     "learning_rate": POSITIVE,
     "momentum": Interval(0, 1, closed="left"),
     "weight_decay": Interval(0),
-    "loss": Either(OneOf(("cross_entropy",), "'cross_entropy'"), Callback()),
-    "module": OrNone(Callback(), "a small MLP"),
+    "loss": Either(OneOf(("cross_entropy",), "'cross_entropy'"), AnyCallable()),
+    "module": OrNone(AnyCallable(), "a small MLP"),
     "deterministic": Boolean(),
 }
 

@@ -22,7 +22,7 @@ from letheon.exceptions import CheckpointWarning, CorruptFileError, ShardingWarn
 from letheon.guarantee import Guarantee, MethodFacts
 from letheon.removal import Cache, Change, TrainingRows
 from letheon.seeds import Purpose
-from letheon.sharded import Assignment, epochs_per_stage
+from letheon.sharded import Assignment, epochs_per_stage, shard_counts
 from letheon.validation import OneOf, OrNone, Rules, Whole
 
 FACTS = MethodFacts(
@@ -41,6 +41,7 @@ FACTS = MethodFacts(
     needs=("incremental-training",),
     certificate="exact",
     batches=True,
+    search_ranges=shard_counts,
 )
 
 

@@ -28,10 +28,16 @@ from letheon.forest._settings import (
     warn_if_coarse,
 )
 from letheon.forest._threads import threads_for, threads_for_few
-from letheon.guarantee import Guarantee, MethodFacts
+from letheon.guarantee import Guarantee, MethodFacts, SearchRanges, TrainingSize
 from letheon.inner import remember_features, require_features
 from letheon.seeds import seed_from
 from letheon.validation import Rules, check_parameter, validate_parameters
+
+
+def _random_depths(size: TrainingSize) -> SearchRanges:
+    deepest = 8 if size.max_depth is None else size.max_depth
+    return SearchRanges({"random_depth": tuple(d for d in (0, 1, 2, 4, 6, 8) if d <= deepest)})
+
 
 _FACTS = MethodFacts(
     method="dare",
@@ -48,6 +54,8 @@ _FACTS = MethodFacts(
     tasks=("classification", "regression"),
     certificate="exact",
     batches=True,
+    replay="bitwise",
+    search_ranges=_random_depths,
 )
 _CLAIM = Guarantee(
     kind="exact",

@@ -6,24 +6,24 @@ a stranger verifies with files and a public key alone, by `letheon.audit` or by 
 ``letheon/verifier.py``.
 """
 
-from letheon.ledger._adopt import Adoption
-from letheon.ledger._batch_list import BatchInfo, BatchPage
-from letheon.ledger._calendar import Calendar
-from letheon.ledger._certificate_list import CertificateInfo, CertificatePage
-from letheon.ledger._doctor import Finding
-from letheon.ledger._examine import ModelFiles
-from letheon.ledger._info import KeyInfo, ModelInfo, VersionInfo
-from letheon.ledger._ledger import Ledger
-from letheon.ledger._listing import RequestCounts, RequestPage
-from letheon.ledger._log_reading import LogConsistency, LogEntry, LogInclusion, LogPage
-from letheon.ledger._plan import BatchPlan
-from letheon.ledger._policy import Decision, Policy
-from letheon.ledger._reader import Reader
-from letheon.ledger._receipts import Coverage
-from letheon.ledger._requests import Entry, Request
-from letheon.ledger._settings import Settings
-from letheon.ledger._stores import Store
-from letheon.ledger._worker import Step
+from letheon.ledger.certificates.listing import CertificateInfo, CertificatePage
+from letheon.ledger.certificates.receipts import Coverage
+from letheon.ledger.db.log import LogConsistency, LogEntry, LogInclusion, LogPage
+from letheon.ledger.doctor import Finding
+from letheon.ledger.ledger import Ledger
+from letheon.ledger.models.examine import ModelFiles
+from letheon.ledger.models.info import KeyInfo, ModelInfo, VersionInfo
+from letheon.ledger.models.reader import Reader
+from letheon.ledger.purge.stores import Store
+from letheon.ledger.requests.calendar import Calendar
+from letheon.ledger.requests.listing import RequestCounts, RequestPage
+from letheon.ledger.requests.records import Entry, Request
+from letheon.ledger.settings import Settings
+from letheon.ledger.worker.adopt import Adoption
+from letheon.ledger.worker.batches import BatchInfo, BatchPage
+from letheon.ledger.worker.plan import BatchPlan
+from letheon.ledger.worker.policy import Decision, Policy
+from letheon.ledger.worker.worker import Step
 
 __all__ = [
     "Adoption",

@@ -11,7 +11,7 @@ from sklearn.utils import Tags
 
 from letheon.base import Outcome, Removal, require_fitted
 from letheon.data import SlotRows
-from letheon.guarantee import Guarantee, MethodFacts
+from letheon.guarantee import Guarantee, MethodFacts, SearchRanges
 from letheon.linear._base import LinearClassifier, Trained
 from letheon.linear._batches import Batches, row_keys
 from letheon.linear._checkpoints import Checkpoints, replayed_by_hessians
@@ -50,6 +50,8 @@ FACTS = MethodFacts(
     ),
     certificate="empirical",
     batches=True,
+    noise="output-perturbation-gaussian",
+    search_ranges=lambda _: SearchRanges({"period": (2, 5, 20)}),
 )
 
 _REFERENCE = "Wu et al. 2020 (an accuracy rate, no bound of what the model reveals)"

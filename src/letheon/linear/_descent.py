@@ -13,7 +13,7 @@ from sklearn.utils.validation import check_consistent_length
 
 from letheon.base import Outcome, Removal, require_fitted
 from letheon.data import hold_labels, hold_target, join_target, row_ids
-from letheon.guarantee import Guarantee, MethodFacts
+from letheon.guarantee import Guarantee, MethodFacts, SearchRanges
 from letheon.inner import require_features
 from letheon.linear._account import rounded_up
 from letheon.linear._base import LinearClassifier, Trained
@@ -32,10 +32,25 @@ from letheon.linear._descent_theory import DistributedPlan, Plan
 from letheon.linear._distributed import Parts
 from letheon.linear._grid import Grid
 from letheon.linear._losses import Floats
+from letheon.linear._mechanism import release_code
 from letheon.linear._problem import NOBODY, Positions, Problem
 from letheon.noise import NoiseSource, Sealed
 from letheon.removal import Cache, Change, Counts, TrainingRows
 from letheon.validation import Rules
+
+_THEOREMS = {
+    ("basic", "secret"): "neel2020-theorem-3.1",
+    ("basic", "published"): "neel2020-theorem-3.2",
+    ("regularized-strong", "secret"): "neel2020-theorem-3.4",
+    ("regularized-weak", "secret"): "neel2020-theorem-3.5",
+    ("distributed", "secret"): "neel2020-distributed",
+}
+
+
+def _accounting_code(model: Any) -> str:
+    by_residual = model.stop == "residual"
+    return "neel2020-residual" if by_residual else _THEOREMS[model.variant, model.state]
+
 
 FACTS = MethodFacts(
     method="descent-to-delete",
@@ -61,6 +76,10 @@ FACTS = MethodFacts(
     needs=("strongly-convex", "smooth"),
     certificate="certified",
     batches=True,
+    accounting=_accounting_code,
+    adds_up=False,
+    noise=release_code,
+    search_ranges=lambda _: SearchRanges({}, {"sigma": (0.01, 0.1)}),
 )
 
 _SHARED = (

@@ -26,6 +26,7 @@ from letheon.linear._fisher_noise import Root, are_accurate, draw_noise
 from letheon.linear._fisher_walk import JUST_TRAINED, FisherAccount, Walk, hessian_flops
 from letheon.linear._grid import Grid
 from letheon.linear._losses import Floats
+from letheon.linear._mechanism import batches_and_noise, release_code
 from letheon.linear._problem import NOBODY, Positions, Problem
 from letheon.linear._solve import finished, is_dense, minimise
 from letheon.noise import NoiseSource, Sealed
@@ -33,6 +34,11 @@ from letheon.receipt import Receipt
 from letheon.removal import Cache, Change, Counts, TrainingRows
 from letheon.seeds import Purpose, library_seed
 from letheon.validation import Interval, OneOf, Rules
+
+
+def _noise_code(model: Any) -> str:
+    return "grid-release-fisher-gaussian" if model.covariance == "fisher" else release_code(model)
+
 
 FACTS = MethodFacts(
     method="fisher",
@@ -50,6 +56,10 @@ FACTS = MethodFacts(
     needs=("strongly-convex", "smooth"),
     certificate="certified",
     batches=True,
+    accounting="golatkar2020-closeness-per-request",
+    adds_up=False,
+    noise=_noise_code,
+    search_ranges=batches_and_noise,
 )
 
 _AS_FITTED = "as fitted"

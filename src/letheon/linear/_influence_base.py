@@ -13,7 +13,7 @@ from letheon.linear._base import LinearBase, Trained, unconverged
 from letheon.linear._bounds import norm
 from letheon.linear._data_free import without_rows
 from letheon.linear._influence_removal import InfluenceRemovals
-from letheon.linear._mechanism import MECHANISMS
+from letheon.linear._mechanism import MECHANISMS, batches_and_noise, release_code
 from letheon.linear._newton import BOUNDS
 from letheon.linear._problem import NOBODY, ridge_of
 from letheon.linear._solve import DENSE_LIMIT, block_size, finished, is_dense, minimise
@@ -38,6 +38,9 @@ FACTS = MethodFacts(
     needs=("strongly-convex", "smooth", "lipschitz-hessian", "bounded-gradients"),
     certificate="certified",
     batches=True,
+    accounting="guo2020-residual-sum",
+    noise=release_code,
+    search_ranges=batches_and_noise,
 )
 
 _AS_FITTED = "as fitted"

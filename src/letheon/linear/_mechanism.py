@@ -1,9 +1,10 @@
 """How Influence hides what a removal leaves: noise on what is released, or in the objective."""
 
-from typing import NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 
+from letheon.guarantee import SearchRanges, TrainingSize
 from letheon.linear._account import residual_limit
 from letheon.linear._calibrate import gaussian_epsilon
 from letheon.linear._grid import Grid
@@ -17,7 +18,9 @@ __all__ = [
     "NoNoise",
     "ObjectiveNoise",
     "OutputNoise",
+    "batches_and_noise",
     "mechanism_of",
+    "release_code",
 ]
 
 MECHANISMS = ("output", "objective")
@@ -137,3 +140,17 @@ def mechanism_of(name: str, sigma: float, epsilon: float, delta: float) -> Mecha
     if sigma == 0.0:
         return NoNoise()
     return (OutputNoise if name == "output" else ObjectiveNoise)(sigma, epsilon, delta)
+
+
+def release_code(model: Any) -> str:
+    """Return the code of the mechanism that hides what removals leave, for certificates."""
+    is_pure = model.delta == 0
+    if getattr(model, "mechanism", None) == "objective":
+        return f"objective-perturbation-{'gamma-ball' if is_pure else 'gaussian'}"
+    return f"grid-release-discrete-{'laplace' if is_pure else 'gaussian'}"
+
+
+def batches_and_noise(size: TrainingSize) -> SearchRanges:
+    """Return both extremes of Mahadevan and Mathioudakis, m' = m/8 and m, and scales of noise."""
+    batches = {"batch_size": (size.n_together // 8, None)} if size.n_together >= 8 else {}
+    return SearchRanges(batches, {"sigma": (0.01, 0.1)})

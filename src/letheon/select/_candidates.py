@@ -1,37 +1,22 @@
 """Who is compared: forgetting estimators, and the values of their parameters that are tried."""
 
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from importlib import import_module
 from typing import Any
 
 from sklearn.base import clone
 
-from letheon.forest import DaREForestClassifier, DaREForestRegressor
-from letheon.guarantee import MethodFacts, Task
-from letheon.linear import (
-    DeltaGradClassifier,
-    DescentToDeleteClassifier,
-    FisherClassifier,
-    InfluenceClassifier,
-    InfluenceRegressor,
-)
+from letheon.guarantee import MethodFacts, SearchRanges, Task, TrainingSize
+from letheon.methods import METHODS
 from letheon.select._need import Need
-from letheon.select._ranges import Ranges, Size, ranges_of
 from letheon.sharded import SISAClassifier, SISARegressor
 
 __all__ = ["Candidate", "Named", "default_candidates", "named", "short_name"]
 
 Values = Mapping[str, Sequence[Any]]
-
-# The class for labels, and the one for numbers where there is one.
-_TABULAR: tuple[tuple[Any, Any], ...] = (
-    (DaREForestClassifier, DaREForestRegressor),
-    (InfluenceClassifier, InfluenceRegressor),
-    (FisherClassifier, None),
-    (DescentToDeleteClassifier, None),
-    (DeltaGradClassifier, None),
-)
+_NETS = "letheon.deep"  # the only module that needs torch
 
 
 @dataclass(frozen=True)
@@ -85,15 +70,17 @@ class Candidate:
         facts: MethodFacts = self.estimator.facts
         return facts
 
-    def ranges(self, size: Size) -> Ranges:
+    def ranges(self, size: TrainingSize) -> SearchRanges:
         """Return the values to try: those given, else those of the method."""
         depth = self.estimator.get_params(deep=False).get("max_depth")
-        usual = ranges_of(self.facts.method, size._replace(max_depth=depth))
+        usual = self.facts.search_ranges(size._replace(max_depth=depth))
         # Whoever gives some values says which parameters count.
         given = self.efficiency is not None or self.certifiability is not None
-        usual = Ranges() if given else usual
+        usual = SearchRanges() if given else usual
         chosen = (self.efficiency or usual.efficiency, self.certifiability or usual.certifiability)
-        return Ranges(*({name: tuple(tried) for name, tried in each.items()} for each in chosen))
+        return SearchRanges(
+            *({name: tuple(tried) for name, tried in each.items()} for each in chosen)
+        )
 
     def with_settings(self, settings: Mapping[str, Any]) -> Any:
         """Return an unfitted copy of the estimator with these values."""
@@ -142,30 +129,27 @@ def default_candidates(need: Need, task: Task, ordinary: Any) -> tuple[Named, di
     SISA wraps the ordinary model. Certificates are asked for as `need` says.
     """
     if need.family == "net":
-        return _nets(need)
-    wanted = int(task == "regression")
-    # A method that has no class for this task is still named, and left out for what it declares.
-    estimators = [_made(pair[wanted] or pair[0], need) for pair in _TABULAR]
-    sisa = (SISAClassifier, SISARegressor)[wanted]
+        left_out = {
+            "CertifiedHeadClassifier": "it needs a backbone of yours; give it as a candidate",
+            "every other method": "you asked for a net",
+        }
+        return named(_made(kind, need) for kind in _registered(task, nets=True)), left_out
+    sisa = SISARegressor if task == "regression" else SISAClassifier
+    estimators = [_made(kind, need) for kind in _registered(task, nets=False)]
     left_out = {"letheon.deep": 'nets are tried with Need(family="net") only'}
     return named([*estimators, sisa(clone(ordinary))]), left_out
 
 
-def _nets(need: Need) -> tuple[Named, dict[str, str]]:
-    # Only here is torch needed.
-    from letheon import deep
+def _registered(task: Task, *, nets: bool) -> Iterator[Any]:
+    """Yield the class of every registered method that is tried; SISA is made by the caller.
 
-    kinds: tuple[Any, ...] = (
-        deep.DeepObliviateClassifier,
-        deep.DeltaGradNetClassifier,
-        deep.FisherNetClassifier,
-        deep.SISANetClassifier,
-    )
-    left_out = {
-        "CertifiedHeadClassifier": "it needs a backbone of yours; give it as a candidate",
-        "every other method": "you asked for a net",
-    }
-    return named(_made(kind, need) for kind in kinds), left_out
+    A method that has no class for this task is still named, and left out for what it declares.
+    """
+    for method in METHODS:
+        if method.is_candidate and method.name != "sisa" and nets == (method.module == _NETS):
+            classes = [getattr(import_module(method.module), name) for name in method.class_names]
+            # Only some methods have a second class, for numbers.
+            yield classes[-1 if task == "regression" else 0]
 
 
 def _made(kind: Any, need: Need) -> Any:

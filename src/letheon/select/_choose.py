@@ -16,14 +16,13 @@ from sklearn.utils.multiclass import type_of_target
 from letheon.datasets import Requests
 from letheon.evaluation import Metric, Problem, Rows, evaluate, with_canaries
 from letheon.exceptions import LetheonError, LetheonWarning
-from letheon.guarantee import Task
+from letheon.guarantee import Task, TrainingSize
 from letheon.parallel import one_thread
 from letheon.scoring import balanced_accuracy, is_unbalanced, largest_class
 from letheon.select._candidates import Candidate, Named, default_candidates, named
 from letheon.select._comparison import Comparison
 from letheon.select._cost import cost_of
 from letheon.select._need import Need
-from letheon.select._ranges import Size
 from letheon.select._tolerances import Tolerances
 from letheon.select._tried import Tried
 from letheon.select._tune import Tuning, tune_efficiency
@@ -48,7 +47,7 @@ class _Arena:
     need: Need
     tolerances: Tolerances
     requests: Requests
-    size: Size
+    size: TrainingSize
     folds: CrossValidation
     rival: Yardstick
     constant: Constant
@@ -219,7 +218,7 @@ def _chosen(
         problem=problem,
         need=need,
         requests=requests,
-        size=Size(n_people, min(together)),
+        size=TrainingSize(n_people, min(together)),
         folds=folds,
         rival=yardstick(ordinary, need.family, problem, folds, random_state),
         constant=Constant(problem),

@@ -13,8 +13,8 @@ from fastapi import Request, Security
 from fastapi.security import HTTPAuthorizationCredentials, HTTPBearer
 from pydantic import BaseModel
 
-from letheon.ledger._agreement import require_mark
-from letheon.ledger._codes import require_name
+from letheon.ledger.schemas import require_name
+from letheon.ledger.worker.agreement import require_mark
 from letheon.service._context import Context, context
 from letheon.service._limits import network_of
 from letheon.service._problems import Problem

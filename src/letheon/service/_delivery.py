@@ -19,8 +19,8 @@ from sqlalchemy import Connection, delete, func, select, update
 
 import letheon
 from letheon.ledger import Ledger
-from letheon.ledger._elapsed import proven_now
-from letheon.ledger._tables import deliveries, webhooks
+from letheon.ledger.db.elapsed import proven_now
+from letheon.ledger.tables import deliveries, webhooks
 from letheon.service._addresses import (
     AddressRefusedError,
     Allowed,

@@ -18,7 +18,7 @@ from sklearn.naive_bayes import GaussianNB
 
 from letheon.forest import DaREForestClassifier
 from letheon.ledger import Ledger, Policy, Request
-from letheon.ledger._elapsed import proven_now
+from letheon.ledger.db.elapsed import proven_now
 from letheon.linear import InfluenceClassifier
 from letheon.monitor import Monitor, Tolerances
 from letheon.naive import NaiveUnlearner

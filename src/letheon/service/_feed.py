@@ -16,12 +16,12 @@ from typing import Any, NamedTuple
 from sqlalchemy import Connection, Row, exists, func, select, update
 
 from letheon.ledger import Ledger, Request
-from letheon.ledger._certificate_list import sequences_of_tenant
-from letheon.ledger._events import head, integrate
-from letheon.ledger._moves import FINAL
-from letheon.ledger._requests import found_all
-from letheon.ledger._rows_in import RowsIn
-from letheon.ledger._tables import (
+from letheon.ledger.certificates.listing import sequences_of_tenant
+from letheon.ledger.db.bulk import RowsIn
+from letheon.ledger.db.events import head, integrate
+from letheon.ledger.requests.records import found_all
+from letheon.ledger.requests.states import FINAL
+from letheon.ledger.tables import (
     batches,
     certificates,
     deliveries,

@@ -3,7 +3,7 @@
 from pathlib import Path
 
 from letheon.ledger import Ledger
-from letheon.ledger._settings import FILE
+from letheon.ledger.settings import FILE
 from letheon.service._tokens import Tokens
 
 __all__ = ["admin_token", "open_or_create"]

@@ -19,10 +19,10 @@ from letheon.exceptions import (
     UnknownModelError,
 )
 from letheon.ledger import Ledger, Step
-from letheon.ledger._compute import code_of
-from letheon.ledger._info import all_models
-from letheon.ledger._lease import owner_name
-from letheon.ledger._versions import ModelRow, VersionRow, content_of, find_model, read_head
+from letheon.ledger.leases import owner_name
+from letheon.ledger.models.info import all_models
+from letheon.ledger.models.versions import ModelRow, VersionRow, content_of, find_model, read_head
+from letheon.ledger.worker.compute import code_of
 from letheon.sandbox import (
     EndedError,
     Limits,

@@ -29,9 +29,9 @@ from sqlalchemy import (
 from sqlalchemy import update as change
 
 from letheon.exceptions import LedgerBusyError, StaleWorkerError
-from letheon.ledger import Ledger, _lease
-from letheon.ledger._elapsed import proven_now
-from letheon.ledger._tables import jobs, log
+from letheon.ledger import Ledger, leases
+from letheon.ledger.db.elapsed import proven_now
+from letheon.ledger.tables import jobs, log
 from letheon.service._tokens import note_action
 
 __all__ = [
@@ -264,7 +264,7 @@ class Jobs:
         Parameters
         ----------
         owner : str
-            Name of the thread, as `letheon.ledger._lease.owner_name` makes it.
+            Name of the thread, as `letheon.ledger.leases.owner_name` makes it.
         seconds : int
             So long without a `renew` it counts as left.
         kinds : iterable of str
@@ -287,8 +287,8 @@ class Jobs:
         """Return the job that may be begun and is next."""
         now = self._clock()
         for row in _in_turn(conn, list(conn.execute(query))):
-            is_held = row.state == "running" and _lease.is_current(row.lease_until, now, seconds)
-            if not is_held or _lease._is_dead(_holder(row.owner)):
+            is_held = row.state == "running" and leases.is_current(row.lease_until, now, seconds)
+            if not is_held or leases._is_dead(_holder(row.owner)):
                 return row
         return None
 

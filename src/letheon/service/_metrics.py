@@ -9,7 +9,7 @@ from prometheus_client.registry import Collector
 from sqlalchemy import func, select
 
 from letheon.ledger import Ledger
-from letheon.ledger._tables import deliveries, jobs
+from letheon.ledger.tables import deliveries, jobs
 
 __all__ = ["CONTENT_TYPE", "Metrics"]
 

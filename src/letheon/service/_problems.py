@@ -13,7 +13,7 @@ from fastapi.responses import JSONResponse, Response
 from starlette.exceptions import HTTPException
 
 from letheon import exceptions as errors
-from letheon.ledger._sqlite import CANNOT_WRITE, UNWRITABLE
+from letheon.ledger.db.sqlite import CANNOT_WRITE, UNWRITABLE
 from letheon.verifier import Refused
 
 __all__ = ["PREFIX", "Problem", "problem_of", "respond"]

@@ -15,9 +15,9 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from letheon.ledger import Ledger
-from letheon.ledger._blobs import destroy_file
-from letheon.ledger._leftovers import ROOM_LOCK as _LOCK
-from letheon.ledger._leftovers import ROOMS as _FOLDER
+from letheon.ledger.keys.blobs import destroy_file
+from letheon.ledger.purge.temporary_files import ROOM_LOCK as _LOCK
+from letheon.ledger.purge.temporary_files import ROOMS as _FOLDER
 
 __all__ = ["Room", "private_room", "sweep_rooms"]
 

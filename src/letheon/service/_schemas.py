@@ -1,6 +1,6 @@
 """What every answer of the API has in common."""
 
-from typing import Generic, TypeVar
+from typing import Any, Generic, Self, TypeVar
 
 from pydantic import BaseModel, ConfigDict, Field
 
@@ -13,6 +13,12 @@ class Out(BaseModel):
     """An answer; made from an object with the same attributes, or from values."""
 
     model_config = ConfigDict(from_attributes=True, extra="forbid")
+
+    @classmethod
+    def of(cls, record: object, **changes: Any) -> Self:
+        """Return an answer with the attributes of a record; `changes` replace some of them."""
+        names = [name for name in cls.model_fields if name not in changes]
+        return cls.model_validate({name: getattr(record, name) for name in names} | changes)
 
 
 class In(BaseModel):

@@ -13,8 +13,8 @@ from sqlalchemy import delete, insert, or_, select, update
 
 from letheon.exceptions import LedgerUnwritableError
 from letheon.ledger import Ledger
-from letheon.ledger._events import TOLERATED_SECONDS
-from letheon.ledger._tables import sessions
+from letheon.ledger.db.events import TOLERATED_SECONDS
+from letheon.ledger.tables import sessions
 from letheon.service._settings import ServiceSettings
 from letheon.service._tokens import note_action
 

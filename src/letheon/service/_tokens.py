@@ -10,8 +10,8 @@ from typing import Any
 from sqlalchemy import Row, func, insert, select, update
 
 from letheon.ledger import Ledger
-from letheon.ledger._codes import require_name
-from letheon.ledger._tables import actions, tokens
+from letheon.ledger.schemas import require_name
+from letheon.ledger.tables import actions, tokens
 from letheon.service._roles import narrowed
 
 __all__ = ["PREFIX", "Token", "Tokens", "note_action"]

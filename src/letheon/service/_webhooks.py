@@ -22,9 +22,9 @@ from sqlalchemy import Connection, Row, Select, delete, func, insert, select
 
 from letheon.exceptions import KeyFileError
 from letheon.ledger import Ledger
-from letheon.ledger._events import integrate
-from letheon.ledger._key_files import KeyFiles
-from letheon.ledger._tables import deliveries, webhooks
+from letheon.ledger.db.events import integrate
+from letheon.ledger.keys.key_files import KeyFiles
+from letheon.ledger.tables import deliveries, webhooks
 from letheon.service._tokens import note_action
 
 __all__ = [

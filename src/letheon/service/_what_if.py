@@ -22,10 +22,10 @@ from sklearn.base import is_regressor
 from letheon import state
 from letheon.data import Rows
 from letheon.guarantee import Task
-from letheon.ledger._claims import published_account
-from letheon.ledger._compute import ComputationFailed, Job, compute
-from letheon.ledger._training import fresh_fit
-from letheon.ledger._words import guarantee_words
+from letheon.ledger.certificates.claims import published_account
+from letheon.ledger.certificates.explanations import guarantee_words
+from letheon.ledger.models.training import fresh_fit
+from letheon.ledger.worker.compute import ComputationFailed, Job, compute
 
 __all__ = ["RETRAIN", "SAMPLE_ROWS", "WhatIfOrder", "measure", "not_run", "trimmed"]
 

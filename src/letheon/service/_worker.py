@@ -19,8 +19,8 @@ from typing import Any, cast
 from sqlalchemy import func, select
 
 from letheon.ledger import Ledger, Step
-from letheon.ledger._compute import code_of
-from letheon.ledger._tables import events
+from letheon.ledger.tables import events
+from letheon.ledger.worker.compute import code_of
 from letheon.sandbox import StoppedError
 from letheon.service._job_runner import LONG, SHORT, JobRunner
 from letheon.service._logs import configure, log_line

@@ -2,7 +2,7 @@
 
 from letheon.homes import sweep_checkpoints
 from letheon.sharded._assign import Assignment
-from letheon.sharded._plan import Plan, compare_plans, epochs_per_stage, plan
+from letheon.sharded._plan import Plan, compare_plans, epochs_per_stage, plan, shard_counts
 from letheon.sharded._sisa import SISAClassifier, SISARegressor
 
 __all__ = [
@@ -13,5 +13,6 @@ __all__ = [
     "compare_plans",
     "epochs_per_stage",
     "plan",
+    "shard_counts",
     "sweep_checkpoints",
 ]

@@ -27,7 +27,7 @@ from letheon.inner import (
 )
 from letheon.seeds import Purpose, seed_from
 from letheon.sharded._assign import Assignment, Integers, check_risk_edges, risk_tiers
-from letheon.sharded._plan import StageData
+from letheon.sharded._plan import StageData, shard_counts
 from letheon.sharded._settings import check_kind, stage_epochs
 from letheon.sharded._shards import Change, Ensemble, Replacement, change_rows
 from letheon.sharded._stages import Recipe
@@ -52,6 +52,7 @@ _FACTS = MethodFacts(
     tasks=("classification", "regression"),
     certificate="exact",
     batches=True,
+    search_ranges=shard_counts,
 )
 
 

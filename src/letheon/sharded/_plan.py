@@ -24,10 +24,14 @@ from collections.abc import Iterable
 from dataclasses import dataclass, fields
 from typing import Any, Literal, SupportsIndex
 
+from letheon.guarantee import SearchRanges, TrainingSize
+
 __all__ = ["Plan", "StageData", "compare_plans", "epochs_per_stage", "plan"]
 
 StageData = Literal["cumulative", "new"]
 
+# A shard of fewer people is hardly a training set.
+_FEWEST_PEOPLE = 50
 _STAGE_DATA = ("cumulative", "new")
 _DERIVED = (
     "visits",
@@ -471,3 +475,9 @@ def compare_plans(
         for r in slices
         for k in requests
     ]
+
+
+def shard_counts(size: TrainingSize) -> SearchRanges:
+    """Return the numbers of shards to try; every shard keeps enough people."""
+    fitting = (n for n in (4, 8, 16, 32, 64) if size.n_people // n >= _FEWEST_PEOPLE)
+    return SearchRanges({"n_shards": (2, *fitting)})

@@ -15,28 +15,60 @@ Examples
 (['b'], True)
 """
 
+from letheon.state._arrays import plain_descr
+from letheon.state._atomic import sync_directory, write_atomically
 from letheon.state._blob import decode, decode_plain, digest, encode
 from letheon.state._budget import UNLIMITED, MemoryBudget
+from letheon.state._canonical import to_bytes
 from letheon.state._decode import has_listed_classes, require_trust, trust_of
 from letheon.state._encode import classes_of, ensure_supported, to_tree
-from letheon.state._environment import environment
-from letheon.state._file import Contents, build, read_contents, read_file, write_file
-from letheon.state._nodes import Node, names_of
+from letheon.state._environment import FORMAT, environment
+from letheon.state._file import (
+    Contents,
+    build,
+    name_of,
+    naming,
+    read_contents,
+    read_file,
+    write_file,
+)
+from letheon.state._nodes import (
+    Array,
+    Coded,
+    Instance,
+    Items,
+    Node,
+    Objects,
+    Pairs,
+    Record,
+    Scalar,
+    names_of,
+)
 from letheon.state._plans import NEUTRAL_PARAMETERS
-from letheon.state._registry import register_codec
+from letheon.state._registry import codec_of, register_codec
 from letheon.state._stores import Checkpoint, DirectoryStore
 from letheon.state._tags import import_path, tag_of
 
 __all__ = [
+    "FORMAT",
     "NEUTRAL_PARAMETERS",
     "UNLIMITED",
+    "Array",
     "Checkpoint",
+    "Coded",
     "Contents",
     "DirectoryStore",
+    "Instance",
+    "Items",
     "MemoryBudget",
     "Node",
+    "Objects",
+    "Pairs",
+    "Record",
+    "Scalar",
     "build",
     "classes_of",
+    "codec_of",
     "decode",
     "decode_plain",
     "digest",
@@ -45,13 +77,19 @@ __all__ = [
     "environment",
     "has_listed_classes",
     "import_path",
+    "name_of",
     "names_of",
+    "naming",
+    "plain_descr",
     "read_contents",
     "read_file",
     "register_codec",
     "require_trust",
+    "sync_directory",
     "tag_of",
+    "to_bytes",
     "to_tree",
     "trust_of",
+    "write_atomically",
     "write_file",
 ]

@@ -25,10 +25,10 @@ from letheon.state._nodes import (
     Strings,
     Triple,
 )
-from letheon.state._plans import dataclass_fields, is_ours
+from letheon.state._plans import dataclass_fields
 from letheon.state._registry import codec_named
 from letheon.state._settings_table import KINDS, OUR_RULES, PATTERNS, RULES
-from letheon.state._tags import tag_of
+from letheon.state._tags import is_ours, tag_of
 
 _MOST_JOBS = 128
 _MOST_THREADS = 1024

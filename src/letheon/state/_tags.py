@@ -2,13 +2,15 @@
 
 A tag is frozen: it never changes, whatever happens to the class. Most tags are the module paths
 that the classes had when tags were introduced. A class that is moved or renamed keeps its tag; the
-table then says where the class is now. A class without a line in the table has its import path as
-its tag, and that path must be public.
+table then says where the class is now. An estimator of `letheon.methods` without a line in the
+table has the public path that it is registered with; any other class its import path, which must
+be public.
 """
 
 from typing import Any
 
 from letheon.exceptions import UnsupportedStateError
+from letheon.methods import class_paths
 
 # Packages whose classes may be part of a model; command line, service and ledger are not.
 _PACKAGES = "base compose guarantee inner naive receipt sharded state"
@@ -71,17 +73,7 @@ def _read_table() -> dict[str, str]:
 
 _PATHS = _read_table()
 _TAGS = {path: tag for tag, path in _PATHS.items()}
-
-
-def tag_of(thing: Any) -> str:
-    """Return the tag of a class or function: its frozen name, else ``module.qualname``."""
-    path = f"{thing.__module__}.{thing.__qualname__}"
-    return _TAGS.get(path, path)
-
-
-def import_path(tag: str) -> str:
-    """Return where the class or function of a tag is imported from today."""
-    return _PATHS.get(tag, tag)
+_REGISTERED = frozenset(f"{module}.{name}" for name, module in class_paths().items())
 
 
 def is_ours(tag: str) -> bool:
@@ -89,9 +81,25 @@ def is_ours(tag: str) -> bool:
     return tag.startswith("letheon.")
 
 
+def tag_of(thing: Any) -> str:
+    """Return the tag of a class or function: its frozen name, else ``module.qualname``."""
+    module, name = thing.__module__, thing.__qualname__
+    path = f"{module}.{name}"
+    if path in _TAGS or not is_ours(path):
+        return _TAGS.get(path, path)
+    public = f"{'.'.join(module.split('.')[:2])}.{name}"
+    return public if public in _REGISTERED else path
+
+
+def import_path(tag: str) -> str:
+    """Return where the class or function of a tag is imported from today."""
+    return _PATHS.get(tag, tag)
+
+
 def is_model_class(tag: str) -> bool:
     """Say whether a class of this package may be part of a model, by its tag."""
-    return tag in _PATHS or (tag.startswith(_PUBLIC) and is_public_path(tag))
+    is_known = tag in _PATHS or tag in _REGISTERED
+    return is_known or (tag.startswith(_PUBLIC) and is_public_path(tag))
 
 
 def is_public_path(path: str) -> bool:

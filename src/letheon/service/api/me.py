@@ -5,7 +5,7 @@ from typing import Annotated
 from fastapi import APIRouter, Depends, Request, Response
 
 from letheon.exceptions import OldDatabaseError
-from letheon.ledger._agreement import require_mark
+from letheon.ledger.worker.agreement import require_mark
 from letheon.sandbox import protection
 from letheon.service._auth import Principal, allows, anybody, public, require_unbound
 from letheon.service._context import context

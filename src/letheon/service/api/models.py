@@ -10,13 +10,13 @@ from starlette.datastructures import FormData, UploadFile
 
 from letheon.service._auth import Principal, allows
 from letheon.service._context import context
+from letheon.service._forms import read_parts
 from letheon.service._problems import Problem
 from letheon.service._schemas import In, Page
 from letheon.service.desk import models as desk
 from letheon.service.desk import new_models
 from letheon.service.desk.models import ModelOut, Name, Releases
 from letheon.service.desk.new_models import Example, ModelUpload
-from letheon.service.desk.uploads import read_form
 
 router = APIRouter(tags=["models"])
 
@@ -94,7 +94,7 @@ def list_models(
 
 async def _sent(request: Request) -> AsyncIterator[ModelUpload]:
     """Yield what was sent; it is read after the token was looked at, and kept in memory."""
-    form = await read_form(request)
+    form = await read_parts(request)
     try:
         yield _upload(form)
     finally:

@@ -12,6 +12,7 @@ from letheon.service._audit_job import Drill, verdict_of
 from letheon.service._auth import Principal
 from letheon.service._context import Context
 from letheon.service._jobs import Job, Jobs, State
+from letheon.service._numbers import Numbers
 from letheon.service._problems import Problem
 from letheon.service._schemas import Out, Page
 from letheon.service.desk.jobs import (
@@ -25,7 +26,6 @@ from letheon.service.desk.jobs import (
     problem_out,
 )
 from letheon.service.desk.models import model_seen
-from letheon.service.desk.numbers import Numbers
 
 __all__ = [
     "AuditOut",

@@ -9,9 +9,9 @@ from letheon.exceptions import LedgerMissingError
 from letheon.ledger import BatchInfo
 from letheon.service._auth import Principal
 from letheon.service._context import Context
+from letheon.service._numbers import Numbers
 from letheon.service._problems import Problem
 from letheon.service._schemas import Out, Page
-from letheon.service.desk.numbers import Numbers
 
 __all__ = ["BatchOut", "find_batch", "page_of_batches"]
 

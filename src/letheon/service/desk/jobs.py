@@ -10,9 +10,9 @@ from letheon.service._audit_job import verdict_of
 from letheon.service._auth import Principal
 from letheon.service._context import Context
 from letheon.service._jobs import Job, Jobs, JobsFullError, Kind, Line, State
+from letheon.service._numbers import Numbers
 from letheon.service._problems import Problem
 from letheon.service._schemas import Out, Page
-from letheon.service.desk.numbers import Numbers
 
 __all__ = [
     "JobOut",

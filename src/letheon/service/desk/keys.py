@@ -4,7 +4,7 @@ from typing import Literal
 
 from pydantic import Field
 
-from letheon.ledger._info import KeyInfo
+from letheon.ledger.models.info import KeyInfo
 from letheon.service._auth import Principal
 from letheon.service._context import Context
 from letheon.service._schemas import Out

@@ -7,21 +7,27 @@ from pydantic import Field
 
 from letheon.exceptions import UnknownModelError
 from letheon.ledger import ModelInfo
-from letheon.ledger._history import (
+from letheon.ledger.models.history import (
     VersionRecord,
     claims_of_head,
     requests_by_model,
     spending,
     version_records,
 )
-from letheon.ledger._storage import database_bytes, storage_of
+from letheon.ledger.models.storage import database_bytes, storage_of
 from letheon.service._auth import Principal
 from letheon.service._context import Context
+from letheon.service._guarantees import (
+    BudgetOut,
+    ForecastOut,
+    GuaranteeOut,
+    budget_out,
+    forecast,
+    guarantee_out,
+)
+from letheon.service._numbers import Numbers
 from letheon.service._problems import Problem
 from letheon.service._schemas import Out, Page
-from letheon.service.desk.forecast import ForecastOut, forecast
-from letheon.service.desk.guarantees import BudgetOut, GuaranteeOut, budget_out, guarantee_out
-from letheon.service.desk.numbers import Numbers
 
 __all__ = [
     "ModelOut",

@@ -5,15 +5,14 @@ from typing import Literal
 
 from pydantic import Field
 
-from letheon.ledger._history import VersionRecord, version_records
-from letheon.ledger._watch import Watch, watch_of
+from letheon.ledger.models.history import VersionRecord, version_records
+from letheon.ledger.models.watch import Watch, watch_of
 from letheon.service._auth import Principal
 from letheon.service._context import Context
+from letheon.service._guarantees import BudgetOut, ForecastOut, MeasuresOut
+from letheon.service._numbers import Numbers
 from letheon.service._schemas import Out
-from letheon.service.desk.forecast import ForecastOut
-from letheon.service.desk.guarantees import BudgetOut, MeasuresOut
 from letheon.service.desk.models import Decision, find_model, model_seen
-from letheon.service.desk.numbers import Numbers
 from letheon.service.desk.versions import version_out
 
 __all__ = ["HistoryOut", "LimitOut", "PointOut", "ToleranceOut", "history"]

@@ -15,8 +15,8 @@ from letheon.exceptions import (
     StateError,
     UntrustedClassError,
 )
-from letheon.ledger._examine import ModelFiles
-from letheon.ledger._table_files import NoTableReaderError, TableFileError
+from letheon.ledger.models.examine import ModelFiles
+from letheon.ledger.models.table_files import NoTableReaderError, TableFileError
 from letheon.sandbox import EndedError, StoppedError, TimeLimitError, protection
 from letheon.service._auth import Principal
 from letheon.service._context import Context

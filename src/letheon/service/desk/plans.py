@@ -9,16 +9,16 @@ from pydantic import Field
 from sqlalchemy import func, select
 
 from letheon.ledger import BatchPlan, ModelInfo
-from letheon.ledger._claims import adds_up, published_account
-from letheon.ledger._decimals import figure
-from letheon.ledger._history import claims_of_head, spending, version_records
-from letheon.ledger._tables import requests
-from letheon.ledger._versions import head_of
+from letheon.ledger.certificates.claims import adds_up, published_account
+from letheon.ledger.certificates.decimals import figure
+from letheon.ledger.models.history import claims_of_head, spending, version_records
+from letheon.ledger.models.versions import head_of
+from letheon.ledger.tables import requests
 from letheon.service._auth import Principal
 from letheon.service._context import Context
+from letheon.service._guarantees import GuaranteeOut, budget_out, guarantee_out
 from letheon.service._jobs import Jobs
 from letheon.service._schemas import Out
-from letheon.service.desk.guarantees import GuaranteeOut, budget_out, guarantee_out
 from letheon.service.desk.jobs import JobOut, add_job, job_out
 from letheon.service.desk.models import model_seen
 

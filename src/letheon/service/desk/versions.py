@@ -6,12 +6,10 @@ from typing import Any, Literal
 from pydantic import Field
 
 from letheon.ledger import ModelInfo
-from letheon.ledger._history import VersionRecord, sequences_between, version_records
+from letheon.ledger.models.history import VersionRecord, sequences_between, version_records
 from letheon.service._auth import Principal
 from letheon.service._context import Context
-from letheon.service._problems import Problem
-from letheon.service._schemas import Out, Page
-from letheon.service.desk.guarantees import (
+from letheon.service._guarantees import (
     BudgetOut,
     GuaranteeOut,
     MeasuresOut,
@@ -19,8 +17,10 @@ from letheon.service.desk.guarantees import (
     guarantee_out,
     measures_out,
 )
+from letheon.service._numbers import Numbers
+from letheon.service._problems import Problem
+from letheon.service._schemas import Out, Page
 from letheon.service.desk.models import Decision, model_seen
-from letheon.service.desk.numbers import Numbers
 
 __all__ = [
     "ChangeOut",

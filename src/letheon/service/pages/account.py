@@ -7,6 +7,8 @@ from fastapi.responses import HTMLResponse, Response
 
 from letheon.service._auth import Principal
 from letheon.service._context import context
+from letheon.service._forms import check_form, text_of
+from letheon.service._people import model_choices
 from letheon.service._problems import Problem
 from letheon.service._roles import ROLES, SCOPES
 from letheon.service.desk.tokens import (
@@ -26,8 +28,7 @@ from letheon.service.desk.webhooks import (
     remove_webhook,
     test_webhook,
 )
-from letheon.service.pages._choices import checked, model_choices, tenant_choices, text_of
-from letheon.service.pages._shared import SentForm, done, page, page_allows
+from letheon.service.pages._shared import SentForm, done, page, page_allows, tenant_choices
 
 router = APIRouter(include_in_schema=False)
 
@@ -61,7 +62,7 @@ def make_token(request: Request, who: TokenKeeper, form: SentForm) -> HTMLRespon
     scopes = [one for one in form.getlist("scopes") if isinstance(one, str)]
     typed = {name: text_of(form, name) for name in ("name", "role", "tenant", "days")}
     try:
-        wanted = checked(TokenIn, typed | {"scopes": scopes})
+        wanted = check_form(TokenIn, typed | {"scopes": scopes})
         made = add_token(context(request), who, wanted)
     except Problem as problem:
         if problem.status_code == 404:
@@ -103,7 +104,9 @@ def _tokens(
         scopes={scope: words for scope, words in SCOPES.items() if who.may(scope)},
         days=desk.settings.token_days,
         tenants=tenant_choices(desk, who),
-        has_model=made is None or made.tenant is None or bool(model_choices(desk, made.tenant)),
+        has_model=made is None
+        or made.tenant is None
+        or bool(model_choices(desk.ledger, made.tenant)),
     )
 
 
@@ -119,7 +122,7 @@ def make_webhook(request: Request, who: HookKeeper, form: SentForm) -> HTMLRespo
     events = [one for one in form.getlist("events") if isinstance(one, str)]
     typed = {name: text_of(form, name) for name in ("url", "tenant")}
     try:
-        wanted = checked(WebhookIn, typed | {"events": events})
+        wanted = check_form(WebhookIn, typed | {"events": events})
         made = add_webhook(
             context(request), who, url=wanted.url, events=wanted.events, tenant=wanted.tenant
         )

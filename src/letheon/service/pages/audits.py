@@ -10,9 +10,18 @@ from letheon.service._auth import Principal
 from letheon.service._context import Context, context
 from letheon.service._problems import Problem
 from letheon.service.desk import audits, models
-from letheon.service.pages._codes import DRILLS, LEVEL_WORDS
-from letheon.service.pages._shared import SentForm, done, page, page_allows
-from letheon.service.pages._where import AfterJob, JobId, Tenant, address
+from letheon.service.pages._shared import (
+    DRILLS,
+    LEVEL_WORDS,
+    AfterJob,
+    JobId,
+    SentForm,
+    Tenant,
+    address,
+    done,
+    page,
+    page_allows,
+)
 
 __all__ = ["router"]
 

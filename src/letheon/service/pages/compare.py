@@ -8,8 +8,7 @@ from fastapi.responses import Response
 from letheon.service._auth import Principal
 from letheon.service._context import context
 from letheon.service.desk import versions
-from letheon.service.pages._shared import page, page_allows
-from letheon.service.pages._where import Model, Tenant, address
+from letheon.service.pages._shared import Model, Tenant, address, page, page_allows
 
 __all__ = ["router"]
 

@@ -7,11 +7,11 @@ from fastapi.responses import HTMLResponse, RedirectResponse, Response
 
 from letheon.service._auth import Principal, _is_same_origin, address_of, public
 from letheon.service._context import context
+from letheon.service._forms import text_of
 from letheon.service._problems import Problem
 from letheon.service._roles import PAGE_OF_ROLE
 from letheon.service._sessions import COOKIE
 from letheon.service._tokens import Token
-from letheon.service.pages._choices import text_of
 from letheon.service.pages._shared import (
     SentForm,
     done,

@@ -10,9 +10,7 @@ from letheon.service._context import context
 from letheon.service._schemas import Page
 from letheon.service.desk import models, monitor, versions
 from letheon.service.desk.versions import VersionOut
-from letheon.service.pages._codes import MEASURES
-from letheon.service.pages._shared import page, page_allows
-from letheon.service.pages._where import After, Model, Tenant, address
+from letheon.service.pages._shared import MEASURES, After, Model, Tenant, address, page, page_allows
 
 __all__ = ["router"]
 

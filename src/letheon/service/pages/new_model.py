@@ -7,14 +7,13 @@ from fastapi.responses import Response
 from starlette.datastructures import FormData, UploadFile
 
 from letheon.exceptions import LedgerError
-from letheon.ledger._codes import NAME
+from letheon.ledger.schemas import NAME
 from letheon.service._auth import Principal
 from letheon.service._context import context
 from letheon.service._problems import Problem, problem_of
 from letheon.service.desk.models import ModelOut, Releases
 from letheon.service.desk.new_models import EXAMPLES, ModelUpload, add_example, add_model
-from letheon.service.pages._shared import SentForm, done, page, page_allows
-from letheon.service.pages._where import Tenant, address
+from letheon.service.pages._shared import SentForm, Tenant, address, done, page, page_allows
 
 __all__ = ["router"]
 

@@ -10,8 +10,16 @@ from letheon.service._context import context
 from letheon.service._problems import Problem
 from letheon.service.desk import plans
 from letheon.service.desk.jobs import find_job
-from letheon.service.pages._shared import SentForm, done, page, page_allows
-from letheon.service.pages._where import Job, Model, Tenant, address
+from letheon.service.pages._shared import (
+    Job,
+    Model,
+    SentForm,
+    Tenant,
+    address,
+    done,
+    page,
+    page_allows,
+)
 
 __all__ = ["router"]
 

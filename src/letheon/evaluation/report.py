@@ -1,0 +1,493 @@
+"""One writer of tables and reports: plain text, a terminal, Markdown, and one HTML page.
+
+Text, terminal and Markdown need the core install only. HTML is written by Jinja2 from the templates
+of this package, or of another one that extends them. Every text is escaped.
+"""
+
+import io
+import math
+from base64 import b64encode
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import lru_cache
+from hashlib import sha256
+from importlib.resources import files
+from itertools import groupby
+from numbers import Real
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from letheon.measures import Measure
+
+if TYPE_CHECKING:
+    import jinja2
+    import rich.table
+
+__all__ = [
+    "Cell",
+    "Picture",
+    "Report",
+    "Table",
+    "format_cell",
+    "format_measure",
+    "render_page",
+    "write_page",
+]
+
+_KINDS = {"good": "green", "bad": "bold red", "open": "yellow", "quiet": "dim"}
+_SVG_METADATA = {"Date": None, "Creator": None, "Format": None, "Type": None}
+
+
+@dataclass(frozen=True)
+class Cell:
+    """A cell with more than a value.
+
+    Attributes
+    ----------
+    value : object
+        None, a text, a number or a `Measure`.
+    published : object
+        A value of another source, set beside it.
+    note : str
+        Shown below the value on a page.
+    kind : {"", "good", "bad", "open", "quiet"}
+        Its colour.
+    """
+
+    value: Any
+    published: Any = None
+    note: str = ""
+    kind: str = ""
+
+
+@dataclass(frozen=True)
+class Table:
+    """A titled table.
+
+    Attributes
+    ----------
+    title : str
+        Heading or caption.
+    columns : sequence of str or (str, str)
+        Names, or pairs of a group and a name.
+    rows : sequence of sequence
+        A cell is None, a text, a number, a `Measure` or a `Cell`. On a page the first cell of a
+        row is its header.
+    note : str
+        What stands below.
+    """
+
+    title: str
+    columns: Sequence[str | tuple[str, str]]
+    rows: Sequence[Sequence[Any]]
+    note: str = ""
+
+    def __post_init__(self) -> None:
+        """Reject rows that do not fit the columns."""
+        for row in self.rows:
+            if len(row) != len(self.columns):
+                raise ValueError(
+                    f"a row of {len(row)} cells does not fit {len(self.columns)} columns"
+                )
+
+    @property
+    def names(self) -> list[str]:
+        """Names of the columns, each with its group."""
+        return [name if isinstance(name, str) else ": ".join(name) for name in self.columns]
+
+    def lines(self) -> Iterator[str]:
+        """Yield the table in Markdown, which reads well as plain text too."""
+        cells, widths = self._format_cells()
+        yield f"## {self.title}"
+        yield ""
+        for number, row in enumerate(cells):
+            yield f"| {' | '.join(map(str.ljust, row, widths))} |"
+            if number == 0:
+                yield f"|{'|'.join('-' * (width + 2) for width in widths)}|"
+        if self.note:
+            yield ""
+            yield self.note
+
+    def to_text(self, indent: str = "") -> str:
+        """Return header and rows in aligned columns, without title and note."""
+        cells, widths = self._format_cells()
+        return "\n".join(
+            f"{indent}{'  '.join(map(str.ljust, row, widths))}".rstrip() for row in cells
+        )
+
+    def to_rich(
+        self,
+        *,
+        right: Collection[str] = (),
+        no_wrap: Collection[str] = (),
+        **look: Any,
+    ) -> "rich.table.Table":
+        """Return the table for a terminal; cells are text, never markup.
+
+        Parameters
+        ----------
+        right, no_wrap : collection of str
+            Names of columns that are aligned to the right, and of those that are never wrapped.
+        **look
+            Options of `rich.table.Table`, such as `box` and `padding`.
+        """
+        from rich.box import SIMPLE_HEAD
+        from rich.table import Table as RichTable
+        from rich.text import Text
+
+        look.setdefault("box", SIMPLE_HEAD)
+        look.setdefault("title", Text(self.title) if self.title else None)
+        look.setdefault("caption", Text(self.note) if self.note else None)
+        shown = RichTable(**look)
+        for name in self.names:
+            justify: Any = "right" if name in right else "left"
+            shown.add_column(name, justify=justify, no_wrap=name in no_wrap)
+        for row in self.rows:
+            shown.add_row(*(Text(format_cell(cell), _KINDS.get(_kind(cell), "")) for cell in row))
+        return shown
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return title, note and rows as plain values."""
+        rows = [dict(zip(self.names, row, strict=True)) for row in self.rows]
+        return {"title": self.title, "note": self.note, "rows": rows}
+
+    def _format_cells(self) -> tuple[list[list[str]], list[int]]:
+        cells = [self.names, *([format_cell(cell) for cell in row] for row in self.rows)]
+        return cells, [max(map(len, column)) for column in zip(*cells, strict=True)]
+
+
+@dataclass(frozen=True)
+class Picture:
+    """A picture of a report.
+
+    Attributes
+    ----------
+    figure : matplotlib figure or str
+        The picture; a text is SVG.
+    title : str
+        Its caption.
+    alt : str
+        What a reader who cannot see it should know; by default the title.
+    note : str
+        What stands below.
+    """
+
+    figure: Any
+    title: str
+    alt: str = ""
+    note: str = ""
+
+
+@dataclass
+class Report:
+    """A report: what was run, on which machine, and what came out.
+
+    Attributes
+    ----------
+    title : str
+        Heading.
+    settings, machine : dict
+        What was run and where, by name.
+    table : Table or None
+        The main table.
+    tables : list of Table
+        Further ones.
+    summary, notes : sequence of str
+        What a reader has to know before the first table, and at the end. On the page only, as
+        the pictures are.
+    pictures : sequence of Picture
+        Figures.
+
+    Examples
+    --------
+    >>> report = Report("a < b", {"seeds": 3}, table=Table("t", ("x",), [(1.5,)]))
+    >>> print(report.to_markdown())
+    # a < b
+    <BLANKLINE>
+    - seeds: 3
+    <BLANKLINE>
+    ## t
+    <BLANKLINE>
+    | x   |
+    |-----|
+    | 1.5 |
+    <BLANKLINE>
+    """
+
+    title: str
+    settings: dict[str, Any] = field(default_factory=dict)
+    machine: dict[str, Any] = field(default_factory=dict)
+    table: Table | None = None
+    tables: list[Table] = field(default_factory=list)
+    summary: Sequence[str] = ()
+    notes: Sequence[str] = ()
+    pictures: Sequence[Picture] = ()
+
+    @property
+    def sections(self) -> list[str]:
+        """Names of the sections that the page has."""
+        parts = {
+            "Results": self.table,
+            "Figures": self.pictures,
+            "Tables": self.tables,
+            "Notes": self.notes,
+            "Settings": self.settings,
+            "Machine": self.machine,
+        }
+        return [name for name, part in parts.items() if part]
+
+    def to_markdown(self) -> str:
+        """Return heading, machine, settings and all tables."""
+        lines = [f"# {self.title}", ""]
+        lines += [f"- {name}: {value}" for name, value in (self.machine | self.settings).items()]
+        for table in (self.table, *self.tables):
+            lines += [] if table is None else ["", *table.lines()]
+        return "\n".join(lines) + "\n"
+
+    def to_html(self) -> str:
+        """Return one page: style, pictures and the script that sorts tables are in it."""
+        return render_page(
+            "letheon.evaluation", "report.html", title=self.title, report=self, is_sortable=True
+        )
+
+
+def format_cell(cell: Any) -> str:
+    """Return a cell as text: four digits of a fraction, a dash for nothing.
+
+    Examples
+    --------
+    >>> format_cell(Cell(2.51234, published="2.49")), format_cell(None)
+    ('2.512 [2.49]', '-')
+    """
+    if isinstance(cell, Cell):
+        beside = "" if cell.published is None else f" [{format_cell(cell.published)}]"
+        return format_cell(cell.value) + beside
+    if cell is None:
+        return "-"
+    if isinstance(cell, Measure):
+        return format_measure(cell)
+    return f"{cell:.4g}" if isinstance(cell, float) else str(cell)
+
+
+def format_measure(measure: Measure) -> str:
+    """Return value and interval in few digits; times in the unit that suits them."""
+    scale, unit = 1.0, measure.unit if measure.unit in ("x", "%") else ""
+    if measure.unit == "s":
+        scales = ((1.0, " s"), (1e3, " ms"), (1e6, " us"))
+        scale, unit = next((pair for pair in scales if measure.value * pair[0] >= 1), scales[-1])
+    text = f"{measure.value * scale:.3g}{unit}"
+    if measure.basis == "by proof":
+        return f"{text} (proof)"
+    if measure.low is None or measure.high is None or measure.low == measure.high:
+        return text
+    rough = "roughly " if measure.is_rough else ""
+    return f"{text} {rough}[{measure.low * scale:.3g}, {measure.high * scale:.3g}]"
+
+
+def write_page(path: str | Path, page: str) -> Path:
+    """Write a page, and the folders it is missing; return its path."""
+    file = Path(path)
+    file.parent.mkdir(parents=True, exist_ok=True)
+    file.write_text(page, encoding="utf-8")
+    return file
+
+
+def render_page(package: str, template: str, *, is_sortable: bool = False, **values: Any) -> str:
+    """Return a page from a template in the folder ``templates`` of a package.
+
+    Parameters
+    ----------
+    package : str
+        Whose template it is. It may extend ``page.html`` (blocks `style`, `header` and `main`)
+        and import ``parts.html`` (macros `section`, `table`, `picture` and `definitions`).
+    template : str
+        Name of the file.
+    is_sortable : bool, default=False
+        Whether the page carries the script that sorts tables.
+    **values
+        What the template reads. ``page.html`` needs `title`.
+
+    Returns
+    -------
+    str
+        The page; every value is escaped.
+    """
+    values["style"] = _read_resource("report.css")
+    values["script"] = _read_resource("report.js") if is_sortable else ""
+    return _environment(package).get_template(template).render(values)
+
+
+@lru_cache
+def _environment(package: str) -> "jinja2.Environment":
+    try:
+        import jinja2
+    except ImportError as error:
+        raise ImportError(
+            "an HTML page needs Jinja2, which is not installed: pip install jinja2"
+        ) from error
+    packages = dict.fromkeys([package, "letheon.evaluation"])
+    environment = jinja2.Environment(
+        loader=jinja2.ChoiceLoader([jinja2.PackageLoader(name) for name in packages]),
+        autoescape=True,
+        undefined=jinja2.StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+        keep_trailing_newline=True,
+    )
+    environment.filters |= {
+        "html_layout": _Layout.from_table,
+        "script_hash": _script_hash,
+        "svg_base64": _svg_base64,
+        "words": _words,
+    }
+    return environment
+
+
+def _read_resource(name: str) -> str:
+    return files("letheon.evaluation").joinpath("templates", name).read_text(encoding="utf-8")
+
+
+def _script_hash(script: str) -> str:
+    """Return the name by which the policy of a page knows a script."""
+    return f"sha256-{b64encode(sha256(script.encode('utf-8')).digest()).decode('ascii')}"
+
+
+def _words(value: Any) -> str:
+    if isinstance(value, Mapping):
+        return ", ".join(f"{name}: {_words(inner)}" for name, inner in value.items())
+    if isinstance(value, (list, tuple, set, frozenset)):
+        return ", ".join(map(_words, value))
+    return str(value)
+
+
+def _svg_base64(picture: Picture) -> str:
+    """Return a picture from its root element on, as an image inside the page.
+
+    A browser runs no script and loads nothing from inside an image, and the ids of two pictures
+    cannot meet.
+    """
+    text = picture.figure if isinstance(picture.figure, str) else _draw_svg(picture.figure)
+    start = text.find("<svg")
+    if start < 0:
+        raise ValueError("a figure must be a matplotlib figure or a text with <svg> in it")
+    return b64encode(text[start:].encode("utf-8")).decode("ascii")
+
+
+def _draw_svg(figure: Any) -> str:
+    """Return a matplotlib figure as SVG: the same bytes each time, letters as shapes."""
+    import matplotlib as mpl
+
+    file = io.StringIO()
+    with mpl.rc_context({"svg.hashsalt": "letheon", "svg.fonttype": "path"}):
+        figure.savefig(file, format="svg", facecolor="white", metadata=_SVG_METADATA)
+    return file.getvalue()
+
+
+class _Column(NamedTuple):
+    """A column as the page shows it."""
+
+    place: int
+    group: str
+    name: str
+    is_number: bool
+
+
+class _HtmlCell(NamedTuple):
+    """A cell as the page shows it: its text, lines below it, and what it is sorted by."""
+
+    tag: str
+    look: str
+    order: str
+    text: str
+    below: list[str]
+
+
+class _Layout(NamedTuple):
+    """A table as the page shows it."""
+
+    groups: list[tuple[str, list[_Column]]]
+    is_grouped: bool
+    rows: list[list[_HtmlCell]]
+
+    @classmethod
+    def from_table(cls, table: Table) -> "_Layout":
+        pairs = [("", c) if isinstance(c, str) else (str(c[0]), str(c[1])) for c in table.columns]
+        columns = [
+            _Column(place, *pair, any(_number(row[place]) is not None for row in table.rows))
+            for place, pair in enumerate(pairs)
+        ]
+        groups = [(name, list(some)) for name, some in groupby(columns, lambda c: c.group)]
+        rows = [[_html_cell(c, row[c.place]) for c in columns] for row in table.rows]
+        return cls(groups, any(name for name, _ in groups), rows)
+
+
+def _html_cell(column: _Column, cell: Any) -> _HtmlCell:
+    kind = _kind(cell)
+    looks = ["number"] * column.is_number + [kind] * (kind in _KINDS)
+    tag = "td" if column.place else "th"
+    return _HtmlCell(tag, " ".join(looks), _order(cell), *_content(cell))
+
+
+def _kind(cell: Any) -> str:
+    return cell.kind if isinstance(cell, Cell) else ""
+
+
+def _content(cell: Any) -> tuple[str, list[str]]:
+    """Return what a cell of a page shows, and the lines below it."""
+    if isinstance(cell, Measure):
+        return _measure_content(cell)
+    if not isinstance(cell, Cell):
+        return _page_text(cell), []
+    text, below = _content(cell.value)
+    if cell.published is not None:
+        published, more = _content(cell.published)
+        below.append(" ".join([f"published: {published}", *more]))
+    return text, below + [cell.note] * bool(cell.note)
+
+
+def _measure_content(measure: Measure) -> tuple[str, list[str]]:
+    """Return value, interval and where it comes from."""
+    units = {"": "", "x": "×", "%": " %"}
+    value = _page_text(measure.value) + units.get(measure.unit, f" {measure.unit}")
+    if measure.basis == "by proof":
+        return value, ["by proof"]
+    if measure.low is None and measure.high is None:
+        return value, []
+    ends = ("?" if end is None else _page_text(end) for end in (measure.low, measure.high))
+    rough = "roughly " if measure.is_rough else ""
+    return value, [f"{rough}[{', '.join(ends)}]" + ", proxy" * (measure.basis == "proxy")]
+
+
+def _page_text(value: Any) -> str:
+    """Return a value as a page shows it: four digits of a fraction, a dash for nothing."""
+    if value is None:
+        return "–"
+    if isinstance(value, bool) or not isinstance(value, Real):
+        return str(value)
+    number = float(value)
+    if math.isnan(number):
+        return "–"
+    if math.isinf(number):
+        return "∞" if number > 0 else "−∞"
+    is_whole = number.is_integer() or abs(number) >= 1e4
+    return f"{number:,.0f}" if is_whole and abs(number) < 1e15 else f"{number:.4g}"
+
+
+def _number(cell: Any) -> float | None:
+    """Return the number that a cell holds, None where it holds a text or nothing."""
+    if isinstance(cell, Cell):
+        return _number(cell.value)
+    if isinstance(cell, Measure):
+        return float(cell.value)
+    if isinstance(cell, Real) and not isinstance(cell, bool):
+        return None if math.isnan(float(cell)) else float(cell)
+    return None
+
+
+def _order(cell: Any) -> str:
+    """Return what a cell is sorted by: a number as JavaScript reads it, a text, or nothing."""
+    number = _number(cell)
+    if number is None:
+        value = cell.value if isinstance(cell, Cell) else cell
+        return value if isinstance(value, str) else ""
+    return repr(number) if math.isfinite(number) else f"{'-' * (number < 0)}Infinity"

@@ -1,0 +1,1 @@
+"""Certificates: facts, claims, statements, receipts, bundles."""

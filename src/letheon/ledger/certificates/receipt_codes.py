@@ -1,0 +1,209 @@
+r"""Receipt codes, and receipts that only the holder of a code can open.
+
+A code is ``lethe-`` and 80 letters and digits of Crockford's base 32 in groups of five: the id of
+the request (16 bytes), an X25519 private key (32 bytes), and a CRC-16 of both. A change within
+three neighbouring characters is always noticed, any other with probability 1 - 2**-16.
+
+A sealed receipt is ``letheon-receipt-v1\n``, an ephemeral public key of 32 bytes, and the text
+under AES-256-GCM. Key and nonce are ``HKDF-SHA256(X25519(ephemeral, receipt key), salt = both
+public keys, info = "letheon/receipt/v1/" || request id)``, and the associated data is all of the
+header and that info. The ephemeral private key is never kept, so that nobody but the holder of
+the code, not even the ledger, can open what it has sealed.
+"""
+
+import binascii
+import re
+from dataclasses import dataclass, field
+from typing import Any, Self
+
+from cryptography.exceptions import InvalidTag
+from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey, X25519PublicKey
+from cryptography.hazmat.primitives.ciphers.aead import AESGCM
+
+from letheon.ledger.keys.encryption import derive
+from letheon.verifier import Refused, canonical, from_hex, parse_strict, require
+
+__all__ = [
+    "OpenedReceipt",
+    "ReceiptCode",
+    "checked_public_key",
+    "new_private_key",
+    "open_sealed",
+    "public_of",
+    "seal_receipt",
+]
+
+PREFIX = "lethe-"
+_ALPHABET = "0123456789ABCDEFGHJKMNPQRSTVWXYZ"
+_READ = {letter: value for value, letter in enumerate(_ALPHABET)} | {"O": 0, "I": 1, "L": 1}
+_LETTERS, _GROUP = 80, 5
+_CRC_START = 0x6C65
+_MAGIC = b"letheon-receipt-v1\n"
+_KEY, _NONCE = 32, 12
+_BETWEEN = re.compile(r"[\s-]+")
+
+
+@dataclass(frozen=True)
+class ReceiptCode:
+    """What a person keeps to open the receipt of one request.
+
+    Parameters
+    ----------
+    request : str
+        Id of the request, 32 hexadecimal digits.
+    private : bytes
+        X25519 private key, 32 bytes; not shown by `repr`.
+    """
+
+    request: str
+    private: bytes = field(repr=False)
+
+    @classmethod
+    def parse(cls, text: str) -> Self:
+        """Read a code: small letters, spaces and missing dashes do no harm, nor do O, I and L.
+
+        Raises
+        ------
+        Refused
+            It has another length, a character that none has, or a typing error.
+        """
+        require(text.isascii(), "a receipt code has no such character")
+        letters = _BETWEEN.sub("", text).upper()
+        start = PREFIX.rstrip("-").upper()
+        require(letters.startswith(start), f"a receipt code begins with {PREFIX}")
+        letters = letters.removeprefix(start)
+        require(len(letters) == _LETTERS, f"a receipt code has {_LETTERS} characters after lethe-")
+        require(all(one in _READ for one in letters), "a receipt code has no such character")
+        number = 0
+        for one in letters:
+            number = number << 5 | _READ[one]
+        data = number.to_bytes(_LETTERS * 5 // 8, "big")
+        content, crc = data[:-2], int.from_bytes(data[-2:], "big")
+        require(binascii.crc_hqx(content, _CRC_START) == crc, "the receipt code has a typing error")
+        return cls(content[:16].hex(), content[16:])
+
+    def __str__(self) -> str:
+        """Return the text that is handed out."""
+        content = bytes.fromhex(self.request) + self.private
+        number = int.from_bytes(content, "big") << 16 | binascii.crc_hqx(content, _CRC_START)
+        places = range(_LETTERS - 1, -1, -1)
+        letters = "".join(_ALPHABET[number >> 5 * place & 31] for place in places)
+        groups = [letters[at : at + _GROUP] for at in range(0, _LETTERS, _GROUP)]
+        return PREFIX + "-".join(groups)
+
+    @property
+    def public(self) -> str:
+        """The public key, in hexadecimal digits: what the ledger keeps."""
+        return public_of(self.private)
+
+
+def new_private_key() -> bytes:
+    """Return a new X25519 private key."""
+    return X25519PrivateKey.generate().private_bytes_raw()
+
+
+def public_of(private: bytes) -> str:
+    """Return the public key of a private one, in hexadecimal digits."""
+    return X25519PrivateKey.from_private_bytes(private).public_key().public_bytes_raw().hex()
+
+
+def checked_public_key(text: str) -> str:
+    """Return a public key that something can be sealed to, or raise `ValueError`.
+
+    Keys of small order give everybody the same secret, so they are none.
+    """
+    try:
+        X25519PrivateKey.generate().exchange(X25519PublicKey.from_public_bytes(from_hex(text)))
+    except (ValueError, TypeError):
+        raise ValueError(
+            "a receipt key is an X25519 public key in 64 lower-case hexadecimal digits"
+        ) from None
+    return text
+
+
+def seal_receipt(public: str, request_id: str, data: bytes) -> bytes:
+    """Return a text that the holder of the private key opens, for this request only."""
+    ephemeral = X25519PrivateKey.generate()
+    header = _MAGIC + ephemeral.public_key().public_bytes_raw()
+    receiver = bytes.fromhex(public)
+    secret = ephemeral.exchange(X25519PublicKey.from_public_bytes(receiver))
+    key, nonce = _derived(secret, header, receiver, request_id)
+    return header + AESGCM(key).encrypt(nonce, data, header + _info(request_id))
+
+
+def open_sealed(code: ReceiptCode, sealed: bytes) -> "OpenedReceipt":
+    """Open the receipt of a code's request.
+
+    Raises
+    ------
+    Refused
+        It was altered, or sealed to another key or for another request.
+    """
+    size = len(_MAGIC) + _KEY
+    require(sealed.startswith(_MAGIC) and len(sealed) > size, "this is no sealed receipt")
+    header, text = sealed[:size], sealed[size:]
+    try:
+        private = X25519PrivateKey.from_private_bytes(code.private)
+        secret = private.exchange(X25519PublicKey.from_public_bytes(header[-_KEY:]))
+        receiver = bytes.fromhex(code.public)
+        key, nonce = _derived(secret, header, receiver, code.request)
+        data = AESGCM(key).decrypt(nonce, text, header + _info(code.request))
+    except (InvalidTag, ValueError):
+        raise Refused("the code does not open this receipt, or it was altered") from None
+    return OpenedReceipt.parse(data)
+
+
+def _derived(secret: bytes, header: bytes, receiver: bytes, request: str) -> tuple[bytes, bytes]:
+    found = derive(secret, header[-_KEY:] + receiver, _info(request), _KEY + _NONCE)
+    return found[:_KEY], found[_KEY:]
+
+
+def _info(request_id: str) -> bytes:
+    return b"letheon/receipt/v1/" + request_id.encode()
+
+
+@dataclass(frozen=True)
+class OpenedReceipt:
+    """What a code opens.
+
+    Attributes
+    ----------
+    certificate : str
+        Id of the certificate.
+    rows : list of dict
+        Slot, commitment and the two paths of each row, by slot.
+    openings : list of dict
+        Place, salt and ranks of each row, in the same order. A salt lets whoever has it test
+        guesses of the row: it is the person's, and belongs to nobody else.
+    left_out : int
+        Rows of the person that left with the same certificate and are not in the receipt.
+    """
+
+    certificate: str
+    rows: list[dict[str, Any]]
+    openings: list[dict[str, Any]] = field(repr=False)
+    left_out: int = 0
+
+    @classmethod
+    def parse(cls, data: bytes) -> Self:
+        """Read what `to_bytes` wrote; rows are checked by who checks the receipt."""
+        found = parse_strict(data)
+        is_one = isinstance(found, dict) and found.keys() == cls.__dataclass_fields__.keys()
+        require(is_one, "this is no opened receipt")
+        return cls(**found)
+
+    def to_bytes(self) -> bytes:
+        """Return everything, salts too: the text that is sealed."""
+        return canonical(vars(self))
+
+    @property
+    def receipt(self) -> bytes:
+        """The receipt without salts, for `letheon.verifier.check_receipt_commitment`."""
+        return canonical({"certificate": self.certificate, "rows": self.rows})
+
+    def salted(self, number: int) -> bytes:
+        """Return one row's receipt with its salt, for `letheon.verifier.check_receipt`."""
+        row, opening = self.rows[number], self.openings[number]
+        found = {name: row[name] for name in ("slot", "before", "after")}
+        found |= {name: opening[name] for name in ("place", "salt")}
+        return canonical(found | {"certificate": self.certificate})

@@ -1,0 +1,52 @@
+"""What every part of a ledger is given: its folder, settings, database, keys and clock."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from letheon.ledger.keys.blobs import Blobs
+
+if TYPE_CHECKING:
+    from letheon.ledger.db.database import Database
+    from letheon.ledger.keys.keyring import KeyRing
+    from letheon.ledger.settings import Settings
+
+__all__ = ["Core"]
+
+
+@dataclass(frozen=True)
+class Core:
+    """An open ledger, as its parts see it.
+
+    Attributes
+    ----------
+    folder : Path
+        Home of the ledger.
+    settings : Settings
+        What ``letheon.toml`` says.
+    database : Database
+        Requests, versions, events.
+    keys : KeyRing
+        Every secret; none of them is in the database.
+    clock : callable
+        Seconds since 1970, UTC.
+    uptime : callable or None, default=None
+        Name of the machine's boot and the seconds since; None where a caller gave the clock, which
+        stands for itself then. See `_elapsed`.
+    """
+
+    folder: Path
+    settings: "Settings"
+    database: "Database"
+    keys: "KeyRing"
+    clock: Callable[[], int]
+    uptime: Callable[[], tuple[str, int]] | None = None
+
+    def blobs(self, key: str) -> Blobs:
+        """Return the blobs of the model with this folder key."""
+        return Blobs(self.folder / "blobs" / key)
+
+    def place(self, kind: str) -> Path:
+        """Return a sub-folder: proofs, certificates, purges, checkpoints, keys, public."""
+        return self.folder / kind

@@ -1,0 +1,1 @@
+"""The database of a ledger: connections, migrations, the log, pages of lists."""

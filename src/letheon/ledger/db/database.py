@@ -1,0 +1,396 @@
+"""The database of a ledger: SQLite by default, PostgreSQL by URL.
+
+A transaction is durable when its context is left. Writers of one SQLite file queue up in the
+process before they queue at the file, where waiting is by polling.
+"""
+
+import contextlib
+import os
+import random
+import threading
+import time
+import weakref
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any, Self, TypeVar
+
+from sqlalchemy import Connection, Engine, inspect, make_url, text
+from sqlalchemy.engine import URL
+from sqlalchemy.exc import ArgumentError, DBAPIError
+from sqlalchemy.exc import TimeoutError as PoolTimeout
+
+from letheon.exceptions import (
+    LedgerBusyError,
+    LedgerError,
+    LedgerMissingError,
+    LedgerUnwritableError,
+    NewerLedgerError,
+)
+from letheon.ledger.db import postgresql, sqlite
+from letheon.ledger.tables import KNOWN_REVISIONS, REVISION
+
+__all__ = ["Database"]
+
+_T = TypeVar("_T")
+_WAIT_SECONDS = 30
+_TRIES = 8
+# What SQLite says on a disk that cannot be written: READONLY and FULL.
+_UNWRITABLE = ("attempt to write a readonly database", "database or disk is full")
+# And PostgreSQL: a read-only server, and a full disk.
+_DISK_FULL = "53100"
+_SERIALISATION, _DEADLOCK, _LOCK_WAIT = "40001", "40P01", "55P03"
+_READ_ONLY = "25006"
+
+
+_in_use: "weakref.WeakSet[Database]" = weakref.WeakSet()
+
+
+class _Forking(threading.local):
+    """What this thread keeps from other threads until it has forked."""
+
+    stack = contextlib.ExitStack()
+
+
+_forking = _Forking()
+
+
+def _close_before_fork() -> None:
+    """Close idle connections: SQLite's locks and a server's sessions must not reach a child.
+
+    What other threads do on SQLite is waited for. A child would inherit the note that somebody of
+    this process has a lock, and wait for ever for a thread that it does not have.
+    """
+    _forking.stack = contextlib.ExitStack()
+    for database in sorted(_in_use, key=id):  # in one order: two threads may fork at once
+        _forking.stack.enter_context(database._still())
+        database.dispose()
+
+
+def _go_on() -> None:
+    _forking.stack.close()
+
+
+os.register_at_fork(before=_close_before_fork, after_in_parent=_go_on)
+
+
+class _Mine(threading.local):
+    """What this thread has open."""
+
+    readings = 0
+    is_writing = False
+
+
+class _Gate:
+    """Counts the readings of all threads, and holds new ones up while somebody forks."""
+
+    def __init__(self) -> None:
+        self.changed = threading.Condition()
+        self.readings = 0
+
+    def count(self, step: int) -> None:
+        """Count one more or one less."""
+        with self.changed:
+            self.readings += step
+            self.changed.notify_all()
+
+
+class Database:
+    """An open database.
+
+    Parameters
+    ----------
+    engine : Engine
+        As `sqlite` or `postgresql` makes it.
+    path : Path or None
+        The file, for SQLite.
+    journal_mode : str or None
+        ``wal`` or ``delete``, for SQLite.
+    """
+
+    def __init__(self, engine: Engine, path: Path | None, journal_mode: str | None) -> None:
+        self.engine = engine
+        self.path = path
+        self.journal_mode = journal_mode
+        # Called before anything is recorded; raises if this is not the ledger's own database.
+        self.guard: Callable[[Connection], None] | None = None
+        # What a process may remember in order to prepare; the transaction checks it.
+        self.remembered: dict[str, str] = {}
+        self._one_writer = threading.Lock()
+        self._is_closed = False
+        self._process = os.getpid()
+        self._mine = _Mine()
+        self._gate = _Gate()
+        _in_use.add(self)
+
+    @classmethod
+    def open(cls, url: str | Path, *, create: bool = False, journal: str | None = None) -> Self:
+        """Open the database, or make it first.
+
+        Raises
+        ------
+        LedgerMissingError
+            There is none, and `create` is false.
+        NewerLedgerError
+            A later letheon wrote it. Nothing is changed.
+        LedgerError
+            It is older than this library; ``letheon ledger upgrade`` is named.
+        """
+        database = cls._connect(url, create=create, journal=journal)
+        try:
+            if create:
+                database._require_known(database.revision)
+                database.upgrade()
+            else:
+                database._require_current(database.revision)
+        except BaseException:
+            database.dispose()
+            raise
+        return database
+
+    @classmethod
+    def open_to_upgrade(cls, url: str | Path, *, journal: str | None = None) -> Self:
+        """Open a database of an older letheon, in order to call `upgrade`."""
+        database = cls._connect(url, create=False, journal=journal)
+        try:
+            revision = database.revision
+            if revision is None:
+                raise LedgerMissingError("this database holds no ledger")
+            database._require_known(revision)
+        except BaseException:
+            database.dispose()
+            raise
+        return database
+
+    @classmethod
+    def _connect(cls, url: str | Path, *, create: bool, journal: str | None) -> Self:
+        parsed = _parsed(url)
+        if parsed.get_backend_name() == "postgresql":
+            return cls(postgresql.engine_for(parsed), None, None)
+        path = Path(str(parsed.database))
+        if create:
+            _create_private(path)
+        elif not path.is_file():
+            raise LedgerMissingError(f"no ledger database at {path}")
+        engine, mode = sqlite.engine_for(parsed, journal)
+        return cls(engine, path, mode)
+
+    @property
+    def dialect(self) -> str:
+        """``sqlite`` or ``postgresql``."""
+        return self.engine.dialect.name
+
+    @property
+    def sqlite_version(self) -> str | None:
+        """Version of the SQLite library in use; None for PostgreSQL."""
+        return None if self.path is None else str(sqlite.library().sqlite_version)
+
+    @property
+    def revision(self) -> str | None:
+        """Revision of the tables, as the last migration left it; None where there are none."""
+        with self.reading() as connection:
+            if not inspect(connection).has_table("alembic_version"):
+                return None
+            row = connection.execute(text("SELECT version_num FROM alembic_version")).first()
+            return None if row is None else str(row[0])
+
+    def upgrade(self) -> None:
+        """Bring the tables to this library's revision, in one transaction."""
+        from letheon.ledger.db.migrations import upgrade
+
+        with self.transaction() as connection:
+            upgrade(connection)
+
+    @contextlib.contextmanager
+    def transaction(self) -> Iterator[Connection]:
+        """Return a connection in a writing transaction: durable when left, or rolled back.
+
+        Raises
+        ------
+        RuntimeError
+            This thread is in a `reading`. Without a write-ahead log its own lock would keep it
+            from committing.
+        """
+        with self._writer(), _busy_named(), self.engine.begin() as connection:
+            yield connection.execution_options(letheon_guard=self.guard)
+
+    @contextlib.contextmanager
+    def reading(self) -> Iterator[Connection]:
+        """Return a connection for statements that only read: one snapshot on SQLite."""
+        self._after_fork()
+        mine, gate = self._mine, self._gate
+        gate.count(1)
+        mine.readings += 1
+        try:
+            with _busy_named(), self.engine.connect() as connection:
+                yield connection.execution_options(letheon_reading=True)
+        finally:
+            mine.readings -= 1
+            gate.count(-1)
+
+    def run(self, work: Callable[[Connection], _T]) -> _T:
+        """Return ``work(connection)`` of one transaction; done again after a deadlock only.
+
+        `work` may run several times, so it must have no effect outside the database.
+        """
+        for attempt in range(_TRIES):
+            try:
+                with self.transaction() as connection:
+                    return work(connection)
+            except DBAPIError as error:
+                if _sqlstate(error) not in (_SERIALISATION, _DEADLOCK):
+                    raise
+                time.sleep(random.uniform(0, 0.01 * 2**attempt))
+        raise LedgerBusyError(f"{_TRIES} transactions in a row met others; try again")
+
+    def shrink(self) -> None:
+        """Leave no old page behind: empty SQLite's write-ahead log. PostgreSQL: nothing.
+
+        Deleted content is zeroed in the file itself; the log would keep it until it is reset.
+        """
+        if self.journal_mode != "wal":
+            return
+        deadline = time.monotonic() + _WAIT_SECONDS
+        while not self._truncate_log():
+            if time.monotonic() > deadline:
+                raise LedgerBusyError("readers keep the write-ahead log in use; try again")
+            time.sleep(0.05)
+
+    def files(self) -> list[Path]:
+        """Return the files that hold this database, as far as they exist (none: a server)."""
+        if self.path is None:
+            return []
+        names = [f"{self.path.name}{end}" for end in ("", "-wal", "-shm", "-journal")]
+        return [path for name in names if (path := self.path.with_name(name)).exists()]
+
+    def dispose(self) -> None:
+        """Close every connection."""
+        self.engine.dispose()
+
+    def close(self) -> None:
+        """Close every connection for good."""
+        self._is_closed = True
+        self.dispose()
+
+    def _truncate_log(self) -> bool:
+        with self._writer(), _busy_named(), self.engine.connect() as connection:
+            raw: Any = connection.connection.driver_connection
+            return bool(raw.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchone()[0] == 0)
+
+    @contextlib.contextmanager
+    def _writer(self) -> Iterator[None]:
+        self._after_fork()
+        if self._mine.readings:
+            raise RuntimeError("a transaction was begun inside a reading of the same thread")
+        if self.path is None:
+            yield
+            return
+        if not self._one_writer.acquire(timeout=_WAIT_SECONDS):
+            raise LedgerBusyError("another thread has been writing for 30 seconds; try again")
+        mine, lock = self._mine, self._one_writer
+        mine.is_writing = True
+        try:
+            yield
+        finally:
+            mine.is_writing = False
+            lock.release()
+
+    @contextlib.contextmanager
+    def _still(self) -> Iterator[None]:
+        """Keep other threads from this SQLite file, as far as they come to an end in time."""
+        if self.path is None:
+            yield
+            return
+        lock, gate, mine = self._one_writer, self._gate, self._mine
+        is_mine = not mine.is_writing and lock.acquire(timeout=_WAIT_SECONDS)
+        try:
+            with gate.changed:
+                gate.changed.wait_for(lambda: gate.readings == mine.readings, _WAIT_SECONDS)
+                yield
+        finally:
+            if is_mine:
+                lock.release()
+
+    def _after_fork(self) -> None:
+        """Drop what belongs to the parent process; refuse to go on after `close`."""
+        if self._is_closed:
+            raise LedgerError("this ledger is closed; Ledger.open(folder) opens it again")
+        if self._process != os.getpid():
+            self.engine.dispose(close=False)
+            self._one_writer = threading.Lock()
+            self._mine = _Mine()
+            self._gate = _Gate()
+            self._process = os.getpid()
+
+    @staticmethod
+    def _require_known(revision: str | None) -> None:
+        if revision is not None and revision not in KNOWN_REVISIONS:
+            raise NewerLedgerError(
+                f"this ledger has tables of revision {revision!r}, and this letheon knows them "
+                f"up to {REVISION!r}; install the letheon that wrote it. Nothing was changed"
+            )
+
+    @classmethod
+    def _require_current(cls, revision: str | None) -> None:
+        cls._require_known(revision)
+        if revision is None:
+            raise LedgerMissingError("this database holds no ledger; make one: letheon init")
+        if revision != REVISION:
+            raise LedgerError(
+                f"this ledger has tables of revision {revision!r}, this letheon needs "
+                f"{REVISION!r}; run: letheon ledger upgrade"
+            )
+
+
+def _parsed(url: str | Path) -> URL:
+    if isinstance(url, Path):
+        return URL.create("sqlite", database=str(url))
+    try:
+        parsed = make_url(url)
+    except ArgumentError:
+        raise LedgerError(
+            "the database is no URL; expected sqlite:///ledger.db or postgresql://host/name"
+        ) from None  # the text may hold a password
+    if parsed.get_backend_name() not in ("sqlite", "postgresql"):
+        raise LedgerError(
+            f"a ledger lives in sqlite or postgresql, not in {parsed.get_backend_name()!r}"
+        )
+    if parsed.get_backend_name() == "sqlite" and parsed.database in (None, "", ":memory:"):
+        raise LedgerError("a ledger needs a file; expected sqlite:///ledger.db")
+    return parsed
+
+
+def _create_private(path: Path) -> None:
+    """Make an empty file that only its owner can read; SQLite's other files take that over."""
+    with contextlib.suppress(FileExistsError):
+        os.close(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600))
+
+
+def _sqlstate(error: DBAPIError) -> str | None:
+    state = getattr(error.orig, "sqlstate", None)
+    return None if state is None else str(state)
+
+
+@contextlib.contextmanager
+def _busy_named() -> Iterator[None]:
+    """Name a wait that lasted too long, and a disk that is full or read-only.
+
+    Any other error of the database passes as it is.
+    """
+    try:
+        yield
+    except PoolTimeout as error:
+        raise LedgerBusyError("all connections to the database are in use; try again") from error
+    except DBAPIError as error:
+        if _sqlstate(error) == _LOCK_WAIT or "database is locked" in str(error.orig):
+            raise LedgerBusyError(
+                "another process has kept the database for 30 seconds; try again"
+            ) from error
+        if _sqlstate(error) == _READ_ONLY:
+            raise LedgerUnwritableError(
+                "the database server accepts no writes: it is a standby, or set to read-only; give "
+                "the address of the primary as database in letheon.toml. Nothing was changed"
+            ) from error
+        is_refused = any(words in str(error.orig) for words in _UNWRITABLE)
+        if is_refused or _sqlstate(error) == _DISK_FULL:
+            raise LedgerUnwritableError(sqlite.CANNOT_WRITE) from error
+        raise

@@ -1,0 +1,195 @@
+"""Reading the log: its entries page by page, and proofs about it without reading all of it."""
+
+import json
+import threading
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Any
+
+from sqlalchemy import Connection, Row, select
+
+from letheon.ledger.core import Core
+from letheon.ledger.db import events as _events
+from letheon.ledger.db.cursor import cursor, place_of, require_limit
+from letheon.ledger.db.log_tree import Proofs, root_of, split
+from letheon.ledger.tables import events
+from letheon.verifier import node_hash
+
+__all__ = ["LogConsistency", "LogEntry", "LogInclusion", "LogPage", "LogReader"]
+
+_LIST = "log"
+# Leaves whose root is remembered. A power of two: such a block is a full subtree.
+BLOCK = 1024
+
+
+@dataclass(frozen=True)
+class LogEntry:
+    """One event in its place.
+
+    Attributes
+    ----------
+    index : int
+        Place in the log.
+    at : datetime
+        When it happened.
+    kind : str
+        What happened.
+    details : dict
+        Codes, counts and opaque ids.
+    leaf : str
+        Hash of its leaf, in hexadecimal digits.
+    """
+
+    index: int
+    at: datetime
+    kind: str
+    details: dict[str, Any]
+    leaf: str
+
+
+@dataclass(frozen=True)
+class LogPage:
+    """Some entries of the log: `items`, the cursor of the `next` page, and the log's `total`."""
+
+    items: tuple[LogEntry, ...]
+    next: str | None
+    total: int
+
+
+@dataclass(frozen=True)
+class LogInclusion:
+    """Proof that an event is in the log (RFC 6962, section 2.1.1); hashes in hexadecimal digits.
+
+    Attributes
+    ----------
+    index, size : int
+        Place of the event, in the tree of so many.
+    leaf, root : str
+        Hash of the leaf, and the root of that tree.
+    path : tuple of str
+        Siblings from the leaf to the root.
+    """
+
+    index: int
+    size: int
+    leaf: str
+    root: str
+    path: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class LogConsistency:
+    """Proof that a log begins with an earlier one (RFC 6962, section 2.1.2).
+
+    Attributes
+    ----------
+    size1, size2 : int
+        Sizes of the two.
+    root1, root2 : str
+        Their roots, in hexadecimal digits.
+    path : tuple of str
+        The proof.
+    """
+
+    size1: int
+    size2: int
+    root1: str
+    root2: str
+    path: tuple[str, ...]
+
+
+class LogReader:
+    """Reads the log of a ledger; the roots of its full blocks are remembered.
+
+    A proof needs the leaves of two blocks then, and one hash for each other block.
+
+    Parameters
+    ----------
+    core : Core
+        The ledger.
+    """
+
+    def __init__(self, core: Core) -> None:
+        self._core = core
+        self._lock = threading.Lock()
+        self._blocks: list[bytes] = []
+
+    def entries(self, *, after: str | None = None, limit: int = 50) -> LogPage:
+        """Return one page of the log, oldest first."""
+        require_limit(limit)
+        first = 0 if after is None else int(place_of(self._core, _LIST, after)[0]) + 1
+        with self._core.database.reading() as conn:
+            size = _events.head(conn).size
+            here = (events.c.log_index >= first) & (events.c.log_index < size)
+            query = select(events).where(here).order_by(events.c.log_index).limit(limit)
+            items = tuple(_entry(row) for row in conn.execute(query))
+        is_last = not items or items[-1].index == size - 1
+        more = None if is_last else cursor(self._core, _LIST, (items[-1].index,))
+        return LogPage(items, more, size)
+
+    def inclusion(self, index: int, size: int | None = None) -> LogInclusion:
+        """Prove that the event in this place is in the log, as it is or was at a size."""
+        with self._core.database.reading() as conn:
+            tree = self._tree(conn)
+            wanted = tree.size if size is None else size
+            path = tree.inclusion(index, wanted)
+            leaf, root = tree.span(index, index + 1), tree.root(wanted)
+        return LogInclusion(index, wanted, leaf.hex(), root.hex(), _hex(path))
+
+    def consistency(self, size1: int, size2: int | None = None) -> LogConsistency:
+        """Prove that the log of one size is the beginning of that of another, or of all."""
+        with self._core.database.reading() as conn:
+            tree = self._tree(conn)
+            wanted = tree.size if size2 is None else size2
+            path = tree.consistency(size1, wanted)
+            roots = tree.root(size1).hex(), tree.root(wanted).hex()
+        return LogConsistency(size1, wanted, *roots, _hex(path))
+
+    def _tree(self, conn: Connection) -> "_Blocks":
+        size = _events.head(conn).size
+        with self._lock:
+            while len(self._blocks) < size // BLOCK:
+                start = len(self._blocks) * BLOCK
+                self._blocks.append(root_of(_leaves(conn, start, start + BLOCK)))
+            return _Blocks(conn, size, self._blocks)
+
+
+class _Blocks(Proofs):
+    """A log by the roots of its full blocks; leaves are read where there is no other way."""
+
+    def __init__(self, conn: Connection, size: int, blocks: list[bytes]) -> None:
+        self._conn = conn
+        self._size = size
+        self._blocks = blocks
+
+    @property
+    def size(self) -> int:
+        """Leaves that are there."""
+        return self._size
+
+    def span(self, begin: int, end: int) -> bytes:
+        """Return the root over leaves begin..end; `begin` is a multiple of the largest part."""
+        number, rest = divmod(begin, BLOCK)
+        if end - begin == BLOCK and rest == 0:
+            return self._blocks[number]
+        if end - begin <= BLOCK:
+            return root_of(_leaves(self._conn, begin, end))
+        middle = begin + split(end - begin)
+        return node_hash(self.span(begin, middle), self.span(middle, end))
+
+
+def _leaves(conn: Connection, begin: int, end: int) -> list[bytes]:
+    here = (events.c.log_index >= begin) & (events.c.log_index < end)
+    query = select(events.c.leaf).where(here).order_by(events.c.log_index)
+    return [bytes.fromhex(leaf) for leaf in conn.scalars(query)]
+
+
+def _hex(path: list[bytes]) -> tuple[str, ...]:
+    return tuple(one.hex() for one in path)
+
+
+def _entry(row: Row[Any]) -> LogEntry:
+    body = json.loads(row.body)
+    details = {name: value for name, value in body.items() if name not in ("at", "kind")}
+    at = datetime.fromtimestamp(row.at, UTC)
+    return LogEntry(row.log_index, at, row.kind, details, row.leaf)

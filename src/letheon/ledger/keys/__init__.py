@@ -1,0 +1,1 @@
+"""Keys: encryption at rest, signing, key files."""

@@ -1,0 +1,382 @@
+"""The key ring of a ledger: signing keys, the key of tags, and keys that are made to be destroyed.
+
+Private parts lie in ``keys``, public ones in ``public/keys``: the first public key and the
+statements that rotate and revoke keys, numbered from 1. The statements decide which key is the
+current one; the file ``keys/current`` repeats it, and its first writing completes a new ring.
+"""
+
+import os
+import re
+import threading
+from pathlib import Path
+from typing import Any, NamedTuple, Self
+
+from letheon.exceptions import KeyFileError
+from letheon.ledger.keys import encryption
+from letheon.ledger.keys.blobs import destroy_file
+from letheon.ledger.keys.key_files import KeyFiles
+from letheon.ledger.keys.signing import Signer, new_seed, sign
+from letheon.state._atomic import sync_directory, write_atomically
+from letheon.verifier import (
+    REVOCATION,
+    ROTATION,
+    STATEMENT_TYPE,
+    Trust,
+    from_hex,
+    keyid_of,
+)
+
+__all__ = ["KINDS", "KeyRing"]
+
+KINDS = ("epoch", "intake", "training", "noise", "purge")
+_ID = re.compile(rf"(?:{'|'.join(KINDS)})(?:-[a-z0-9]{{1,64}})?-[0-9a-f]{{16}}")
+_LABEL = re.compile("[a-z0-9]{0,64}")
+_TAG = "tag"
+
+
+class _Chain(NamedTuple):
+    """What the public files say: the first key, the statements, and whom to trust."""
+
+    root: str
+    statements: tuple[bytes, ...]
+    trust: Trust
+
+    def keyid_at(self, sequence: int) -> str:
+        """Return the key whose signature counts for this sequence; the current one if none does."""
+        keys = self.trust.keys.items()
+        counts = [keyid for keyid, key in keys if key.first <= sequence <= key.last]
+        return counts[-1] if counts else self.trust.current
+
+
+class KeyRing:
+    """The keys in the home of a ledger.
+
+    Parameters
+    ----------
+    home : Path
+        Folder of the ledger, which holds ``keys`` and ``public/keys``.
+
+    Raises
+    ------
+    KeyFileError
+        If a key is missing, damaged, or can be used by others.
+
+    Notes
+    -----
+    Keys that will be destroyed are read anew at every use: none stays in this object. What stays
+    is the key of tags and the signing keys.
+    """
+
+    def __init__(self, home: Path) -> None:
+        self._files, self._public = KeyFiles(home / "keys"), home / "public" / "keys"
+        self._files.require_private()
+        self._signers: dict[str, Signer] = {}
+        self._known: _Chain | None = None
+        self._guard = threading.Lock()
+        if not self.is_complete(home):
+            raise KeyFileError(f"the key ring in {home} was never completed; make the ledger again")
+        self._tag_key = self._files.read(_TAG)
+        self._settle()
+
+    @classmethod
+    def create(cls, home: Path) -> Self:
+        """Make a new ring; one whose making was interrupted is completed.
+
+        Raises
+        ------
+        KeyFileError
+            If there is a complete ring.
+        """
+        files, public = KeyFiles(home / "keys"), home / "public" / "keys"
+        home.mkdir(mode=0o700, parents=True, exist_ok=True)
+        files.create()
+        public.mkdir(mode=0o700, parents=True, exist_ok=True)
+        sync_directory(public.parent)
+        sync_directory(home)
+        with files.locked():
+            if cls.is_complete(home):
+                raise KeyFileError(f"there is a key ring in {home} already")
+            keyid = _first_key(files, public)
+            if not files.has(_TAG):
+                files.write(_TAG, os.urandom(encryption.KEY_BYTES))
+            _write_line(files.folder / "current", keyid)
+        return cls(home)
+
+    @staticmethod
+    def is_complete(home: Path) -> bool:
+        """Return whether `create` went through in this folder; if not, it can be repeated."""
+        return (home / "keys" / "current").exists()
+
+    @property
+    def root(self) -> str:
+        """The first public key in hexadecimal: what an auditor pins."""
+        return self._chain().root
+
+    @property
+    def signer(self) -> Signer:
+        """The current signing key."""
+        return self.signer_for(self._chain().trust.current)
+
+    def signer_at(self, sequence: int) -> Signer:
+        """Return the key for the certificate of this sequence, whatever was rotated since.
+
+        If that key was revoked before the sequence, no key can sign the certificate any more, and
+        the current one is returned: it can still speak of the certificate, as a purge does.
+        """
+        return self.signer_for(self._chain().keyid_at(sequence))
+
+    def signer_for(self, keyid: str) -> Signer:
+        """Return the signing key of this name.
+
+        Raises
+        ------
+        KeyFileError
+            If it is missing or damaged.
+        """
+        if keyid not in self._signers:
+            if not re.fullmatch("[0-9a-f]{64}", keyid):
+                raise KeyFileError(f"{keyid!r} names no signing key")
+            self._signers[keyid] = _read_signer(self._files, keyid)
+        return self._signers[keyid]
+
+    def public_keys(self) -> dict[str, bytes]:
+        """Return all published public keys by keyid, in order of their introduction."""
+        return {keyid: key.public for keyid, key in self._chain().trust.keys.items()}
+
+    def statements(self) -> list[bytes]:
+        """Return the envelopes of rotations and revocations, in order."""
+        return list(self._chain().statements)
+
+    def trust(self) -> Trust:
+        """Return whom a verifier trusts who has pinned `root`."""
+        return self._chain().trust
+
+    def tag(self, purpose: str, *parts: bytes) -> str:
+        """Return the HMAC of parts, in hexadecimal; other purposes give unrelated tags."""
+        return encryption.tag(self._tag_key, purpose.encode(), *parts)
+
+    def new_key(self, kind: str, label: str = "") -> str:
+        """Make a key and return its id; the file is on the disk then.
+
+        Parameters
+        ----------
+        kind : {"epoch", "intake", "training", "noise", "purge"}
+            What it is for.
+        label : str, default=""
+            Whose it is, in lower-case letters and digits, to find it again by `ids`.
+        """
+        if kind not in KINDS or not _LABEL.fullmatch(label):
+            raise ValueError(f"kind={kind!r} is not one of {KINDS}, or label={label!r} is no label")
+        key_id = "-".join(filter(None, [kind, label, os.urandom(8).hex()]))
+        with self._files.locked():
+            self._files.write(key_id, os.urandom(encryption.KEY_BYTES))
+        return key_id
+
+    def has(self, key_id: str) -> bool:
+        """Return whether the key is still there."""
+        return self._files.has(_required_id(key_id))
+
+    def ids(self, kind: str, label: str | None = None) -> list[str]:
+        """Return the ids of all keys of a kind, or of those with one label."""
+        found = [name for name in self._files.names(f"{kind}-") if _ID.fullmatch(name)]
+        if label is None:
+            return found
+        start = f"{kind}-{label}-" if label else f"{kind}-"
+        return [name for name in found if len(name) == len(start) + 16 and name.startswith(start)]
+
+    def secret(self, key_id: str) -> bytes:
+        """Return a key itself, for whoever may recompute what it gave."""
+        return self._files.read(_required_id(key_id))
+
+    def seal(self, key_id: str, data: encryption.Buffer, context: bytes) -> bytes:
+        """Return the data sealed under a key."""
+        return encryption.seal(self.secret(key_id), data, context)
+
+    def unseal(self, key_id: str, sealed: encryption.Buffer, context: bytes) -> bytes:
+        """Return data that were sealed under a key."""
+        return encryption.unseal(self.secret(key_id), sealed, context)
+
+    def commitment(self, key_id: str) -> str:
+        """Return the public commitment to a key."""
+        return encryption.commitment(self.secret(key_id))
+
+    def derive_seed(self, key_id: str, beacon: bytes) -> int:
+        """Return the seed of 128 bits that a key and a beacon give."""
+        return encryption.training_seed(self.secret(key_id), beacon)
+
+    def destroy(self, key_id: str) -> None:
+        """Overwrite and remove a key, durably; one that is gone is no error."""
+        path = self._files.path(_required_id(key_id))
+        with self._files.locked():
+            destroy_file(path)
+
+    def partials(self) -> list[Path]:
+        """Return files that are being written, or that a writer left that died."""
+        folders = (self._files.folder, self._public)
+        return [path for folder in folders for path in sorted(folder.glob(".*.partial"))]
+
+    def sweep(self) -> int:
+        """Destroy what writers of keys and statements left that died; return how many files."""
+        if not self.partials():
+            return 0
+        with self._files.locked() as n_keys:
+            left = self.partials()
+            for path in left:
+                destroy_file(path)
+        return n_keys + len(left)
+
+    def rotate(self, ledger_id: str, sequence: int) -> bytes:
+        """Make a new signing key the current one and return the statement that says so.
+
+        Parameters
+        ----------
+        ledger_id : str
+            Name of the ledger.
+        sequence : int
+            The last certificate that the old key signs; later ones need the new key.
+
+        Notes
+        -----
+        The private key is on the disk before the statement names its public key, and the
+        statement's file is what makes the rotation happen: a crash leaves the old key or the new
+        one. A key that no statement came to name is erased by the next rotation.
+        """
+        with self._files.locked():
+            chain = self._chain()
+            old = self.signer_for(chain.trust.current)
+            self._erase_unpublished(chain)
+            new = _make_signer(self._files)
+            predicate = {
+                "oldKey": old.keyid,
+                "newKey": {"keyid": new.keyid, "public": new.public.hex()},
+                "lastSequence": sequence,
+            }
+            envelope = self._state(chain, ledger_id, ROTATION, new.keyid, predicate, old, new)
+            _write_line(self._current_file, new.keyid)
+        return envelope
+
+    def revoke(self, ledger_id: str, keyid: str, after_sequence: int) -> bytes:
+        """Return the statement that a key is not trusted after a sequence, signed by the current.
+
+        Raises
+        ------
+        KeyFileError
+            If it is the current key (rotate first) or none of this ring.
+        """
+        with self._files.locked():
+            chain = self._chain()
+            if keyid not in chain.trust.keys:
+                raise KeyFileError(f"{keyid!r} is no signing key of this ledger")
+            if keyid == chain.trust.current:
+                raise KeyFileError("the current key cannot revoke itself; rotate first")
+            predicate = {"revokedKey": keyid, "lastSequence": after_sequence}
+            signer = self.signer_for(chain.trust.current)
+            return self._state(chain, ledger_id, REVOCATION, keyid, predicate, signer)
+
+    @property
+    def _current_file(self) -> Path:
+        return self._files.folder / "current"
+
+    def _chain(self) -> _Chain:
+        """Return what the public files say now; another process may have rotated."""
+        paths = sorted(self._public.glob("[0-9][0-9][0-9][0-9].json"))
+        with self._guard:
+            if self._known is None or len(self._known.statements) != len(paths):
+                self._known = _read_chain(self._public, paths)
+            return self._known
+
+    def _settle(self) -> None:
+        """Bring ``keys/current`` up to the statements, after a crash between the two."""
+        said = self._current_file.read_text("ascii", "replace").removesuffix("\n")
+        chain = self._chain()
+        if said == chain.trust.current:
+            return
+        if re.fullmatch("[0-9a-f]{64}", said) and said not in chain.trust.keys:
+            raise KeyFileError(
+                f"{self._current_file} names a key that no statement in {self._public} introduces; "
+                "restore the newer statements"
+            )
+        with self._files.locked():
+            _write_line(self._current_file, self._chain().trust.current)
+
+    def _state(
+        self,
+        chain: _Chain,
+        ledger_id: str,
+        kind: str,
+        subject: str,
+        predicate: dict[str, Any],
+        *signers: Signer,
+    ) -> bytes:
+        """Sign the next statement, see that a verifier accepts it, and publish it."""
+        number, known = len(chain.statements) + 1, chain.trust.statements
+        before = {"sha256": known[-1]} if known else "genesis"
+        place = {"id": ledger_id, "number": number, "previousStatement": before}
+        statement = {
+            "_type": STATEMENT_TYPE,
+            "subject": [{"name": ledger_id, "digest": {"sha256": subject}}],
+            "predicateType": kind,
+            "predicate": {"ledger": place, **predicate},
+        }
+        envelope = sign(statement, *signers)
+        Trust.from_pinned(chain.root, [*chain.statements, envelope])
+        write_atomically(self._public / f"{number:04d}.json", [envelope])
+        return envelope
+
+    def _erase_unpublished(self, chain: _Chain) -> None:
+        for name in self._files.names("sign-"):
+            if name.removeprefix("sign-") not in chain.trust.keys:
+                destroy_file(self._files.path(name))
+
+
+def _first_key(files: KeyFiles, public: Path) -> str:
+    """Return the keyid of the first signing key; made and published unless that was done."""
+    root = public / "root.pub"
+    if root.exists():
+        return _read_signer(files, keyid_of(_read_root(root))).keyid
+    for name in files.names("sign-"):
+        destroy_file(files.path(name))
+    signer = _make_signer(files)
+    _write_line(root, signer.public.hex())
+    return signer.keyid
+
+
+def _make_signer(files: KeyFiles) -> Signer:
+    seed = new_seed()
+    signer = Signer.from_seed(seed)
+    files.write(f"sign-{signer.keyid}", seed)
+    return signer
+
+
+def _read_signer(files: KeyFiles, keyid: str) -> Signer:
+    signer = Signer.from_seed(files.read(f"sign-{keyid}"))
+    if signer.keyid != keyid:
+        raise KeyFileError(f"the key {files.path(f'sign-{keyid}')} is another one than its name")
+    return signer
+
+
+def _read_chain(public: Path, paths: list[Path]) -> _Chain:
+    root = _read_root(public / "root.pub").hex()
+    statements = tuple(path.read_bytes() for path in paths)
+    try:
+        trust = Trust.from_pinned(root, list(statements))
+    except ValueError as error:
+        raise KeyFileError(f"the statements in {public} do not hold: {error}") from error
+    return _Chain(root, statements, trust)
+
+
+def _read_root(path: Path) -> bytes:
+    try:
+        return from_hex(path.read_text("ascii").removesuffix("\n"))
+    except (OSError, ValueError) as error:
+        raise KeyFileError(f"the first public key {path} is missing or damaged: {error}") from error
+
+
+def _write_line(path: Path, line: str) -> None:
+    write_atomically(path, [f"{line}\n".encode()])
+
+
+def _required_id(key_id: str) -> str:
+    if not _ID.fullmatch(key_id):
+        raise ValueError(f"{key_id!r} is no id of a key that can be destroyed")
+    return key_id

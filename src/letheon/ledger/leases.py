@@ -1,0 +1,147 @@
+"""The right to work on a model: a lease that ends by itself, and a fence that decides.
+
+A lease only saves work. It may end while its holder still computes: a paused process, a clock that
+jumps, a lost connection. What decides who publishes is the fence, a number that rises with every
+lease and is compared in the very statement that moves the head.
+"""
+
+import contextlib
+import os
+import secrets
+import socket
+import threading
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from sqlalchemy import Connection, select, update
+
+from letheon.exceptions import StaleWorkerError
+from letheon.ledger.core import Core
+from letheon.ledger.faults import point
+from letheon.ledger.tables import heads
+
+__all__ = ["Lease", "is_current", "keep_renewed", "owner_name", "release", "require_fence", "take"]
+
+
+@dataclass(frozen=True)
+class Lease:
+    """The right to work on one model until somebody takes a newer one.
+
+    `was_left` says that the last holder never gave it back: something may lie about.
+    """
+
+    model_id: int
+    fence: int
+    owner: str
+    was_left: bool = False
+
+
+def owner_name() -> str:
+    """Return the name of this thread of this process."""
+    pid = os.getpid()
+    return "/".join((*_place(), str(pid), _started(pid), str(threading.get_ident())))
+
+
+def _place() -> tuple[str, str, str]:
+    """Return host, boot and namespace of processes: what a process number means something in."""
+    try:
+        boot = Path("/proc/sys/kernel/random/boot_id").read_text("ascii").strip()
+        space = str(Path("/proc/self/ns/pid").stat().st_ino)
+    except OSError:
+        return socket.gethostname(), "", secrets.token_hex(8)
+    return socket.gethostname(), boot, space
+
+
+def _started(pid: int) -> str:
+    """Return when a process of this machine was started, in ticks; "" if it is gone."""
+    try:
+        stat = Path(f"/proc/{pid}/stat").read_text(encoding="ascii", errors="replace")
+    except OSError:
+        return ""
+    # The command stands in parentheses and may hold blanks itself. A zombie works no more.
+    fields = stat.rpartition(")")[2].split()
+    return "" if fields[0] in "ZX" else fields[19]
+
+
+def _is_dead(owner: str) -> bool:
+    """Return whether the owner was a process that can be seen from here, and is gone."""
+    *place, pid, started, _ = owner.split("/")
+    return tuple(place) == _place() and bool(started) and _started(int(pid)) != started
+
+
+def is_current(until: int, now: int, seconds: int) -> bool:
+    """Whether a lease of so many seconds has not run out.
+
+    An end that no honest clock can have set is one of a clock that was ahead. Clocks of two hosts
+    may differ by the length of a lease.
+    """
+    return now < until <= now + 2 * seconds
+
+
+def take(core: Core, model_id: int, owner: str) -> Lease | None:
+    """Take the lease of a model; None if somebody else holds it and is alive."""
+    with core.database.transaction() as conn:
+        now = core.clock()
+        query = select(heads).where(heads.c.model_id == model_id).with_for_update()
+        head = conn.execute(query).one()
+        until = now + core.settings.policy.lease_seconds
+        is_held = head.owner not in (None, owner) and is_current(
+            head.lease_until, now, core.settings.policy.lease_seconds
+        )
+        if is_held and not _is_dead(head.owner):
+            return None
+        fence = head.fence + 1
+        conn.execute(
+            update(heads)
+            .where(heads.c.model_id == model_id)
+            .values(owner=owner, fence=fence, lease_until=until)
+        )
+    point("lease.taken")
+    return Lease(model_id, fence, owner, was_left=head.owner is not None)
+
+
+def require_fence(conn: Connection, lease: Lease) -> None:
+    """Raise `StaleWorkerError` unless the lease is the newest; holds the head till the commit."""
+    query = select(heads.c.fence).where(heads.c.model_id == lease.model_id).with_for_update()
+    if conn.scalar(query) != lease.fence:
+        raise StaleWorkerError(
+            "another worker took this model over; what this one computed was not published"
+        )
+
+
+def renew(core: Core, lease: Lease) -> None:
+    """Put the end of a lease off, or raise `StaleWorkerError` if somebody took a newer one."""
+    with core.database.transaction() as conn:
+        mine = (heads.c.model_id == lease.model_id) & (heads.c.fence == lease.fence)
+        until = core.clock() + core.settings.policy.lease_seconds
+        if conn.execute(update(heads).where(mine).values(lease_until=until)).rowcount != 1:
+            raise StaleWorkerError("another worker took this model over; this one gives up")
+
+
+def release(core: Core, lease: Lease) -> None:
+    """Give a lease back, so that the next worker need not wait; a newer one is left alone."""
+    with core.database.transaction() as conn:
+        mine = (heads.c.model_id == lease.model_id) & (heads.c.fence == lease.fence)
+        conn.execute(update(heads).where(mine).values(owner=None, lease_until=0))
+
+
+@contextlib.contextmanager
+def keep_renewed(core: Core, lease: Lease) -> Iterator[None]:
+    """Renew a lease in the background while something long is computed."""
+    done = threading.Event()
+    pause = max(core.settings.policy.lease_seconds / 3, 1)
+
+    def renew_until_done() -> None:
+        while not done.wait(pause):
+            # If that fails the fence will tell; a computation is not stopped half-way.
+            with contextlib.suppress(Exception):
+                renew(core, lease)
+
+    thread = threading.Thread(target=renew_until_done, name="letheon-lease", daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        done.set()
+        thread.join()

@@ -1,0 +1,1 @@
+"""Models and their versions: registration, commitment to the rows, reading."""

@@ -1,0 +1,327 @@
+"""Looking a model over before it is registered: it must be the one that its rows give.
+
+`examine_model` looks at an object of this process. `examine_files` does the same for files from
+elsewhere, in a sandboxed process: reading the table, building the model and training it again are
+computations that the sender of the files chose.
+"""
+
+import copy
+import io
+import threading
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+import letheon.exceptions as errors
+from letheon import sandbox, state
+from letheon.data import Ids, Rows
+from letheon.exceptions import CannotForgetError, LedgerError, LetheonError, NotFittedError
+from letheon.guarantee import MethodFacts
+from letheon.ledger.certificates.facts import test_metric
+from letheon.ledger.models.table_files import (
+    Columns,
+    NoTableReaderError,
+    TableFileError,
+    read_table_file,
+)
+from letheon.ledger.models.training import fresh_fit, held_rows
+from letheon.ledger.models.versions import Judged, memory_limit
+
+__all__ = [
+    "Examined",
+    "ModelFiles",
+    "Upload",
+    "examine_files",
+    "examine_model",
+    "judge",
+    "require_kind",
+]
+
+# Rows in a file name these and nothing else.
+_ROW_CLASSES = ("letheon.rows.", "pandas.", "polars.", "scipy.sparse.", "numpy.")
+
+
+@dataclass(frozen=True)
+class Examined:
+    """A fitted model, ready to be registered."""
+
+    content: bytes
+    method: str
+    releases: str
+    seed: str
+    retrain_seconds: float | None
+
+
+@dataclass(frozen=True)
+class ModelFiles:
+    """A model that somebody brings, as files.
+
+    Attributes
+    ----------
+    model : bytes
+        What `letheon.save` wrote.
+    rows, test : (str, bytes)
+        Name and content of the training rows, and of rows by which versions are judged.
+    target, ids : str or None
+        Names of columns.
+    trusted : tuple of str
+        Classes of the operator that the model may use.
+    max_memory : int or None
+        Bytes that loading the model may take; see `letheon.load`.
+    """
+
+    model: bytes
+    rows: tuple[str, bytes]
+    target: str | None = None
+    ids: str | None = None
+    test: tuple[str, bytes] | None = None
+    trusted: tuple[str, ...] = ()
+    max_memory: int | None = None
+
+
+@dataclass(frozen=True)
+class Upload:
+    """What came out of files: a model, its rows, and by what it is judged."""
+
+    examined: Examined
+    rows: Rows
+    judged: Judged | None
+
+
+def examine_model(model: Any, rows: Rows, trusted: tuple[str, ...] = ()) -> Examined:
+    """Check that a fitted model belongs to its rows, and return what is registered of it.
+
+    Raises
+    ------
+    CannotForgetError
+        The model has no `forget`, or keeps states in a folder that the ledger does not know.
+    LedgerError
+        The rows are not the model's, or an exact model is not the one that these rows give.
+    UntrustedClassError
+        The model uses a class or setting that workers would not read back without trust.
+    """
+    facts = require_kind(model)
+    if not getattr(model, "__sklearn_is_fitted__", lambda: True)():
+        raise NotFittedError(f"this {type(model).__name__} is not fitted; call fit first")
+    plain = _plain(model)
+    state.require_trust(state.to_tree(plain), trusted)
+    _require_rows(model, rows)
+    seconds = _require_fit(model, rows) if facts.exact else None
+    return Examined(
+        content=state.encode(plain),
+        method=facts.method,
+        releases=str(model.guarantee_.releases),
+        seed=str(getattr(model, "seed_", "")),
+        retrain_seconds=seconds,
+    )
+
+
+def judge(model: Any, test: Rows) -> Judged:
+    """Return test rows with what the model reaches on them."""
+    X, y = test.part(0, len(test))
+    return Judged(None, test, test_metric(model, X, y)[1])
+
+
+def require_kind(model: Any) -> MethodFacts:
+    """Return the facts of an estimator of letheon, fitted or not; raise if it is none."""
+    facts = getattr(model, "facts", None)
+    if isinstance(model, type) or not isinstance(facts, MethodFacts):
+        raise CannotForgetError(
+            f"{type(model).__name__} is no forgetting estimator of letheon; wrap it: "
+            "NaiveUnlearner(estimator), or SISAClassifier(estimator)"
+        )
+    params = model.get_params(deep=True).items()
+    kept = [key for key, value in params if key.endswith("checkpoint_dir") and value is not None]
+    if kept:
+        raise CannotForgetError(
+            f"this model keeps states in a folder of its own ({', '.join(kept)}), which a purge "
+            "of the ledger would not reach; fit it with checkpoint_dir=None"
+        )
+    return facts
+
+
+def _plain(model: Any) -> Any:
+    """Return a copy without what no re-derivation can vouch for: free text, and generators.
+
+    A note on tuning is a text, and the state of a generator may carry anything; whoever re-derives
+    the model would find bytes there that the rows do not give.
+    """
+    twin = copy.copy(model)
+    vars(twin).pop("tuning_", None)
+    chosen = vars(twin).get("random_state")
+    if chosen is not None and not isinstance(chosen, int):
+        twin.random_state = model.seed_
+    inner = [
+        name for name, value in twin.get_params(deep=True).items() if _is_generator(name, value)
+    ]
+    if inner:
+        raise LedgerError(
+            f"{inner[0]} is a generator, whose state nobody can re-derive; fit with a whole number"
+        )
+    return twin
+
+
+def _is_generator(name: str, value: Any) -> bool:
+    is_seed = name.rpartition("__")[2] == "random_state"
+    return is_seed and value is not None and not isinstance(value, int | np.integer)
+
+
+def _require_rows(model: Any, rows: Rows) -> None:
+    """Raise unless the rows belong to the people whom the model holds."""
+    held: Ids = model._held_ids()
+    if held.kind != rows.ids.kind or len(held) != len(rows):
+        raise LedgerError(
+            f"the model holds {len(held)} rows with {held.kind} ids, and {len(rows)} rows with "
+            f"{rows.ids.kind} ids were given; give X, y and ids as they were given to fit"
+        )
+    if not np.array_equal(np.sort(held.to_array()), np.sort(rows.ids.to_array())):
+        raise LedgerError("the ids given are not those that the model holds; see model.ids_")
+
+
+def _require_fit(model: Any, rows: Rows) -> float:
+    """Train an exact model once more on the rows and compare; return the seconds it took."""
+    fresh = fresh_fit(model, rows)
+    if fresh.model.digest() != model.digest():
+        raise LedgerError(
+            "a fresh fit on these rows gives another model than this one, so its certificates "
+            "could never be verified; give X, y and ids as they were given to fit, in that order, "
+            "and register with the library versions that it was trained with"
+        )
+    return fresh.seconds
+
+
+def examine_files(
+    files: ModelFiles, *, seconds: float, stop: threading.Event | None = None
+) -> Upload:
+    """Read and examine a model and its rows in a sandboxed process.
+
+    Parameters
+    ----------
+    files : ModelFiles
+        What somebody brought.
+    seconds : float
+        Longest time, for reading and training.
+    stop : Event, optional
+        When it is set the process is ended.
+
+    Raises
+    ------
+    LetheonError, TableFileError
+        What is wrong with the files, as `letheon.load` and `examine_model` say it.
+    SandboxError
+        The process took too long, too much memory, or failed otherwise.
+    """
+    size = len(files.model) + len(files.rows[1]) + (len(files.test[1]) if files.test else 0)
+    start = time.monotonic()
+    answer = sandbox.call(
+        _examine_files,
+        files,
+        limits=sandbox.Limits.for_input(size, seconds=seconds),
+        modules=sandbox.modules_of(files.model, files.trusted),
+        stop=stop,
+    )
+    if "error" in answer:
+        raise _error(answer["error"], answer["text"])
+    test, trained = answer["test"], answer["retrain_seconds"]
+    # It decides how long later computations may take.
+    elapsed = time.monotonic() - start
+    return Upload(
+        _describe(
+            answer["content"],
+            None if trained is None else min(float(trained), elapsed),
+            files.trusted,
+        ),
+        _decode_rows(answer["rows"]),
+        None if test is None else Judged(None, _decode_rows(test["rows"]), float(test["then"])),
+    )
+
+
+def _describe(content: bytes, retrain_seconds: float | None, trusted: tuple[str, ...]) -> Examined:
+    """Return what is registered of a model that a sandboxed process sent, as it is."""
+    model = state.decode(content, trusted=trusted, max_memory=memory_limit(len(content)))
+    return Examined(
+        content=content,
+        method=require_kind(model).method,
+        releases=str(model.guarantee_.releases),
+        seed=str(getattr(model, "seed_", "")),
+        retrain_seconds=retrain_seconds,
+    )
+
+
+def _decode_rows(data: bytes) -> Rows:
+    """Return rows that a sandboxed process sent; it may have sent anything."""
+    rows = state.decode(data, max_memory=memory_limit(len(data)))
+    names = state.names_of(state.to_tree(rows))
+    if type(rows) is not Rows or not all(name.startswith(_ROW_CLASSES) for name in names):
+        raise LedgerError("the sandboxed process sent no rows; the model cannot be registered")
+    return rows
+
+
+_KNOWN_ERRORS: dict[str, type[Exception]] = {
+    "TableFileError": TableFileError,
+    "NoTableReaderError": NoTableReaderError,
+    "TypeError": TypeError,
+    "ValueError": ValueError,
+}
+
+
+def _error(name: str, text: str) -> Exception:
+    kind = _KNOWN_ERRORS.get(name) or getattr(errors, str(name), None)
+    is_known = name in _KNOWN_ERRORS or (isinstance(kind, type) and issubclass(kind, LetheonError))
+    return kind(text) if is_known and kind is not None else LedgerError(text)
+
+
+def _examine_files(files: ModelFiles, _: Any) -> dict[str, Any]:
+    """Do the work of `examine_files`, in the sandboxed process."""
+    try:
+        return _examined_files(files)
+    except (LetheonError, TableFileError) as error:
+        return {"error": type(error).__name__, "text": str(error)[:2000]}
+
+
+def _examined_files(files: ModelFiles) -> dict[str, Any]:
+    import warnings
+
+    from letheon.persist import load
+
+    with warnings.catch_warnings():
+        # What they say about the guarantee stands in the model's page.
+        warnings.simplefilter("ignore")
+        model = load(io.BytesIO(files.model), trusted=files.trusted, max_memory=files.max_memory)
+        require_kind(model)
+        columns = Columns(
+            target=files.target,
+            ids=files.ids,
+            has_text_ids=model.ids_.dtype.kind != "i",
+            is_table=hasattr(model, "feature_names_in_"),
+        )
+        rows = held_rows(*_read(files.rows, columns))
+        examined = examine_model(model, rows, files.trusted)
+        test = None if files.test is None else _judged(model, files.test, columns)
+    return {
+        "content": examined.content,
+        "retrain_seconds": examined.retrain_seconds,
+        "rows": state.encode(rows),
+        "test": test,
+    }
+
+
+def _read(file: tuple[str, bytes], columns: Columns) -> tuple[Any, Any, Any]:
+    name, content = file
+    return read_table_file(Path(name), columns, content=content)
+
+
+def _judged(model: Any, file: tuple[str, bytes], columns: Columns) -> dict[str, Any]:
+    X, y, ids = _read(file, columns)
+    judged = judge(model, held_rows(X, y, stranger_ids(len(y)) if ids is None else ids))
+    return {"rows": state.encode(judged.test), "then": judged.then}
+
+
+def stranger_ids(count: int) -> list[str]:
+    """Return ids for rows of people who are not known: names that nobody else has."""
+    import secrets
+
+    return [f"test-row:{secrets.token_hex(8)}" for _ in range(count)]

@@ -1,0 +1,1 @@
+"""Purge: destruction, search for residue, attestation."""

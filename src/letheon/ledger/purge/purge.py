@@ -1,0 +1,579 @@
+"""Purge: destroy what still remembers erased people, look for residue, and attest to it.
+
+After a certificate the old version is still there: its file, its rows and salts, the bodies of the
+requests. They go in steps. Each step can be done twice, and has a row that says that it was done,
+so that whoever takes over after a kill goes on where it stopped. What is sealed dies with its key;
+the search that follows is for what should not exist: copies, forgotten files, a step left out.
+"""
+
+import json
+import random
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+from sqlalchemy import Connection, delete, exists, func, insert, select, update
+
+from letheon.exceptions import (
+    CorruptFileError,
+    KeyFileError,
+    LedgerBusyError,
+    LedgerMissingError,
+    SignerRefusedError,
+    StaleWorkerError,
+)
+from letheon.ledger.core import Core
+from letheon.ledger.db.events import TOLERATED_SECONDS, record
+from letheon.ledger.faults import point
+from letheon.ledger.keys.blobs import destroy_file
+from letheon.ledger.keys.signing import sign
+from letheon.ledger.leases import owner_name, release, take
+from letheon.ledger.models.pins import DRAINED, count_pins
+from letheon.ledger.models.versions import (
+    ModelRow,
+    VersionRow,
+    head_of,
+    model_of,
+    read_ids,
+    read_rows,
+    read_vault,
+    version_of,
+)
+from letheon.ledger.purge.attest import attestation
+from letheon.ledger.purge.markers import Markers, markers_of
+from letheon.ledger.purge.residue import look_at_home
+from letheon.ledger.purge.scan import ScanResult
+from letheon.ledger.purge.stores import Store, expires_on, look_through, stores
+from letheon.ledger.purge.temporary_files import ROOMS, is_in_use, purging_alone, sweep_partials
+from letheon.ledger.purge.vocabulary import own_words
+from letheon.ledger.requests.encrypted_ids import reseal, unsealed_ids
+from letheon.ledger.requests.grounds import NOT_FULLY_SEARCHED
+from letheon.ledger.requests.states import move
+from letheon.ledger.tables import batches, purge_steps, purges, requests, versions
+from letheon.ledger.worker.agreement import advance_mark, require_agreement
+from letheon.ledger.worker.policy import backoff
+from letheon.ledger.worker.recover import sweep_model
+from letheon.state._atomic import write_atomically
+from letheon.verifier import canonical, certificate_id, parse_strict, search_gaps
+
+__all__ = ["STEPS", "Problem", "problems", "purge_next", "purge_path"]
+
+_DONE, _FAILED = "done", "failed"
+_RESIDUE = "residue-found"
+_SEARCHES = 3
+# Seconds.
+_LOOK_AGAIN = 30
+
+
+class Problem(NamedTuple):
+    """Why a purge does not go on: what was found, or could not be looked into, and where."""
+
+    batch: str
+    store: str
+    file: str
+    reason: str
+
+    def __str__(self) -> str:
+        return (
+            f"batch {self.batch[:12]}: {self.reason} in store {self.store!r}, file {self.file!r}; "
+            "remove it, and the purge goes on"
+        )
+
+
+@dataclass(frozen=True)
+class Purge:
+    """One purge: the batch, the version that it made, and the one before, which is to go."""
+
+    core: Core
+    batch: str
+    model: ModelRow
+    before: VersionRow
+    after: VersionRow
+    started_at: int
+
+    @property
+    def label(self) -> str:
+        """What the key of this purge's markers is found by."""
+        return self.batch[:16]
+
+    @property
+    def markers_file(self) -> Path:
+        """Sealed markers, for whoever takes over."""
+        return self.core.place("purges") / f".{self.batch}.markers"
+
+    @property
+    def problems_file(self) -> Path:
+        """What the last search found; names of files are no business of the database."""
+        return self.core.place("purges") / f".{self.batch}.problems"
+
+
+Evidence = dict[str, Any]
+Work = Callable[[Purge], Evidence | None]
+
+
+def purge_path(core: Core, sequence: int) -> Path:
+    """Return where the attestation of the purge after this certificate lies."""
+    return core.place("purges") / f"{sequence:06d}.json"
+
+
+def purge_next(core: Core, batch_id: str) -> bool:
+    """Do what is left of the purge of a certified batch; return whether it is finished by that.
+
+    It is not while a reader holds the version before, while another worker purges, or while
+    something is left in a store: `problems` says what and where, and the purge is tried again
+    later. After ``policy.max_tries`` the requests are stuck, and a person must look. What is left
+    in a private folder that the desk has at hand does not count as a try.
+
+    Guarantee
+    ---------
+    A request is purged only after a search for its people's ids, salts and rows in every file of
+    the ledger's folder and in every registered store found nothing. Files that cannot be searched
+    are counted in the attestation, which then does not say that their store is purged. A kill at
+    any moment leaves a purge that goes on.
+    """
+    with purging_alone(core) as is_alone:
+        if not is_alone:
+            return False
+        require_agreement(core)
+        purge = _begin(core, batch_id)
+        if purge is None:
+            return False
+        for name, work in STEPS:
+            if not _is_done(purge, name) and not _do(purge, name, work):
+                return False
+        _finish(purge)
+        advance_mark(core)
+    return True
+
+
+def _begin(core: Core, batch_id: str) -> Purge | None:
+    """Return the purge if there is something to do for it now."""
+    with core.database.reading() as conn:
+        batch = conn.execute(select(batches).where(batches.c.id == batch_id)).mappings().one()
+        if batch["state"] != "certified" or _must_wait(core, conn, batch_id):
+            return None
+        found = select(versions.c.id).where(versions.c.batch_id == batch_id)
+        after = version_of(conn, int(conn.execute(found).scalar_one()))
+        before = version_of(conn, batch["parent_id"])
+        if _is_older_one_left(conn, before):
+            # It knows the people of this batch too; its own purge comes first.
+            return None
+        model = model_of(conn, batch["model_id"])
+        row = _step_row(conn, batch_id, "started")
+    now = core.clock() if row is None else int(row["at"])
+    return Purge(core, batch_id, model, before, after, now)
+
+
+def _is_older_one_left(conn: Connection, version: VersionRow) -> bool:
+    older = (versions.c.model_id == version.model_id) & (versions.c.number < version.number)
+    return bool(conn.scalar(select(exists().where(older & versions.c.purged_at.is_(None)))))
+
+
+def _must_wait(core: Core, conn: Connection, batch_id: str) -> bool:
+    """Whether a person must look first, or the pause after a failure is not over."""
+    states = set(conn.scalars(select(requests.c.state).where(requests.c.batch_id == batch_id)))
+    if states == {"stuck"}:
+        return True
+    failed = (purge_steps.c.batch_id == batch_id) & (purge_steps.c.state == _FAILED)
+    evidence = [
+        json.loads(text) for text in conn.scalars(select(purge_steps.c.evidence).where(failed))
+    ]
+    now, policy = core.clock(), core.settings.policy
+    # No honest pause is longer: the clock was ahead when it was set.
+    longest = max(policy.backoff_longest.total_seconds(), _LOOK_AGAIN) + TOLERATED_SECONDS
+    return any(now < found["not_before"] <= now + longest for found in evidence)
+
+
+def _step_row(conn: Connection, batch_id: str, name: str) -> Any:
+    key = (purge_steps.c.batch_id == batch_id) & (purge_steps.c.step == name)
+    return conn.execute(select(purge_steps).where(key)).mappings().one_or_none()
+
+
+def _is_done(purge: Purge, name: str) -> bool:
+    with purge.core.database.reading() as conn:
+        row = _step_row(conn, purge.batch, name)
+    return row is not None and row["state"] == _DONE
+
+
+def _do(purge: Purge, name: str, work: Work) -> bool:
+    """Do one step and write down that it was done; False if it has to wait."""
+    evidence = work(purge)
+    if evidence is None:
+        return False
+    with purge.core.database.transaction() as conn:
+        if name in _ALONG and not _ALONG[name](conn, purge):
+            return False
+        _note(conn, purge, name, _DONE, evidence)
+    if name == "started":
+        # Before anything is destroyed: a database that does not know of this purge is too old.
+        advance_mark(purge.core)
+    if name in _POINTS:
+        point(_POINTS[name])
+    return True
+
+
+def _note(conn: Connection, purge: Purge, name: str, state: str, evidence: Evidence) -> None:
+    key = (purge_steps.c.batch_id == purge.batch) & (purge_steps.c.step == name)
+    conn.execute(delete(purge_steps).where(key))
+    values = {"batch_id": purge.batch, "step": name, "state": state, "at": purge.core.clock()}
+    conn.execute(insert(purge_steps).values(values | {"evidence": canonical(evidence).decode()}))
+
+
+def _start(purge: Purge) -> Evidence:
+    """Keep the markers of the erased, sealed, before the version that has them is destroyed."""
+    core = purge.core
+    for key in core.keys.ids("purge", label=purge.label):
+        core.keys.destroy(key)
+    is_whole = True
+    try:
+        markers, n_salts = _gather(purge)
+    except (CorruptFileError, LedgerMissingError, KeyFileError):
+        # Damage must not protect a version from its destruction.
+        markers, n_salts = _gather_ids(purge), purge.before.live - purge.after.live
+        is_whole = False
+    key = core.keys.new_key("purge", label=purge.label)
+    sealed = core.keys.seal(key, markers.to_bytes(), _context(purge))
+    write_atomically(purge.markers_file, [sealed])
+    return {
+        "key": key,
+        "markers": len(markers),
+        "salts": n_salts,
+        "whole": is_whole,
+        "weak": markers.n_weak,
+    }
+
+
+def _move_requests(conn: Connection, purge: Purge) -> bool:
+    certified = (requests.c.batch_id == purge.batch) & (requests.c.state == "certified")
+    movers = list(conn.scalars(select(requests.c.id).where(certified)))
+    move(conn, movers, "purging", at=purge.core.clock())
+    return True
+
+
+def _context(purge: Purge) -> bytes:
+    return f"letheon/purge-markers/v1/{purge.batch}".encode()
+
+
+def _gather(purge: Purge) -> tuple[Markers, int]:
+    """Return the markers of the rows that this batch erased, and how many salts die."""
+    core, model = purge.core, purge.model
+    rows, vault = read_rows(core, model, purge.before), read_vault(core, model, purge.before)
+    left, kept = read_rows(core, model, purge.after), read_vault(core, model, purge.after)
+    erased = np.flatnonzero(~np.isin(vault.slots, kept.slots))
+    return markers_of(rows.take(erased), vault.salts[erased], left), len(erased)
+
+
+def _gather_ids(purge: Purge) -> Markers:
+    """Return the ids that the requests of this batch name, where the rows cannot be read."""
+    try:
+        with purge.core.database.reading() as conn:
+            ids = unsealed_ids(purge.core, conn, purge.batch)
+    except (CorruptFileError, KeyFileError):
+        ids = None
+    return Markers.of(ids=[] if ids is None else ids.to_list())
+
+
+def _drain(purge: Purge) -> Evidence:
+    """Wait until no reader uses the version before; see `_is_drained`."""
+    return {"version": purge.before.number}
+
+
+def _is_drained(conn: Connection, purge: Purge) -> bool:
+    """Whether nobody has pinned it, in the very transaction from which on nobody can."""
+    return count_pins(purge.core, conn, purge.before.id) == 0
+
+
+def _destroy_blobs(purge: Purge) -> Evidence:
+    blobs = purge.core.blobs(purge.model.folder)
+    for number, address in enumerate(purge.before.blobs):
+        blobs.destroy(address)
+        if number == 0:
+            point("purge.blobs-half")
+    return {"blobs": list(purge.before.blobs)}
+
+
+def _destroy_key(purge: Purge) -> Evidence:
+    purge.core.keys.destroy(purge.before.epoch_key)
+    return {"key": purge.before.epoch_key}
+
+
+def _mark_purged(conn: Connection, purge: Purge) -> bool:
+    gone = update(versions).where(versions.c.id == purge.before.id)
+    conn.execute(gone.values(purged_at=purge.core.clock()))
+    return True
+
+
+def _reseal(purge: Purge) -> Evidence:
+    """Drop the bodies of this batch's requests and destroy the key that they were sealed under."""
+    reseal(purge.core, purge.batch)
+    return {"requests": "dropped"}
+
+
+def _destroy_training_key(purge: Purge) -> Evidence:
+    """Destroy the training key of the version before, unless a later version still rests on it."""
+    alive = (versions.c.model_id == purge.model.id) & versions.c.purged_at.is_(None)
+    with purge.core.database.reading() as conn:
+        facts = select(versions.c.facts).where(alive, versions.c.id != purge.before.id)
+        found = [parse_strict(text.encode()) for text in conn.scalars(facts)]
+    others = {one["run"]["training"]["key"] for one in found}
+    key = purge.before.run["training"]["key"]
+    doomed = [key] if key and key not in others else []
+    for name in doomed:
+        purge.core.keys.destroy(name)
+    return {"keys": doomed}
+
+
+def _look_through_stores(purge: Purge) -> Evidence | None:
+    """Look through the stores that are registered now."""
+    core = purge.core
+    registered, markers, now = stores(core), _read_markers(purge), core.clock()
+
+    def search_in(store: Store) -> tuple[ScanResult, int]:
+        return _without_own_words(core, markers, lambda some: look_through(store, some, now))
+
+    results = {store.name: search_in(store) for store in registered}
+    if any(result.has_problems for result, _ in results.values()):
+        _report(purge, "stores", [result for result, _ in results.values()])
+        return None
+    return {
+        store.name: {
+            "scope": store.scope,
+            "by": expires_on(store, now) if store.days is not None else "",
+            "files": results[store.name][0].files,
+            "bytes": results[store.name][0].bytes,
+            "ambiguous": results[store.name][1],
+            "not_searched": results[store.name][0].n_not_searched,
+        }
+        for store in registered
+    }
+
+
+def _without_own_words(
+    core: Core, markers: Markers, search: Callable[[Markers], ScanResult]
+) -> tuple[ScanResult, int]:
+    """Search; leave out ids that the ledger has for a word of its own; also say how many.
+
+    Its words are looked up after the search, so that whatever was found is among them.
+    """
+    result, n_left_out = search(markers), 0
+    for _ in range(_SEARCHES):
+        words = own_words(core, (markers.texts[number] for number in result.id_numbers))
+        if not words:
+            break
+        markers, n_left_out = markers.without_texts(words), n_left_out + len(words)
+        result = search(markers)
+    return result, n_left_out
+
+
+def _read_markers(purge: Purge) -> Markers:
+    """Return the markers, beside the people who are left."""
+    core = purge.core
+    keys = core.keys.ids("purge", label=purge.label)
+    if len(keys) != 1 or not purge.markers_file.exists():
+        raise KeyFileError(
+            f"what the purge of batch {purge.batch[:12]} looks for cannot be read any more; "
+            f"restore keys/purge-{purge.label}-….key and {purge.markers_file}"
+        )
+    sealed = purge.markers_file.read_bytes()
+    markers = Markers.from_bytes(core.keys.unseal(keys[0], sealed, _context(purge)))
+
+    def left() -> list[str]:
+        with core.database.reading() as conn:
+            head = head_of(conn, purge.model.id)
+        return [str(value) for value in read_ids(core, purge.model, head).distinct().to_list()]
+
+    return markers.beside(left)
+
+
+def _shrink(purge: Purge) -> Evidence | None:
+    try:
+        purge.core.database.shrink()
+    except LedgerBusyError:
+        return None
+    return {"journal": purge.core.database.journal_mode or "server"}
+
+
+def _sweep(purge: Purge) -> Evidence:
+    """Destroy half-written files, and whatever else no version names."""
+    n_files = sweep_partials(purge.core, purges_too=True)
+    lease = take(purge.core, purge.model.id, owner_name())
+    if lease is None:
+        return {"files": n_files, "by": "lease-holder"}
+    try:
+        return {"files": n_files + sweep_model(purge.core, lease, purge.model), "by": "purge"}
+    except (StaleWorkerError, CorruptFileError):
+        return {"files": n_files, "by": "lease-holder"}
+    finally:
+        release(purge.core, lease)
+
+
+def _scan_home(purge: Purge) -> Evidence | None:
+    core, folder = purge.core, purge.model.folder
+    result, n_words = _without_own_words(
+        core, _read_markers(purge), lambda markers: look_at_home(core, folder, markers)
+    )
+    if result.has_problems:
+        _report(purge, "scan", [result])
+        return None
+    return {
+        "files": result.files,
+        "bytes": result.bytes,
+        "ambiguous": n_words,
+        "not_searched": result.n_not_searched,
+    }
+
+
+def _drop_markers(purge: Purge) -> Evidence:
+    """Destroy the markers: they are the last thing that knows who was erased."""
+    for key in purge.core.keys.ids("purge", label=purge.label):
+        purge.core.keys.destroy(key)
+    destroy_file(purge.markers_file)
+    destroy_file(purge.problems_file)
+    return {"markers": "destroyed"}
+
+
+def _claim(purge: Purge) -> Evidence:
+    """Fix what the attestation says and may change, so that it always has the same bytes."""
+    told = select(func.coalesce(func.sum(requests.c.recipients), 0))
+    with purge.core.database.reading() as conn:
+        n_told = conn.execute(told.where(requests.c.batch_id == purge.batch)).scalar_one()
+    return {"sequence": purge.after.sequence, "recipients": int(n_told)}
+
+
+# What is written in the same transaction as the row of a step; False: it has to wait.
+_ALONG: dict[str, Callable[[Connection, Purge], bool]] = {
+    "started": _move_requests,
+    DRAINED: _is_drained,
+    "key": _mark_purged,
+}
+
+# The points of fault injection that come after a step.
+_POINTS = {
+    "started": "purge.started",
+    DRAINED: "purge.pins-drained",
+    "blobs": "purge.blobs-destroyed",
+    "key": "purge.key-destroyed",
+    "intake": "purge.intake-resealed",
+    "stores": "purge.stores-done",
+    "database": "purge.database-shrunk",
+    "scan": "purge.scanned",
+}
+
+STEPS: tuple[tuple[str, Work], ...] = (
+    ("started", _start),
+    (DRAINED, _drain),
+    ("blobs", _destroy_blobs),
+    ("key", _destroy_key),
+    ("intake", _reseal),
+    ("training", _destroy_training_key),
+    ("stores", _look_through_stores),
+    ("temporary", _sweep),
+    ("database", _shrink),
+    ("scan", _scan_home),
+    ("markers", _drop_markers),
+    ("claim", _claim),
+)
+
+
+def _report(purge: Purge, name: str, results: Iterable[ScanResult]) -> None:
+    """Write down what was found, and when to look again; give up after so many tries."""
+    core, policy = purge.core, purge.core.settings.policy
+    found = [problem for result in results for problem in _problems_of(purge, result)]
+    write_atomically(purge.problems_file, [json.dumps(found).encode()])
+    is_at_hand = all(_is_at_hand(core, problem) for problem in found)
+    with core.database.transaction() as conn:
+        row = _step_row(conn, purge.batch, name)
+        tries = json.loads(row["evidence"])["tries"] if row is not None else 0
+        if not is_at_hand:
+            # After the last one a person looked and let it go on: it starts anew.
+            tries = 1 if tries >= policy.max_tries else tries + 1
+        now = core.clock()
+        pause = backoff(max(tries, 1), policy, random.SystemRandom().random())
+        not_before = now + (_LOOK_AGAIN if is_at_hand else pause)
+        evidence = {"tries": tries, "not_before": not_before, "problems": len(found)}
+        _note(conn, purge, name, _FAILED, evidence)
+        _tell_requests(conn, purge, now, give_up=not is_at_hand and tries == policy.max_tries)
+
+
+def _is_at_hand(core: Core, problem: Problem) -> bool:
+    """Whether it lies in a private folder of the desk that goes away by itself."""
+    return problem.store == ROOMS and is_in_use(core, problem.file.partition("/")[0])
+
+
+def _tell_requests(conn: Connection, purge: Purge, now: int, *, give_up: bool) -> None:
+    purging = (requests.c.batch_id == purge.batch) & (requests.c.state == "purging")
+    waiting = list(conn.scalars(select(requests.c.id).where(purging)))
+    if give_up:
+        move(conn, waiting, "stuck", at=now, reason=_RESIDUE)
+    else:
+        conn.execute(update(requests).where(purging).values(reason=_RESIDUE))
+
+
+def _problems_of(purge: Purge, result: ScanResult) -> Iterator[Problem]:
+    for hit in result.hits:
+        reason = f"{hit.kind} of an erased person at byte {hit.offset}"
+        if hit.kind == "value":
+            reason = f"id of an erased person as a value in row {hit.offset + 1}"
+        yield Problem(purge.batch, hit.store, hit.file, reason)
+    for unread in result.unread:
+        yield Problem(purge.batch, unread.store, unread.file, unread.reason)
+
+
+def problems(core: Core) -> tuple[Problem, ...]:
+    """Return what holds purges up, by store and file."""
+    files = sorted(core.place("purges").glob(".*.problems"))
+    return tuple(problem for file in files for problem in _read_problems(file))
+
+
+def _read_problems(file: Path) -> list[Problem]:
+    """Read what a search found; nothing, if a purge that went on is destroying the file."""
+    try:
+        return [Problem(*found) for found in json.loads(file.read_bytes())]
+    except (FileNotFoundError, ValueError):
+        return []
+
+
+def _finish(purge: Purge) -> None:
+    """Sign the attestation, and close the purge in one transaction."""
+    core, sequence = purge.core, purge.after.sequence
+    assert sequence is not None
+    with core.database.reading() as conn:
+        statement = attestation(core, conn, purge.batch)
+    envelope = sign(statement, core.keys.signer_at(sequence))
+    purge_id = certificate_id(envelope)
+    path = purge_path(core, sequence)
+    if path.exists() and path.read_bytes() != envelope:
+        raise SignerRefusedError(
+            f"{path} holds another attestation than the one that is to be signed; two of one "
+            "number would be a fork. Find out which database wrote it."
+        )
+    write_atomically(path, [envelope])
+    point("purge.signed")
+    with core.database.transaction() as conn:
+        now = core.clock()
+        closing = (batches.c.id == purge.batch) & (batches.c.state == "certified")
+        if conn.execute(update(batches).where(closing).values(state="purged")).rowcount == 0:
+            return
+        values = {"sequence": sequence, "id": purge_id, "batch_id": purge.batch, "at": now}
+        conn.execute(insert(purges).values(values | {"envelope": envelope}))
+        gaps = search_gaps(statement["predicate"])
+        _move_to_purged(conn, purge, now, NOT_FULLY_SEARCHED if gaps else None)
+        body = {"batch": purge.batch, "sequence": sequence, "purge": purge_id}
+        record(conn, "purge", body, at=now)
+        point("purge.before-commit")
+    point("purge.after-commit")
+
+
+def _move_to_purged(conn: Connection, purge: Purge, now: int, reason: str | None) -> None:
+    """Move all requests of the batch on; one that a person let go on goes on with all others.
+
+    The reason says that not everything was searched, and stays with the requests.
+    """
+    columns = select(requests.c.id, requests.c.state).where(requests.c.batch_id == purge.batch)
+    members = conn.execute(columns.order_by(requests.c.id).with_for_update()).all()
+    move(conn, [row.id for row in members if row.state == "stuck"], "purging", at=now)
+    waiting = [row.id for row in members if row.state in ("stuck", "purging")]
+    fields: dict[str, str | int] = {} if reason is None else {"reason": reason}
+    move(conn, waiting, "purged", at=now, fields=fields, reason=reason)

@@ -1,0 +1,443 @@
+"""Read the values of data files: CSV, TSV, JSON, Parquet, Arrow, SQLite and NumPy files.
+
+Nothing in a file is executed: no pickle, no view and no trigger is read. Files are read in pieces.
+A file that cannot be read as a whole raises `UnsearchableError`, so that it never counts as clean.
+"""
+
+import csv
+import io
+import itertools
+import json
+import re
+import sqlite3
+import sys
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from pathlib import Path, PurePath
+from typing import IO, Any, TypeAlias
+from urllib.parse import quote
+
+import numpy as np
+from numpy.typing import NDArray
+
+from letheon.ledger.models.table_files import TableFileError, check_parquet
+
+__all__ = [
+    "FREE_SPACE",
+    "Chunk",
+    "Reader",
+    "UnsearchableError",
+    "find_reader",
+    "is_text",
+    "read_values",
+]
+
+Chunk: TypeAlias = tuple[str, Sequence[Any] | NDArray[Any]]
+"""Some values of one column."""
+Reader: TypeAlias = Callable[[IO[bytes], Path | None], Iterator[Chunk]]
+
+NAMES = "names"
+FREE_SPACE = "\0free-space"
+_ROWS = 20_000
+_MOST_COLUMNS = 256
+_LONGEST_LINE = 1 << 24
+_LARGEST_JSON = 1 << 25
+_LARGEST_COPY = 1 << 28
+_PIECE = 1 << 20
+# The first of several that all lines have: commas also stand in numbers.
+_DELIMITERS = "\t|;,"
+_SAMPLE_LINES = 100
+# No text has them: such a file is packed, encrypted or of another kind.
+_CONTROL = re.compile(r"[\x00-\x08\x0e-\x19\x1b-\x1f]")
+_INNER_PAGES = (2, 5)
+_TABLE_LEAF = 13
+_BTREE_PAGES = (*_INNER_PAGES, 10, _TABLE_LEAF)
+
+
+class UnsearchableError(Exception):
+    """A file, or a part of it, cannot be searched; `reason` is a code."""
+
+    def __init__(self, reason: str) -> None:
+        super().__init__(reason)
+        self.reason = reason
+
+
+def find_reader(name: str, head: bytes) -> Reader | None:
+    """Return what reads a file with this name and these first bytes; None for another kind."""
+    for magic, reader in _MAGIC.items():
+        if head.startswith(magic):
+            return reader
+    return _SUFFIXES.get(PurePath(name).suffix.lower())
+
+
+def read_values(reader: Reader, stream: IO[bytes], path: Path | None) -> Iterator[Chunk]:
+    """Yield all values of a file, column by column and piece by piece.
+
+    Parameters
+    ----------
+    reader : callable
+        From `find_reader`.
+    stream : file
+        Its content, from the beginning.
+    path : Path or None
+        Where it lies; None inside an archive.
+
+    Raises
+    ------
+    UnsearchableError
+        Something in it cannot be read. What was yielded before is right, but not all.
+    """
+    try:
+        yield from reader(stream, path)
+    except (UnsearchableError, OSError):
+        raise
+    except (TableFileError, MemoryError) as error:
+        raise UnsearchableError("too-large") from error
+    except Exception as error:
+        # Parsers of damaged files raise errors of any kind.
+        raise UnsearchableError("damaged") from error
+
+
+def is_text(stream: IO[bytes]) -> bool:
+    """Return whether a file is plain text, in which a search for bytes finds every long id."""
+    encoding, head = _encoding_of(stream)
+    if head.startswith(b"-----BEGIN "):
+        return False
+    text = io.TextIOWrapper(stream, encoding, errors="strict", newline="")
+    try:
+        return all("\0" not in piece for piece in iter(lambda: text.read(_PIECE), ""))
+    except UnicodeError:
+        return False
+    finally:
+        text.detach()
+
+
+def _encoding_of(stream: IO[bytes]) -> tuple[str, bytes]:
+    stream.seek(0)
+    head = stream.read(16)
+    stream.seek(0)
+    is_utf16 = head.startswith((b"\xff\xfe", b"\xfe\xff"))
+    return ("utf-16" if is_utf16 else "utf-8-sig"), head
+
+
+def _lines(stream: IO[bytes]) -> Iterator[str]:
+    """Yield the lines of a text; bytes that are no UTF-8 come as surrogates."""
+    encoding, _ = _encoding_of(stream)
+    text = io.TextIOWrapper(stream, encoding, "surrogateescape", newline="")
+    try:
+        while line := text.readline(_LONGEST_LINE):
+            if _CONTROL.search(line):
+                raise UnsearchableError("file-kind")
+            if len(line) == _LONGEST_LINE:
+                raise UnsearchableError("too-large")
+            yield line
+    finally:
+        text.detach()
+
+
+def _read_delimited(stream: IO[bytes], _: Path | None) -> Iterator[Chunk]:
+    lines = _lines(stream)
+    sample = list(itertools.islice(lines, _SAMPLE_LINES))
+    start = "".join(sample).lstrip()[:1]
+    if start in ("{", "["):
+        yield from _read_json(stream, None)
+        return
+    if start == "<":
+        raise UnsearchableError("file-kind")
+    delimiter = _choose_delimiter(sample)
+    rows = csv.reader(itertools.chain(sample, lines), delimiter=delimiter)
+    while batch := list(itertools.islice(rows, _ROWS)):
+        columns: dict[str, list[str]] = defaultdict(list)
+        for row in batch:
+            for number, cell in enumerate(row):
+                columns[str(number)].append(cell)
+        yield from columns.items()
+
+
+def _choose_delimiter(sample: Sequence[str]) -> str:
+    """Return the delimiter that most lines have; a space only where no line has another."""
+    counts = {mark: sum(mark in line for line in sample) for mark in _DELIMITERS}
+    best = max(counts, key=lambda mark: counts[mark])
+    return best if counts[best] else " "
+
+
+class _Pairs(list[tuple[str, Any]]):
+    """An object of a JSON text, with fields that come twice."""
+
+
+def _parse(text: str) -> Any:
+    return json.loads(text, object_pairs_hook=_Pairs)
+
+
+def _read_json(stream: IO[bytes], _: Path | None) -> Iterator[Chunk]:
+    """Read one document, or one document per line."""
+    lines = (line for line in _lines(stream) if line.strip())
+    first = next(lines, None)
+    if first is None:
+        return
+    try:
+        documents: Iterable[Any] = itertools.chain([_parse(first)], map(_parse, lines))
+    except ValueError:
+        rest = "".join(_limit(lines, _LARGEST_JSON))
+        documents = [_parse(first + rest)]
+    columns: dict[str, list[Any]] = defaultdict(list)
+    n_values = 0
+    for document in documents:
+        for column, value in _leaves(document):
+            columns[column].append(value)
+            n_values += 1
+        if n_values > _ROWS:
+            yield from columns.items()
+            columns.clear()
+            n_values = 0
+    yield from columns.items()
+
+
+def _limit(lines: Iterable[str], most: int) -> Iterator[str]:
+    total = 0
+    for line in lines:
+        total += len(line)
+        if total > most:
+            raise UnsearchableError("too-large")
+        yield line
+
+
+def _leaves(document: Any) -> Iterator[tuple[str, Any]]:
+    """Yield the values of a document, and the names of its fields, with where they stand."""
+    todo: list[tuple[str, Any]] = [("", document)]
+    while todo:
+        place, value = todo.pop()
+        if isinstance(value, dict):
+            value = _Pairs(value.items())
+        if isinstance(value, _Pairs):
+            for name, inner in value:
+                yield f"{place}.{NAMES}", name
+                todo.append((f"{place}.{name}", inner))
+        elif isinstance(value, list | tuple):
+            todo += [(f"{place}[]", inner) for inner in value]
+        elif value is not None and not isinstance(value, bool):
+            yield place, value
+
+
+def _seekable_copy(stream: IO[bytes]) -> io.BytesIO:
+    content = stream.read(_LARGEST_COPY + 1)
+    if len(content) > _LARGEST_COPY:
+        raise UnsearchableError("too-large")
+    return io.BytesIO(content)
+
+
+def _read_parquet(stream: IO[bytes], path: Path | None) -> Iterator[Chunk]:
+    pa, source = _arrow(), path or _seekable_copy(stream)
+    import pyarrow.parquet as pq  # type: ignore[import-untyped]
+
+    try:
+        check_parquet(Path("a"), source)
+        # With its dictionary a column also shows values that no row has any more.
+        texts = [field.name for field in pq.read_schema(source) if _is_textual(pa, field.type)]
+        file = pq.ParquetFile(source, read_dictionary=texts)
+        yield NAMES, _arrow_names(file.schema_arrow)
+        for batch in file.iter_batches(batch_size=_ROWS):
+            yield from _arrow_columns(pa, batch)
+    except OSError as error:
+        raise UnsearchableError("damaged") from error
+
+
+def _read_arrow(stream: IO[bytes], path: Path | None) -> Iterator[Chunk]:
+    pa = _arrow()
+    try:
+        # A file that is cut short while it is mapped into memory would end the process.
+        source = pa.OSFile(str(path)) if path else pa.BufferReader(stream.read(_LARGEST_COPY))
+        with pa.ipc.open_file(source) as file:
+            yield NAMES, _arrow_names(file.schema)
+            for number in range(file.num_record_batches):
+                yield from _arrow_columns(pa, file.get_batch(number))
+    except OSError as error:
+        raise UnsearchableError("damaged") from error
+
+
+def _arrow() -> Any:
+    try:
+        import pyarrow as pa
+    except ModuleNotFoundError as error:
+        raise UnsearchableError("needs-pyarrow") from error
+    return pa
+
+
+def _arrow_names(schema: Any) -> list[str | bytes]:
+    """Return the names of columns, and notes in the file; those of pandas describe the columns."""
+    notes = [note for note in (schema.metadata or {}).items() if note[0] != b"pandas"]
+    return [*schema.names, *itertools.chain.from_iterable(notes)]
+
+
+def _is_textual(pa: Any, kind: Any) -> bool:
+    return bool(pa.types.is_string(kind) or pa.types.is_large_string(kind))
+
+
+def _arrow_columns(pa: Any, batch: Any) -> Iterator[Chunk]:
+    batch.validate(full=True)
+    for name, column in zip(batch.schema.names, batch.columns, strict=True):
+        is_coded = isinstance(column, pa.DictionaryArray)
+        yield from _arrow_values(pa, name, column.dictionary if is_coded else column)
+
+
+def _arrow_values(pa: Any, name: str, column: Any) -> Iterator[Chunk]:
+    kind = column.type
+    if pa.types.is_integer(kind) or pa.types.is_floating(kind):
+        yield name, column.drop_null().to_numpy(zero_copy_only=False)
+    elif pa.types.is_nested(kind):
+        inner: dict[str, list[Any]] = defaultdict(list)
+        for place, value in _leaves(column.to_pylist()):
+            inner[name + place].append(value)
+        yield from inner.items()
+    elif isinstance(kind, pa.BaseExtensionType) and kind.extension_name != "arrow.uuid":
+        yield from _arrow_values(pa, name, column.storage)
+    elif not pa.types.is_boolean(kind):
+        yield name, column.to_pylist()
+
+
+def _read_sqlite(stream: IO[bytes], path: Path | None) -> Iterator[Chunk]:
+    """Read all tables; rows that were deleted and not overwritten cannot be searched."""
+    if path is not None:
+        address = f"file:{quote(str(path.resolve()))}?mode=ro&immutable=1"
+        conn = sqlite3.connect(address, uri=True)
+    else:
+        content = _seekable_copy(stream)
+        stream = io.BytesIO(content.getvalue())
+        conn = sqlite3.connect(":memory:")
+        # A database in memory has no write-ahead log: the header says so in bytes 18 and 19.
+        conn.deserialize(content.getvalue()[:18] + b"\1\1" + content.getvalue()[20:])
+    try:
+        conn.text_factory = lambda data: data.decode("utf-8", "surrogateescape")
+        conn.execute("PRAGMA trusted_schema = OFF")
+        yield NAMES, [row[0] for row in conn.execute("SELECT sql FROM sqlite_master")]
+        query = "SELECT name FROM sqlite_master WHERE type = 'table' AND rootpage > 0"
+        for (table,) in conn.execute(query).fetchall():
+            yield from _sqlite_table(conn, table)
+    finally:
+        conn.close()
+    for page in _free_space(stream):
+        yield FREE_SPACE, [page]
+
+
+def _sqlite_table(conn: sqlite3.Connection, table: str) -> Iterator[Chunk]:
+    quoted = '"{}"'.format(table.replace('"', '""'))
+    try:
+        # The number of a row may be its id, without a column of its own.
+        cursor = conn.execute(f"SELECT rowid, * FROM {quoted}")
+        names = ["", *(entry[0] for entry in cursor.description[1:])]
+    except sqlite3.OperationalError:
+        cursor = conn.execute(f"SELECT * FROM {quoted}")
+        names = [entry[0] for entry in cursor.description]
+    yield NAMES, [table, *names]
+    while rows := cursor.fetchmany(_ROWS):
+        for name, values in zip(names, zip(*rows, strict=True), strict=True):
+            yield f"{table}.{name}", [value for value in values if value is not None]
+
+
+def _free_space(stream: IO[bytes]) -> Iterator[bytes]:
+    """Yield the old bytes in unused parts of pages; refuse a file that may hold deleted rows.
+
+    ``VACUUM`` removes such rows. Pages of indexes have old bytes after that, too.
+    """
+    stream.seek(0)
+    header = stream.read(100)
+    size = int.from_bytes(header[16:18], "big")
+    size = 1 << 16 if size == 1 else size
+    if int.from_bytes(header[36:40], "big") > 0:
+        raise UnsearchableError("deleted-rows")
+    stream.seek(0)
+    for number, page in enumerate(iter(lambda: stream.read(size), b"")):
+        start = 100 if number == 0 else 0
+        unused = _unused_bytes(page, start) if page[start] in _BTREE_PAGES else b""
+        if any(unused) and page[start] == _TABLE_LEAF:
+            raise UnsearchableError("deleted-rows")
+        if any(unused):
+            yield unused
+
+
+def _unused_bytes(page: bytes, start: int) -> bytes:
+    """Return what lies before the first cell of a page, and in its free blocks."""
+
+    def number_at(place: int) -> int:
+        return int.from_bytes(page[place : place + 2], "big")
+
+    head = start + (12 if page[start] in _INNER_PAGES else 8) + 2 * number_at(start + 3)
+    parts = [page[head : number_at(start + 5) or len(page)]]
+    block = number_at(start + 1)
+    while block:
+        parts.append(page[block + 4 : block + number_at(block + 2)])
+        # Free blocks are in the order of their places, so this ends.
+        following = number_at(block)
+        block = following if following > block else 0
+    return b"\0".join(parts)
+
+
+def _read_npy(stream: IO[bytes], _: Path | None) -> Iterator[Chunk]:
+    version = np.lib.format.read_magic(stream)
+    headers = {
+        (1, 0): np.lib.format.read_array_header_1_0,
+        (2, 0): np.lib.format.read_array_header_2_0,
+    }
+    if version not in headers:
+        raise UnsearchableError("file-kind")
+    shape, is_fortran, dtype = headers[version](stream)
+    if dtype.hasobject:
+        raise UnsearchableError("python-objects")
+    n_rows = shape[0] if shape else 1
+    width = int(np.prod(shape[1:], dtype=object)) if len(shape) > 1 else 1
+    if is_fortran and len(shape) == 2 and width <= _MOST_COLUMNS:
+        for number in range(width):
+            for values in _pieces(stream, dtype, n_rows, 1):
+                yield from _fields(str(number), values[:, 0])
+    else:
+        per_piece = width if 0 < width <= _MOST_COLUMNS and not is_fortran else 1
+        for values in _pieces(stream, dtype, n_rows * width // per_piece, per_piece):
+            for number in range(per_piece):
+                yield from _fields(str(number), values[:, number])
+    if stream.read(1):
+        raise UnsearchableError("damaged")
+
+
+def _pieces(stream: IO[bytes], dtype: Any, n_rows: int, width: int) -> Iterator[NDArray[Any]]:
+    if dtype.itemsize == 0:
+        return
+    per_piece = max(1, _PIECE // (dtype.itemsize * width))
+    while n_rows > 0:
+        count = min(n_rows, per_piece) * width
+        data = stream.read(count * dtype.itemsize)
+        yield np.frombuffer(data, dtype, count).reshape(-1, width)
+        n_rows -= per_piece
+
+
+def _fields(name: str, values: NDArray[Any]) -> Iterator[Chunk]:
+    if values.dtype.names is not None:
+        yield NAMES, list(values.dtype.names)
+        for field in values.dtype.names:
+            yield from _fields(f"{name}.{field}", values[field])
+    elif values.dtype.kind == "V":
+        raise UnsearchableError("binary-values")
+    elif values.dtype.kind in "SU":
+        if values.dtype.kind == "U" and values.size and values.dtype.itemsize:
+            marks = np.ascontiguousarray(values.ravel()).view(f"{values.dtype.byteorder}u4")
+            if marks.max() > sys.maxunicode:
+                raise UnsearchableError("damaged")
+        yield name, values.ravel().tolist()
+    elif values.dtype.kind in "iuf":
+        yield name, values.ravel()
+    elif values.dtype.kind == "c":
+        yield name, values.ravel().real
+        yield f"{name}.imag", values.ravel().imag
+    elif values.dtype.kind == "M":
+        yield name, np.datetime_as_string(values.ravel()).tolist()
+
+
+_SUFFIXES: dict[str, Reader] = {
+    **dict.fromkeys((".csv", ".tsv", ".tab", ".psv"), _read_delimited),
+    **dict.fromkeys((".json", ".jsonl", ".ndjson"), _read_json),
+}
+_MAGIC: dict[bytes, Reader] = {
+    b"PAR1": _read_parquet,
+    b"ARROW1": _read_arrow,
+    b"SQLite format 3\0": _read_sqlite,
+    b"\x93NUMPY": _read_npy,
+}

@@ -1,0 +1,1 @@
+"""Requests: intake, states, deadlines, lists."""

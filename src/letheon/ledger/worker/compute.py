@@ -1,0 +1,417 @@
+"""What happens to the model itself: bytes in, bytes out; no database, no keys, no files.
+
+It can run in a process of its own that has neither keys nor database, and whose memory, in which
+an estimator may have left anything, ends with it.
+"""
+
+import math
+import threading
+import time
+import warnings
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import Any, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from letheon import sandbox, state
+from letheon.data import Ids, Rows, as_ids
+from letheon.exceptions import (
+    BudgetSpentError,
+    EmptyModelError,
+    LetheonError,
+    LetheonWarning,
+)
+from letheon.guarantee import Guarantee
+from letheon.ledger.certificates.facts import TestFigures, facts_of, method_parameters, test_metric
+from letheon.ledger.certificates.measures import METRIC_CODES
+from letheon.ledger.faults import point
+from letheon.ledger.models.training import fresh_fit
+from letheon.ledger.models.versions import Judged, memory_limit
+from letheon.parallel import one_thread
+from letheon.receipt import Receipt
+
+__all__ = [
+    "BUDGET_SPENT",
+    "FORGED",
+    "MEMORY_LIMIT",
+    "NOBODY_HELD",
+    "NO_MODEL",
+    "TIME_LIMIT",
+    "ComputationFailed",
+    "Job",
+    "Product",
+    "code_of",
+    "compute",
+    "compute_apart",
+    "computing",
+]
+
+# What a computation may take. Of a model from outside it is known how long it trains.
+_GRACE_SECONDS = 4.0
+_OWN_SECONDS = 7 * 86_400.0
+_UNKNOWN_SECONDS, _LEAST_SECONDS, _TIMES = 600.0, 60.0, 20.0
+
+TIME_LIMIT, MEMORY_LIMIT, FORGED = "time-limit", "memory-limit", "forged-answer"
+BUDGET_SPENT = "budget-spent"
+NO_MODEL = "no-model-on-the-rest"
+NOBODY_HELD = "nobody-held"
+
+
+class ComputationFailed(Exception):  # noqa: N818  (never leaves the ledger)
+    """The method could not do it; disk and database are sound. Its text is a code."""
+
+
+@dataclass(frozen=True)
+class Job:
+    """What is to be computed: erase these people, by the method itself or by a retrain."""
+
+    kind: Literal["erase", "retrain"]
+    model: bytes
+    rows: bytes
+    ids: Any
+    trusted: tuple[str, ...]
+    judged: Judged | None
+    training: dict[str, str]
+    since_retrain: int
+    retrain_seconds_per_row: float | None
+    seed: int | None = None
+    image: str | None = None
+    settle: bool = True
+    is_outside: bool = False
+    n_rows: int = 0
+
+
+@dataclass(frozen=True)
+class Product:
+    """What was computed; `kept` are the positions of the rows that stay."""
+
+    model: bytes
+    rows: Rows
+    kept: NDArray[np.int64]
+    judged: Judged | None
+    seconds: float
+    facts: dict[str, Any]
+    retrain_seconds: float | None = None
+    figures: TestFigures | None = None
+
+
+@dataclass
+class _Work:
+    """A model, its rows and its judge while they change."""
+
+    model: Any
+    rows: Rows
+    judged: Judged | None
+    receipt: Receipt | None = None
+    reading: Any = None
+    policy: str | None = None
+    seconds: float = 0.0
+
+
+def compute(job: Job, *, with_facts: bool = True) -> Product:
+    """Erase the people of a job from model, rows and test rows, here and now.
+
+    Raises
+    ------
+    ComputationFailed
+        The method could not do it.
+    """
+    try:
+        return _compute(job) if with_facts else _compute(job, with_facts=False)
+    except ComputationFailed:
+        raise
+    except Exception as error:
+        raise ComputationFailed(code_of(error)) from error
+
+
+def code_of(error: BaseException) -> str:
+    """Return why a computation failed as a code: a text may hold ids, or values of rows."""
+    if isinstance(error, BudgetSpentError):
+        return BUDGET_SPENT
+    if isinstance(error, MemoryError):
+        return MEMORY_LIMIT
+    if isinstance(error, EmptyModelError):
+        # What an estimator raised on the remaining rows may be over at the next try.
+        return NO_MODEL if error.__cause__ is None else code_of(error.__cause__)
+    return sandbox.error_code(error)
+
+
+def _compute(job: Job, *, with_facts: bool = True) -> Product:
+    model = state.decode(job.model, trusted=job.trusted, max_memory=state.UNLIMITED)
+    rows: Rows = state.decode(job.rows, max_memory=state.UNLIMITED)
+    point("compute.loaded")
+    before = model.guarantee_
+    wanted, kept = _split(rows, job.ids)
+    leaving = np.setdiff1d(np.arange(len(rows)), kept)
+    if len(leaving) == 0 and (job.kind == "erase" or job.since_retrain == 0):
+        raise ComputationFailed(NOBODY_HELD)
+    work = _Work(model, rows.without(leaving), _without(job.judged, wanted))
+    with warnings.catch_warnings():
+        # What they say about the guarantee stands in the certificate.
+        warnings.simplefilter("ignore", LetheonWarning)
+        if job.kind == "retrain":
+            _retrain(job, work)
+        else:
+            _erase(job, work, wanted.to_array(), _brought(model, rows, leaving))
+    point("compute.forgotten")
+    figures = _figures(work)
+    return Product(
+        model=state.encode(work.model),
+        rows=work.rows,
+        kept=kept,
+        judged=work.judged,
+        seconds=work.seconds,
+        facts=_facts(job, before, work, figures, len(leaving)) if with_facts else {},
+        retrain_seconds=work.seconds if job.kind == "retrain" else None,
+        figures=figures,
+    )
+
+
+def _facts(
+    job: Job, before: Guarantee, work: _Work, figures: TestFigures | None, removed: int
+) -> dict[str, Any]:
+    """Return what the certificate says about the model as it is now."""
+    per_row = job.retrain_seconds_per_row
+    return facts_of(
+        guarantee_before=before,
+        after=work.model,
+        receipt=work.receipt,
+        rows=work.rows,
+        kind=job.kind,
+        seconds=work.seconds,
+        retrain_seconds=None if per_row is None else per_row * len(work.rows),
+        test=figures,
+        reading=work.reading,
+        policy_digest=work.policy,
+        training=job.training,
+        removed=removed,
+        since_retrain=0 if job.kind == "retrain" else job.since_retrain + removed,
+        image=job.image,
+    )
+
+
+def _split(rows: Rows, ids: Any) -> tuple[Ids, NDArray[np.int64]]:
+    """Return those of the people who are still there, and the positions of all other rows."""
+    wanted = _held(rows, ids)
+    return wanted, np.setdiff1d(np.arange(len(rows)), rows.find(wanted).positions)
+
+
+def _held(rows: Rows, ids: Any) -> Ids:
+    """Return those of the people who are still there: another batch may have taken some."""
+    if len(ids) == 0:
+        return rows.ids.take(np.empty(0, np.int64))
+    wanted = as_ids(ids).distinct()
+    gone = set(rows.find(wanted).missing.to_list())
+    stay = [place for place, person in enumerate(wanted.to_list()) if person not in gone]
+    return wanted.take(np.asarray(stay, np.int64))
+
+
+def _without(judged: Judged | None, wanted: Any) -> Judged | None:
+    """Take people out of the test rows; a monitor does it itself."""
+    if judged is None or judged.test is None or wanted.kind != judged.test.ids.kind:
+        return judged
+    return judged._replace(test=judged.test.without(judged.test.find(wanted).positions))
+
+
+def _settle(job: Job, model: Any) -> None:
+    """Take out of the state what the last removals left in it, where a method keeps such a thing.
+
+    Whoever has file and rows could compute the row of a lone removal from it.
+    """
+    if job.settle and model.residual_state_ and not _is_data_free(model):
+        settle = getattr(model, "settle", None)
+        if settle is not None:
+            settle()
+
+
+def _is_data_free(model: Any) -> bool:
+    return bool(model.get_params(deep=False).get("data_free", False))
+
+
+def _brought(model: Any, rows: Rows, leaving: NDArray[np.int64]) -> dict[str, Any]:
+    """Return the rows of those who leave, for a model that does not hold its rows."""
+    if not _is_data_free(model):
+        return {}
+    gone = rows.take(leaving)
+    X, y = gone.part(0, len(gone))
+    return {"X": X, "y": y}
+
+
+def _erase(job: Job, work: _Work, ids: NDArray[Any], brought: dict[str, Any]) -> None:
+    judged = work.judged
+    start = time.perf_counter()
+    if judged is None or judged.monitor is None:
+        with one_thread():
+            work.receipt = work.model.forget(ids, **brought)
+            work.model._finish()
+            _settle(job, work.model)
+        work.seconds = time.perf_counter() - start
+        return
+    from letheon.ledger.models.monitoring import forget_watched, pack, policy_digest, unpack
+
+    monitor = unpack(judged.monitor, work.model, trusted=job.trusted)
+    with one_thread():
+        work.receipt, work.reading = forget_watched(monitor, ids)
+    work.model, work.policy = monitor.model, policy_digest(monitor)
+    start = time.perf_counter()
+    with one_thread():
+        _settle(job, work.model)
+    work.seconds = work.reading.seconds + time.perf_counter() - start
+    work.judged = judged._replace(monitor=pack(monitor))
+
+
+def _retrain(job: Job, work: _Work) -> None:
+    fitted = fresh_fit(work.model, work.rows, seed=job.seed)
+    old, work.model, work.seconds = work.model, fitted.model, fitted.seconds
+    judged = work.judged
+    if judged is not None and judged.monitor is not None:
+        from letheon.ledger.models.monitoring import after_retrain, pack, policy_digest, unpack
+
+        monitor = unpack(judged.monitor, old, trusted=job.trusted)
+        work.reading = after_retrain(monitor, work.model, work.rows, seconds=work.seconds)
+        work.policy = policy_digest(monitor)
+        work.judged = judged._replace(monitor=pack(monitor))
+    elif judged is not None and judged.test is not None and len(judged.test) > 0:
+        X, y = judged.test.part(0, len(judged.test))
+        work.judged = judged._replace(then=test_metric(work.model, X, y)[1])
+
+
+def _figures(work: _Work) -> TestFigures | None:
+    judged = work.judged
+    if judged is None or judged.test is None or len(judged.test) == 0:
+        return None
+    X, y = judged.test.part(0, len(judged.test))
+    code, now = test_metric(work.model, X, y)
+    return TestFigures(metric=code, now=now, then=judged.then, n=len(judged.test))
+
+
+def computing(*, apart: bool, stop: threading.Event | None = None) -> Callable[[Job], Product]:
+    """Return what computes a job: here, or in a process of its own.
+
+    A model from outside is computed in a sandbox, whatever the caller prefers.
+    """
+
+    def choose(job: Job) -> Product:
+        return compute_apart(job, stop=stop) if apart or job.is_outside else compute(job)
+
+    return choose
+
+
+def compute_apart(job: Job, *, stop: threading.Event | None = None) -> Product:
+    """Compute in a process of its own; a failure there is raised here.
+
+    What leaves, and what stays, is worked out here again: a model that took the process over
+    cannot say which rows are left.
+    """
+    point("compute.loaded")
+    start = time.monotonic()
+    try:
+        answer = sandbox.call(
+            _compute_plainly,
+            job,
+            limits=_limits(job),
+            is_restricted=job.is_outside,
+            modules=sandbox.modules_of(job.model, job.trusted),
+            stop=stop,
+            grace=_GRACE_SECONDS,
+        )
+    except sandbox.TimeLimitError:
+        raise ComputationFailed(TIME_LIMIT) from None
+    except sandbox.EndedError as error:
+        raise ComputationFailed(str(error)) from None
+    if "failed" in answer:
+        raise ComputationFailed(str(answer["failed"])[:60])
+    point("compute.forgotten")
+    try:
+        return _assemble(job, answer, time.monotonic() - start)
+    except (LetheonError, KeyError, TypeError, ValueError, AttributeError) as error:
+        raise ComputationFailed(FORGED) from error
+
+
+def _limits(job: Job) -> sandbox.Limits:
+    seconds = _OWN_SECONDS
+    if job.is_outside:
+        per_row = job.retrain_seconds_per_row
+        seconds = _UNKNOWN_SECONDS
+        if per_row is not None:
+            seconds = max(_LEAST_SECONDS, _TIMES * per_row * job.n_rows)
+    monitor = job.judged.monitor if job.judged is not None else None
+    size = len(job.model) + len(job.rows) + len(monitor or b"")
+    return sandbox.Limits.for_input(size, seconds=seconds)
+
+
+def _compute_plainly(job: Job, _: Any) -> dict[str, Any]:
+    """Compute, and return plain values only: rows are left out, the caller has them."""
+    try:
+        # The caller computes them for a model from outside: it would not believe them.
+        product = compute(job, with_facts=not job.is_outside)
+    except ComputationFailed as failure:
+        return {"failed": str(failure)}
+    judged = product.judged
+    return {
+        "model": product.model,
+        "monitor": None if judged is None else judged.monitor,
+        "then": None if judged is None else float(judged.then),
+        "seconds": product.seconds,
+        "facts": product.facts,
+        "retrain_seconds": product.retrain_seconds,
+        "figures": None if product.figures is None else list(product.figures[:2]),
+    }
+
+
+def _finite(value: Any) -> float:
+    number = float(value)
+    if not math.isfinite(number):
+        raise ValueError("expected a finite number")
+    return number
+
+
+def _assemble(job: Job, answer: dict[str, Any], elapsed: float) -> Product:
+    """Return what was computed; the process may say anything, also about how long it took."""
+    rows: Rows = state.decode(job.rows, max_memory=state.UNLIMITED)
+    wanted, kept = _split(rows, job.ids)
+    judged = _without(job.judged, wanted)
+    if judged is not None:
+        judged = judged._replace(monitor=answer["monitor"], then=_finite(answer["then"]))
+    retrain_seconds = answer["retrain_seconds"]
+    product = Product(
+        model=bytes(answer["model"]),
+        rows=rows.take(kept),
+        kept=kept,
+        judged=judged,
+        seconds=min(max(_finite(answer["seconds"]), 1e-9), elapsed),
+        facts=dict(answer["facts"]),
+        retrain_seconds=(
+            None if retrain_seconds is None else min(max(_finite(retrain_seconds), 1e-9), elapsed)
+        ),
+    )
+    if not job.is_outside:
+        return product
+    removed = len(rows) - len(kept)
+    return replace(product, facts=_own_facts(job, product, answer["figures"], removed))
+
+
+def _own_facts(job: Job, product: Product, said: Any, removed: int) -> dict[str, Any]:
+    """Return the facts about a model that a sandboxed process sent, computed here.
+
+    A process that was taken over must not be able to publish what no signer would sign: that
+    would hold up the certificates of everybody.
+    """
+    before = state.decode(job.model, max_memory=memory_limit(len(job.model)))
+    after = state.decode(product.model, max_memory=memory_limit(len(product.model)))
+    name = before.facts.method
+    if type(after) is not type(before) or method_parameters(after, name) != method_parameters(
+        before, name
+    ):
+        raise ComputationFailed(FORGED)
+    work = _Work(after, product.rows, product.judged, seconds=product.seconds)
+    figures = None
+    judged = product.judged
+    if said is not None and judged is not None and judged.test is not None:
+        metric, now = said
+        if metric not in METRIC_CODES:
+            raise ComputationFailed(FORGED)
+        figures = TestFigures(metric, _finite(now), judged.then, len(judged.test))
+    return _facts(job, before.guarantee_, work, figures, removed)

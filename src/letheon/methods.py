@@ -1,0 +1,104 @@
+"""The registry of methods: one line per method, read by every other part of the package.
+
+Exports of `letheon`, type tags of files, certificates, audits, candidate selection, benchmarks and
+generated pages come from this table and from the `MethodFacts` of the classes that it names. The
+table imports nothing, so that all of them can read it.
+"""
+
+from dataclasses import dataclass
+from typing import Literal
+
+__all__ = ["METHODS", "Method", "class_paths", "find_method"]
+
+Certificate = Literal["exact", "certified", "empirical"]
+
+
+@dataclass(frozen=True)
+class Method:
+    """One method.
+
+    Parameters
+    ----------
+    name : str
+        Short name, as in receipts and certificates: `MethodFacts.method` of its classes.
+    module : str
+        Public module of the classes.
+    classes : str
+        Names of the estimators, separated by spaces.
+    certificate : {"exact", "certified", "empirical"}
+        The strongest kind of guarantee: `MethodFacts.certificate` of its classes.
+    bound : str, optional
+        Name under which `letheon.audit` computes the (epsilon, delta) of such a model again, by
+        formulas of its own; ``"inner"`` if the model inside is certified and checked. A certified
+        method has one, so that no certificate rests on the word of the method alone.
+    is_candidate : bool, default=True
+        Whether `letheon.select` tries it with its defaults.
+
+    Raises
+    ------
+    ValueError
+        A certified method has no bound.
+    """
+
+    name: str
+    module: str
+    classes: str
+    certificate: Certificate
+    bound: str | None = None
+    is_candidate: bool = True
+
+    def __post_init__(self) -> None:
+        """Refuse a certified method that no audit can check."""
+        if self.certificate == "certified" and not self.bound:
+            raise ValueError(
+                f"the certified method {self.name!r} has no bound; write one in letheon.audit and "
+                "name it in the registry, or register the method as 'empirical'"
+            )
+
+    @property
+    def class_names(self) -> tuple[str, ...]:
+        """Names of the estimators."""
+        return tuple(self.classes.split())
+
+
+METHODS: tuple[Method, ...] = (
+    Method("naive", "letheon.naive", "NaiveUnlearner", "exact", is_candidate=False),
+    Method("sisa", "letheon.sharded", "SISAClassifier SISARegressor", "exact"),
+    Method("dare", "letheon.forest", "DaREForestClassifier DaREForestRegressor", "exact"),
+    Method("fisher", "letheon.linear", "FisherClassifier", "certified", "fisher"),
+    Method(
+        "influence",
+        "letheon.linear",
+        "InfluenceClassifier InfluenceRegressor",
+        "certified",
+        "influence",
+    ),
+    Method("deltagrad", "letheon.linear", "DeltaGradClassifier", "empirical"),
+    Method(
+        "descent-to-delete", "letheon.linear", "DescentToDeleteClassifier", "certified", "descent"
+    ),
+    Method("nearest-centroid", "letheon.centroid", "NearestCentroid", "exact"),
+    Method("deepobliviate", "letheon.deep", "DeepObliviateClassifier", "empirical"),
+    Method("sisa-net", "letheon.deep", "SISANetClassifier", "exact"),
+    Method("fisher-net", "letheon.deep", "FisherNetClassifier", "empirical"),
+    Method("deltagrad-net", "letheon.deep", "DeltaGradNetClassifier", "empirical"),
+    Method(
+        "certified-head",
+        "letheon.deep",
+        "CertifiedHeadClassifier",
+        "certified",
+        "inner",
+        is_candidate=False,
+    ),
+    Method("pipeline", "letheon.compose", "ForgetPipeline", "exact", is_candidate=False),
+)
+
+
+def find_method(name: str) -> Method | None:
+    """Return the registered method of a name, if there is one."""
+    return next((method for method in METHODS if method.name == name), None)
+
+
+def class_paths() -> dict[str, str]:
+    """Return estimator name -> public module, for all registered methods."""
+    return {name: method.module for method in METHODS for name in method.class_names}

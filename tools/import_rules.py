@@ -1,0 +1,63 @@
+"""Rules for import-linter: methods form one layer, and packages know only public modules."""
+
+from typing import Any
+
+from grimp import ImportGraph
+from importlinter import Contract, ContractCheck, fields, output
+from importlinter.contracts.layers import LayersContract, ModuleTail
+
+from letheon.methods import METHODS
+
+
+class MethodLayers(LayersContract):
+    """Layers in which every registered method stands beside `naive`, unless it is listed."""
+
+    type_name = "method-layers"
+
+    def check(self, graph: ImportGraph, verbose: bool) -> ContractCheck:
+        """Put the modules of methods into their layer, then check as usual."""
+        layers: Any = self.layers
+        listed = {tail.name for layer in layers for tail in layer.module_tails}
+        beside_naive = next(layer for layer in layers if _NAIVE in layer.module_tails)
+        modules = {method.module.removeprefix("letheon.") for method in METHODS}
+        beside_naive.module_tails.update(ModuleTail(name) for name in modules - listed)
+        return super().check(graph, verbose)
+
+
+_NAIVE = ModuleTail("naive", is_optional=True)
+
+
+class PublicImports(Contract):
+    """No package imports a private module of another.
+
+    The public modules of ``letheon.x`` are ``letheon.x`` itself and those listed in
+    `public_modules`; all others are private, whatever their names.
+    """
+
+    type_name = "public"
+
+    public_modules = fields.SetField(subfield=fields.StringField())
+
+    def check(self, graph: ImportGraph, verbose: bool) -> ContractCheck:  # noqa: ARG002
+        """Return the imports that break the rule."""
+        broken = [
+            (importer, imported)
+            for importer in sorted(graph.modules)
+            for imported in sorted(graph.find_modules_directly_imported_by(importer))
+            if self._is_private(imported) and _package(importer) != _package(imported)
+        ]
+        return ContractCheck(kept=not broken, metadata={"broken": broken})
+
+    def render_broken_contract(self, check: Any) -> None:
+        """Print one line per import."""
+        for importer, imported in check.metadata["broken"]:
+            output.print_error(f"{importer} imports {imported}, which is private", bold=False)
+            output.new_line()
+
+    def _is_private(self, module: str) -> bool:
+        public: Any = self.public_modules
+        return module.count(".") > 1 and module not in public
+
+
+def _package(module: str) -> str:
+    return ".".join(module.split(".")[:2])
