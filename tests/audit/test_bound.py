@@ -24,7 +24,7 @@ from letheon.audit._gaussian import hidden_shift, mismatch_delta, noise_bounds, 
 from letheon.audit._objective import Objective, objective_of, optimum
 from letheon.data import Rows
 from letheon.linear import _calibrate
-from letheon.linear._grid import Grid
+from letheon.linear._calibrate import Grid
 from letheon.noise import NoiseSource, Sealed
 from tests.audit.people import held, without
 

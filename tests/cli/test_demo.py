@@ -25,8 +25,8 @@ from letheon import (
 )
 from letheon.cli import _demo, _judging, _scene, app
 from letheon.exceptions import UnknownIdError
-from letheon.noise import Sealed
 from letheon.measures.attacks import RMIA
+from letheon.noise import Sealed
 
 JUDGING = (
     _judging.choose_method,

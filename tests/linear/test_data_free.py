@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from letheon import load, save
 from letheon.exceptions import BudgetSpentError, CannotForgetError, EmptyModelError, UnknownIdError
-from letheon.linear._data_free import fingerprint_rows
+from letheon.linear._newton import fingerprint_rows
 from tests.linear import reference as ref
 from tests.linear.people import (
     KINDS,

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 from scipy.optimize import minimize_scalar
 
-from letheon.linear._calibrate import gaussian_mu
+from letheon.linear._calibrate import Grid, gaussian_mu
 from letheon.linear._descent_steps import descend, projected, top_of_gram
 from letheon.linear._descent_theory import (
     DistributedPlan,
@@ -31,9 +31,7 @@ from letheon.linear._descent_theory import (
     strong_regulariser,
     weak_regulariser,
 )
-from letheon.linear._grid import Grid
-from letheon.linear._losses import Logistic, Loss, Softmax
-from letheon.linear._problem import Problem
+from letheon.linear._problem import Logistic, Loss, Problem, Softmax
 from letheon.linear._solve import newton
 from letheon.noise import NoiseSource
 from tests.sharded.people import examples

@@ -26,8 +26,8 @@ from letheon.exceptions import (
     GuaranteeWarning,
     UnknownIdError,
 )
-from letheon.linear import _repair
-from letheon.linear._mechanism import Limits, OutputNoise
+from letheon.linear import _newton
+from letheon.linear._account import Limits, OutputNoise
 from tests.linear.people import estimator, form_no_matrix, make_rows
 
 SETTINGS = [
@@ -211,7 +211,7 @@ def test_a_retrain_that_cannot_be_covered_raises_and_changes_nothing(
     model = estimator(noise_seed=None).fit(X, y)
     model.account_ = replace(model.account_, limit=0.0)
     digest = model.digest()
-    monkeypatch.setattr(_repair, "_MOST_POLISHES", 0)
+    monkeypatch.setattr(_newton, "_MOST_POLISHES", 0)
     monkeypatch.setattr(OutputNoise, "limits", lambda *_: Limits(-1.0, -1.0))
     with pytest.raises(AssumptionError, match="training left a gradient"):
         model.forget([1])

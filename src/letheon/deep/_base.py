@@ -1,6 +1,14 @@
-"""What the nets share: rows in, labels, answers, requests that end in a retrain."""
+"""What the nets share: settings, rows in, labels, answers, requests that end in a retrain.
+
+Settings that the nets share: what is allowed, and what each error says.
+
+Everything of a fitted model that lies on a device and can be made again.
+
+What the nets share: rows in, labels, answers, requests that end in a retrain.
+"""
 
 import copy
+import inspect
 from abc import abstractmethod
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -13,6 +21,7 @@ from numpy.typing import NDArray
 from sklearn.base import BaseEstimator, ClassifierMixin
 from sklearn.utils import Tags
 from sklearn.utils.validation import check_consistent_length
+from torch import Tensor, nn
 
 from letheon.base import (
     ForgetMixin,
@@ -26,19 +35,204 @@ from letheon.base import (
     warn_all,
 )
 from letheon.data import Ids, SlotRows, hold_labels, row_ids
-from letheon.deep._device import describe_device, repeatable, resolve_device
-from letheon.deep._inputs import ask_rows, hold_rows, shape_attributes
-from letheon.deep._loop import Callback
-from letheon.deep._module import Template
+from letheon.deep._device import (
+    ask_rows,
+    describe_device,
+    hold_rows,
+    repeatable,
+    resolve_device,
+    shape_attributes,
+)
+from letheon.deep._loop import PRECISIONS, Callback, DeviceData, Loop, LoopSettings
+from letheon.deep._module import Nets, Statistics, Template
 from letheon.deep._nets import MLP
-from letheon.deep._settings import PARAMETER_RULES, check_net_settings, loop_settings
-from letheon.deep._trained import Nets
-from letheon.deep._workshop import Workshop
+from letheon.deep._optim import OPTIMIZERS, SCHEDULES
 from letheon.exceptions import EmptyModelError, LetheonWarning, warn_caller
 from letheon.receipt import Receipt
 from letheon.removal import Cache, Change, TrainingRows
-from letheon.seeds import seed_from
-from letheon.validation import Rules
+from letheon.seeds import Purpose, seed_from
+from letheon.validation import (
+    POSITIVE,
+    AnyCallable,
+    Boolean,
+    Either,
+    Interval,
+    OneOf,
+    OrNone,
+    Rules,
+    Whole,
+    validate_parameters,
+)
+
+PARAMETER_RULES: Rules = {
+    "epochs": Whole(1),
+    "batch_size": Whole(1),
+    "calibration_rows": Whole(2),
+    "precision": OneOf(PRECISIONS),
+    "schedule": OneOf(SCHEDULES),
+    "optimizer": Either(OneOf(OPTIMIZERS), AnyCallable()),
+    "learning_rate": POSITIVE,
+    "momentum": Interval(0, 1, closed="left"),
+    "weight_decay": Interval(0),
+    "loss": Either(OneOf(("cross_entropy",), "'cross_entropy'"), AnyCallable()),
+    "module": OrNone(AnyCallable(), "a small MLP"),
+    "deterministic": Boolean(),
+}
+
+
+def check_net_settings(model: Any) -> None:
+    """Raise ValueError or TypeError for the first setting that makes no sense."""
+    _require_optimizer_class(model.optimizer)
+    validate_parameters(model)
+    if callable(model.optimizer) and model.schedule != "constant":
+        raise ValueError(
+            f"schedule={model.schedule!r} needs an optimizer by name, one of {OPTIMIZERS}: an "
+            "optimiser of your own has its own learning rate"
+        )
+    if isinstance(model.loss, nn.Module):
+        name = type(model.loss).__name__
+        raise ValueError(
+            f"loss is a module ({name}); expected a function, such as those of torch.nn.functional"
+        )
+    if model.module is not None:
+        _require_factory(model.module)
+    resolve_device(model.device)
+
+
+def _require_factory(module: Any) -> None:
+    what = "a factory: it takes the shape of a row and the number of classes, and returns a net"
+    if isinstance(module, nn.Module):
+        raise ValueError(f"module is a net ({type(module).__name__}); expected {what}")
+    if isinstance(module, type) and module.__module__.startswith("torch."):
+        raise ValueError(f"module is a layer of torch ({module.__name__}); expected {what}")
+
+
+def _require_optimizer_class(optimizer: Any) -> None:
+    if isinstance(optimizer, torch.optim.Optimizer):
+        name = type(optimizer).__name__
+        raise ValueError(
+            f"optimizer is an object of {name}; expected one of {OPTIMIZERS}, or what makes one "
+            f"for parameters, such as functools.partial(torch.optim.{name}, lr=0.01)"
+        )
+
+
+def loop_settings(model: Any) -> LoopSettings:
+    """Return the settings of the loop."""
+    return LoopSettings(
+        batch_size=int(model.batch_size),
+        optimizer=model.optimizer,
+        learning_rate=float(model.learning_rate),
+        momentum=float(model.momentum),
+        weight_decay=float(model.weight_decay),
+        schedule=model.schedule,
+        loss=_row_by_row(model.loss),
+        precision=model.precision,
+    )
+
+
+def _row_by_row(loss: Any) -> Any:
+    """Return a loss that reduces nothing, where it can be told to, as those of torch can."""
+    if isinstance(loss, str):
+        return loss
+    try:
+        parameters = inspect.signature(loss).parameters
+    except ValueError:  # written in C, perhaps
+        return loss
+    return partial(loss, reduction="none") if "reduction" in parameters else loss
+
+
+_CALIBRATION_BATCH = 256
+_CALIBRATION_ROWS = 4096
+
+
+class Workshop:
+    """Rows on the device, the template, and loops with their captured steps.
+
+    On a CPU the rows are those of `SlotRows`, in the same memory. On a GPU they are a copy, from
+    which `wipe` removes people too.
+
+    Parameters
+    ----------
+    rows : SlotRows
+        Rows held; the slots of the device are theirs.
+    template : Template
+        The architecture.
+    settings : LoopSettings
+        How to train.
+    seed : int
+        Seed of the model.
+    device : torch.device
+        Where to train.
+    calibration_rows : int
+        Rows, at most, that BatchNorm's running statistics are taken from.
+    """
+
+    def __init__(
+        self,
+        rows: SlotRows,
+        template: Template,
+        settings: LoopSettings,
+        seed: int,
+        device: torch.device,
+        calibration_rows: int = _CALIBRATION_ROWS,
+    ) -> None:
+        self._rows, self._calibration_rows = rows, calibration_rows
+        self.template, self.settings, self.seed, self.device = template, settings, seed, device
+        self._X, self._y = rows.X, rows.y
+        self.data = DeviceData(
+            torch.from_numpy(rows.X).to(device), torch.from_numpy(rows.y).to(device)
+        )
+        self._loops: dict[tuple[tuple[int, ...], int], Loop] = {}
+
+    def loop(self, lanes: tuple[int, ...] = (0,), group: int = 0) -> Loop:
+        """Return the loop of some lanes; it is made once."""
+        key = lanes, group
+        if key not in self._loops:
+            self._loops[key] = Loop(
+                self.template, self.settings, self.data, seed=self.seed, lanes=lanes, group=group
+            )
+        return self._loops[key]
+
+    def serves(self, rows: SlotRows) -> bool:
+        """Whether the slots of these rows are still those of the device."""
+        return rows.X is self._X and rows.y is self._y
+
+    def wipe(self, positions: NDArray[np.int64]) -> None:
+        """Remove people from the device's own copy of the rows, if it has one."""
+        if self.device.type == "cpu":
+            return
+        where = torch.from_numpy(positions).to(self.device)
+        self.data.X[where] = 0
+        self.data.y[where] = 0
+
+    def statistics(self, flat: Tensor, positions: NDArray[np.int64]) -> Statistics:
+        """Return BatchNorm's running statistics of one net, from a sample of its rows."""
+        if not self.template.has_batch_norm:
+            return {}
+        sample = calibration_sample(self._rows, positions, self.seed, self._calibration_rows)
+        return self.template.statistics(flat, self._batches(sample))
+
+    def _batches(self, positions: NDArray[np.int64]) -> Iterator[Tensor]:
+        if len(positions) == 1:
+            positions = np.repeat(positions, 2)  # BatchNorm refuses one row; in training too
+        n_batches = -(-len(positions) // _CALIBRATION_BATCH)
+        for part in np.array_split(positions, n_batches) if n_batches else ():
+            where = torch.from_numpy(part).to(self.device)
+            yield self.data.X.index_select(0, where).to(torch.float32)
+
+
+def calibration_sample(
+    rows: SlotRows, positions: NDArray[np.int64], seed: int, limit: int
+) -> NDArray[np.int64]:
+    """Return the `limit` of these rows whose people have the smallest keyed hashes.
+
+    Whether a row is in the sample of a smaller group of people depends on nobody who left before.
+    """
+    if len(positions) <= limit:
+        return positions
+    hashes = rows.ids_at(positions).hashes(seed, Purpose.CALIBRATION)
+    return positions[np.sort(np.argsort(hashes, kind="stable")[:limit])]
+
 
 Positions = NDArray[np.int64]
 Floats = NDArray[np.float64]

@@ -10,14 +10,9 @@ from torch.nn.modules.dropout import _DropoutNd
 
 from letheon.base import Outcome, Removal
 from letheon.data import SlotRows
-from letheon.deep._base import NetBase, Positions
-from letheon.deep._descent import Descent, Plan, Run
-from letheon.deep._loop import Callback
-from letheon.deep._order import EMPTY, Slots
-from letheon.deep._path import Path
-from letheon.deep._replay import Replay
-from letheon.deep._secant import LocalChecks
-from letheon.deep._workshop import Workshop
+from letheon.deep._base import NetBase, Positions, Workshop
+from letheon.deep._loop import EMPTY, Callback, Slots
+from letheon.deep._replay import Descent, LocalChecks, Path, Plan, Replay, Run
 from letheon.exceptions import TrainingError
 from letheon.guarantee import Guarantee, MethodFacts, SearchRanges
 from letheon.removal import Cache, Change, Exactness, TrainingRows

@@ -10,12 +10,10 @@ from torch import Tensor, nn
 from torch.func import functional_call
 
 from letheon.base import Outcome, Removal
-from letheon.deep._base import NetBase, Positions
-from letheon.deep._blocks import numbered_slots
-from letheon.deep._diagonal import Batch, Information, Power, diagonal
-from letheon.deep._kfac import Batches, kronecker
+from letheon.deep._base import NetBase, Positions, Workshop, calibration_sample
+from letheon.deep._information import Batch, Batches, Information, Power, diagonal, kronecker
 from letheon.deep._loop import Callback, Stretch
-from letheon.deep._workshop import Workshop, calibration_sample
+from letheon.deep._stitch import numbered_slots
 from letheon.exceptions import TrainingError
 from letheon.guarantee import Guarantee, MethodFacts, SearchRanges
 from letheon.noise import NoiseSource

@@ -19,8 +19,13 @@ from letheon.base import (
 )
 from letheon.data import Ids
 from letheon.deep._backbone import Backbone
-from letheon.deep._device import describe_device, resolve_device
-from letheon.deep._inputs import ask_rows, hold_rows, remember_shape
+from letheon.deep._device import (
+    ask_rows,
+    describe_device,
+    hold_rows,
+    remember_shape,
+    resolve_device,
+)
 from letheon.exceptions import IdsTypeError
 from letheon.guarantee import Guarantee, MethodFacts
 from letheon.inner import offered_by

@@ -5,31 +5,28 @@ from typing import Any, ClassVar
 import numpy as np
 
 from letheon.base import Outcome, Removal, require_fitted
-from letheon.deep._blocks import (
-    ANNEALS,
-    BLOCK,
-    SLOT,
-    Blocks,
-    Integers,
-    Pace,
-    blocks_of,
-    numbered_slots,
-    train_blocks,
-)
-from letheon.deep._checkpointed import CheckpointedNet, Prepared
 from letheon.deep._loop import Callback, Loop
 from letheon.deep._stitch import (
+    ANNEALS,
+    BLOCK,
     ORIGINS,
+    SLOT,
     STOPS,
+    Blocks,
     Floats,
+    Integers,
+    Pace,
     Stitched,
     Watch,
+    blocks_of,
     distance,
     entry,
+    numbered_slots,
     ratio,
     stitch,
+    train_blocks,
 )
-from letheon.deep._vault import Vault
+from letheon.deep._vault import CheckpointedNet, Prepared, Vault
 from letheon.exceptions import (
     CheckpointWarning,
     CorruptFileError,

@@ -1,4 +1,21 @@
-"""When DeepObliviate may stop to retrain, and what it leaves out then.
+"""When the residual influence of removed rows has faded.
+
+Detrended fluctuation analysis: how the fluctuation of a series grows with the window.
+
+With the profile ``y_k = sum_{i<=k} (x_i - mean(x))``, windows of ``s`` points and the polynomial of
+degree `order` fitted to each window,
+
+    F(s)^2 = mean of the squared residuals over all windows,    F(s) ~ s^alpha.
+
+Windows are cut from both ends of the series, so that no point is left out.
+
+References
+----------
+C.-K. Peng et al., Mosaic organization of DNA nucleotides, Physical Review E 49, 1994.
+
+Laws ``Y(x) = a x^-alpha + b`` of a residual that fades, and their least-squares fits.
+
+When DeepObliviate may stop to retrain, and what it leaves out then.
 
 Block ``i`` moves the parameters by ``V_i = theta_i - theta_(i-1)`` in the run that saw a person,
 and by ``V'_i`` in the run without. From the last affected block ``d`` on, the *residual memory* is
@@ -17,17 +34,216 @@ networks, 2021.
 """
 
 import math
+from dataclasses import dataclass
 from typing import ClassVar, Literal, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
-from letheon.deep._dfa import dfa_exponent
-from letheon.deep._laws import Law, fit_fading_law, fit_scale_and_level
-
-__all__ = ["Law", "PaperRule", "RobustRule", "StopRule", "dfa_exponent"]
-
 Floats = NDArray[np.float64]
+
+_N_SIZES = 8
+# Per point and relative to the largest one: less than this is rounding, not fluctuation.
+_ROUNDING = 1e-13
+
+
+def _window_sizes(n: int, order: int) -> list[int]:
+    """Return up to eight sizes, geometric from ``max(order + 2, 3)`` to ``n // 2``."""
+    least, most = max(order + 2, 3), n // 2
+    if most <= least:
+        return []
+    ratio = most / least
+    steps = (least * ratio ** (i / (_N_SIZES - 1)) for i in range(_N_SIZES))
+    # A power that should be whole may come out just below.
+    return sorted({math.floor(step + 1e-9) for step in steps})
+
+
+def _fluctuation(profile: Floats, size: int, order: int) -> float:
+    """Return the root mean square of the profile around its trend in windows of `size`."""
+    used = len(profile) // size * size
+    windows = np.concatenate([profile[:used], profile[-used:]]).reshape(-1, size)
+    trend, _ = np.linalg.qr(np.vander(np.linspace(-1.0, 1.0, size), order + 1))
+    residual = windows - windows @ trend @ trend.T
+    return float(np.sqrt(np.mean(residual**2)))
+
+
+def dfa_exponent(series: Floats, order: int = 1) -> float | None:
+    """Return the slope of ``log F(s)`` over ``log s``, or None where there is none.
+
+    Parameters
+    ----------
+    series : array of shape (n,)
+        The series, in order. Its scale and its mean do not matter.
+    order : int, default=1
+        Degree of the trend that is taken out of every window.
+
+    Returns
+    -------
+    float or None
+        About 0.5 for white noise and 1.5 for its running sum. None when there are fewer than two
+        window sizes (fewer than 8 points for ``order=1``), when fewer than two sizes show any
+        fluctuation (a constant series), and when a point is not finite.
+
+    Notes
+    -----
+    The exponent says how a series fluctuates, not how fast it falls: for ``x_t = t^-h``
+    it goes *down* as ``h`` goes up.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> round(dfa_exponent(np.arange(1.0, 16.0) ** -0.5), 2)
+    1.84
+    >>> dfa_exponent(np.ones(20)) is None
+    True
+    """
+    points = np.asarray(series, dtype=np.float64)
+    sizes = _window_sizes(len(points), order)
+    if not sizes or not np.isfinite(points).all() or not points.any():
+        return None
+    points = points / np.abs(points).max()
+    profile = np.cumsum(points - points.mean())
+    logs = [
+        (math.log(size), math.log(fluctuation))
+        for size in sizes
+        if (fluctuation := _fluctuation(profile, size, order)) > _ROUNDING * len(points)
+    ]
+    if len(logs) < 2:
+        return None
+    sizes_log, heights = np.array(logs).T
+    spread = sizes_log - sizes_log.mean()
+    return float(spread @ heights / (spread @ spread))
+
+
+_LEAST_EXPONENT, _MOST_EXPONENT = 0.02, 10.0
+_GRID: Floats = np.geomspace(_LEAST_EXPONENT, _MOST_EXPONENT, 32)
+_ZOOMS, _ZOOM_POINTS = 7, 17
+
+
+@dataclass(frozen=True)
+class Law:
+    """``Y(x) = a x^-alpha + b`` for ``x >= 1``.
+
+    Parameters
+    ----------
+    a, alpha, b : float
+        Scale, exponent and level.
+    """
+
+    a: float
+    alpha: float
+    b: float
+
+    def value(self, x: float) -> float:
+        """Return ``Y(x)``."""
+        return float(self.values(np.array([float(x)]))[0])
+
+    def values(self, x: Floats) -> Floats:
+        """Return ``Y(x)`` of every x."""
+        return self._fading(x) + self.b
+
+    def slope(self, x: float) -> float:
+        """Return ``Y'(x) = -a alpha x^(-alpha - 1)``."""
+        return -self.alpha * float(self._fading(np.array([float(x)]))[0]) / x
+
+    def scaled(self, factor: float) -> "Law":
+        """Return the law of `factor` times the residual."""
+        return Law(factor * self.a, self.alpha, factor * self.b)
+
+    def _fading(self, x: Floats) -> Floats:
+        """Return ``a x^-alpha``."""
+        with np.errstate(over="ignore", under="ignore", invalid="ignore"):
+            fading: Floats = self.a * x**-self.alpha
+        return fading
+
+
+def fit_scale_and_level(x: Floats, y: Floats, alpha: float) -> Law | None:
+    """Fit ``a`` and ``b`` to points for a given exponent by ordinary least squares.
+
+    Where all ``x^-alpha`` are equal (``alpha = 0`` or one point) ``a`` is not determined;
+    it is 0 then, and ``b`` is the mean.
+
+    Parameters
+    ----------
+    x, y : array of shape (n,)
+        The points, ``x > 0`` and rising, all finite.
+    alpha : float
+        The exponent; any sign.
+
+    Returns
+    -------
+    Law or None
+        None when ``a`` is out of a float's range.
+    """
+    unit_x, unit_y = x[0] if alpha >= 0 else x[-1], float(np.abs(y).max()) or 1.0
+    # Relative to the largest power, large exponents keep their digits.
+    with np.errstate(under="ignore"):
+        power = (x / unit_x) ** -alpha
+    shares = y / unit_y
+    spread = power - power.mean()
+    square = float(spread @ spread)
+    # Equal up to rounding: the direction of `spread` means nothing.
+    if square <= len(x) * 1e-30:
+        return Law(0.0, alpha, unit_y * float(shares.mean()))
+    height = float(spread @ shares) / square
+    level = float(shares.mean()) - height * float(power.mean())
+    with np.errstate(over="ignore", under="ignore", invalid="ignore"):
+        law = Law(float(height * unit_y * unit_x**alpha), alpha, unit_y * level)
+    return law if math.isfinite(law.a) and math.isfinite(law.b) else None
+
+
+def _profile(log_x: Floats, y: Floats, alphas: Floats, level: bool) -> tuple[Floats, ...]:
+    """Return the best ``a >= 0``, ``b >= 0`` and the squared error for each exponent."""
+    power = np.exp(-np.multiply.outer(alphas, log_x))
+    a = power @ y / np.einsum("ij,ij->i", power, power)
+    b = np.zeros_like(a)
+    if level:
+        centre = power.mean(axis=1)
+        spread = power - centre[:, None]
+        free_a = spread @ y / np.einsum("ij,ij->i", spread, spread)
+        free_b = y.mean() - free_a * centre
+        # No number of y is negative, so at most one of the two is.
+        a = np.where(free_b < 0, a, np.maximum(free_a, 0.0))
+        b = np.where(a > 0, np.maximum(free_b, 0.0), y.mean())
+    error = a[:, None] * power + b[:, None] - y
+    return a, b, np.einsum("ij,ij->i", error, error)
+
+
+def fit_fading_law(y: Floats, *, level: bool = True) -> Law:
+    """Fit ``a x^-alpha + b`` to ``x = 1..n`` by least squares, ``a, b >= 0``.
+
+    ``a`` and ``b`` have a closed form for every exponent. The exponent is searched on a grid over
+    ``0.02..10`` that is zoomed seven times; the answer depends on nothing but `y`.
+
+    Parameters
+    ----------
+    y : array of shape (n,)
+        At least two finite numbers, none negative.
+    level : bool, default=True
+        Whether there is a ``b``; without it ``b = 0``.
+
+    Returns
+    -------
+    Law
+        ``Law(0, 0, mean(y))`` when no falling law is better than a constant.
+    """
+    unit = float(y.max())
+    if not y.min() < unit:
+        return Law(0.0, 0.0, unit)
+    shares, log_x = y / unit, np.log(np.arange(1.0, len(y) + 1))
+    alphas = _GRID
+    for _ in range(_ZOOMS + 1):
+        a, b, error = _profile(log_x, shares, alphas, level)
+        best = int(error.argmin())
+        found = Law(float(a[best]), float(alphas[best]), float(b[best]))
+        low, high = alphas[max(best - 1, 0)], alphas[min(best + 1, len(alphas) - 1)]
+        alphas = np.linspace(low, high, _ZOOM_POINTS)
+    constant = float(shares.mean())
+    if not error[best] < float(np.square(shares - constant).sum()):
+        found = Law(0.0, 0.0, constant)
+    return found.scaled(unit)
+
+
 Origin = Literal["block", "one"]
 
 _SHORT_SERIES = 8  # fewer residuals have no DFA exponent

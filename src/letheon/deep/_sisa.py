@@ -11,13 +11,11 @@ from sklearn.utils.validation import check_consistent_length
 
 from letheon.base import Outcome, Removal
 from letheon.data import Ids, SlotRows, hold_labels, join_target, row_ids
-from letheon.deep._base import Floats, Positions
-from letheon.deep._checkpointed import CheckpointedNet, Prepared, with_reason
-from letheon.deep._inputs import ask_rows
+from letheon.deep._base import Floats, Positions, Workshop
+from letheon.deep._device import ask_rows
 from letheon.deep._loop import Callback, Stretch
-from letheon.deep._trained import Nets
-from letheon.deep._vault import Vault, VaultChange
-from letheon.deep._workshop import Workshop
+from letheon.deep._module import Nets
+from letheon.deep._vault import CheckpointedNet, Prepared, Vault, VaultChange, with_reason
 from letheon.exceptions import CheckpointWarning, CorruptFileError, ShardingWarning, warn_caller
 from letheon.guarantee import Guarantee, MethodFacts
 from letheon.removal import Cache, Change, TrainingRows

@@ -15,11 +15,18 @@ from letheon import _core, state
 from letheon.base import ForgetMixin, Outcome, Removal, exclusive, require_fitted, require_known
 from letheon.data import Ids, IntIds, TextIds, as_ids
 from letheon.exceptions import EmptyModelError
-from letheon.forest._cost import ForgetCost, cost_of, outcome_of
-from letheon.forest._grow import grow
 from letheon.forest._inputs import Batch, as_matrix, is_matrix
 from letheon.forest._inspect import ForestTree
-from letheon.forest._model import Answer, ForestModel
+from letheon.forest._model import (
+    Answer,
+    ForestModel,
+    ForgetCost,
+    cost_of,
+    grow,
+    outcome_of,
+    threads_for,
+    threads_for_few,
+)
 from letheon.forest._settings import (
     PARAMETER_RULES,
     REBUILD,
@@ -27,7 +34,6 @@ from letheon.forest._settings import (
     resolve,
     warn_if_coarse,
 )
-from letheon.forest._threads import threads_for, threads_for_few
 from letheon.guarantee import Guarantee, MethodFacts, SearchRanges, TrainingSize
 from letheon.inner import remember_features, require_features
 from letheon.seeds import seed_from

@@ -3,13 +3,13 @@
 from letheon.linear._account import Account
 from letheon.linear._base import LinearClassifier
 from letheon.linear._calibrate import gaussian_epsilon, gaussian_mu
-from letheon.linear._data_free import fingerprint_rows
 from letheon.linear._deltagrad import DeltaGradClassifier
 from letheon.linear._descent import DescentToDeleteClassifier
-from letheon.linear._descent_settings import choose_noise_scale, plan_descent
+from letheon.linear._descent_engines import choose_noise_scale, plan_descent
 from letheon.linear._fisher import FisherClassifier
 from letheon.linear._influence import InfluenceClassifier, InfluenceRegressor
-from letheon.linear._published import PublishedModel
+from letheon.linear._model import PublishedModel
+from letheon.linear._newton import fingerprint_rows
 from letheon.noise import Sealed
 
 __all__ = [

@@ -30,12 +30,9 @@ from letheon.data import Ids, SlotRows, hold_labels, hold_target, row_ids
 from letheon.exceptions import AssumptionError, EmptyModelError, GuaranteeWarning
 from letheon.guarantee import Guarantee
 from letheon.inner import remember_features, require_features
-from letheon.linear._design import Design, row_norms
-from letheon.linear._grid import Grid
-from letheon.linear._linear import Linear, classification_loss
-from letheon.linear._losses import Floats, Loss
-from letheon.linear._problem import Positions, Problem
-from letheon.linear._published import PublishedModel
+from letheon.linear._calibrate import Grid
+from letheon.linear._model import Design, Linear, PublishedModel, classification_loss, row_norms
+from letheon.linear._problem import Floats, Loss, Positions, Problem
 from letheon.linear._solve import Solution
 from letheon.noise import NoiseSource, Sealed
 from letheon.parallel import one_thread

@@ -13,14 +13,18 @@ from letheon.base import Outcome, Removal, require_fitted
 from letheon.data import SlotRows
 from letheon.guarantee import Guarantee, MethodFacts, SearchRanges
 from letheon.linear._base import LinearClassifier, Trained
-from letheon.linear._batches import Batches, row_keys
-from letheon.linear._checkpoints import Checkpoints, replayed_by_hessians
-from letheon.linear._design import row_norms
-from letheon.linear._losses import Floats, Squared
-from letheon.linear._problem import Problem
-from letheon.linear._replay import Descent, Removed, Replay, replayed_by_secants
+from letheon.linear._model import row_norms
+from letheon.linear._path import Batches, Trajectory, row_keys
+from letheon.linear._problem import Floats, Problem, Squared
+from letheon.linear._replay import (
+    Checkpoints,
+    Descent,
+    Removed,
+    Replay,
+    replayed_by_hessians,
+    replayed_by_secants,
+)
 from letheon.linear._solve import DENSE_LIMIT, block_size
-from letheon.linear._trajectory import Trajectory
 from letheon.noise import NoiseSource
 from letheon.removal import Cache, Change, Counts, Exactness, TrainingRows
 from letheon.seeds import Purpose, library_seed

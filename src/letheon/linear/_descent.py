@@ -15,11 +15,17 @@ from letheon.base import Outcome, Removal, require_fitted
 from letheon.data import hold_labels, hold_target, join_target, row_ids
 from letheon.guarantee import Guarantee, MethodFacts, SearchRanges
 from letheon.inner import require_features
-from letheon.linear._account import rounded_up
+from letheon.linear._account import release_code, rounded_up
 from letheon.linear._base import LinearClassifier, Trained
-from letheon.linear._descent_engines import ByResidual, ByTheorem, Engine, Found, InParts, Kept
-from letheon.linear._descent_settings import (
+from letheon.linear._calibrate import Grid
+from letheon.linear._descent_engines import (
     PARAMETER_RULES,
+    ByResidual,
+    ByTheorem,
+    Engine,
+    Found,
+    InParts,
+    Kept,
     check_combination,
     choose_noise_scale,
     has_outgrown,
@@ -27,13 +33,9 @@ from letheon.linear._descent_settings import (
     parts_of,
     plan_descent,
 )
-from letheon.linear._descent_steps import Move, Trail
+from letheon.linear._descent_steps import Move, Parts, Trail
 from letheon.linear._descent_theory import DistributedPlan, Plan
-from letheon.linear._distributed import Parts
-from letheon.linear._grid import Grid
-from letheon.linear._losses import Floats
-from letheon.linear._mechanism import release_code
-from letheon.linear._problem import NOBODY, Positions, Problem
+from letheon.linear._problem import NOBODY, Floats, Positions, Problem
 from letheon.noise import NoiseSource, Sealed
 from letheon.removal import Cache, Change, Counts, TrainingRows
 from letheon.validation import Rules

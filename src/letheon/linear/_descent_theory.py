@@ -17,9 +17,8 @@ from typing import Protocol
 
 import numpy as np
 
-from letheon.linear._calibrate import zcdp_gap
-from letheon.linear._grid import Grid
-from letheon.linear._losses import Loss
+from letheon.linear._calibrate import Grid, zcdp_gap
+from letheon.linear._problem import Loss
 
 # Rounding of a ratio of logarithms must not cost a step.
 _WHOLE = 1e-9

@@ -10,7 +10,7 @@ import numpy as np
 from letheon.base import Outcome, Removal, require_fitted
 from letheon.data import SlotRows
 from letheon.guarantee import Guarantee, MethodFacts
-from letheon.linear._account import rounded_up
+from letheon.linear._account import batches_and_noise, release_code, rounded_up
 from letheon.linear._base import (
     Doubts,
     LinearClassifier,
@@ -19,15 +19,22 @@ from letheon.linear._base import (
     unconverged,
     with_outcome,
 )
-from letheon.linear._design import NORM_ROUNDING
-from letheon.linear._fisher_expansion import Expanded, Expansion, Fisher, Products, View, look
-from letheon.linear._fisher_law import Law
-from letheon.linear._fisher_noise import Root, are_accurate, draw_noise
-from letheon.linear._fisher_walk import JUST_TRAINED, FisherAccount, Walk, hessian_flops
-from letheon.linear._grid import Grid
-from letheon.linear._losses import Floats
-from letheon.linear._mechanism import batches_and_noise, release_code
-from letheon.linear._problem import NOBODY, Positions, Problem
+from letheon.linear._calibrate import Grid
+from letheon.linear._fisher_law import Law, Root, are_accurate, draw_noise
+from letheon.linear._fisher_walk import (
+    JUST_TRAINED,
+    Expanded,
+    Expansion,
+    Fisher,
+    FisherAccount,
+    Products,
+    View,
+    Walk,
+    hessian_flops,
+    look,
+)
+from letheon.linear._model import NORM_ROUNDING
+from letheon.linear._problem import NOBODY, Floats, Positions, Problem
 from letheon.linear._solve import finished, is_dense, minimise
 from letheon.noise import NoiseSource, Sealed
 from letheon.receipt import Receipt

@@ -7,8 +7,7 @@ import numpy as np
 import scipy.linalg
 from scipy.optimize import fmin_l_bfgs_b
 
-from letheon.linear._losses import Floats
-from letheon.linear._problem import Problem, n_stored
+from letheon.linear._problem import Floats, Problem, n_stored
 from letheon.removal import opaque_repr
 
 # Above this size of a block no matrix of that size is formed.
