@@ -31,8 +31,8 @@ from letheon.exceptions import AssumptionError, EmptyModelError, GuaranteeWarnin
 from letheon.guarantee import Guarantee
 from letheon.inner import remember_features, require_features
 from letheon.linear._calibrate import Grid
-from letheon.linear._model import Design, Linear, PublishedModel, classification_loss, row_norms
-from letheon.linear._problem import Floats, Loss, Positions, Problem
+from letheon.linear._model import Design, Linear, PublishedModel, classification_loss
+from letheon.linear._problem import Floats, Loss, Positions, Problem, row_norms
 from letheon.linear._solve import Solution
 from letheon.noise import NoiseSource, Sealed
 from letheon.parallel import one_thread

@@ -13,9 +13,8 @@ from letheon.base import Outcome, Removal, require_fitted
 from letheon.data import SlotRows
 from letheon.guarantee import Guarantee, MethodFacts, SearchRanges
 from letheon.linear._base import LinearClassifier, Trained
-from letheon.linear._model import row_norms
 from letheon.linear._path import Batches, Trajectory, row_keys
-from letheon.linear._problem import Floats, Problem, Squared
+from letheon.linear._problem import Floats, Problem, Squared, row_norms
 from letheon.linear._replay import (
     Checkpoints,
     Descent,

@@ -49,8 +49,8 @@ from letheon.linear._descent_theory import (
     strong_regulariser,
     weak_regulariser,
 )
-from letheon.linear._model import NORM_ROUNDING, row_norms
-from letheon.linear._problem import Floats, GradientErrors, Problem
+from letheon.linear._model import NORM_ROUNDING
+from letheon.linear._problem import Floats, GradientErrors, Problem, row_norms
 from letheon.linear._solve import Solution, is_dense, minimise
 from letheon.noise import NoiseSource, Sealed
 from letheon.removal import Cache, Opaque

@@ -40,7 +40,6 @@ from scipy.linalg import blas, lapack
 
 from letheon.linear._curvature import Block, Curvature, Downdate, times
 from letheon.linear._descent_theory import DistributedPlan, Geometry, steps_between
-from letheon.linear._model import row_norms
 from letheon.linear._problem import (
     EPSILON,
     Floats,
@@ -48,6 +47,7 @@ from letheon.linear._problem import (
     Positions,
     Problem,
     roots_of,
+    row_norms,
     slope_sum,
 )
 from letheon.linear._solve import is_dense, join, minimise, newton_step, split

@@ -20,7 +20,7 @@ from sklearn.utils import check_array
 
 from letheon.exceptions import AssumptionError
 from letheon.guarantee import Guarantee
-from letheon.linear._problem import Floats, Logistic, Loss, Softmax
+from letheon.linear._problem import Floats, Logistic, Loss, Softmax, row_norms
 
 RULES = ("keep", "clip", "normalize", "refuse")
 # Norms are computed in floating point; a row scaled to R may come out this much above it.
@@ -126,15 +126,6 @@ def as_matrix(X: Any) -> Any:
         "X holds texts, and a linear model needs numbers; turn texts into numbers "
         "(HashingVectorizer) and encode columns of categories (OneHotEncoder)"
     )
-
-
-def row_norms(X: Any) -> Floats:
-    """Norm of every row, in float64."""
-    if sp.issparse(X):
-        squares = X.astype(np.float64).power(2).sum(axis=1)
-        return np.sqrt(np.asarray(squares, np.float64).ravel())
-    norms: Floats = np.sqrt(np.einsum("ij,ij->i", X, X, dtype=np.float64))
-    return norms
 
 
 def _scale(rows: Any, scales: NDArray[np.float64]) -> None:

@@ -34,7 +34,6 @@ import scipy.sparse as sp
 from numpy.typing import NDArray
 from scipy.special import expit, logsumexp, softmax
 
-from letheon.linear._model import row_norms
 from letheon.removal import Opaque, opaque_repr
 
 Floats = NDArray[np.float64]
@@ -576,3 +575,12 @@ def roots_of(
         return [(rows * np.sqrt(c)[:, None]).T for c in curvature.T]
     stacked = np.einsum("nd,nkr->kdnr", rows, loss.root(curvature))
     return [stacked.reshape(rows.shape[1] * loss.n_outputs, -1)]
+
+
+def row_norms(X: Any) -> Floats:
+    """Norm of every row, in float64."""
+    if sp.issparse(X):
+        squares = X.astype(np.float64).power(2).sum(axis=1)
+        return np.sqrt(np.asarray(squares, np.float64).ravel())
+    norms: Floats = np.sqrt(np.einsum("ij,ij->i", X, X, dtype=np.float64))
+    return norms

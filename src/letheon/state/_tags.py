@@ -36,6 +36,10 @@ _TABLE: dict[str, tuple[str, str]] = {
     "letheon.convex._data_free": ("letheon.linear._newton", "StoredCurvature"),
     "letheon.convex._deltagrad": ("letheon.linear._deltagrad", "DeltaGradClassifier Pace"),
     "letheon.convex._descent": ("letheon.linear._descent", "DescentToDeleteClassifier"),
+    "letheon.convex._descent_theory": (
+        "letheon.linear._descent_theory",
+        "DistributedPlan Geometry PublishedPlan SecretPlan WeakPlan",
+    ),
     "letheon.convex._design": ("letheon.linear._model", "Design"),
     "letheon.convex._distributed": ("letheon.linear._descent_steps", "Parts"),
     "letheon.convex._fisher": ("letheon.linear._fisher", "FisherClassifier"),
