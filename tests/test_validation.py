@@ -86,9 +86,10 @@ def bad_values(rule: Rule) -> Iterator[Any]:
 
 def outside(rule: Interval) -> Iterator[float]:
     if rule.low is not None:
-        yield rule.low - 1 if rule.closed in ("both", "left") else rule.low
+        yield from [rule.low - 1] if rule.closed in ("both", "left") else [rule.low, rule.low - 1]
     if rule.high is not None:
-        yield math.ceil(rule.high) + 1 if rule.closed in ("both", "right") else rule.high
+        beyond = math.ceil(rule.high) + 1
+        yield from [beyond] if rule.closed in ("both", "right") else [rule.high, beyond]
 
 
 def make(cls: type) -> Any:

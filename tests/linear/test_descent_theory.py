@@ -24,7 +24,6 @@ from letheon.linear._descent_theory import (
     hidden_distance,
     natural_radius,
     nominal_rows,
-    published_least_iterations,
     published_scale,
     same_shrinkage,
     steps_between,
@@ -37,6 +36,15 @@ from letheon.noise import NoiseSource
 from tests.sharded.people import examples
 
 Floats = NDArray[np.float64]
+
+
+def published_least_iterations(shape: Geometry, epsilon: float, delta: float) -> int:
+    """Least I for which Theorem 3.2 is stated."""
+    a, gain = 2.0 * log(2.0 / delta), shape.rate * shape.strong
+    gap = sqrt(a + epsilon) - sqrt(a)
+    return steps_between(sqrt(2.0 * shape.n_entries) / gain, gap, shape)
+
+
 LOSSES: list[Loss] = [Logistic(1), Logistic(3), Softmax(3)]
 NAMES = ["binary", "one-vs-rest", "softmax"]
 SEEDS = st.integers(0, 10**6)

@@ -21,7 +21,7 @@ from letheon.linear import _newton
 from letheon.linear._account import (
     Account,
     Limits,
-    NoNoise,
+    Mechanism,
     ObjectiveNoise,
     OutputNoise,
     residual_limit,
@@ -342,7 +342,7 @@ def test_account_in_words_and_epsilon() -> None:
     }
     assert account.renewed(0.2, 5.0) == Account(0.2, 5.0, retrains=1)
     assert ObjectiveNoise(2.0, 1.0, 0.0).spent_epsilon(1.0, 3.0, 5) == 0.5
-    assert NoNoise().spent_epsilon(1.0, 3.0, 5) == np.inf
+    assert Mechanism().spent_epsilon(1.0, 3.0, 5) == np.inf
     assert residual_limit(2.0, 0.5, 0.0) == 1.0
     assert residual_limit(2.0, 0.5, 0.01) == 2 * gaussian_mu(0.5, 0.01)
 

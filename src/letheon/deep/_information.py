@@ -19,7 +19,7 @@ layers have their diagonal.
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import NamedTuple, Protocol
+from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -64,13 +64,6 @@ class Power(NamedTuple):
         if self.clamp is not None:
             inverse = inverse.clamp(max=self.clamp)
         return inverse**self.exponent
-
-
-class Information(Protocol):
-    """An estimate of the Fisher information F, as a matrix that functions can be taken of."""
-
-    def applied(self, power: Power, vector: Tensor) -> Tensor:
-        """Return a function of F times a flat vector."""
 
 
 class Diagonal:
@@ -244,6 +237,10 @@ class Kronecker:
             result[place] = scales[begin:end] * vector[place]
             begin = end
         return result
+
+
+# An estimate of the Fisher information F, as a matrix that functions can be taken of.
+Information = Diagonal | Kronecker
 
 
 def kronecker(module: nn.Module, batches: Batches) -> Kronecker:

@@ -12,7 +12,7 @@ How the learning rate goes over one stretch of training, for every lane by its o
 import inspect
 from collections.abc import Callable, Sequence
 from math import log, pi
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -29,18 +29,6 @@ class Step(NamedTuple):
     gradient: Tensor
     rate: Tensor
     active: Tensor
-
-
-class LaneOptimizer(Protocol):
-    """Moves the lanes in place."""
-
-    can_be_captured: bool
-
-    def reset(self) -> None:
-        """Forget all earlier steps."""
-
-    def step(self, step: Step) -> None:
-        """Make one step of the active lanes."""
 
 
 class FlatSGD:
@@ -151,6 +139,10 @@ class OwnOptimizer:
     def _views(self, line: Tensor) -> list[Tensor]:
         parts = zip(line.split(self._sizes), self._shapes, strict=True)
         return [part.view(shape) for part, shape in parts]
+
+
+# Moves the lanes in place.
+LaneOptimizer = FlatSGD | FlatAdam | OwnOptimizer
 
 
 def _require_steps_of_its_own(optimizer: Any) -> None:

@@ -34,8 +34,9 @@ networks, 2021.
 """
 
 import math
+from abc import ABC, abstractmethod
 from dataclasses import dataclass
-from typing import ClassVar, Literal, Protocol
+from typing import ClassVar, Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -251,36 +252,12 @@ _FEWEST_TO_FIT = 3  # as many as the fading law has numbers
 _FEWEST_TO_TRUST = 6  # three spare points: enough to tell a level from a slow decay
 
 
-class StopRule(Protocol):
+class StopRule(ABC):
     """Decides after every retrained block whether the rest may be left out.
 
     Only blocks in which training took a step count. The residual of a block that holds nobody is
     zero whatever the parameters are, and must not be given to a rule.
     """
-
-    @property
-    def law(self) -> Law | None:
-        """The law fitted last, in units of the residual; None before there is one."""
-
-    def update(self, delta: float) -> bool:
-        """Take ``Delta_t``, return whether to stop now."""
-
-    def expected(self, n_left: int) -> Floats:
-        """Return estimates of the next `n_left` residuals, in the units that were given.
-
-        By the law ``a x^-alpha + b`` of `RobustRule` under every rule, because the published
-        fit often has a negative level. Where nothing fades, the larger of the last two.
-        """
-
-    def ceiling(self, n_left: int) -> Floats:
-        """Return the next `n_left` residuals if they go on as their later half did.
-
-        At least the larger of the last two, and rising as the line through the later half does.
-        """
-
-
-class _Rule:
-    """The residuals so far and what all rules say about the rest."""
 
     _most: ClassVar[float] = math.inf
 
@@ -288,11 +265,20 @@ class _Rule:
         if not 0.0 <= epsilon < math.inf:
             raise ValueError(f"epsilon must be a finite number of at least 0, not {epsilon!r}")
         self.epsilon = float(epsilon)
+        self.law: Law | None = None  # the one fitted last, in units of the residual
         self._deltas: list[float] = []
         self._finite = True
 
+    @abstractmethod
+    def update(self, delta: float) -> bool:
+        """Take ``Delta_t``, return whether to stop now."""
+
     def expected(self, n_left: int) -> Floats:
-        """Return what the heavier of the fading laws says, or the level where nothing fades."""
+        """Return estimates of the next `n_left` residuals, in the units that were given.
+
+        By the heavier of the laws ``a x^-alpha + b`` of `RobustRule` under every rule, because the
+        published fit often has a negative level. Where nothing fades, the larger of the last two.
+        """
         laws = self._fading_laws() if self._finite else []
         if not laws or laws[0].a == 0.0:
             return np.full(max(n_left, 0), self._level())
@@ -301,7 +287,11 @@ class _Rule:
         return np.maximum(found, 0.0)
 
     def ceiling(self, n_left: int) -> Floats:
-        """Return level and rise of the later half, up to the most that the rule knows of."""
+        """Return the next `n_left` residuals if they go on as their later half did.
+
+        At least the larger of the last two, rising as the line through the later half does, up to
+        the most that the rule knows of.
+        """
         ahead = np.arange(1.0, n_left + 1)
         rise = max(self._rise(), 0.0) if self._finite else 0.0
         return np.minimum(self._level() + rise * ahead, max(self._most, self._level()))
@@ -337,7 +327,7 @@ class _Rule:
         return laws if n >= _FEWEST_TO_TRUST else [*laws, fit_fading_law(y, level=False)]
 
 
-class PaperRule(_Rule):
+class PaperRule(StopRule):
     """The published rule: exponent by DFA, law by least squares, stop at a small slope.
 
     After each residual, ``alpha = DFA(Delta_0 .. Delta_t)``; then ``a`` and ``b`` of
@@ -374,26 +364,20 @@ class PaperRule(_Rule):
         if origin not in ("block", "one"):
             raise ValueError(f"origin must be 'block' or 'one', not {origin!r}")
         self._first = first_block if origin == "block" else 1
-        self._law: Law | None = None
-
-    @property
-    def law(self) -> Law | None:
-        """The law fitted last, over the `x` of `origin`; None before the eighth residual."""
-        return self._law
 
     def update(self, delta: float) -> bool:
         """Take ``Delta_t``, return whether ``|Y'(x_t)| < epsilon``."""
-        self._law = None
+        self.law = None
         if not self._take(delta) or len(self._deltas) < _SHORT_SERIES:
             return False
         y = np.array(self._deltas)
         x = self._first + np.arange(float(len(y)))
         # No exponent means no fluctuation: any exponent gives the constant law.
-        self._law = fit_scale_and_level(x, y, dfa_exponent(y) or 0.0)
-        return self._law is not None and abs(self._law.slope(x[-1])) < self.epsilon
+        self.law = fit_scale_and_level(x, y, dfa_exponent(y) or 0.0)
+        return self.law is not None and abs(self.law.slope(x[-1])) < self.epsilon
 
 
-class RobustRule(_Rule):
+class RobustRule(StopRule):
     """Stop when the residual, relative to what the block does, is stable or lost in the noise.
 
     It is given ``r_t = Delta_t / ||V_(d+t)||_1``. After each, ``a x^-alpha + b`` with ``a, alpha,
@@ -446,21 +430,15 @@ class RobustRule(_Rule):
         self.floor = float(floor)
         self.patience = patience
         self.min_points = min_points
-        self._law: Law | None = None
         self._quiet = self._hits = 0
-
-    @property
-    def law(self) -> Law | None:
-        """The three-number law fitted last, over ``x = 1 .. t + 1``; None before the third."""
-        return self._law
 
     def update(self, delta: float) -> bool:
         """Take ``r_t``, return whether this is the last of `patience` hits in a row."""
-        self._law = None
+        self.law = None
         if not self._take(delta):
             return False
         laws = self._fading_laws()
-        self._law = laws[0] if laws else None
+        self.law = laws[0] if laws else None
         quiet = delta <= 2.0 * self.floor
         hit = quiet or self._is_stable(laws)
         self._quiet = self._quiet + 1 if quiet else 0

@@ -9,7 +9,7 @@ import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from math import prod
-from typing import Any, Protocol, Self
+from typing import Any, Self
 
 import numpy as np
 import torch
@@ -65,18 +65,6 @@ def mapped_zeros(shape: tuple[int, ...], what: str, advice: str) -> Tensor:
 
 def _mapped(n: int, p: int) -> Tensor:
     return mapped_zeros((n, p), "checkpoints", "set checkpoint_dir, or raise max_memory")
-
-
-class Stage(Protocol):
-    """What is written aside, in one kind of room; every entry is named once."""
-
-    @property
-    def bytes_in_memory(self) -> int: ...
-    def set(self, i: int, flat: Tensor | None) -> None: ...
-    def hold(self, by: Tensor) -> Tensor: ...
-    def shift(self, i: int, by: Tensor) -> None: ...
-    def commit(self) -> Purge: ...
-    def abandon(self) -> None: ...
 
 
 class Table:
@@ -345,6 +333,10 @@ class FileStage:
         """Destroy new files, but none that holds the same bytes as an old one."""
         self._files.shelf.destroy_all_but(self._before | self._files.files)
         self._names = {}
+
+
+# What is written aside, in one kind of room; every entry is named once.
+Stage = TableStage | FileStage
 
 
 def files_from(plain: dict[str, Any]) -> Files:

@@ -14,7 +14,7 @@ How Influence hides what a removal leaves: noise on what is released, or in the 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from math import expm1, frexp, inf, isfinite, isnan, ldexp, sqrt
-from typing import Any, NamedTuple, Protocol, Self
+from typing import Any, NamedTuple, Self
 
 import numpy as np
 
@@ -211,46 +211,31 @@ class Limits(NamedTuple):
     removal: float
 
 
-class Mechanism(Protocol):
-    """What a mechanism draws, hides and releases."""
-
-    def draw_tilt(self, source: NoiseSource, shape: tuple[int, int]) -> Floats | None:
-        """Return the random linear term of the objective, if there is one."""
-
-    def limits(self, ridge: float, tolerance: float, size: int) -> Limits:
-        """Return what gradients are hidden, for `size` parameters.
-
-        `ridge` is the strong convexity, `tolerance` the gradient at which training stops.
-        """
-
-    def spent_epsilon(self, spent: float, ridge: float, size: int) -> float:
-        """Return an epsilon that hides a gradient of norm `spent`; infinite if none does."""
-
-    def release(self, weights: Floats, source: NoiseSource) -> Floats:
-        """Return the parameters that others may see."""
-
-
-class NoNoise:
-    """Nothing is hidden, and nothing is certified."""
+class Mechanism:
+    """What is drawn, hidden and released: here nothing is hidden, and nothing is certified."""
 
     def draw_tilt(self, source: NoiseSource, shape: tuple[int, int]) -> Floats | None:  # noqa: ARG002
-        """Return no term."""
+        """Return the random linear term of the objective, if there is one."""
         return None
 
     def limits(self, ridge: float, tolerance: float, size: int) -> Limits:  # noqa: ARG002
-        """Return a gradient that keeps the parameters close to the optimum."""
+        """Return what gradients are hidden, for `size` parameters.
+
+        `ridge` is the strong convexity, `tolerance` the gradient at which training stops. Here the
+        gradient keeps the parameters close to the optimum.
+        """
         return Limits(np.inf, _DISTANCE_WITHOUT_NOISE * ridge)
 
     def spent_epsilon(self, spent: float, ridge: float, size: int) -> float:  # noqa: ARG002
-        """Return 0 only where nothing is left."""
+        """Return an epsilon that hides a gradient of norm `spent`; infinite if none does."""
         return np.inf if spent > 0.0 else 0.0
 
     def release(self, weights: Floats, source: NoiseSource) -> Floats:  # noqa: ARG002
-        """Return the parameters."""
+        """Return the parameters that others may see."""
         return weights
 
 
-class OutputNoise(NoNoise):
+class OutputNoise(Mechanism):
     """Fresh integer noise on parameters that are rounded to a grid; they stay secret themselves.
 
     No limit, threshold or refusal depends on the noise, so none of them tells of it.
@@ -281,7 +266,7 @@ class OutputNoise(NoNoise):
         return self.grid.release(weights, source, is_pure=self.delta == 0.0)
 
 
-class ObjectiveNoise(NoNoise):
+class ObjectiveNoise(Mechanism):
     """A secret linear term in the objective, drawn once (Guo et al. 2020); proves nothing here."""
 
     def __init__(self, sigma: float, epsilon: float, delta: float) -> None:
@@ -310,7 +295,7 @@ class ObjectiveNoise(NoNoise):
 def mechanism_of(name: str, sigma: float, epsilon: float, delta: float) -> Mechanism:
     """Return the mechanism of a model's settings, one of `MECHANISMS` by name."""
     if sigma == 0.0:
-        return NoNoise()
+        return Mechanism()
     return (OutputNoise if name == "output" else ObjectiveNoise)(sigma, epsilon, delta)
 
 

@@ -165,7 +165,7 @@ class LinearBase(InPlaceMixin, ForgetMixin, BaseEstimator):
             remember_features(self, X)
             vars(self).pop("tuning_", None)
             attributes = {
-                **_holdings(held, source, trained),
+                **holdings(held, source, trained),
                 "seed_": seed,
                 **self._remember_settings(),
             }
@@ -359,7 +359,7 @@ class LinearBase(InPlaceMixin, ForgetMixin, BaseEstimator):
         outcome = Outcome(1.0, {"retrains": 1}, trained.warnings)
         writes: list[Callable[[], None]] = [partial(self.rows_.wipe, positions)]
         writes += [value.wipe for value in vars(self).values() if isinstance(value, Sealed)]
-        return Change(_holdings(held, source, trained), outcome, tuple(writes))
+        return Change(holdings(held, source, trained), outcome, tuple(writes))
 
     def _settle(self, *, is_bare: bool) -> Self:
         """Template of `settle` for methods that keep parameters under a seal, or nothing."""
@@ -470,7 +470,7 @@ class LinearRegressor(KeywordScoreMixin, RegressorMixin, LinearBase):
         return self._hold_target(y)[0]
 
 
-def _holdings(held: TrainingRows, source: NoiseSource, trained: Trained) -> dict[str, Any]:
+def holdings(held: TrainingRows, source: NoiseSource, trained: Trained) -> dict[str, Any]:
     """Return the attributes that training leaves; the method's own may replace the rows."""
     return {
         "rows_": held.rows,

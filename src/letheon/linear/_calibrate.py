@@ -20,8 +20,7 @@ import sys
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cache
-from numbers import Real
-from typing import Any, Self
+from typing import Self
 
 import numpy as np
 from scipy.special import erfcx, ndtr
@@ -49,20 +48,6 @@ _LOG_REST = -np.log1p(np.exp(_LOGITS))
 _SMALLEST_SPREAD = 1e-12
 _LARGEST_SPREAD = 50.0
 _LARGEST_SPLIT = 700.0
-
-
-def require_epsilon_delta(epsilon: Any, delta: Any, *, allow_zero_delta: bool) -> None:
-    """Raise ValueError unless 0 < epsilon < inf and 0 < delta < 1, or delta = 0 where allowed."""
-    if not (_is_number(epsilon) and 0 < epsilon < math.inf):
-        raise ValueError(f"epsilon must be a finite number above 0, not {epsilon!r}")
-    if not (_is_number(delta) and 0 <= delta < 1):
-        raise ValueError(f"delta must be a number from 0 to below 1, not {delta!r}")
-    if delta == 0 and not allow_zero_delta:
-        raise ValueError("delta must be above 0: Gaussian noise gives no pure epsilon guarantee")
-
-
-def _is_number(value: Any) -> bool:
-    return isinstance(value, Real) and not isinstance(value, bool | np.bool_)
 
 
 def gaussian_delta(epsilon: float, mu: float) -> float:

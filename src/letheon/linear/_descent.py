@@ -16,7 +16,7 @@ from letheon.data import hold_labels, hold_target, join_target, row_ids
 from letheon.guarantee import Guarantee, MethodFacts, SearchRanges
 from letheon.inner import require_features
 from letheon.linear._account import release_code, rounded_up
-from letheon.linear._base import LinearClassifier, Trained
+from letheon.linear._base import LinearClassifier, Trained, holdings
 from letheon.linear._calibrate import Grid
 from letheon.linear._descent_engines import (
     PARAMETER_RULES,
@@ -422,16 +422,8 @@ class DescentToDeleteClassifier(LinearClassifier):
     def _trained_anew(self, held: TrainingRows) -> Change:
         source = copy.copy(self.source_)
         trained = self._train(held, source, self.seed_)
-        attributes = {
-            "rows_": held.rows,
-            "counts_": held.counts,
-            "source_": source,
-            "training_flops_": trained.flops,
-            "n_iter_": trained.n_iter,
-            **trained.attributes,
-        }
         outcome = Outcome(1.0, {"retrains": 1}, trained.warnings)
-        return Change(attributes, outcome, self._wipes())
+        return Change(holdings(held, source, trained), outcome, self._wipes())
 
     def _settled(self) -> Change:
         """Prepare what `settle` does."""

@@ -8,7 +8,7 @@ Training and requests of Descent-to-Delete, by measured gradients, by theorem or
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from math import inf
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 
@@ -202,16 +202,6 @@ class Found(Opaque):
     n_iter: int = 1
 
 
-class Engine(Protocol):
-    """How optima are approached. Changes nothing but the source of noise, which is the plan's."""
-
-    def train(self, problem: Problem, source: NoiseSource) -> Found:
-        """Train from scratch; the rows have no holes."""
-
-    def update(self, move: Move, kept: Kept, source: NoiseSource) -> Found:
-        """Answer a request."""
-
-
 @dataclass(frozen=True)
 class ByResidual:
     """Any optimiser, until |gradient| / ridge <= limit. With `secret` a Hessian is kept."""
@@ -373,3 +363,7 @@ class InParts:
         # Copies are compared by their loss on all rows.
         n_passes = n_rows / whole.n_held + (len(parts) if len(parts) > 1 else 0)
         return Found(optima, distance, n_passes * whole.pass_flops, kept)
+
+
+# How optima are approached: changes nothing but the source of noise, which is that of the plan.
+Engine = ByResidual | ByTheorem | InParts

@@ -30,7 +30,7 @@ certificate does not rest on how many parts a request meets.
 
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple
 
 import numpy as np
 import scipy.linalg
@@ -342,23 +342,6 @@ class Trained(NamedTuple):
         return opaque_repr(self)
 
 
-class PartSolver(Protocol):
-    """How one part is trained."""
-
-    @property
-    def limit(self) -> float:
-        """What the mean of the distances must not exceed."""
-
-    def train(self, part: Problem) -> Trained:
-        """Train from zero."""
-
-    def update(self, part: Problem, old: Trained, n_changed: int) -> Trained:
-        """Go on after `n_changed` rows of the part were exchanged."""
-
-    def tighten(self, part: Problem, old: Trained, share: float) -> Trained:
-        """Go on until the distance is that share of what it is."""
-
-
 @dataclass(frozen=True, eq=False)
 class TheoremSolver:
     """Counted gradient steps; `last` is the number of rows changed since the fit."""
@@ -417,6 +400,10 @@ class ResidualSolver:
         found = minimise(part, start=W, tolerance=tolerance, max_iter=self.max_iter)
         left = part.distance_bound(found.gradient, part.gradient_error(found.W))
         return Trained(found.W, left, found.flops / part.pass_flops)
+
+
+# How one part is trained.
+PartSolver = TheoremSolver | ResidualSolver
 
 
 @dataclass(frozen=True, eq=False)

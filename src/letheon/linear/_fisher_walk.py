@@ -12,7 +12,7 @@ Newton steps on the remaining rows, until noise hides what tells them from a ret
 from collections.abc import Callable
 from dataclasses import dataclass
 from math import inf, isnan
-from typing import Any, NamedTuple, Protocol, Self
+from typing import Any, NamedTuple, Self
 
 import numpy as np
 import scipy.sparse as sp
@@ -132,19 +132,6 @@ class Expansion:
         self.spectra = None
 
 
-class NoiseShape(Protocol):
-    """Noise whose covariance follows from the remaining rows."""
-
-    def shape(self) -> Shape:
-        """Return bounds of the matrix."""
-
-    def change(self, W: Floats, scores: Floats) -> float:
-        """Largest logarithm by which a row's curvature at W differs from that in the matrix."""
-
-    def roots(self, W: Floats, grid: Grid) -> list[Root]:
-        """Return what the noise of every block is made of, for parameters that end at W."""
-
-
 class FullNoise(Opaque):
     """Noise from the blocks of an expansion, without the rows that leave.
 
@@ -254,6 +241,10 @@ class DiagonalNoise(Opaque):
         return [diagonal_root(grid, diagonal, after.ridge, after.n_held, error)]
 
 
+# Noise whose covariance follows from the remaining rows.
+NoiseShape = FullNoise | DiagonalNoise
+
+
 def bound_diagonal(problem: Problem) -> Floats:
     """Return upper bounds of the diagonal of the data part, one per column, at any parameters."""
     X, is_kept = problem.X, np.ones(problem.X.shape[0])
@@ -266,28 +257,6 @@ def bound_diagonal(problem: Problem) -> Floats:
             where = slice(begin, begin + _ROWS_AT_ONCE)
             total += is_kept[where] @ np.square(X[where], dtype=np.float64)
     return _LARGEST_CURVATURE * (1 + 1e-9) * total
-
-
-class Fisher(Protocol):
-    """What a removal needs of the Fisher matrix of the rows that remain."""
-
-    @property
-    def expansion(self) -> Expansion | None:
-        """Matrices to keep for the next removal, if there are any."""
-
-    @property
-    def noise(self) -> NoiseShape | None:
-        """What shapes the noise; None where it is the same in all directions."""
-
-    @property
-    def flops(self) -> float:
-        """Operations that products with the Hessian took so far."""
-
-    def step(self, W: Floats, gradient: Floats) -> Floats:
-        """Return H^(-1) gradient, nearly."""
-
-    def apply(self) -> None:
-        """Write a pending removal into the matrices. Cannot fail."""
 
 
 class Expanded:
@@ -368,6 +337,10 @@ class Products:
 
     def apply(self) -> None:
         """Do nothing: there are no matrices."""
+
+
+# What a removal needs of the Fisher matrix of the rows that remain.
+Fisher = Expanded | Products
 
 
 _MOST_POLISHES = 12
