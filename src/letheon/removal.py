@@ -3,7 +3,8 @@
 - `TrainingRows`: rows with their classes, and the same without some of them.
 - `Change`: what a request will change, decided before anything is changed.
 - `Cache`: what can be computed again. `Opaque`: what a traceback must not spell out.
-- `Exactness` and `secant_matrix`: the replay of a descent, where L-BFGS stands in for the Hessian.
+- `RecordedPath` and `descend`: a descent that keeps every step, on arrays or tensors.
+- `Exactness` and `secant_matrix`: its replay, where L-BFGS stands in for the Hessian.
 - `allocate_file`: memory that lies in a temporary file without a name.
 """
 
@@ -11,7 +12,7 @@ import copy
 import mmap
 import os
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Generic, Self, TypeVar
 
@@ -27,13 +28,16 @@ __all__ = [
     "Counts",
     "Exactness",
     "Opaque",
+    "RecordedPath",
     "TrainingRows",
     "allocate_file",
+    "descend",
     "opaque_repr",
     "secant_matrix",
 ]
 
 Content = TypeVar("Content")
+Numbers = TypeVar("Numbers", bound=Any)  # an array of NumPy, or a tensor
 Counts = NDArray[np.int64] | None
 Floats = NDArray[np.float64]
 
@@ -118,6 +122,78 @@ class TrainingRows(Opaque):
         rows.y[:] = np.searchsorted(kept, rows.y)
         # Of the narrowest text dtype: a wide one would still show the length of an absent label.
         return TrainingRows(rows, hold_target(self.classes[kept]), counts[kept])
+
+
+class RecordedPath(Generic[Numbers]):
+    """Points w_t, mean gradients g_t and numbers of rows of T steps, w_(t+1) = w_t - rate_t g_t.
+
+    Written once, by the code that allocated it; a request makes another one. With few bytes at hand
+    the numbers lie in a private temporary file that has no name.
+
+    Attributes
+    ----------
+    points, gradients : array or tensor of shape (T, N)
+        N parameters.
+    sizes : array or tensor of int64, shape (T,)
+        Rows whose mean each gradient is; 0 for a step that was skipped.
+    """
+
+    def __init__(self, points: Numbers, gradients: Numbers, sizes: Any) -> None:
+        if points.shape != gradients.shape or sizes.shape != points.shape[:1]:
+            raise ValueError(
+                f"points {tuple(points.shape)}, gradients {tuple(gradients.shape)} and sizes "
+                f"{tuple(sizes.shape)} do not belong together"
+            )
+        self.points = points
+        self.gradients = gradients
+        self.sizes = sizes
+
+    def __len__(self) -> int:
+        return len(self.sizes)
+
+    def __repr__(self) -> str:
+        """Tell the size only: the last point is the model without its noise."""
+        name, width = type(self).__name__.lower(), self.points.shape[1]
+        return f"<{name} of {len(self)} steps, {width} parameters>"
+
+    def write(self, step: int, point: Numbers, gradient: Numbers, size: int) -> None:
+        """Keep a step."""
+        self.points[step], self.gradients[step], self.sizes[step] = point, gradient, size
+
+
+def descend(
+    path: RecordedPath[Numbers],
+    w: Numbers,
+    rates: Sequence[float],
+    gradient: Callable[[int, Numbers], tuple[Numbers, int]],
+    *,
+    first: int = 0,
+    after: Callable[[int, Numbers], object] | None = None,
+) -> Numbers:
+    """Descend from w and record every step; return where the path ends.
+
+    Parameters
+    ----------
+    path : RecordedPath
+        Room for the steps.
+    w : array or tensor
+        Parameters before step `first`.
+    rates : sequence of float
+        Step sizes.
+    gradient : callable
+        Returns the mean gradient of a step at some parameters, and the number of its rows.
+    first : int
+        Number of the first step.
+    after : callable, optional
+        Called with the number of every step and the parameters after it.
+    """
+    for t in range(first, len(path)):
+        g, size = gradient(t, w)
+        path.write(t, w, g, size)
+        w = w - rates[t] * g
+        if after is not None:
+            after(t, w)
+    return w
 
 
 @dataclass(frozen=True)

@@ -40,34 +40,12 @@ from letheon.deep._module import Template
 from letheon.deep._optim import learning_rates
 from letheon.deep._rooms import mapped_zeros
 from letheon.exceptions import TrainingError
-from letheon.removal import Exactness, Opaque, secant_matrix
+from letheon.removal import Exactness, Opaque, RecordedPath, descend, secant_matrix
 from letheon.seeds import Purpose, keyed_hash
 
 
-class Path:
-    """Points w_t, mean gradients g_t and numbers of rows of T steps, w_(t+1) = w_t - rate_t g_t.
-
-    Written once, by whoever allocated it; a request makes another one. A path of many bytes lies in
-    a private temporary file that has no name: it ends with the process, however that ends. Its
-    blocks are given back to the system then, and are not overwritten.
-
-    Attributes
-    ----------
-    points, gradients : float32 tensors of shape (T, p)
-        On the device, or in a file.
-    sizes : int64 tensor of shape (T,)
-        Rows whose mean each gradient is, on the CPU; 0 for a step that was skipped.
-    """
-
-    def __init__(self, points: Tensor, gradients: Tensor, sizes: Tensor) -> None:
-        if points.shape != gradients.shape or sizes.shape != points.shape[:1]:
-            raise ValueError(
-                f"points {tuple(points.shape)}, gradients {tuple(gradients.shape)} and sizes "
-                f"{tuple(sizes.shape)} do not belong together"
-            )
-        self.points = points
-        self.gradients = gradients
-        self.sizes = sizes
+class Path(RecordedPath[Tensor]):
+    """A path in float32, on a device or in a file; `sizes` lie on the CPU."""
 
     @classmethod
     def allocate(cls, n_steps: int, size: int, device: torch.device, max_memory: int) -> Self:
@@ -80,22 +58,9 @@ class Path:
             room = torch.zeros(shape, device=device)
         return cls(room[0], room[1], torch.zeros(n_steps, dtype=torch.int64))
 
-    def __len__(self) -> int:
-        return len(self.sizes)
-
-    def __repr__(self) -> str:
-        """Tell the size only."""
-        return f"<path of {len(self)} steps, {self.points.shape[1]} parameters>"
-
     def at(self, step: int, device: torch.device) -> tuple[Tensor, Tensor]:
         """Return point and gradient of a step, on a device."""
         return self.points[step].to(device), self.gradients[step].to(device)
-
-    def write(self, step: int, point: Tensor, gradient: Tensor, size: int) -> None:
-        """Keep a step."""
-        self.points[step].copy_(point)
-        self.gradients[step].copy_(gradient)
-        self.sizes[step] = size
 
     def copy_steps(self, source: "Path", n_steps: int) -> None:
         """Take over the first steps of another path."""
@@ -275,20 +240,24 @@ class Descent(Opaque):
             The loss or a parameter is not finite; the text names the epoch.
         """
         self.template.to(self.device)
-        plan, path, w, diary = plan.to(self.device), self.room(len(plan)), start, Diary(callback)
-        for t, size in enumerate(plan.sizes):
-            gradient = torch.zeros_like(w)
-            if size:
-                loss, gradient = self.gradient(w, plan.rows[t], plan.weights[t])
-                diary.note(loss)
-            path.write(t, w, gradient, size)
-            w = w - plan.rates[t] * gradient
+        plan, path, diary = plan.to(self.device), self.room(len(plan)), Diary(callback)
+
+        def gradient(t: int, w: Tensor) -> tuple[Tensor, int]:
+            if not plan.sizes[t]:
+                return torch.zeros_like(w), 0
+            loss, found = self.gradient(w, plan.rows[t], plan.weights[t])
+            diary.note(loss)
+            return found, plan.sizes[t]
+
+        def close(t: int, w: Tensor) -> None:
             if diary.close(t, plan) and not bool(torch.isfinite(w).all()):
                 raise TrainingError(
                     f"training diverged in epoch {t // plan.n_steps}: the loss is {diary.last}, "
                     "and parameters are not finite; nothing was changed. Scale the rows, or lower "
                     "learning_rate"
                 )
+
+        w = descend(path, start, plan.rates, gradient, after=close)
         n_exact = sum(size > 0 for size in plan.sizes)
         return Run(path, w, n_exact, n_visits=sum(plan.sizes))
 
@@ -473,14 +442,20 @@ class Replay:
         self._descent.template.to(self._device)
         found, diary = self._descent.room(len(plan)), Diary(callback)
         found.copy_steps(self._path, first)
-        w = self._path.points[first].to(self._device, copy=True)
-        for t in range(first, len(plan)):
-            gradient = torch.zeros_like(w)
-            if plan.sizes[t]:
-                gradient = self._step(t, t - first, w, diary)
-            found.write(t, w, gradient, plan.sizes[t])
-            w = w - plan.rates[t] * gradient
-            diary.close(t, plan)
+        start = self._path.points[first].to(self._device, copy=True)
+
+        def gradient(t: int, w: Tensor) -> tuple[Tensor, int]:
+            size = plan.sizes[t]
+            return self._step(t, t - first, w, diary) if size else torch.zeros_like(w), size
+
+        w = descend(
+            found,
+            start,
+            plan.rates,
+            gradient,
+            first=first,
+            after=lambda t, _: diary.close(t, plan),
+        )
         return Run(found, w, self._n_exact, self._n_approximate, self._n_visits, self._missed())
 
     def _step(self, t: int, count: int, w: Tensor, diary: Diary) -> Tensor:

@@ -27,7 +27,7 @@ from scipy.linalg import blas
 
 from letheon.linear._path import Batches, BlockSecants, Sizes, Trajectory
 from letheon.linear._problem import NOBODY, Floats, Loss, Positions, Problem, roots_of, slope_sum
-from letheon.removal import Exactness, Opaque, opaque_repr
+from letheon.removal import Exactness, Opaque, descend, opaque_repr
 
 
 class Replay(NamedTuple):
@@ -70,7 +70,7 @@ class Descent:
         """Return room for a path."""
         return Trajectory.allocate(n_steps, self.n_parameters, self.max_memory)
 
-    def gradient(self, w: Floats, step: int) -> tuple[Floats, int]:
+    def gradient(self, step: int, w: Floats) -> tuple[Floats, int]:
         """Mean gradient at w over the rows of a step, and how many they are."""
         problem, W = self.problem, self.matrix(w)
         if self.batches is None:
@@ -82,12 +82,9 @@ class Descent:
 
     def recorded(self, n_steps: int) -> Replay:
         """Descend from 0 and keep every step."""
-        path, w = self.room(n_steps), np.zeros(self.n_parameters)
-        for t in range(n_steps):
-            g, size = self.gradient(w, t)
-            path.points[t], path.gradients[t], path.sizes[t] = w, g, size
-            w = w - self.rate * g
-        return Replay(path, w, n_steps)
+        path, start = self.room(n_steps), np.zeros(self.n_parameters)
+        rates = [self.rate] * n_steps
+        return Replay(path, descend(path, start, rates, self.gradient), n_steps)
 
 
 class Removed:
@@ -184,28 +181,29 @@ def replayed_by_secants(
 
     Steps that it cannot be trusted with are exact ones too.
     """
-    problem, w = descent.problem, path.points[0].copy()
+    problem = descent.problem
     n_blocks = 1 if problem.loss.is_joint else problem.shape[1]
     secants = BlockSecants(exactness.history, n_blocks, descent.n_parameters // n_blocks)
     # No descent with this rate goes down where the Hessian is larger.
     steepest = 2.0 / descent.rate
     found, n_exact = descent.room(len(path)), 0
-    found.sizes[:] = removed.sizes
-    for t in range(len(path)):
-        found.points[t] = w
-        if not removed.sizes[t]:
-            continue
+
+    def gradient(t: int, w: Floats) -> tuple[Floats, int]:
+        nonlocal n_exact
+        size = int(removed.sizes[t])
+        if not size:
+            return np.zeros_like(w), 0
         v = w - path.points[t]
         bent = None if exactness.is_exact(t) else secants.product(v, steepest)
         if bent is None:
-            g, n_exact = descent.gradient(w, t)[0], n_exact + 1
+            g, n_exact = descent.gradient(t, w)[0], n_exact + 1
             secants.push(v, g - path.gradients[t])
         else:
             g = path.gradients[t] + bent
-        g = removed.adjusted(g, w, removed.own_gradient(descent.matrix(w), t), t)
-        found.gradients[t] = g
-        w = w - descent.rate * g
-    return Replay(found, w, n_exact)
+        return removed.adjusted(g, w, removed.own_gradient(descent.matrix(w), t), t), size
+
+    end = descend(found, path.points[0].copy(), [descent.rate] * len(path), gradient)
+    return Replay(found, end, n_exact)
 
 
 # Numbers of the blocks of a path and of scores along it that are worked on at once.
