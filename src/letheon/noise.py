@@ -289,7 +289,6 @@ def _is_below(
         bits, n_bits = bits << 64 | int(words(1)[0]), n_bits + 64
 
 
-Floats = NDArray[np.float64]
 Shape = int | tuple[int, ...]
 
 

@@ -1,11 +1,4 @@
-"""What the nets share: settings, rows in, labels, answers, requests that end in a retrain.
-
-Settings that the nets share: what is allowed, and what each error says.
-
-Everything of a fitted model that lies on a device and can be made again.
-
-What the nets share: rows in, labels, answers, requests that end in a retrain.
-"""
+"""What the nets share: settings, rows in, labels, answers, requests that end in a retrain."""
 
 import copy
 import inspect

@@ -1,9 +1,4 @@
-"""Devices, and rows on their way to them.
-
-Where nets are trained, and what makes a run there repeatable.
-
-Rows for nets: tables and images, as float32 or uint8.
-"""
+"""Devices, and rows on their way to them."""
 
 import os
 import threading

@@ -1,9 +1,4 @@
-"""Random forests that forget (Brophy and Lowd 2021).
-
-The forest classifier (after Brophy and Lowd, 2021; survey section 4.2).
-
-The forest regressor.
-"""
+"""Random forests that forget (Brophy and Lowd 2021)."""
 
 from typing import Any, ClassVar
 

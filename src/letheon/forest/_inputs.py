@@ -1,9 +1,4 @@
-"""Rows and labels on their way into a forest.
-
-What a caller gives, as the core takes it: a matrix of floats, whole weights, ids.
-
-Class labels and the codes by which the core knows them.
-"""
+"""Rows and labels on their way into a forest."""
 
 from dataclasses import dataclass, replace
 from functools import cached_property

@@ -1,13 +1,4 @@
-"""The forest of the core with its rows: grown, changed, and what that costs.
-
-How many threads the core may use, and whether trees are grown somewhere else.
-
-What a request costs a forest: rows of the subtrees that have to be grown again.
-
-The forest that an estimator holds: the compiled core, its settings and its labels.
-
-Growing a forest: in this process, or block by block wherever joblib sends tasks.
-"""
+"""The forest of the core with its rows: grown, changed, and what that costs."""
 
 import threading
 from dataclasses import dataclass, replace

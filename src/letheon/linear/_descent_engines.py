@@ -1,9 +1,4 @@
-"""Settings of Descent-to-Delete, the plan that they ask for, and how it is carried out.
-
-Settings of Descent-to-Delete: what goes together, and the plan that they ask for.
-
-Training and requests of Descent-to-Delete, by measured gradients, by theorem or in parts.
-"""
+"""Settings of Descent-to-Delete, the plan that they ask for, and how it is carried out."""
 
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace

@@ -1,9 +1,4 @@
-"""Certified removal by one Newton step (Guo et al. 2020; survey section 5.2).
-
-Newton removal with an account, for any loss; the public classes are in `_influence`.
-
-Certified removal by one Newton step (Guo et al. 2020; survey section 5.2).
-"""
+"""Certified removal by one Newton step (Guo et al. 2020; survey section 5.2)."""
 
 from dataclasses import replace
 from functools import partial

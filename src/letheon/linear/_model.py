@@ -1,11 +1,4 @@
-"""A linear model as others may see it: how rows are read, parameters, labels, claim.
-
-Rows of a table as rows of a linear problem: checked, with an intercept, of bounded norm.
-
-A linear model as others may see it: parameters, labels, and how rows are read.
-
-What may leave the house: parameters, labels and the claim, without rows, noise or account.
-"""
+"""A linear model as others may see it: how rows are read, parameters, labels, claim."""
 
 from dataclasses import asdict, dataclass
 from functools import cached_property

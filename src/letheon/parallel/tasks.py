@@ -1,9 +1,4 @@
-"""Tasks that run in other processes, and how their arguments travel.
-
-A value packed for a journey to another machine, and unpacked as good as new.
-
-Run independent tasks wherever `joblib.parallel_config` says.
-"""
+"""Tasks that run in other processes, and how their arguments travel."""
 
 import operator
 import pickle

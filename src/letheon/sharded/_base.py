@@ -1,11 +1,4 @@
-"""What the SISA classifier and regressor share.
-
-Checks of the settings of a sharded model, all before anything is trained.
-
-Replacing shards: train them aside, keep their states, assemble a new ensemble.
-
-What the SISA classifier and regressor share: holding rows, training shards, forgetting.
-"""
+"""What the SISA classifier and regressor share."""
 
 import math
 from abc import abstractmethod
