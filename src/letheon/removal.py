@@ -1,6 +1,7 @@
 """What the linear models and the nets share to remove rows.
 
 - `TrainingRows`: rows with their classes, and the same without some of them.
+- `RowsMixin`: a model that holds such rows.
 - `Change`: what a request will change, decided before anything is changed.
 - `Cache`: what can be computed again. `Opaque`: what a traceback must not spell out.
 - `RecordedPath` and `descend`: a descent that keeps every step, on arrays or tensors.
@@ -19,8 +20,16 @@ from typing import Any, Generic, Self, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from letheon.base import Outcome
-from letheon.data import SlotRows, hold_target
+from letheon.base import (
+    ForgetMixin,
+    InPlaceMixin,
+    Outcome,
+    Removal,
+    require_fitted,
+    require_known,
+)
+from letheon.data import Ids, SlotRows, hold_target
+from letheon.exceptions import EmptyModelError
 
 __all__ = [
     "Cache",
@@ -28,7 +37,9 @@ __all__ = [
     "Counts",
     "Exactness",
     "Opaque",
+    "ProbabilitiesMixin",
     "RecordedPath",
+    "RowsMixin",
     "TrainingRows",
     "allocate_file",
     "descend",
@@ -122,6 +133,57 @@ class TrainingRows(Opaque):
         rows.y[:] = np.searchsorted(kept, rows.y)
         # Of the narrowest text dtype: a wide one would still show the length of an absent label.
         return TrainingRows(rows, hold_target(self.classes[kept]), counts[kept])
+
+
+class RowsMixin(InPlaceMixin, ForgetMixin):
+    """Mixin of models that hold their rows, and the number of rows of every class."""
+
+    rows_: SlotRows
+    counts_: Counts
+
+    @property
+    def n_rows_(self) -> int:
+        """Number of rows still held."""
+        require_fitted(self)
+        return len(self.rows_)
+
+    def _held_ids(self) -> Ids:
+        return self.rows_.ids
+
+    def _locate(self, wanted: Ids) -> Removal:
+        found = self.rows_.find(wanted)
+        if len(found.missing):
+            require_known(found.missing, self.rows_.ids)
+        return Removal(len(wanted), len(found.positions), found.positions)
+
+    def _commit(self, plan: Any) -> Outcome:
+        outcome: Outcome = plan.commit(self)
+        return outcome
+
+    def _counts_without(self, positions: NDArray[np.int64]) -> Counts:
+        return None if self.counts_ is None else self._counts_after(self.rows_.y[positions])
+
+    def _counts_after(self, leaving: NDArray[Any]) -> Counts:
+        """Return the rows left per class when targets leave; raise if fewer than two stay."""
+        if self.counts_ is None:
+            return None
+        counts = self.counts_ - np.bincount(leaving, minlength=len(self.counts_))
+        if np.count_nonzero(counts) < 2:
+            raise EmptyModelError(
+                "only one class would be left, and fit needs two; nothing was changed. Delete the "
+                "model and its files instead, or keep somebody of another class."
+            )
+        return counts
+
+
+class ProbabilitiesMixin:
+    """Mixin of classifiers with `predict_proba`."""
+
+    def predict_log_proba(self, X: Any) -> Floats:
+        """Return the logarithm of `predict_proba`."""
+        with np.errstate(divide="ignore"):
+            logarithms: Floats = np.log(self.predict_proba(X))  # type: ignore[attr-defined]
+        return logarithms
 
 
 class RecordedPath(Generic[Numbers]):

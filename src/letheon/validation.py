@@ -31,6 +31,7 @@ __all__ = [
     "check_parameter",
     "is_number",
     "is_whole",
+    "require_target",
     "rules_of",
     "validate_parameters",
 ]
@@ -250,3 +251,11 @@ def check_parameter(name: str, value: Any, rule: Rule) -> None:
     """Raise `InvalidParameterError` unless a value is what the rule allows."""
     if not rule.accepts(value):
         raise InvalidParameterError(f"{name}={value!r}; expected {rule.text}")
+
+
+def require_target(model: Any, y: Any) -> None:
+    """Raise ValueError if the target is missing, in the words that scikit-learn's checks expect."""
+    if y is None:
+        raise ValueError(
+            f"{type(model).__name__} requires y to be passed, but the target y is None"
+        )

@@ -18,16 +18,14 @@ from torch import Tensor, nn
 
 from letheon.base import (
     ForgetMixin,
-    InPlaceMixin,
     KeywordScoreMixin,
     Outcome,
     Removal,
     changing,
     require_fitted,
-    require_known,
     warn_all,
 )
-from letheon.data import Ids, SlotRows, hold_labels, row_ids
+from letheon.data import SlotRows, hold_labels, row_ids
 from letheon.deep._device import (
     ask_rows,
     describe_device,
@@ -40,9 +38,9 @@ from letheon.deep._loop import PRECISIONS, Callback, DeviceData, Loop, LoopSetti
 from letheon.deep._module import Nets, Statistics, Template
 from letheon.deep._nets import MLP
 from letheon.deep._optim import OPTIMIZERS, SCHEDULES
-from letheon.exceptions import EmptyModelError, LetheonWarning, warn_caller
+from letheon.exceptions import LetheonWarning, warn_caller
 from letheon.receipt import Receipt
-from letheon.removal import Cache, Change, TrainingRows
+from letheon.removal import Cache, Change, ProbabilitiesMixin, RowsMixin, TrainingRows
 from letheon.seeds import Purpose, seed_from
 from letheon.validation import (
     POSITIVE,
@@ -54,6 +52,7 @@ from letheon.validation import (
     OrNone,
     Rules,
     Whole,
+    require_target,
     validate_parameters,
 )
 
@@ -233,7 +232,7 @@ Floats = NDArray[np.float64]
 _ANSWER_BATCH = 4096
 
 
-class NetBase(KeywordScoreMixin, ClassifierMixin, InPlaceMixin, ForgetMixin, BaseEstimator):
+class NetBase(ProbabilitiesMixin, KeywordScoreMixin, ClassifierMixin, RowsMixin, BaseEstimator):
     """A classifier made of one or more nets of one architecture, which holds its rows.
 
     A family writes `_train` (everything from scratch) and `_remove` (a request after which every
@@ -255,8 +254,7 @@ class NetBase(KeywordScoreMixin, ClassifierMixin, InPlaceMixin, ForgetMixin, Bas
     deterministic: bool
     random_state: Any
 
-    rows_: SlotRows
-    counts_: NDArray[np.int64]
+    counts_: NDArray[np.int64]  # a net is a classifier
     nets_: Nets
     shape_: tuple[int, ...]
     cache_: Cache[Workshop]
@@ -328,12 +326,6 @@ class NetBase(KeywordScoreMixin, ClassifierMixin, InPlaceMixin, ForgetMixin, Bas
         require_fitted(self)
         return self.nets_.classes
 
-    @property
-    def n_rows_(self) -> int:
-        """Number of rows still held."""
-        require_fitted(self)
-        return len(self.rows_)
-
     def predict(self, X: Any) -> NDArray[Any]:
         """Return the likeliest label of every row.
 
@@ -346,12 +338,6 @@ class NetBase(KeywordScoreMixin, ClassifierMixin, InPlaceMixin, ForgetMixin, Bas
     def predict_proba(self, X: Any) -> Floats:
         """Return class probabilities, in the order of `classes_`."""
         return self._answer(X)[1]
-
-    def predict_log_proba(self, X: Any) -> Floats:
-        """Return the logarithm of `predict_proba`."""
-        with np.errstate(divide="ignore"):
-            logarithms: Floats = np.log(self.predict_proba(X))
-        return logarithms
 
     def to_modules(self) -> list[torch.nn.Module]:
         """Return copies of the trained nets, as modules in evaluation mode on the CPU."""
@@ -394,12 +380,10 @@ class NetBase(KeywordScoreMixin, ClassifierMixin, InPlaceMixin, ForgetMixin, Bas
             ) from error
 
     def _hold(self, X: Any, y: Any, ids: Any) -> TrainingRows:
-        name = type(self).__name__
-        if y is None:
-            raise ValueError(f"{name} requires y to be passed, but the target y is None")
+        require_target(self, y)
         rows = hold_rows(self, X)
         self._warn_if_scaled_twice(rows)
-        labels = hold_labels(y, name=name, regressor="a regressor of scikit-learn")
+        labels = hold_labels(y, name=type(self).__name__, regressor="a regressor of scikit-learn")
         check_consistent_length(rows, labels)
         classes, codes = np.unique(labels, return_inverse=True)
         if len(classes) < 2:
@@ -476,34 +460,12 @@ class NetBase(KeywordScoreMixin, ClassifierMixin, InPlaceMixin, ForgetMixin, Bas
     def _held(self) -> TrainingRows:
         return TrainingRows(self.rows_, self.nets_.classes, self.counts_)
 
-    def _held_ids(self) -> Ids:
-        return self.rows_.ids
-
-    def _locate(self, wanted: Ids) -> Removal:
-        found = self.rows_.find(wanted)
-        require_known(found.missing, self.rows_.ids)
-        return Removal(len(wanted), len(found.positions), found.positions)
-
     def _prepare(self, removal: Removal, callback: Callback | None = None) -> Any:
         counts = self._counts_without(removal.where)
         with self._training():
-            if 0 in counts:
+            if counts is not None and 0 in counts:
                 return self._retrain(removal.where, callback)
             return self._remove(removal, callback)
-
-    def _counts_without(self, positions: Positions) -> NDArray[np.int64]:
-        """Return the rows left per class when some leave; raise if fewer than two classes stay."""
-        counts = self.counts_ - np.bincount(self.rows_.y[positions], minlength=len(self.counts_))
-        if np.count_nonzero(counts) < 2:
-            raise EmptyModelError(
-                "only one class would be left, and fit needs two; nothing was changed. Delete the "
-                "model and its files instead, or keep somebody of another class."
-            )
-        return counts
-
-    def _commit(self, plan: Any) -> Outcome:
-        outcome: Outcome = plan.commit(self)
-        return outcome
 
     def _retrain(self, positions: Positions, callback: Callback | None) -> Change:
         """Prepare a fit from scratch on the remaining rows."""

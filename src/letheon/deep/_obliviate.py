@@ -31,12 +31,10 @@ from letheon.exceptions import (
     CheckpointWarning,
     CorruptFileError,
     EnvironmentWarning,
-    ShardingWarning,
-    warn_caller,
 )
 from letheon.guarantee import Guarantee, MethodFacts, SearchRanges
 from letheon.removal import Cache, Change, TrainingRows
-from letheon.seeds import Purpose
+from letheon.sharded import warn_if_crowded
 from letheon.validation import Interval, OneOf, Rules, Whole
 
 FACTS = MethodFacts(
@@ -333,13 +331,7 @@ class DeepObliviateClassifier(CheckpointedNet):
 
     def _hold(self, X: Any, y: Any, ids: Any) -> TrainingRows:
         held = super()._hold(X, y, ids)
-        people = len(np.unique(held.rows.ids.hashes(0, Purpose.ID_INDEX)))
-        if people < self.n_blocks:
-            warn_caller(
-                f"n_blocks={self.n_blocks} is more than the {people} people there are; some "
-                "blocks stay empty",
-                ShardingWarning,
-            )
+        warn_if_crowded("n_blocks", self.n_blocks, held.rows.ids)
         return held
 
     def _train(self, held: TrainingRows, seed: int, callback: Callback | None) -> Change:

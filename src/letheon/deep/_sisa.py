@@ -16,11 +16,10 @@ from letheon.deep._device import ask_rows
 from letheon.deep._loop import Callback, Stretch
 from letheon.deep._module import Nets
 from letheon.deep._vault import CheckpointedNet, Prepared, Vault, VaultChange, with_reason
-from letheon.exceptions import CheckpointWarning, CorruptFileError, ShardingWarning, warn_caller
+from letheon.exceptions import CheckpointWarning, CorruptFileError
 from letheon.guarantee import Guarantee, MethodFacts
 from letheon.removal import Cache, Change, TrainingRows
-from letheon.seeds import Purpose
-from letheon.sharded import Assignment, epochs_per_stage, shard_counts
+from letheon.sharded import Assignment, epochs_per_stage, shard_counts, warn_if_crowded
 from letheon.validation import OneOf, OrNone, Rules, Whole
 
 FACTS = MethodFacts(
@@ -250,13 +249,7 @@ class SISANetClassifier(CheckpointedNet):
 
     def _hold(self, X: Any, y: Any, ids: Any) -> TrainingRows:
         held = super()._hold(X, y, ids)
-        people = len(np.unique(held.rows.ids.hashes(0, Purpose.ID_INDEX)))
-        if people < self.n_shards:
-            warn_caller(
-                f"n_shards={self.n_shards} is more than the {people} people there are; some "
-                "shards stay empty",
-                ShardingWarning,
-            )
+        warn_if_crowded("n_shards", self.n_shards, held.rows.ids)
         return held
 
     def _placed(self, ids: Ids, seed: int) -> dict[str, NDArray[np.int64]]:

@@ -37,7 +37,7 @@ from letheon.forest._settings import (
 from letheon.guarantee import Guarantee, MethodFacts, SearchRanges, TrainingSize
 from letheon.inner import remember_features, require_features
 from letheon.seeds import seed_from
-from letheon.validation import Rules, check_parameter, validate_parameters
+from letheon.validation import Rules, check_parameter, require_target, validate_parameters
 
 
 def _random_depths(size: TrainingSize) -> SearchRanges:
@@ -247,10 +247,7 @@ class DaREForestBase(ForgetMixin, BaseEstimator):
         """Return y in canonical form, or raise for one of the wrong kind."""
 
     def _batch(self, X: Any, y: Any, sample_weight: Any, ids: Any) -> Batch:
-        if y is None:
-            raise ValueError(
-                f"{type(self).__name__} requires y to be passed, but the target y is None"
-            )
+        require_target(self, y)
         return Batch.of(X, self._hold_target(y), sample_weight, ids)
 
     def _matrix(self, X: Any) -> NDArray[Any]:

@@ -12,10 +12,11 @@ from letheon.base import KeywordScoreMixin, require_fitted
 from letheon.data import hold_labels, hold_target
 from letheon.forest._base import DaREForestBase
 from letheon.forest._inputs import LabelTable
+from letheon.removal import ProbabilitiesMixin
 from letheon.validation import OneOf, Rules
 
 
-class DaREForestClassifier(KeywordScoreMixin, ClassifierMixin, DaREForestBase):
+class DaREForestClassifier(ProbabilitiesMixin, KeywordScoreMixin, ClassifierMixin, DaREForestBase):
     """A random forest that forgets people exactly, in a small part of the time of a retrain.
 
     Every tree is a function of the seed, its number and the rows that are held; nothing else. To
@@ -182,22 +183,6 @@ class DaREForestClassifier(KeywordScoreMixin, ClassifierMixin, DaREForestBase):
         ndarray of float64, shape (n_rows, n_classes_)
         """
         return self._shares(X)[1]
-
-    def predict_log_proba(self, X: Any) -> NDArray[np.float64]:
-        """Return the logarithm of `predict_proba`.
-
-        Parameters
-        ----------
-        X : array-like, pandas or polars frame of shape (n_rows, n_columns)
-            Rows, as in `fit`.
-
-        Returns
-        -------
-        ndarray of float64, shape (n_rows, n_classes_)
-        """
-        with np.errstate(divide="ignore"):
-            logarithms: NDArray[np.float64] = np.log(self.predict_proba(X))
-        return logarithms
 
     def _table(self) -> LabelTable:
         require_fitted(self)

@@ -17,17 +17,15 @@ from sklearn.utils.validation import check_consistent_length, column_or_1d
 
 from letheon.base import (
     ForgetMixin,
-    InPlaceMixin,
     KeywordScoreMixin,
     Outcome,
     Removal,
     exclusive,
     require_fitted,
-    require_known,
     warn_all,
 )
-from letheon.data import Ids, SlotRows, hold_labels, hold_target, row_ids
-from letheon.exceptions import AssumptionError, EmptyModelError, GuaranteeWarning
+from letheon.data import SlotRows, hold_labels, hold_target, row_ids
+from letheon.exceptions import AssumptionError, GuaranteeWarning
 from letheon.guarantee import Guarantee
 from letheon.inner import remember_features, require_features
 from letheon.linear._calibrate import Grid
@@ -36,7 +34,7 @@ from letheon.linear._problem import Floats, Loss, Positions, Problem, row_norms
 from letheon.linear._solve import Solution
 from letheon.noise import NoiseSource, Sealed
 from letheon.parallel import one_thread
-from letheon.removal import Change, Counts, Opaque, TrainingRows
+from letheon.removal import Change, Counts, Opaque, ProbabilitiesMixin, RowsMixin, TrainingRows
 from letheon.seeds import seed_from
 from letheon.validation import (
     POSITIVE,
@@ -46,6 +44,7 @@ from letheon.validation import (
     Rules,
     Whole,
     check_parameter,
+    require_target,
     validate_parameters,
 )
 
@@ -91,7 +90,7 @@ class Doubts:
 NOISE_SCALE = Interval(0, expected="the scale of the noise, 0 (none) or a positive number")
 
 
-class LinearBase(InPlaceMixin, ForgetMixin, BaseEstimator):
+class LinearBase(RowsMixin, BaseEstimator):
     """A regularised linear model that holds its rows and publishes `model_`."""
 
     # How long training took and why a guarantee was weakened are no part of what was learned.
@@ -129,9 +128,7 @@ class LinearBase(InPlaceMixin, ForgetMixin, BaseEstimator):
     noise_seed: int | None
     random_state: Any
 
-    rows_: SlotRows
     model_: Linear
-    counts_: Counts
     source_: NoiseSource
     release_salt_: str
     downgraded_: str | None
@@ -232,12 +229,6 @@ class LinearBase(InPlaceMixin, ForgetMixin, BaseEstimator):
         return self.model_.intercept
 
     @property
-    def n_rows_(self) -> int:
-        """Number of rows still held."""
-        require_fitted(self)
-        return len(self.rows_)
-
-    @property
     def row_norm_(self) -> float:
         """R: the declared bound of the rows' norms, or the norm of the longest row held."""
         require_fitted(self)
@@ -282,10 +273,7 @@ class LinearBase(InPlaceMixin, ForgetMixin, BaseEstimator):
         return Design(bool(self.fit_intercept), self.rows, self.row_norm)
 
     def _hold(self, X: Any, y: Any, ids: Any) -> TrainingRows:
-        if y is None:
-            raise ValueError(
-                f"{type(self).__name__} requires y to be passed, but the target y is None"
-            )
+        require_target(self, y)
         design, (target, classes) = self._design(), self._hold_target(y)
         rows = design.rows(X)
         check_consistent_length(rows, target)
@@ -307,15 +295,6 @@ class LinearBase(InPlaceMixin, ForgetMixin, BaseEstimator):
     def _doubts(self) -> Doubts:
         return Doubts(self.if_unproved == "raise")
 
-    def _held_ids(self) -> Ids:
-        return self.rows_.ids
-
-    def _locate(self, wanted: Ids) -> Removal:
-        found = self.rows_.find(wanted)
-        if len(found.missing):
-            require_known(found.missing, self.rows_.ids)
-        return Removal(len(wanted), len(found.positions), found.positions)
-
     def _prepare(self, removal: Removal, **options: Any) -> Change:
         counts = self._counts_without(removal.where)
         with self._threads(removal):
@@ -333,24 +312,6 @@ class LinearBase(InPlaceMixin, ForgetMixin, BaseEstimator):
 
         `options` are what the method's own `forget` takes besides.
         """
-
-    def _commit(self, plan: Change) -> Outcome:
-        return plan.commit(self)
-
-    def _counts_without(self, positions: Positions) -> Counts:
-        return None if self.counts_ is None else self._counts_after(self.rows_.y[positions])
-
-    def _counts_after(self, leaving: NDArray[Any]) -> Counts:
-        """Return the rows left per class when targets leave; raise if fewer than two stay."""
-        if self.counts_ is None:
-            return None
-        counts = self.counts_ - np.bincount(leaving, minlength=len(self.counts_))
-        if np.count_nonzero(counts) < 2:
-            raise EmptyModelError(
-                "only one class would be left, and fit needs two; nothing was changed. Delete the "
-                "model and its files instead, or keep somebody of another class."
-            )
-        return counts
 
     def _retrain(self, positions: Positions) -> Change:
         """Prepare a fit from scratch on the remaining rows, with fresh noise."""
@@ -396,7 +357,7 @@ class LinearBase(InPlaceMixin, ForgetMixin, BaseEstimator):
         return tags
 
 
-class LinearClassifier(KeywordScoreMixin, ClassifierMixin, LinearBase):
+class LinearClassifier(ProbabilitiesMixin, KeywordScoreMixin, ClassifierMixin, LinearBase):
     """A regularised linear classifier."""
 
     multi_class: str
@@ -424,12 +385,6 @@ class LinearClassifier(KeywordScoreMixin, ClassifierMixin, LinearBase):
         """Return class probabilities, in the order of `classes_`."""
         self._check_input(X)
         return self.model_.shares(X)
-
-    def predict_log_proba(self, X: Any) -> Floats:
-        """Return the logarithm of `predict_proba`."""
-        with np.errstate(divide="ignore"):
-            logarithms: Floats = np.log(self.predict_proba(X))
-        return logarithms
 
     def _hold_target(self, y: Any) -> tuple[NDArray[Any], NDArray[Any] | None]:
         labels = hold_labels(y, name=type(self).__name__, regressor="InfluenceRegressor")

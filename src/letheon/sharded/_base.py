@@ -16,7 +16,7 @@ from sklearn.utils.validation import check_consistent_length, check_is_fitted
 from letheon import state
 from letheon.base import ForgetMixin, Outcome, Removal, exclusive, require_known
 from letheon.data import Ids, Rows, hold_table, row_ids, table_length
-from letheon.exceptions import CheckpointWarning, ShardingWarning, warn_caller
+from letheon.exceptions import CheckpointWarning, warn_caller
 from letheon.guarantee import Guarantee, MethodFacts
 from letheon.homes import HomeMixin
 from letheon.inner import (
@@ -29,7 +29,7 @@ from letheon.inner import (
     versions_of,
 )
 from letheon.parallel import run_tasks
-from letheon.seeds import Purpose, seed_from
+from letheon.seeds import seed_from
 from letheon.sharded._plan import StageData, epochs_per_stage, shard_counts
 from letheon.sharded._shards import (
     Assignment,
@@ -43,9 +43,18 @@ from letheon.sharded._shards import (
     check_risk_edges,
     risk_tiers,
     start_job,
+    warn_if_crowded,
 )
 from letheon.sharded._stages import Job, Recipe, Trained, slice_ends, total_visits, train_shard
-from letheon.validation import JOBS, OneOf, OrNone, Rules, Whole, validate_parameters
+from letheon.validation import (
+    JOBS,
+    OneOf,
+    OrNone,
+    Rules,
+    Whole,
+    require_target,
+    validate_parameters,
+)
 
 _USUAL_EPOCHS = 10
 
@@ -315,10 +324,7 @@ class SISABase(HomeMixin, ForgetMixin, MetaEstimatorMixin, BaseEstimator):
         """Return y in canonical form, or raise for labels of the wrong kind."""
 
     def _hold(self, X: Any, y: Any, ids: Any) -> Rows:
-        if y is None:
-            raise ValueError(
-                f"{type(self).__name__} requires y to be passed, but the target y is None"
-            )
+        require_target(self, y)
         held, target = hold_table(X), self._hold_labels(y)
         check_consistent_length(held, target)
         state.ensure_supported((held, target))
@@ -329,7 +335,7 @@ class SISABase(HomeMixin, ForgetMixin, MetaEstimatorMixin, BaseEstimator):
     ) -> list[Rows]:
         """Return the rows of every shard; nothing else of X stays in memory."""
         rows = self._hold(X, y, ids)
-        self._warn_if_crowded(rows.ids)
+        warn_if_crowded("n_shards", self.n_shards, rows.ids)
         tiers = risk_tiers(risk, rows.ids, check_risk_edges(self.risk_edges))
         return _split(rows, tiers, assignment)
 
@@ -343,15 +349,6 @@ class SISABase(HomeMixin, ForgetMixin, MetaEstimatorMixin, BaseEstimator):
     def _require_same_parameters(self) -> None:
         super()._require_same_parameters()
         self._require_home_in_place()
-
-    def _warn_if_crowded(self, ids: Ids) -> None:
-        people = len(np.unique(ids.hashes(0, Purpose.ID_INDEX)))
-        if people < self.n_shards:
-            warn_caller(
-                f"n_shards={self.n_shards} is more than the {people} people there are; "
-                "some shards stay empty",
-                ShardingWarning,
-            )
 
     def _tiers(self, ids: Ids, risk: Any) -> Integers:
         """Return the tiers of new rows: the held one for known people, else from `risk`."""

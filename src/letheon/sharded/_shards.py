@@ -24,7 +24,7 @@ from numpy.typing import NDArray
 
 from letheon import state
 from letheon.data import Ids, Rows
-from letheon.exceptions import StateError
+from letheon.exceptions import ShardingWarning, StateError, warn_caller
 from letheon.homes import Shelf
 from letheon.seeds import Purpose
 from letheon.sharded._stages import Blob, Job, Recipe, shard_classes
@@ -263,3 +263,14 @@ def start_job(change: Change, shelf: StateShelf) -> Job:
             trusted = state.trust_of(change.old.model)
             return Job(change.number, change.rows, first, data, trusted)
     return Job(change.number, change.rows)
+
+
+def warn_if_crowded(name: str, n_parts: int, ids: Ids) -> None:
+    """Warn if there are more parts, such as ``n_shards``, than people."""
+    people = len(np.unique(ids.hashes(0, Purpose.ID_INDEX)))
+    if people < n_parts:
+        warn_caller(
+            f"{name}={n_parts} is more than the {people} people there are; some "
+            f"{name.removeprefix('n_')} stay empty",
+            ShardingWarning,
+        )
