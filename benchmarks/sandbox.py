@@ -28,10 +28,10 @@ from benchmarks._desk_lists import Caller
 from benchmarks._report import Report, Table, Verdict
 from letheon import NaiveUnlearner, save, state
 from letheon.ledger import Ledger
+from letheon.ledger.db.tokens import Tokens
 from letheon.ledger.models.training import held_rows
 from letheon.ledger.worker.compute import Job, compute, compute_apart
 from letheon.sandbox import protection
-from letheon.service._tokens import Tokens
 from tests.service.servers import serving
 
 RESULTS = Path(__file__).resolve().parent / "results"
@@ -154,9 +154,9 @@ def neighbour_section(report: Report, folder: Path, n: int) -> None:
     X, y = small_table(N_ROWS)
     with Ledger.create(home, name="bench") as ledger:
         model = NaiveUnlearner(GaussianNB(), random_state=0).fit(X, y)
-        ledger.register(model, X, y, name="risk")
+        ledger.models.register(model, X, y, name="risk")
         for person in range(40):
-            ledger.request([person], model="risk")
+            ledger.requests.submit([person], model="risk")
         tokens = Tokens(ledger, lambda: int(time.time()))
         neighbour, _ = tokens.mint("neighbour", "admin")
         attacker, _ = tokens.mint("attacker", "operator", tenant="rival")

@@ -222,6 +222,12 @@ def test_figures_of_single_removals_have_a_column_per_table() -> None:
     assert "| DeltaGrad | LOSS (0.5), 1.3 s | - |" in lines
 
 
+def test_pictures_of_the_architecture_are_up_to_date() -> None:
+    made = runpy.run_path(str(ROOT / "docs" / "make_architecture.py"))
+    for name, draw in made["PICTURES"].items():
+        assert read(f"docs/images/{name}") == draw(), "run python docs/make_architecture.py"
+
+
 @pytest.mark.parametrize(
     ("name", "maker"), [("plan.png", "make_plan"), ("tree.png", "make_forest")]
 )

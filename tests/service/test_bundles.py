@@ -18,10 +18,10 @@ from sqlalchemy import select
 from letheon.audit import audit
 from letheon.exceptions import LedgerError
 from letheon.ledger.tables import actions, events
-from letheon.service._problems import Problem
-from letheon.service._rooms import Room, private_room, sweep_rooms
+from letheon.service.errors import Problem
 from letheon.service.routes import bundles
 from letheon.service.routes.bundles import BundleResponse, take_slot, zip_folder
+from letheon.service.temp_folders import TempFolder, sweep_temp_folders, temp_folder
 from letheon.verifier import verify_bundle
 from tests.service.desks import Desk, make_desk, person
 from tests.sharded.people import examples
@@ -31,8 +31,8 @@ from tests.sharded.people import examples
 def filled(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Desk]:
     """A desk with a certificate of each of two models."""
     desk = make_desk(tmp_path_factory.mktemp("filled"))
-    desk.ledger.request([person(1)], model="risk", verified=True)
-    desk.ledger.request([3], model="forest", verified=True)
+    desk.ledger.requests.submit([person(1)], model="risk", verified=True)
+    desk.ledger.requests.submit([3], model="forest", verified=True)
     desk.work()
     yield desk
     desk.close()
@@ -93,7 +93,7 @@ def test_an_export_that_fails_leaves_nothing(filled: Desk, monkeypatch: pytest.M
 
 def response(desk: Desk) -> BundleResponse:
     cleanup = ExitStack()
-    folder = cleanup.enter_context(private_room(desk.ledger, "bundle")) / "bundle"
+    folder = cleanup.enter_context(temp_folder(desk.ledger, "bundle")) / "bundle"
     (folder / "models").mkdir(parents=True)
     (folder / "models" / "rows.blob").write_bytes(os.urandom(1 << 20))
     return BundleResponse(folder, "a-bundle", cleanup)
@@ -204,17 +204,17 @@ def test_pieces_are_small_and_links_are_not_followed(tmp_path: Path) -> None:
 
 
 def test_a_room_is_private_and_ends_with_its_block(desk: Desk) -> None:
-    with private_room(desk.ledger, "audit") as folder:
+    with temp_folder(desk.ledger, "audit") as folder:
         (folder / "rows").write_text("a row")
         assert folder.stat().st_mode & 0o077 == 0
         assert folder.parent.stat().st_mode & 0o077 == 0
-        assert sweep_rooms(desk.ledger) == 0
+        assert sweep_temp_folders(desk.ledger) == 0
         assert (folder / "rows").exists()
     assert rooms(desk) == []
 
 
 def test_what_holds_people_is_overwritten(desk: Desk) -> None:
-    with private_room(desk.ledger, "audit") as folder:
+    with temp_folder(desk.ledger, "audit") as folder:
         (folder / "models").mkdir()
         opened = []
         for path in (folder / "upload.csv", folder / "models" / "rows.blob"):
@@ -226,26 +226,26 @@ def test_what_holds_people_is_overwritten(desk: Desk) -> None:
 
 
 def test_rooms_of_the_dead_are_swept(desk: Desk) -> None:
-    dead = Room(desk.ledger, "bundle")
+    dead = TempFolder(desk.ledger, "bundle")
     (dead.folder / "rows").write_text("a row")
     assert dead._held is not None
     os.close(dead._held)  # as the end of its process does
     (left,) = [path for path in rooms(desk) if path.is_dir()]
     assert (left / "rows").read_text() == "a row"
-    mine = Room(desk.ledger, "bundle")
-    assert sweep_rooms(desk.ledger) == 1
+    mine = TempFolder(desk.ledger, "bundle")
+    assert sweep_temp_folders(desk.ledger) == 1
     assert [path for path in rooms(desk) if path.is_dir()] == [mine.folder]
     mine.close()
     assert rooms(desk) == []
 
 
 def test_a_purge_waits_for_a_room_that_holds_the_erased(desk: Desk) -> None:
-    desk.ledger.request([person(1)], model="risk", verified=True)
-    with private_room(desk.ledger, "bundle") as folder:
+    desk.ledger.requests.submit([person(1)], model="risk", verified=True)
+    with temp_folder(desk.ledger, "bundle") as folder:
         desk.ledger.export(folder / "bundle", tier="public")
         (folder / "copy.csv").write_text(f"{person(1)},1.0\n")
         desk.work()
-        assert desk.ledger.certificate_info(1).purged_at is None
+        assert desk.ledger.certificates.get(1).purged_at is None
     desk.clock.now += 3600
     desk.work()
-    assert desk.ledger.certificate_info(1).purged_at is not None
+    assert desk.ledger.certificates.get(1).purged_at is not None

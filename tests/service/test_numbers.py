@@ -12,10 +12,10 @@ import pytest
 from sqlalchemy import select
 
 from letheon.ledger.db.cursor import cursor, place_of
+from letheon.ledger.db.webhooks import Webhooks
 from letheon.ledger.tables import deliveries
-from letheon.service._context import Context
-from letheon.service._feed import feed
-from letheon.service._numbers import Numbers
+from letheon.service.auth import Context
+from letheon.service.numbers import Numbers
 from tests.service.desks import OTHER, QUICK, Desk, make_desk, person
 
 HOOK = "http://127.0.0.1:9"
@@ -116,7 +116,7 @@ def seen(desk: Desk, made: list[dict[str, Any]], who: str = "admin@default") -> 
         )
         assert checked.json()["covered"]
         found[f"receipt {number}"] = plain(checked.text)
-    feed(desk.ledger, desk.clock())
+    Webhooks(desk.ledger).feed()
     with desk.ledger._core.database.reading() as conn:
         bodies = [json.loads(one) for one in conn.scalars(select(deliveries.c.body))]
     found["webhooks"] = str(sorted(one["data"]["certificate"] for one in bodies))
@@ -149,7 +149,7 @@ def test_the_signed_file_is_handed_out_as_it_was_signed(both: Any) -> None:
     """The chain is checked by the ledger's number, so it stays in the file; the manual says so."""
     desk, _ = both[1]
     answer = desk.client("admin@default").get("/api/v1/certificates/2/envelope")
-    assert answer.content == desk.ledger.certificate(4)
+    assert answer.content == desk.ledger.certificates.envelope(4)
     assert 'filename="certificate-000002.json"' in answer.headers["content-disposition"]
     shown = desk.client("admin@default").get("/api/v1/certificates/2").json()
     assert (shown["envelope"], shown["previous"]) == (None, None)

@@ -8,18 +8,23 @@ import pytest
 from sqlalchemy import select
 
 from letheon import DaREForestClassifier, InfluenceClassifier, SISARegressor, state
-from letheon.ledger.models.history import spending
+from letheon.ledger.db.jobs import Jobs
 from letheon.ledger.models.training import held_rows
 from letheon.ledger.tables import events
+from letheon.methods import METHODS as REGISTERED
 from letheon.sandbox import TimeLimitError
-from letheon.service import _job_runner, _what_if
-from letheon.service._job_runner import LONG, JobRunner
-from letheon.service._jobs import Jobs
-from letheon.service._what_if import RETRAIN, WhatIfOrder, measure
+from letheon.service import jobs, what_if
+from letheon.service.jobs import LONG, JobRunner
+from letheon.service.what_if import RETRAIN, WhatIfOrder, measure
 from tests.service.desks import Desk, person
 from tests.service.test_worker import _call_here
 
-METHODS = {"retrain", "dare", "sisa", "influence", "fisher", "descent-to-delete", "deltagrad"}
+KINDS = {"retrain": "exact"} | {
+    method.name: method.certificate
+    for method in REGISTERED
+    if method.is_candidate and method.module != "letheon.deep"
+}
+METHODS = set(KINDS)
 
 
 def _rows(n: int = 200, *, numbers: bool = False) -> tuple[Any, Any, Any]:
@@ -66,15 +71,7 @@ def test_every_method_is_measured_against_a_retrain(forest: WhatIfOrder) -> None
 def test_what_is_guaranteed_is_what_the_models_say(forest: WhatIfOrder) -> None:
     rows = {one["method"]: one for one in _measured(forest)[1].values()}
     kinds = {name: row["kind"] for name, row in rows.items()}
-    assert kinds == {
-        "retrain": "exact",
-        "dare": "exact",
-        "sisa": "exact",
-        "influence": "certified",
-        "fisher": "certified",
-        "descent-to-delete": "certified",
-        "deltagrad": "empirical",
-    }
+    assert kinds == KINDS
     for row in rows.values():
         assert (row["epsilon"] is not None) == (row["kind"] == "certified")
         assert row["guarantee"].lower().startswith(row["kind"])
@@ -90,7 +87,7 @@ def test_of_many_rows_a_sample_is_taken_and_called_so(forest: WhatIfOrder) -> No
 def test_seconds_and_bytes_of_a_sample_are_scaled(
     forest: WhatIfOrder, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(_what_if, "_tried", lambda scene, one: (2.0 * scene.scale, 10, _FACTS))
+    monkeypatch.setattr(what_if, "_tried", lambda scene, one: (2.0 * scene.scale, 10, _FACTS))
     sampled = WhatIfOrder(forest.model, forest.rows, (), people=20, sample_rows=50)
     rows = _measured(sampled)[1]
     assert {(one["seconds"], one["storage_bytes"]) for one in rows.values()} == {(8.0, 40)}
@@ -123,7 +120,7 @@ def test_an_error_of_a_method_is_not_quoted(
     def boom(*_: Any) -> Any:
         raise ValueError("row of alice: 12.5")
 
-    monkeypatch.setattr(_what_if, "_trained", boom)
+    monkeypatch.setattr(what_if, "_trained", boom)
     rows = _measured(forest)[1]
     assert {one["basis"] for one in rows.values()} == {"not-run"}
     assert "alice" not in str(rows)
@@ -138,16 +135,16 @@ def _recorded(desk: Desk) -> list[str]:
 def test_nothing_is_written_to_the_ledger_by_a_what_if(
     desk: Desk, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(_job_runner, "call", _call_here)
-    desk.ledger.request([person(1), person(2)], model="risk", verified=True)
-    before = _recorded(desk), desk.ledger.models()
+    monkeypatch.setattr(jobs, "call", _call_here)
+    desk.ledger.requests.submit([person(1), person(2)], model="risk", verified=True)
+    before = _recorded(desk), desk.ledger.models.list()
     job = desk.client("operator").post("/api/v1/models/risk/what-if").json()
     assert JobRunner(desk.ledger, threading.Event()).do_all(LONG) == 1
     shown = desk.client("operator").get(f"/api/v1/jobs/{job['id']}").json()
     assert shown["result"]["people"] == 2
     assert {one["method"] for one in shown["result"]["methods"]} >= METHODS - {"sisa"}
     assert next(line["words"] for line in shown["progress"]) == "tries train afresh"
-    assert (_recorded(desk), desk.ledger.models()) == before
+    assert (_recorded(desk), desk.ledger.models.list()) == before
 
 
 def test_a_method_that_takes_too_long_is_left_out_and_the_rest_goes_on(
@@ -165,7 +162,7 @@ def test_a_method_that_takes_too_long_is_left_out_and_the_rest_goes_on(
 
         return _call_here(work, order, tell=hear, **given)
 
-    monkeypatch.setattr(_job_runner, "call", stuck)
+    monkeypatch.setattr(jobs, "call", stuck)
     job = Jobs(desk.ledger).add("what-if", tenant="default", model="forest", asked={"people": 1})
     JobRunner(desk.ledger, threading.Event(), method_seconds=7).do_all(LONG)
     found = Jobs(desk.ledger).find(job.id)
@@ -182,7 +179,7 @@ def test_the_plan_says_what_waits_and_why(desk: Desk) -> None:
     empty = client.get("/api/v1/models/risk/plan").json()
     assert (empty["requests"], empty["reason"], empty["seal"]) == (0, "nothing-queued", False)
     assert empty["cost"]["basis"] == "unknown"
-    desk.ledger.request([person(1), person(2)], model="risk", verified=True)
+    desk.ledger.requests.submit([person(1), person(2)], model="risk", verified=True)
     plan = client.get("/api/v1/models/risk/plan").json()
     assert (plan["requests"], plan["people"], plan["rows"]) == (1, 2, 4)
     assert plan["reason"] == "waiting"
@@ -192,7 +189,7 @@ def test_the_plan_says_what_waits_and_why(desk: Desk) -> None:
 
 
 def test_costs_are_those_that_were_measured(desk: Desk) -> None:
-    desk.ledger.request([person(1)], model="risk", verified=True)
+    desk.ledger.requests.submit([person(1)], model="risk", verified=True)
     desk.work()
     cost = desk.client("operator").get("/api/v1/models/risk/plan").json()["cost"]
     assert (cost["basis"], cost["batches"]) == ("measured", 1)
@@ -207,17 +204,17 @@ def certified(desk: Desk) -> Desk:
     object.__setattr__(desk.ledger.settings.policy, "settle", False)
     X, y, ids = _rows(600)
     model = InfluenceClassifier(l2=0.05, sigma=0.0008, random_state=0).fit(X, y, ids=ids)
-    desk.ledger.register(model, X, y, ids=ids, name="credit")
-    desk.ledger.request(["person-0001"], model="credit", verified=True)
+    desk.ledger.models.register(model, X, y, ids=ids, name="credit")
+    desk.ledger.requests.submit(["person-0001"], model="credit", verified=True)
     desk.work()
     return desk
 
 
 def test_what_will_be_spent_grows_at_the_rate_so_far(certified: Desk) -> None:
     client = certified.client("operator")
-    certified.ledger.request(["person-0002"], model="credit", verified=True)
+    certified.ledger.requests.submit(["person-0002"], model="credit", verified=True)
     plan = client.get("/api/v1/models/credit/plan").json()
-    spent = spending(certified.ledger, "credit")[-1][1]
+    spent = certified.ledger.models.spending("credit")[-1][1]
     budget = plan["now"]["budget"]
     assert plan["now"]["kind"] == "certified"
     assert plan["now"]["spent"] >= spent
@@ -230,9 +227,9 @@ def test_a_batch_that_the_budget_does_not_cover_is_announced_as_a_retrain(
     certified: Desk,
 ) -> None:
     people = [f"person-{number:04d}" for number in range(10, 290)]
-    request = certified.ledger.request(people, model="credit", verified=True)
+    request = certified.ledger.requests.submit(people, model="credit", verified=True)
     if request.state == "verified":
-        certified.ledger.approve(request.id)
+        certified.ledger.requests.approve(request.id)
     plan = certified.client("operator").get("/api/v1/models/credit/plan").json()
     assert plan["retrain_due"]
     assert plan["kind"] == "retrain"

@@ -49,8 +49,8 @@ def test_a_start_with_an_older_database_says_so(tmp_path: Path) -> None:
         server.stop()
         copy_database(home, tmp_path / "old")
         with Ledger.open(home) as ledger:
-            ledger.rotate_key()
-            ledger.checkpoint()
+            ledger.keys.rotate()
+            ledger.log.checkpoint()
         copy_database(tmp_path / "old", home)
         server.said.clear()
         server.start()
@@ -68,7 +68,7 @@ def worker_of(server: Server) -> int | None:
     found = (
         pid
         for pid in children_of(server.process.pid)
-        if b"letheon.service._worker" in Path(f"/proc/{pid}/cmdline").read_bytes()
+        if b"letheon.service.worker" in Path(f"/proc/{pid}/cmdline").read_bytes()
     )
     return next(found, None)
 

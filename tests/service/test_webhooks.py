@@ -18,13 +18,19 @@ from sqlalchemy import select, update
 
 from letheon.ledger import Ledger, Policy
 from letheon.ledger.db.events import record
-from letheon.ledger.requests.states import move
+from letheon.ledger.db.webhooks import EVENTS, Webhook, Webhooks, read_service_key
+from letheon.ledger.requests.transitions import move
 from letheon.ledger.tables import deliveries, events, webhooks
-from letheon.service import _delivery
-from letheon.service._delivery import TRIES, Courier, deliver_due, drop_old, longest_pause
-from letheon.service._feed import feed
-from letheon.service._settings import ServiceSettings
-from letheon.service._webhooks import EVENTS, Webhook, Webhooks, secret_of, service_key, sign
+from letheon.service import webhooks as sending
+from letheon.service.settings import ServiceSettings
+from letheon.service.webhooks import (
+    TRIES,
+    Courier,
+    deliver_due,
+    derive_secret,
+    longest_pause,
+    sign,
+)
 from letheon.verifier import verify_bundle
 from tests.ledger.databases import (
     NOON,
@@ -66,8 +72,8 @@ def settings_for(*receivers: Receiver) -> ServiceSettings:
 
 
 def add(ledger: Ledger, url: str, *events: str, tenant: str | None = None) -> tuple[Webhook, str]:
-    hooks = Webhooks(ledger, ledger._core.clock)
-    return hooks.add(url, events or EVENTS, tenant=tenant)
+    hook = Webhooks(ledger).add(url, events or EVENTS, tenant=tenant)
+    return hook, derive_secret(read_service_key(ledger.folder), hook.id)
 
 
 def waiting(ledger: Ledger, *columns: Any) -> list[Any]:
@@ -83,9 +89,9 @@ def told(receiver: Receiver) -> list[tuple[str, Any]]:
 
 
 def test_the_key_of_the_desk_is_made_once_and_private(ledger: Ledger) -> None:
-    first = service_key(ledger.folder)
+    first = read_service_key(ledger.folder)
     path = ledger.folder / "keys" / "service.key"
-    assert (len(first), service_key(ledger.folder)) == (32, first)
+    assert (len(first), read_service_key(ledger.folder)) == (32, first)
     assert stat.S_IMODE(path.stat().st_mode) == 0o600
 
 
@@ -94,10 +100,10 @@ def test_the_ledgers_own_checks_do_not_mind_the_desk(
 ) -> None:
     """Its key lies beside the ledger's, and places in the log are given without a checkpoint."""
     add(ledger, "https://hooks.example.org/")
-    ledger.request([person(1)], model="risk", verified=True)
-    feed(ledger, clock.now)
+    ledger.requests.submit([person(1)], model="risk", verified=True)
+    Webhooks(ledger).feed()
     ledger.run_once(force=True)
-    feed(ledger, clock.now)
+    Webhooks(ledger).feed()
     assert [finding for finding in ledger.doctor() if finding.level == "error"] == []
     verdicts = verify_bundle(ledger.export(tmp_path / "bundle"), ledger.public_key)
     assert {one.level: one.passed for one in verdicts}.items() >= {("V0", True), ("V1", True)}
@@ -106,7 +112,7 @@ def test_the_ledgers_own_checks_do_not_mind_the_desk(
 def test_secrets_are_derived_and_not_stored(ledger: Ledger) -> None:
     one, secret = add(ledger, "https://hooks.example.org/")
     _, other = add(ledger, "https://hooks.example.org/")
-    assert secret == secret_of(service_key(ledger.folder), one.id) != other
+    assert secret == derive_secret(read_service_key(ledger.folder), one.id) != other
     raw = base64.b64decode(secret.removeprefix("whsec_"))
     for path in ledger._core.database.files():
         assert raw not in path.read_bytes()
@@ -124,7 +130,7 @@ def test_a_request_is_told_signed_and_without_the_person(
     ledger: Ledger, receiver: Receiver, clock: Clock
 ) -> None:
     _, secret = add(ledger, receiver.url)
-    request = ledger.request([person(1)], model="risk", verified=True)
+    request = ledger.requests.submit([person(1)], model="risk", verified=True)
     clock.now += 5
     assert deliver_due(ledger, settings_for(receiver)) == 1
     (call,) = receiver.calls
@@ -150,14 +156,14 @@ def test_a_request_is_told_signed_and_without_the_person(
 def test_everything_is_told_once(ledger: Ledger, receiver: Receiver, clock: Clock) -> None:
     add(ledger, receiver.url)
     settings = settings_for(receiver)
-    first = ledger.request([person(1)], model="risk", verified=True)
-    behind = ledger.request([person(1)], model="risk", verified=True)
+    first = ledger.requests.submit([person(1)], model="risk", verified=True)
+    behind = ledger.requests.submit([person(1)], model="risk", verified=True)
     deliver_due(ledger, settings)
     ledger.run_once(force=True)
     deliver_due(ledger, settings)
     clock.now += 60
-    late = ledger.request([person(1)], model="risk", verified=True)
-    ledger.retrain("risk")
+    late = ledger.requests.submit([person(1)], model="risk", verified=True)
+    ledger.models.retrain("risk")
     for _ in range(3):
         deliver_due(ledger, settings)
     assert sorted(told(receiver), key=str) == sorted(
@@ -177,24 +183,26 @@ def test_everything_is_told_once(ledger: Ledger, receiver: Receiver, clock: Cloc
 
 def test_who_waits_behind_one_that_was_overtaken_is_told_too(ledger: Ledger, clock: Clock) -> None:
     add(ledger, "https://hooks.example.org/", "certified")
-    slow, waits = (ledger.request([person(1)], model="risk", verified=True) for _ in range(2))
+    slow, waits = (
+        ledger.requests.submit([person(1)], model="risk", verified=True) for _ in range(2)
+    )
     with ledger._core.database.transaction() as conn:
         move(conn, slow.id, "applying", at=clock.now)
         move(conn, slow.id, "retry_wait", at=clock.now, not_before=clock.now + 100)
-    both = ledger.request([person(1), person(2)], model="risk", verified=True)
+    both = ledger.requests.submit([person(1), person(2)], model="risk", verified=True)
     ledger.run_once(force=True)
-    feed(ledger, clock.now)
+    Webhooks(ledger).feed()
     clock.now += 200
     ledger.run_once()
-    feed(ledger, clock.now)
+    Webhooks(ledger).feed()
     about = sorted(row.about for row in waiting(ledger))
     assert about == sorted([both.id, slow.id, waits.id])
 
 
 def test_a_retrain_names_version_certificate_and_model(ledger: Ledger, receiver: Receiver) -> None:
     add(ledger, receiver.url, "retrained")
-    ledger.request([person(3)], model="risk", verified=True)
-    ledger.retrain("risk")
+    ledger.requests.submit([person(3)], model="risk", verified=True)
+    ledger.models.retrain("risk")
     deliver_due(ledger, settings_for(receiver))
     (call,) = receiver.calls
     assert call.message["data"] == {
@@ -207,7 +215,7 @@ def test_a_retrain_names_version_certificate_and_model(ledger: Ledger, receiver:
 
 def test_what_is_overdue_is_told_once(ledger: Ledger, receiver: Receiver, clock: Clock) -> None:
     settings = settings_for(receiver)
-    request = ledger.request([person(2)], model="risk")
+    request = ledger.requests.submit([person(2)], model="risk")
     add(ledger, receiver.url, "overdue")
     last_day = datetime.combine(request.due_on, datetime.min.time(), UTC)
     clock.now = int(last_day.timestamp()) + DAY // 2
@@ -217,7 +225,7 @@ def test_what_is_overdue_is_told_once(ledger: Ledger, receiver: Receiver, clock:
         clock.now += DAY
         deliver_due(ledger, settings)
     assert told(receiver) == [("overdue", request.id)]
-    ledger.cancel(request.id)
+    ledger.requests.cancel(request.id)
     add(ledger, receiver.url, "overdue")
     deliver_due(ledger, settings)
     assert len(receiver.calls) == 1
@@ -226,16 +234,16 @@ def test_what_is_overdue_is_told_once(ledger: Ledger, receiver: Receiver, clock:
 def test_a_webhook_hears_of_its_own_tenant_only(ledger: Ledger, receiver: Receiver) -> None:
     from tests.ledger.homes import IDS, X, Y, fitted
 
-    ledger.register(fitted(), X, Y, ids=IDS, name="other", tenant="acme")
+    ledger.models.register(fitted(), X, Y, ids=IDS, name="other", tenant="acme")
     add(ledger, receiver.url, "received", tenant="acme")
-    ledger.request([person(1)], model="risk")
-    mine = ledger.request([person(1)], model="other", tenant="acme")
+    ledger.requests.submit([person(1)], model="risk")
+    mine = ledger.requests.submit([person(1)], model="other", tenant="acme")
     deliver_due(ledger, settings_for(receiver))
     assert told(receiver) == [("received", mine.id)]
 
 
 def test_nothing_from_before_a_webhook_is_told(ledger: Ledger, receiver: Receiver) -> None:
-    ledger.request([person(1)], model="risk")
+    ledger.requests.submit([person(1)], model="risk")
     add(ledger, receiver.url)
     deliver_due(ledger, settings_for(receiver))
     assert receiver.calls == []
@@ -246,7 +254,7 @@ def test_a_receiver_that_was_down_gets_the_same_message_later(ledger: Ledger, cl
         before.statuses = [500]
         settings, port = settings_for(before), before.port
         add(ledger, before.url, "received")
-        request = ledger.request([person(1)], model="risk")
+        request = ledger.requests.submit([person(1)], model="risk")
         deliver_due(ledger, settings)
     first = before.calls[0].message["id"]
     clock.now += 60
@@ -265,20 +273,20 @@ def test_a_courier_killed_after_sending_sends_again(
     ledger: Ledger, receiver: Receiver, clock: Clock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     add(ledger, receiver.url, "received")
-    ledger.request([person(1)], model="risk")
+    ledger.requests.submit([person(1)], model="risk")
     settings = settings_for(receiver)
     ledger.close()
     home = ledger.folder
 
     def killed() -> None:
-        monkeypatch.setattr(_delivery, "_note", lambda *given: die())
+        monkeypatch.setattr(sending, "_note", lambda *given: die())
         deliver_due(Ledger.open(home, clock=clock), settings)
 
     assert in_processes([killed]) == [-9]
     assert len(receiver.calls) == 1
     with Ledger.open(home, clock=clock) as again:
         assert deliver_due(again, settings) == 0  # it may still be on its way
-        clock.now += _delivery._CLAIM_SECONDS + 1
+        clock.now += sending._CLAIM_SECONDS + 1
         assert deliver_due(again, settings) == 1
     assert len({call.message["id"] for call in receiver.calls}) == 1
     assert len(receiver.calls) == 2
@@ -289,7 +297,7 @@ def test_two_couriers_send_one_message_once(
 ) -> None:
     add(ledger, receiver.url, "received")
     for number in range(6):
-        ledger.request([person(number)], model="risk")
+        ledger.requests.submit([person(number)], model="risk")
     settings = settings_for(receiver)
     ledger.close()
 
@@ -304,7 +312,7 @@ def test_after_twelve_tries_it_is_given_up_and_visible(
     ledger: Ledger, receiver: Receiver, clock: Clock
 ) -> None:
     hook, _ = add(ledger, receiver.url, "received")
-    ledger.request([person(1)], model="risk")
+    ledger.requests.submit([person(1)], model="risk")
     receiver.statuses = [503] * 100
     pauses = []
     for _ in range(TRIES + 3):
@@ -313,7 +321,9 @@ def test_after_twelve_tries_it_is_given_up_and_visible(
         pauses.append(row.not_before - clock.now)
         clock.now += 6 * 3600
     assert len(receiver.calls) == TRIES
-    assert Webhooks(ledger, clock).counts(hook.id) == (0, 1)
+    found = Webhooks(ledger).find(hook.id)
+    assert found is not None
+    assert (found.waiting, found.given_up) == (0, 1)
     assert all(5 <= pause <= longest_pause(n) for n, pause in enumerate(pauses[: TRIES - 1], 1))
 
 
@@ -327,27 +337,27 @@ def test_pauses_grow_from_seconds_to_hours() -> None:
 def test_gone_switches_a_webhook_off(ledger: Ledger, receiver: Receiver, clock: Clock) -> None:
     hook, _ = add(ledger, receiver.url, "received")
     receiver.statuses = [410]
-    ledger.request([person(1)], model="risk")
+    ledger.requests.submit([person(1)], model="risk")
     deliver_due(ledger, settings_for(receiver))
-    ledger.request([person(2)], model="risk")
+    ledger.requests.submit([person(2)], model="risk")
     clock.now += DAY
     deliver_due(ledger, settings_for(receiver))
     assert len(receiver.calls) == 1
-    found = Webhooks(ledger, clock).find(hook.id)
+    found = Webhooks(ledger).find(hook.id)
     assert found is not None
-    assert found.disabled_at == NOON
+    assert found.disabled_at == datetime.fromtimestamp(NOON, UTC)
 
 
 def test_one_slow_receiver_leaves_room_for_others(
     ledger: Ledger, receiver: Receiver, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(_delivery, "_PER_WEBHOOK", 2)
+    monkeypatch.setattr(sending, "_PER_WEBHOOK", 2)
     with receiving() as failing:
         failing.statuses = [500] * 100
         for hook in (failing, receiver):
             add(ledger, hook.url, "received")
         for number in range(5):
-            ledger.request([person(number)], model="risk")
+            ledger.requests.submit([person(number)], model="risk")
         assert deliver_due(ledger, settings_for(failing, receiver)) == 4
     assert (len(failing.calls), len(receiver.calls)) == (2, 2)
 
@@ -356,7 +366,7 @@ def test_a_host_that_was_taken_off_the_list_is_called_no_more(
     ledger: Ledger, receiver: Receiver
 ) -> None:
     add(ledger, receiver.url, "received")
-    ledger.request([person(1)], model="risk")
+    ledger.requests.submit([person(1)], model="risk")
     deliver_due(ledger, ServiceSettings())
     (row,) = waiting(ledger)
     assert receiver.calls == []
@@ -367,12 +377,12 @@ def test_delivered_messages_are_dropped_after_a_month(
     ledger: Ledger, receiver: Receiver, clock: Clock
 ) -> None:
     add(ledger, receiver.url, "received", "overdue")
-    ledger.request([person(1)], model="risk")
+    ledger.requests.submit([person(1)], model="risk")
     deliver_due(ledger, settings_for(receiver))
     clock.now += 60 * DAY
     deliver_due(ledger, settings_for(receiver))
     clock.now += 31 * DAY
-    assert drop_old(ledger, clock.now) == 1
+    assert Webhooks(ledger).forget_old() == 1
     assert [row.kind for row in waiting(ledger)] == ["overdue"]
 
 
@@ -380,26 +390,29 @@ def test_messages_that_were_given_up_are_dropped_after_a_month(
     ledger: Ledger, clock: Clock
 ) -> None:
     add(ledger, "https://hooks.example.org/", "received")
-    ledger.request([person(1)], model="risk")
-    feed(ledger, clock.now)
-    assert drop_old(ledger, clock.now + 31 * DAY) == 0, "it still waits"
+    ledger.requests.submit([person(1)], model="risk")
+    Webhooks(ledger).feed()
+    clock.now += 31 * DAY
+    assert Webhooks(ledger).forget_old() == 0, "it still waits"
     with ledger._core.database.transaction() as conn:
         conn.execute(update(deliveries).values(given_up_at=clock.now))
-    assert drop_old(ledger, clock.now + 29 * DAY) == 0
-    assert drop_old(ledger, clock.now + 31 * DAY) == 1
+    clock.now += 29 * DAY
+    assert Webhooks(ledger).forget_old() == 0
+    clock.now += 2 * DAY
+    assert Webhooks(ledger).forget_old() == 1
 
 
 def test_a_claim_outlasts_a_round() -> None:
-    longest = _delivery._ROUND / _delivery._AT_ONCE * _delivery._IN_ALL_SECONDS
-    assert longest < _delivery._CLAIM_SECONDS
+    longest = sending._ROUND / sending._AT_ONCE * sending._IN_ALL_SECONDS
+    assert longest < sending._CLAIM_SECONDS
 
 
 def test_a_removed_webhook_takes_its_messages_along(ledger: Ledger, clock: Clock) -> None:
     hook, _ = add(ledger, "https://hooks.example.org/", "received")
-    ledger.request([person(1)], model="risk")
-    feed(ledger, clock.now)
+    ledger.requests.submit([person(1)], model="risk")
+    Webhooks(ledger).feed()
     assert len(waiting(ledger)) == 1
-    Webhooks(ledger, clock).remove(hook.id)
+    Webhooks(ledger).remove(hook.id)
     assert waiting(ledger) == waiting(ledger, webhooks) == []
 
 
@@ -409,7 +422,7 @@ def test_the_courier_delivers_beside_others_and_stops(ledger: Ledger, receiver: 
     courier = Courier(ledger, settings_for(receiver), pause=30)
     courier.start()
     add(ledger, receiver.url, "received")
-    ledger.request([person(1)], model="risk")
+    ledger.requests.submit([person(1)], model="risk")
     courier.wake()
     assert arrived.wait(20)
     courier.stop()
@@ -440,8 +453,8 @@ def test_an_event_committed_late_is_not_passed_by(postgres_url: str, tmp_path: P
     with desk.database.engine.connect() as slow, slow.begin():
         record(slow, "received", {"request": old.id}, at=NOON)
         quick = desk.submit(2)
-        assert feed(ledger, NOON) == 1
-    assert feed(ledger, NOON) == 1
+        assert Webhooks(ledger).feed() == 1
+    assert Webhooks(ledger).feed() == 1
     numbers = {row.about: row.id for row in desk.rows(events)}
     found = {row.about for row in desk.rows(deliveries)}
     desk.database.dispose()
@@ -463,7 +476,7 @@ def test_each_event_gives_one_message_whatever_is_killed(
             filed.append(desk.submit(len(filed)).id)
         else:
             _feed(ledger, is_killed=step == "killed feed")
-    feed(ledger, NOON)
+    Webhooks(ledger).feed()
     found = [row.about for row in desk.rows(deliveries)]
     desk.database.dispose()
     assert sorted(found) == sorted(filed)
@@ -476,16 +489,16 @@ def _fresh(factory: pytest.TempPathFactory) -> tuple[Path, str, Path]:
 
 def _feed(ledger: Ledger, *, is_killed: bool) -> None:
     if not is_killed:
-        feed(ledger, NOON)
+        Webhooks(ledger).feed()
         return
 
     class Killed(Exception):
         pass
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("letheon.service._feed._feed_overdue", lambda *given: _raise(Killed()))
+        patch.setattr("letheon.ledger.db.webhooks._feed_overdue", lambda *given: _raise(Killed()))
         with pytest.raises(Killed):
-            feed(ledger, NOON)
+            Webhooks(ledger).feed()
 
 
 def _raise(error: Exception) -> int:
@@ -495,18 +508,18 @@ def _raise(error: Exception) -> int:
 def test_more_events_than_a_round_takes_come_in_the_next(
     sqlite_desk: Desk, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("letheon.service._feed._MOST", 3)
+    monkeypatch.setattr("letheon.ledger.db.webhooks._MOST", 3)
     ledger = Ledger(sqlite_desk.core)
     add(ledger, "https://hooks.example.org/", "received")
     filed = [sqlite_desk.submit(number).id for number in range(8)]
-    assert [feed(ledger, NOON) for _ in range(4)] == [3, 3, 2, 0]
+    assert [Webhooks(ledger).feed() for _ in range(4)] == [3, 3, 2, 0]
     assert sorted(row.about for row in sqlite_desk.rows(deliveries)) == sorted(filed)
 
 
 def test_bodies_are_plain_json(ledger: Ledger, clock: Clock) -> None:
     add(ledger, "https://hooks.example.org/")
-    ledger.request([person(1)], model="risk")
-    feed(ledger, clock.now)
+    ledger.requests.submit([person(1)], model="risk")
+    Webhooks(ledger).feed()
     (row,) = waiting(ledger)
     found = json.loads(row.body)
     assert list(found) == ["id", "type", "created_at", "data"]

@@ -15,14 +15,15 @@ import pytest
 
 from letheon.audit import LevelResult
 from letheon.ledger import Ledger, Policy, Step
+from letheon.ledger.db.jobs import KINDS, JobProblem, JobRecord, Jobs
 from letheon.ledger.models.versions import find_model, head_of
 from letheon.ledger.worker.compute import ComputationFailed, compute
 from letheon.sandbox import StoppedError
-from letheon.service import _audit_job, _job_runner, _worker
-from letheon.service._job_runner import LONG, SHORT, JobRunner
-from letheon.service._jobs import KINDS, Job, Jobs
-from letheon.service._rooms import sweep_rooms
-from letheon.service._worker import DeskWorker
+from letheon.service import jobs
+from letheon.service import worker as worker_module
+from letheon.service.jobs import LONG, SHORT, JobRunner
+from letheon.service.temp_folders import sweep_temp_folders
+from letheon.service.worker import DeskWorker
 from tests.cli.ledgers import call
 from tests.ledger.homes import IDS, X, Y, fitted, person
 from tests.service.desks import Desk, make_desk
@@ -39,7 +40,7 @@ def erased(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Desk]:
         ("forest", "default", [2]),
         ("churn", "rival", ["person-003"]),
     ):
-        made.ledger.request(ids, model=model, tenant=tenant, verified=True)
+        made.ledger.requests.submit(ids, model=model, tenant=tenant, verified=True)
     made.work()
     yield made
     made.close()
@@ -66,7 +67,7 @@ def _call_here(
 @pytest.fixture
 def _here(monkeypatch: pytest.MonkeyPatch) -> None:
     """Compute and look in this process."""
-    monkeypatch.setattr(_job_runner, "call", _call_here)
+    monkeypatch.setattr(jobs, "call", _call_here)
     monkeypatch.setattr("letheon.ledger.ledger.computing", lambda **_: compute)
 
 
@@ -77,7 +78,7 @@ def _runner(desk: Desk, stop: threading.Event | None = None, **given: Any) -> Jo
     return JobRunner(desk.ledger, stop or threading.Event(), **given)
 
 
-def _over(desk: Desk, job: Job) -> Job:
+def _over(desk: Desk, job: JobRecord) -> JobRecord:
     found = Jobs(desk.ledger).find(job.id)
     assert found is not None
     assert found.is_over
@@ -102,8 +103,10 @@ def _rooms(desk: Desk) -> list[Path]:
 
 @here
 def test_apply_applies_certifies_and_purges_what_is_queued(desk: Desk) -> None:
-    request = desk.ledger.request([person(1)], model="risk", verified=True)
-    other = desk.ledger.request(["person-004"], model="churn", tenant="rival", verified=True)
+    request = desk.ledger.requests.submit([person(1)], model="risk", verified=True)
+    other = desk.ledger.requests.submit(
+        ["person-004"], model="churn", tenant="rival", verified=True
+    )
     job = desk.client("operator").post("/api/v1/models/risk/apply").json()
     assert _runner(desk).do_all() == 1
     shown = desk.client("operator").get(f"/api/v1/jobs/{job['id']}").json()
@@ -114,28 +117,28 @@ def test_apply_applies_certifies_and_purges_what_is_queued(desk: Desk) -> None:
         "certified, certificate 1",
         "purged, certificate 1",
     ]
-    assert desk.ledger.request_of(request.id).state == "purged"
-    assert desk.ledger.request_of(other.id).state == "queued"
+    assert desk.ledger.requests.get(request.id).state == "purged"
+    assert desk.ledger.requests.get(other.id).state == "queued"
 
 
 @here
 def test_apply_tells_nothing_of_what_belongs_to_others(desk: Desk) -> None:
-    desk.ledger.request(["person-004"], model="churn", tenant="rival", verified=True)
+    desk.ledger.requests.submit(["person-004"], model="churn", tenant="rival", verified=True)
     steps = desk.ledger.steps(force=True, model="churn", tenant="rival")
     assert next(iter(steps)).what == "applied"  # and its worker is gone
     desk.client("operator@default").post("/api/v1/models/risk/apply")
     _runner(desk).do_all()
     shown = desk.client("operator@default").get("/api/v1/jobs").json()["items"][0]
     assert (shown["result"], shown["progress"]) == ({"steps": []}, [])
-    assert desk.ledger.certificates() == (1,)
+    assert desk.ledger.certificates.sequences() == (1,)
 
 
 @here
 def test_apply_waits_for_another_worker_that_is_at_the_model(
     desk: Desk, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(_job_runner, "_AGAIN_SECONDS", 0.01)
-    desk.ledger.request([person(1)], model="risk", verified=True)
+    monkeypatch.setattr(jobs, "_AGAIN_SECONDS", 0.01)
+    desk.ledger.requests.submit([person(1)], model="risk", verified=True)
     job = Jobs(desk.ledger).add("apply", tenant="default", model="risk")
     real, calls = desk.ledger.steps, []
 
@@ -158,23 +161,23 @@ def test_a_batch_that_fails_fails_the_job_with_its_code(
         raise ComputationFailed("value-error")
 
     monkeypatch.setattr("letheon.ledger.ledger.computing", lambda **_: fails)
-    desk.ledger.request([person(1)], model="risk", verified=True)
+    desk.ledger.requests.submit([person(1)], model="risk", verified=True)
     job = Jobs(desk.ledger).add("apply", tenant="default", model="risk")
     _runner(desk).do_all()
     found = _over(desk, job)
     assert found.state == "failed"
-    assert found.result == {"code": "step-failed", "words": "the batch failed: value-error"}
+    assert found.problem == JobProblem("step-failed", "the batch failed: value-error")
 
 
 def test_retrain_needs_something_that_was_erased(desk: Desk) -> None:
     job = Jobs(desk.ledger).add("retrain", tenant="default", model="risk")
     _runner(desk).do_all()
-    assert (_over(desk, job).result or {})["code"] == "nothing-to-retrain"
+    assert getattr(_over(desk, job).problem, "code", "") == "nothing-to-retrain"
 
 
 @here
 def test_retrain_trains_afresh_with_what_is_queued(desk: Desk) -> None:
-    desk.ledger.request([person(2)], model="risk", verified=True)
+    desk.ledger.requests.submit([person(2)], model="risk", verified=True)
     job = desk.client("operator").post("/api/v1/models/risk/retrain").json()
     _runner(desk).do_all()
     shown = desk.client("operator").get(f"/api/v1/jobs/{job['id']}").json()
@@ -188,7 +191,7 @@ def test_retrain_trains_afresh_with_what_is_queued(desk: Desk) -> None:
 def test_a_model_that_is_not_there_fails_the_job(desk: Desk) -> None:
     job = Jobs(desk.ledger).add("apply", tenant="default", model="nobody")
     _runner(desk).do_all()
-    assert (_over(desk, job).result or {})["code"] == "unknown-model"
+    assert getattr(_over(desk, job).problem, "code", "") == "unknown-model"
 
 
 def test_what_an_error_says_is_not_kept(desk: Desk, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -199,7 +202,7 @@ def test_what_an_error_says_is_not_kept(desk: Desk, monkeypatch: pytest.MonkeyPa
     job = Jobs(desk.ledger).add("apply", tenant="default", model="risk")
     _runner(desk).do_all()
     found = _over(desk, job)
-    assert (found.result or {})["code"] == "key-error"
+    assert getattr(found.problem, "code", "") == "key-error"
     assert "alice" not in str(found)
 
 
@@ -263,14 +266,14 @@ def test_no_number_of_another_tenant_is_in_an_audit(desk: Desk) -> None:
             r"\d\d:\d\d:\d\d", "", text
         )
 
-    desk.ledger.request(["person-003"], model="churn", tenant="rival", verified=True)
+    desk.ledger.requests.submit(["person-003"], model="churn", tenant="rival", verified=True)
     desk.work()
     before = {drill: seen(drill) for drill in ("none", "log")}
-    desk.ledger.request(["person-004"], model="risk", verified=True)
-    desk.ledger.request(["person-005"], model="risk")
-    desk.ledger.request([1, 2, 3, 4], model="forest", verified=True)  # nobody approves it
+    desk.ledger.requests.submit(["person-004"], model="risk", verified=True)
+    desk.ledger.requests.submit(["person-005"], model="risk")
+    desk.ledger.requests.submit([1, 2, 3, 4], model="forest", verified=True)  # nobody approves it
     desk.clock.now += 70 * 86_400
-    desk.ledger.request(["person-006"], model="risk", verified=True)
+    desk.ledger.requests.submit(["person-006"], model="risk", verified=True)
     assert {drill: seen(drill) for drill in ("none", "log")} == before
     assert "1 recorded request(s)" in str(before)
     assert _audited(desk)["passed"] is False, "somebody who sees all is told of the late one"
@@ -286,7 +289,7 @@ def test_an_audit_of_a_model_without_a_certificate_says_so(desk: Desk) -> None:
 
 @here
 def test_a_damaged_file_of_the_ledger_fails_the_audit(desk: Desk) -> None:
-    desk.ledger.request([person(1)], model="risk", verified=True)
+    desk.ledger.requests.submit([person(1)], model="risk", verified=True)
     desk.work()
     with desk.ledger._core.database.reading() as conn:
         row = find_model(conn, "risk", "default")
@@ -304,7 +307,7 @@ def test_a_damaged_file_of_the_ledger_fails_the_audit(desk: Desk) -> None:
 
 def test_a_model_that_quotes_rows_is_not_quoted() -> None:
     reason = "it could not be looked at: UnknownIdError: ids not in this model: ['alice']"
-    plain = _audit_job._plain(LevelResult("V4", "risk", "fail", reason))
+    plain = jobs._plain_level(LevelResult("V4", "risk", "fail", reason))
     assert plain["reason"] == "it could not be looked at: UnknownIdError"
 
 
@@ -338,12 +341,12 @@ def home(tmp_path: Path) -> Path:
     """The home of a ledger with a real clock and one model."""
     folder = tmp_path / "home"
     with Ledger.create(folder, name="test", policy=Policy(pin_seconds=1)) as ledger:
-        ledger.register(fitted(), X, Y, ids=IDS, name="risk")
+        ledger.models.register(fitted(), X, Y, ids=IDS, name="risk")
     return folder
 
 
 def _started(home: Path, *more: str) -> subprocess.Popen[bytes]:
-    command = [sys.executable, "-m", "letheon.service._worker", str(home), *more]
+    command = [sys.executable, "-m", "letheon.service.worker", str(home), *more]
     return subprocess.Popen(command, stdin=subprocess.DEVNULL, stderr=subprocess.PIPE)
 
 
@@ -365,14 +368,14 @@ def _until(holds: Callable[[], bool], seconds: float = 60.0) -> None:
 
 def test_a_worker_process_serves_requests_and_jobs_and_leaves_on_sigterm(home: Path) -> None:
     with _working(home) as process, Ledger.open(home) as ledger:
-        request = ledger.request([person(1)], model="risk", verified=True)
+        request = ledger.requests.submit([person(1)], model="risk", verified=True)
         found = Jobs(ledger)
         apply = found.add("apply", tenant="default", model="risk")
         _until(lambda: getattr(found.find(apply.id), "state", "") == "done")
         audit = found.add("audit", asked={"levels": None, "drill": "none"})
         _until(lambda: getattr(found.find(audit.id), "is_over", False))
         passed = (getattr(found.find(audit.id), "result", None) or {}).get("passed")
-        state = ledger.request_of(request.id).state
+        state = ledger.requests.get(request.id).state
         process.send_signal(signal.SIGTERM)
         _, said = process.communicate(timeout=60)
     assert (process.returncode, state, passed) == (0, "purged", True)
@@ -397,7 +400,7 @@ def test_a_job_of_a_killed_worker_is_done_by_the_next_one(home: Path) -> None:
         _until(lambda: getattr(Jobs(ledger).find(job.id), "state", "") == "running")
         process.kill()
         process.communicate()
-        sweep_rooms(ledger)
+        sweep_temp_folders(ledger)
         assert JobRunner(ledger, threading.Event()).do_all(LONG) == 1
         found = Jobs(ledger).find(job.id)
     assert found is not None
@@ -409,7 +412,7 @@ def test_a_job_of_a_killed_worker_is_done_by_the_next_one(home: Path) -> None:
 @here
 def test_the_worker_of_the_command_line_does_jobs_too(home: Path) -> None:
     with Ledger.open(home) as ledger:
-        ledger.request([person(1)], model="risk", verified=True)
+        ledger.requests.submit([person(1)], model="risk", verified=True)
         found = Jobs(ledger)
         jobs = [
             found.add("apply", tenant="default", model="risk"),
@@ -426,7 +429,7 @@ def test_short_and_long_jobs_are_all_jobs() -> None:
 
 
 def test_a_worker_goes_on_after_an_error(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(_worker, "_AFTER_AN_ERROR", 0.0)
+    monkeypatch.setattr(worker_module, "_AFTER_AN_ERROR", 0.0)
     with Ledger.open(home) as ledger:
         worker = DeskWorker(ledger, poll=0.01)
         calls: list[int] = []
@@ -445,4 +448,4 @@ def test_a_worker_goes_on_after_an_error(home: Path, monkeypatch: pytest.MonkeyP
 @pytest.mark.parametrize("arguments", [[], ["a", "b"], ["a", "--parent"]])
 def test_wrong_arguments_are_told(arguments: list[str]) -> None:
     with pytest.raises(SystemExit, match="usage"):
-        _worker.main(arguments)
+        worker_module.main(arguments)

@@ -94,7 +94,7 @@ def apply(
         if retrain is not None and (force or model is not None):
             raise UsageError("--retrain NAME goes without --force and --model")
         if retrain is not None:
-            steps = opened.retrain(retrain, tenant=tenant, apart=True)
+            steps = opened.models.retrain(retrain, tenant=tenant, apart=True)
         else:
             steps = opened.run_once(force=force, model=model, tenant=tenant, apart=True)
         lines = [(one.what, one.model, _number(one.sequence), one.detail) for one in steps]
@@ -168,7 +168,7 @@ def _told_to_stop() -> Iterator[threading.Event]:
 def _jobs_of(opened: "Ledger", stop: threading.Event) -> Callable[[], int]:
     """Return what does the jobs of the ledger's desk; nothing where its extra is missing."""
     try:
-        from letheon.service._job_runner import LONG, SHORT, JobRunner
+        from letheon.service.jobs import LONG, SHORT, JobRunner
     except ImportError:
         return lambda: 0
 

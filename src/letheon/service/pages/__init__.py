@@ -6,13 +6,11 @@ from letheon.service.pages import (
     account,
     audits,
     certificates,
-    compare,
     filing,
     home,
     login,
     models,
     new_model,
-    plan,
     requests,
 )
 
@@ -26,8 +24,6 @@ _SUBJECTS = (
     login,
     new_model,
     models,
-    compare,
-    plan,
     requests,
 )
 ROUTERS: tuple[APIRouter, ...] = tuple(subject.router for subject in _SUBJECTS)

@@ -5,30 +5,20 @@ from typing import Annotated
 from fastapi import APIRouter, Depends, Request
 from fastapi.responses import HTMLResponse, Response
 
-from letheon.service._auth import Principal
-from letheon.service._context import context
-from letheon.service._forms import check_form, text_of
-from letheon.service._people import model_choices
-from letheon.service._problems import Problem
-from letheon.service._roles import ROLES, SCOPES
-from letheon.service.desk.tokens import (
-    TokenIn,
-    TokenMade,
-    add_token,
-    page_of_tokens,
-    revoke_token,
+from letheon.ledger.db.tokens import ROLES, SCOPES
+from letheon.service.auth import Principal, context
+from letheon.service.errors import Problem
+from letheon.service.forms import check_form, text_of
+from letheon.service.pages._shared import (
+    SentForm,
+    done,
+    page,
+    page_allows,
+    tenant_choices,
 )
-from letheon.service.desk.webhooks import (
-    WebhookIn,
-    WebhookMade,
-    add_webhook,
-    find_webhook,
-    page_of_deliveries,
-    page_of_webhooks,
-    remove_webhook,
-    test_webhook,
-)
-from letheon.service.pages._shared import SentForm, done, page, page_allows, tenant_choices
+from letheon.service.routes import tokens, webhooks
+from letheon.service.routes.tokens import TokenIn
+from letheon.service.routes.webhooks import WebhookIn
 
 router = APIRouter(include_in_schema=False)
 
@@ -63,7 +53,7 @@ def make_token(request: Request, who: TokenKeeper, form: SentForm) -> HTMLRespon
     typed = {name: text_of(form, name) for name in ("name", "role", "tenant", "days")}
     try:
         wanted = check_form(TokenIn, typed | {"scopes": scopes})
-        made = add_token(context(request), who, wanted)
+        made = tokens.make_token(request, who, wanted)
     except Problem as problem:
         if problem.status_code == 404:
             raise
@@ -74,7 +64,7 @@ def make_token(request: Request, who: TokenKeeper, form: SentForm) -> HTMLRespon
 @router.post("/tokens/{token_id}/revoke")
 def revoke(request: Request, who: TokenKeeper, token_id: str, form: SentForm) -> Response:
     """Take a token back."""
-    revoke_token(context(request), who, token_id, descendants="descendants" in form)
+    tokens.revoke_token(request, who, token_id, descendants="descendants" in form)
     return done(request, "/tokens", "token-revoked")
 
 
@@ -83,7 +73,7 @@ def _tokens(
     who: Principal,
     *,
     after: str | None = None,
-    made: TokenMade | None = None,
+    made: tokens.TokenMade | None = None,
     problem: Problem | None = None,
     typed: dict[str, str] | None = None,
 ) -> HTMLResponse:
@@ -95,7 +85,7 @@ def _tokens(
         who,
         json="/api/v1/tokens",
         status=200 if problem is None else problem.status_code,
-        found=page_of_tokens(desk, who, after=after or None),
+        found=tokens.list_tokens(request, who, after=after or None),
         after=after,
         made=made,
         problem=problem,
@@ -103,10 +93,10 @@ def _tokens(
         roles=roles,
         scopes={scope: words for scope, words in SCOPES.items() if who.may(scope)},
         days=desk.settings.token_days,
-        tenants=tenant_choices(desk, who),
+        tenants=tenant_choices(who),
         has_model=made is None
         or made.tenant is None
-        or bool(model_choices(desk.ledger, made.tenant)),
+        or bool(who.ledger.models.list(tenant=made.tenant)),
     )
 
 
@@ -123,9 +113,7 @@ def make_webhook(request: Request, who: HookKeeper, form: SentForm) -> HTMLRespo
     typed = {name: text_of(form, name) for name in ("url", "tenant")}
     try:
         wanted = check_form(WebhookIn, typed | {"events": events})
-        made = add_webhook(
-            context(request), who, url=wanted.url, events=wanted.events, tenant=wanted.tenant
-        )
+        made = webhooks.make_webhook(request, who, wanted)
     except Problem as problem:
         if problem.status_code == 404:
             raise
@@ -138,14 +126,13 @@ def show_webhook(
     request: Request, who: HookKeeper, webhook_id: str, after: str | None = None
 ) -> HTMLResponse:
     """Show one webhook and its messages."""
-    desk = context(request)
     return page(
         request,
         "webhook.html",
         who,
         json=f"/api/v1/webhooks/{webhook_id}",
-        hook=find_webhook(desk, who, webhook_id),
-        found=page_of_deliveries(desk, who, webhook_id, after=after or None),
+        hook=webhooks.show_webhook(request, who, webhook_id),
+        found=webhooks.list_deliveries(request, who, webhook_id, after=after or None),
         after=after,
         event_words=_EVENT_WORDS,
     )
@@ -154,7 +141,7 @@ def show_webhook(
 @router.post("/webhooks/{webhook_id}/test")
 def try_webhook(request: Request, who: HookCaller, webhook_id: str) -> Response:
     """Send a test message now."""
-    came = test_webhook(context(request), who, webhook_id)
+    came = webhooks.test_webhook(request, who, webhook_id)
     code = "webhook-delivered" if came.delivered else "webhook-failed"
     return done(request, f"/webhooks/{webhook_id}", code, came.status)
 
@@ -162,7 +149,7 @@ def try_webhook(request: Request, who: HookCaller, webhook_id: str) -> Response:
 @router.post("/webhooks/{webhook_id}/delete")
 def delete_webhook(request: Request, who: HookKeeper, webhook_id: str) -> Response:
     """Remove a webhook."""
-    remove_webhook(context(request), who, webhook_id)
+    webhooks.remove_webhook(request, who, webhook_id)
     return done(request, "/webhooks", "webhook-removed")
 
 
@@ -171,7 +158,7 @@ def _webhooks(
     who: Principal,
     *,
     after: str | None = None,
-    made: WebhookMade | None = None,
+    made: webhooks.WebhookMade | None = None,
     problem: Problem | None = None,
     typed: dict[str, str] | None = None,
 ) -> HTMLResponse:
@@ -182,12 +169,12 @@ def _webhooks(
         who,
         json="/api/v1/webhooks",
         status=200 if problem is None else problem.status_code,
-        found=page_of_webhooks(desk, who, after=after or None),
+        found=webhooks.list_webhooks(request, who, after=after or None),
         after=after,
         made=made,
         problem=problem,
         typed=typed or {"url": "", "tenant": who.tenant or ""},
         event_words=_EVENT_WORDS,
-        tenants=tenant_choices(desk, who),
+        tenants=tenant_choices(who),
         has_hosts=bool(desk.settings.webhook_hosts),
     )
