@@ -27,8 +27,8 @@ from letheon import (
 from letheon.cli import app
 from letheon.demo import _judging, _models, _scene
 from letheon.exceptions import UnknownIdError
-from letheon.linear._noise import Sealed
 from letheon.measures.attacks import RMIA
+from letheon.noise import Sealed
 
 JUDGING = (
     _judging.choose_method,
