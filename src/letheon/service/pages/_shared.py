@@ -136,13 +136,7 @@ class PageGate(Gate):
             raise _to_login(request)
         request.scope["letheon_token"] = who.token_id
         context(request).limiter.count_call(who.token_id)
-        if self.scopes and who.scopes.isdisjoint(self.scopes):
-            raise Problem(
-                403,
-                "not-allowed",
-                "Your token may not do that",
-                f"It needs the scope {' or '.join(self.scopes)}; its role is {who.role}.",
-            )
+        who.require(*self.scopes, title="Your token may not do that")
         self.enter(request, who)
         if request.method not in SAFE:  # last: what is sent may be large, and is read for this
             require_csrf(request, who.session, await _sent_token(request))

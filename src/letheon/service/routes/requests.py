@@ -438,13 +438,7 @@ def _change(
 def _require_action(who: Principal, name: ActionName, details: dict[str, Any]) -> None:
     """Refuse an action to a token that has none of its scopes, and one without its details."""
     action = ACTIONS[name]
-    if who.scopes.isdisjoint(action.scopes):
-        raise Problem(
-            403,
-            "not-allowed",
-            "this token may not do that",
-            f"It needs the scope {' or '.join(action.scopes)}; its role is {who.role}.",
-        )
+    who.require(*action.scopes)
     missing = [key for key in action.takes if details.get(key) is None]
     if missing and not action.is_optional:
         raise Problem(
