@@ -18,7 +18,6 @@ from starlette.exceptions import HTTPException
 
 from letheon.ledger.db.jobs import CURSOR, JOB_ID
 from letheon.ledger.schemas import NAME
-from letheon.service._request_words import GROUND_WORDS, stuck_words
 from letheon.service.auth import (
     COOKIE,
     SAFE,
@@ -30,6 +29,7 @@ from letheon.service.auth import (
 )
 from letheon.service.errors import Problem
 from letheon.service.forms import read_form
+from letheon.service.request_words import GROUND_WORDS, stuck_words
 from letheon.service.routes.requests import GROUNDS
 
 Model = Annotated[str, Path(pattern=f"^{NAME.pattern}$")]

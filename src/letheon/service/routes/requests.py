@@ -19,8 +19,10 @@ from letheon.ledger import LogEntry, Request
 from letheon.ledger.requests.deadlines import Regime
 from letheon.ledger.requests.grounds import HOLD_GROUNDS, REJECT_GROUNDS, REQUEST_GROUNDS
 from letheon.ledger.requests.states import FINAL, STATES
-from letheon.service._request_words import GROUND_WORDS, sentence
-from letheon.service._requests import (
+from letheon.service.auth import Gate, Principal, allows, allows_any
+from letheon.service.errors import Problem
+from letheon.service.numbers import Numbers
+from letheon.service.request_views import (
     ACTIONS,
     MOST_ITEMS,
     ActionName,
@@ -38,9 +40,7 @@ from letheon.service._requests import (
     refusals,
     show_requests,
 )
-from letheon.service.auth import Gate, Principal, allows, allows_any
-from letheon.service.errors import Problem
-from letheon.service.numbers import Numbers
+from letheon.service.request_words import GROUND_WORDS, sentence
 from letheon.service.schemas import In, Out, Page
 
 router = APIRouter(tags=["requests"])
