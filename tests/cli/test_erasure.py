@@ -86,7 +86,7 @@ def test_a_served_model_that_kept_somebody_is_noticed(monkeypatch: pytest.Monkey
         model.forget(model.ids_[:1].tolist())  # other people than those who asked
         return model
 
-    load = ledger.Ledger.load
+    load = ledger.Ledger.models.load
     monkeypatch.setattr(ledger.Ledger, "load", kept)
     assert play(monkeypatch)[0] == ["the served model is a fresh fit"]
 

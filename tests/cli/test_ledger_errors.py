@@ -158,10 +158,10 @@ def home(tmp_path_factory: pytest.TempPathFactory) -> Home:
     folder = tmp_path_factory.mktemp("errors")
     files, (X, y) = files_in(folder), table()
     with Ledger.create(folder / "home", name="demo") as ledger:
-        ledger.register(letheon.load(files.model), X, y, ids=list(PEOPLE), name="m")
+        ledger.models.register(letheon.load(files.model), X, y, ids=list(PEOPLE), name="m")
         convex = letheon.InfluenceClassifier(l2=0.1).fit(X, y)
-        ledger.register(convex, X, y, name="numbers")
-        request = ledger.request([LEAVING[0]], model="m", key="case-1", verified=True)
+        ledger.models.register(convex, X, y, name="numbers")
+        request = ledger.requests.submit([LEAVING[0]], model="m", key="case-1", verified=True)
     letheon.save(convex, folder / "numbers.letheon")
     return Home(folder / "home", files, request.id)
 
@@ -305,7 +305,7 @@ def test_a_clock_that_was_ahead_is_accepted(tmp_path: Path, monkeypatch: Any) ->
     with monkeypatch.context() as patched:
         patched.setattr("time.time", lambda: ahead)
         with Ledger.create(tmp_path / "home", name="demo") as ledger:
-            ledger.register(letheon.load(files.model), X, y, ids=list(PEOPLE), name="m")
+            ledger.models.register(letheon.load(files.model), X, y, ids=list(PEOPLE), name="m")
     words = ("request", "add", "--model", "m", PEOPLE[6], *here)
     assert call(*words).exit_code == 4
     assert "the log goes on" in call("doctor", "--accept-clock", *here).stdout
@@ -335,7 +335,7 @@ def test_an_older_database_stops_the_worker_and_is_adopted(tmp_path: Path) -> No
     here = ("--ledger", tmp_path / "home")
     with Ledger.create(tmp_path / "home", name="demo") as ledger:
         copy_database(tmp_path / "home", tmp_path / "old")
-        ledger.register(letheon.load(files.model), X, y, ids=list(PEOPLE), name="m")
+        ledger.models.register(letheon.load(files.model), X, y, ids=list(PEOPLE), name="m")
     copy_database(tmp_path / "old", tmp_path / "home")
     before = inventory(tmp_path / "home")
     assert "nothing to adopt" not in call("ledger", "adopt", *here).stdout
@@ -419,7 +419,7 @@ def test_looking_after_a_request(home: Home) -> None:
     until = ("--ground", "litigation-hold", "--until", "2999-01-01")
     assert done("request", "hold", asked["id"], *until, *here)["state"] == "on_hold"
     with Ledger.open(home.folder) as ledger:
-        held = ledger.timeline(asked["id"])[-1]
+        held = ledger.requests.timeline(asked["id"])[-1]
         begins = ledger.settings.calendar.end_of(date(2998, 12, 31))
     assert held.details["until"] == int(begins.timestamp())
     assert done("request", "release", asked["id"], *here)["state"] == "queued"

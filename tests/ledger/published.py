@@ -40,14 +40,14 @@ def new_ledger(
     ledger = Ledger.create(folder, name="test-ledger", clock=clock, database=database)
     X, y, ids = table()
     fitted = (forest() if model is None else model).fit(X, y, ids=ids)
-    ledger.register(fitted, X, y, ids=ids, name=NAME, **settings)
+    ledger.models.register(fitted, X, y, ids=ids, name=NAME, **settings)
     return ledger
 
 
 def ask(ledger: Ledger, people: Iterable[int], **more: Any) -> Any:
     """Request that people, by their numbers, be erased."""
     ids = table()[2]
-    return ledger.request([ids[each] for each in people], model=NAME, verified=True, **more)
+    return ledger.requests.submit([ids[each] for each in people], model=NAME, verified=True, **more)
 
 
 def publish(ledger: Ledger) -> None:

@@ -11,11 +11,11 @@ from hypothesis import strategies as st
 
 from letheon.exceptions import LedgerMissingError, UnknownModelError
 from letheon.ledger import Ledger
-from letheon.ledger.certificates import listing
+from letheon.ledger.certificates import certificates
 from letheon.ledger.db import events, log
-from letheon.ledger.db.log import LogReader
+from letheon.ledger.db.log import Log
 from letheon.ledger.db.log_tree import LogTree
-from letheon.ledger.worker.batches import batch_page
+from letheon.ledger.worker.batches import Batches
 from letheon.verifier import (
     Refused,
     check_consistency,
@@ -36,16 +36,16 @@ def story(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Ledger]:
     """Two models of two tenants, three erasures and a retrain."""
     clock = Clock()
     with make(tmp_path_factory.mktemp("story"), clock=clock) as ledger:
-        ledger.register(fitted(), X, Y, ids=IDS, name="churn", tenant="rival")
+        ledger.models.register(fitted(), X, Y, ids=IDS, name="churn", tenant="rival")
         for number in (1, 2):
-            ledger.request([person(number)], model="risk", verified=True)
+            ledger.requests.submit([person(number)], model="risk", verified=True)
             ledger.run_once(force=True)
             clock.now += 60
-        ledger.request([person(7)], model="churn", tenant="rival", verified=True)
+        ledger.requests.submit([person(7)], model="churn", tenant="rival", verified=True)
         ledger.run_once(force=True)
         clock.now += 60
-        ledger.retrain("risk")
-        ledger.checkpoint()
+        ledger.models.retrain("risk")
+        ledger.log.checkpoint()
         yield ledger
 
 
@@ -94,7 +94,7 @@ def test_a_damaged_certificate_does_not_hide_the_others(story: Ledger, data: st.
     place = data.draw(st.integers(0, len(envelope) - 1))
     envelope[place] ^= data.draw(st.integers(1, 255))
     cut = data.draw(st.sampled_from([0, place, len(envelope)]))
-    method, guarantee, n_rows = listing._said(bytes(envelope[:cut]))
+    method, guarantee, n_rows = certificates._said(bytes(envelope[:cut]))
     assert isinstance(method, str)
     assert isinstance(guarantee, str)
     assert type(n_rows) is int
@@ -118,7 +118,7 @@ def test_a_batch_that_is_not_published_counts_what_is_asked(sqlite_desk: Desk) -
     for number in range(3):
         request = sqlite_desk.submit(number, 100 + number, verified=True)
         erase(sqlite_desk, request.id, upto="applied")
-    page = batch_page(sqlite_desk.core)
+    page = Batches(sqlite_desk.core).list()
     assert {(one.n_requests, one.n_rows, one.version) for one in page.items} == {(1, 2, None)}
     assert page.total == 3
 
@@ -216,7 +216,7 @@ def test_proofs_by_blocks_are_those_of_the_whole_tree(
         patched.setattr(log, "_leaves", leaves.read)
         patched.setattr(events, "head", lambda _: type("Head", (), {"size": count}))
         no_core: Any = None
-        blocks = LogReader(no_core)._tree(no_core)
+        blocks = Log(no_core)._tree(no_core)
         assert blocks.inclusion(index, size) == tree.inclusion(index, size)
         assert blocks.consistency(smaller, size) == tree.consistency(smaller, size)
         assert blocks.root(size) == tree.root(size)
@@ -224,9 +224,9 @@ def test_proofs_by_blocks_are_those_of_the_whole_tree(
 
 def test_a_lost_proof_is_named(tmp_path: Path) -> None:
     with make(tmp_path) as ledger:
-        ledger.request([person(3)], model="risk", verified=True)
+        ledger.requests.submit([person(3)], model="risk", verified=True)
         ledger.run_once(force=True)
         for path in (ledger.folder / "proofs").rglob("*.json"):
             path.unlink()
         with pytest.raises(LedgerMissingError, match="restore"):
-            ledger.proof(1)
+            ledger.certificates.proof(1)

@@ -88,7 +88,7 @@ def counted(ledger: Ledger) -> tuple[int, int]:
 
 def require_sound(ledger: Ledger, n: int) -> list[verifier.Opened]:
     """Check that there are n certificates, in one chain, in files and database alike."""
-    found = envelopes(ledger)
+    found = ledger.certificates.envelopes()
     core = core_of(ledger)
     files = [certificate_path(core, each + 1).read_bytes() for each in range(n)]
     assert (len(found), files) == (n, found)
@@ -170,7 +170,7 @@ def test_two_workers_at_once_give_one_certificate(
     done = certified_by_two(ledger)
     hook(None)
     assert set(done) <= {1, 2}
-    require_sound(ledger, len(envelopes(ledger)))
+    require_sound(ledger, len(ledger.certificates.envelopes()))
 
 
 def test_two_workers_at_once_on_postgresql(

@@ -31,15 +31,15 @@ def address(request: pytest.FixtureRequest) -> Callable[[], str | None]:
 
 def story(ledger: Ledger, clock: Clock) -> None:
     """One erasure, and a request in each of some states."""
-    ledger.request([person(1), person(2)], model="risk", verified=True, key="first")
+    ledger.requests.submit([person(1), person(2)], model="risk", verified=True, key="first")
     ledger.run_once(force=True)
     clock.now += 3600
-    ledger.request([person(3)], model="risk")
-    ledger.request([person(4)], model="risk", verified=True)
-    ledger.request([person(4)], model="risk", verified=True)
-    held = ledger.request([person(5)], model="risk", verified=True)
-    ledger.hold(held.id, "litigation-hold", "2099-01-01")
-    ledger.extend(held.id)
+    ledger.requests.submit([person(3)], model="risk")
+    ledger.requests.submit([person(4)], model="risk", verified=True)
+    ledger.requests.submit([person(4)], model="risk", verified=True)
+    held = ledger.requests.submit([person(5)], model="risk", verified=True)
+    ledger.requests.hold(held.id, "litigation-hold", "2099-01-01")
+    ledger.requests.extend(held.id)
 
 
 @pytest.fixture
@@ -57,12 +57,14 @@ def old(tmp_path: Path, address: Callable[[], str | None]) -> tuple[Path, Clock,
 
 
 def facts(ledger: Ledger) -> dict[str, Any]:
-    found = ledger.requests()
+    found = ledger.requests.list()
     return {
         "requests": found,
-        "timelines": [ledger.timeline(one.id) for one in found],
-        "certificates": [ledger.certificate(one) for one in ledger.certificates()],
-        "models": ledger.models(),
+        "timelines": [ledger.requests.timeline(one.id) for one in found],
+        "certificates": [
+            ledger.certificates.envelope(one) for one in ledger.certificates.sequences()
+        ],
+        "models": ledger.models.list(),
     }
 
 
@@ -146,16 +148,18 @@ def test_it_is_refused_until_it_is_upgraded_and_then_goes_on(
     Ledger.upgrade(home)
     with Ledger.open(home, clock=clock) as ledger:
         assert facts(ledger) == told
-        page = ledger.find_requests()
+        page = ledger.requests.find()
         assert sorted(page.items, key=str) == sorted(told["requests"], key=str)
-        assert ledger.count_requests().by_state["on_hold"] == 1
-        again = ledger.request([person(1), person(2)], model="risk", verified=True, key="first")
+        assert ledger.requests.count().by_state["on_hold"] == 1
+        again = ledger.requests.submit(
+            [person(1), person(2)], model="risk", verified=True, key="first"
+        )
         assert again.id in {one.id for one in told["requests"]}
         with ledger.acting("a1"):
-            fresh = ledger.request([person(6)], model="risk", verified=True)
+            fresh = ledger.requests.submit([person(6)], model="risk", verified=True)
         ledger.run_once(force=True)
-        assert ledger.request_of(fresh.id).state == "purged"
-        assert ledger.request_of(fresh.id).filed_by == "a1"
+        assert ledger.requests.get(fresh.id).state == "purged"
+        assert ledger.requests.get(fresh.id).filed_by == "a1"
         assert [one for one in ledger.doctor() if one.level == "error"] == []
         bundle = ledger.export(tmp_path / "bundle", tier="auditor")
         assert audit(bundle, key=ledger.public_key).passed

@@ -71,7 +71,7 @@ def _operate(scene: Scene, folder: Path) -> Evidence | None:
     forest = DaREForestClassifier(n_estimators=TREES, random_state=scene.seed)
     forest.fit(scene.X, scene.y, ids=scene.ids)
     with Ledger.create(folder / "home", name="demo") as ledger:
-        ledger.register(forest, scene.X, scene.y, ids=scene.ids, name=MODEL)
+        ledger.models.register(forest, scene.X, scene.y, ids=scene.ids, name=MODEL)
         scene.say(
             f"A forest of {TREES} trees is registered in a ledger, with its rows: a folder with a "
             "database, a signing key, and files that are sealed by keys made to be destroyed. "
@@ -81,17 +81,17 @@ def _operate(scene: Scene, folder: Path) -> Evidence | None:
         if not _serve(scene, ledger, request):
             return None
         _compare(scene, ledger, gone)
-        _show_certificate(scene, ledger.certificate(1))
+        _show_certificate(scene, ledger.certificates.envelope(1))
         ledger.export(folder / "bundle", tier="auditor")
         return Evidence(gone, folder / "home", folder / "bundle", ledger.public_key)
 
 
 def _ask(scene: Scene, ledger: "Ledger", people: list[str]) -> "Request":
     first, again = (
-        ledger.request(people, model=MODEL, key="letter-1", verified=True) for _ in range(2)
+        ledger.requests.submit(people, model=MODEL, key="letter-1", verified=True) for _ in range(2)
     )
     scene.quote(f"request {first.id[:12]}...: {first.state}, due on {first.due_on}")
-    one = first.id == again.id and len(ledger.requests()) == 1
+    one = first.id == again.id and len(ledger.requests.list()) == 1
     scene.say(
         f"Asked twice, recorded once: {scene.check(one, 'a repeated request is one request')}."
     )
@@ -104,16 +104,18 @@ def _serve(scene: Scene, ledger: "Ledger", request: "Request") -> bool:
     scene.say("The worker is sent at once; left alone, it waits up to 72 hours for more requests:")
     for step in steps:
         scene.quote(f"{step.what:<10}{step.detail}")
-    states = [entry.kind for entry in ledger.timeline(request.id) if "from" in entry.details]
+    states = [
+        entry.kind for entry in ledger.requests.timeline(request.id) if "from" in entry.details
+    ]
     scene.say(f"The request was received, then {', '.join(states)}.")
     served = [step.what for step in steps] == ["applied", "certified", "purged"]
-    served = served and ledger.request_of(request.id).state == "purged"
+    served = served and ledger.requests.get(request.id).state == "purged"
     scene.check(served, "a request is applied, certified and purged in one round")
     return served
 
 
 def _compare(scene: Scene, ledger: "Ledger", gone: list[str]) -> None:
-    served = ledger.load(MODEL)
+    served = ledger.models.load(MODEL)
     rows = ~np.isin(scene.ids, gone)
     fresh = DaREForestClassifier(n_estimators=TREES, random_state=served.seed_)
     fresh.fit(scene.X[rows], scene.y[rows], ids=scene.ids[rows])

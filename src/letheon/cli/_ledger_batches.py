@@ -94,7 +94,7 @@ def apply(
         if retrain is not None and (force or model is not None):
             raise UsageError("--retrain NAME goes without --force and --model")
         if retrain is not None:
-            steps = opened.retrain(retrain, tenant=tenant, apart=True)
+            steps = opened.models.retrain(retrain, tenant=tenant, apart=True)
         else:
             steps = opened.run_once(force=force, model=model, tenant=tenant, apart=True)
         lines = [(one.what, one.model, _number(one.sequence), one.detail) for one in steps]

@@ -90,7 +90,11 @@ def _find(word: str, folder: Path | None, *, purge: bool) -> _Envelope:
         raise FileNotFoundError(f"there is no file {word}, and it is no number of a certificate")
     with open_ledger(folder) as opened:
         sequence, known = int(word), statements_in(opened.folder / "public" / "keys")
-        data = opened.purge_attestation(sequence) if purge else opened.certificate(sequence)
+        data = (
+            opened.certificates.purge_attestation(sequence)
+            if purge
+            else opened.certificates.envelope(sequence)
+        )
         return _Envelope(data, known, opened.public_key, _purge_of(opened, sequence))
 
 
@@ -100,7 +104,7 @@ _NOT_YET = "not yet"
 def _purge_of(opened: "Ledger", sequence: int) -> str:
     """Return what became of the purge after a certificate."""
     try:
-        claims = _statement(opened.purge_attestation(sequence))["predicate"]
+        claims = _statement(opened.certificates.purge_attestation(sequence))["predicate"]
     except LedgerMissingError:
         return _NOT_YET
     gaps = search_gaps(claims)
@@ -197,7 +201,9 @@ def chain(key: Key = None, ledger: Home = None, as_json: AsJson = False) -> None
     Example: letheon cert chain
     """
     with reported(as_json), open_ledger(ledger) as opened:
-        envelopes = [opened.certificate(number) for number in opened.certificates()]
+        envelopes = [
+            opened.certificates.envelope(number) for number in opened.certificates.sequences()
+        ]
         lines = [_link(_statement(data), opened) for data in envelopes]
         pinned = opened.public_key if key is None else public_key(key)
         reason = _broken(envelopes, pinned, statements_in(opened.folder / "public" / "keys"))

@@ -21,7 +21,7 @@ from letheon.cli._ledger_common import (
 from letheon.exceptions import LedgerMissingError
 
 if TYPE_CHECKING:
-    from letheon.ledger import KeyInfo
+    from letheon.ledger import Key
 
 __all__ = ["keys", "stores"]
 
@@ -36,11 +36,11 @@ def show_keys(ledger: Home = None, as_json: AsJson = False) -> None:
     Example: letheon key list
     """
     with reported(as_json), open_ledger(ledger) as opened:
-        found = opened.keys()
+        found = opened.keys.list()
     say(as_json, found, "\n".join(_about_key(one) for one in found))
 
 
-def _about_key(key: "KeyInfo") -> str:
+def _about_key(key: "Key") -> str:
     signs = f"from {key.first} on" if key.last is None else f"{key.first} to {key.last}"
     if key.last is not None and key.last < key.first:
         signs = "none"
@@ -54,7 +54,7 @@ def rotate(ledger: Home = None, as_json: AsJson = False) -> None:
     Example: letheon key rotate
     """
     with reported(as_json), open_ledger(ledger) as opened:
-        keyid = opened.rotate_key()
+        keyid = opened.keys.rotate()
         text = (
             f"signs from now on with the key of id\n{keyid}\n"
             f"strangers go on with the first public key\n{opened.public_key}"
@@ -79,7 +79,7 @@ def revoke(
     """
     with reported(as_json), open_ledger(ledger) as opened:
         with taken_at_their_word():
-            opened.revoke_key(keyid, after=after)
+            opened.keys.revoke(keyid, after=after)
         document = {"keyid": keyid, "after": after}
         say(as_json, document, f"{keyid} is not trusted after certificate {after}")
 
@@ -106,7 +106,7 @@ def add(
     with reported(as_json), open_ledger(ledger) as opened:
         path = require_folder(folder)
         with taken_at_their_word(), warnings_said():
-            opened.add_store(name, path, owner=owner, scope=scope, days=days)
+            opened.stores.add(name, path, owner=owner, scope=scope, days=days)
         say(as_json, {"store": name}, f"every purge looks through {folder} from now on")
 
 
@@ -117,7 +117,7 @@ def show_stores(ledger: Home = None, as_json: AsJson = False) -> None:
     Example: letheon store list
     """
     with reported(as_json), open_ledger(ledger) as opened:
-        found = opened.stores()
+        found = opened.stores.list()
     lines = [
         (one.name, str(one.path), one.owner, one.scope, "" if one.days is None else str(one.days))
         for one in found
@@ -137,7 +137,7 @@ def remove(
     Example: letheon store remove features
     """
     with reported(as_json), open_ledger(ledger) as opened:
-        if name not in {one.name for one in opened.stores()}:
+        if name not in {one.name for one in opened.stores.list()}:
             raise LedgerMissingError(f"there is no store {name!r}; `letheon store list` shows all")
-        opened.remove_store(name)
+        opened.stores.remove(name)
         say(as_json, {"store": name}, f"{name} is not looked through any more")

@@ -71,13 +71,13 @@ def _signed(opened: "Ledger", pinned: str) -> "Finding":
     """Follow the pinned key to every certificate, and from there to its purge."""
     from letheon.ledger import Finding
 
-    envelopes = [opened.certificate(number) for number in opened.certificates()]
+    envelopes = [opened.certificates.envelope(number) for number in opened.certificates.sequences()]
     attested = in_part = 0
     try:
         trust = Trust.from_pinned(pinned, statements_in(opened.folder / "public" / "keys"))
         for certificate in check_chain(envelopes, trust):
             try:
-                purge = opened.purge_attestation(certificate.sequence)
+                purge = opened.certificates.purge_attestation(certificate.sequence)
             except LedgerMissingError:
                 continue
             in_part += bool(search_gaps(check_purge(purge, certificate, trust).predicate))
@@ -120,7 +120,7 @@ def export(
         if model is not None:
             # Another tenant may have a model of that name.
             tenant = tenant or "default"
-            opened.versions(model, tenant=tenant)
+            opened.models.versions(model, tenant=tenant)
         with taken_at_their_word():
             path = opened.export(folder, tier=tier, model=model, tenant=tenant)
         document = {"folder": path.resolve(), "tier": tier, "public_key": opened.public_key}
@@ -209,7 +209,7 @@ def checkpoint(
     Example: letheon ledger checkpoint --out checkpoint.txt
     """
     with reported(as_json), open_ledger(ledger) as opened:
-        taken = opened.checkpoint()
+        taken = opened.log.checkpoint()
         if out is not None:
             out.write_text(taken.note, "utf-8")
         document = {"size": taken.size, "root": taken.root.hex(), "note": taken.note}

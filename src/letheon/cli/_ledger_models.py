@@ -22,7 +22,7 @@ from letheon.cli._ledger_common import (
 )
 
 if TYPE_CHECKING:
-    from letheon.ledger import Ledger, ModelFiles, ModelInfo
+    from letheon.ledger import Ledger, Model, ModelFiles
 
 __all__ = ["models"]
 
@@ -105,11 +105,11 @@ def add(
         say(as_json, info.to_dict(), text)
 
 
-def _register(opened: "Ledger", files: "ModelFiles", **options: Any) -> "ModelInfo":
+def _register(opened: "Ledger", files: "ModelFiles", **options: Any) -> "Model":
     from letheon.sandbox import EndedError, TimeLimitError
 
     try:
-        return opened.register_files(files, **options)
+        return opened.models.register_files(files, **options)
     except TimeLimitError as error:
         raise UsageError("reading and training took longer than an hour and was ended") from error
     except EndedError as error:
@@ -134,7 +134,7 @@ def show_all(
     Example: letheon model list --json
     """
     with reported(as_json), open_ledger(ledger) as opened:
-        found = opened.models(tenant=tenant)
+        found = opened.models.list(tenant=tenant)
     lines = [
         (
             one.name,
@@ -163,7 +163,7 @@ def show(
     Example: letheon model show churn
     """
     with reported(as_json), open_ledger(ledger) as opened:
-        found = opened.versions(name, tenant=tenant)
+        found = opened.models.versions(name, tenant=tenant)
     lines = [
         (
             str(one.number),

@@ -60,7 +60,7 @@ def new_code(request: RequestId, ledger: Home = None, as_json: AsJson = False) -
     Example: letheon receipt code 0b5d4b1e6a7f4c0e9d2f3a4b5c6d7e8f
     """
     with reported(as_json), open_ledger(ledger) as opened:
-        code = opened.new_receipt_code(request)
+        code = opened.certificates.receipts.new_code(request)
         say(as_json, {"request": request, "code": code}, code)
 
 
@@ -76,7 +76,9 @@ def export(
     Example: letheon receipt export 0b5d4b1e6a7f4c0e9d2f3a4b5c6d7e8f --out receipt.sealed
     """
     with reported(as_json), open_ledger(ledger) as opened:
-        sealed = opened.sealed_receipt(request, opened.receipt_key(request) or "")
+        sealed = opened.certificates.receipts.sealed(
+            request, opened.certificates.receipts.key(request) or ""
+        )
         if sealed is None:
             raise LedgerMissingError("there is no receipt for this request (yet)")
         _write(out, sealed)

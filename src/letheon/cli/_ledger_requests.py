@@ -73,9 +73,9 @@ def add(
     """
     with reported(as_json), open_ledger(ledger) as opened:
         wanted = _ids(people, ids_file)
-        held = opened.holds_numbers(model, tenant=tenant)
+        held = opened.models.has_integer_ids(model, tenant=tenant)
         with taken_at_their_word():
-            request = opened.request(
+            request = opened.requests.submit(
                 _numbers(wanted) if held else wanted,
                 model=model,
                 key=key,
@@ -122,7 +122,7 @@ def show_all(
     """
     with reported(as_json), open_ledger(ledger) as opened:
         with taken_at_their_word():
-            found = opened.requests(model=model, state=state, tenant=tenant)
+            found = opened.requests.list(model=model, state=state, tenant=tenant)
         now, calendar = datetime.now(UTC), opened.settings.calendar
     lines = [
         (
@@ -148,8 +148,8 @@ def show(
     Example: letheon request show 73fdb37cede78c1bdc82ac08614adaef
     """
     with reported(as_json), open_ledger(ledger) as opened:
-        request = opened.request_of(request_id, tenant=tenant)
-        entries = opened.timeline(request_id, tenant=tenant)
+        request = opened.requests.get(request_id, tenant=tenant)
+        entries = opened.requests.timeline(request_id, tenant=tenant)
     if as_json:
         say(True, plain(request) | {"timeline": plain(entries)}, "")
         return

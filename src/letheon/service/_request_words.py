@@ -4,7 +4,7 @@ from collections.abc import Callable, Mapping
 from datetime import UTC, datetime
 from typing import Any
 
-from letheon.ledger import Entry
+from letheon.ledger import LogEntry
 from letheon.ledger.requests.grounds import NO_DATA_HELD, NOT_FULLY_SEARCHED
 
 GROUND_WORDS = {
@@ -50,7 +50,7 @@ def stuck_words(reason: str) -> str:
     return _STUCK_WORDS.get(reason, "the computing failed; look what the worker said, then retry")
 
 
-def sentence(entry: Entry) -> str:
+def sentence(entry: LogEntry) -> str:
     """Return what happened, in one sentence; codes and counts only.
 
     An event that this version has no words for is named by its code.

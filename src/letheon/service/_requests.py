@@ -12,8 +12,8 @@ from pydantic import BeforeValidator, Field, StrictStr
 
 from letheon.exceptions import LetheonError, UnknownRequestError
 from letheon.ledger import Request
-from letheon.service._people import token_family, version_numbers
-from letheon.service.auth import Context, Principal
+from letheon.service._people import token_family
+from letheon.service.auth import Principal
 from letheon.service.errors import PREFIX, Problem, problem_of
 from letheon.service.numbers import Numbers
 from letheon.service.schemas import Out
@@ -127,7 +127,7 @@ class BulkOut(Out):
 
 @dataclass(frozen=True)
 class Action:
-    """One thing that can be done about a request; a method of the ledger has its name.
+    """One thing that can be done about a request.
 
     Attributes
     ----------
@@ -172,7 +172,7 @@ ACTIONS: dict[ActionName, Action] = {
 """Every action, in the order in which a page offers them."""
 
 
-def find_visible(desk: Context, who: Principal, request_id: str) -> Request:
+def find_visible(who: Principal, request_id: str) -> Request:
     """Return a request that a token may see.
 
     Raises
@@ -181,25 +181,25 @@ def find_visible(desk: Context, who: Principal, request_id: str) -> Request:
         There is none; or it is another tenant's, or another token's where a token may see only
         its own. The three cannot be told apart.
     """
-    request = desk.ledger.request_of(request_id, tenant=who.tenant)
+    request = who.ledger.requests.get(request_id, tenant=who.tenant)
     if not who.sees_all_requests and request.filed_by != who.token_id:
         raise UnknownRequestError("no request of that id; `letheon request list` shows all")
     return request
 
 
-def show_requests(desk: Context, who: Principal, requests: Sequence[Request]) -> list[RequestOut]:
+def show_requests(who: Principal, requests: Sequence[Request]) -> list[RequestOut]:
     """Return requests as a token sees them, in their order."""
-    now = datetime.fromtimestamp(desk.clock(), UTC)
+    now = datetime.fromtimestamp(who.desk.clock(), UTC)
     if not who.sees_all_requests:
-        return [_show_to_filer(desk, request, now) for request in requests]
-    versions = version_numbers(desk.ledger, requests)
-    numbers = Numbers(desk, who)
+        return [_show_to_filer(who, request, now) for request in requests]
+    versions = who.ledger.requests.version_numbers(requests)
+    numbers = Numbers(who.desk, who)
     family: frozenset[str | None] = frozenset()
     if who.may("requests:approve") and any(one.state == "verified" for one in requests):
-        family = frozenset(token_family(desk.ledger, who.token_id))
+        family = frozenset(token_family(who.ledger, who.token_id))
     shown = []
     for request in requests:
-        left = _days_left(desk, request, now) if request.is_open else None
+        left = _days_left(who, request, now) if request.is_open else None
         is_overdue = left is not None and left < 0
         is_own = not family.isdisjoint({request.filed_by, request.verified_by})
         version = versions.get(request.id)
@@ -217,16 +217,16 @@ def show_requests(desk: Context, who: Principal, requests: Sequence[Request]) ->
     return shown
 
 
-def _days_left(desk: Context, request: Request, now: datetime) -> int:
-    return request.days_left(now, desk.ledger.settings.calendar)
+def _days_left(who: Principal, request: Request, now: datetime) -> int:
+    return request.days_left(now, who.ledger.settings.calendar)
 
 
-def _show_to_filer(desk: Context, request: Request, now: datetime) -> RequestOut:
+def _show_to_filer(who: Principal, request: Request, now: datetime) -> RequestOut:
     """Return a request as a filer sees it who may not know whom a model holds or has forgotten.
 
     How soon a request ends would tell that too, so it is closed only after its last day.
     """
-    left = _days_left(desk, request, now)
+    left = _days_left(who, request, now)
     is_closed = not request.is_open and left < 0
     hidden = ("n_ids", "n_rows", "batch", "certificate", "version", "reason", "duplicate_of")
     return RequestOut.of(
@@ -288,7 +288,7 @@ def _problem_of(error: Exception) -> Problem:
     return problem
 
 
-def bulk_out(desk: Context, who: Principal, results: Sequence[Request | Exception]) -> BulkOut:
+def bulk_out(who: Principal, results: Sequence[Request | Exception]) -> BulkOut:
     """Return what became of many: a request or a refusal each, in their order.
 
     Raises
@@ -297,7 +297,7 @@ def bulk_out(desk: Context, who: Principal, results: Sequence[Request | Exceptio
         A result that is a mistake in the program and no refusal.
     """
     requests = [one for one in results if isinstance(one, Request)]
-    shown = {one.id: one for one in show_requests(desk, who, requests)}
+    shown = {one.id: one for one in show_requests(who, requests)}
     items = []
     for index, result in enumerate(results):
         if isinstance(result, Request):

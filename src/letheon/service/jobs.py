@@ -30,8 +30,13 @@ from letheon.exceptions import (
 from letheon.ledger import Ledger, Step
 from letheon.ledger.db.jobs import LEASE_SECONDS, LONG, SHORT, JobRecord, Jobs, Kind
 from letheon.ledger.leases import owner_name
-from letheon.ledger.models.info import all_models
-from letheon.ledger.models.versions import VersionRow, content_of, find_model, read_head
+from letheon.ledger.models.versions import (
+    VersionRow,
+    content_of,
+    find_model,
+    list_models,
+    read_head,
+)
 from letheon.ledger.worker.compute import code_of
 from letheon.sandbox import (
     EndedError,
@@ -214,7 +219,7 @@ class JobRunner:
         self.jobs.progress(job, "trains the model afresh")
         for _ in self._retry("another worker is at this model"):
             try:
-                steps = self._ledger.retrain(
+                steps = self._ledger.models.retrain(
                     own.model, tenant=str(job.tenant), apart=True, stop=self._stop
                 )
             except LedgerBusyError:
@@ -326,7 +331,7 @@ class JobRunner:
                 "nothing-certified", "the model has no certificate yet; erase somebody first"
             )
         with self._ledger._core.database.reading() as conn:
-            own = all_models(conn, job.tenant)
+            own = list_models(conn, job.tenant)
         asked, key = job.asked["levels"], self._ledger.public_key
         # A drill adds the levels that must notice it.
         levels = tuple(sorted({*asked, *_NOTICED_BY[job.asked["drill"]]})) if asked else None

@@ -21,14 +21,15 @@ from sqlalchemy import Connection, Row, Select, delete, exists, func, insert, se
 from sqlalchemy import update as change
 
 from letheon.exceptions import KeyFileError
-from letheon.ledger.certificates.listing import sequences_of_tenant
+from letheon.ledger.certificates.certificates import list_sequences
 from letheon.ledger.db.bulk import RowsIn
 from letheon.ledger.db.elapsed import proven_now
 from letheon.ledger.db.events import head, integrate
 from letheon.ledger.db.tokens import note_action, to_datetime
 from letheon.ledger.keys.key_files import KeyFiles
-from letheon.ledger.requests.records import Request, found_all
+from letheon.ledger.requests.listing import find_requests
 from letheon.ledger.requests.states import FINAL
+from letheon.ledger.schemas import Request
 from letheon.ledger.tables import (
     batches,
     certificates,
@@ -452,7 +453,7 @@ def _numbered(conn: Connection, tenant: str | None, happened: Sequence[_Event]) 
     """Return events in which the certificates of a tenant's webhook are counted for itself."""
     if tenant is None or all(one.data.get("certificate") is None for one in happened):
         return happened
-    own = sequences_of_tenant(conn, tenant)
+    own = list_sequences(conn, tenant)
     places = {sequence: number for number, sequence in enumerate(own, start=1)}
     return [
         one._replace(data=one.data | {"certificate": places.get(one.data["certificate"])})
@@ -477,7 +478,7 @@ def _about_requests(conn: Connection, rows: Sequence[Row[Any]]) -> Iterator[_Eve
 
 def _read(conn: Connection, times: dict[str, int]) -> list[Request]:
     """Return requests in the order in which they are named."""
-    known = found_all(conn, list(times))
+    known = find_requests(conn, list(times))
     return [known[key] for key in times if key in known]
 
 

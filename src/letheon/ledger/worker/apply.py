@@ -42,7 +42,7 @@ from letheon.ledger.models.versions import (
     versions_of,
 )
 from letheon.ledger.requests.encrypted_ids import unsealed_ids
-from letheon.ledger.requests.states import move
+from letheon.ledger.requests.transitions import move
 from letheon.ledger.tables import batches, heads, meta, requests, versions
 from letheon.ledger.worker.compute import FORGED, ComputationFailed, Job, Product
 from letheon.ledger.worker.plan import beside_a_hold

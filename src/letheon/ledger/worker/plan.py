@@ -9,8 +9,7 @@ from sqlalchemy import Connection, Select, func, select
 
 from letheon.ledger.certificates.claims import adds_up
 from letheon.ledger.core import Core
-from letheon.ledger.models.info import all_models
-from letheon.ledger.models.versions import ModelRow, VersionRow, versions_of
+from letheon.ledger.models.versions import ModelRow, VersionRow, list_models, versions_of
 from letheon.ledger.requests.encrypted_ids import lost_keys
 from letheon.ledger.tables import batches, blocked, requests, versions
 from letheon.ledger.worker.policy import (
@@ -96,7 +95,7 @@ def plan_all(core: Core, wanted: int | None = None) -> tuple[BatchPlan, ...]:
     with core.database.reading() as conn:
         return tuple(
             plan(core, conn, model)
-            for model in all_models(conn)
+            for model in list_models(conn)
             if wanted is None or model.id == wanted
         )
 

@@ -6,7 +6,6 @@ from fastapi import APIRouter, Depends, Request
 from fastapi.responses import HTMLResponse, Response
 
 from letheon.ledger.db.tokens import ROLES, SCOPES
-from letheon.service._people import model_choices
 from letheon.service.auth import Principal, context
 from letheon.service.errors import Problem
 from letheon.service.forms import check_form, text_of
@@ -94,10 +93,10 @@ def _tokens(
         roles=roles,
         scopes={scope: words for scope, words in SCOPES.items() if who.may(scope)},
         days=desk.settings.token_days,
-        tenants=tenant_choices(desk, who),
+        tenants=tenant_choices(who),
         has_model=made is None
         or made.tenant is None
-        or bool(model_choices(desk.ledger, made.tenant)),
+        or bool(who.ledger.models.list(tenant=made.tenant)),
     )
 
 
@@ -176,6 +175,6 @@ def _webhooks(
         problem=problem,
         typed=typed or {"url": "", "tenant": who.tenant or ""},
         event_words=_EVENT_WORDS,
-        tenants=tenant_choices(desk, who),
+        tenants=tenant_choices(who),
         has_hosts=bool(desk.settings.webhook_hosts),
     )

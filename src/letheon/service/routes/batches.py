@@ -10,12 +10,10 @@ from fastapi import APIRouter, Depends, Path, Query, Request
 from pydantic import Field
 
 from letheon.exceptions import LedgerMissingError
-from letheon.ledger import BatchInfo, BatchPlan, ModelInfo
+from letheon.ledger import Batch, BatchPlan, Model
 from letheon.ledger.certificates.claims import adds_up, published_account
 from letheon.ledger.certificates.decimals import figure
 from letheon.ledger.db.jobs import Job, Jobs
-from letheon.ledger.models.history import claims_of_head, spending, version_records
-from letheon.ledger.models.versions import head_of
 from letheon.ledger.tables import requests
 from letheon.service.auth import Principal, allows, context
 from letheon.service.errors import Problem, cursor_problem
@@ -97,11 +95,11 @@ def list_batches(
     model: ModelFilter = None,
     after: Annotated[str | None, Query(max_length=400)] = None,
     limit: Limit = 50,
-) -> Page[BatchInfo]:
+) -> Page[Batch]:
     """Return batches, newest first."""
     desk, whose = context(request), who.tenant_filter(tenant)
     try:
-        page = desk.ledger.batches(tenant=whose, model=model, after=after, limit=limit)
+        page = desk.ledger.batches.list(tenant=whose, model=model, after=after, limit=limit)
     except ValueError:
         raise cursor_problem("Give back `next` as it was given.") from None
     numbers = Numbers(desk, who)
@@ -112,11 +110,11 @@ def list_batches(
 @router.get("/api/v1/batches/{batch_id}", summary="Show a batch")
 def show_batch(
     request: Request, who: Reader, batch_id: Annotated[str, Path(pattern="^[0-9a-f]{64}$")]
-) -> BatchInfo:
+) -> Batch:
     """Return one batch."""
     desk = context(request)
     try:
-        batch = desk.ledger.batch(batch_id, tenant=who.tenant)
+        batch = desk.ledger.batches.get(batch_id, tenant=who.tenant)
     except LedgerMissingError as error:
         raise Problem(
             404, "unknown-batch", "no such batch", "GET /api/v1/batches lists those that you see."
@@ -130,7 +128,7 @@ def show_plan(request: Request, who: Reader, model: ModelName, tenant: Tenant = 
     info, ledger = read_model(request, who, model, tenant), context(request).ledger
     plan = ledger.plan(info.name, tenant=info.tenant)[0]
     decision = plan.decision
-    now = claims_of_head(ledger, info.name, tenant=info.tenant)
+    now = ledger.models.claims(info.name, tenant=info.tenant)
     is_retrain = decision.kind == "retrain"
     after = _claim_retrained(now) if is_retrain else _claim_erased(request, info, now, plan.n_rows)
     unfinished = Jobs(ledger).unfinished(
@@ -217,9 +215,9 @@ def _count_people(request: Request, plan: BatchPlan) -> int:
     return int(total)
 
 
-def _cost(request: Request, info: ModelInfo) -> CostOut:
+def _cost(request: Request, info: Model) -> CostOut:
     ledger = context(request).ledger
-    records = version_records(ledger, info.name, tenant=info.tenant, limit=_RECENT_VERSIONS)
+    records = ledger.models.history(info.name, tenant=info.tenant, limit=_RECENT_VERSIONS)
     taken = [one.seconds for one in records if one.kind == "erase"]
     seconds = median(taken) if taken else None
     retrain, basis = _retrain_seconds(request, info)
@@ -233,11 +231,9 @@ def _cost(request: Request, info: ModelInfo) -> CostOut:
     )
 
 
-def _retrain_seconds(request: Request, info: ModelInfo) -> tuple[float | None, Basis]:
+def _retrain_seconds(request: Request, info: Model) -> tuple[float | None, Basis]:
     """Return what the last training took, scaled by the rows that are left."""
-    ledger = context(request).ledger
-    with ledger._core.database.reading() as conn:
-        run = head_of(conn, ledger._row(info.name, info.tenant).id).run
+    run = context(request).ledger.models.run_facts(info.name, tenant=info.tenant)
     if not run["retrain_seconds"]:
         return None, "unknown"
     then = int(run["retrain_rows"])
@@ -246,7 +242,7 @@ def _retrain_seconds(request: Request, info: ModelInfo) -> tuple[float | None, B
 
 
 def _claim_erased(
-    request: Request, info: ModelInfo, now: Mapping[str, Any], n_rows: int
+    request: Request, info: Model, now: Mapping[str, Any], n_rows: int
 ) -> dict[str, Any]:
     """Return the claim after a batch: what is spent grows at the rate of the rows so far.
 
@@ -258,7 +254,7 @@ def _claim_erased(
     grows = adds_up(account["rule"]) and "budget" in account and removed > 0
     if not grows or n_rows == 0:
         return dict(now)
-    spent = spending(context(request).ledger, info.name, tenant=info.tenant)[-1][1]
+    spent = context(request).ledger.models.spending(info.name, tenant=info.tenant)[-1][1]
     later = min(spent + spent / removed * n_rows, float(account["budget"]))
     grown = {"deletionsSinceRetrain": removed + n_rows, "spent": figure(later, "up")}
     return {**now, "accounting": published_account({**account, **grown})}

@@ -14,14 +14,14 @@ from pathlib import Path
 from typing import Annotated, Any, Literal
 
 import anyio
-from fastapi import APIRouter, Depends, Query, Request
+from fastapi import APIRouter, Depends, Query
 from fastapi.responses import Response, StreamingResponse
 from starlette.concurrency import run_in_threadpool
 from starlette.types import Receive, Scope, Send
 
 from letheon.ledger import Ledger
 from letheon.ledger.db.tokens import note_action
-from letheon.service.auth import Principal, allows, context, require_unbound
+from letheon.service.auth import Principal, allows, require_unbound
 from letheon.service.errors import Problem
 from letheon.service.temp_folders import temp_folder
 
@@ -45,7 +45,6 @@ _taken: weakref.WeakKeyDictionary[Ledger, list[str]] = weakref.WeakKeyDictionary
 
 @router.get("/api/v1/bundle", summary="Download a bundle", response_class=Response, responses=_ZIP)
 def download_bundle(
-    request: Request,
     who: Annotated[Principal, Depends(allows("certificates:read", is_long=True))],
     tier: Annotated[
         Literal["public", "auditor"],
@@ -65,13 +64,12 @@ def download_bundle(
             "this token may not do that",
             f"It needs the scope bundles:read; its role is {who.role}.",
         )
-    desk = context(request)
-    ledger = desk.ledger
+    ledger = who.ledger
     with ExitStack() as cleanup:
         cleanup.enter_context(take_slot(ledger, who.token_id))
         room = cleanup.enter_context(temp_folder(ledger, "bundle"))
         with ledger._core.database.transaction() as conn:
-            note_action(conn, desk.clock(), who.token_id, f"bundle-{tier}", None)
+            note_action(conn, who.desk.clock(), who.token_id, f"bundle-{tier}", None)
         folder = ledger.export(room / "bundle", tier=tier)
         return BundleResponse(folder, f"{ledger.name}-{tier}", cleanup.pop_all())
 

@@ -7,14 +7,7 @@ from fastapi import APIRouter, Depends, Query, Request
 from pydantic import Field
 
 from letheon.exceptions import UnknownModelError
-from letheon.ledger import ModelInfo
-from letheon.ledger.models.history import (
-    claims_of_head,
-    requests_by_model,
-    spending,
-    version_records,
-)
-from letheon.ledger.models.storage import database_bytes, storage_of
+from letheon.ledger import Model
 from letheon.service.auth import Principal, allows, context
 from letheon.service.errors import Problem
 from letheon.service.guarantees import (
@@ -83,7 +76,7 @@ def list_models(
     limit: Limit = 50,
 ) -> Page[ModelOut]:
     """Return models in the order of their registration; a requester sees names only."""
-    models = context(request).ledger.models(tenant=who.tenant_filter(tenant))
+    models = context(request).ledger.models.list(tenant=who.tenant_filter(tenant))
     start = 0 if after is None else int(after)
     shown = models[start : start + limit]
     end, counts = start + len(shown), _count(request, who)
@@ -101,7 +94,7 @@ def show_model(request: Request, who: Reader, model: Name, tenant: Tenant = None
     return _describe(request, who, info, _count(request, who))
 
 
-def read_model(request: Request, who: Principal, name: str, tenant: str | None) -> ModelInfo:
+def read_model(request: Request, who: Principal, name: str, tenant: str | None) -> Model:
     """Return a model that the caller sees.
 
     Raises
@@ -109,14 +102,12 @@ def read_model(request: Request, who: Principal, name: str, tenant: str | None) 
     Problem
         404, whether another tenant has such a model or there is none.
     """
-    ledger = context(request).ledger
     try:
-        row = ledger._row(name, who.tenant_for(tenant))
+        return context(request).ledger.models.get(name, tenant=who.tenant_for(tenant))
     except (Problem, UnknownModelError) as error:
         raise Problem(
             404, "unknown-model", "no such model", "GET /api/v1/models lists those that you see."
         ) from error
-    return ledger._info(row.id)
 
 
 class _Counts(NamedTuple):
@@ -136,17 +127,17 @@ def _count(request: Request, who: Principal) -> _Counts:
     ledger = context(request).ledger
     if _sees_names_only(who):
         return _Counts({}, None)
-    counts = requests_by_model(ledger, tenant=who.tenant)
-    return _Counts(counts, database_bytes(ledger) if who.tenant is None else None)
+    counts = ledger.requests.count_by_model(tenant=who.tenant)
+    return _Counts(counts, ledger.database_bytes() if who.tenant is None else None)
 
 
-def _describe(request: Request, who: Principal, info: ModelInfo, counts: _Counts) -> ModelOut:
+def _describe(request: Request, who: Principal, info: Model, counts: _Counts) -> ModelOut:
     names: dict[str, Any] = {"name": info.name, "tenant": info.tenant, "dataset": info.dataset}
     if _sees_names_only(who):
         return ModelOut(**names)
     desk = context(request)
-    head = version_records(desk.ledger, info.name, tenant=info.tenant, limit=1)[0]
-    next_claims = claims_of_head(desk.ledger, info.name, tenant=info.tenant)
+    head = desk.ledger.models.history(info.name, tenant=info.tenant, limit=1)[0]
+    next_claims = desk.ledger.models.claims(info.name, tenant=info.tenant)
     claims = next_claims if head.facts is None else head.facts["guarantee"]
     # A retrain spends nothing, and its certificate does not say what there is to spend.
     budget = budget_out((claims if head.kind == "erase" else next_claims)["accounting"])
@@ -172,8 +163,8 @@ def _describe(request: Request, who: Principal, info: ModelInfo, counts: _Counts
     )
 
 
-def _storage(request: Request, info: ModelInfo, counts: _Counts) -> StorageOut:
-    own = storage_of(context(request).ledger, info.name, tenant=info.tenant)
+def _storage(request: Request, info: Model, counts: _Counts) -> StorageOut:
+    own = context(request).ledger.models.storage(info.name, tenant=info.tenant)
     share = None
     if counts.n_bytes is not None:
         mine = sum(counts.requests.get((info.tenant, info.name), {}).values())
@@ -183,7 +174,7 @@ def _storage(request: Request, info: ModelInfo, counts: _Counts) -> StorageOut:
 
 
 def _next_retrain(
-    request: Request, info: ModelInfo, budget: BudgetOut, decision: Decision | None
+    request: Request, info: Model, budget: BudgetOut, decision: Decision | None
 ) -> ForecastOut:
     """Say when the next retrain is due, and why."""
     desk = context(request)
@@ -197,5 +188,5 @@ def _next_retrain(
     if not budget.adds_up:
         words = "Each request is proved by itself: nothing adds up, so nothing runs out."
         return ForecastOut(on=None, words=words)
-    spent = spending(desk.ledger, info.name, tenant=info.tenant)
+    spent = desk.ledger.models.spending(info.name, tenant=info.tenant)
     return forecast(spent, budget.budget, now)

@@ -155,7 +155,7 @@ def register_model(
     rows = ("rows.csv", upload.rows.read())
     files = ModelFiles(model=upload.model.read(), rows=rows, target=form.target, ids=form.ids)
     with _one_upload_of(tenant), _registration_problems(), _file_problems():
-        desk.ledger.register_files(
+        desk.ledger.models.register_files(
             files,
             name=form.name,
             tenant=tenant,
@@ -176,13 +176,13 @@ def register_example(request: Request, who: Writer, wanted: ExampleIn) -> ModelO
     test = [place for place in range(len(y)) if place % _TEST_SHARE == 0]
     kept = [place for place in range(len(y)) if place % _TEST_SHARE]
     people = [f"person-{number:04d}" for number in range(1, len(kept) + 1)]
-    taken = {info.name for info in ledger.models(tenant=tenant)}
+    taken = {info.name for info in ledger.models.list(tenant=tenant)}
     stem = f"example-{wanted.kind}"
     free = (one for one in (stem, *(f"{stem}-{n}" for n in range(2, _MOST_EXAMPLES))))
     name = wanted.name or next(one for one in free if one not in taken)
     with _registration_problems(), _without_warnings():
-        rows, target, ids = ledger.without_blocked(X[kept], y[kept], people, tenant=tenant)
-        ledger.train(
+        rows, target, ids = ledger.models.without_blocked(X[kept], y[kept], people, tenant=tenant)
+        ledger.models.train(
             estimator,
             rows,
             target,
@@ -326,7 +326,7 @@ def _registration_problems() -> Iterator[None]:
             409,
             "blocked",
             "people who asked to be erased are among the rows",
-            "Leave them out: `Ledger.without_blocked` does.",
+            "Leave them out: `Ledger.models.without_blocked` does.",
         ) from error
     except StateError as error:
         words = "Something in the model has no place in a file."

@@ -84,7 +84,7 @@ def list_keys(
     """Return the keys that certificates are signed with; pin the first, from another source."""
     ledger = context(request).ledger
     # What they may sign counts the certificates of all tenants.
-    known = ledger.keys()
+    known = ledger.keys.list()
     hidden = {} if who.tenant is None else {"first": None, "last": None}
     keys = [KeyOut.model_validate(vars(key) | hidden) for key in known]
     statements = [one.decode() for one in ledger._core.keys.statements()]

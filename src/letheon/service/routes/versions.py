@@ -6,8 +6,7 @@ from typing import Annotated, Any, Literal
 from fastapi import APIRouter, Depends, Path, Query, Request
 from pydantic import Field
 
-from letheon.ledger.models.history import VersionRecord, sequences_between, version_records
-from letheon.ledger.models.watch import watch_of
+from letheon.ledger import Version
 from letheon.service.auth import Principal, allows, context
 from letheon.service.errors import Problem
 from letheon.service.guarantees import (
@@ -181,7 +180,7 @@ def compare_versions(
     """Return two versions side by side, what changed, and what was certified in between."""
     older, newer = (show_version(request, who, model, one, tenant) for one in sorted((a, b)))
     desk, whose = context(request), who.tenant_for(tenant)
-    between = sequences_between(desk.ledger, model, older.number, newer.number, tenant=whose)
+    between = desk.ledger.models.sequences(model, older.number, newer.number, tenant=whose)
     is_certified = older.method is not None and newer.method is not None
     numbers = Numbers(desk, who)
     return ComparisonOut(
@@ -212,7 +211,7 @@ def show_history(
     """
     versions = list_versions(request, who, model, tenant, after, limit)
     now = show_model(request, who, model, tenant)
-    watch = watch_of(context(request).ledger, model, tenant=now.tenant)
+    watch = context(request).ledger.models.watch(model, tenant=now.tenant)
     tolerances = {} if watch is None else watch.tolerances
     limits = {} if watch is None else watch.limits
     # Of an efficiency more is better; of all else, less.
@@ -258,15 +257,15 @@ def _read(
     **given: Any,
 ) -> list[VersionOut]:
     desk, before = context(request), None if after is None else int(after)
-    records = version_records(desk.ledger, model, tenant=tenant, before=before, **given)
+    records = desk.ledger.models.history(model, tenant=tenant, before=before, **given)
     numbers = Numbers(desk, who)
     return [_describe(record, numbers) for record in records]
 
 
-def _describe(record: VersionRecord, numbers: Numbers) -> VersionOut:
-    info, facts = record.info, record.facts
-    state: Any = "purged" if info.purged_at is not None else "certified"
-    if info.purged_at is None and record.certificate is None:
+def _describe(record: Version, numbers: Numbers) -> VersionOut:
+    facts = record.facts
+    state: Any = "purged" if record.purged_at is not None else "certified"
+    if record.purged_at is None and record.certificate_id is None:
         state = "registered" if record.kind == "registration" else "published"
     certified: dict[str, Any] = {
         "method": None,
@@ -286,19 +285,19 @@ def _describe(record: VersionRecord, numbers: Numbers) -> VersionOut:
             "monitor": facts["monitor"]["decision"],
         }
     return VersionOut(
-        number=info.number,
-        kind=record.kind,
+        number=record.number,
+        kind=record.kind or "registration",
         state=state,
         batch=record.batch,
-        certificate=numbers.shown(info.sequence),
-        certificate_id=record.certificate,
-        address=info.address,
-        live_rows=info.live,
+        certificate=numbers.shown(record.sequence),
+        certificate_id=record.certificate_id,
+        address=record.address,
+        live_rows=record.live,
         rows_erased=record.n_erased,
         seconds=record.seconds,
-        published_at=info.published_at,
-        certified_at=info.certified_at,
-        purged_at=info.purged_at,
+        published_at=record.published_at,
+        certified_at=record.certified_at,
+        purged_at=record.purged_at,
         **certified,
     )
 
