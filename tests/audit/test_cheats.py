@@ -221,7 +221,7 @@ def test_a_rolled_back_ledger_fails_v1_for_who_saw_more(scene: Scene) -> None:
 def test_a_fork_fails_v1_for_who_saw_the_other_branch(scene: Scene, tmp_path: Path) -> None:
     with ledger_of(tmp_path / "home", "naive") as other:
         erase(other, "naive", 3)
-        forked = other.checkpoint().note
+        forked = other.log.checkpoint().note
     assert said(scene, scene.bundle, seen=forked)["V1"] == "fail"
 
 

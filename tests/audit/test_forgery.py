@@ -105,7 +105,7 @@ def test_a_category_that_no_row_has_fails_v2(tmp_path: Path, monkeypatch: Patch)
         with monkeypatch.context() as patch, Ledger.create(tmp_path / name, name="audited") as own:
             if change is not None:
                 computing(patch, change)
-            own.register(model, X, table(60)[1], ids=IDS, name="m")
+            own.models.register(model, X, table(60)[1], ids=IDS, name="m")
             erase(own, "m", 3)
             found = verdicts(judged(own, tmp_path / f"{name}-bundle", "V0", "V2"))
         assert found == {"V0": "pass", "V2": "pass" if change is None else "fail"}

@@ -9,6 +9,7 @@ import pytest
 from rich.console import Console
 
 from letheon.cli import _erasure, _scene
+from letheon.ledger.models.models import Models
 
 pytest.importorskip("sqlalchemy")
 pytest.importorskip("cryptography")
@@ -81,13 +82,13 @@ def test_a_file_that_was_left_is_noticed(
 
 
 def test_a_served_model_that_kept_somebody_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
-    def kept(opened: ledger.Ledger, name: str) -> Any:
+    def kept(opened: Models, name: str) -> Any:
         model = load(opened, name)
         model.forget(model.ids_[:1].tolist())  # other people than those who asked
         return model
 
-    load = ledger.Ledger.models.load
-    monkeypatch.setattr(ledger.Ledger, "load", kept)
+    load = Models.load
+    monkeypatch.setattr(Models, "load", kept)
     assert play(monkeypatch)[0] == ["the served model is a fresh fit"]
 
 

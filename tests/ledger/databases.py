@@ -133,7 +133,7 @@ class Desk:
         given.pop("tenant", None)
         return submit(core, model, ids, held=held, **given)
 
-    def find_request(self, request: Request | str) -> Request:
+    def found(self, request: Request | str) -> Request:
         with self.database.reading() as connection:
             return find_request(connection, request if isinstance(request, str) else request.id)
 

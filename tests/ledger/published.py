@@ -77,7 +77,7 @@ def copied(home: Path, folder: Path, clock: Callable[[], int] = lambda: NOW) -> 
     return Ledger.open(folder, clock=clock)
 
 
-def envelopes(ledger: Ledger) -> list[bytes]:
+def all_envelopes(ledger: Ledger) -> list[bytes]:
     """Return all certificates in the database."""
     query = select(certificates.c.envelope).order_by(certificates.c.sequence)
     with core_of(ledger).database.reading() as conn:

@@ -17,7 +17,7 @@ from letheon.audit._ledger_levels import _Course
 from letheon.exceptions import RequestStateError, UnknownRequestError
 from letheon.ledger import Ledger, Policy, Settings
 from letheon.ledger.db.actor import acting
-from letheon.ledger.requests import intake, owners
+from letheon.ledger.requests import owners
 from letheon.ledger.requests.listing import timeline
 from letheon.ledger.tables import blocked
 from tests.cli.ledgers import call
@@ -71,7 +71,7 @@ def test_a_worker_leaves_it_where_it_is(sqlite_desk: Desk) -> None:
 @pytest.mark.parametrize(
     ("how", "state"),
     [
-        (intake.cancel, "cancelled"),
+        (lambda core, one: requests_of(core).cancel(one), "cancelled"),
         (lambda core, one: requests_of(core).reject(one, "internal"), "rejected"),
     ],
 )
@@ -294,4 +294,4 @@ def test_the_command_approves(tmp_path: Path) -> None:
     assert result.exit_code == 0
     assert "is queued" in result.output
     with Ledger.open(folder) as again:
-        assert again.request_of(large.id).state == "queued"
+        assert again.requests.get(large.id).state == "queued"

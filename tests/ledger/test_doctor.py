@@ -17,7 +17,7 @@ def clock() -> Clock:
 @pytest.fixture
 def ledger(tmp_path: Path, clock: Clock) -> Ledger:
     made = make(tmp_path, clock=clock)
-    made.request([person(1)], model="risk", verified=True)
+    made.requests.submit([person(1)], model="risk", verified=True)
     made.run_once(force=True)
     return made
 

@@ -39,6 +39,7 @@ from tests.ledger.databases import (
     die,
     erase,
     in_processes,
+    index_of,
     kind,
     place,
     requests_of,
@@ -453,11 +454,9 @@ def test_one_bad_submission_of_a_group_does_not_touch_the_others(desk: Desk) -> 
             desk.model,
             [name],
             key=key,
-            tenant="default",
-            regime="gdpr",
             ground="internal",
             verified=True,
-            held=PEOPLE,
+            people=index_of(PEOPLE),
         )
         for name, key in [
             ("person-1", "a"),

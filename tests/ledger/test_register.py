@@ -165,7 +165,7 @@ def test_making_and_opening(tmp_path: Path) -> None:
         assert again.public_key == ledger.public_key
         assert repr(again).startswith("Ledger('test'")
         with pytest.raises(UnknownModelError, match="letheon model list"):
-            again.load("churn")
+            again.models.load("churn")
     assert ledger.folder.stat().st_mode & 0o777 == 0o700
 
 
@@ -198,8 +198,8 @@ def test_rotations_are_logged_even_after_a_kill(ledger: Ledger) -> None:
     ledger._core.keys.rotate("test", 0)  # and a kill before its event
     with Ledger.open(ledger.folder, clock=Clock(NOON)) as again:
         old = again._core.keys.public_keys()
-        again.rotate_key()
-        again.revoke_key(next(iter(old)), after=0)
+        again.keys.rotate()
+        again.keys.revoke(next(iter(old)), after=0)
         with again._core.database.reading() as conn:
             kinds = list(conn.scalars(select(events.c.kind).order_by(events.c.id)))
     assert kinds[-3:] == ["key-rotation", "key-rotation", "key-revocation"]

@@ -399,7 +399,7 @@ def test_a_reader_renews_its_pin_with_any_journal(tmp_path: Path, clock: Clock) 
     toml = ledger.folder / "letheon.toml"
     ledger.close()
     toml.write_text('journal = "delete"\n' + toml.read_text())
-    with Ledger.open(ledger.folder, clock=clock) as again, again.reader("risk") as reader:
+    with Ledger.open(ledger.folder, clock=clock) as again, again.models.reader("risk") as reader:
         assert again._core.database.journal_mode == "delete"
         before = reader.model
         clock.now += 20
@@ -445,4 +445,4 @@ def test_what_is_closed_does_nothing_more(tmp_path: Path) -> None:
     with pytest.raises(LedgerError, match="closed"):
         ledger.models.list()
     with Ledger.open(ledger.folder, clock=Clock(NOON)) as again:
-        assert again.requests() == ()
+        assert again.requests.list() == ()

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from letheon.service import forms
 from letheon.service.pages import _shared
 from letheon.service.templating import make_templates
 from tests.service.desks import OTHER, Desk
@@ -249,7 +250,7 @@ def test_what_somebody_sends_who_may_not_is_not_read(
         read.append(request.url.path)
         return await real(request)
 
-    real = _shared.read_form
+    real = forms.read_form
     monkeypatch.setattr(_shared, "read_form", noted)
     large = {"model": ("a.blob", b"x" * 2**20)}
     for name in ("requester", "admin"):

@@ -467,7 +467,7 @@ def test_first_certificate_starts_from_the_registration(
     field: str, value: Any, reason: str, tmp_path: Path
 ) -> None:
     ledger = maker.Ledger()
-    ledger.models.register("m")
+    ledger.register("m")
     ledger.events[0] = rfc8785.dumps({**json.loads(ledger.events[0]), field: value})
     ledger.certify(1, Step("m", (1,)))
     verdict = judged(ledger.finish(), tmp_path)["V1"]

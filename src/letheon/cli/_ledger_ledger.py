@@ -212,6 +212,6 @@ def checkpoint(
         taken = opened.log.checkpoint()
         if out is not None:
             out.write_text(taken.note, "utf-8")
-        document = {"size": taken.size, "root": taken.root.hex(), "note": taken.note}
+        document = {"size": taken.size, "root": taken.root, "note": taken.note}
         text = taken.note.rstrip("\n") if out is None else f"{taken.size} events; wrote {out}"
         say(as_json, document | {"digest": taken.digest}, text)

@@ -201,7 +201,7 @@ def verify(
 
     Example: letheon request verify 73fdb37cede78c1bdc82ac08614adaef
     """
-    _changed(request_id, ledger, as_json, lambda it: it.verify(request_id, tenant=tenant))
+    _changed(request_id, ledger, as_json, lambda it: it.requests.verify(request_id, tenant=tenant))
 
 
 @requests.command("approve", cls=LedgerCommand)
@@ -212,7 +212,7 @@ def approve(
 
     Example: letheon request approve 73fdb37cede78c1bdc82ac08614adaef
     """
-    _changed(request_id, ledger, as_json, lambda it: it.approve(request_id, tenant=tenant))
+    _changed(request_id, ledger, as_json, lambda it: it.requests.approve(request_id, tenant=tenant))
 
 
 @requests.command("await", cls=LedgerCommand)
@@ -227,7 +227,7 @@ def await_identity(
         request_id,
         ledger,
         as_json,
-        lambda it: it.await_identity(request_id, tenant=tenant),
+        lambda it: it.requests.await_identity(request_id, tenant=tenant),
         note="; its clock stands until it is verified",
     )
 
@@ -240,7 +240,7 @@ def cancel(
 
     Example: letheon request cancel 73fdb37cede78c1bdc82ac08614adaef
     """
-    _changed(request_id, ledger, as_json, lambda it: it.cancel(request_id, tenant=tenant))
+    _changed(request_id, ledger, as_json, lambda it: it.requests.cancel(request_id, tenant=tenant))
 
 
 @requests.command("retry", cls=LedgerCommand)
@@ -251,7 +251,7 @@ def retry(
 
     Example: letheon request retry 73fdb37cede78c1bdc82ac08614adaef
     """
-    _changed(request_id, ledger, as_json, lambda it: it.retry(request_id, tenant=tenant))
+    _changed(request_id, ledger, as_json, lambda it: it.requests.retry(request_id, tenant=tenant))
 
 
 @requests.command("hold", cls=LedgerCommand)
@@ -275,7 +275,10 @@ def hold(
     """
     day = until.date()
     _changed(
-        request_id, ledger, as_json, lambda it: it.hold(request_id, ground, day, tenant=tenant)
+        request_id,
+        ledger,
+        as_json,
+        lambda it: it.requests.hold(request_id, ground, day, tenant=tenant),
     )
 
 
@@ -287,7 +290,7 @@ def release(
 
     Example: letheon request release 73fdb37cede78c1bdc82ac08614adaef
     """
-    _changed(request_id, ledger, as_json, lambda it: it.release(request_id, tenant=tenant))
+    _changed(request_id, ledger, as_json, lambda it: it.requests.release(request_id, tenant=tenant))
 
 
 @requests.command("reject", cls=LedgerCommand)
@@ -302,7 +305,12 @@ def reject(
 
     Example: letheon request reject 73fdb37cede78c1bdc82ac08614adaef --ground gdpr.art17.3.e
     """
-    _changed(request_id, ledger, as_json, lambda it: it.reject(request_id, ground, tenant=tenant))
+    _changed(
+        request_id,
+        ledger,
+        as_json,
+        lambda it: it.requests.reject(request_id, ground, tenant=tenant),
+    )
 
 
 @requests.command("extend", cls=LedgerCommand)
@@ -313,7 +321,7 @@ def extend(
 
     Example: letheon request extend 73fdb37cede78c1bdc82ac08614adaef
     """
-    _changed(request_id, ledger, as_json, lambda it: it.extend(request_id, tenant=tenant))
+    _changed(request_id, ledger, as_json, lambda it: it.requests.extend(request_id, tenant=tenant))
 
 
 @requests.command("tell", cls=LedgerCommand)
@@ -332,7 +340,12 @@ def tell(
 
     Example: letheon request tell 73fdb37cede78c1bdc82ac08614adaef --recipients 2
     """
-    _changed(request_id, ledger, as_json, lambda it: it.tell(request_id, recipients, tenant=tenant))
+    _changed(
+        request_id,
+        ledger,
+        as_json,
+        lambda it: it.requests.record_recipients(request_id, recipients, tenant=tenant),
+    )
 
 
 @requests.command("close", cls=LedgerCommand)
@@ -353,5 +366,5 @@ def close(
         request_id,
         ledger,
         as_json,
-        lambda it: it.answer(request_id, recipients=recipients, tenant=tenant),
+        lambda it: it.requests.answer(request_id, recipients=recipients, tenant=tenant),
     )

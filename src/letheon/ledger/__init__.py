@@ -11,6 +11,7 @@ from letheon.ledger.ledger import Ledger
 from letheon.ledger.models.examine import ModelFiles
 from letheon.ledger.models.reader import Reader
 from letheon.ledger.requests.calendar import Calendar
+from letheon.ledger.requests.requests import Requests
 from letheon.ledger.schemas import (
     Batch,
     Certificate,
@@ -59,6 +60,7 @@ __all__ = [
     "Reader",
     "Request",
     "RequestCounts",
+    "Requests",
     "Settings",
     "Step",
     "Storage",

@@ -12,7 +12,6 @@ from pydantic import BeforeValidator, Field, StrictStr
 
 from letheon.exceptions import LetheonError, UnknownRequestError
 from letheon.ledger import Request
-from letheon.service._people import token_family
 from letheon.service.auth import Principal
 from letheon.service.errors import PREFIX, Problem, problem_of
 from letheon.service.numbers import Numbers
@@ -196,7 +195,7 @@ def show_requests(who: Principal, requests: Sequence[Request]) -> list[RequestOu
     numbers = Numbers(who.desk, who)
     family: frozenset[str | None] = frozenset()
     if who.may("requests:approve") and any(one.state == "verified" for one in requests):
-        family = frozenset(token_family(who.ledger, who.token_id))
+        family = who.desk.tokens.family(who.token_id)
     shown = []
     for request in requests:
         left = _days_left(who, request, now) if request.is_open else None

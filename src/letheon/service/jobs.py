@@ -34,7 +34,6 @@ from letheon.ledger.models.versions import (
     VersionRow,
     content_of,
     find_model,
-    list_models,
     read_head,
 )
 from letheon.ledger.worker.compute import code_of
@@ -330,8 +329,8 @@ class JobRunner:
             raise _JobError(
                 "nothing-certified", "the model has no certificate yet; erase somebody first"
             )
-        with self._ledger._core.database.reading() as conn:
-            own = list_models(conn, job.tenant)
+        listed = self._ledger.models.list(tenant=job.tenant)
+        own = [self._ledger.models.row(one.name, one.tenant) for one in listed]
         asked, key = job.asked["levels"], self._ledger.public_key
         # A drill adds the levels that must notice it.
         levels = tuple(sorted({*asked, *_NOTICED_BY[job.asked["drill"]]})) if asked else None

@@ -14,6 +14,8 @@ from letheon.methods import class_paths
 
 # Packages whose classes may be part of a model; command line, service and ledger are not.
 _PACKAGES = "base compose guarantee inner naive receipt sharded state"
+# Controls of attacks have digests, but no file may hold one: they do not forget.
+_CONTROLS = "letheon.measures."
 _PUBLIC = tuple(f"letheon.{name}." for name in _PACKAGES.split())
 
 # Start of the tags -> module of the classes today, and the last part of each tag. A class with
@@ -49,6 +51,10 @@ _TABLE: dict[str, tuple[str, str]] = {
     "letheon.convex._noise": ("letheon.linear._noise", "NoiseSource Sealed"),
     "letheon.convex._published": ("letheon.linear._published", "PublishedModel"),
     "letheon.convex._trajectory": ("letheon.linear._trajectory", "Trajectory"),
+    "letheon.measures.attacks._controls": (
+        "letheon.measures.attacks._controls",
+        "FineTuneOnly KeepsEverything",
+    ),
     "letheon.deep._backbone": ("letheon.deep._backbone", "Backbone"),
     "letheon.deep._deltagrad": ("letheon.deep._deltagrad", "DeltaGradNetClassifier"),
     "letheon.deep._fisher": ("letheon.deep._fisher", "FisherNetClassifier"),
@@ -98,6 +104,8 @@ def import_path(tag: str) -> str:
 
 def is_model_class(tag: str) -> bool:
     """Say whether a class of this package may be part of a model, by its tag."""
+    if tag.startswith(_CONTROLS):
+        return False
     is_known = tag in _PATHS or tag in _REGISTERED
     return is_known or (tag.startswith(_PUBLIC) and is_public_path(tag))
 

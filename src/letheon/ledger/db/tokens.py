@@ -271,6 +271,32 @@ class Tokens:
                 note_action(conn, now, by, "token.revoked", one)
         return len(revoked)
 
+    def family(self, token_id: str) -> frozenset[str]:
+        """Return a token, those that made it, and those that it made, over any number of steps.
+
+        A token that makes tokens can be used through these too: they count as one person.
+        """
+        with self._database.reading() as conn:
+            start = (
+                select(tokens.c.id, tokens.c.created_by).where(_is(token_id)).cte(recursive=True)
+            )
+            makers = select(tokens.c.id, tokens.c.created_by).where(
+                tokens.c.id == start.c.created_by
+            )
+            above = conn.scalars(select(start.union(makers).c.id)).all()
+            return frozenset({token_id, *above, *_with_descendants(conn, token_id)})
+
+    def names(self, ids: Iterable[str]) -> dict[str, str]:
+        """Return what tokens are called, by their ids."""
+        query = select(tokens.c.id, tokens.c.name).where(tokens.c.id.in_(list(ids)))
+        with self._database.reading() as conn:
+            return {row.id: row.name for row in conn.execute(query)}
+
+    def note(self, token_id: str, action: str, about: str | None = None) -> None:
+        """Note which token did what, where nothing else is recorded with it."""
+        with self._database.transaction() as conn:
+            note_action(conn, self._clock(), token_id, action, about)
+
     def has_admin(self) -> bool:
         """Whether a valid admin token exists."""
         alive = tokens.c.revoked_at.is_(None) & (tokens.c.expires_at > self._clock())

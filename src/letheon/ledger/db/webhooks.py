@@ -226,6 +226,13 @@ class Webhooks:
         with self._database.reading() as conn:
             return [_webhook(row) for row in conn.execute(_hooks_query(wanted).limit(limit))]
 
+    def addresses(self, tenant: str) -> set[str]:
+        """Return the addresses that a tenant's events go to."""
+        mine = webhooks.c.tenant.is_(None) | (webhooks.c.tenant == tenant)
+        query = select(webhooks.c.url).where(mine, webhooks.c.disabled_at.is_(None))
+        with self._database.reading() as conn:
+            return set(conn.scalars(query))
+
     def remove(self, webhook_id: str, *, by: str | None = None) -> None:
         """Remove a webhook with everything that waits for it."""
 

@@ -1,5 +1,6 @@
 """`Ledger.requests`: intake and handling; each change is one transaction with its event."""
 
+import builtins
 import re
 from collections.abc import Callable, Collection, Iterator, Sequence
 from datetime import UTC, date, datetime
@@ -443,7 +444,7 @@ class Requests:
 
     def known_ids(
         self, ids: Sequence[int | str], *, model: str, tenant: str = "default"
-    ) -> tuple[int | str, ...]:
+    ) -> "builtins.list[Any]":
         """Return those of the ids that a model holds, or that an earlier request to it named.
 
         The answer stays the same when they are erased meanwhile, so that a repeated request has
@@ -458,7 +459,7 @@ class Requests:
         with self._core.database.reading() as conn:
             known = {*known_people(conn, row.id, tags, people, self._models.ids_index(row))}
         named = zip(people.to_list(), tags, strict=True)
-        return tuple(one for one, tag in named if tag in known)
+        return [one for one, tag in named if tag in known]
 
     def list(
         self, *, model: str | None = None, state: str | None = None, tenant: str | None = None

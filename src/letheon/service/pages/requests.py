@@ -7,7 +7,6 @@ from fastapi import APIRouter, Depends, Path, Request
 from fastapi.responses import HTMLResponse, Response
 from starlette.datastructures import QueryParams
 
-from letheon.service._people import token_names
 from letheon.service._requests import ACTIONS, ActionName, RequestOut, refusals
 from letheon.service.auth import Principal
 from letheon.service.errors import Problem
@@ -213,7 +212,7 @@ def _page(
     entries, names = routes.read_timeline(who, request_id).items, {}
     if who.sees_all_requests:
         tokens = {found.filed_by, *(one.by for one in entries)}
-        names = token_names(ledger, [one for one in tokens if one is not None])
+        names = who.desk.tokens.names(one for one in tokens if one is not None)
     return page(
         request,
         "request.html",

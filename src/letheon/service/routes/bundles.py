@@ -20,7 +20,6 @@ from starlette.concurrency import run_in_threadpool
 from starlette.types import Receive, Scope, Send
 
 from letheon.ledger import Ledger
-from letheon.ledger.db.tokens import note_action
 from letheon.service.auth import Principal, allows, require_unbound
 from letheon.service.errors import Problem
 from letheon.service.temp_folders import temp_folder
@@ -68,8 +67,7 @@ def download_bundle(
     with ExitStack() as cleanup:
         cleanup.enter_context(take_slot(ledger, who.token_id))
         room = cleanup.enter_context(temp_folder(ledger, "bundle"))
-        with ledger._core.database.transaction() as conn:
-            note_action(conn, who.desk.clock(), who.token_id, f"bundle-{tier}", None)
+        who.desk.tokens.note(who.token_id, f"bundle-{tier}")
         folder = ledger.export(room / "bundle", tier=tier)
         return BundleResponse(folder, f"{ledger.name}-{tier}", cleanup.pop_all())
 

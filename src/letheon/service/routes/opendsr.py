@@ -28,8 +28,8 @@ from letheon.exceptions import (
     UnknownRequestError,
 )
 from letheon.ledger import Request as LedgerRequest
+from letheon.ledger.db.webhooks import Webhooks
 from letheon.service._opendsr_keys import AnswerKey, load_answer_key
-from letheon.service._people import webhook_addresses
 from letheon.service._requests import RequestOut, refusals, show_requests
 from letheon.service.auth import Principal, allows, context
 from letheon.service.errors import Problem, problem_of
@@ -487,7 +487,7 @@ def _completion(who: Principal, shown: Sequence[RequestOut]) -> datetime:
 
 def _require_callbacks(who: Principal, tenant: str, urls: Sequence[str]) -> None:
     """Refuse addresses that no webhook of this desk goes to: a caller must not choose them."""
-    if urls and not set(urls) <= webhook_addresses(who.ledger, tenant):
+    if urls and not set(urls) <= Webhooks(who.ledger).addresses(tenant):
         raise Problem(
             400,
             "callback",

@@ -19,7 +19,6 @@ from letheon.exceptions import (
     StateError,
     UntrustedClassError,
 )
-from letheon.ledger.db.tokens import note_action
 from letheon.ledger.models.examine import ModelFiles
 from letheon.ledger.models.table_files import NoTableReaderError, TableFileError
 from letheon.sandbox import EndedError, StoppedError, TimeLimitError, protection
@@ -194,9 +193,7 @@ def register_example(who: Writer, wanted: ExampleIn) -> ModelOut:
 
 
 def _note_registered(who: Principal, name: str, tenant: str) -> ModelOut:
-    desk = who.desk
-    with desk.ledger._core.database.transaction() as conn:
-        note_action(conn, desk.clock(), who.token_id, "model-registered", f"{tenant}/{name}")
+    who.desk.tokens.note(who.token_id, "model-registered", f"{tenant}/{name}")
     return show_model(who, name, tenant)
 
 

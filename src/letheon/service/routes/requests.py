@@ -19,7 +19,6 @@ from letheon.ledger import LogEntry, Request
 from letheon.ledger.requests.deadlines import Regime
 from letheon.ledger.requests.grounds import HOLD_GROUNDS, REJECT_GROUNDS, REQUEST_GROUNDS
 from letheon.ledger.requests.states import FINAL, STATES
-from letheon.service._people import token_family
 from letheon.service._request_words import GROUND_WORDS, sentence
 from letheon.service._requests import (
     ACTIONS,
@@ -465,7 +464,7 @@ def _require_other_eyes(who: Principal, request: Request) -> None:
         raise RequestStateError(
             f"request {request.id} is {request.state}; it waits for no approval"
         )
-    family = token_family(who.ledger, who.token_id)
+    family = who.desk.tokens.family(who.token_id)
     if not family.isdisjoint({request.filed_by, request.verified_by}):
         raise RequestStateError(
             f"request {request.id} was filed or verified with the token that would approve it, "

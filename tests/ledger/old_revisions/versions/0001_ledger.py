@@ -8,7 +8,7 @@ down_revision = None
 branch_labels = None
 depends_on = None
 
-# A copy: a migration never changes, whatever becomes of `_moves`.
+# As it was then.
 _MOVES = """
 >received >queued
 received>verified received>rejected received>cancelled
