@@ -42,7 +42,7 @@ def show_keys(ledger: Home = None, as_json: AsJson = False) -> None:
 
 def _about_key(key: "Key") -> str:
     signs = f"from {key.first} on" if key.last is None else f"{key.first} to {key.last}"
-    if key.last is not None and key.last < key.first:
+    if key.last is not None and key.last < (key.first or 0):
         signs = "none"
     return f"{key.state}: certificates {signs}\n  public  {key.public}\n  id      {key.keyid}"
 
