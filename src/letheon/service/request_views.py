@@ -11,7 +11,7 @@ from fastapi import Path
 from pydantic import BeforeValidator, Field, StrictStr
 
 from letheon.exceptions import LetheonError, UnknownRequestError
-from letheon.ledger import Request
+from letheon.ledger import REQUEST_STATES, Request
 from letheon.service.auth import Principal
 from letheon.service.errors import PREFIX, Problem, problem_of
 from letheon.service.numbers import Numbers
@@ -134,39 +134,30 @@ class Action:
         As a button says it.
     scopes : tuple of str
         A token with one of these may do it.
-    states : tuple of str
-        In which it can be done.
     takes : tuple of str
         The details that are given to the method; all are needed unless `is_optional`.
     """
 
     words: str
     scopes: tuple[str, ...]
-    states: tuple[State, ...]
     takes: tuple[str, ...] = ()
     is_optional: bool = False
 
 
 _HANDLE = ("requests:handle",)
-_WAITING: tuple[State, ...] = ("verified", "queued", "retry_wait", "duplicate", "on_hold", "stuck")
-_UNDER_WAY: tuple[State, ...] = (*_WAITING, "applying", "applied", "certified", "purging")
 
 ACTIONS: dict[ActionName, Action] = {
-    "verify": Action("Identity verified", _HANDLE, ("received",)),
-    "await-identity": Action("Ask for proof of identity", _HANDLE, ("received",)),
-    "approve": Action("Approve", ("requests:approve",), ("verified",)),
-    "hold": Action("Put on hold", _HANDLE, ("queued", "retry_wait"), ("ground", "until")),
-    "release": Action("End the hold", _HANDLE, ("on_hold",)),
-    "extend": Action("Extend the time", _HANDLE, ("received", *_UNDER_WAY)),
-    "retry": Action("Try again", _HANDLE, ("stuck", "retry_wait")),
-    "tell": Action("Recipients were told", _HANDLE, (*_UNDER_WAY, "purged"), ("recipients",)),
-    "answer": Action(
-        "The person was answered", _HANDLE, ("purged", "duplicate"), ("recipients",), True
-    ),
-    "reject": Action(
-        "Reject", ("requests:handle", "requests:approve"), ("received", *_WAITING), ("ground",)
-    ),
-    "cancel": Action("Withdraw", _HANDLE, ("received", *_WAITING)),
+    "verify": Action("Identity verified", _HANDLE),
+    "await-identity": Action("Ask for proof of identity", _HANDLE),
+    "approve": Action("Approve", ("requests:approve",)),
+    "hold": Action("Put on hold", _HANDLE, ("ground", "until")),
+    "release": Action("End the hold", _HANDLE),
+    "extend": Action("Extend the time", _HANDLE),
+    "retry": Action("Try again", _HANDLE),
+    "tell": Action("Recipients were told", _HANDLE, ("recipients",)),
+    "answer": Action("The person was answered", _HANDLE, ("recipients",), True),
+    "reject": Action("Reject", ("requests:handle", "requests:approve"), ("ground",)),
+    "cancel": Action("Withdraw", _HANDLE),
 }
 """Every action, in the order in which a page offers them."""
 
@@ -260,7 +251,7 @@ def _actions_for(
     return [
         name
         for name, action in ACTIONS.items()
-        if request.state in action.states
+        if name in REQUEST_STATES[request.state].actions
         and not who.scopes.isdisjoint(action.scopes)
         and is_sensible.get(name, True)
     ]
