@@ -182,8 +182,9 @@ def show_requests(who: Principal, requests: Sequence[Request]) -> list[RequestOu
     now = datetime.fromtimestamp(who.desk.clock(), UTC)
     if not who.sees_all_requests:
         return [_show_to_filer(who, request, now) for request in requests]
-    versions = who.ledger.requests.version_numbers(requests)
-    numbers = Numbers(who.desk, who)
+    has_left = any(one.batch or one.certificate for one in requests)
+    versions = who.ledger.requests.version_numbers(requests) if has_left else {}
+    numbers = Numbers(who.desk, who) if has_left else None
     family: frozenset[str | None] = frozenset()
     if who.may("requests:approve") and any(one.state == "verified" for one in requests):
         family = who.desk.tokens.family(who.token_id)
@@ -196,7 +197,7 @@ def show_requests(who: Principal, requests: Sequence[Request]) -> list[RequestOu
         shown.append(
             RequestOut.of(
                 request,
-                certificate=numbers.shown(request.certificate),
+                certificate=None if numbers is None else numbers.shown(request.certificate),
                 days_left=left,
                 is_overdue=is_overdue,
                 version=None if version is None else f"{request.model}@{version}",
