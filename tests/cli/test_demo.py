@@ -41,6 +41,8 @@ def make_small(monkeypatch: pytest.MonkeyPatch) -> None:
     """Few people and few passes: the same acts in a second or two."""
     monkeypatch.setattr(_scene, "N_TRAIN", 200)
     monkeypatch.setattr(_scene, "PASSES", 9)
+    monkeypatch.setattr(_judging, "TREES", 10)
+    monkeypatch.setattr(_judging, "SEEDS", 2)
 
 
 @pytest.fixture(scope="module")
@@ -59,6 +61,7 @@ def play_small(monkeypatch: pytest.MonkeyPatch) -> tuple[bool, str]:
     return _demo.play(3, Console(file=said, width=80)), said.getvalue()
 
 
+@pytest.mark.soak
 def test_the_real_demo_takes_less_than_a_minute() -> None:
     before = resource.getrusage(resource.RUSAGE_CHILDREN)
     command = [sys.executable, "-W", "error", "-c", "from letheon.cli import app; app()", "demo"]
@@ -300,7 +303,8 @@ def test_a_file_that_loses_something_fails_the_demo(monkeypatch: pytest.MonkeyPa
         return model
 
     monkeypatch.setattr(_demo, "load", careless)
-    monkeypatch.setattr(_demo, "ACTS", [act for act in _demo.ACTS if act.play is not _demo.deepen])
+    others = (_demo.deepen, *JUDGING)
+    monkeypatch.setattr(_demo, "ACTS", [act for act in _demo.ACTS if act.play not in others])
     assert "a loaded model forgets alike" in play_small(monkeypatch)[1].partition("NOT TRUE")[2]
 
 

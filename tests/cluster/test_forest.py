@@ -38,6 +38,7 @@ def test_ray(ray_cluster: RayCluster, digest: str) -> None:
     assert eventually(lambda: ray_cluster.stored_bytes() == 0)
 
 
+@pytest.mark.soak
 def test_ray_grows_regressors(ray_cluster: RayCluster) -> None:
     alone = fit_and_forget(DaREForestRegressor, n_jobs=1)
     assert fit_and_forget(DaREForestRegressor, backend="ray", n_jobs=-1) == alone

@@ -109,6 +109,7 @@ def test_a_lost_node_loses_nothing(ray_cluster: RayCluster, tmp_path: Path) -> N
     assert eventually(lambda: ray_cluster.stored_bytes() == 0)
 
 
+@pytest.mark.soak
 def test_letheon_itself_runs_again_what_a_dying_node_lost(
     on_ray: RayCluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

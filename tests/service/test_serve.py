@@ -92,12 +92,6 @@ def is_alive(pid: int) -> bool:
         return False
 
 
-def test_a_server_without_a_worker_has_none(tmp_path: Path) -> None:
-    with serving(tmp_path / "home", "--no-worker") as server:
-        assert server.client().get("/readyz").status_code == 200
-        assert worker_of(server) is None
-
-
 def test_scripts_get_one_document(tmp_path: Path) -> None:
     words = ["--ledger", str(tmp_path / "home"), "--port", "0", "--no-worker", "--json"]
     server = subprocess.Popen(
@@ -160,6 +154,8 @@ def test_a_first_start_that_failed_goes_on(tmp_path: Path) -> None:
     assert "Traceback" not in done.stderr
     with serving(home, "--no-worker") as server:
         assert server.client().get("/api/v1/me").status_code == 200
+        assert server.client().get("/readyz").status_code == 200
+        assert worker_of(server) is None
 
 
 def test_a_folder_with_other_things_is_left_alone(tmp_path: Path) -> None:
