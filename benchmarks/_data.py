@@ -1,7 +1,7 @@
 """Tables for benchmarks: real ones from ``$LETHEON_DATA``, else made-up ones of the same shape."""
 
 import os
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -9,9 +9,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from letheon.datasets import load as load_real
-from letheon.datasets._files import open_text
-from letheon.datasets._income import ADULT, CENSUS, CENSUS_NUMBERS
-from letheon.datasets._tables import Columns, Plan, encode, read_columns
+from letheon.datasets._spec import open_text
+from letheon.datasets._table_specs import ADULT, CENSUS, CENSUS_NUMBERS
+from letheon.datasets._tables import Columns, encode, read_columns
 
 ROOT = Path(__file__).resolve().parents[1]
 SHAPES = {"adult": (45222, 104, 2), "covtype": (15000, 54, 7), "mnist": (60000, 784, 10)}
@@ -204,11 +204,11 @@ def _is(table: Columns, column: str, text: str) -> NDArray[np.int64]:
     return found
 
 
-def _encoded(table: Columns, numeric: Iterable[str], skipped: Iterable[str]) -> NDArray[np.float32]:
+def _encoded(table: Columns, numeric: Sequence[str], skipped: Iterable[str]) -> NDArray[np.float32]:
     """Return numbers as they are (NaN where there is none), and one column per word."""
     words = [name for name in table.columns if name not in set(skipped)]
-    plan = Plan({name: (name, _number) for name in numeric}, {name: (name, str) for name in words})
-    return encode(table, plan, "one-hot")[0]
+    cells = {name: (name, _number if name in numeric else str) for name in (*numeric, *words)}
+    return encode(table, numeric, words, "one-hot", cells)[0]
 
 
 def _number(text: str) -> float:

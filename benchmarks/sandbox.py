@@ -28,10 +28,10 @@ from benchmarks._desk_lists import Caller
 from benchmarks._report import Report, Table, Verdict
 from letheon import NaiveUnlearner, save, state
 from letheon.ledger import Ledger
+from letheon.ledger.db.tokens import Tokens
 from letheon.ledger.models.training import held_rows
 from letheon.ledger.worker.compute import Job, compute, compute_apart
 from letheon.sandbox import protection
-from letheon.service._tokens import Tokens
 from tests.service.servers import serving
 
 RESULTS = Path(__file__).resolve().parent / "results"

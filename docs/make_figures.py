@@ -1,4 +1,4 @@
-"""Write the tables of figures in docs/forest.md and docs/convex.md from ``benchmarks/results``.
+"""Write the tables of figures in docs/forest.md and docs/linear.md from ``benchmarks/results``.
 
 Run ``python docs/make_figures.py`` after a benchmark; a test compares.
 """
@@ -158,6 +158,6 @@ def convex_page(text: str) -> str:
 
 
 if __name__ == "__main__":
-    for NAME, MAKE in (("forest.md", page), ("convex.md", convex_page)):
+    for NAME, MAKE in (("forest.md", page), ("linear.md", convex_page)):
         PAGE = ROOT / "docs" / NAME
         PAGE.write_text(MAKE(PAGE.read_text(encoding="utf-8")), encoding="utf-8")

@@ -24,7 +24,7 @@ from playwright.sync_api import sync_playwright
 
 from letheon.ledger import Ledger
 from letheon.service import create_app
-from letheon.service._demo import DemoInfo, make_demo
+from letheon.service.demo import DemoInfo, make_demo
 
 IMAGES = Path(__file__).resolve().parent / "images"
 THEMES = ("light", "dark")

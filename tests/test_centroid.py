@@ -13,6 +13,7 @@ from sklearn.utils.estimator_checks import parametrize_with_checks
 
 import letheon
 from letheon import audit, checks
+from letheon.bench._recipes import Place, find_recipe
 from letheon.centroid import NearestCentroid, _average
 from letheon.exceptions import EmptyModelError
 from letheon.ledger import Ledger
@@ -94,3 +95,9 @@ def test_it_is_saved_under_its_public_name(tmp_path: Path) -> None:
     letheon.save(model, tmp_path / "m.letheon")
     assert letheon.load(tmp_path / "m.letheon").digest() == model.digest()
     assert letheon.state.tag_of(NearestCentroid) == "letheon.centroid.NearestCentroid"
+
+
+def test_it_is_in_the_benchmark() -> None:
+    place = Place(n_rows=60, n_columns=3, n_leaving=1)
+    made = find_recipe("NearestCentroid", "linear", "defaults").make(place)
+    assert isinstance(made, NearestCentroid)

@@ -99,10 +99,10 @@ def test_the_unit_is_hardened(name: str, value: str) -> None:
 
 
 def test_the_unit_waits_longer_than_the_desk_takes_to_stop() -> None:
-    from letheon.service import _serve
+    from letheon.service import server
 
     (text,) = unit()["TimeoutStopSec"]
-    assert int(text.removesuffix("s")) >= 2 * _serve._STOP_SECONDS
+    assert int(text.removesuffix("s")) >= 2 * server._STOP_SECONDS
 
 
 def test_the_unit_is_one_for_configparser_too() -> None:

@@ -20,7 +20,7 @@ from sklearn.tree import DecisionTreeClassifier
 from typer.testing import CliRunner
 
 import letheon
-from letheon import convex, exceptions, measures
+from letheon import exceptions, linear, measures
 from letheon.checks import yield_checks
 from letheon.cli import app
 from letheon.cli._demo import ACTS
@@ -194,7 +194,7 @@ def test_the_short_table_is_that_of_the_benchmark() -> None:
 
 def test_figures_are_those_of_the_benchmark() -> None:
     made = runpy.run_path(str(ROOT / "docs" / "make_figures.py"))
-    for name, page in (("forest", made["page"]), ("convex", made["convex_page"])):
+    for name, page in (("forest", made["page"]), ("linear", made["convex_page"])):
         text = read(f"docs/{name}.md")
         assert text == page(text), "run make_figures.py"
 
@@ -220,6 +220,12 @@ def test_figures_of_single_removals_have_a_column_per_table() -> None:
     assert "| F | L-BFGS, 150 ms | L-BFGS, 150 ms |" in lines
     assert "| Influence | 154x, 2.7 ms | 4,900x, 0.07 ms |" in lines
     assert "| DeltaGrad | LOSS (0.5), 1.3 s | - |" in lines
+
+
+def test_pictures_of_the_architecture_are_up_to_date() -> None:
+    made = runpy.run_path(str(ROOT / "docs" / "make_architecture.py"))
+    for name, draw in made["PICTURES"].items():
+        assert read(f"docs/images/{name}") == draw(), "run python docs/make_architecture.py"
 
 
 @pytest.mark.parametrize(
@@ -272,8 +278,8 @@ def estimators(module: ModuleType) -> list[type[letheon.ForgetMixin]]:
 
 
 NAMED = {
-    "docs/convex.md": public_names(convex)
-    + [name for estimator in estimators(convex) for name in parameters(estimator)],
+    "docs/linear.md": public_names(linear)
+    + [name for estimator in estimators(linear) for name in parameters(estimator)],
     "docs/contract.md": public_names(exceptions),
     "docs/measures.md": public_names(measures),
     "docs/attacks.md": public_names(attacks) + list(attacks.ALL),
@@ -296,7 +302,7 @@ if HAS_TORCH:
     ]
 
 
-@pytest.mark.parametrize("name", ["convex", pytest.param("deep", marks=needs_torch)])
+@pytest.mark.parametrize("name", ["linear", pytest.param("deep", marks=needs_torch)])
 def test_every_assumption_is_explained(name: str) -> None:
     text = read(f"docs/{name}.md")
     for estimator in estimators(getattr(letheon, name)):

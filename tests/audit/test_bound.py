@@ -20,8 +20,15 @@ from letheon import (
     NaiveUnlearner,
 )
 from letheon.audit import _bound, bound
-from letheon.audit._gaussian import hidden_shift, mismatch_delta, noise_bounds, shift_delta
-from letheon.audit._objective import Objective, objective_of, optimum
+from letheon.audit._objective import (
+    Objective,
+    hidden_shift,
+    mismatch_delta,
+    noise_bounds,
+    objective_of,
+    optimum,
+    shift_delta,
+)
 from letheon.data import Rows
 from letheon.linear import _calibrate
 from letheon.linear._grid import Grid

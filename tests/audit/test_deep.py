@@ -7,7 +7,7 @@ import pytest
 
 from letheon import state
 from letheon.audit import bound, check_rederivation
-from letheon.audit._structure import beside_the_model
+from letheon.audit._rederive import beside_the_model
 from tests.audit.people import held, without
 
 torch = pytest.importorskip("torch")

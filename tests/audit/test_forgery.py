@@ -2,7 +2,6 @@
 
 import copy
 import dataclasses
-import json
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -14,7 +13,6 @@ from sklearn.dummy import DummyClassifier
 from sklearn.naive_bayes import GaussianNB
 
 from letheon import (
-    DaREForestClassifier,
     DeltaGradClassifier,
     InfluenceClassifier,
     NaiveUnlearner,
@@ -24,16 +22,12 @@ from letheon.audit import Canaries, audit
 from letheon.audit._levels import check_data
 from letheon.audit._reading import Bundle
 from letheon.data import Rows
-from letheon.exceptions import LedgerError, SignerRefusedError
+from letheon.exceptions import LedgerError
 from letheon.ledger import Ledger
 from letheon.ledger.certificates import bundle as _bundle
 from letheon.ledger.certificates import certify
-from letheon.ledger.db.events import record
-from letheon.ledger.keys.keyring import KeyRing
 from letheon.ledger.models.training import fresh_fit
-from letheon.ledger.models.versions import find_model, head_of
-from letheon.ledger.worker import apply, compute, worker
-from letheon.verifier import canonical
+from letheon.ledger.worker import compute, worker
 from tests.audit.bundles import (
     KINDS,
     computing,
@@ -117,161 +111,6 @@ def test_a_category_that_no_row_has_fails_v2(tmp_path: Path, monkeypatch: Patch)
         assert found == {"V0": "pass", "V2": "pass" if change is None else "fail"}
 
 
-def trained(folder: Path) -> Ledger:
-    X, y = table(60)
-    ledger = Ledger.create(folder, name="audited")
-    ledger.train(DaREForestClassifier(n_estimators=3), X, y, ids=IDS, name="forest")
-    return ledger
-
-
-def training_of(ledger: Ledger) -> dict[str, str]:
-    with ledger._core.database.reading() as conn:
-        model = find_model(conn, "forest", "default")
-        found: dict[str, str] = head_of(conn, model.id).run["training"]
-        return found
-
-
-def reseeding(patch: Patch, ledger: Ledger, training: dict[str, str]) -> None:
-    """Train with the seed of another key or beacon at the next erasure, and say so."""
-    beacon = bytes.fromhex(training["beacon"].removeprefix("checkpoint:"))
-    seed, running = ledger._core.keys.derive_seed(training["key"], beacon), apply._running
-
-    def reseed(_: Any, product: Any) -> Any:
-        fresh = fresh_fit(state.decode(product.model), product.rows, seed=seed).model
-        return dataclasses.replace(product, model=state.encode(fresh))
-
-    computing(patch, reseed)
-    patch.setattr(apply, "_training", lambda *_: training)
-    patch.setattr(apply, "_running", lambda *rest: running(*rest) | {"training": training})
-
-
-def beacons(ledger: Ledger, n: int) -> list[str]:
-    """Take checkpoints until one suits."""
-    found = []
-    for number in range(n):
-        with ledger._core.database.transaction() as conn:
-            record(conn, "noise", {"n": number}, ledger._core.clock())
-        found.append(f"checkpoint:{ledger.checkpoint().digest}")
-    return found
-
-
-@pytest.mark.parametrize("first", [True, False])
-@pytest.mark.parametrize("new_key", [True, False])
-def test_a_seed_that_changes_at_an_erasure_is_refused(
-    first: bool, new_key: bool, tmp_path: Path, monkeypatch: Patch
-) -> None:
-    """A new key, or the old one with a later beacon, chosen when it is known who leaves."""
-    with trained(tmp_path / "home") as ledger:
-        if not first:
-            erase(ledger, "forest", 5)
-        core, training = ledger._core, dict(training_of(ledger))
-        if new_key:
-            training["key"] = core.keys.new_key("training")
-            training["keyCommitment"] = core.keys.commitment(training["key"])
-            with core.database.transaction() as conn:
-                record(conn, "training", {"training": training["keyCommitment"]}, core.clock())
-        reseeding(monkeypatch, ledger, training | {"beacon": beacons(ledger, 3)[1]})
-        monkeypatch.setattr(certify, "_require_line", lambda *_: None)
-        erase(ledger, "forest", 3)
-        found = verdicts(judged(ledger, tmp_path / "bundle", "V0", "V4"))
-    assert found == ({"V0": "pass", "V1": "fail", "V4": "fail"} if first else {"V0": "fail"})
-
-
-def test_the_signer_refuses_a_seed_that_changed(tmp_path: Path, monkeypatch: Patch) -> None:
-    with trained(tmp_path / "home") as ledger:
-        erase(ledger, "forest", 5)
-        training = training_of(ledger) | {"beacon": beacons(ledger, 1)[0]}
-        reseeding(monkeypatch, ledger, training)
-        ledger.request([3], model="forest", verified=True)
-        ledger.run_once(force=True)
-        assert len(ledger.certificates()) == 1
-        with pytest.raises(SignerRefusedError, match="the seed changed without a retrain"):
-            certify.certify_next(ledger._core)
-
-
-@pytest.mark.parametrize("when", ["earlier", "later"])
-def test_another_beacon_of_a_retrain_fails_v4(
-    when: str, tmp_path: Path, monkeypatch: Patch
-) -> None:
-    with trained(tmp_path / "home") as ledger:
-        erase(ledger, "forest", 5)
-        early = beacons(ledger, 2)[0]
-
-        def grind(core: Any, committed: str) -> str:
-            certify.take_beacon(core, committed)
-            late = beacons(ledger, 3)[-1]
-            return (early if when == "earlier" else late).removeprefix("checkpoint:")
-
-        monkeypatch.setattr(apply, "take_beacon", grind)
-        ledger.retrain("forest")
-        found = judged(ledger, tmp_path / "bundle", "V0", "V1", "V4")
-    assert verdicts(found) == {"V0": "pass", "V1": "pass", "V4": "fail"}
-    assert "not the first checkpoint" in found.failures[0].reason
-
-
-def test_a_beacon_is_the_first_checkpoint_though_another_worker_took_it(
-    tmp_path: Path, monkeypatch: Patch
-) -> None:
-    """Between commitment and beacon somebody else takes a checkpoint, and things go on."""
-    with trained(tmp_path / "home") as ledger:
-        erase(ledger, "forest", 5)
-        honest = certify.take_beacon
-
-        def overtaken(core: Any, committed: str) -> str:
-            beacons(ledger, 2)
-            return honest(core, committed)
-
-        monkeypatch.setattr(apply, "take_beacon", overtaken)
-        ledger.retrain("forest")
-        found = verdicts(judged(ledger, tmp_path / "bundle"))
-    assert set(found.values()) == {"pass"}
-
-
-def test_a_retrain_with_a_key_of_the_drawer_fails_v4(tmp_path: Path, monkeypatch: Patch) -> None:
-    """Keys with beacons are prepared in store; the one that suits is taken when a retrain comes."""
-    with trained(tmp_path / "home") as ledger:
-        core = ledger._core
-        key = core.keys.new_key("training")
-        with core.database.transaction() as conn:
-            record(conn, "training", {"training": core.keys.commitment(key)}, core.clock())
-        ledger.checkpoint()
-        erase(ledger, "forest", 5)
-        new_key = KeyRing.new_key
-
-        def from_the_drawer(ring: KeyRing, kind: Any, label: str = "") -> str:
-            return key if kind == "training" else new_key(ring, kind, label)
-
-        monkeypatch.setattr(KeyRing, "new_key", from_the_drawer)
-        ledger.retrain("forest")
-        found = judged(ledger, tmp_path / "bundle", "V0", "V1", "V4")
-    assert verdicts(found) == {"V0": "pass", "V1": "pass", "V4": "fail"}
-    assert "was not logged when this model was to be trained" in found.failures[0].reason
-
-
-def test_a_key_that_nobody_committed_to_fails_v4(tmp_path: Path) -> None:
-    with trained(tmp_path / "home") as ledger:
-        erase(ledger, "forest", 3)
-        bundle, key = ledger.export(tmp_path / "bundle", tier="auditor"), ledger.public_key
-        path = bundle / "models/default/forest/training.json"
-        path.write_bytes(canonical(json.loads(path.read_bytes()) | {"key": "11" * 32}))
-        reindex(ledger, bundle)
-    [found] = audit(bundle, key=key, levels=["V4"]).failures
-    assert found.reason == "the training key is not the one that was committed to"
-
-
-def test_a_retrain_with_a_seed_of_the_operators_fails_v4(
-    tmp_path: Path, monkeypatch: Patch
-) -> None:
-    chosen = {"rule": "caller-seed-v1", "beacon": "none", "keyCommitment": "00" * 32, "key": ""}
-    with trained(tmp_path / "home") as ledger:
-        erase(ledger, "forest", 5)
-        monkeypatch.setattr(apply, "_training", lambda *_: chosen)
-        ledger.retrain("forest")
-        found = judged(ledger, tmp_path / "bundle", "V0", "V1", "V4")
-    assert verdicts(found) == {"V0": "pass", "V1": "pass", "V4": "fail"}
-    assert "chose the seed of a retrain" in found.failures[0].reason
-
-
 def test_a_setting_that_changed_fails_v4(tmp_path: Path, monkeypatch: Patch) -> None:
     def tune(_: Any, product: Any) -> Any:
         model = state.decode(product.model).set_params(estimator__var_smoothing=0.5)
@@ -296,36 +135,6 @@ def test_another_number_of_rows_than_stated_fails_v2(tmp_path: Path) -> None:
     assert check_data(audited).verdict == "pass"
     audited.newest.statement["predicate"]["dataset"]["liveAfter"] = 60
     assert check_data(audited).reason == "59 rows, and the certificate says 60"
-
-
-def test_keys_that_were_thrown_away_are_reported(tmp_path: Path) -> None:
-    with trained(tmp_path / "home") as ledger:
-        core = ledger._core
-        with core.database.transaction() as conn:
-            for number in range(3):
-                record(conn, "training", {"training": f"{number:064x}"}, core.clock())
-        erase(ledger, "forest", 3)
-        report = judged(ledger, tmp_path / "bundle")
-    assert report.passed
-    assert [result.details["unusedTrainingKeys"] for result in report.of("V4")] == [3]
-
-
-def test_forged_events_fail_v1_and_what_rests_on_them(tmp_path: Path) -> None:
-    with trained(tmp_path / "home") as ledger:
-        erase(ledger, "forest", 3)
-        bundle = ledger.export(tmp_path / "bundle", tier="auditor")
-        key = ledger.public_key
-        events = bundle / "events.jsonl"
-        lines = events.read_bytes().splitlines(keepends=True)
-        assert b'"kind":"training"' in lines[1]
-        # A commitment that is earlier than it was: all that V4 itself asks for is there.
-        events.write_bytes(b"".join([lines[1], lines[0], *lines[2:]]))
-        reindex(ledger, bundle)
-    report = audit(bundle, key=key, levels=("V0", "V4"))
-    assert verdicts(report) == {"V0": "pass", "V1": "fail", "V4": "fail"}
-    assert [one.reason for one in report.of("V4")] == [
-        "it rests on the log of the bundle, and V1 failed"
-    ]
 
 
 def boast_of_kind(claims: dict[str, Any]) -> None:

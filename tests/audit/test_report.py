@@ -10,7 +10,6 @@ import pytest
 from rich.console import Console
 
 from letheon.audit import LEVELS, AuditReport, LevelResult
-from letheon.audit._html import report_page
 from letheon.audit._reading import key_text
 
 NASTY = '<script>alert("x")</script> [bold]not markup[/bold]'
@@ -36,7 +35,7 @@ def test_what_was_skipped_is_no_pass(verdicts: list[str], wanted: str) -> None:
     assert (report.verdict, report.passed) == (wanted, wanted == "passed")
     assert json.loads(report.to_json())["verdict"] == wanted
     shown = {"passed": "Passed.", "failed": "Failed.", "incomplete": "Incomplete."}
-    assert f"<strong>{shown[wanted]}</strong>" in report_page(report)
+    assert f"<strong>{shown[wanted]}</strong>" in report.to_page()
     console = Console(width=200, record=True, file=io.StringIO())
     console.print(report)
     assert f"Audit of a ledger: {wanted}" in console.export_text().replace(wanted.upper(), wanted)
@@ -71,7 +70,7 @@ def test_the_table_shows_reasons_as_text() -> None:
 
 def test_the_page_escapes_everything_and_loads_nothing() -> None:
     report = AuditReport((result("fail", reason=NASTY),), ledger=NASTY, key=NASTY)
-    page = report_page(report)
+    page = report.to_page()
     assert "<script" not in page
     assert re.search(r"(src|href)=", page) is None
     assert "default-src 'none'" in page

@@ -14,8 +14,7 @@ from sklearn.naive_bayes import GaussianNB
 from sklearn.preprocessing import StandardScaler
 
 from letheon import NaiveUnlearner, SISAClassifier, state
-from letheon.audit._difference import differences
-from letheon.audit._tolerance import Part, judge_differences, largest_slope, limits_of
+from letheon.audit._tolerance import Part, differences, judge_differences, largest_slope, limits_of
 from tests.audit.people import IDS, table
 
 LEARNED = {

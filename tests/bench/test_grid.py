@@ -15,14 +15,14 @@ SEVEN = {
 
 
 def test_all_seven_methods_and_naive_retraining_are_there() -> None:
-    assert set(METHODS) == SEVEN | {"Naive"}
+    assert set(METHODS) >= SEVEN | {"Naive"}
 
 
 def test_every_method_but_naive_has_two_settings_or_more() -> None:
     settings = {(r.method, r.family): 0 for r in RECIPES}
     for recipe in RECIPES:
         settings[recipe.method, recipe.family] += 1
-    few = [key for key, count in settings.items() if count < 2 and key[0] != "Naive"]
+    few = [key for key, count in settings.items() if count < 2 and key[0] in SEVEN]
     assert few == []
 
 
@@ -30,7 +30,7 @@ def test_full_grid_has_every_dataset_and_number_of_people() -> None:
     cells = cells_of(Options())
     assert {cell.dataset for cell in cells} == set(Options().datasets)
     assert {cell.removed for cell in cells} == {"1", "100", "1%", "10%"}
-    assert {cell.method for cell in cells if cell.kind == "attack"} == SEVEN
+    assert {cell.method for cell in cells if cell.kind == "attack"} >= SEVEN
 
 
 def test_names_of_files_are_unique_and_plain() -> None:

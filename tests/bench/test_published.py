@@ -8,7 +8,7 @@ from letheon.bench._recipes import RECIPES
 
 
 def test_every_published_line_is_of_a_method_we_measure() -> None:
-    assert {line.method for line in PUBLISHED} == set(METHODS) - {"Naive"}
+    assert {line.method for line in PUBLISHED} <= set(METHODS) - {"Naive"}
 
 
 def test_settings_of_published_lines_exist_in_the_grid() -> None:

@@ -21,9 +21,8 @@ from letheon.checks import (
     make_hard_cases,
     sealed_parameters,
 )
-from letheon.checks._attacks import _is_explained, _quantile_bound, _trailing_zeros
+from letheon.checks._attacks import _is_explained, _quantile_bound, _trailing_zeros, true_residual
 from letheon.checks._leak import epsilon_lower_bound
-from letheon.checks._truth import true_residual
 from letheon.linear._noise import Sealed
 from tests.checks.refuted import (
     CoarseNoise,

@@ -11,9 +11,9 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 from sklearn.tree import DecisionTreeClassifier
 
-from letheon.checks._aggregates import reveals
-from letheon.checks._digests import _another
+from letheon.checks._exactness import _another
 from letheon.checks._people import CANARY, People, make_people
+from letheon.checks._residue import reveals
 from letheon.checks._walk import leaves
 
 Floats = NDArray[np.float64]

@@ -10,8 +10,8 @@ from scipy.io import savemat
 
 from letheon import datasets
 from letheon.datasets import DatasetFormatError, DatasetMissingError, load
-from letheon.datasets._files import open_bytes, open_text
-from letheon.datasets._folders import SCENES
+from letheon.datasets._pictures import SCENES
+from letheon.datasets._spec import open_bytes, open_text
 from tests.datasets.providers import picture, pixels, tar_of, write
 
 PAGE = "<!DOCTYPE html>\n<html><body>404 not found, sorry</body></html>\n"

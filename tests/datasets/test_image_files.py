@@ -8,10 +8,8 @@ import numpy as np
 import pytest
 from scipy.io import savemat
 
-from letheon.datasets import Dataset, DatasetFormatError, _folders, _pictures, load
-from letheon.datasets._cifar import TEN
-from letheon.datasets._digits import parse_idx
-from letheon.datasets._folders import SCENES
+from letheon.datasets import Dataset, DatasetFormatError, _pictures, load
+from letheon.datasets._pictures import SCENES, TEN, parse_idx
 from tests.datasets.providers import cifar_batch, idx, picture, pixels, tar_of, write
 
 RED, GREEN, BLUE = (255, 0, 0), (0, 255, 0), (0, 0, 255)
@@ -194,13 +192,13 @@ def test_folders_of_classes(imagenet: Path) -> None:
 
 def test_only_chosen_pictures_are_decoded(imagenet: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     decoded: list[Any] = []
-    real = _pictures._pixels
+    real = _pictures._read_pixels
 
     def counted(content: Any, **how: Any) -> Any:
         decoded.append(content)
         return real(content, **how)
 
-    monkeypatch.setattr(_pictures, "_pixels", counted)
+    monkeypatch.setattr(_pictures, "_read_pixels", counted)
     data = read("imagenet", imagenet, n_rows=2)
     assert len(data.y) == 2
     assert len(decoded) == 4
@@ -218,7 +216,7 @@ def test_the_middle_is_cut_out() -> None:
     half = np.zeros((100, 300, 3), np.uint8)
     half[:, 100:200] = 255
     stream = _pictures._pillow().fromarray(half)
-    cut = np.asarray(_pictures._middle(stream, 100, 100))
+    cut = np.asarray(_pictures._cut_middle(stream, 100, 100))
     assert cut.shape == (100, 100, 3)
     assert cut.min() == 255
 
@@ -235,10 +233,10 @@ def test_lsun_scenes(tmp_path: Path) -> None:
 
 
 def test_lacuna_draws_people_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(_folders, "_FEWEST_FACES", 3)
-    monkeypatch.setattr(_folders, "_TEST_FACES", 1)
-    monkeypatch.setattr(_folders, "_LACUNA_10", 2)
-    monkeypatch.setattr(_folders, "_LACUNA_100", 3)
+    monkeypatch.setattr(_pictures, "_FEWEST_FACES", 3)
+    monkeypatch.setattr(_pictures, "_TEST_FACES", 1)
+    monkeypatch.setattr(_pictures, "_LACUNA_10", 2)
+    monkeypatch.setattr(_pictures, "_LACUNA_100", 3)
     for person in range(6):
         for number in range(2 if person == 4 else 3):
             file = tmp_path / "vggface2" / "train" / f"n{person:06}" / f"{number:04}_01.jpg"

@@ -8,7 +8,7 @@ import pytest
 
 from letheon import datasets
 from letheon.datasets import DatasetFormatError, DatasetMissingError
-from letheon.datasets._info import UNVERIFIED
+from letheon.datasets._spec import UNVERIFIED
 from tests.datasets.providers import idx, pixels, write
 
 # Name, dimensionality, size, classes, balance: Table 1 of Mercuri et al. (2022).

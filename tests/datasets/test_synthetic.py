@@ -8,7 +8,7 @@ from scipy import sparse
 from sklearn.linear_model import LogisticRegression
 
 from letheon import datasets
-from letheon.datasets import _load, _synthetic
+from letheon.datasets import _synthetic
 
 VARIANTS = [
     (name, variant)
@@ -26,8 +26,9 @@ def made(name: str, variant: str | None = None, n_rows: int = 400, **options: An
 @pytest.mark.parametrize(("name", "variant"), VARIANTS)
 def test_shape_and_balance_are_the_real_ones(name: str, variant: str | None) -> None:
     data = made(name, variant)
-    shape = _load._SOURCES[name].stand_ins[variant or ""]
-    width = shape.n_sparse or shape.n_columns("one-hot")
+    about = datasets.info(name)
+    shape = about.stand_ins[variant or ""]
+    width = shape.n_sparse or _synthetic.count_columns(about, shape, "one-hot")
     assert data.X.shape == (8 if name in LARGE else 400, width)
     assert data.X.dtype == np.float32
     assert sparse.issparse(data.X) or data.X.flags.c_contiguous
@@ -55,7 +56,7 @@ def test_equal_arguments_give_equal_bytes(name: str) -> None:
 @pytest.mark.parametrize("name", ["diabetes", "no-show", "olympics", "twitter"])
 def test_people_own_several_rows_that_resemble_each_other(name: str) -> None:
     data = made(name, n_rows=3000)
-    shape = next(iter(_load._SOURCES[name].stand_ins.values()))
+    shape = next(iter(datasets.info(name).stand_ins.values()))
     assert len(data.y) / len(data.people) == pytest.approx(shape.rows_per_person, rel=0.1)
     # Within a person the variance of a number is 1, over everybody it is 2.
     numbers = data.X[:, : shape.n_numbers]

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from sklearn.preprocessing import OneHotEncoder, OrdinalEncoder
 
 from letheon.datasets import DatasetFormatError, _tables
-from letheon.datasets._tables import Plan, encode, number, numbers_of, read_columns
+from letheon.datasets._tables import encode, number, numbers_of, read_columns
 from tests.sharded.people import examples
 
 CELLS = st.sampled_from(["red", "green", "blue pale", "Zebra", "0", "-1.5"])
@@ -26,14 +26,13 @@ def test_encodings_are_those_of_scikit_learn(
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(_tables, "_CHUNK", chunk)
         table = read_columns(lines_of(rows), names=("v", "a", "b"))
-    plan = Plan.of(["v"], ["a", "b"])
     words = np.array([row[1:] for row in rows], object)
     values = np.array([row[0] for row in rows], np.float32)
     for how, reference in (
         ("one-hot", OneHotEncoder(sparse_output=False)),
         ("ordinal", OrdinalEncoder()),
     ):
-        X, names = encode(table, plan, how)  # type: ignore[arg-type]
+        X, names = encode(table, ["v"], ["a", "b"], how)  # type: ignore[arg-type]
         np.testing.assert_array_equal(X[:, 0], values)
         np.testing.assert_array_equal(X[:, 1:], reference.fit_transform(words))
         assert X.shape[1] == len(names)
@@ -46,18 +45,19 @@ def test_encodings_are_those_of_scikit_learn(
 def test_two_files_are_one_table(
     first: list[tuple[float, str, str]], second: list[tuple[float, str, str]]
 ) -> None:
-    names, plan = ("v", "a", "b"), Plan.of(["v"], ["a", "b"])
+    names, features = ("v", "a", "b"), (["v"], ["a", "b"])
     parts = [read_columns(lines_of(rows), names=names) for rows in (first, second)]
     together = read_columns(lines_of(first + second), names=names)
     np.testing.assert_array_equal(
-        encode(parts[0] + parts[1], plan, "one-hot")[0], encode(together, plan, "one-hot")[0]
+        encode(parts[0] + parts[1], *features, "one-hot")[0],
+        encode(together, *features, "one-hot")[0],
     )
 
 
 def test_words_of_rows_left_out_keep_their_columns() -> None:
     table = read_columns(["a\n", "x\n", "y\n", "z\n"])
     kept = table.where(np.array([True, False, True]))
-    X, names = encode(kept, Plan.of([], ["a"]), "one-hot")
+    X, names = encode(kept, [], ["a"], "one-hot")
     assert names == ("a=x", "a=y", "a=z")
     np.testing.assert_array_equal(X, [[1, 0, 0], [0, 0, 1]])
 
@@ -69,7 +69,7 @@ def test_a_missing_number_is_a_constant(text: str) -> None:
 
 def test_all_ways_to_say_nothing_are_one_word() -> None:
     table = read_columns(["a\n", "?\n", "NA\n", "b\n"])
-    assert encode(table, Plan.of([], ["a"]), "one-hot")[1] == ("a=b", "a=missing")
+    assert encode(table, [], ["a"], "one-hot")[1] == ("a=b", "a=missing")
 
 
 def test_a_mark_of_byte_order_is_no_name() -> None:
@@ -87,7 +87,7 @@ def test_a_mark_of_byte_order_is_no_name() -> None:
 )
 def test_what_is_no_table_is_refused(lines: list[str], message: str) -> None:
     with pytest.raises(DatasetFormatError, match=message):
-        encode(read_columns(lines), Plan.of(["b"], ["a"]), "one-hot")
+        encode(read_columns(lines), ["b"], ["a"], "one-hot")
 
 
 def test_words_in_a_table_of_numbers_are_refused() -> None:

@@ -17,11 +17,11 @@ from sqlalchemy import delete, select, update
 from letheon.exceptions import BlockedIdsError, ClockError
 from letheon.ledger import Ledger, Policy
 from letheon.ledger.db.elapsed import ProvenTime, proven_now, read_uptime, seconds_ahead
+from letheon.ledger.db.jobs import Jobs
 from letheon.ledger.requests import intake
 from letheon.ledger.requests.deadlines import due_on
 from letheon.ledger.tables import blocked, events, meta, requests
 from letheon.ledger.worker.worker import forget_closed
-from letheon.service._jobs import Jobs
 from tests.ledger.databases import NOON, Clock, Desk, sqlite_desk
 from tests.ledger.homes import IDS, X, Y, fitted, make, person
 

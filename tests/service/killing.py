@@ -25,7 +25,7 @@ import httpx2
 from letheon.ledger import Ledger, Policy, faults
 from letheon.ledger.db.database import Database
 from letheon.service import Binding, ServiceSettings, Tokens, serve
-from letheon.service._worker import main as work
+from letheon.service.worker import main as work
 
 __all__ = ["PLACES", "Kill"]
 

@@ -7,16 +7,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from letheon.service._addresses import (
+from letheon.service.addresses import (
     AddressRefusedError,
-    Allowed,
+    AllowedHost,
     Target,
-    allow_list,
-    look_up,
-    target_of,
+    parse_hosts,
+    parse_url,
+    resolve,
 )
 
-LIST = allow_list(
+LIST = parse_hosts(
     [
         "hooks.example.org",
         "*.partner.example",
@@ -180,20 +180,20 @@ def test_the_table_is_long_enough() -> None:
 
 @pytest.mark.parametrize("url", GOOD)
 def test_an_address_on_the_list_is_read_into_its_parts(url: str) -> None:
-    target = target_of(url, LIST)
+    target = parse_url(url, LIST)
     assert (target.host, target.port, target.path) == GOOD[url]
 
 
 @pytest.mark.parametrize("url", BAD)
 def test_a_tricky_address_is_refused(url: str) -> None:
     with pytest.raises(AddressRefusedError) as refused:
-        target_of(url, LIST)
+        parse_url(url, LIST)
     assert "evil" not in str(refused.value)
 
 
 def test_an_empty_list_says_how_to_fill_it() -> None:
     with pytest.raises(AddressRefusedError, match=r"webhook_hosts = \["):
-        target_of("https://hooks.example.org/", ())
+        parse_url("https://hooks.example.org/", ())
 
 
 @pytest.mark.parametrize(
@@ -209,49 +209,49 @@ def test_an_empty_list_says_how_to_fill_it() -> None:
 )
 def test_a_careless_entry_of_the_list_is_refused(entry: object) -> None:
     with pytest.raises(ValueError, match="webhook_hosts"):
-        allow_list([entry])  # type: ignore[list-item]
+        parse_hosts([entry])  # type: ignore[list-item]
 
 
 @pytest.mark.parametrize("address", NEVER)
 def test_some_addresses_are_never_called(address: str) -> None:
     for target in (OUTSIDE, INSIDE):
         with pytest.raises(AddressRefusedError):
-            look_up(target, lambda host, port: [address])
+            resolve(target, lambda host, port: [address])
 
 
 @pytest.mark.parametrize("address", INTERNAL)
 def test_private_addresses_need_the_operators_word(address: str) -> None:
-    assert look_up(INSIDE, lambda host, port: [address]) == (address,)
+    assert resolve(INSIDE, lambda host, port: [address]) == (address,)
     with pytest.raises(AddressRefusedError, match="internal = true"):
-        look_up(OUTSIDE, lambda host, port: [address])
+        resolve(OUTSIDE, lambda host, port: [address])
 
 
 @pytest.mark.parametrize("address", PUBLIC)
 def test_public_addresses_are_called(address: str) -> None:
-    assert look_up(OUTSIDE, lambda host, port: [address]) == (address,)
+    assert resolve(OUTSIDE, lambda host, port: [address]) == (address,)
 
 
 @pytest.mark.parametrize("address", [*INTERNAL, *NEVER])
 def test_one_bad_address_among_good_ones_refuses_all(address: str) -> None:
     with pytest.raises(AddressRefusedError):
-        look_up(OUTSIDE, lambda host, port: ["93.184.216.34", address])
+        resolve(OUTSIDE, lambda host, port: ["93.184.216.34", address])
 
 
 def test_a_name_without_an_address_is_no_refusal() -> None:
     with pytest.raises(OSError, match="no address"):
-        look_up(OUTSIDE, lambda host, port: [])
+        resolve(OUTSIDE, lambda host, port: [])
 
 
 def test_the_systems_resolver_is_asked_by_default(monkeypatch: pytest.MonkeyPatch) -> None:
     answer = [(socket.AF_INET, socket.SOCK_STREAM, 6, "", ("8.8.8.8", 443))] * 2
     monkeypatch.setattr(socket, "getaddrinfo", lambda *given, **more: answer)
-    assert look_up(OUTSIDE) == ("8.8.8.8",)
+    assert resolve(OUTSIDE) == ("8.8.8.8",)
 
 
 @given(st.ip_addresses(v=4))
 def test_of_ipv4_only_what_registries_call_global_is_public(address: ipaddress.IPv4Address) -> None:
     try:
-        look_up(OUTSIDE, lambda host, port: [str(address)])
+        resolve(OUTSIDE, lambda host, port: [str(address)])
     except AddressRefusedError:
         return
     assert address.is_global
@@ -265,7 +265,7 @@ def test_no_text_is_read_as_another_host(text: str) -> None:
 
     for url in (text, f"https://{text}", f"https://hooks.example.org{text}"):
         try:
-            target = target_of(url, LIST)
+            target = parse_url(url, LIST)
         except AddressRefusedError:
             continue
         assert urlsplit(url).hostname == target.host
@@ -273,14 +273,14 @@ def test_no_text_is_read_as_another_host(text: str) -> None:
 
 
 def test_host_header_names_odd_ports_and_brackets() -> None:
-    assert target_of("https://hooks.example.org/", LIST).authority == "hooks.example.org"
-    assert target_of("https://api.example.org:8443/", LIST).authority == "api.example.org:8443"
-    six = target_of("https://[2606:2800:220:1::1]/", LIST)
+    assert parse_url("https://hooks.example.org/", LIST).authority == "hooks.example.org"
+    assert parse_url("https://api.example.org:8443/", LIST).authority == "api.example.org:8443"
+    six = parse_url("https://[2606:2800:220:1::1]/", LIST)
     assert six.authority == "[2606:2800:220:1::1]"
 
 
 def test_below_means_below() -> None:
-    entry = Allowed("https", "example.org", 443, below=True)
+    entry = AllowedHost("https", "example.org", 443, is_suffix=True)
     assert entry.covers("https", "a.example.org", 443)
     assert not entry.covers("https", "example.org", 443)
     assert not entry.covers("https", "aexample.org", 443)

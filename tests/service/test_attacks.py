@@ -22,7 +22,7 @@ from sqlalchemy import update
 
 from letheon.ledger.tables import jobs, tokens, webhooks
 from letheon.service import ROLES, ServiceSettings, create_app
-from letheon.service._delivery import deliver_due
+from letheon.service.webhooks import deliver_due
 from tests.service.desks import BASE, OTHER, QUICK, Desk, make_desk, person
 from tests.service.raw_calls import call
 from tests.service.receivers import receiving

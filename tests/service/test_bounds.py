@@ -2,15 +2,13 @@
 
 import dataclasses
 from pathlib import Path
-from typing import Any
 
 import pytest
 from starlette.datastructures import UploadFile
 
+from letheon.ledger.db.tokens import Tokens
 from letheon.service import ServiceSettings
-from letheon.service._tokens import Tokens
-from letheon.service.desk.uploads import _InMemory
-from letheon.service.pages import _shared
+from letheon.service.forms import MemoryParser
 from tests.service.desks import OTHER, QUICK, Desk, make_desk, person
 
 URL = "/api/v1/requests"
@@ -88,9 +86,8 @@ def test_calls_of_a_session_are_counted(tmp_path: Path) -> None:
         desk.close()
 
 
-@pytest.mark.parametrize("parser", [_shared._MemoryParser, _InMemory])
-def test_what_is_uploaded_stays_in_memory(desk: Desk, parser: Any) -> None:
-    assert parser.spool_max_size > max(QUICK.max_upload_bytes, QUICK.max_model_bytes)
+def test_what_is_uploaded_stays_in_memory(desk: Desk) -> None:
+    assert MemoryParser.spool_max_size > max(QUICK.max_upload_bytes, QUICK.max_model_bytes)
     spooled: list[bool] = []
     close = UploadFile.close
 

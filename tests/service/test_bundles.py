@@ -5,6 +5,7 @@ import io
 import os
 import zipfile
 from collections.abc import Iterator
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
@@ -17,10 +18,10 @@ from sqlalchemy import select
 from letheon.audit import audit
 from letheon.exceptions import LedgerError
 from letheon.ledger.tables import actions, events
-from letheon.service._problems import Problem
-from letheon.service._rooms import Room, private_room, sweep_rooms
-from letheon.service.desk import bundles
-from letheon.service.desk.bundles import BundleResponse, zipped
+from letheon.service.errors import Problem
+from letheon.service.routes import bundles
+from letheon.service.routes.bundles import BundleResponse, take_slot, zip_folder
+from letheon.service.temp_folders import TempFolder, sweep_temp_folders, temp_folder
 from letheon.verifier import verify_bundle
 from tests.service.desks import Desk, make_desk, person
 from tests.sharded.people import examples
@@ -91,11 +92,11 @@ def test_an_export_that_fails_leaves_nothing(filled: Desk, monkeypatch: pytest.M
 
 
 def response(desk: Desk) -> BundleResponse:
-    room = Room(desk.ledger, "bundle")
-    folder = room.folder / "bundle"
+    cleanup = ExitStack()
+    folder = cleanup.enter_context(temp_folder(desk.ledger, "bundle")) / "bundle"
     (folder / "models").mkdir(parents=True)
     (folder / "models" / "rows.blob").write_bytes(os.urandom(1 << 20))
-    return BundleResponse(room, folder, "a-bundle")
+    return BundleResponse(folder, "a-bundle", cleanup)
 
 
 async def nothing() -> dict[str, Any]:
@@ -142,18 +143,16 @@ def test_a_client_that_does_not_read_is_left(filled: Desk, monkeypatch: pytest.M
 def test_few_bundles_are_sent_at_once(filled: Desk) -> None:
     desk = filled.app.state.context
     tokens = [filled.tokens[name].id for name in ("auditor", "admin", "operator")]
-    first = bundles._slots.take(desk.ledger, tokens[0])
-    with pytest.raises(Problem, match="at a time"):
-        bundles._slots.take(desk.ledger, tokens[0])
-    assert filled.client("auditor").get("/api/v1/bundle").status_code == 429
-    second = bundles._slots.take(desk.ledger, tokens[1])
-    with pytest.raises(Problem, match="at a time"):
-        bundles._slots.take(desk.ledger, tokens[2])
-    first()
-    first()
-    assert filled.client("auditor").get("/api/v1/bundle").status_code == 200
-    assert filled.client("auditor").get("/api/v1/bundle").status_code == 200, "it was given back"
-    second()
+    with take_slot(desk.ledger, tokens[1]):
+        with take_slot(desk.ledger, tokens[0]):
+            for token in (tokens[0], tokens[2]):
+                with pytest.raises(Problem, match="at a time"):
+                    take_slot(desk.ledger, token).__enter__()
+            assert filled.client("auditor").get("/api/v1/bundle").status_code == 429
+        for _ in range(2):  # it was given back
+            assert filled.client("auditor").get("/api/v1/bundle").status_code == 200
+    with take_slot(desk.ledger, tokens[0]), pytest.raises(Problem, match="at a time"):
+        take_slot(desk.ledger, tokens[0]).__enter__()
 
 
 def test_a_server_that_stops_leaves_nothing(filled: Desk) -> None:
@@ -190,7 +189,7 @@ def test_a_zip_that_is_made_piece_by_piece_holds_the_folder(
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_bytes(data)
         wanted[f"top/{path.relative_to(folder).as_posix()}"] = data
-    archive = zipfile.ZipFile(io.BytesIO(b"".join(zipped(folder, "top"))))
+    archive = zipfile.ZipFile(io.BytesIO(b"".join(zip_folder(folder, "top"))))
     assert {name: archive.read(name) for name in archive.namelist()} == wanted
 
 
@@ -198,24 +197,24 @@ def test_pieces_are_small_and_links_are_not_followed(tmp_path: Path) -> None:
     (tmp_path / "in").mkdir()
     (tmp_path / "in" / "large").write_bytes(os.urandom(5 << 20))
     (tmp_path / "in" / "link").symlink_to("/etc/passwd")
-    pieces = list(zipped(tmp_path / "in", "top"))
+    pieces = list(zip_folder(tmp_path / "in", "top"))
     assert max(map(len, pieces)) < 1 << 20
     archive = zipfile.ZipFile(io.BytesIO(b"".join(pieces)))
     assert archive.namelist() == ["top/large"]
 
 
 def test_a_room_is_private_and_ends_with_its_block(desk: Desk) -> None:
-    with private_room(desk.ledger, "audit") as folder:
+    with temp_folder(desk.ledger, "audit") as folder:
         (folder / "rows").write_text("a row")
         assert folder.stat().st_mode & 0o077 == 0
         assert folder.parent.stat().st_mode & 0o077 == 0
-        assert sweep_rooms(desk.ledger) == 0
+        assert sweep_temp_folders(desk.ledger) == 0
         assert (folder / "rows").exists()
     assert rooms(desk) == []
 
 
 def test_what_holds_people_is_overwritten(desk: Desk) -> None:
-    with private_room(desk.ledger, "audit") as folder:
+    with temp_folder(desk.ledger, "audit") as folder:
         (folder / "models").mkdir()
         opened = []
         for path in (folder / "upload.csv", folder / "models" / "rows.blob"):
@@ -227,14 +226,14 @@ def test_what_holds_people_is_overwritten(desk: Desk) -> None:
 
 
 def test_rooms_of_the_dead_are_swept(desk: Desk) -> None:
-    dead = Room(desk.ledger, "bundle")
+    dead = TempFolder(desk.ledger, "bundle")
     (dead.folder / "rows").write_text("a row")
     assert dead._held is not None
     os.close(dead._held)  # as the end of its process does
     (left,) = [path for path in rooms(desk) if path.is_dir()]
     assert (left / "rows").read_text() == "a row"
-    mine = Room(desk.ledger, "bundle")
-    assert sweep_rooms(desk.ledger) == 1
+    mine = TempFolder(desk.ledger, "bundle")
+    assert sweep_temp_folders(desk.ledger) == 1
     assert [path for path in rooms(desk) if path.is_dir()] == [mine.folder]
     mine.close()
     assert rooms(desk) == []
@@ -242,7 +241,7 @@ def test_rooms_of_the_dead_are_swept(desk: Desk) -> None:
 
 def test_a_purge_waits_for_a_room_that_holds_the_erased(desk: Desk) -> None:
     desk.ledger.request([person(1)], model="risk", verified=True)
-    with private_room(desk.ledger, "bundle") as folder:
+    with temp_folder(desk.ledger, "bundle") as folder:
         desk.ledger.export(folder / "bundle", tier="public")
         (folder / "copy.csv").write_text(f"{person(1)},1.0\n")
         desk.work()

@@ -11,7 +11,7 @@ import pytest
 from sqlalchemy import select, text, update
 
 from letheon.ledger.tables import certificates, checkpoints, events, purges
-from letheon.service.desk.residue import _OWN
+from letheon.service.routes.residue import OWN_STORES
 from letheon.verifier import (
     Trust,
     check_chain,
@@ -356,7 +356,7 @@ def test_no_size_of_the_whole_ledger_is_told_to_a_tenant(filled: Desk) -> None:
         reason, places, stores = told("auditor@rival", 1)
         assert (re.search(r"\d", reason), places) == (None, {None})
         assert "store:new" not in stores, "no attestation of theirs names it"
-        assert set(_OWN) < stores
+        assert set(OWN_STORES) < stores
         reason, places, stores = told("auditor", 2)
         assert re.search(r"entry \d+ of the log of \d+", reason)
         assert None not in places
@@ -406,11 +406,15 @@ def test_residue_is_what_the_attestations_say(filled: Desk) -> None:
     newest = found["purges"][0]
     assert (newest["certificate"], newest["state"], newest["hits"]) == (4, "purged", 0)
     cells = {cell["store"]: cell for cell in newest["cells"]}
-    assert set(_OWN) | {"store:copies", "store:backups"} == set(cells)
+    assert set(OWN_STORES) | {"store:copies", "store:backups"} == set(cells)
     assert cells["store:copies"]["files"] == 1
     assert cells["store:copies"]["bytes"] == len("nobody")
     assert (cells["store:backups"]["state"], cells["store:backups"]["at"]) == ("expires", None)
-    assert [one["name"] for one in found["stores"]] == [*_OWN, "store:backups", "store:copies"]
+    assert [one["name"] for one in found["stores"]] == [
+        *OWN_STORES,
+        "store:backups",
+        "store:copies",
+    ]
     scopes = {one["name"]: one["scope"] for one in found["stores"]}
     said = json.loads(base64.b64decode(json.loads(filled.ledger.purge_attestation(4))["payload"]))
     for store in said["predicate"]["stores"]:

@@ -17,8 +17,8 @@ import uvicorn
 
 from letheon import client as client_module
 from letheon.client import Client, DeskError, NotAllowed, NotFound, Refused, TryAgain
+from letheon.ledger.db.tokens import PREFIX
 from letheon.service import Binding
-from letheon.service._tokens import PREFIX
 from letheon.verifier import Refused as NotVerified
 from tests.service.desks import Desk, make_desk, person
 from tests.service.test_sending import _certified as certified

@@ -14,7 +14,7 @@ import pytest
 
 from letheon.ledger import Ledger
 from letheon.service import ServiceSettings
-from letheon.service._connections import AcceptedSocket, Connections, ListeningSocket
+from letheon.service.connections import AcceptedSocket, Connections, ListeningSocket
 from tests.service.servers import PATIENCE, Server, serving
 
 HALF = b"GET /healthz HTTP/1.1\r\nHost: localhost\r\nX-Slow: "
@@ -318,5 +318,5 @@ def test_limits_are_checked(given: dict[str, int], words: str) -> None:
 
 def test_files_of_the_process_bound_the_places(monkeypatch: pytest.MonkeyPatch) -> None:
     limits = SimpleNamespace(getrlimit=lambda _: (100, 200), RLIMIT_NOFILE=7)
-    monkeypatch.setattr("letheon.service._connections.resource", limits)
+    monkeypatch.setattr("letheon.service.connections.resource", limits)
     assert Connections(ServiceSettings()).most == 75

@@ -7,9 +7,9 @@ import pytest
 
 from letheon.exceptions import LedgerError
 from letheon.ledger import Ledger
+from letheon.ledger.db.jobs import Jobs
 from letheon.service import ROLES, ServiceSettings, Tokens, create_app
-from letheon.service._demo import DemoInfo, make_demo
-from letheon.service._jobs import Jobs
+from letheon.service.demo import DemoInfo, make_demo
 
 STATES = {
     "received",

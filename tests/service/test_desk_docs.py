@@ -3,8 +3,8 @@
 import re
 from pathlib import Path
 
-from letheon.service._roles import ROLES, SCOPES
-from letheon.service._templates import STATE_WORDS
+from letheon.ledger.db.tokens import ROLES, SCOPES
+from letheon.service.templating import STATE_WORDS
 
 PAGE = (Path(__file__).resolve().parents[2] / "docs" / "desk.md").read_text("utf-8")
 

@@ -18,8 +18,8 @@ from hypothesis import Phase, assume, given, settings
 from hypothesis import strategies as st
 
 from letheon.service import Tokens
-from letheon.service._auth import Principal
-from letheon.service.desk.people import held_ids
+from letheon.service._people import held_ids
+from letheon.service.auth import Principal
 from tests.service.desks import Desk, Secret, make_desk, person
 
 URL = "/api/v1/requests"

@@ -22,9 +22,9 @@ from sklearn.preprocessing import FunctionTransformer, PolynomialFeatures
 import letheon
 from letheon import NaiveUnlearner, SISAClassifier
 from letheon.ledger import Ledger, ModelFiles
+from letheon.ledger.db.tokens import Tokens
 from letheon.sandbox import TimeLimitError
 from letheon.service import ServiceSettings
-from letheon.service._tokens import Tokens
 from tests.service.desks import QUICK, Desk, make_desk
 from tests.service.servers import serving
 

@@ -3,6 +3,7 @@
 import json
 import threading
 from collections.abc import Callable
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -11,12 +12,12 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 from sqlalchemy import select
 
+import letheon.ledger.db.jobs as job_store
 from letheon.exceptions import StaleWorkerError
 from letheon.ledger.db.database import Database
+from letheon.ledger.db.jobs import MOST_STARTS, JobRecord, Jobs, JobsFullError
 from letheon.ledger.leases import owner_name
 from letheon.ledger.tables import actions, jobs
-from letheon.service import _jobs
-from letheon.service._jobs import MOST_STARTS, Job, Jobs, JobsFullError
 from tests.ledger.databases import Clock, database, kind, place  # noqa: F401
 from tests.service.desks import Desk
 
@@ -52,7 +53,7 @@ def desk_jobs(database: Database, clock: Clock) -> Jobs:  # noqa: F811
     return _jobs_of(database, clock)
 
 
-def _claimed(found: Jobs, owner: str = "a") -> Job:
+def _claimed(found: Jobs, owner: str = "a") -> JobRecord:
     job = found.claim(owner, LEASE)
     assert job is not None
     return job
@@ -68,8 +69,9 @@ def test_a_job_is_claimed_told_and_finished(desk_jobs: Jobs, clock: Clock) -> No
     assert found is not None
     assert found.state == "done"
     assert found.result == {"steps": []}
-    assert [(one.words, one.found) for one in found.progress] == [("begins", {"level": "V0"})]
-    assert found.finished_at == clock.now
+    assert [one.words for one in found.progress] == ["begins"]
+    assert found.findings == ({"level": "V0"},)
+    assert found.finished_at == datetime.fromtimestamp(clock.now, UTC)
     assert found.created_by == "ab"
     assert desk_jobs.claim("a", LEASE) is None
 
@@ -210,8 +212,8 @@ def test_after_three_starts_a_job_has_failed(desk_jobs: Jobs, clock: Clock) -> N
     found = desk_jobs.find(job.id)
     assert found is not None
     assert found.state == "failed"
-    assert found.result is not None
-    assert found.result["code"] == "worker-ended"
+    assert found.problem is not None
+    assert found.problem.code == "worker-ended"
 
 
 def test_a_job_that_is_given_back_has_not_been_started(desk_jobs: Jobs) -> None:
@@ -237,7 +239,7 @@ def test_the_oldest_of_the_wanted_kinds_comes_first(desk_jobs: Jobs, clock: Cloc
 
 
 def test_too_many_jobs_are_refused(desk_jobs: Jobs, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(_jobs, "_MOST_QUEUED", 2)
+    monkeypatch.setattr(job_store, "_MOST_QUEUED", 2)
     first = desk_jobs.add("audit", model="a")
     desk_jobs.add("audit", model="b")
     with pytest.raises(JobsFullError, match="wait already"):
@@ -288,7 +290,7 @@ def test_old_jobs_are_dropped_and_unfinished_ones_are_not(desk_jobs: Jobs, clock
 
 
 def test_lines_of_progress_are_capped(desk_jobs: Jobs, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(_jobs, "_MOST_LINES", 3)
+    monkeypatch.setattr(job_store, "_MOST_LINES", 3)
     desk_jobs.add("audit")
     job = _claimed(desk_jobs)
     for number in range(5):
@@ -349,11 +351,11 @@ class JobMachine(RuleBasedStateMachine):
         self.found = _jobs_of(self.opened, self.clock)
         with self.opened.transaction() as conn:
             conn.execute(jobs.delete())
-        self.held: dict[str, Job] = {}
+        self.held: dict[str, JobRecord] = {}
         self.until: dict[str, int] = {}
         self.starts: dict[str, int] = {}
         self.over: dict[str, str] = {}
-        self.stale: list[Job] = []
+        self.stale: list[JobRecord] = []
 
     @rule(what=st.sampled_from(["audit", "apply"]), model=st.sampled_from(["a", "b"]))
     def add(self, what: Any, model: str) -> None:
@@ -486,7 +488,7 @@ def test_an_audit_is_not_shown_to_who_reads_batches_only(some: Desk) -> None:
 def test_too_many_jobs_are_a_429_that_says_when_to_come_back(
     desk: Desk, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(_jobs, "_MOST_QUEUED", 0)
+    monkeypatch.setattr(job_store, "_MOST_QUEUED", 0)
     answer = desk.client("auditor").post("/api/v1/audits", json={})
     assert answer.status_code == 429
     assert answer.headers["retry-after"]

@@ -15,8 +15,8 @@ from fastapi import APIRouter, Depends
 from fastapi.testclient import TestClient
 
 from letheon.service import create_app
-from letheon.service._auth import anybody, gates_of
-from letheon.service.api import ROUTERS
+from letheon.service.auth import anybody, gates_of
+from letheon.service.routes import ROUTERS
 from tests.service.desks import OTHER, QUICK, Desk, make_desk, person
 from tests.service.matrix import ANYBODY, API, LEDGER_WIDE, PAGES, PUBLIC, TABLE, names_of
 
@@ -173,7 +173,7 @@ def test_a_new_route_without_a_row_is_found(world: World, monkeypatch: pytest.Mo
     @router.get("/api/v1/new", dependencies=[Depends(anybody())])
     def new() -> None: ...
 
-    monkeypatch.setattr("letheon.service._app.API", (*ROUTERS, router))
+    monkeypatch.setattr("letheon.service.app.API", (*ROUTERS, router))
     app = create_app(world.desk.ledger, QUICK)
     assert names_of(app.state.routes) - set(TABLE) == {"GET /api/v1/new"}
 

@@ -19,7 +19,7 @@ import letheon
 from letheon import NaiveUnlearner
 from letheon.ledger.certificates.explanations import ASSUMPTIONS, NOT_CLAIMED, guarantee_words
 from letheon.service import ServiceSettings
-from letheon.service.desk import new_models
+from letheon.service.routes import registration
 from tests.ledger.forgetters import MAKERS, erased
 from tests.service.desks import Desk, make_desk, person
 
@@ -238,8 +238,8 @@ def test_the_body_of_a_stranger_is_not_read(
 def test_one_model_is_registered_at_a_time(
     shared_desk: Desk, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(new_models, "_PATIENCE", 0.01)
-    with new_models._quiet:
+    monkeypatch.setattr(registration, "_PATIENCE", 0.01)
+    with registration._quiet:
         answer = shared_desk.client("operator").post("/api/v1/models/example", json={})
     assert (answer.status_code, answer.headers["retry-after"]) == (503, "5")
     assert "example-forest" not in [info.name for info in shared_desk.ledger.models()]

@@ -11,7 +11,7 @@ from scipy.stats import theilslopes
 
 from letheon import InfluenceClassifier
 from letheon.monitor import Monitor, Tolerances
-from letheon.service.desk.forecast import forecast, slope
+from letheon.service.guarantees import forecast, slope
 from tests.ledger.databases import NOON
 from tests.service.desks import Desk, make_desk
 from tests.sharded.people import examples

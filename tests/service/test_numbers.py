@@ -12,10 +12,10 @@ import pytest
 from sqlalchemy import select
 
 from letheon.ledger.db.cursor import cursor, place_of
+from letheon.ledger.db.webhooks import Webhooks
 from letheon.ledger.tables import deliveries
-from letheon.service._context import Context
-from letheon.service._feed import feed
-from letheon.service.desk.numbers import Numbers
+from letheon.service.auth import Context
+from letheon.service.numbers import Numbers
 from tests.service.desks import OTHER, QUICK, Desk, make_desk, person
 
 HOOK = "http://127.0.0.1:9"
@@ -116,7 +116,7 @@ def seen(desk: Desk, made: list[dict[str, Any]], who: str = "admin@default") -> 
         )
         assert checked.json()["covered"]
         found[f"receipt {number}"] = plain(checked.text)
-    feed(desk.ledger, desk.clock())
+    Webhooks(desk.ledger).feed()
     with desk.ledger._core.database.reading() as conn:
         bodies = [json.loads(one) for one in conn.scalars(select(deliveries.c.body))]
     found["webhooks"] = str(sorted(one["data"]["certificate"] for one in bodies))

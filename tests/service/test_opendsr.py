@@ -13,8 +13,8 @@ from cryptography.hazmat.primitives.asymmetric import ec, ed25519, padding, rsa
 from sqlalchemy import insert
 
 from letheon.ledger.tables import webhooks
-from letheon.service.desk import opendsr
-from letheon.service.desk.opendsr_signing import FOLDER, stamp_of
+from letheon.service._opendsr_keys import FOLDER, load_answer_key
+from letheon.service.routes import opendsr
 from tests.service.desks import OTHER, Desk, person
 
 URL = "/opendsr/v2/requests"
@@ -233,7 +233,7 @@ def test_an_operators_rsa_key_signs_as_the_specification_says(desk: Desk) -> Non
 def test_an_operators_curve_key_signs_too(desk: Desk) -> None:
     key = ec.generate_private_key(ec.SECP256R1())
     _write_key(desk, key)
-    signature = stamp_of(desk.ledger, "localhost").signature(b"{}")
+    signature = load_answer_key(desk.ledger, "localhost").sign(b"{}")
     key.public_key().verify(base64.b64decode(signature), b"{}", ec.ECDSA(hashes.SHA256()))
     assert signature
 
@@ -265,4 +265,4 @@ def test_without_a_usable_key_nothing_is_filed(desk: Desk, fault: str) -> None:
     ],
 )
 def test_the_status_of_several_models_is_that_of_the_last(parts: Any, whole: str) -> None:
-    assert opendsr._status_of(parts) == whole
+    assert opendsr.combine_statuses(parts) == whole

@@ -12,9 +12,9 @@ import sqlalchemy as sa
 from fastapi.testclient import TestClient
 
 from letheon.exceptions import SearchWarning
+from letheon.ledger.db.jobs import Jobs
 from letheon.ledger.tables import certificates
 from letheon.service import ServiceSettings
-from letheon.service._jobs import Jobs
 from tests.service.desks import OTHER, QUICK, Desk, make_desk, person
 
 PAGES = ("/certificates", "/certificates/2", "/certificates/2?verify=1", "/audits", "/residue")

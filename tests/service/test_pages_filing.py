@@ -6,8 +6,8 @@ import pytest
 
 from letheon.ledger.purge.purge import _RESIDUE
 from letheon.ledger.worker.compute import BUDGET_SPENT, NO_MODEL, NOBODY_HELD
-from letheon.service.desk.people import held_ids
-from letheon.service.desk.request_words import stuck_words
+from letheon.service._people import held_ids
+from letheon.service._request_words import stuck_words
 from tests.service.desks import Desk, person
 from tests.service.page_tools import csrf_of, file, filled, send
 

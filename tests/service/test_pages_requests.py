@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from letheon.service._templates import make_templates
 from letheon.service.pages import _shared
+from letheon.service.templating import make_templates
 from tests.service.desks import OTHER, Desk
 from tests.service.page_tools import file, filled, send, shown_ids, twin_of
 
@@ -249,8 +249,8 @@ def test_what_somebody_sends_who_may_not_is_not_read(
         read.append(request.url.path)
         return await real(request)
 
-    real = _shared._read_form
-    monkeypatch.setattr(_shared, "_read_form", noted)
+    real = _shared.read_form
+    monkeypatch.setattr(_shared, "read_form", noted)
     large = {"model": ("a.blob", b"x" * 2**20)}
     for name in ("requester", "admin"):
         answer = desk.browser(name).post("/models/new", data={"csrf": "wrong"}, files=large)

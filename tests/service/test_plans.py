@@ -8,18 +8,24 @@ import pytest
 from sqlalchemy import select
 
 from letheon import DaREForestClassifier, InfluenceClassifier, SISARegressor, state
+from letheon.ledger.db.jobs import Jobs
 from letheon.ledger.models.history import spending
 from letheon.ledger.models.training import held_rows
 from letheon.ledger.tables import events
+from letheon.methods import METHODS as REGISTERED
 from letheon.sandbox import TimeLimitError
-from letheon.service import _job_runner, _what_if
-from letheon.service._job_runner import LONG, JobRunner
-from letheon.service._jobs import Jobs
-from letheon.service._what_if import RETRAIN, WhatIfOrder, measure
+from letheon.service import jobs, what_if
+from letheon.service.jobs import LONG, JobRunner
+from letheon.service.what_if import RETRAIN, WhatIfOrder, measure
 from tests.service.desks import Desk, person
 from tests.service.test_worker import _call_here
 
-METHODS = {"retrain", "dare", "sisa", "influence", "fisher", "descent-to-delete", "deltagrad"}
+KINDS = {"retrain": "exact"} | {
+    method.name: method.certificate
+    for method in REGISTERED
+    if method.is_candidate and method.module != "letheon.deep"
+}
+METHODS = set(KINDS)
 
 
 def _rows(n: int = 200, *, numbers: bool = False) -> tuple[Any, Any, Any]:
@@ -66,15 +72,7 @@ def test_every_method_is_measured_against_a_retrain(forest: WhatIfOrder) -> None
 def test_what_is_guaranteed_is_what_the_models_say(forest: WhatIfOrder) -> None:
     rows = {one["method"]: one for one in _measured(forest)[1].values()}
     kinds = {name: row["kind"] for name, row in rows.items()}
-    assert kinds == {
-        "retrain": "exact",
-        "dare": "exact",
-        "sisa": "exact",
-        "influence": "certified",
-        "fisher": "certified",
-        "descent-to-delete": "certified",
-        "deltagrad": "empirical",
-    }
+    assert kinds == KINDS
     for row in rows.values():
         assert (row["epsilon"] is not None) == (row["kind"] == "certified")
         assert row["guarantee"].lower().startswith(row["kind"])
@@ -90,7 +88,7 @@ def test_of_many_rows_a_sample_is_taken_and_called_so(forest: WhatIfOrder) -> No
 def test_seconds_and_bytes_of_a_sample_are_scaled(
     forest: WhatIfOrder, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(_what_if, "_tried", lambda scene, one: (2.0 * scene.scale, 10, _FACTS))
+    monkeypatch.setattr(what_if, "_tried", lambda scene, one: (2.0 * scene.scale, 10, _FACTS))
     sampled = WhatIfOrder(forest.model, forest.rows, (), people=20, sample_rows=50)
     rows = _measured(sampled)[1]
     assert {(one["seconds"], one["storage_bytes"]) for one in rows.values()} == {(8.0, 40)}
@@ -123,7 +121,7 @@ def test_an_error_of_a_method_is_not_quoted(
     def boom(*_: Any) -> Any:
         raise ValueError("row of alice: 12.5")
 
-    monkeypatch.setattr(_what_if, "_trained", boom)
+    monkeypatch.setattr(what_if, "_trained", boom)
     rows = _measured(forest)[1]
     assert {one["basis"] for one in rows.values()} == {"not-run"}
     assert "alice" not in str(rows)
@@ -138,7 +136,7 @@ def _recorded(desk: Desk) -> list[str]:
 def test_nothing_is_written_to_the_ledger_by_a_what_if(
     desk: Desk, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(_job_runner, "call", _call_here)
+    monkeypatch.setattr(jobs, "call", _call_here)
     desk.ledger.request([person(1), person(2)], model="risk", verified=True)
     before = _recorded(desk), desk.ledger.models()
     job = desk.client("operator").post("/api/v1/models/risk/what-if").json()
@@ -165,7 +163,7 @@ def test_a_method_that_takes_too_long_is_left_out_and_the_rest_goes_on(
 
         return _call_here(work, order, tell=hear, **given)
 
-    monkeypatch.setattr(_job_runner, "call", stuck)
+    monkeypatch.setattr(jobs, "call", stuck)
     job = Jobs(desk.ledger).add("what-if", tenant="default", model="forest", asked={"people": 1})
     JobRunner(desk.ledger, threading.Event(), method_seconds=7).do_all(LONG)
     found = Jobs(desk.ledger).find(job.id)

@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 
 from letheon.exceptions import UnknownIdError
 from letheon.ledger import Entry
+from letheon.ledger.db.tokens import SCOPES
 from letheon.ledger.requests.grounds import (
     HOLD_GROUNDS,
     NO_DATA_HELD,
@@ -22,12 +23,10 @@ from letheon.ledger.requests.grounds import (
     REQUEST_GROUNDS,
 )
 from letheon.ledger.requests.states import ALLOWED, STATES
-from letheon.service._roles import SCOPES
-from letheon.service.desk import filing
-from letheon.service.desk.request_forms import ActionName, State
-from letheon.service.desk.request_table import ACTIONS
-from letheon.service.desk.request_words import GROUND_WORDS, sentence
-from letheon.service.desk.requests import _cell
+from letheon.service._request_words import GROUND_WORDS, sentence
+from letheon.service._requests import ACTIONS, ActionName, State
+from letheon.service.routes import filing
+from letheon.service.routes.requests import export_cell
 from tests.ledger.databases import NOON
 from tests.ledger.homes import IDS, X, Y, fitted
 from tests.service.desks import OTHER, Desk, make_desk, person
@@ -170,7 +169,7 @@ def test_a_repeat_completes_what_a_crash_left_out(
     desk: Desk, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     _register_twin(desk)
-    operator, real, calls = desk.client("operator"), filing._submitted, []
+    operator, real, calls = desk.client("operator"), filing.submit, []
 
     def dies_at_the_second(*given: Any, **more: Any) -> Any:
         calls.append(given)
@@ -180,7 +179,7 @@ def test_a_repeat_completes_what_a_crash_left_out(
 
     wish, headers = {"model": "*", "ids": [person(3)]}, {"Idempotency-Key": "all"}
     with monkeypatch.context() as patched:
-        patched.setattr(filing, "_submitted", dies_at_the_second)
+        patched.setattr(filing, "submit", dies_at_the_second)
         assert operator.post(URL, json=wish, headers=headers).status_code == 500
     assert desk.ledger.count_requests().total == 1
     again = operator.post(URL, json=wish, headers=headers)
@@ -220,15 +219,15 @@ def test_a_repeated_bulk_gives_the_same_requests(
 ) -> None:
     items = [{"model": "risk", "ids": [person(number)]} for number in range(30)]
     operator, headers = desk.client("operator"), {"Idempotency-Key": "bulk-1"}
-    real = filing._submitted
+    real = filing.submit
 
-    def dies_at_some(context: Any, who: Any, wish: filing.Wish) -> Any:
+    def dies_at_some(context: Any, who: Any, wish: filing.RequestInput) -> Any:
         if str(wish.ids[0]) >= person(15):
             raise UnknownIdError("as if there had been a crash before it")
         return real(context, who, wish)
 
     with monkeypatch.context() as patched:
-        patched.setattr(filing, "_submitted", dies_at_some)
+        patched.setattr(filing, "submit", dies_at_some)
         half = operator.post(f"{URL}/bulk", json={"items": items}, headers=headers).json()
     first = operator.post(f"{URL}/bulk", json={"items": items}, headers=headers).json()
     again = operator.post(f"{URL}/bulk", json={"items": items}, headers=headers).json()
@@ -345,10 +344,10 @@ def test_a_key_in_an_item_goes_before_the_key_of_all(desk: Desk) -> None:
     assert [one["status"] for one in done["items"]] == [200, 200]
 
 
-def test_no_caller_can_send_a_derived_key() -> None:
-    key = filing.derived_key("bulk", "a", "b")
+def test_no_caller_can_send_a_derive_key() -> None:
+    key = filing.derive_key("bulk", "a", "b")
     assert not key.isprintable()
-    assert key != filing.derived_key("bulk", "ab") != filing.derived_key("bulk", "a", "b")
+    assert key != filing.derive_key("bulk", "ab") != filing.derive_key("bulk", "a", "b")
 
 
 def test_large_requests_wait_for_a_second_pair_of_eyes(desk: Desk) -> None:
@@ -532,7 +531,7 @@ def test_the_export_has_every_request_once(desk: Desk) -> None:
 @examples(100)
 @given(st.text(st.characters(codec="utf-8"), max_size=20))
 def test_no_exported_cell_begins_a_formula(text: str) -> None:
-    cell = _cell(text)
+    cell = export_cell(text)
     assert not cell.startswith(("=", "+", "-", "@", "\t", "\r"))
     assert cell.removeprefix("'") == text.removeprefix("'")
 

@@ -13,9 +13,9 @@ from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import NameOID
 
-from letheon.service import _delivery
-from letheon.service._addresses import allow_list
-from letheon.service._delivery import send
+from letheon.service import webhooks
+from letheon.service.addresses import parse_hosts
+from letheon.service.webhooks import send
 from tests.service.receivers import Receiver, receiving
 
 
@@ -25,8 +25,8 @@ def receiver() -> Iterator[Receiver]:
         yield made
 
 
-def _post(receiver: Receiver, url: str | None = None, **given: Any) -> _delivery.Answer:
-    return send(url or receiver.url, b"{}", {}, allowed=allow_list([receiver.entry]), **given)
+def _post(receiver: Receiver, url: str | None = None, **given: Any) -> webhooks.Answer:
+    return send(url or receiver.url, b"{}", {}, allowed=parse_hosts([receiver.entry]), **given)
 
 
 def test_redirects_are_not_followed(receiver: Receiver) -> None:
@@ -54,7 +54,7 @@ def test_proxies_of_the_environment_are_not_used(
 
 
 def test_a_peer_that_drips_is_cut_off(receiver: Receiver, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(_delivery, "_IN_ALL_SECONDS", 0.2)
+    monkeypatch.setattr(webhooks, "_IN_ALL_SECONDS", 0.2)
     is_over = threading.Event()
 
     def drip(handler: Any, call: Any) -> None:
@@ -92,15 +92,15 @@ def test_a_name_is_asked_once_and_its_checked_address_called(receiver: Receiver)
 
     entry = {"host": f"http://hooks.test.example:{receiver.port}", "internal": True}
     url = f"http://hooks.test.example:{receiver.port}/in"
-    assert send(url, b"{}", {}, allowed=allow_list([entry]), resolve=rebinding).status == 204
+    assert send(url, b"{}", {}, allowed=parse_hosts([entry]), lookup=rebinding).status == 204
     assert asked == ["hooks.test.example"]
     assert receiver.calls[0].headers["host"] == f"hooks.test.example:{receiver.port}"
 
 
 def test_a_name_that_leads_inside_is_refused(receiver: Receiver) -> None:
-    allowed = allow_list([f"http://hooks.test.example:{receiver.port}"])
+    allowed = parse_hosts([f"http://hooks.test.example:{receiver.port}"])
     url = f"http://hooks.test.example:{receiver.port}/in"
-    answer = send(url, b"{}", {}, allowed=allowed, resolve=lambda host, port: ["127.0.0.1"])
+    answer = send(url, b"{}", {}, allowed=allowed, lookup=lambda host, port: ["127.0.0.1"])
     assert answer == ("refused", None)
     assert receiver.calls == []
 
@@ -136,12 +136,12 @@ def test_https_checks_the_name_and_the_issuer(
     context.sni_callback = lambda sock, name, given: names.append(name)
     with receiving(context=context) as receiver:
         hosts = [f"{name}.test.example:{receiver.port}" for name in ("hooks", "wrong")]
-        allowed = allow_list([{"host": host, "internal": True} for host in hosts])
+        allowed = parse_hosts([{"host": host, "internal": True} for host in hosts])
 
-        def post(host: str) -> _delivery.Answer:
+        def post(host: str) -> webhooks.Answer:
             local = ["127.0.0.1"]
             url = f"https://{host}/"
-            return send(url, b"{}", {}, allowed=allowed, resolve=lambda host, port: local)
+            return send(url, b"{}", {}, allowed=allowed, lookup=lambda host, port: local)
 
         assert post(hosts[0]) == ("unreachable", None)  # nobody vouches for the certificate
         trusting = ssl.create_default_context

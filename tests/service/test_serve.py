@@ -68,7 +68,7 @@ def worker_of(server: Server) -> int | None:
     found = (
         pid
         for pid in children_of(server.process.pid)
-        if b"letheon.service._worker" in Path(f"/proc/{pid}/cmdline").read_bytes()
+        if b"letheon.service.worker" in Path(f"/proc/{pid}/cmdline").read_bytes()
     )
     return next(found, None)
 

@@ -17,11 +17,12 @@ import pytest
 from fastapi import APIRouter, Depends, Request
 from fastapi.testclient import TestClient
 
+from letheon.exceptions import LedgerError
 from letheon.ledger.worker.agreement import HIGH_WATER
 from letheon.service import ServiceSettings, create_app
-from letheon.service._auth import address_of, allows, anybody
-from letheon.service._guards import HEADERS
-from letheon.service.api import ROUTERS
+from letheon.service.auth import address_of, allows, anybody
+from letheon.service.guards import HEADERS
+from letheon.service.routes import ROUTERS
 from tests.service.desks import BASE, QUICK, Desk, person
 from tests.service.servers import wait_for
 
@@ -55,7 +56,7 @@ def test_a_route_without_a_gate_is_refused(desk: Desk, monkeypatch: pytest.Monke
     @router.get("/api/v1/forgotten")
     def forgotten() -> None: ...
 
-    monkeypatch.setattr("letheon.service._app.API", (*ROUTERS, router))
+    monkeypatch.setattr("letheon.service.app.API", (*ROUTERS, router))
     with pytest.raises(RuntimeError, match="/api/v1/forgotten names 0 gates"):
         create_app(desk.ledger, QUICK)
 
@@ -66,7 +67,7 @@ def test_a_route_with_two_gates_is_refused(desk: Desk, monkeypatch: pytest.Monke
     @router.get("/api/v1/double", dependencies=[Depends(anybody())])
     def double(who: Annotated[Any, Depends(allows("requests:read"))]) -> None: ...
 
-    monkeypatch.setattr("letheon.service._app.API", (*ROUTERS, router))
+    monkeypatch.setattr("letheon.service.app.API", (*ROUTERS, router))
     with pytest.raises(RuntimeError, match="2 gates"):
         create_app(desk.ledger, QUICK)
 
@@ -243,7 +244,7 @@ def test_a_mistake_tells_its_kind_only(
     def broken(*_: Any, **__: Any) -> None:
         raise ZeroDivisionError("person-007 is the reason")
 
-    monkeypatch.setattr("letheon.service.desk.tokens.page_of_tokens", broken)
+    monkeypatch.setattr("letheon.ledger.db.tokens.Tokens.listed", broken)
     found = desk.client().get("/api/v1/tokens")
     assert (found.status_code, found.json()["type"]) == (500, "urn:letheon:problem:internal")
     assert "person-007" not in found.text + json.dumps(lines)
@@ -277,9 +278,9 @@ import uvicorn
 from starlette.responses import StreamingResponse
 from fastapi import Depends
 from letheon.service import create_app, ServiceSettings
-from letheon.service._auth import public
-from letheon.service._logs import configure
-from letheon.service.api.me import router
+from letheon.service.auth import public
+from letheon.service.logs import configure
+from letheon.service.routes.server import router
 from letheon.ledger import Ledger
 
 @router.get("/api/v1/broken", dependencies=[Depends(public())])
@@ -397,12 +398,11 @@ def test_long_calls_leave_room_for_short_ones(desk: Desk, monkeypatch: pytest.Mo
     """As many long calls as one likes: most are refused, and everybody else is served."""
     goes_on = threading.Event()
 
-    def wait(*_: Any, **__: Any) -> list[Any]:
+    def wait(*_: Any, **__: Any) -> None:
         goes_on.wait(60)
-        return []
+        raise LedgerError("not now")
 
-    handlers = sys.modules["letheon.service.api.request_actions"]
-    monkeypatch.setattr(handlers, "act_on_many", wait)
+    monkeypatch.setattr(sys.modules["letheon.service.routes.requests"], "_change", wait)
     body = {"action": "verify", "requests": ["0" * 32]}
     admin, operator = desk.client("admin"), desk.client("operator")
     with ThreadPoolExecutor(30) as pool:

@@ -8,10 +8,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from sqlalchemy import select
 
+from letheon.ledger.db.tokens import Sessions, require_scopes
 from letheon.ledger.tables import actions, sessions, tokens
 from letheon.service import ROLES, SCOPES, ServiceSettings, Tokens
-from letheon.service._roles import narrowed
-from letheon.service._sessions import Sessions
 from tests.service.desks import OTHER, Desk
 
 DAY = 86_400
@@ -61,10 +60,10 @@ def test_other_texts_are_no_tokens(shared_desk: Desk, text: str) -> None:
 @given(st.sampled_from(sorted(ROLES)), st.sets(st.sampled_from(sorted(SCOPES)), max_size=6))
 def test_a_token_has_no_scope_that_its_role_has_not(role: str, wanted: set[str]) -> None:
     if wanted and wanted <= ROLES[role]:
-        assert narrowed(role, wanted) == wanted
+        assert require_scopes(role, wanted) == wanted
     else:
         with pytest.raises(ValueError, match=r"does not have|can do nothing"):
-            narrowed(role, wanted)
+            require_scopes(role, wanted)
 
 
 @pytest.mark.parametrize(
@@ -206,8 +205,7 @@ def test_a_tenants_admin_stays_within_the_tenant(desk: Desk) -> None:
 
 
 def test_a_session_ends_by_time_by_idleness_and_with_its_token(desk: Desk) -> None:
-    settings = ServiceSettings(session_hours=2, idle_minutes=30)
-    held = Sessions(desk.ledger, settings, desk.clock)
+    held = Sessions(desk.ledger, desk.clock, 2 * 3600, 30 * 60)
     token_id = desk.tokens["operator"].id
     cookie, session = held.start(token_id)
     assert held.find(cookie) == session
@@ -225,7 +223,7 @@ def test_a_session_ends_by_time_by_idleness_and_with_its_token(desk: Desk) -> No
 
 
 def test_a_page_that_is_read_does_not_wait_for_who_writes(desk: Desk) -> None:
-    held = Sessions(desk.ledger, ServiceSettings(), desk.clock)
+    held = Sessions(desk.ledger, desk.clock, DAY, 3600)
     cookie, _ = held.start(desk.tokens["operator"].id)
     desk.clock.now += 600
     done = threading.Event()
@@ -242,7 +240,7 @@ def test_a_page_that_is_read_does_not_wait_for_who_writes(desk: Desk) -> None:
 
 
 def test_csrf_tokens_belong_to_one_session(desk: Desk) -> None:
-    held = Sessions(desk.ledger, ServiceSettings(), desk.clock)
+    held = Sessions(desk.ledger, desk.clock, DAY, 3600)
     _, one = held.start(desk.tokens["operator"].id)
     _, other = held.start(desk.tokens["operator"].id)
     assert one.accepts(one.csrf)
@@ -252,9 +250,7 @@ def test_csrf_tokens_belong_to_one_session(desk: Desk) -> None:
 
 
 def test_cookies_are_kept_as_hashes(desk: Desk) -> None:
-    cookie, _ = Sessions(desk.ledger, ServiceSettings(), desk.clock).start(
-        desk.tokens["operator"].id
-    )
+    cookie, _ = Sessions(desk.ledger, desk.clock, DAY, 3600).start(desk.tokens["operator"].id)
     with desk.ledger._core.database.reading() as conn:
         rows = [tuple(row) for row in conn.execute(select(sessions))]
         rows += [tuple(row) for row in conn.execute(select(tokens))]

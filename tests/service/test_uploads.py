@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from letheon.service._problems import Problem
-from letheon.service.desk import uploads
+from letheon.service.errors import Problem
+from letheon.service.routes import uploads
 from tests.service.desks import OTHER, Desk, person
 from tests.sharded.people import examples
 
@@ -181,7 +181,7 @@ _CELLS = st.text(st.characters(codec="utf-8", exclude_characters="\0"), max_size
 def test_what_a_csv_writer_writes_is_read_again(rows: list[tuple[str, str]]) -> None:
     text = io.StringIO()
     csv.writer(text).writerows([("id", "model"), *rows])
-    found = [row for _, row in uploads._rows(text.getvalue().encode())]
+    found = [row for _, row in uploads.read_rows(text.getvalue().encode())]
     assert [(row["id"], row["model"]) for row in found] == rows
 
 
@@ -189,7 +189,7 @@ def test_what_a_csv_writer_writes_is_read_again(rows: list[tuple[str, str]]) -> 
 @given(st.binary(max_size=200))
 def test_any_bytes_are_read_or_refused(data: bytes) -> None:
     try:
-        rows = list(uploads._rows(b"model,id\n" + data))
+        rows = list(uploads.read_rows(b"model,id\n" + data))
     except Problem as problem:
         assert problem.code == "csv"  # noqa: PT017  (either outcome is right)
     else:

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from letheon.service._delivery import deliver_due
-from letheon.service._webhooks import secret_of, service_key
+from letheon.ledger.db.webhooks import read_service_key
+from letheon.service.webhooks import deliver_due, derive_secret
 from tests.service.desks import OTHER, QUICK, Desk, make_desk, person
 from tests.service.receivers import Receiver, receiving
 
@@ -36,8 +36,8 @@ def test_a_webhook_is_made_shown_and_removed(desk: Desk, receiver: Receiver) -> 
     made = client.post(PATH, json=wanted(receiver, "certified", "received"))
     assert made.status_code == 201
     secret = made.json().pop("secret")
-    key = service_key(desk.ledger.folder)
-    assert secret == secret_of(key, made.json()["id"])
+    key = read_service_key(desk.ledger.folder)
+    assert secret == derive_secret(key, made.json()["id"])
     place = f"{PATH}/{made.json()['id']}"
     shown = client.get(place).json()
     assert shown["events"] == ["received", "certified"]

@@ -18,13 +18,19 @@ from sqlalchemy import select, update
 
 from letheon.ledger import Ledger, Policy
 from letheon.ledger.db.events import record
+from letheon.ledger.db.webhooks import EVENTS, Webhook, Webhooks, read_service_key
 from letheon.ledger.requests.states import move
 from letheon.ledger.tables import deliveries, events, webhooks
-from letheon.service import _delivery
-from letheon.service._delivery import TRIES, Courier, deliver_due, drop_old, longest_pause
-from letheon.service._feed import feed
-from letheon.service._settings import ServiceSettings
-from letheon.service._webhooks import EVENTS, Webhook, Webhooks, secret_of, service_key, sign
+from letheon.service import webhooks as sending
+from letheon.service.settings import ServiceSettings
+from letheon.service.webhooks import (
+    TRIES,
+    Courier,
+    deliver_due,
+    derive_secret,
+    longest_pause,
+    sign,
+)
 from letheon.verifier import verify_bundle
 from tests.ledger.databases import (
     NOON,
@@ -66,8 +72,8 @@ def settings_for(*receivers: Receiver) -> ServiceSettings:
 
 
 def add(ledger: Ledger, url: str, *events: str, tenant: str | None = None) -> tuple[Webhook, str]:
-    hooks = Webhooks(ledger, ledger._core.clock)
-    return hooks.add(url, events or EVENTS, tenant=tenant)
+    hook = Webhooks(ledger).add(url, events or EVENTS, tenant=tenant)
+    return hook, derive_secret(read_service_key(ledger.folder), hook.id)
 
 
 def waiting(ledger: Ledger, *columns: Any) -> list[Any]:
@@ -83,9 +89,9 @@ def told(receiver: Receiver) -> list[tuple[str, Any]]:
 
 
 def test_the_key_of_the_desk_is_made_once_and_private(ledger: Ledger) -> None:
-    first = service_key(ledger.folder)
+    first = read_service_key(ledger.folder)
     path = ledger.folder / "keys" / "service.key"
-    assert (len(first), service_key(ledger.folder)) == (32, first)
+    assert (len(first), read_service_key(ledger.folder)) == (32, first)
     assert stat.S_IMODE(path.stat().st_mode) == 0o600
 
 
@@ -95,9 +101,9 @@ def test_the_ledgers_own_checks_do_not_mind_the_desk(
     """Its key lies beside the ledger's, and places in the log are given without a checkpoint."""
     add(ledger, "https://hooks.example.org/")
     ledger.request([person(1)], model="risk", verified=True)
-    feed(ledger, clock.now)
+    Webhooks(ledger).feed()
     ledger.run_once(force=True)
-    feed(ledger, clock.now)
+    Webhooks(ledger).feed()
     assert [finding for finding in ledger.doctor() if finding.level == "error"] == []
     verdicts = verify_bundle(ledger.export(tmp_path / "bundle"), ledger.public_key)
     assert {one.level: one.passed for one in verdicts}.items() >= {("V0", True), ("V1", True)}
@@ -106,7 +112,7 @@ def test_the_ledgers_own_checks_do_not_mind_the_desk(
 def test_secrets_are_derived_and_not_stored(ledger: Ledger) -> None:
     one, secret = add(ledger, "https://hooks.example.org/")
     _, other = add(ledger, "https://hooks.example.org/")
-    assert secret == secret_of(service_key(ledger.folder), one.id) != other
+    assert secret == derive_secret(read_service_key(ledger.folder), one.id) != other
     raw = base64.b64decode(secret.removeprefix("whsec_"))
     for path in ledger._core.database.files():
         assert raw not in path.read_bytes()
@@ -183,10 +189,10 @@ def test_who_waits_behind_one_that_was_overtaken_is_told_too(ledger: Ledger, clo
         move(conn, slow.id, "retry_wait", at=clock.now, not_before=clock.now + 100)
     both = ledger.request([person(1), person(2)], model="risk", verified=True)
     ledger.run_once(force=True)
-    feed(ledger, clock.now)
+    Webhooks(ledger).feed()
     clock.now += 200
     ledger.run_once()
-    feed(ledger, clock.now)
+    Webhooks(ledger).feed()
     about = sorted(row.about for row in waiting(ledger))
     assert about == sorted([both.id, slow.id, waits.id])
 
@@ -271,14 +277,14 @@ def test_a_courier_killed_after_sending_sends_again(
     home = ledger.folder
 
     def killed() -> None:
-        monkeypatch.setattr(_delivery, "_note", lambda *given: die())
+        monkeypatch.setattr(sending, "_note", lambda *given: die())
         deliver_due(Ledger.open(home, clock=clock), settings)
 
     assert in_processes([killed]) == [-9]
     assert len(receiver.calls) == 1
     with Ledger.open(home, clock=clock) as again:
         assert deliver_due(again, settings) == 0  # it may still be on its way
-        clock.now += _delivery._CLAIM_SECONDS + 1
+        clock.now += sending._CLAIM_SECONDS + 1
         assert deliver_due(again, settings) == 1
     assert len({call.message["id"] for call in receiver.calls}) == 1
     assert len(receiver.calls) == 2
@@ -313,7 +319,9 @@ def test_after_twelve_tries_it_is_given_up_and_visible(
         pauses.append(row.not_before - clock.now)
         clock.now += 6 * 3600
     assert len(receiver.calls) == TRIES
-    assert Webhooks(ledger, clock).counts(hook.id) == (0, 1)
+    found = Webhooks(ledger).find(hook.id)
+    assert found is not None
+    assert (found.waiting, found.given_up) == (0, 1)
     assert all(5 <= pause <= longest_pause(n) for n, pause in enumerate(pauses[: TRIES - 1], 1))
 
 
@@ -333,15 +341,15 @@ def test_gone_switches_a_webhook_off(ledger: Ledger, receiver: Receiver, clock: 
     clock.now += DAY
     deliver_due(ledger, settings_for(receiver))
     assert len(receiver.calls) == 1
-    found = Webhooks(ledger, clock).find(hook.id)
+    found = Webhooks(ledger).find(hook.id)
     assert found is not None
-    assert found.disabled_at == NOON
+    assert found.disabled_at == datetime.fromtimestamp(NOON, UTC)
 
 
 def test_one_slow_receiver_leaves_room_for_others(
     ledger: Ledger, receiver: Receiver, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(_delivery, "_PER_WEBHOOK", 2)
+    monkeypatch.setattr(sending, "_PER_WEBHOOK", 2)
     with receiving() as failing:
         failing.statuses = [500] * 100
         for hook in (failing, receiver):
@@ -372,7 +380,7 @@ def test_delivered_messages_are_dropped_after_a_month(
     clock.now += 60 * DAY
     deliver_due(ledger, settings_for(receiver))
     clock.now += 31 * DAY
-    assert drop_old(ledger, clock.now) == 1
+    assert Webhooks(ledger).forget_old() == 1
     assert [row.kind for row in waiting(ledger)] == ["overdue"]
 
 
@@ -381,25 +389,28 @@ def test_messages_that_were_given_up_are_dropped_after_a_month(
 ) -> None:
     add(ledger, "https://hooks.example.org/", "received")
     ledger.request([person(1)], model="risk")
-    feed(ledger, clock.now)
-    assert drop_old(ledger, clock.now + 31 * DAY) == 0, "it still waits"
+    Webhooks(ledger).feed()
+    clock.now += 31 * DAY
+    assert Webhooks(ledger).forget_old() == 0, "it still waits"
     with ledger._core.database.transaction() as conn:
         conn.execute(update(deliveries).values(given_up_at=clock.now))
-    assert drop_old(ledger, clock.now + 29 * DAY) == 0
-    assert drop_old(ledger, clock.now + 31 * DAY) == 1
+    clock.now += 29 * DAY
+    assert Webhooks(ledger).forget_old() == 0
+    clock.now += 2 * DAY
+    assert Webhooks(ledger).forget_old() == 1
 
 
 def test_a_claim_outlasts_a_round() -> None:
-    longest = _delivery._ROUND / _delivery._AT_ONCE * _delivery._IN_ALL_SECONDS
-    assert longest < _delivery._CLAIM_SECONDS
+    longest = sending._ROUND / sending._AT_ONCE * sending._IN_ALL_SECONDS
+    assert longest < sending._CLAIM_SECONDS
 
 
 def test_a_removed_webhook_takes_its_messages_along(ledger: Ledger, clock: Clock) -> None:
     hook, _ = add(ledger, "https://hooks.example.org/", "received")
     ledger.request([person(1)], model="risk")
-    feed(ledger, clock.now)
+    Webhooks(ledger).feed()
     assert len(waiting(ledger)) == 1
-    Webhooks(ledger, clock).remove(hook.id)
+    Webhooks(ledger).remove(hook.id)
     assert waiting(ledger) == waiting(ledger, webhooks) == []
 
 
@@ -440,8 +451,8 @@ def test_an_event_committed_late_is_not_passed_by(postgres_url: str, tmp_path: P
     with desk.database.engine.connect() as slow, slow.begin():
         record(slow, "received", {"request": old.id}, at=NOON)
         quick = desk.submit(2)
-        assert feed(ledger, NOON) == 1
-    assert feed(ledger, NOON) == 1
+        assert Webhooks(ledger).feed() == 1
+    assert Webhooks(ledger).feed() == 1
     numbers = {row.about: row.id for row in desk.rows(events)}
     found = {row.about for row in desk.rows(deliveries)}
     desk.database.dispose()
@@ -463,7 +474,7 @@ def test_each_event_gives_one_message_whatever_is_killed(
             filed.append(desk.submit(len(filed)).id)
         else:
             _feed(ledger, is_killed=step == "killed feed")
-    feed(ledger, NOON)
+    Webhooks(ledger).feed()
     found = [row.about for row in desk.rows(deliveries)]
     desk.database.dispose()
     assert sorted(found) == sorted(filed)
@@ -476,16 +487,16 @@ def _fresh(factory: pytest.TempPathFactory) -> tuple[Path, str, Path]:
 
 def _feed(ledger: Ledger, *, is_killed: bool) -> None:
     if not is_killed:
-        feed(ledger, NOON)
+        Webhooks(ledger).feed()
         return
 
     class Killed(Exception):
         pass
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("letheon.service._feed._feed_overdue", lambda *given: _raise(Killed()))
+        patch.setattr("letheon.ledger.db.webhooks._feed_overdue", lambda *given: _raise(Killed()))
         with pytest.raises(Killed):
-            feed(ledger, NOON)
+            Webhooks(ledger).feed()
 
 
 def _raise(error: Exception) -> int:
@@ -495,18 +506,18 @@ def _raise(error: Exception) -> int:
 def test_more_events_than_a_round_takes_come_in_the_next(
     sqlite_desk: Desk, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("letheon.service._feed._MOST", 3)
+    monkeypatch.setattr("letheon.ledger.db.webhooks._MOST", 3)
     ledger = Ledger(sqlite_desk.core)
     add(ledger, "https://hooks.example.org/", "received")
     filed = [sqlite_desk.submit(number).id for number in range(8)]
-    assert [feed(ledger, NOON) for _ in range(4)] == [3, 3, 2, 0]
+    assert [Webhooks(ledger).feed() for _ in range(4)] == [3, 3, 2, 0]
     assert sorted(row.about for row in sqlite_desk.rows(deliveries)) == sorted(filed)
 
 
 def test_bodies_are_plain_json(ledger: Ledger, clock: Clock) -> None:
     add(ledger, "https://hooks.example.org/")
     ledger.request([person(1)], model="risk")
-    feed(ledger, clock.now)
+    Webhooks(ledger).feed()
     (row,) = waiting(ledger)
     found = json.loads(row.body)
     assert list(found) == ["id", "type", "created_at", "data"]

@@ -15,14 +15,15 @@ import pytest
 
 from letheon.audit import LevelResult
 from letheon.ledger import Ledger, Policy, Step
+from letheon.ledger.db.jobs import KINDS, JobProblem, JobRecord, Jobs
 from letheon.ledger.models.versions import find_model, head_of
 from letheon.ledger.worker.compute import ComputationFailed, compute
 from letheon.sandbox import StoppedError
-from letheon.service import _audit_job, _job_runner, _worker
-from letheon.service._job_runner import LONG, SHORT, JobRunner
-from letheon.service._jobs import KINDS, Job, Jobs
-from letheon.service._rooms import sweep_rooms
-from letheon.service._worker import DeskWorker
+from letheon.service import jobs
+from letheon.service import worker as worker_module
+from letheon.service.jobs import LONG, SHORT, JobRunner
+from letheon.service.temp_folders import sweep_temp_folders
+from letheon.service.worker import DeskWorker
 from tests.cli.ledgers import call
 from tests.ledger.homes import IDS, X, Y, fitted, person
 from tests.service.desks import Desk, make_desk
@@ -66,7 +67,7 @@ def _call_here(
 @pytest.fixture
 def _here(monkeypatch: pytest.MonkeyPatch) -> None:
     """Compute and look in this process."""
-    monkeypatch.setattr(_job_runner, "call", _call_here)
+    monkeypatch.setattr(jobs, "call", _call_here)
     monkeypatch.setattr("letheon.ledger.ledger.computing", lambda **_: compute)
 
 
@@ -77,7 +78,7 @@ def _runner(desk: Desk, stop: threading.Event | None = None, **given: Any) -> Jo
     return JobRunner(desk.ledger, stop or threading.Event(), **given)
 
 
-def _over(desk: Desk, job: Job) -> Job:
+def _over(desk: Desk, job: JobRecord) -> JobRecord:
     found = Jobs(desk.ledger).find(job.id)
     assert found is not None
     assert found.is_over
@@ -134,7 +135,7 @@ def test_apply_tells_nothing_of_what_belongs_to_others(desk: Desk) -> None:
 def test_apply_waits_for_another_worker_that_is_at_the_model(
     desk: Desk, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(_job_runner, "_AGAIN_SECONDS", 0.01)
+    monkeypatch.setattr(jobs, "_AGAIN_SECONDS", 0.01)
     desk.ledger.request([person(1)], model="risk", verified=True)
     job = Jobs(desk.ledger).add("apply", tenant="default", model="risk")
     real, calls = desk.ledger.steps, []
@@ -163,13 +164,13 @@ def test_a_batch_that_fails_fails_the_job_with_its_code(
     _runner(desk).do_all()
     found = _over(desk, job)
     assert found.state == "failed"
-    assert found.result == {"code": "step-failed", "words": "the batch failed: value-error"}
+    assert found.problem == JobProblem("step-failed", "the batch failed: value-error")
 
 
 def test_retrain_needs_something_that_was_erased(desk: Desk) -> None:
     job = Jobs(desk.ledger).add("retrain", tenant="default", model="risk")
     _runner(desk).do_all()
-    assert (_over(desk, job).result or {})["code"] == "nothing-to-retrain"
+    assert getattr(_over(desk, job).problem, "code", "") == "nothing-to-retrain"
 
 
 @here
@@ -188,7 +189,7 @@ def test_retrain_trains_afresh_with_what_is_queued(desk: Desk) -> None:
 def test_a_model_that_is_not_there_fails_the_job(desk: Desk) -> None:
     job = Jobs(desk.ledger).add("apply", tenant="default", model="nobody")
     _runner(desk).do_all()
-    assert (_over(desk, job).result or {})["code"] == "unknown-model"
+    assert getattr(_over(desk, job).problem, "code", "") == "unknown-model"
 
 
 def test_what_an_error_says_is_not_kept(desk: Desk, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -199,7 +200,7 @@ def test_what_an_error_says_is_not_kept(desk: Desk, monkeypatch: pytest.MonkeyPa
     job = Jobs(desk.ledger).add("apply", tenant="default", model="risk")
     _runner(desk).do_all()
     found = _over(desk, job)
-    assert (found.result or {})["code"] == "key-error"
+    assert getattr(found.problem, "code", "") == "key-error"
     assert "alice" not in str(found)
 
 
@@ -304,7 +305,7 @@ def test_a_damaged_file_of_the_ledger_fails_the_audit(desk: Desk) -> None:
 
 def test_a_model_that_quotes_rows_is_not_quoted() -> None:
     reason = "it could not be looked at: UnknownIdError: ids not in this model: ['alice']"
-    plain = _audit_job._plain(LevelResult("V4", "risk", "fail", reason))
+    plain = jobs._plain_level(LevelResult("V4", "risk", "fail", reason))
     assert plain["reason"] == "it could not be looked at: UnknownIdError"
 
 
@@ -343,7 +344,7 @@ def home(tmp_path: Path) -> Path:
 
 
 def _started(home: Path, *more: str) -> subprocess.Popen[bytes]:
-    command = [sys.executable, "-m", "letheon.service._worker", str(home), *more]
+    command = [sys.executable, "-m", "letheon.service.worker", str(home), *more]
     return subprocess.Popen(command, stdin=subprocess.DEVNULL, stderr=subprocess.PIPE)
 
 
@@ -397,7 +398,7 @@ def test_a_job_of_a_killed_worker_is_done_by_the_next_one(home: Path) -> None:
         _until(lambda: getattr(Jobs(ledger).find(job.id), "state", "") == "running")
         process.kill()
         process.communicate()
-        sweep_rooms(ledger)
+        sweep_temp_folders(ledger)
         assert JobRunner(ledger, threading.Event()).do_all(LONG) == 1
         found = Jobs(ledger).find(job.id)
     assert found is not None
@@ -426,7 +427,7 @@ def test_short_and_long_jobs_are_all_jobs() -> None:
 
 
 def test_a_worker_goes_on_after_an_error(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(_worker, "_AFTER_AN_ERROR", 0.0)
+    monkeypatch.setattr(worker_module, "_AFTER_AN_ERROR", 0.0)
     with Ledger.open(home) as ledger:
         worker = DeskWorker(ledger, poll=0.01)
         calls: list[int] = []
@@ -445,4 +446,4 @@ def test_a_worker_goes_on_after_an_error(home: Path, monkeypatch: pytest.MonkeyP
 @pytest.mark.parametrize("arguments", [[], ["a", "b"], ["a", "--parent"]])
 def test_wrong_arguments_are_told(arguments: list[str]) -> None:
     with pytest.raises(SystemExit, match="usage"):
-        _worker.main(arguments)
+        worker_module.main(arguments)

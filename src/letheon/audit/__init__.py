@@ -20,8 +20,9 @@ skipped that the tier of the bundle promises.
 from letheon.audit._audit import audit
 from letheon.audit._bound import BOUNDS, bound
 from letheon.audit._canaries import Canaries, check_canaries
+from letheon.audit._ledger_levels import check_requests, check_residue
+from letheon.audit._reading import Bundle, key_text
 from letheon.audit._rederive import CannotRederiveError, check_rederivation, compare, rederive
-from letheon.audit._residue import check_residue
 from letheon.audit._result import LEVELS, AuditReport, LevelResult
 from letheon.checks import (
     AttackResult,
@@ -36,6 +37,7 @@ __all__ = [
     "LEVELS",
     "AttackResult",
     "AuditReport",
+    "Bundle",
     "Canaries",
     "CannotRederiveError",
     "LevelResult",
@@ -47,7 +49,9 @@ __all__ = [
     "bound",
     "check_canaries",
     "check_rederivation",
+    "check_requests",
     "check_residue",
     "compare",
+    "key_text",
     "rederive",
 ]

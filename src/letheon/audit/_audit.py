@@ -6,26 +6,21 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from letheon import sandbox
 from letheon.audit._bound import check_bound, find_withdrawn
 from letheon.audit._canaries import Canaries, check_canaries
+from letheon.audit._ledger_levels import Stores, check_requests, check_residue
 from letheon.audit._levels import check_data, check_model, rebuilt
-from letheon.audit._own import Measures, run_measures
 from letheon.audit._reading import AuditedModel, Bundle, LogFacts, key_text, summary_of
-from letheon.audit._requests import check_requests
-from letheon.audit._residue import Stores, check_residue
 from letheon.audit._result import LEVELS, AuditReport, LevelResult
-from letheon.verifier import (
-    SMALL,
-    Refused,
-    Verdict,
-    is_in_scope,
-    read_capped,
-    verify_bundle,
-)
+from letheon.measures import Measure
+from letheon.verifier import SMALL, Refused, Verdict, is_in_scope, read_capped, verify_bundle
 
-__all__ = ["audit"]
+__all__ = ["Measures", "audit", "run_measures"]
 
+Measures = Mapping[str, Callable[[Any, Any, Any], Any]]
 _PAPER = ("V0", "V1", "V2", "V3")
 # Which of the two looks at a model, unless the auditor names levels.
 _LEVEL_OF = {"exact": "V4", "certified": "V5"}
@@ -35,6 +30,38 @@ _GROUNDED = ("V4", "V5", "own")
 _ON_THE_LOG = ("V3", *_GROUNDED)
 # One model gives a handful of results, beside one for each measure of the auditor.
 _MOST_RESULTS, _LARGEST_RESULT = 16, 1 << 24
+
+
+def run_measures(
+    measures: Measures, model: Any, rederived: Any, audited: AuditedModel
+) -> Iterator[LevelResult]:
+    """Yield the result of every measure; without a re-derived model it is skipped."""
+    for name, measure in measures.items():
+        if rederived is None:
+            reason = f"{name}: there is no re-derived model to measure against"
+            yield LevelResult("own", audited.name, "skipped", reason)
+            continue
+        try:
+            value = measure(model, rederived, audited.rows)
+        except Exception as error:  # noqa: BLE001 (the auditor's code may raise anything)
+            reason = f"{name}: raised {type(error).__name__}: {error}"
+            yield LevelResult("own", audited.name, "fail", reason[:300])
+            continue
+        yield _result(name, value, audited.name)
+
+
+def _result(name: str, value: Any, model: str) -> LevelResult:
+    if isinstance(value, LevelResult):
+        return replace(value, level="own", model=model)
+    if isinstance(value, bool | np.bool_):
+        verdict: Any = "pass" if value else "fail"
+        words = "holds" if value else "does not hold"
+        return LevelResult("own", model, verdict, f"{name}: {words}")
+    if isinstance(value, Measure):
+        details = {"value": value.value, "low": value.low, "high": value.high, "n": value.n}
+        return LevelResult("own", model, "pass", f"{name} = {value.value:.6g}", details)
+    number = float(value)
+    return LevelResult("own", model, "pass", f"{name} = {number:.6g}", {"value": number})
 
 
 @dataclass(frozen=True)

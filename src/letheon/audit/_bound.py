@@ -14,21 +14,24 @@ from typing import Any
 
 import numpy as np
 
-from letheon.audit._gaussian import hidden_shift, length, mismatch_delta, noise_bounds
 from letheon.audit._levels import is_made_here, unlike_certified
 from letheon.audit._objective import (
     Floats,
     Interval,
     Objective,
+    hidden_shift,
     is_bounded,
+    length,
+    mismatch_delta,
+    noise_bounds,
     objective_of,
     optimum,
 )
 from letheon.audit._reading import AuditedModel
+from letheon.audit._rederive import FEATURES, beside_the_model, unwrapped
 from letheon.audit._result import LevelResult
-from letheon.audit._structure import FEATURES, beside_the_model, unwrapped
 from letheon.data import Rows
-from letheon.linear._descent_settings import plan_of, scale_of
+from letheon.linear import plan_of, scale_of
 from letheon.methods import find_method
 
 __all__ = ["BOUNDS", "bound", "check_bound", "find_withdrawn"]

@@ -4,11 +4,12 @@ import json
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, cast, get_args
 
 if TYPE_CHECKING:
-    from rich.table import Table
+    from rich.table import Table as RichTable
 
 from letheon.verifier import overall
 
@@ -16,6 +17,7 @@ __all__ = ["LEVELS", "AuditReport", "LevelResult", "ReportVerdict", "Verdict"]
 
 Verdict = Literal["pass", "fail", "skipped"]
 ReportVerdict = Literal["passed", "failed", "incomplete"]
+_KINDS = {"pass": "good", "fail": "bad", "skipped": "open"}
 _PASSED: dict[str, bool | None] = {"pass": True, "fail": False, "skipped": None}
 
 # What each level shows, and what it cannot show.
@@ -73,15 +75,7 @@ class LevelResult:
 
     def to_dict(self) -> dict[str, Any]:
         """Return plain values, ready for JSON."""
-        return {
-            "level": self.level,
-            "name": self.name,
-            "model": self.model,
-            "verdict": self.verdict,
-            "reason": self.reason,
-            "details": dict(self.details),
-            "promised": self.promised,
-        }
+        return {**vars(self), "name": self.name, "details": dict(self.details)}
 
 
 @dataclass(frozen=True)
@@ -166,14 +160,42 @@ class AuditReport:
         """Return the report as JSON."""
         return json.dumps(self.to_dict(), indent=2, sort_keys=True)
 
+    def to_page(self) -> str:
+        """Return the report as one page that opens without a network; every text is escaped."""
+        from letheon.evaluation.report import render_page
+
+        to_json = partial(json.dumps, indent=1, sort_keys=True, default=str, ensure_ascii=False)
+        limits = {result.level: LEVELS[result.level] for result in self.results}
+        return render_page(
+            "letheon.audit",
+            "audit.html",
+            title=f"Audit of {self.ledger or 'a ledger'}",
+            report=self,
+            limits=limits,
+            to_json=to_json,
+        )
+
     def to_html(self, path: str | Path) -> Path:
         """Write the report as one page that opens without a network; return the file."""
-        from letheon.audit._html import write_page
+        from letheon.evaluation.report import write_page
 
-        return write_page(path, self)
+        return write_page(path, self.to_page())
 
-    def __rich__(self) -> "Table":
-        """One line per verdict."""
-        from letheon.audit._show import as_table
+    def __rich__(self) -> "RichTable":
+        """One line per verdict; what a report says is text, never markup."""
+        from letheon.evaluation.report import Cell, Table
 
-        return as_table(self)
+        words = {"passed": "passed", "failed": "FAILED", "incomplete": "INCOMPLETE"}
+        title = f"Audit of {self.ledger or 'a ledger'}: {words[self.verdict]}"
+        rows = [
+            (
+                one.level,
+                one.name,
+                one.model or "all",
+                Cell(one.verdict, kind=_KINDS[one.verdict]),
+                one.reason,
+            )
+            for one in self.results
+        ]
+        table = Table(title, ("level", "shows", "model", "verdict", "reason"), rows, self.scope)
+        return table.to_rich(no_wrap=("level", "verdict"))

@@ -3,9 +3,11 @@
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
+from importlib import import_module
 from typing import Any, Literal, NamedTuple
 
 from letheon import linear, naive, sharded
+from letheon.methods import METHODS as REGISTRY
 
 __all__ = ["METHODS", "RECIPES", "Family", "Place", "Recipe", "find_recipe", "ordinary_model"]
 
@@ -217,7 +219,12 @@ _KEPT = "kept Hessian"
 _KEPT_NOTE = "all at once, from the Hessian that is kept; not in the literature"
 _N_SLICES = N_BLOCKS // N_SHARDS
 
-RECIPES: tuple[Recipe, ...] = (
+
+def _registered(name: str, module: str, _: Place) -> Any:
+    return getattr(import_module(module), name)()
+
+
+_LISTED: tuple[Recipe, ...] = (
     Recipe("Naive", "linear", "retrain", partial(_naive, _logistic), most=1, attacked=False),
     Recipe("SISA", "linear", "S = 5, R = 1", partial(_sisa, 1), "shards of SGD"),
     Recipe("SISA", "linear", "S R = B", partial(_sisa, _N_SLICES), "S = 5, R = 4, B = 20"),
@@ -264,5 +271,18 @@ RECIPES: tuple[Recipe, ...] = (
     Recipe("SISA", "net", "S R = B", partial(_sharded_net, _N_SLICES), "S = 5, R = 4, B = 20"),
     Recipe("DeepObliviate", "net", "epsilon = 0.05", partial(_obliviate, 0.05)),
     Recipe("DeepObliviate", "net", "epsilon = 0.1", partial(_obliviate, 0.1)),
+)
+_NETS = "letheon.deep"
+_KNOWN = {recipe.method.lower() for recipe in _LISTED}
+# A registered method without recipes of its own is tried with its defaults, beside linear models.
+RECIPES = _LISTED + tuple(
+    Recipe(
+        each.class_names[0],
+        "linear",
+        "defaults",
+        partial(_registered, each.class_names[0], each.module),
+    )
+    for each in REGISTRY
+    if each.is_candidate and each.module != _NETS and each.name not in _KNOWN
 )
 METHODS = tuple(dict.fromkeys(recipe.method for recipe in RECIPES))

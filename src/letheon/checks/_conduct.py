@@ -1,12 +1,36 @@
 """Checks of conduct: errors change nothing, receipts tell the truth, predictions are pure."""
 
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import TimeoutError as StillWaiting
+from contextlib import contextmanager
+from functools import partial
+from math import isfinite
+from types import FrameType
 from typing import Any
 
 import numpy as np
 
-from letheon.checks._files import saved_bytes
-from letheon.checks._people import answers, fit, fit_in_secret, has_noise, make_people, refit
-from letheon.exceptions import EmptyModelError, UnknownIdError
+from letheon.base import neutral_parameters
+from letheon.checks._people import (
+    answers,
+    fit,
+    fit_in_secret,
+    fit_people,
+    has_noise,
+    make_people,
+    refit,
+    saved_bytes,
+)
+from letheon.exceptions import ChangedParametersError, EmptyModelError, UnknownIdError
+
+_KINDS = (float, int, bool, str)
+_PATIENCE_S = 0.5
+_MOST_READINGS = 500
+_DEPTH = 3
+Ask = Callable[[], Any]
 
 
 def _raises(error: type[Exception], model: Any, ids: list[Any], what: str) -> None:
@@ -26,16 +50,14 @@ def check_forget_unknown_id_raises(estimator: Any) -> None:
 
 def check_forget_twice_raises(estimator: Any) -> None:
     """A forgotten person is unknown afterwards."""
-    people = make_people(estimator)
-    model = fit(estimator, people)
+    people, model = fit_people(estimator)
     model.forget(people.names[:1])
     _raises(UnknownIdError, model, people.names[:1], "forgetting the same person again")
 
 
 def check_forget_failure_leaves_model_unchanged(estimator: Any) -> None:
     """After every kind of refusal the model and its file are as they were."""
-    people = make_people(estimator)
-    model = fit(estimator, people)
+    people, model = fit_people(estimator)
     digest, file, said = model.digest(), saved_bytes(model), answers(model, people.X)
     refusals: list[tuple[type[Exception], list[Any]]] = [
         (UnknownIdError, [people.names[0], "nobody"]),
@@ -80,8 +102,7 @@ def check_forget_removes_all_rows_of_a_person(estimator: Any) -> None:
 
 def check_receipt_digest_matches_model(estimator: Any) -> None:
     """Digests in a receipt are those of the model before and after, and only when asked for."""
-    people = make_people(estimator)
-    model = fit(estimator, people)
+    people, model = fit_people(estimator)
     before = model.digest()
     receipt = model.forget(people.names[:2], digest=True)
     assert receipt.digest_before == before, "digest_before is not that of the model before"
@@ -110,8 +131,7 @@ def check_forget_last_of_class(estimator: Any) -> None:
 
 def check_predict_is_pure(estimator: Any) -> None:
     """Asking the model changes neither it nor its answers."""
-    people = make_people(estimator)
-    model = fit(estimator, people)
+    people, model = fit_people(estimator)
     digest, file, said = model.digest(), saved_bytes(model), answers(model, people.X)
     assert np.array_equal(answers(model, people.X), said), "the second answer differs"
     assert model.digest() == digest, "predict changed the digest"
@@ -138,3 +158,184 @@ def _require_permitted_claim(model: Any) -> None:
     assert claim.releases in (facts.releases, "latest-only"), "claims more releases than permitted"
     overdrawn = None not in (claim.spent, claim.budget) and claim.spent > claim.budget
     assert not overdrawn, f"spent {claim.spent} of {claim.budget}, and still claims a certificate"
+
+
+def check_changed_parameters_are_noticed(estimator: Any) -> None:
+    """Settings changed after fit are refused, whatever their kind, until they are set back."""
+    people, model = fit_people(estimator)
+    for name, value in _one_of_each_kind(model).items():
+        other = _another_setting(value)
+        model.set_params(**{name: other})
+        _require_refusal(model, people.names[0], f"{name} was changed from {value!r} to {other!r}")
+        model.set_params(**{name: value})
+    receipt = model.forget(people.names[:1])
+    assert receipt.n_ids == 1, "with all parameters set back, forget did nothing"
+
+
+def _require_refusal(model: Any, person: str, what: str) -> None:
+    try:
+        model.forget([person])
+    except ChangedParametersError:
+        return
+    except Exception as error:
+        raise AssertionError(
+            f"{what} after fit: forget must raise ChangedParametersError, not {error!r}"
+        ) from error
+    raise AssertionError(f"forget went on after {what}")
+
+
+def _one_of_each_kind(model: Any) -> dict[str, Any]:
+    """Return one parameter of each plain kind; None, or any at all, only where there is none.
+
+    Empty only for an estimator that has no parameters that could change a result.
+    """
+    neutral = neutral_parameters(model)
+    settings = {
+        name: value
+        for name, value in sorted(model.get_params(deep=True).items())
+        if name.rpartition("__")[2] not in neutral
+    }
+    chosen: dict[type, str] = {}
+    for name, value in settings.items():
+        chosen.setdefault(type(value), name)
+    plain = [chosen[kind] for kind in _KINDS if kind in chosen]
+    unset = [chosen[type(None)]] if type(None) in chosen else list(settings)[:1]
+    return {name: settings[name] for name in plain or unset}
+
+
+def _another_setting(value: Any) -> Any:
+    """Return something else; a nested estimator or another object gives way to None."""
+    if value is None:
+        return 1
+    if isinstance(value, bool):
+        return not value
+    if isinstance(value, str):
+        return f"{value}-changed"
+    if isinstance(value, int | float):
+        return value + 1 if value + 1 != value and isfinite(value) else 0
+    return None
+
+
+def check_predict_while_forgetting(estimator: Any) -> None:
+    """A concurrent reader sees the model before or after a request, never a mixture.
+
+    One reader asks as often as it can; another asks after every line that a method of the model
+    runs, and whenever an attribute of the model was replaced.
+    """
+    people = make_people(estimator)
+    for watch in (_often, _after_every_line):
+        model = fit(estimator, people)
+        before = answers(model, people.X)
+        with watch(partial(answers, model, people.X), model) as seen:
+            model.forget(people.names[:1])
+        allowed = [before, answers(model, people.X)]
+        failed = [said for said in seen if isinstance(said, Exception)]
+        assert not failed, f"a concurrent reader failed {len(failed)} time(s): {failed[0]!r}"
+        mixed = [said for said in seen if not any(np.array_equal(said, fine) for fine in allowed)]
+        assert not mixed, f"{len(mixed)} of {len(seen)} answers were of neither model"
+
+
+def _try(ask: Ask) -> Any:
+    """Return the answer, or the error instead of it."""
+    try:
+        return ask()
+    except Exception as error:  # noqa: BLE001  (whatever it is, the check reports it)
+        return error
+
+
+@contextmanager
+def _often(ask: Ask, _: Any) -> Iterator[list[Any]]:
+    """Ask again and again in another thread, with threads that change places often."""
+    seen: list[Any] = []
+    stop = threading.Event()
+
+    def read() -> None:
+        while not stop.is_set() and len(seen) < _MOST_READINGS:
+            seen.append(_try(ask))
+
+    reader, interval = threading.Thread(target=read), sys.getswitchinterval()
+    sys.setswitchinterval(1e-6)
+    reader.start()
+    try:
+        yield seen
+    finally:
+        stop.set()
+        reader.join()
+        sys.setswitchinterval(interval)
+
+
+@contextmanager
+def _after_every_line(ask: Ask, model: Any) -> Iterator[list[Any]]:
+    """Stop the forgetting thread after every line of the model's own and let another one ask."""
+    previous = sys.gettrace()
+    with ThreadPoolExecutor(1) as pool:
+        stops = _Stops(model, lambda: pool.submit(_try, ask))
+        sys.settrace(stops.on_call)
+        try:
+            yield stops.seen
+        finally:
+            sys.settrace(previous)
+    stops.collect()
+
+
+class _Stops:
+    """A trace function; it runs in the forgetting thread, between two of its lines."""
+
+    def __init__(self, model: Any, ask: Callable[[], "Future[Any]"]) -> None:
+        self.seen: list[Any] = []
+        self._model = model
+        self._ask = ask
+        self._waiting: Future[Any] | None = None
+        self._readings = {True: 0, False: 0}
+        self._parts = self._identity()
+
+    def on_call(self, frame: FrameType, _event: str, _arg: Any) -> Any:
+        """Follow methods of the model, and what a commit calls."""
+        if not (self._is_method(frame) or self._in_commit(frame)):
+            return None
+        frame.f_trace_opcodes = True  # `self.a, self.b = a, b` is one line and two steps
+        return self._on_step
+
+    def collect(self) -> None:
+        """Take the answer of a reader that waited for the forgetting to end."""
+        if self._waiting is not None:
+            self.seen.append(self._waiting.result())
+
+    def _on_step(self, frame: FrameType, event: str, _arg: Any) -> Any:
+        parts = self._identity()
+        if event != "opcode" or parts != self._parts:
+            self._parts = parts
+            self._read(self._in_commit(frame))
+        return self._on_step
+
+    def _read(self, in_commit: bool) -> None:
+        # Counted apart, so that a long preparation leaves enough for the commit.
+        if self._waiting is not None or self._readings[in_commit] >= _MOST_READINGS:
+            return
+        self._readings[in_commit] += 1
+        asked = self._ask()
+        try:
+            self.seen.append(asked.result(timeout=_PATIENCE_S))
+        except StillWaiting:  # the reader waits for the model's lock, as it may
+            self._waiting = asked
+
+    def _identity(self) -> list[int]:
+        """Which objects are the attributes of the model, and theirs."""
+        own = list(vars(self._model).values())
+        theirs = [part for value in own for part in getattr(value, "__dict__", {}).values()]
+        return [id(part) for part in (*own, *theirs)]
+
+    def _is_method(self, frame: FrameType) -> bool:
+        names = frame.f_code.co_varnames[: frame.f_code.co_argcount]
+        return bool(names) and frame.f_locals.get(names[0]) is self._model
+
+    @staticmethod
+    def _in_commit(frame: FrameType) -> bool:
+        caller: FrameType | None = frame
+        for _ in range(_DEPTH + 1):
+            if caller is None:
+                return False
+            if caller.f_code.co_name == "_commit":
+                return True
+            caller = caller.f_back
+        return False

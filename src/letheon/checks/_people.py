@@ -1,6 +1,10 @@
-"""Small made-up data for the checks: people with one or more rows, one of them a canary."""
+"""What all checks need: people with one or more rows, models fitted on them, and saved files."""
 
+import pickle
+import tempfile
+from collections.abc import Iterable
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -9,8 +13,39 @@ from numpy.typing import NDArray
 from sklearn.base import clone, is_classifier, is_regressor
 from sklearn.utils import get_tags
 
+from letheon.persist import load, save
+
 CANARY = "canary-9f2c51d7"
 CLASSES = ("ash", "elm", "oak")
+
+
+def _trusted(model: Any) -> list[type]:
+    """Classes that are not on the allow-list: a user's own estimator, say."""
+    from letheon.state import classes_of
+
+    return list(classes_of(model))
+
+
+def saved_bytes(model: Any) -> bytes:
+    """Return the bytes that `letheon.save` writes."""
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "model.letheon"
+        save(model, path)
+        return path.read_bytes()
+
+
+def loaded_copy(model: Any) -> Any:
+    """Return the model after a round trip through a file."""
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "model.letheon"
+        save(model, path)
+        return load(path, trusted=_trusted(model))
+
+
+def all_bytes(model: Any) -> Iterable[tuple[str, bytes]]:
+    """Return every form in which the model could leave the process."""
+    yield "the saved file", saved_bytes(model)
+    yield "the pickled object", pickle.dumps(model)
 
 
 @dataclass(frozen=True)
@@ -66,6 +101,12 @@ def _target(estimator: Any, X: NDArray[np.float64], labels: NDArray[Any]) -> NDA
 def fit(estimator: Any, people: People, *, seed: int = 0) -> Any:
     """Return a fitted clone; `random_state` and `noise_seed`, where it has them, are the seed."""
     return fit_with(estimator, people, random_state=seed, noise_seed=seed)
+
+
+def fit_people(estimator: Any) -> tuple[People, Any]:
+    """Return people that suit the estimator, and a clone of it fitted on them."""
+    people = make_people(estimator)
+    return people, fit(estimator, people)
 
 
 def fit_in_secret(estimator: Any, people: People, *, random_state: int | None = None) -> Any:

@@ -1,27 +1,21 @@
 """Which checks apply to which estimator, and how to run them."""
 
+import inspect
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any, TypeVar
 
 from sklearn.base import is_classifier
 
-from letheon.checks import (
-    _certificates,
-    _conduct,
-    _digests,
-    _effect,
-    _exactness,
-    _parameters,
-    _readers,
-    _residue,
-    _secrecy,
-)
+from letheon.base import ForgetMixin
+from letheon.checks import _conduct, _effect, _exactness, _residue, _secrecy
 from letheon.checks._people import has_noise
-from letheon.checks._requirements import require_forgetting_estimator
+from letheon.guarantee import MethodFacts
 
+_OFFERED = ("forget", "digest", "ids_", "n_rows_", "guarantee_", "residual_state_")
+_TO_WRITE = ("n_rows_", "_held_ids", "_claim", "_locate", "_prepare", "_commit")
+_ANSWERS = ("predict", "predict_proba", "transform")
 Check = Callable[[Any], None]
 _Test = TypeVar("_Test", bound=Callable[..., None])
-
 _ALWAYS: tuple[Check, ...] = (
     _conduct.check_forget_unknown_id_raises,
     _conduct.check_forget_twice_raises,
@@ -30,12 +24,12 @@ _ALWAYS: tuple[Check, ...] = (
     _conduct.check_forget_removes_all_rows_of_a_person,
     _conduct.check_receipt_digest_matches_model,
     _conduct.check_predict_is_pure,
-    _readers.check_predict_while_forgetting,
-    _parameters.check_changed_parameters_are_noticed,
+    _conduct.check_predict_while_forgetting,
+    _conduct.check_changed_parameters_are_noticed,
     _conduct.check_guarantee_is_honest,
     _residue.check_canary_bytes_absent_from_saved_model,
     _residue.check_aggregates_do_not_reveal_the_row,
-    _digests.check_digest_depends_on_state,
+    _exactness.check_digest_depends_on_state,
     _exactness.check_save_load_then_forget,
     _effect.check_forget_moves_answers_towards_retrain,
 )
@@ -47,8 +41,71 @@ _EXACT: tuple[Check, ...] = (
 )
 _APPROXIMATE: tuple[Check, ...] = (
     _effect.check_forget_law_close_to_retrain,
-    _certificates.check_certificate_bounds_the_leak,
+    _effect.check_certificate_bounds_the_leak,
 )
+
+
+def require_forgetting_estimator(estimator: Any) -> None:
+    """Raise one TypeError that says everything the estimator lacks."""
+    if isinstance(estimator, type):
+        raise TypeError(f"{estimator.__name__} is a class; give an instance, unfitted")
+    lacking = [*_of_scikit_learn(estimator), *_of_letheon(estimator)]
+    if lacking:
+        listed = "".join(f"\n- {lack}" for lack in lacking)
+        raise TypeError(
+            f"{type(estimator).__name__} is no forgetting estimator that can be checked; it lacks:"
+            f"{listed}\nWrap a scikit-learn estimator (NaiveUnlearner(...), SISAClassifier(...)), "
+            "or derive your own class from letheon.base.ForgetMixin and BaseEstimator."
+        )
+
+
+def _of_scikit_learn(estimator: Any) -> list[str]:
+    lacking = [
+        f"{name}(): derive it from sklearn.base.BaseEstimator"
+        for name in ("get_params", "set_params", "__sklearn_tags__")
+        if not hasattr(estimator, name)
+    ]
+    if not any(hasattr(estimator, name) for name in _ANSWERS):
+        lacking.append(f"a way to answer: one of {', '.join(_ANSWERS)}")
+    return lacking
+
+
+def _of_letheon(estimator: Any) -> list[str]:
+    kind = type(estimator)
+    lacking = []
+    if not isinstance(getattr(estimator, "facts", None), MethodFacts):
+        lacking.append("facts: a letheon.guarantee.MethodFacts that declares the method")
+    if not _takes_ids(estimator):
+        lacking.append("fit(X, y, *, ids=None): ids say whose row each is")
+    lacking += [line for name in ("fit", "learn") for line in _positional(estimator, name)]
+    if isinstance(estimator, ForgetMixin):
+        return lacking + [f"{name}: still to be written" for name in _TO_WRITE if _open(kind, name)]
+    absent = [name for name in _OFFERED if not hasattr(kind, name)]
+    alike = (
+        f", which brings {', '.join(absent)}" if absent else " (to have its names is not enough)"
+    )
+    return [f"letheon.base.ForgetMixin among its bases{alike}", *lacking]
+
+
+def _takes_ids(estimator: Any) -> bool:
+    if not callable(getattr(estimator, "fit", None)):
+        return False
+    parameters = inspect.signature(estimator.fit).parameters.values()
+    return any(each.name == "ids" or each.kind is each.VAR_KEYWORD for each in parameters)
+
+
+def _positional(estimator: Any, name: str) -> list[str]:
+    """Say which arguments after y could be given by position, where ids could be taken for them."""
+    method = getattr(estimator, name, None)
+    parameters = inspect.signature(method).parameters.values() if callable(method) else ()
+    by_position = [each.name for each in parameters if each.kind is each.POSITIONAL_OR_KEYWORD]
+    late = ", ".join(by_position[2:])
+    return [f"{name}(X, y, *, {late}): everything after y by keyword only"] if late else []
+
+
+def _open(kind: type, name: str) -> bool:
+    """Whether a class leaves a part of the contract to its subclasses."""
+    return getattr(kind, name, None) is getattr(ForgetMixin, name, None)
 
 
 def yield_checks(estimator: Any) -> Iterator[Check]:

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from letheon.linear._noise import Sealed
+from letheon.linear import Sealed
 
 Put = Callable[[Any], None]
 Attributes = Callable[[Any], dict[str, Any]]

@@ -168,7 +168,7 @@ def _told_to_stop() -> Iterator[threading.Event]:
 def _jobs_of(opened: "Ledger", stop: threading.Event) -> Callable[[], int]:
     """Return what does the jobs of the ledger's desk; nothing where its extra is missing."""
     try:
-        from letheon.service._job_runner import LONG, SHORT, JobRunner
+        from letheon.service.jobs import LONG, SHORT, JobRunner
     except ImportError:
         return lambda: 0
 

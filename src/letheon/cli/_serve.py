@@ -3,7 +3,7 @@
 import contextlib
 import tempfile
 from collections.abc import Iterator
-from datetime import UTC, datetime
+from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 
@@ -146,7 +146,7 @@ def _greeting(opening: _Opening, url: str) -> Iterator[str]:
 def _opened(home: Path, database: str | None) -> _Opening:
     """Open the ledger, or make it with a token of an admin."""
     no_core_dump()
-    from letheon.service._first_start import admin_token, open_or_create
+    from letheon.service.server import admin_token, open_or_create
 
     with taken_at_their_word():
         opened = open_or_create(home, database=database)
@@ -164,7 +164,7 @@ def _demo_home(folder: Path | None, stack: contextlib.ExitStack) -> Path:
 
 def _example(home: Path, *, quiet: bool) -> _Opening:
     import letheon
-    from letheon.service._demo import make_demo
+    from letheon.service.demo import make_demo
 
     no_core_dump()
     if not quiet:
@@ -272,8 +272,8 @@ def revoke(
 
 
 def _facts(token: Any) -> dict[str, Any]:
-    def when(seconds: int | None) -> str | None:
-        return None if seconds is None else datetime.fromtimestamp(seconds, UTC).isoformat()
+    def when(moment: datetime | None) -> str | None:
+        return None if moment is None else moment.isoformat()
 
     return {
         "id": token.id,

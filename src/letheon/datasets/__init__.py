@@ -4,11 +4,9 @@
 files under ``$LETHEON_DATA``, or makes a table of the same shape up. Nothing is downloaded.
 """
 
-from letheon.datasets._dataset import Dataset
+from letheon.datasets._dataset import Dataset, info, load, names, present
 from letheon.datasets._deletions import Requests
-from letheon.datasets._files import data_home
-from letheon.datasets._info import DataFile, DatasetInfo, SurveyRow
-from letheon.datasets._load import info, load, names, present
+from letheon.datasets._spec import DataFile, DatasetInfo, SurveyRow, data_home
 from letheon.exceptions import DatasetFormatError, DatasetMissingError
 
 __all__ = [

@@ -1,14 +1,21 @@
-"""A dataset in memory: rows, labels, and whose rows they are."""
+"""Datasets by name, in memory: rows, labels, whose rows they are; real files or stand-ins."""
 
 from dataclasses import dataclass, replace
-from typing import Any
+from difflib import get_close_matches
+from pathlib import Path
+from typing import Any, Literal, get_args
 
 import numpy as np
 from numpy.typing import NDArray
 
-from letheon.datasets._info import DatasetInfo, Task
+from letheon.datasets._catalogue import SPECS
+from letheon.datasets._spec import DatasetInfo, Encoding, Job, Loaded, Task, data_home
+from letheon.datasets._synthetic import make
+from letheon.exceptions import DatasetFormatError, DatasetMissingError
 
-__all__ = ["Dataset"]
+__all__ = ["Dataset", "Synthetic", "info", "load", "names", "present"]
+
+Synthetic = Literal["never", "if-absent", "always"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -89,11 +96,11 @@ class Dataset:
         if len(people) < 2:
             raise ValueError("one person cannot be split into two sides")
         n_test = min(max(round(test_share * len(people)), 1), len(people) - 1)
-        held_out = self._owned_by(people[:n_test])
-        train, test = np.flatnonzero(~held_out), np.flatnonzero(held_out)
-        kept = self._rows(train)
+        owners = np.arange(len(self.y)) if self.ids is None else self.ids
+        is_test = np.isin(owners, people[:n_test])
+        test = np.flatnonzero(is_test)
         return replace(
-            kept,
+            self._take(np.flatnonzero(~is_test)),
             X_test=self.X[test],
             y_test=self.y[test],
             test_ids=None if self.ids is None else self.ids[test],
@@ -111,14 +118,14 @@ class Dataset:
             return self
         rng = np.random.default_rng(seed)
         if self.ids is None:
-            return self._rows(np.sort(rng.permutation(len(self.y))[:n_rows]))
+            return self._take(np.sort(rng.permutation(len(self.y))[:n_rows]))
         people, owners = np.unique(self.ids, return_inverse=True)
         order = rng.permutation(len(people))
         n_owned = np.cumsum(np.bincount(owners)[order])
         n_people = max(1, int(np.searchsorted(n_owned, n_rows, side="right")))
         chosen = np.zeros(len(people), bool)
         chosen[order[:n_people]] = True
-        return self._rows(np.flatnonzero(chosen[owners]))
+        return self._take(np.flatnonzero(chosen[owners]))
 
     def describe(self) -> str:
         """Say what it is in one line."""
@@ -140,10 +147,170 @@ class Dataset:
             raise ValueError(f"rows of {self.name!r} are no images")
         return np.asarray(self.X if X is None else X).reshape(-1, *self.info.image_shape)
 
-    def _owned_by(self, people: NDArray[Any]) -> NDArray[np.bool_]:
-        owners = np.arange(len(self.y)) if self.ids is None else self.ids
-        return np.isin(owners, people)
-
-    def _rows(self, rows: NDArray[np.int64]) -> "Dataset":
+    def _take(self, rows: NDArray[np.int64]) -> "Dataset":
         ids = None if self.ids is None else self.ids[rows]
         return replace(self, X=self.X[rows], y=self.y[rows], ids=ids)
+
+
+def names() -> tuple[str, ...]:
+    """Return the names of all datasets, in the order of the survey's table.
+
+    Examples
+    --------
+    >>> from letheon import datasets
+    >>> len(datasets.names())
+    27
+    """
+    return tuple(SPECS)
+
+
+def info(name: str) -> DatasetInfo:
+    """Return what is known about a dataset; no file is opened.
+
+    Examples
+    --------
+    >>> from letheon import datasets
+    >>> datasets.info("diabetes").subject_id
+    'patient_nbr'
+    """
+    if name not in SPECS:
+        near = get_close_matches(name, SPECS, n=1)
+        hint = f"did you mean {near[0]!r}?" if near else f"there are {', '.join(SPECS)}"
+        raise ValueError(f"no dataset {name!r}; {hint}")
+    return SPECS[name]
+
+
+def present(name: str, folder: str | Path | None = None, *, variant: str | None = None) -> bool:
+    """Say whether the files of a dataset are there; they are not opened.
+
+    Parameters
+    ----------
+    name : str
+        One of `names`.
+    folder : path, optional
+        Folder of all datasets; default ``$LETHEON_DATA``, else ``~/.cache/letheon``.
+    variant : str, optional
+        Variants may need different files.
+    """
+    about = info(name)
+    return _is_there(about, data_home(folder), _check_variant(about, variant))
+
+
+def load(
+    name: str,
+    *,
+    variant: str | None = None,
+    folder: str | Path | None = None,
+    synthetic: Synthetic = "never",
+    n_rows: int | None = None,
+    seed: int = 0,
+    encode: Encoding = "one-hot",
+    check: bool = True,
+) -> Dataset:
+    """Read a dataset of the survey's table from the provider's files, or make one up.
+
+    Parameters
+    ----------
+    name : str
+        One of `names`.
+    variant : str, optional
+        One of ``info(name).variants``; the first of them by default.
+    folder : path, optional
+        Folder of all datasets, with a folder of each in it; default ``$LETHEON_DATA``, else
+        ``~/.cache/letheon``.
+    synthetic : {"never", "if-absent", "always"}, default="never"
+        Whether a made-up table of the same shape may stand in. Its name says so, and `real` is
+        False. It has at most 256 MiB unless `n_rows` is given.
+    n_rows : int, optional
+        A random sample of so many training rows; people come with all their rows. Test rows stay,
+        but of picture files at most as many are decoded.
+    seed : int, default=0
+        Seed of the sample and of a made-up table.
+    encode : {"one-hot", "ordinal"}, default="one-hot"
+        How words become numbers: linear models want the first, forests the second.
+    check : bool, default=True
+        Compare the content (SHA-256) or the number of rows with the published one.
+
+    Returns
+    -------
+    Dataset
+        Columns are not scaled, except that images are divided by 255.
+
+    Raises
+    ------
+    DatasetMissingError
+        Files are not there; the text says which, from whom, and where to put them.
+    DatasetFormatError
+        A file is not what the provider publishes.
+
+    Examples
+    --------
+    >>> from letheon.datasets import load
+    >>> load("adult", synthetic="always", n_rows=500, encode="ordinal").describe()
+    'adult (synthetic): 500 x 14, 2 classes, ... positive, 250 rows to test'
+    """
+    _check_choice("synthetic", synthetic, get_args(Synthetic))
+    _check_choice("encode", encode, get_args(Encoding))
+    if n_rows is not None and n_rows < 1:
+        raise ValueError(f"n_rows={n_rows}; expected at least 1")
+    about = info(name)
+    chosen = _check_variant(about, variant)
+    home = data_home(folder)
+    is_there = _is_there(about, home, chosen)
+    if synthetic == "always" or (synthetic == "if-absent" and not is_there):
+        made = make(about, chosen, n_rows=n_rows, seed=seed, encode=encode)
+        return _make_dataset(about, chosen, made, real=False)
+    if not is_there:
+        raise DatasetMissingError(about.how_to_get(str(home), chosen))
+    job = Job(
+        info=about,
+        home=home,
+        variant=chosen,
+        encode=encode,
+        n_rows=n_rows,
+        seed=seed,
+        check=check,
+    )
+    data = _make_dataset(about, chosen, _read(job), real=True)
+    return data if n_rows is None else data.sample(n_rows, seed)
+
+
+def _read(job: Job) -> Loaded:
+    """Read the files; what is wrong with them says where they are."""
+    try:
+        return job.info.reader(job)
+    except DatasetFormatError as error:
+        where = str(job.home / job.info.folder)
+        if where in str(error):
+            raise
+        raise DatasetFormatError(f"{where}: {error}") from error
+
+
+def _make_dataset(about: DatasetInfo, variant: str, loaded: Loaded, *, real: bool) -> Dataset:
+    is_default = not about.variants or variant == next(iter(about.variants))
+    title = about.name if is_default else f"{about.name} {variant}"
+    arrays = loaded._asdict()
+    for part in ("X", "X_test"):
+        if isinstance(arrays[part], np.ndarray):
+            arrays[part] = np.ascontiguousarray(arrays[part])
+    name = title if real else f"{title} (synthetic)"
+    return Dataset(name=name, task=about.task, info=about, real=real, **arrays)
+
+
+def _is_there(about: DatasetInfo, home: Path, variant: str) -> bool:
+    needed = (file for file in about.files if file.is_needed(variant))
+    return all(file.find(home / about.folder) is not None for file in needed)
+
+
+def _check_variant(about: DatasetInfo, variant: str | None) -> str:
+    if variant is None:
+        return next(iter(about.variants), "")
+    if variant not in about.variants:
+        there_are = ", ".join(map(repr, about.variants)) or "none"
+        raise ValueError(f"no variant {variant!r} of {about.name!r}; there are {there_are}")
+    return variant
+
+
+def _check_choice(what: str, value: str, allowed: tuple[str, ...]) -> None:
+    if value not in allowed:
+        raise ValueError(f"{what}={value!r}; expected one of {', '.join(map(repr, allowed))}")

@@ -6,10 +6,10 @@ from typing import Any, Literal, get_args
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
+from scipy import sparse
 from sklearn.base import is_regressor
 
 from letheon.data import present_table
-from letheon.datasets._rows import by_row, taken
 from letheon.guarantee import Task
 
 __all__ = ["Requests"]
@@ -145,7 +145,8 @@ class _Pool:
         self, X: Any, y: NDArray[Any], ids: ArrayLike | None, rng: Any, task: Task
     ) -> None:
         # Images have more dimensions than a table, and need nothing done to them.
-        self.X = X if getattr(X, "ndim", 2) > 2 else present_table(by_row(X))
+        by_row = X.tocsr() if sparse.issparse(X) else X
+        self.X = X if getattr(X, "ndim", 2) > 2 else present_table(by_row)
         self.y, self.rng = y, rng
         owners = np.arange(len(y)) if ids is None else np.asarray(ids)
         if len(owners) != len(y):
@@ -191,9 +192,9 @@ class _Pool:
     def wrongness(self, model: Any) -> NDArray[np.float64]:
         """Return for everybody how wrong the model is about their worst row, in [0, 1]."""
         rows = np.flatnonzero(self.here[self.owner])
-        X, y = taken(self.X, rows), self.y[rows]
+        X = self.X.iloc[rows] if hasattr(self.X, "iloc") else self.X[rows]
         worst = np.zeros(len(self.people))
-        np.maximum.at(worst, self.owner[rows], _wrongness(model, X, y))
+        np.maximum.at(worst, self.owner[rows], _wrongness(model, X, self.y[rows]))
         return worst
 
 

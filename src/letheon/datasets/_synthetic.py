@@ -1,16 +1,16 @@
 """Made-up tables with the shape, class balance, column kinds and people of a real one."""
 
+import math
 import zlib
-from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 from scipy import sparse
 
-from letheon.datasets._info import Encoding
+from letheon.datasets._spec import NO_SUBJECT, DatasetInfo, Encoding, Loaded, StandIn
 
-__all__ = ["LARGEST", "Made", "StandIn", "make"]
+__all__ = ["count_columns", "make"]
 
 LARGEST = 2**28  # bytes of X unless the caller says how many rows
 _NOISE = 0.5
@@ -19,93 +19,46 @@ _FLAG_SHARE = 0.1
 _ENTRIES = 75  # of a row of a sparse table
 
 
-@dataclass(frozen=True, kw_only=True)
-class StandIn:
-    """What a made-up table has in common with the real one.
-
-    Attributes
-    ----------
-    n_rows, n_test : int
-        Rows to train and to test on; 0 test rows where the provider has no split.
-    n_numbers : int
-        Columns of numbers.
-    n_flags : int
-        Columns of 0 and 1, most of them 0.
-    n_words : tuple of int
-        For every column of words, how many different ones there are.
-    image_shape : tuple of int or None
-        Channels, height, width: rows are images, and there are no other columns.
-    n_sparse : int
-        Columns of a sparse table of word weights; 0 for a dense one.
-    shares : tuple of float
-        Shares of the classes, from class 0 on.
-    rows_per_person : float
-        Mean number of rows of one person; 1 where every row is a person of its own.
-    class_is_person : bool
-        Whether the class *is* the person, as in pictures of faces.
-    """
-
-    n_rows: int
-    n_test: int = 0
-    n_numbers: int = 0
-    n_flags: int = 0
-    n_words: tuple[int, ...] = ()
-    image_shape: tuple[int, int, int] | None = None
-    n_sparse: int = 0
-    shares: tuple[float, ...] = (0.5, 0.5)
-    rows_per_person: float = 1.0
-    class_is_person: bool = False
-
-    def n_columns(self, encode: Encoding) -> int:
-        """Return the width of X (of its non-zero part where it is sparse)."""
-        if self.image_shape is not None:
-            return int(np.prod(self.image_shape))
-        if self.n_sparse:
-            return _ENTRIES
-        n_words = sum(self.n_words) if encode == "one-hot" else len(self.n_words)
-        return self.n_numbers + self.n_flags + n_words
-
-
-class Made(NamedTuple):
-    """Arrays of a made-up table, training rows first."""
-
-    X: Any
-    y: NDArray[np.int64]
-    ids: NDArray[np.int64]
-    n_train: int
-    names: tuple[str, ...]
+def count_columns(about: DatasetInfo, shape: StandIn, encode: Encoding) -> int:
+    """Return the width of X (of its non-zero part where it is sparse)."""
+    if about.image_shape is not None:
+        return math.prod(about.image_shape)
+    if shape.n_sparse:
+        return _ENTRIES
+    n_words = sum(shape.n_words) if encode == "one-hot" else len(shape.n_words)
+    return shape.n_numbers + shape.n_flags + n_words
 
 
 def make(
-    name: str, shape: StandIn, *, n_rows: int | None, seed: int, encode: Encoding = "one-hot"
-) -> Made:
+    about: DatasetInfo, variant: str, *, n_rows: int | None, seed: int, encode: Encoding
+) -> Loaded:
     """Make a table up; equal arguments give equal bytes.
 
     Class shares are those of the real table up to rounding. Labels follow a score that is linear
     in the columns, plus noise; with people, also plus something of the person's own, and a
     person's rows resemble each other.
     """
-    rng = np.random.default_rng([seed, zlib.crc32(name.encode())])
-    n_train, n_test = _sizes(shape, n_rows, encode)
-    n_all = n_train + n_test
-    ids = _people(rng, n_all, shape.rows_per_person)
-    if shape.image_shape is not None:
-        X, y = _images(rng, n_all, shape)
-        names: tuple[str, ...] = ()
+    shape = about.stand_ins[variant]
+    # Tables without words have their indicators as columns, whatever the encoding.
+    encode = encode if about.has_words else "one-hot"
+    n_columns = count_columns(about, shape, encode)
+    rng = np.random.default_rng([seed, zlib.crc32(f"{about.name} {variant}".encode())])
+    if n_rows is None:
+        n_rows = min(shape.n_rows, max(1, LARGEST // (4 * n_columns)))
+    n_test = max(round(shape.n_test * n_rows / shape.n_rows), 1) if shape.n_test else 0
+    owners = _people(rng, n_rows + n_test, shape.rows_per_person)
+    names: tuple[str, ...] = ()
+    if about.image_shape is not None:
+        X, y = _images(rng, len(owners), shape, about.image_shape)
     elif shape.n_sparse:
-        X, y = _texts(rng, n_all, shape)
-        names = ()
+        X, y = _texts(rng, len(owners), shape)
     else:
-        X, y, names = _table(rng, n_all, shape, ids, encode)
-    return Made(X, y, y if shape.class_is_person else ids, n_train, names)
-
-
-def _sizes(shape: StandIn, n_rows: int | None, encode: Encoding) -> tuple[int, int]:
-    n_columns = shape.n_columns(encode)
-    most = max(1, LARGEST // (4 * n_columns))
-    n_train = min(shape.n_rows, most) if n_rows is None else n_rows
-    n_test = round(shape.n_test * n_train / shape.n_rows)
-    return n_train, max(n_test, 1) if shape.n_test else 0
+        X, y, names = _table(rng, shape, owners, n_columns, encode)
+    ids = y if shape.class_is_person else owners
+    parts = []
+    for rows in (slice(n_rows), slice(n_rows, None)):
+        parts += [X[rows], y[rows], None if about.subject_id == NO_SUBJECT else ids[rows]]
+    return Loaded(*parts[: 6 if n_test else 3], feature_names=names)
 
 
 def _people(rng: np.random.Generator, n_rows: int, mean: float) -> NDArray[np.int64]:
@@ -119,14 +72,14 @@ def _people(rng: np.random.Generator, n_rows: int, mean: float) -> NDArray[np.in
 
 def _table(
     rng: np.random.Generator,
-    n_rows: int,
     shape: StandIn,
     ids: NDArray[np.int64],
+    n_columns: int,
     encode: Encoding,
 ) -> tuple[NDArray[np.float32], NDArray[np.int64], tuple[str, ...]]:
-    has_people = shape.rows_per_person > 1
+    n_rows, has_people = len(ids), shape.rows_per_person > 1
     n_people = int(ids.max()) + 1 if has_people else 0
-    X = np.zeros((n_rows, shape.n_columns(encode)), np.float32)
+    X = np.zeros((n_rows, n_columns), np.float32)
     numbers = rng.standard_normal((n_rows, shape.n_numbers), np.float32)
     score = np.zeros(n_rows)
     if has_people:
@@ -177,10 +130,10 @@ def _in_shares(n_rows: int, shares: tuple[float, ...]) -> NDArray[np.int64]:
 
 
 def _images(
-    rng: np.random.Generator, n_rows: int, shape: StandIn
+    rng: np.random.Generator, n_rows: int, shape: StandIn, image_shape: tuple[int, int, int]
 ) -> tuple[NDArray[np.float32], NDArray[np.int64]]:
     """Return noisy copies of one coarse random picture per class, values from 0 to 1."""
-    channels, height, width = shape.image_shape or (1, 1, 1)
+    channels, height, width = image_shape
     n_classes = len(shape.shares)
     coarse = rng.random((n_classes, channels, 8, 8), np.float32)
     rows, columns = np.arange(height) * 8 // height, np.arange(width) * 8 // width

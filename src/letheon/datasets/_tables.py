@@ -6,35 +6,54 @@ A missing number becomes -1, because a mean would depend on people who may leave
 """
 
 import csv
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from itertools import islice
+from functools import reduce
+from itertools import chain, islice
+from operator import add
 from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from letheon.datasets._info import Encoding
+from letheon.datasets._spec import Encoding, Job, Loaded
 from letheon.exceptions import DatasetFormatError
 
 __all__ = [
     "MISSING",
-    "MISSING_NUMBER",
     "Column",
     "Columns",
-    "Plan",
+    "TableReader",
     "encode",
     "first_line",
+    "is_known",
+    "is_one",
     "number",
     "numbers_of",
     "read_columns",
+    "read_covtype",
+    "read_credit_card",
+    "read_higgs",
+    "read_vaccine",
     "word",
 ]
 
 MISSING = frozenset(("", "?", "NA", "NaN", "nan"))
 MISSING_NUMBER = -1.0
 _CHUNK = 20_000  # rows whose texts are in memory at once
+HIGGS = (
+    "lepton_pT", "lepton_eta", "lepton_phi", "missing_energy_magnitude", "missing_energy_phi",
+    *(f"jet_{jet}_{what}" for jet in (1, 2, 3, 4) for what in ("pt", "eta", "phi", "btag")),
+    "m_jj", "m_jjj", "m_lv", "m_jlv", "m_bb", "m_wbb", "m_wwbb",
+)  # fmt: skip
+COVTYPE = (
+    "Elevation", "Aspect", "Slope", "Horizontal_Distance_To_Hydrology",
+    "Vertical_Distance_To_Hydrology", "Horizontal_Distance_To_Roadways", "Hillshade_9am",
+    "Hillshade_Noon", "Hillshade_3pm", "Horizontal_Distance_To_Fire_Points",
+    *(f"Wilderness_Area{area}" for area in range(1, 5)),
+    *(f"Soil_Type{soil}" for soil in range(1, 41)),
+)  # fmt: skip
 
 
 class Column(NamedTuple):
@@ -45,13 +64,13 @@ class Column(NamedTuple):
 
     def map(self, function: Callable[[str], Any], dtype: Any) -> NDArray[Any]:
         """Return a value for every row; the function sees every distinct text once."""
-        with _cells_checked():
+        with _checked_cells():
             values = np.array([function(text) for text in self.texts], dtype)
         return values[self.codes]
 
     def sorted_words(self, function: Callable[[str], str]) -> tuple[list[str], NDArray[np.int32]]:
         """Return distinct words in alphabetical order, and the number of every row's word."""
-        with _cells_checked():
+        with _checked_cells():
             words = [function(text) for text in self.texts]
         book = sorted(set(words))
         places = {word: place for place, word in enumerate(book)}
@@ -59,7 +78,7 @@ class Column(NamedTuple):
 
 
 @contextmanager
-def _cells_checked() -> Iterator[None]:
+def _checked_cells() -> Iterator[None]:
     try:
         yield
     except DatasetFormatError:
@@ -96,6 +115,14 @@ class Columns:
         )
 
 
+class _Book(dict[str, int]):
+    """Numbers texts in the order of their first mention."""
+
+    def __missing__(self, text: str) -> int:
+        self[text] = number = len(self)
+        return number
+
+
 def _joined(first: Column, second: Column) -> Column:
     book = _Book({text: place for place, text in enumerate(first.texts)})
     places = np.array([book[text] for text in second.texts], np.int32)
@@ -127,11 +154,13 @@ def read_columns(
     """
     wanted = (line for line in lines if skip is None or not line.startswith(skip))
     rows = csv.reader(wanted, delimiter=delimiter, skipinitialspace=True)
-    heads = list(names) if names is not None else [each.strip("\ufeff ") for each in _first(rows)]
-    books: list[_Book] = [_Book() for _ in heads]
-    parts: list[list[NDArray[np.int32]]] = [[] for _ in heads]
-    for chunk in _chunks(islice((row for row in rows if row), limit)):
-        _check_width(chunk, len(heads))
+    if names is None:
+        names = [each.strip("\ufeff ") for each in first_line(rows)]
+    books: list[_Book] = [_Book() for _ in names]
+    parts: list[list[NDArray[np.int32]]] = [[] for _ in names]
+    cells_of_rows = islice((row for row in rows if row), limit)
+    while chunk := list(islice(cells_of_rows, _CHUNK)):
+        _check_width(chunk, len(names))
         for book, part, cells in zip(books, parts, zip(*chunk, strict=True), strict=True):
             part.append(np.fromiter(map(book.__getitem__, cells), np.int32, len(chunk)))
     if not parts or not parts[0]:
@@ -139,35 +168,17 @@ def read_columns(
     return Columns(
         {
             name: Column(list(book), np.concatenate(part))
-            for name, book, part in zip(heads, books, parts, strict=True)
+            for name, book, part in zip(names, books, parts, strict=True)
         }
     )
 
 
-def first_line(lines: Iterator[str]) -> str:
+def first_line(lines: Iterator[Any]) -> Any:
     """Return the first line of a file, which must have one."""
-    line: str = _first(lines)
-    return line
-
-
-def _first(items: Iterator[Any]) -> Any:
-    item = next(items, None)
-    if item is None:
+    line = next(lines, None)
+    if line is None:
         raise DatasetFormatError("the file is empty")
-    return item
-
-
-class _Book(dict[str, int]):
-    """Numbers texts in the order of their first mention."""
-
-    def __missing__(self, text: str) -> int:
-        self[text] = number = len(self)
-        return number
-
-
-def _chunks(rows: Iterator[list[str]]) -> Iterator[list[list[str]]]:
-    while chunk := list(islice(rows, _CHUNK)):
-        yield chunk
+    return line
 
 
 def _check_width(rows: list[list[str]], width: int) -> None:
@@ -193,45 +204,32 @@ def word(text: str) -> str:
     return "missing" if text in MISSING else text
 
 
-@dataclass(frozen=True)
-class Plan:
-    """Which columns become features, and how.
-
-    Attributes
-    ----------
-    numbers : mapping of str to (str, callable)
-        Feature name -> column it is made of, and the function of a cell's text.
-    words : mapping of str to (str, callable)
-        The same for columns of words.
-    """
-
-    numbers: Mapping[str, tuple[str, Callable[[str], float]]] = field(default_factory=dict)
-    words: Mapping[str, tuple[str, Callable[[str], str]]] = field(default_factory=dict)
-
-    @classmethod
-    def of(cls, numbers: Iterable[str], words: Iterable[str]) -> "Plan":
-        """Return a plan that takes cells as they are."""
-        return cls(
-            {name: (name, number) for name in numbers}, {name: (name, word) for name in words}
-        )
+Cells = Mapping[str, tuple[str, Callable[[str], Any]]]
 
 
 def encode(
-    table: Columns, plan: Plan, how: Encoding
+    table: Columns,
+    numbers: Collection[str],
+    words: Iterable[str],
+    how: Encoding,
+    cells: Cells | None = None,
 ) -> tuple[NDArray[np.float32], tuple[str, ...]]:
     """Return features and their names: numbers first, then words.
 
     ``"one-hot"``: a column ``name=word`` for every word; ``"ordinal"``: one column with the
-    place of the word in the alphabetical list.
+    place of the word in the alphabetical list. `cells` names the column a feature is made of and
+    the function of a cell's text, where these are not the column of its name and its plain value.
     """
-    coded = [
-        (name, *table[column].sorted_words(function))
-        for name, (column, function) in plan.words.items()
-    ]
+    cells = cells or {}
+    coded = []
+    for name in words:
+        column, function = cells.get(name, (name, word))
+        coded.append((name, *table[column].sorted_words(function)))
     n_columns = sum(len(book) if how == "one-hot" else 1 for _, book, _ in coded)
-    X = np.zeros((len(table), len(plan.numbers) + n_columns), np.float32)
-    names = list(plan.numbers)
-    for place, (column, function) in enumerate(plan.numbers.values()):
+    X = np.zeros((len(table), len(numbers) + n_columns), np.float32)
+    names = list(numbers)
+    for place, name in enumerate(numbers):
+        column, function = cells.get(name, (name, number))
         X[:, place] = table[column].map(function, np.float32)
     rows = np.arange(len(X))
     for name, book, codes in coded:
@@ -244,13 +242,165 @@ def encode(
     return X, tuple(names)
 
 
-def numbers_of(
-    lines: Iterable[str], *, delimiter: str = ",", limit: int | None = None
-) -> NDArray[np.float32]:
+@dataclass(frozen=True, kw_only=True)
+class TableReader:
+    """How a table of numbers and words becomes features, labels and ids.
+
+    Attributes
+    ----------
+    numbers : tuple of str
+        Features that are numbers.
+    words : tuple of str or None
+        Features that are words; None: every column that is nothing else.
+    cells : mapping of str to (str, callable)
+        Column and function of a cell for features that are not the plain value of a column.
+    target : str
+        Column of the label.
+    is_positive : callable
+        Says of a cell of that column whether the label is 1.
+    ids : str
+        Column of the person; empty: every row is a person of its own.
+    ids_type : type
+        ``int``, or ``str`` where not all ids are whole numbers.
+    dropped : tuple of str
+        Columns that are not used.
+    measured : tuple of str
+        Columns that must not be missing in rows of the variant "measured".
+    files : tuple of int
+        Places of the training file and, if any, of the test file. They are read as one table, so
+        that both have the same list of words.
+    names, delimiter, skip
+        As in `read_columns`.
+    """
+
+    numbers: tuple[str, ...]
+    words: tuple[str, ...] | None = None
+    cells: Cells = field(default_factory=dict)
+    target: str
+    is_positive: Callable[[str], bool]
+    ids: str = ""
+    ids_type: type[int] | type[str] = int
+    dropped: tuple[str, ...] = ()
+    measured: tuple[str, ...] = ()
+    files: tuple[int, ...] = (0,)
+    names: tuple[str, ...] | None = None
+    delimiter: str = ","
+    skip: str | None = None
+
+    def __call__(self, job: Job) -> Loaded:
+        """Read the files of a job."""
+        parts = [self._read(job, file) for file in self.files]
+        table = reduce(add, parts)
+        if job.variant == "measured":
+            known = [table[name].map(is_known, np.bool_) for name in self.measured]
+            table = table.where(np.logical_and.reduce(known))
+        words = self.words
+        if words is None:
+            others = {*self.numbers, *self.dropped, self.target, self.ids}
+            words = tuple(name for name in table.columns if name not in others)
+        X, features = encode(table, self.numbers, words, job.encode, self.cells)
+        y = table[self.target].map(self.is_positive, np.int64)
+        if len(parts) == 2:
+            n = len(parts[0])
+            return Loaded(X[:n], y[:n], None, X[n:], y[n:], feature_names=features)
+        dtype = np.int64 if self.ids_type is int else np.str_
+        ids = table[self.ids].map(self.ids_type, dtype) if self.ids else None
+        return Loaded(X, y, ids, feature_names=features)
+
+    def _read(self, job: Job, file: int) -> Columns:
+        with job.text(file) as lines:
+            table = read_columns(lines, names=self.names, delimiter=self.delimiter, skip=self.skip)
+        job.check_rows(file, len(table))
+        return table
+
+
+def is_known(text: str) -> bool:
+    """Say whether a cell holds a value."""
+    return text not in MISSING
+
+
+def is_one(text: str) -> bool:
+    """Say whether a cell holds the number 1."""
+    return float(text) == 1
+
+
+def read_vaccine(job: Job) -> Loaded:
+    """Read Vaccine: answers, all taken as words, "missing" among them; ids are respondents.
+
+    The seasonal variant has the other vaccination among its features, as in Brophy and Lowd.
+    """
+    with job.text(0) as lines:
+        answers = read_columns(lines)
+    with job.text(1) as lines:
+        labels = read_columns(lines)
+    job.check_rows(0, len(answers))
+    people = answers["respondent_id"].map(int, np.int64)
+    rows = _find_labels(people.tolist(), labels)
+    columns = {name: each for name, each in answers.columns.items() if name != "respondent_id"}
+    if job.variant == "seasonal":
+        other = labels["h1n1_vaccine"]
+        columns["h1n1_vaccine"] = Column(other.texts, other.codes[rows])
+    X, features = encode(Columns(columns), (), columns, job.encode)
+    y = labels[f"{job.variant}_vaccine"].map(is_one, np.int64)[rows]
+    return Loaded(X, y, people, feature_names=features)
+
+
+def _find_labels(people: list[int], labels: Columns) -> NDArray[np.int64]:
+    """Return where each of the people stands in the file of labels."""
+    labelled = labels["respondent_id"].map(int, np.int64).tolist()
+    places = {person: row for row, person in enumerate(labelled)}
+    lacking = [person for person in people if person not in places]
+    if lacking:
+        raise DatasetFormatError(f"no label for {len(lacking)} respondents: {lacking[:3]} ...")
+    return np.array([places[person] for person in people], np.int64)
+
+
+def numbers_of(lines: Iterable[str]) -> NDArray[np.float32]:
     """Return a table that has nothing but numbers."""
     try:
-        return np.loadtxt(
-            lines, np.float32, delimiter=delimiter, max_rows=limit, ndmin=2, comments=None
-        )
+        return np.loadtxt(lines, np.float32, delimiter=",", ndmin=2, comments=None)
     except ValueError as error:
         raise DatasetFormatError(f"not a table of numbers: {error}") from error
+
+
+def read_covtype(job: Job) -> Loaded:
+    """Read Covertype: 10 numbers and 44 indicators; y is the cover type less 1.
+
+    ``"binary"``: lodgepole pine (type 2) against the rest.
+    """
+    with job.text() as lines:
+        _, body = _skip_header(lines)
+        table = numbers_of(body)
+    job.check_rows(0, len(table))
+    cover = table[:, -1].astype(np.int64)
+    y = (cover == 2).astype(np.int64) if job.variant == "binary" else cover - 1
+    return Loaded(table[:, :-1], y, feature_names=COVTYPE)
+
+
+def read_higgs(job: Job) -> Loaded:
+    """Read HIGGS: 21 kinematic properties and 7 functions of them; y is 1 for a signal.
+
+    The provider's file has the label first and no header; a sample with a header has it last.
+    """
+    with job.text() as lines:
+        has_header, body = _skip_header(lines)
+        table = numbers_of(body)
+    job.check_rows(0, len(table))
+    y, X = (table[:, -1], table[:, :-1]) if has_header else (table[:, 0], table[:, 1:])
+    return Loaded(X, y.astype(np.int64), feature_names=HIGGS)
+
+
+def _skip_header(lines: Iterator[str]) -> tuple[bool, Iterable[str]]:
+    """Say whether a table of numbers has a header, and return the lines of its rows."""
+    first = first_line(lines)
+    has_header = first[:1].isalpha()
+    return has_header, lines if has_header else chain([first], lines)
+
+
+def read_credit_card(job: Job) -> Loaded:
+    """Read Credit Card Fraud: seconds, 28 principal components and the amount; y is fraud."""
+    with job.text() as lines:
+        names = [name.strip('"') for name in first_line(lines).strip().split(",")]
+        table = numbers_of(line.replace('"', "") for line in lines)
+    job.check_rows(0, len(table))
+    return Loaded(table[:, :-1], table[:, -1].astype(np.int64), feature_names=tuple(names[:-1]))

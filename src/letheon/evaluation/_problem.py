@@ -5,11 +5,11 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
+from scipy import sparse
 from sklearn.base import is_regressor
 
 from letheon.data import as_ids
 from letheon.datasets import Dataset
-from letheon.datasets._rows import by_row, taken
 from letheon.evaluation._metric import Judgement, Metric, MetricFailedError
 from letheon.exceptions import IdsTypeError
 
@@ -33,7 +33,8 @@ class Rows:
 
     def at(self, where: NDArray[Any]) -> "Rows":
         """Return some of the rows, in the order they have."""
-        return Rows(taken(self.X, where), self.y[where], self.ids[where], self.owned)
+        X = self.X.iloc[where] if hasattr(self.X, "iloc") else self.X[where]
+        return Rows(X, self.y[where], self.ids[where], self.owned)
 
     def without(self, people: NDArray[Any]) -> "Rows":
         """Return the rows of everybody else."""
@@ -144,7 +145,7 @@ def _read(data: Any) -> tuple[str, Rows, Rows | None]:
 def _rows(what: str, X: Any, y: Any, ids: Any = None) -> Rows:
     if X is None or y is None:
         raise ValueError(f"{what}: both X and y are needed")
-    X = np.asarray(X) if isinstance(X, list | tuple) else by_row(X)
+    X = np.asarray(X) if isinstance(X, list | tuple) else X.tocsr() if sparse.issparse(X) else X
     labels = _column(what, y)
     if X.shape[0] != len(labels):
         raise ValueError(f"{what} has {X.shape[0]} rows in X and {len(labels)} labels")

@@ -4,11 +4,10 @@
 ``letheon serve`` does both. Roles and scopes stand in `ROLES` and `SCOPES`.
 """
 
-from letheon.service._app import create_app
-from letheon.service._roles import ROLES, SCOPES
-from letheon.service._serve import Binding, serve
-from letheon.service._settings import ServiceSettings
-from letheon.service._tokens import Token, Tokens
+from letheon.ledger.db.tokens import ROLES, SCOPES, Token, Tokens
+from letheon.service.app import create_app
+from letheon.service.server import Binding, serve
+from letheon.service.settings import ServiceSettings
 
 __all__ = [
     "ROLES",

@@ -10,34 +10,43 @@ from dataclasses import dataclass
 from typing import Annotated, Any, NamedTuple
 from urllib.parse import quote, urlencode
 
-from fastapi import Depends, Request
+from fastapi import Depends, Path, Query, Request
 from fastapi.responses import HTMLResponse, RedirectResponse, Response
 from starlette.concurrency import run_in_threadpool
-from starlette.datastructures import FormData, Headers
+from starlette.datastructures import FormData
 from starlette.exceptions import HTTPException
-from starlette.formparsers import FormParser, MultiPartException, MultiPartParser
 
+from letheon.ledger.db.jobs import CURSOR, JOB_ID
 from letheon.ledger.schemas import NAME
-from letheon.service._auth import SAFE, Gate, Principal, principal_of_session, require_csrf
-from letheon.service._context import context
-from letheon.service._problems import Problem
-from letheon.service._sessions import COOKIE
+from letheon.service import _people
+from letheon.service._request_words import GROUND_WORDS, stuck_words
+from letheon.service.auth import (
+    COOKIE,
+    SAFE,
+    Context,
+    Gate,
+    Principal,
+    context,
+    principal_of_session,
+    require_csrf,
+)
+from letheon.service.errors import Problem
+from letheon.service.forms import read_form
+from letheon.service.routes.requests import GROUNDS
 
-__all__ = [
-    "FLASHES",
-    "csrf_protected",
-    "done",
-    "page",
-    "page_allows",
-    "problem_page",
-    "safe_path",
-    "visitor",
-]
+Model = Annotated[str, Path(pattern=f"^{NAME.pattern}$")]
+ModelFilter = Annotated[str | None, Query(pattern=f"^({NAME.pattern})?$")]
+Tenant = Annotated[str | None, Query(max_length=200)]
+After = Annotated[str | None, Query(pattern="^[0-9]{1,12}$")]
+AfterText = Annotated[str | None, Query(max_length=200)]
+AfterJob = Annotated[str | None, Query(pattern=CURSOR)]
+Job = Annotated[str | None, Query(pattern=JOB_ID)]
+JobId = Annotated[str, Path(pattern=JOB_ID)]
 
+LAWS = (("gdpr", "GDPR (EU)"), ("ccpa", "CCPA (California)"))
 FLASH = "letheon_flash"
 THEME = "letheon_theme"
 _FLASH_SECONDS = 30
-_MOST_FIELDS = 2000
 # No control characters, spaces or backslashes: browsers read "/\" and "/<tab>/" as "//".
 _SAFE_PATH = re.compile(r"/(?!/)[!-\[\]-~]{0,1000}")
 _FOR_PROGRAMS = re.compile(r"/api/|/openapi|`letheon [a-z]+ list`")
@@ -79,6 +88,34 @@ FLASHES: dict[str, tuple[str, str]] = {
     "audit-started": ("good", "The audit is under way."),
 }
 """What a page may say after an action: tone and words. Only codes travel, in a cookie."""
+
+MEASURES = {
+    "efficiency": ("Efficiency", "How many times faster than training afresh.", "×"),
+    "effectiveness": ("Effectiveness", "Loss of quality against a retrained model.", ""),
+    "consistency": ("Consistency", "Distance of the parameters from a retrained model.", ""),
+    "certifiability": ("Certifiability", "How far the model can be told from a retrained one.", ""),
+}
+"""Title, meaning and unit of the four measures."""
+
+LEVEL_WORDS = {
+    "V0": "Signatures, schema and chain of the certificates",
+    "V1": "The log: nothing was dropped, changed or put in between",
+    "V2": "The data: erased rows are gone from the commitment, nothing else moved",
+    "V3": "Residue: the purges, and what the search of the stores found",
+    "V4": "Re-derivation: the model is trained again and compared",
+    "V5": "Bound: epsilon and delta follow from rows and settings",
+    "V6": "Canaries that an auditor planted",
+    "own": "Measures of the auditor's own",
+}
+"""What an audit looks at on each level."""
+
+DRILLS = {
+    "none": "No drill: audit the ledger as it is",
+    "model": "Drill: change one byte of a model file in the copy",
+    "certificate": "Drill: change one byte of a certificate in the copy",
+    "log": "Drill: change one byte of the log in the copy",
+}
+"""What a drill damages, in a copy, so that an audit must fail."""
 
 _NAV = (
     (
@@ -123,7 +160,7 @@ class PageGate(Gate):
         try:
             yield await self._admitted(request)
         finally:
-            await _let_go(request)
+            await _close_form(request)
 
     async def _admitted(self, request: Request) -> Principal:
         who = await run_in_threadpool(visitor, request)
@@ -154,7 +191,7 @@ async def csrf_protected(request: Request) -> AsyncIterator[FormData]:
     try:
         yield await _form_of(request)
     finally:
-        await _let_go(request)
+        await _close_form(request)
 
 
 SentForm = Annotated[FormData, Depends(csrf_protected)]
@@ -206,6 +243,11 @@ def page(
         "json": json,
         "now": desk.clock(),
         "is_demo": desk.is_demo,
+        "laws": LAWS,
+        "grounds": GROUNDS,
+        "ground_words": GROUND_WORDS,
+        "stuck_words": stuck_words,
+        "measures": MEASURES,
     }
     answer: HTMLResponse = desk.templates.TemplateResponse(
         request, name, frame | values, status_code=status
@@ -284,42 +326,22 @@ async def _sent_token(request: Request) -> str | None:
     header = request.headers.get("x-csrf-token")
     if header is not None:
         return header
-    found = (await _form_of(request)).get("csrf")
-    return found if isinstance(found, str) else None
+    token = (await _form_of(request)).get("csrf")
+    return token if isinstance(token, str) else None
 
 
 async def _form_of(request: Request) -> FormData:
     """Return the form that was sent, read once."""
-    found: FormData | None = getattr(request.state, "form", None)
-    if found is None:
-        found = request.state.form = await _read_form(request)
-    return found
+    form: FormData | None = getattr(request.state, "form", None)
+    if form is None:
+        form = request.state.form = await read_form(request)
+    return form
 
 
-async def _let_go(request: Request) -> None:
-    found: FormData | None = getattr(request.state, "form", None)
-    if found is not None:
-        await found.close()
-
-
-class _MemoryParser(MultiPartParser):
-    """Keeps files in memory: rows of people must not lie in a temporary file."""
-
-    spool_max_size = 1 << 40
-
-
-async def _read_form(request: Request) -> FormData:
-    kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
-    try:
-        if kind == "multipart/form-data":
-            headers = Headers(scope=request.scope)
-            parser = _MemoryParser(headers, request.stream(), max_files=8, max_fields=_MOST_FIELDS)
-            return await parser.parse()
-        if kind == "application/x-www-form-urlencoded":
-            return await FormParser(request.headers, request.stream()).parse()
-    except MultiPartException as error:
-        raise Problem(400, "form", "The form could not be read", "Load the page again.") from error
-    return FormData()
+async def _close_form(request: Request) -> None:
+    form: FormData | None = getattr(request.state, "form", None)
+    if form is not None:
+        await form.close()
 
 
 def _nav(request: Request, who: Principal | None) -> list[dict[str, Any]]:
@@ -367,3 +389,25 @@ def _flash(value: str | None) -> dict[str, str] | None:
         return None
     tone, words = FLASHES[found[1]]
     return {"tone": tone, "words": words.format(number=found[2] or "")}
+
+
+def tenant_choices(desk: Context, who: Principal) -> list[str]:
+    """Return whose things a visitor may choose; nothing where there is nothing to choose."""
+    tenants = [] if who.tenant is not None else _people.tenant_choices(desk.ledger)
+    return tenants if len(tenants) > 1 else []
+
+
+def address(path: str, **query: Any) -> str:
+    """Return a path of this desk with a query of what is not None."""
+    given = {name: value for name, value in query.items() if value is not None}
+    return quote(path) + ("?" + urlencode(given) if given else "")
+
+
+def page_links(
+    path: str, after: str | None, following: str | None, query: dict[str, Any]
+) -> dict[str, Any]:
+    """Return the addresses of the first and of the next part of a list, where there are others."""
+    return {
+        "first": address(path, **query) if after else None,
+        "next": address(path, after=following, **query) if following else None,
+    }

@@ -5,29 +5,21 @@ from typing import Annotated
 from fastapi import APIRouter, Depends, Request
 from fastapi.responses import HTMLResponse, Response
 
-from letheon.service._auth import Principal
-from letheon.service._context import context
-from letheon.service._problems import Problem
-from letheon.service._roles import ROLES, SCOPES
-from letheon.service.desk.tokens import (
-    TokenIn,
-    TokenMade,
-    add_token,
-    page_of_tokens,
-    revoke_token,
+from letheon.ledger.db.tokens import ROLES, SCOPES
+from letheon.service._people import model_choices
+from letheon.service.auth import Principal, context
+from letheon.service.errors import Problem
+from letheon.service.forms import check_form, text_of
+from letheon.service.pages._shared import (
+    SentForm,
+    done,
+    page,
+    page_allows,
+    tenant_choices,
 )
-from letheon.service.desk.webhooks import (
-    WebhookIn,
-    WebhookMade,
-    add_webhook,
-    find_webhook,
-    page_of_deliveries,
-    page_of_webhooks,
-    remove_webhook,
-    test_webhook,
-)
-from letheon.service.pages._choices import checked, model_choices, tenant_choices, text_of
-from letheon.service.pages._shared import SentForm, done, page, page_allows
+from letheon.service.routes import tokens, webhooks
+from letheon.service.routes.tokens import TokenIn
+from letheon.service.routes.webhooks import WebhookIn
 
 router = APIRouter(include_in_schema=False)
 
@@ -61,8 +53,8 @@ def make_token(request: Request, who: TokenKeeper, form: SentForm) -> HTMLRespon
     scopes = [one for one in form.getlist("scopes") if isinstance(one, str)]
     typed = {name: text_of(form, name) for name in ("name", "role", "tenant", "days")}
     try:
-        wanted = checked(TokenIn, typed | {"scopes": scopes})
-        made = add_token(context(request), who, wanted)
+        wanted = check_form(TokenIn, typed | {"scopes": scopes})
+        made = tokens.make_token(request, who, wanted)
     except Problem as problem:
         if problem.status_code == 404:
             raise
@@ -73,7 +65,7 @@ def make_token(request: Request, who: TokenKeeper, form: SentForm) -> HTMLRespon
 @router.post("/tokens/{token_id}/revoke")
 def revoke(request: Request, who: TokenKeeper, token_id: str, form: SentForm) -> Response:
     """Take a token back."""
-    revoke_token(context(request), who, token_id, descendants="descendants" in form)
+    tokens.revoke_token(request, who, token_id, descendants="descendants" in form)
     return done(request, "/tokens", "token-revoked")
 
 
@@ -82,7 +74,7 @@ def _tokens(
     who: Principal,
     *,
     after: str | None = None,
-    made: TokenMade | None = None,
+    made: tokens.TokenMade | None = None,
     problem: Problem | None = None,
     typed: dict[str, str] | None = None,
 ) -> HTMLResponse:
@@ -94,7 +86,7 @@ def _tokens(
         who,
         json="/api/v1/tokens",
         status=200 if problem is None else problem.status_code,
-        found=page_of_tokens(desk, who, after=after or None),
+        found=tokens.list_tokens(request, who, after=after or None),
         after=after,
         made=made,
         problem=problem,
@@ -103,7 +95,9 @@ def _tokens(
         scopes={scope: words for scope, words in SCOPES.items() if who.may(scope)},
         days=desk.settings.token_days,
         tenants=tenant_choices(desk, who),
-        has_model=made is None or made.tenant is None or bool(model_choices(desk, made.tenant)),
+        has_model=made is None
+        or made.tenant is None
+        or bool(model_choices(desk.ledger, made.tenant)),
     )
 
 
@@ -119,10 +113,8 @@ def make_webhook(request: Request, who: HookKeeper, form: SentForm) -> HTMLRespo
     events = [one for one in form.getlist("events") if isinstance(one, str)]
     typed = {name: text_of(form, name) for name in ("url", "tenant")}
     try:
-        wanted = checked(WebhookIn, typed | {"events": events})
-        made = add_webhook(
-            context(request), who, url=wanted.url, events=wanted.events, tenant=wanted.tenant
-        )
+        wanted = check_form(WebhookIn, typed | {"events": events})
+        made = webhooks.make_webhook(request, who, wanted)
     except Problem as problem:
         if problem.status_code == 404:
             raise
@@ -135,14 +127,13 @@ def show_webhook(
     request: Request, who: HookKeeper, webhook_id: str, after: str | None = None
 ) -> HTMLResponse:
     """Show one webhook and its messages."""
-    desk = context(request)
     return page(
         request,
         "webhook.html",
         who,
         json=f"/api/v1/webhooks/{webhook_id}",
-        hook=find_webhook(desk, who, webhook_id),
-        found=page_of_deliveries(desk, who, webhook_id, after=after or None),
+        hook=webhooks.show_webhook(request, who, webhook_id),
+        found=webhooks.list_deliveries(request, who, webhook_id, after=after or None),
         after=after,
         event_words=_EVENT_WORDS,
     )
@@ -151,7 +142,7 @@ def show_webhook(
 @router.post("/webhooks/{webhook_id}/test")
 def try_webhook(request: Request, who: HookCaller, webhook_id: str) -> Response:
     """Send a test message now."""
-    came = test_webhook(context(request), who, webhook_id)
+    came = webhooks.test_webhook(request, who, webhook_id)
     code = "webhook-delivered" if came.delivered else "webhook-failed"
     return done(request, f"/webhooks/{webhook_id}", code, came.status)
 
@@ -159,7 +150,7 @@ def try_webhook(request: Request, who: HookCaller, webhook_id: str) -> Response:
 @router.post("/webhooks/{webhook_id}/delete")
 def delete_webhook(request: Request, who: HookKeeper, webhook_id: str) -> Response:
     """Remove a webhook."""
-    remove_webhook(context(request), who, webhook_id)
+    webhooks.remove_webhook(request, who, webhook_id)
     return done(request, "/webhooks", "webhook-removed")
 
 
@@ -168,7 +159,7 @@ def _webhooks(
     who: Principal,
     *,
     after: str | None = None,
-    made: WebhookMade | None = None,
+    made: webhooks.WebhookMade | None = None,
     problem: Problem | None = None,
     typed: dict[str, str] | None = None,
 ) -> HTMLResponse:
@@ -179,7 +170,7 @@ def _webhooks(
         who,
         json="/api/v1/webhooks",
         status=200 if problem is None else problem.status_code,
-        found=page_of_webhooks(desk, who, after=after or None),
+        found=webhooks.list_webhooks(request, who, after=after or None),
         after=after,
         made=made,
         problem=problem,

@@ -5,14 +5,22 @@ from typing import Annotated, Any, cast
 from fastapi import APIRouter, Depends, Query, Request
 from fastapi.responses import Response
 
-from letheon.service._audit_job import Drill
-from letheon.service._auth import Principal
-from letheon.service._context import Context, context
-from letheon.service._problems import Problem
-from letheon.service.desk import audits, models
-from letheon.service.pages._codes import DRILLS, LEVEL_WORDS
-from letheon.service.pages._shared import SentForm, done, page, page_allows
-from letheon.service.pages._where import AfterJob, JobId, Tenant, address
+from letheon.service.auth import Principal
+from letheon.service.errors import Problem
+from letheon.service.pages._shared import (
+    DRILLS,
+    LEVEL_WORDS,
+    AfterJob,
+    JobId,
+    SentForm,
+    Tenant,
+    address,
+    done,
+    page,
+    page_allows,
+)
+from letheon.service.routes import audits
+from letheon.service.routes.models import list_models
 
 __all__ = ["router"]
 
@@ -32,8 +40,7 @@ def show_audits(
     after: AfterJob = None,
 ) -> Response:
     """Show the audits so far, newest first, and the form to start one."""
-    desk = context(request)
-    found = audits.page_of_audits(desk, who, tenant=tenant, after=after, limit=_PAGE)
+    found = audits.list_audits(request, who, tenant, after, _PAGE)
     return page(
         request,
         "audits.html",
@@ -42,7 +49,7 @@ def show_audits(
         page=found,
         first=address("/audits", tenant=tenant) if after else None,
         next=address("/audits", tenant=tenant, after=found.next) if found.next else None,
-        models=_models(desk, who, tenant),
+        models=_models(request, who, tenant),
         chosen=model or "",
         levels=_LEVELS,
         drills=DRILLS,
@@ -56,15 +63,21 @@ def start_audit(
     form: SentForm,
 ) -> Response:
     """Ask the worker for an audit."""
-    tenant, model = _subject(str(form.get("model", "")))
-    audit = audits.start_audit(
-        context(request),
-        who,
-        model=model,
-        tenant=tenant,
-        levels=_levels([str(level) for level in form.getlist("levels")]),
-        drill=_drill(str(form.get("drill", "none"))),
+    tenant, _, model = str(form.get("model", "")).rpartition("/")
+    levels = [str(level) for level in form.getlist("levels")]
+    drill = str(form.get("drill", "none"))
+    if not set(levels) <= set(_LEVELS):
+        raise Problem(422, "levels", "There is no such level", "Use the boxes of the page.")
+    if drill not in DRILLS:
+        raise Problem(422, "drill", "There is no such drill", "Choose one from the list.")
+    is_all = set(levels) == set(_LEVELS)
+    wanted = audits.AuditIn.model_construct(
+        model=model or None,
+        tenant=tenant or None,
+        levels=cast("Any", None if is_all else levels),
+        drill=cast("Any", drill),
     )
+    audit = audits.start_audit(request, who, wanted)
     return done(request, f"/audits/{audit.id}", "audit-started")
 
 
@@ -75,7 +88,7 @@ def show_audit(
     audit_id: JobId,
 ) -> Response:
     """Show what an audit has found so far, or its verdict."""
-    audit = audits.find_audit(context(request), who, audit_id)
+    audit = audits.show_audit(request, who, audit_id)
     verdicts = [one.verdict for one in audit.levels]
     return page(
         request,
@@ -90,30 +103,13 @@ def show_audit(
     )
 
 
-def _levels(asked: list[str]) -> list[str] | None:
-    """Return the levels that were ticked; None for all of them."""
-    if not set(asked) <= set(_LEVELS):
-        raise Problem(422, "levels", "There is no such level", "Use the boxes of the page.")
-    return None if not asked or set(asked) == set(_LEVELS) else asked
-
-
-def _drill(asked: str) -> Drill:
-    if asked not in DRILLS:
-        raise Problem(422, "drill", "There is no such drill", "Choose one from the list.")
-    return cast("Drill", asked)
-
-
-def _models(desk: Context, who: Principal, tenant: str | None) -> list[tuple[str, str]]:
+def _models(request: Request, who: Principal, tenant: str | None) -> list[tuple[str, str]]:
     """Return what may be audited: everything, or one model; names of tenants where it matters."""
-    found = models.list_models(desk, who, tenant=tenant, limit=200).items
-    names = [(f"{one.tenant}/{one.name}", _label(one, who)) for one in found]
-    return [("", "All models"), *names]
-
-
-def _label(model: Any, who: Principal) -> str:
-    return model.name if who.tenant is not None else f"{model.name} ({model.tenant})"
-
-
-def _subject(value: str) -> tuple[str | None, str | None]:
-    tenant, _, model = value.partition("/")
-    return (tenant, model) if model else (None, None)
+    is_bound = who.tenant is not None
+    return [
+        ("", "All models"),
+        *(
+            (f"{one.tenant}/{one.name}", one.name if is_bound else f"{one.name} ({one.tenant})")
+            for one in list_models(request, who, tenant, limit=200).items
+        ),
+    ]

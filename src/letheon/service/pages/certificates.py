@@ -1,4 +1,8 @@
-"""Certificates: all of them as a chain, and one with its claims and checks."""
+"""Certificates as a chain, one with its claims and checks; the map of residue; a receipt's check.
+
+The page of receipts is for people without an account: it says whether a certificate covers a
+receipt, and nothing about models, tenants or others.
+"""
 
 import json
 from typing import Annotated, Any
@@ -6,19 +10,32 @@ from typing import Annotated, Any
 from fastapi import APIRouter, Depends, Path, Request
 from fastapi.responses import Response
 
-from letheon.service._auth import Principal
-from letheon.service._context import Context, context
-from letheon.service.desk import certificates, proofs
-from letheon.service.pages._codes import MEASURES
-from letheon.service.pages._shared import page, page_allows
-from letheon.service.pages._where import AfterText, ModelFilter, Tenant, address
+from letheon.service.auth import Principal, context, public
+from letheon.service.errors import Problem
+from letheon.service.forms import text_of
+from letheon.service.pages._shared import (
+    After,
+    AfterText,
+    ModelFilter,
+    SentForm,
+    Tenant,
+    address,
+    page,
+    page_allows,
+    page_links,
+)
+from letheon.service.routes import certificates as routes
+from letheon.service.routes.log import show_chain
+from letheon.service.routes.receipts import verify_receipt
+from letheon.service.routes.residue import show_residue as read_residue
 from letheon.verifier import Refused
-
-__all__ = ["router"]
 
 router = APIRouter(include_in_schema=False)
 
 _PAGE = 20
+# Columns that can be read without scrolling far.
+_PURGES = 6
+_NO_RECEIPT = "This is no receipt. Paste the code (lethe-…), or the whole of an opened receipt."
 Reader = Annotated[Principal, Depends(page_allows("certificates:read"))]
 
 
@@ -31,10 +48,13 @@ def show_certificates(
     after: AfterText = None,
 ) -> Response:
     """Show certificates, newest first; who sees all of them sees the links between them, too."""
-    desk = context(request)
     query = {"tenant": tenant, "model": model or None}
     is_chain = who.tenant is None and not any(query.values())
-    found = _listed(desk, who, query, after, is_chain=is_chain)
+    found: Any
+    if is_chain:
+        found = show_chain(request, who, after=after, limit=_PAGE)
+    else:
+        found = routes.list_certificates(request, who, **query, after=after, limit=_PAGE)
     return page(
         request,
         "certificates.html",
@@ -43,23 +63,9 @@ def show_certificates(
         found=found,
         is_chain=is_chain,
         query=query,
-        key=desk.ledger.public_key,
-        first=address("/certificates", **query) if after else None,
-        next=address("/certificates", after=found.next, **query) if found.next else None,
+        key=context(request).ledger.public_key,
+        **page_links("/certificates", after, found.next, query),
     )
-
-
-def _listed(
-    desk: Context,
-    who: Principal,
-    query: dict[str, str | None],
-    after: str | None,
-    *,
-    is_chain: bool,
-) -> Any:
-    if is_chain:
-        return proofs.chain(desk, who, after=after, limit=_PAGE)
-    return certificates.page_of_certificates(desk, who, **query, after=after, limit=_PAGE)
 
 
 @router.get("/certificates/{number}")
@@ -73,12 +79,11 @@ def show_certificate(
 
     Of one that cannot be read, only the checks are shown.
     """
-    desk = context(request)
     try:
-        found = certificates.find_certificate(desk, who, number)
+        found = routes.show_certificate(request, who, number)
     except Refused:
         found = None
-    is_checked = verify or found is None
+    envelope = None if found is None or found.envelope is None else json.loads(found.envelope)
     return page(
         request,
         "certificate.html",
@@ -86,14 +91,74 @@ def show_certificate(
         json=f"/api/v1/certificates/{number}",
         number=number,
         found=found,
-        checked=certificates.verification(desk, who, number) if is_checked else None,
-        measures=MEASURES,
+        checked=routes.verify_certificate(request, who, number)
+        if verify or found is None
+        else None,
         statement=None if found is None else _pretty(found.statement),
-        envelope=None
-        if found is None or found.envelope is None
-        else _pretty(json.loads(found.envelope)),
+        envelope=None if envelope is None else _pretty(envelope),
     )
 
 
 def _pretty(value: Any) -> str:
     return json.dumps(value, indent=2, sort_keys=True, ensure_ascii=False)
+
+
+@router.get("/residue")
+def show_residue(
+    request: Request,
+    who: Reader,
+    tenant: Tenant = None,
+    model: ModelFilter = None,
+    after: After = None,
+) -> Response:
+    """Show what each purge found in each store, newest purge first."""
+    query = {"tenant": tenant, "model": model or None}
+    found = read_residue(request, who, **query, after=after, limit=_PURGES)
+    return page(
+        request,
+        "residue.html",
+        who,
+        json=address("/api/v1/residue", after=after, **query),
+        found=found,
+        cells={
+            (cell.store, purge.certificate): cell for purge in found.purges for cell in purge.cells
+        },
+        **page_links("/residue", after, found.next, query),
+    )
+
+
+@router.get("/receipt", dependencies=[Depends(public())])
+def show_receipt_form(request: Request) -> Response:
+    """Show the form."""
+    return _receipt_page(request)
+
+
+@router.post("/receipt", dependencies=[Depends(public())])
+def check_receipt(request: Request, form: SentForm) -> Response:
+    """Say whether a certificate covers the receipt; it is posted, so that no log has it."""
+    text = text_of(form, "code")
+    if not text:
+        return _receipt_page(request, error="Paste the code that you were given.", status=422)
+    if _is_other_json(text):
+        return _receipt_page(request, error=_NO_RECEIPT, status=422)
+    try:
+        return _receipt_page(request, verdict=verify_receipt(request, text))
+    except Problem as problem:
+        if problem.status_code != 422:
+            raise
+        return _receipt_page(request, error=problem.detail or problem.title, status=422)
+
+
+def _is_other_json(text: str) -> bool:
+    """Whether a text is JSON of something else than a receipt; what is no JSON is for the check."""
+    try:
+        content = json.loads(text)
+    except (ValueError, RecursionError):
+        return False
+    return not (isinstance(content, dict) and "certificate" in content)
+
+
+def _receipt_page(
+    request: Request, *, verdict: Any = None, error: str = "", status: int = 200
+) -> Response:
+    return page(request, "receipt.html", None, status=status, verdict=verdict, error=error)

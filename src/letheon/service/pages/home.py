@@ -6,24 +6,26 @@ from typing import Annotated, NamedTuple
 from fastapi import APIRouter, Depends, Request
 from fastapi.responses import HTMLResponse
 
-from letheon.ledger.requests.states import FINAL, STATES
-from letheon.service._auth import Principal
-from letheon.service._context import Context, context
-from letheon.service.desk.request_forms import RequestQuery, Summary
-from letheon.service.desk.requests import first_requests, summary
-from letheon.service.pages._choices import checked
+from letheon.service.auth import Principal, context
+from letheon.service.forms import check_form
 from letheon.service.pages._shared import page, page_allows
+from letheon.service.routes.requests import (
+    OPEN,
+    RequestQuery,
+    Summary,
+    find_first_requests,
+    summarise_requests,
+)
 
 router = APIRouter(include_in_schema=False)
 
 _SHOWN = 6
 _MOST_DUPLICATES = 200
-_UNANSWERED = tuple(state for state in STATES if state not in FINAL)
 _TONES = ("bad", "warn", "warn", "info", "info", "neutral")
 
 
 class Task(NamedTuple):
-    """Something that waits for somebody."""
+    """Something that waits for an action."""
 
     number: int
     words: str
@@ -40,31 +42,26 @@ def show_home(
     """Show how the requests stand, and what waits for the one who looks."""
     if not who.may("requests:read"):
         return page(request, "home.html", who, stand=None, tasks=[], bars=[], first=[])
-    desk = context(request)
-    stand = summary(desk, who, tenant=tenant)
-    query = checked(RequestQuery, {"tenant": tenant, "state": list(_UNANSWERED)})
+    desk, stand = context(request), summarise_requests(request, who, tenant=tenant)
+    query = check_form(RequestQuery, {"tenant": tenant, "state": list(OPEN)})
+    n_covered = 0  # duplicates whose people are erased, among the first that are due
+    if stand.counts["duplicate"]:
+        duplicates = query.model_copy(update={"state": ["duplicate"]})
+        requests = find_first_requests(desk, who, duplicates, limit=_MOST_DUPLICATES)
+        n_covered = sum(one.certificate is not None for one in requests)
     return page(
         request,
         "home.html",
         who,
         json="/api/v1/summary" + (f"?tenant={tenant}" if tenant else ""),
         stand=stand,
-        tasks=list(_tasks(who, stand, _covered(desk, who, stand, tenant))),
+        tasks=list(_tasks(who, stand, n_covered)),
         bars=list(zip(stand.by_days_left, _TONES, strict=True)),
-        first=first_requests(desk, who, query, limit=_SHOWN),
+        first=find_first_requests(desk, who, query, limit=_SHOWN),
     )
 
 
-def _covered(desk: Context, who: Principal, stand: Summary, tenant: str | None) -> int:
-    """Count the duplicates whose people are erased, among the first that are due."""
-    if not stand.counts["duplicate"]:
-        return 0
-    query = checked(RequestQuery, {"tenant": tenant, "state": ["duplicate"]})
-    found = first_requests(desk, who, query, limit=_MOST_DUPLICATES)
-    return sum(one.certificate is not None for one in found)
-
-
-def _tasks(who: Principal, stand: Summary, covered: int) -> Iterator[Task]:
+def _tasks(who: Principal, stand: Summary, n_covered: int) -> Iterator[Task]:
     """Yield what waits, by what the one who looks may do about it."""
     counts, handle = stand.counts, "requests:handle"
     known = (
@@ -72,7 +69,7 @@ def _tasks(who: Principal, stand: Summary, covered: int) -> Iterator[Task]:
         (handle, counts["received"], "identity to verify", "state=received", "warn"),
         (handle, counts["stuck"], "stuck: look, then retry", "state=stuck", "bad"),
         (handle, counts["purged"], "to answer: purged", "state=purged", "info"),
-        (handle, covered, "to answer: erased with an earlier request", "state=duplicate", "info"),
+        (handle, n_covered, "to answer: erased with an earlier request", "state=duplicate", "info"),
         ("requests:read", stand.n_overdue, "overdue", "overdue=true", "bad"),
         ("requests:read", stand.n_due_soon, "due within a week", "order=due", "warn"),
     )

@@ -5,21 +5,19 @@ from typing import Annotated
 from fastapi import APIRouter, Depends, Request
 from fastapi.responses import HTMLResponse, RedirectResponse, Response
 
-from letheon.service._auth import Principal, _is_same_origin, address_of, public
-from letheon.service._context import context
-from letheon.service._problems import Problem
-from letheon.service._roles import PAGE_OF_ROLE
-from letheon.service._sessions import COOKIE
-from letheon.service._tokens import Token
-from letheon.service.pages._choices import text_of
-from letheon.service.pages._shared import (
-    SentForm,
-    done,
-    page,
-    page_allows,
-    safe_path,
-    visitor,
+from letheon.ledger.db.tokens import Token
+from letheon.service.auth import (
+    COOKIE,
+    PAGE_OF_ROLE,
+    Principal,
+    _is_same_origin,
+    address_of,
+    context,
+    public,
 )
+from letheon.service.errors import Problem
+from letheon.service.forms import text_of
+from letheon.service.pages._shared import SentForm, done, page, page_allows, safe_path, visitor
 
 router = APIRouter(include_in_schema=False)
 
@@ -68,7 +66,7 @@ def _asked(request: Request, where: str, *, error: str = "") -> HTMLResponse:
 def _let_in(request: Request, token: Token, where: str) -> RedirectResponse:
     desk = context(request)
     cookie, _ = desk.sessions.start(token.id)
-    target = PAGE_OF_ROLE[token.role] if where == "/" else where
+    target = PAGE_OF_ROLE.get(token.role, "/") if where == "/" else where
     answer = RedirectResponse(target, status_code=303)
     answer.set_cookie(
         COOKIE,

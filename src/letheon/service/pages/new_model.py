@@ -8,13 +8,13 @@ from starlette.datastructures import FormData, UploadFile
 
 from letheon.exceptions import LedgerError
 from letheon.ledger.schemas import NAME
-from letheon.service._auth import Principal
-from letheon.service._context import context
-from letheon.service._problems import Problem, problem_of
-from letheon.service.desk.models import ModelOut, Releases
-from letheon.service.desk.new_models import EXAMPLES, ModelUpload, add_example, add_model
-from letheon.service.pages._shared import SentForm, done, page, page_allows
-from letheon.service.pages._where import Tenant, address
+from letheon.service.auth import Principal
+from letheon.service.errors import Problem, problem_of
+from letheon.service.forms import text_of
+from letheon.service.pages._shared import SentForm, Tenant, address, done, page, page_allows
+from letheon.service.routes import registration
+from letheon.service.routes.models import ModelOut, Releases
+from letheon.service.routes.registration import EXAMPLES, ExampleIn, ModelForm, ModelUpload
 
 __all__ = ["router"]
 
@@ -39,10 +39,10 @@ def show_new_model(request: Request, who: Writer, tenant: Tenant = None) -> Resp
 def register_model(request: Request, who: Writer, form: SentForm) -> Response:
     """Register the model that was uploaded, or say why it cannot be."""
     try:
-        made = add_model(context(request), who, _upload(form))
+        model = registration.register_model(request, who, _read_upload(form))
     except (Problem, LedgerError) as error:
-        return _refused(request, who, form, error)
-    return _done(request, who, made, "model-registered")
+        return _show_problem(request, who, form, error)
+    return _lead_to(request, who, model, "model-registered")
 
 
 @router.post("/models/example")
@@ -52,33 +52,26 @@ def register_example(request: Request, who: Writer, form: SentForm) -> Response:
     try:
         if kind not in EXAMPLES:
             raise Problem(422, "kind", "There is no such example", "Choose one from the list.")
-        name, tenant = _text(form, "example_name"), _text(form, "tenant")
+        name, tenant = text_of(form, "example_name") or None, text_of(form, "tenant") or None
         if name is not None:
             _require_name(name)
-        made = add_example(context(request), who, kind, name=name, tenant=tenant)
+        wanted = ExampleIn.model_construct(kind=kind, name=name, tenant=tenant)
+        model = registration.register_example(request, who, wanted)
     except (Problem, LedgerError) as error:
-        return _refused(request, who, form, error)
-    return _done(request, who, made, "example-added")
+        return _show_problem(request, who, form, error)
+    return _lead_to(request, who, model, "example-added")
 
 
-def _upload(form: FormData) -> ModelUpload:
-    target, name = _text(form, "target"), _text(form, "name")
-    if name is None or target is None:
+def _read_upload(form: FormData) -> ModelUpload:
+    # The ledger refuses a tenant, data set or column that cannot be, as it does for the API.
+    fields: dict[str, Any] = {name: text_of(form, name) or None for name in ModelForm.model_fields}
+    if fields["name"] is None or fields["target"] is None:
         raise Problem(422, "field", "Name and target are missing", "Fill in both.")
-    _require_name(name)
-    releases: Any = _text(form, "releases")
-    if releases is not None and releases not in get_args(Releases):
+    _require_name(fields["name"])
+    if fields["releases"] not in (None, *get_args(Releases)):
         raise Problem(422, "field", "There is no such release", "Choose one from the list.")
-    return ModelUpload(
-        model=_file(form, "model"),
-        rows=_file(form, "rows"),
-        name=name,
-        target=target,
-        ids=_text(form, "ids"),
-        tenant=_text(form, "tenant"),
-        dataset=_text(form, "dataset"),
-        releases=releases,
-    )
+    model, rows = _file(form, "model"), _file(form, "rows")
+    return ModelUpload(model, rows, ModelForm.model_construct(**fields))
 
 
 def _require_name(name: str) -> None:
@@ -91,11 +84,6 @@ def _require_name(name: str) -> None:
         )
 
 
-def _text(form: FormData, name: str) -> str | None:
-    value = form.get(name)
-    return value.strip() or None if isinstance(value, str) else None
-
-
 def _file(form: FormData, name: str) -> Any:
     value = form.get(name)
     if not isinstance(value, UploadFile) or not value.filename:
@@ -103,17 +91,16 @@ def _file(form: FormData, name: str) -> Any:
     return value.file
 
 
-def _refused(request: Request, who: Principal, form: FormData, error: Exception) -> Response:
+def _show_problem(request: Request, who: Principal, form: FormData, error: Exception) -> Response:
     problem = problem_of(error)
     if problem is None or problem.status_code >= 500:
         raise error
-    sent = {name: _text(form, name) or "" for name in _FIELDS}
-    return _page(request, who, sent, problem)
+    return _page(request, who, {name: text_of(form, name) for name in _FIELDS}, problem)
 
 
-def _done(request: Request, who: Principal, made: ModelOut, code: str) -> Response:
-    tenant = made.tenant if who.tenant is None else None
-    return done(request, address(f"/models/{made.name}", tenant=tenant), code)
+def _lead_to(request: Request, who: Principal, model: ModelOut, code: str) -> Response:
+    tenant = model.tenant if who.tenant is None else None
+    return done(request, address(f"/models/{model.name}", tenant=tenant), code)
 
 
 def _page(

@@ -1,67 +1,60 @@
-"""The list of requests: filters and search in the address, and one action on many."""
+"""Requests: a list with filters in its address and one action on many; and one request."""
 
 from typing import Annotated, Any
 from urllib.parse import urlencode
 
-from fastapi import APIRouter, Depends, Request
+from fastapi import APIRouter, Depends, Path, Request
 from fastapi.responses import HTMLResponse, Response
 from starlette.datastructures import QueryParams
 
-from letheon.ledger.requests.states import FINAL, STATES
-from letheon.service._auth import Principal
-from letheon.service._context import context
-from letheon.service._problems import Problem
-from letheon.service.desk.request_actions import ACTIONS, act_on_many
-from letheon.service.desk.request_forms import (
-    ActionName,
-    ActionOnMany,
-    Details,
-    Outcome,
-    RequestQuery,
+from letheon.service._people import model_choices, token_names
+from letheon.service._requests import ACTIONS, ActionName, RequestOut, refusals
+from letheon.service.auth import Principal, context
+from letheon.service.errors import Problem
+from letheon.service.forms import check_form, text_of
+from letheon.service.pages._shared import (
+    SentForm,
+    done,
+    page,
+    page_allows,
+    safe_path,
+    tenant_choices,
 )
-from letheon.service.desk.requests import grounds, list_requests, own_filter
-from letheon.service.pages._choices import LAWS, checked, model_choices, tenant_choices, text_of
-from letheon.service.pages._shared import SentForm, done, page, page_allows, safe_path
+from letheon.service.routes import receipts
+from letheon.service.routes import requests as routes
+from letheon.service.routes.filing import parse_number
 
 router = APIRouter(include_in_schema=False)
 
 _LIMIT = 50
 _BULK: tuple[ActionName, ...] = ("approve", "verify", "answer", "retry", "reject")
-# What is asked before one of them is done about many: title, text, and what the button says.
-_QUESTIONS: dict[ActionName, tuple[str, str, str]] = {
-    "approve": (
-        "Approve the selected requests?",
-        "They are queued at once, and erasing cannot be undone.",
-        "Approve",
-    ),
-    "verify": (
-        "Was it checked who asked, for each of them?",
-        "They are queued at once, and erasing cannot be undone. Large ones wait for an approval.",
-        "Record it",
-    ),
-    "answer": (
-        "Close the selected requests?",
-        "Each person was told that the data are erased. No recipients are recorded.",
-        "Close them",
-    ),
-    "reject": (
-        "Reject the selected requests?",
-        "The people stay in the model. They must be told why, and that they may complain.",
-        "Reject",
-    ),
-}
-_OPEN = [state for state in STATES if state not in FINAL]
 _ALL = "all"
 _ALWAYS = ("received", "verified", "queued", "stuck")
 
+# Each step of a life, and the states in which a request stands there.
+_Steps = tuple[tuple[str, tuple[str, ...]], ...]
+_STEPS: _Steps = (
+    ("Received", ("received",)),
+    ("Verified", ("verified",)),
+    ("Queued", ("queued", "applying", "retry_wait", "on_hold", "duplicate", "stuck")),
+    ("Applied", ("applied",)),
+    ("Certified", ("certified", "purging")),
+    ("Purged", ("purged",)),
+    ("Answered", ("closed",)),
+)
+# A filer who may not know whom a model holds sees no more.
+_STEPS_OF_FILER: _Steps = (("Received", ("received",)), ("Ended", ("closed",)))
+
 Reader = Annotated[Principal, Depends(page_allows("requests:read"))]
 BulkActor = Annotated[Principal, Depends(page_allows("requests:read", is_long=True))]
+Caller = Annotated[Principal, Depends(page_allows("requests:handle"))]
+RequestId = Annotated[str, Path(pattern="^[0-9a-f]{32}$")]
 
 
 @router.get("/requests")
 def show_requests(request: Request, who: Reader) -> HTMLResponse:
     """Show a page of the requests that the one who looks may see."""
-    return _listed(request, who, request.query_params)
+    return _list_page(request, who, request.query_params)
 
 
 @router.post("/requests/actions")
@@ -77,33 +70,25 @@ def act_on_requests(request: Request, who: BulkActor, form: SentForm) -> Respons
     ground = text_of(form, "ground") if action == "reject" else None
     if ground == "":
         return done(request, where, "many-no-ground")
-    wanted = checked(ActionOnMany, {"action": action, "requests": chosen, "ground": ground})
+    wanted = check_form(
+        routes.ActionOnMany, {"action": action, "requests": chosen, "ground": ground}
+    )
     if wanted.action not in _BULK:
         raise Problem(422, "action", "Not for many at once", "Open the request and do it there.")
-    details = Details(ground=wanted.ground)
-    outcomes = act_on_many(context(request), who, wanted.action, wanted.requests, details)
-    refused = [one for one in outcomes if one.problem is not None]
-    if not refused:
-        return done(request, where, "many-done", len(outcomes))
-    return _listed(
-        request,
-        who,
-        QueryParams(where.partition("?")[2]),
-        refused=_told(wanted.requests, refused),
-        n_done=len(outcomes) - len(refused),
-    )
+    came = routes.act_on_requests(request, who, wanted)
+    if not came.n_refused:
+        return done(request, where, "many-done", came.n_done)
+    # The id of each stands before the text, so not in it once more.
+    refused = [
+        (chosen[one.index], one.problem.detail.removeprefix(f"request {chosen[one.index]} "))
+        for one in came.items
+        if one.problem is not None
+    ]
+    params = QueryParams(where.partition("?")[2])
+    return _list_page(request, who, params, refused=refused, n_done=came.n_done)
 
 
-def _told(ids: list[str], refused: list[Outcome]) -> list[tuple[str, str]]:
-    """Return why each was refused; its id stands before the text, so not in it once more."""
-    told = []
-    for one in refused:
-        why = one.problem.detail if one.problem else ""
-        told.append((ids[one.index], why.removeprefix(f"request {ids[one.index]} ")))
-    return told
-
-
-def _listed(
+def _list_page(
     request: Request,
     who: Principal,
     params: QueryParams,
@@ -112,17 +97,13 @@ def _listed(
     n_done: int = 0,
 ) -> HTMLResponse:
     desk, asked = context(request), _asked(params)
-    view = _view(asked)
-    states = _OPEN if view == "open" else [] if view == _ALL else asked["state"]
+    view, after = _view(asked), params.get("after", "")
+    states = {"open": list(routes.OPEN), _ALL: []}.get(view, asked.get("state"))
     shown = asked | {"state": states}
-    query = checked(RequestQuery, shown)
+    query = check_form(routes.RequestPageQuery, shown | {"after": after, "limit": _LIMIT})
     whose = who.tenant_filter(query.tenant)
-    found = list_requests(desk, who, query, after=params.get("after") or None, limit=_LIMIT)
-    counts = desk.ledger.count_requests(
-        tenant=whose,
-        model=query.model,
-        **own_filter(who),
-    )
+    found = routes.list_requests(request, who, query)
+    counts = desk.ledger.count_requests(tenant=whose, model=query.model, **routes.own_filter(who))
     bulk = [name for name in _BULK if any(name in one.actions for one in found.items)]
     return page(
         request,
@@ -134,18 +115,15 @@ def _listed(
         query=query,
         asked=asked,
         after=params.get("after"),
-        back=_with("/requests", asked | {"after": params.get("after", "")}),
+        back=_with("/requests", asked | {"after": after}),
         chips=_chips(who, counts.by_state, [] if view else asked["state"]),
         view=view,
-        n_open=sum(counts.by_state[state] for state in _OPEN),
+        n_open=sum(counts.by_state[state] for state in routes.OPEN),
         n_all=sum(counts.by_state.values()),
         counts=counts,
         bulk=[(name, ACTIONS[name].words) for name in bulk],
-        questions=_QUESTIONS,
-        models=model_choices(desk, whose),
+        models=model_choices(desk.ledger, whose),
         tenants=tenant_choices(desk, who),
-        laws=LAWS,
-        grounds=grounds(),
         refused=refused or [],
         n_done=n_done,
     )
@@ -185,3 +163,83 @@ def _chips(
         after = [one for one in chosen if one != state] if is_chosen else [*chosen, state]
         chips.append((state, count, is_chosen, after))
     return chips
+
+
+@router.get("/requests/{request_id}")
+def show_request(request: Request, who: Reader, request_id: RequestId) -> HTMLResponse:
+    """Show one request."""
+    return _page(request, who, request_id)
+
+
+@router.post("/requests/{request_id}")
+def act_on_request(
+    request: Request, who: Reader, request_id: RequestId, form: SentForm
+) -> Response:
+    """Do one thing about it; the page says why if it cannot be done."""
+    name = text_of(form, "action")
+    texts = {field: text_of(form, field) for field in ("ground", "until", "recipients")}
+    number = parse_number(texts["recipients"])
+    values = texts if number is None else texts | {"recipients": number}
+    try:
+        takes = ACTIONS[name].takes if name in ACTIONS else ()
+        given = {field: values[field] for field in takes}
+        wanted = check_form(routes.ActionOnMany, given | {"action": name, "requests": [request_id]})
+        details = {field: getattr(wanted, field) for field in takes}
+        routes.act(request, who, request_id, wanted.action, **details)
+    except Problem as problem:
+        if problem.status_code in (403, 404):
+            raise
+        return _page(request, who, request_id, problem=problem)
+    return done(request, f"/requests/{request_id}", wanted.action)
+
+
+@router.post("/requests/{request_id}/receipt-code")
+def make_receipt_code(request: Request, who: Caller, request_id: RequestId) -> HTMLResponse:
+    """Make a new receipt code, and show it once; the one before opens nothing any more."""
+    with refusals():
+        code = receipts.make_receipt_code(request, who, request_id).code
+    return _page(request, who, request_id, code=code)
+
+
+def _page(
+    request: Request,
+    who: Principal,
+    request_id: str,
+    *,
+    problem: Problem | None = None,
+    code: str | None = None,
+) -> HTMLResponse:
+    ledger, found = context(request).ledger, routes.read_request(request, who, request_id)
+    entries, names = routes.read_timeline(request, who, request_id).items, {}
+    if who.sees_all_requests:
+        tokens = {found.filed_by, *(one.by for one in entries)}
+        names = token_names(ledger, [one for one in tokens if one is not None])
+    return page(
+        request,
+        "request.html",
+        who,
+        json=f"/api/v1/requests/{request_id}",
+        status=200 if problem is None else problem.status_code,
+        found=found,
+        entries=entries,
+        names=names,
+        steps=_steps(found, _STEPS if who.sees_all_requests else _STEPS_OF_FILER),
+        actions=[(name, ACTIONS[name].words) for name in found.actions],
+        zone=ledger.settings.calendar.timezone,
+        problem=problem,
+        code=code,
+    )
+
+
+def _steps(found: RequestOut, all_steps: _Steps) -> list[tuple[str, str]]:
+    """Return the steps of a request's life, each with how it is: done, now, off or to come."""
+    reached = [number for number, (_, states) in enumerate(all_steps) if found.state in states]
+    if found.state == "stuck" and found.certificate is not None:
+        reached = [4]
+    at = reached[0] if reached else -1
+    steps = []
+    for number, (word, _) in enumerate(all_steps):
+        is_last = number == at == len(all_steps) - 1
+        how = "off" if at < 0 else "done" if number < at or is_last else "to-come"
+        steps.append((word, "now" if number == at and not is_last else how))
+    return steps

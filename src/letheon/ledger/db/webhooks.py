@@ -1,0 +1,530 @@
+"""Webhooks and the messages that wait for them, written from the ledger's log.
+
+Each webhook has a cursor: the place in the log from which on nothing was read. Places are given in
+one order under a lock on the log, so an event that is committed late gets a later place, and none
+is passed by; numbers of rows are in no such order on PostgreSQL. Messages and the new cursor are
+written in one transaction, and one webhook gets one message of a kind about one thing. What is
+overdue stands in no event: it is searched by day.
+"""
+
+import contextlib
+import json
+import os
+import secrets
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, get_args
+
+from sqlalchemy import Connection, Row, Select, delete, exists, func, insert, select, true, tuple_
+from sqlalchemy import update as change
+
+from letheon.exceptions import KeyFileError
+from letheon.ledger.certificates.listing import sequences_of_tenant
+from letheon.ledger.db.bulk import RowsIn
+from letheon.ledger.db.elapsed import proven_now
+from letheon.ledger.db.events import head, integrate
+from letheon.ledger.db.tokens import note_action, to_datetime
+from letheon.ledger.keys.key_files import KeyFiles
+from letheon.ledger.requests.records import Request, found_all
+from letheon.ledger.requests.states import FINAL
+from letheon.ledger.tables import (
+    batches,
+    certificates,
+    deliveries,
+    events,
+    models,
+    requests,
+    versions,
+    webhooks,
+)
+
+if TYPE_CHECKING:
+    from letheon.ledger import Ledger
+
+__all__ = [
+    "EVENTS",
+    "Delivery",
+    "EventName",
+    "Message",
+    "Webhook",
+    "Webhooks",
+    "read_service_key",
+    "write_body",
+]
+
+EventName = Literal["received", "certified", "overdue", "retrained"]
+EVENTS: tuple[EventName, ...] = get_args(EventName)
+
+_KEY = "service"
+_KEY_BYTES = 32
+_KEPT_SECONDS = 30 * 86_400
+# Of one webhook in one round: a round holds the database for a moment only.
+_MOST = 500
+_FOLLOWS = ("duplicate", "waits-for")
+_KINDS = ("received", "certified", *_FOLLOWS, "certificate")
+_ALIVE = webhooks.c.disabled_at.is_(None)
+_UNPLACED = select(events.c.id).where(events.c.log_index.is_(None)).limit(1)
+_WAITING = deliveries.c.delivered_at.is_(None) & deliveries.c.given_up_at.is_(None)
+_insert = RowsIn(
+    deliveries,
+    ("id", "webhook_id", "kind", "about", "body", "created_at", "tries", "not_before"),
+    unless_there=True,
+    returning=("id",),
+)
+
+
+def read_service_key(folder: Path) -> bytes:
+    """Return the secret of the service, from the keys in a ledger's home; made if missing.
+
+    Raises
+    ------
+    KeyFileError
+        The file is damaged, or open to others.
+    """
+    files = KeyFiles(folder / "keys")
+    if not files.has(_KEY):
+        with files.locked(), contextlib.suppress(KeyFileError):  # another process may be first
+            files.write(_KEY, os.urandom(_KEY_BYTES))
+    return files.read(_KEY)
+
+
+@dataclass(frozen=True)
+class Webhook:
+    """A webhook, without its secret.
+
+    Attributes
+    ----------
+    id : str
+        Random, 16 hexadecimal digits.
+    url : str
+        Where messages go.
+    events : tuple of str
+        Which: some of `EVENTS`.
+    tenant : str or None
+        Whose events it gets; null for all tenants.
+    created_at : datetime
+        When it was made.
+    created_by : str or None
+        Token that made it.
+    disabled_at : datetime or None
+        When the receiver answered that it is gone (status 410).
+    waiting, given_up : int
+        Messages that are still to be delivered, and messages that were tried in vain.
+    """
+
+    id: str
+    url: str
+    events: tuple[EventName, ...]
+    tenant: str | None
+    created_at: datetime
+    created_by: str | None
+    disabled_at: datetime | None
+    waiting: int
+    given_up: int
+
+
+@dataclass(frozen=True)
+class Delivery:
+    """A message, and what became of it.
+
+    Attributes
+    ----------
+    id : str
+        Id of the message, the same in every try.
+    kind : {"received", "certified", "overdue", "retrained"}
+        What it reports.
+    about : str
+        Id of the request or batch.
+    state : {"waiting", "delivered", "given-up"}
+        How far it is.
+    created_at, delivered_at, given_up_at : datetime or None
+        When it was written, delivered, and given up.
+    tries : int
+        How often it was sent.
+    next_try_at : datetime or None
+        When it is sent next, while it waits.
+    last_status : int or None
+        Status that the receiver answered with last.
+    """
+
+    id: str
+    kind: EventName
+    about: str
+    state: Literal["waiting", "delivered", "given-up"]
+    created_at: datetime
+    tries: int
+    next_try_at: datetime | None
+    delivered_at: datetime | None
+    given_up_at: datetime | None
+    last_status: int | None
+
+
+class Message(NamedTuple):
+    """A message that was claimed for a try: its id, body and tries so far, and where it goes."""
+
+    id: str
+    webhook_id: str
+    url: str
+    body: str
+    tries: int
+
+
+class Webhooks:
+    """The webhooks of a service.
+
+    Parameters
+    ----------
+    ledger : Ledger
+        Whose events are reported.
+    clock : callable, optional
+        Seconds since 1970; the ledger's by default.
+    """
+
+    def __init__(self, ledger: "Ledger", clock: Callable[[], int] | None = None) -> None:
+        self._core = ledger._core
+        self._database = ledger._core.database
+        self._clock = clock or ledger._core.clock
+
+    def add(
+        self, url: str, events: Iterable[str], *, tenant: str | None = None, by: str | None = None
+    ) -> Webhook:
+        """Make a webhook that is told of what happens from now on."""
+        wanted, now = set(events), self._clock()
+        values = {
+            "id": secrets.token_hex(8),
+            "tenant": tenant,
+            "url": url,
+            "events": json.dumps([name for name in EVENTS if name in wanted]),
+            "created_at": now,
+            "created_by": by,
+        }
+
+        def work(conn: Connection) -> Webhook:
+            # Everything that is committed by now has a place below this one.
+            conn.execute(insert(webhooks).values(values | {"cursor": integrate(conn).size}))
+            note_action(conn, now, by, "webhook.made", str(values["id"]))
+            return _webhook(conn.execute(_hooks_query(webhooks.c.id == values["id"])).one())
+
+        return self._database.run(work)
+
+    def find(self, webhook_id: str) -> Webhook | None:
+        """Return a webhook, if there is one of that id."""
+        with self._database.reading() as conn:
+            row = conn.execute(_hooks_query(webhooks.c.id == webhook_id)).first()
+        return None if row is None else _webhook(row)
+
+    def listed(
+        self, *, tenant: str | None = None, after: str | None = None, limit: int = 50
+    ) -> list[Webhook]:
+        """Return webhooks by id, of one tenant only if it is named; those after an id."""
+        wanted = true() if tenant is None else webhooks.c.tenant == tenant
+        if after is not None:
+            wanted &= webhooks.c.id > after
+        with self._database.reading() as conn:
+            return [_webhook(row) for row in conn.execute(_hooks_query(wanted).limit(limit))]
+
+    def remove(self, webhook_id: str, *, by: str | None = None) -> None:
+        """Remove a webhook with everything that waits for it."""
+
+        def work(conn: Connection) -> None:
+            # A feed that writes messages to it locks this row, and none may come in between.
+            row = select(webhooks.c.id).where(webhooks.c.id == webhook_id).with_for_update()
+            conn.execute(row)
+            conn.execute(delete(deliveries).where(deliveries.c.webhook_id == webhook_id))
+            conn.execute(delete(webhooks).where(webhooks.c.id == webhook_id))
+            note_action(conn, self._clock(), by, "webhook.removed", webhook_id)
+
+        self._database.run(work)
+
+    def count_waiting(self) -> int:
+        """Return how many messages are still to be delivered."""
+        with self._database.reading() as conn:
+            return conn.scalar(select(func.count()).where(_WAITING)) or 0
+
+    def deliveries(
+        self, webhook_id: str, *, after: str | None = None, limit: int = 50
+    ) -> list[Delivery]:
+        """Return messages to a webhook, newest first; those after one.
+
+        Raises
+        ------
+        ValueError
+            `after` names no message to it.
+        """
+        mine = select(deliveries).where(deliveries.c.webhook_id == webhook_id)
+        place = tuple_(deliveries.c.created_at, deliveries.c.id)
+        query = mine.order_by(deliveries.c.created_at.desc(), deliveries.c.id.desc()).limit(limit)
+        with self._database.reading() as conn:
+            if after is not None:
+                mark = conn.execute(mine.where(deliveries.c.id == after)).first()
+                if mark is None:
+                    raise ValueError("after names no message; use what the last part gave as next")
+                query = query.where(place < (mark.created_at, mark.id))
+            return [_delivery(row) for row in conn.execute(query)]
+
+    def claim(self, seconds: int, *, most: int, most_each: int) -> list[Message]:
+        """Take messages whose time has come; no other process sends them for so many seconds.
+
+        One receiver that is slow or gone has a share of the round only.
+        """
+        now = self._clock()
+        place = func.row_number().over(
+            partition_by=deliveries.c.webhook_id,
+            order_by=(deliveries.c.not_before, deliveries.c.id),
+        )
+        due = (
+            select(deliveries.c.id, webhooks.c.url, place.label("place"))
+            .join(webhooks, webhooks.c.id == deliveries.c.webhook_id)
+            .where(_WAITING, deliveries.c.not_before <= now, _ALIVE)
+            .subquery()
+        )
+        query = select(deliveries, due.c.url).join(due, due.c.id == deliveries.c.id)
+        query = query.where(due.c.place <= most_each).order_by(due.c.place).limit(most)
+        with self._database.reading() as conn:
+            rows = conn.execute(query).all()
+        waiting = [Message(row.id, row.webhook_id, row.url, row.body, row.tries) for row in rows]
+
+        def is_mine(conn: Connection, one: Message) -> bool:
+            values = {"tries": one.tries + 1, "not_before": now + seconds}
+            mine = (deliveries.c.id == one.id) & (deliveries.c.tries == one.tries)
+            update = change(deliveries).where(mine, _WAITING).values(values)
+            return conn.execute(update).rowcount == 1
+
+        if not waiting:  # a look costs no writing
+            return []
+        return self._database.run(lambda conn: [one for one in waiting if is_mine(conn, one)])
+
+    def note_try(
+        self,
+        message: Message,
+        status: int | None,
+        *,
+        outcome: Literal["delivered", "gone", "given-up", "later"],
+        pause: int = 0,
+    ) -> None:
+        """Write down what came of a try: delivered, receiver gone, given up, or later."""
+        now = self._clock()
+        times = {"delivered": "delivered_at", "gone": "given_up_at", "given-up": "given_up_at"}
+        column = times.get(outcome, "not_before")
+        values = {"last_status": status, column: now + pause}
+
+        def work(conn: Connection) -> None:
+            if outcome == "gone":
+                hook = webhooks.c.id == message.webhook_id
+                conn.execute(change(webhooks).where(hook).values(disabled_at=now))
+            mine = (deliveries.c.id == message.id) & (deliveries.c.tries == message.tries + 1)
+            conn.execute(change(deliveries).where(mine).values(values))
+
+        self._database.run(work)
+
+    def forget_old(self) -> int:
+        """Remove what was delivered or given up a month ago; return how many.
+
+        Notes of being overdue stay: they keep the same request from being reported twice.
+        """
+        ended = func.coalesce(deliveries.c.delivered_at, deliveries.c.given_up_at)
+        old = ended < proven_now(self._core) - _KEPT_SECONDS
+        unused = delete(deliveries).where(old & (deliveries.c.kind != "overdue"))
+        return self._database.run(lambda conn: conn.execute(unused).rowcount)
+
+    def feed(self, *, overdue: bool = True) -> int:
+        """Write the messages that became due since the last time; return how many.
+
+        A process that is killed in between leaves the cursor where it was, and the next one starts
+        there.
+
+        Parameters
+        ----------
+        overdue : bool, default=True
+            Whether to look for what is past its last day, too.
+        """
+        with self._database.reading() as conn:
+            if not _has_work(conn, overdue=overdue):
+                return 0
+        now = self._clock()
+        today = self._core.settings.calendar.day_of(datetime.fromtimestamp(now, UTC)).isoformat()
+
+        def work(conn: Connection) -> int:
+            # In one order, so that two who feed at once wait for each other and do not cross.
+            query = select(webhooks).where(_ALIVE).order_by(webhooks.c.id).with_for_update()
+            hooks = conn.execute(query).all()
+            is_placed = conn.scalar(_UNPLACED) is None
+            size = (head(conn) if is_placed else integrate(conn)).size
+            n_new = sum(_feed_log(conn, hook, size, now) for hook in hooks)
+            if overdue:
+                n_new += sum(_feed_overdue(conn, hook, today, now) for hook in hooks)
+            return n_new
+
+        return self._database.run(work)
+
+
+def _hooks_query(wanted: Any) -> Select[Any]:
+    """Select webhooks with the number of messages that wait, and of those that were given up."""
+    mine = deliveries.c.webhook_id == webhooks.c.id
+    waiting = select(func.count()).where(mine, _WAITING).scalar_subquery()
+    lost = select(func.count()).where(mine, deliveries.c.given_up_at.is_not(None)).scalar_subquery()
+    columns = (webhooks, waiting.label("waiting"), lost.label("given_up"))
+    return select(*columns).where(wanted).order_by(webhooks.c.id)
+
+
+def _webhook(row: Row[Any]) -> Webhook:
+    return Webhook(
+        id=row.id,
+        url=row.url,
+        events=tuple(json.loads(row.events)),
+        tenant=row.tenant,
+        created_at=datetime.fromtimestamp(row.created_at, UTC),
+        created_by=row.created_by,
+        disabled_at=to_datetime(row.disabled_at),
+        waiting=row.waiting,
+        given_up=row.given_up,
+    )
+
+
+def _delivery(row: Row[Any]) -> Delivery:
+    is_open = row.delivered_at is None and row.given_up_at is None
+    return Delivery(
+        id=row.id,
+        kind=row.kind,
+        about=row.about,
+        state="waiting" if is_open else "given-up" if row.delivered_at is None else "delivered",
+        created_at=datetime.fromtimestamp(row.created_at, UTC),
+        tries=row.tries,
+        next_try_at=to_datetime(row.not_before) if is_open else None,
+        delivered_at=to_datetime(row.delivered_at),
+        given_up_at=to_datetime(row.given_up_at),
+        last_status=row.last_status,
+    )
+
+
+class _Event(NamedTuple):
+    """What is reported: a kind, what it is about, when it happened, and the facts."""
+
+    kind: str
+    about: str
+    at: int
+    data: dict[str, Any]
+
+
+def write_body(message_id: str, kind: str, at: int, data: dict[str, Any]) -> str:
+    """Return the JSON that is sent: id, type, created_at and data; nothing of a person."""
+    when = datetime.fromtimestamp(at, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+    fields = {"id": message_id, "type": kind, "created_at": when, "data": data}
+    return json.dumps(fields, separators=(",", ":"))
+
+
+def _has_work(conn: Connection, *, overdue: bool) -> bool:
+    """Whether there is a webhook, and something that was not reported to it."""
+    oldest = conn.scalar(select(func.min(webhooks.c.cursor)).where(_ALIVE))
+    if oldest is None:
+        return False
+    return overdue or oldest < head(conn).size or conn.scalar(_UNPLACED) is not None
+
+
+def _feed_log(conn: Connection, hook: Row[Any], size: int, now: int) -> int:
+    if hook.cursor >= size:
+        return 0
+    place = events.c.log_index
+    query = select(events).where(place >= hook.cursor, place < size, events.c.kind.in_(_KINDS))
+    rows = conn.execute(query.order_by(place).limit(_MOST)).all()
+    following = rows[-1].log_index + 1 if len(rows) == _MOST else size
+    conn.execute(change(webhooks).where(webhooks.c.id == hook.id).values(cursor=following))
+    return _write(conn, hook, [*_about_requests(conn, rows), *_about_versions(conn, rows)], now)
+
+
+def _write(conn: Connection, hook: Row[Any], happened: Sequence[_Event], now: int) -> int:
+    """Write what the webhook asked for and may see; a message that exists stays as it is."""
+    rows, kinds = [], json.loads(hook.events)
+    wanted = [one for one in happened if one.kind in kinds]
+    for event in _numbered(conn, hook.tenant, wanted):
+        if hook.tenant in (None, event.data["tenant"]):
+            key = f"msg_{secrets.token_hex(16)}"
+            body = write_body(key, event.kind, event.at, event.data)
+            about = {"kind": event.kind, "about": event.about, "body": body}
+            times = {"created_at": now, "tries": 0, "not_before": now}
+            rows.append({"id": key, "webhook_id": hook.id} | about | times)
+    return len(_insert(conn, rows)) if rows else 0
+
+
+def _numbered(conn: Connection, tenant: str | None, happened: Sequence[_Event]) -> Sequence[_Event]:
+    """Return events in which the certificates of a tenant's webhook are counted for itself."""
+    if tenant is None or all(one.data.get("certificate") is None for one in happened):
+        return happened
+    own = sequences_of_tenant(conn, tenant)
+    places = {sequence: number for number, sequence in enumerate(own, start=1)}
+    return [
+        one._replace(data=one.data | {"certificate": places.get(one.data["certificate"])})
+        for one in happened
+    ]
+
+
+def _about_requests(conn: Connection, rows: Sequence[Row[Any]]) -> Iterator[_Event]:
+    """Yield what is reported of requests: received, and certified with all that waited for them."""
+    times = {row.about: int(row.at) for row in rows if row.kind == "received"}
+    for request in _read(conn, times):
+        yield _Event("received", request.id, times[request.id], _facts(request))
+    times = {row.about: int(row.at) for row in rows if row.kind in ("certified", *_FOLLOWS)}
+    behind = select(requests.c.id, requests.c.duplicate_of).where(
+        requests.c.duplicate_of.in_([row.about for row in rows if row.kind == "certified"])
+    )
+    times |= {row.id: times[row.duplicate_of] for row in conn.execute(behind)}
+    for request in _read(conn, times):
+        if request.certificate is not None:  # what it waits behind may not be certified yet
+            yield _Event("certified", request.id, times[request.id], _facts(request))
+
+
+def _read(conn: Connection, times: dict[str, int]) -> list[Request]:
+    """Return requests in the order in which they are named."""
+    known = found_all(conn, list(times))
+    return [known[key] for key in times if key in known]
+
+
+def _facts(request: Request) -> dict[str, Any]:
+    return {
+        "request": request.id,
+        "model": request.model,
+        "tenant": request.tenant,
+        "state": request.state,
+        "due_on": request.due_on.isoformat(),
+        "certificate": request.certificate,
+    }
+
+
+def _about_versions(conn: Connection, rows: Sequence[Row[Any]]) -> Iterator[_Event]:
+    """Yield what is reported of retrains: the version is certified by then."""
+    times = {row.about: int(row.at) for row in rows if row.kind == "certificate"}
+    query = (
+        select(versions.c.batch_id, versions.c.number, certificates.c.sequence)
+        .add_columns(models.c.name, models.c.tenant)
+        .join(batches, batches.c.id == versions.c.batch_id)
+        .join(models, models.c.id == versions.c.model_id)
+        .join(certificates, certificates.c.version_id == versions.c.id)
+        .where(versions.c.batch_id.in_(list(times)), batches.c.kind == "retrain")
+        .order_by(certificates.c.sequence)
+    )
+    for row in conn.execute(query):
+        facts = {"version": row.number, "model": row.name, "tenant": row.tenant}
+        data = facts | {"certificate": row.sequence}
+        yield _Event("retrained", row.batch_id, times[row.batch_id], data)
+
+
+def _feed_overdue(conn: Connection, hook: Row[Any], today: str, now: int) -> int:
+    """Write what is past its last day and still open, once."""
+    if "overdue" not in json.loads(hook.events):
+        return 0
+    was_reported = exists().where(
+        deliveries.c.webhook_id == hook.id,
+        deliveries.c.kind == "overdue",
+        deliveries.c.about == requests.c.id,
+    )
+    # What is closed is in no index of open requests; most of an old ledger is.
+    is_open = requests.c.closed_at.is_(None) & requests.c.state.not_in(FINAL)
+    query = select(requests.c.id).where(requests.c.last_day < today, is_open, ~was_reported)
+    if hook.tenant is not None:
+        query = query.where(requests.c.tenant == hook.tenant)
+    order = (requests.c.last_day, requests.c.received_at, requests.c.id)  # as an index has them
+    ids = list(conn.scalars(query.order_by(*order).limit(_MOST)))
+    late = _read(conn, dict.fromkeys(ids, now))
+    return _write(conn, hook, [_Event("overdue", one.id, now, _facts(one)) for one in late], now)

@@ -1,0 +1,199 @@
+"""`create_app`: the desk of a ledger as an ASGI application."""
+
+import re
+from collections.abc import Callable, Iterable, Sequence
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from fastapi import FastAPI, Request
+from fastapi.exceptions import RequestValidationError
+from fastapi.openapi.utils import get_openapi
+from fastapi.responses import Response
+from fastapi.routing import APIRoute
+from fastapi.staticfiles import StaticFiles
+from sqlalchemy.exc import SQLAlchemyError
+from starlette.concurrency import run_in_threadpool
+from starlette.exceptions import HTTPException
+
+from letheon import __version__
+from letheon.exceptions import LetheonError
+from letheon.ledger import Ledger
+from letheon.ledger.db.tokens import Sessions, Tokens
+from letheon.service.auth import Context, gates_of
+from letheon.service.errors import MEDIA_TYPE, Problem, problem_of, respond
+from letheon.service.guards import Guards, Limiter, allowed_hosts
+from letheon.service.logs import CallLog, ErrorHandler, Metrics, log_line, place_of
+from letheon.service.pages import ROUTERS as PAGES
+from letheon.service.routes import ROUTERS as API
+from letheon.service.schemas import ProblemOut
+from letheon.service.settings import ServiceSettings
+from letheon.service.templating import make_templates
+from letheon.verifier import Refused
+
+__all__ = ["create_app"]
+
+_ATTRIBUTES = "\n\nAttributes\n----------\n"
+_ATTRIBUTE = re.compile(r"^(\w[\w, ]*) : .*\n((?:    .*\n?)+)", re.MULTILINE)
+_PROBLEM = {"$ref": "#/components/schemas/ProblemOut"}
+_ABOUT = """The erasure desk: requests, models, certificates and audits of one ledger.
+
+Send `Authorization: Bearer TOKEN`. Errors are `application/problem+json`. Lists have `next`: give
+it back as `after`. A POST that is repeated with the same `Idempotency-Key` has one effect.
+"""
+_STATIC = Path(__file__).parent / "static"
+_FOR_PROGRAMS = ("/api/", "/opendsr/", "/metrics", "/healthz", "/readyz", "/openapi.json")
+
+
+def create_app(
+    ledger: Ledger,
+    settings: ServiceSettings | None = None,
+    *,
+    bound: str = "localhost",
+    is_secure: bool | None = None,
+    is_demo: bool = False,
+    has_worker: Callable[[], bool] | None = None,
+) -> FastAPI:
+    """Return the desk of a ledger as an ASGI application.
+
+    Parameters
+    ----------
+    ledger : Ledger
+        It stays open as long as the application is used; its clock is the desk's.
+    settings : ServiceSettings, optional
+        Default: what ``service.toml`` in the ledger's home says.
+    bound : str
+        The address that the server listens at: a name by which it may be called.
+    is_secure : bool, optional
+        Whether browsers reach it by HTTPS; default: what ``public_url`` says.
+    is_demo : bool, default=False
+        Whether pages say that this is the filled example.
+    has_worker : callable, optional
+        Whether a worker runs beside the server.
+
+    Returns
+    -------
+    FastAPI
+        Run it with one process: limits on calls are counted in memory.
+    """
+    settings = ServiceSettings.read(ledger.folder) if settings is None else settings
+    secure = settings.is_https if is_secure is None else is_secure
+    clock = ledger._core.clock
+    app = FastAPI(title="letheon desk", version=__version__, docs_url=None, redoc_url=None)
+    app.state.context = Context(
+        ledger=ledger,
+        settings=settings,
+        clock=clock,
+        tokens=Tokens(ledger, clock),
+        sessions=Sessions(ledger, clock, settings.session_hours * 3600, settings.idle_minutes * 60),
+        limiter=Limiter(settings),
+        templates=make_templates(),
+        is_secure=secure,
+        is_demo=is_demo,
+        has_worker=has_worker,
+    )
+    app.state.metrics = metrics = Metrics(ledger, has_worker)
+    routers = (*API, *PAGES)
+    app.state.routes = routes = [
+        route for one in routers for route in one.routes if isinstance(route, APIRoute)
+    ]
+    _require_gates(routes)
+    for router in routers:
+        app.include_router(router)
+    app.mount("/static", _Assets(directory=_STATIC), name="static")
+    app.openapi = partial(_document, app, routes)  # type: ignore[method-assign]
+    for kind in (HTTPException, RequestValidationError, LetheonError, Refused, SQLAlchemyError):
+        app.add_exception_handler(kind, _answer)
+    hosts = allowed_hosts(settings, bound)
+    app.add_middleware(ErrorHandler, answer=_answer)
+    app.add_middleware(Guards, settings=settings, hosts=hosts, is_secure=secure)
+    app.add_middleware(CallLog, observe=metrics.observe)
+    return app
+
+
+class _Assets(StaticFiles):
+    """Scripts and styles; pages name them with a digest of their content, so they may be kept."""
+
+    def file_response(self, *words: Any, **given: Any) -> Response:
+        """Return a file that browsers keep."""
+        response = super().file_response(*words, **given)
+        response.headers["Cache-Control"] = "public, max-age=31536000, immutable"
+        return response
+
+
+async def _answer(request: Request, error: Exception) -> Response:
+    """Turn an error into an answer; of a mistake in the program only its kind is told."""
+    problem = problem_of(error)
+    if problem is None:
+        log_line("mistake", kind=type(error).__name__, at=place_of(error))
+        problem = Problem(
+            500,
+            "internal",
+            "a mistake in letheon",
+            "Please report it; what was acknowledged is kept.",
+        )
+    if request.url.path.startswith(_FOR_PROGRAMS):
+        return respond(request, problem)
+    from letheon.service.pages._shared import problem_page
+
+    # It reads the session: the loop that serves everybody must not wait for the database.
+    return await run_in_threadpool(problem_page, request, problem)
+
+
+def _document(app: FastAPI, routes: Sequence[APIRoute]) -> dict[str, Any]:
+    """Return the OpenAPI document, made once, with scopes and problems on every operation."""
+    if app.openapi_schema is None:
+        document = get_openapi(
+            title="letheon desk", version=__version__, description=_ABOUT, routes=app.routes
+        )
+        schemas = document.setdefault("components", {}).setdefault("schemas", {})
+        for unused in ("HTTPValidationError", "ValidationError"):
+            schemas.pop(unused, None)
+        schemas["ProblemOut"] = ProblemOut.model_json_schema()
+        for schema in schemas.values():
+            _describe_fields(schema)
+        for route in routes:
+            for method in (route.methods or ()) if route.include_in_schema else ():
+                _complete(document["paths"][route.path_format][method.lower()], route)
+        app.openapi_schema = document
+    return app.openapi_schema
+
+
+def _describe_fields(schema: dict[str, Any]) -> None:
+    """Move what the docstring of a record says about its attributes to the fields."""
+    about, is_found, attributes = schema.get("description", "").partition(_ATTRIBUTES)
+    if is_found:
+        schema["description"] = about
+        for names, words in _ATTRIBUTE.findall(attributes):
+            for name in names.split(", "):
+                # A reference to another schema may have no description beside it.
+                if "$ref" not in schema["properties"].get(name, {"$ref": ""}):
+                    schema["properties"][name]["description"] = " ".join(words.split())
+
+
+def _complete(operation: dict[str, Any], route: APIRoute) -> None:
+    gate = gates_of(route)[0]
+    operation |= {
+        "operationId": route.name,
+        "x-scopes": list(gate.scopes),
+        "x-public": gate.is_public,
+        "security": [{"token": []}],
+    }
+    if gate.is_public:
+        del operation["security"]
+    answers = operation["responses"]
+    answers.pop("422", None)
+    problem = {"content": {MEDIA_TYPE: {"schema": _PROBLEM}}}
+    words = "What was asked cannot be done; the problem says why."
+    answers["4XX"] = {"description": words} | problem
+    answers["503"] = {"description": "Try again."} | problem
+
+
+def _require_gates(routes: Iterable[APIRoute]) -> None:
+    """Refuse a route that does not say who may use it."""
+    for route in routes:
+        if len(gates_of(route)) != 1:
+            raise RuntimeError(
+                f"{route.path} names {len(gates_of(route))} gates; each route has exactly one of "
+                "allows(...), allows_any(...), anybody() or public()"
+            )

@@ -1,0 +1,267 @@
+"""Connections: how many may be open, and how long each may keep the server waiting.
+
+uvicorn has no limit for the time in which the head of a request comes, none for a reader that takes
+no bytes, and none by address. Connections are counted where they are accepted, so that a half-done
+TLS handshake counts too. Where all places are taken, one that serves nothing makes room.
+"""
+
+import resource
+import socket
+import time
+from collections import Counter
+from collections.abc import Callable, Iterable
+from ipaddress import ip_address, ip_network
+from typing import Any
+
+import h11
+import uvicorn
+from uvicorn.protocols.http.h11_impl import H11Protocol
+
+from letheon.service.guards import SLOWEST, network_of
+from letheon.service.logs import log_line
+from letheon.service.settings import ServiceSettings
+
+__all__ = ["Connections", "LimitedServer", "ListeningSocket", "protocol_for"]
+
+_LOG_SECONDS = 60.0
+
+
+class AcceptedSocket(socket.socket):
+    """A connection that is counted until it is closed.
+
+    Attributes
+    ----------
+    address : str
+        As `network_of` gives it.
+    is_waiting : bool
+        Whether no request is being served on it.
+    """
+
+    address = ""
+    is_waiting = True
+    places: "Connections | None" = None
+
+    def close(self) -> None:
+        """Close it and give its place back."""
+        if self.places is not None:
+            self.places.release(self)
+        super().close()
+
+
+class Connections:
+    """The places for open connections.
+
+    Parameters
+    ----------
+    settings : ServiceSettings
+        The limits, and the proxies that no limit by address applies to.
+    """
+
+    def __init__(self, settings: ServiceSettings) -> None:
+        files, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+        # The database, the worker and downloads need files too.
+        self.most = min(settings.max_connections, max(files * 3 // 4, 1))
+        self.most_per_address = settings.connections_per_address
+        self._proxies = _networks(settings.trusted_proxies)
+        self._open: dict[int, AcceptedSocket] = {}
+        self._by_address: Counter[str] = Counter()
+        self._logged_at = float("-inf")
+
+    def __len__(self) -> int:
+        return len(self._open)
+
+    def admit(self, accepted: AcceptedSocket, host: str) -> bool:
+        """Give a new connection a place, or refuse it."""
+        address = network_of(host)
+        is_full = self._by_address[address] >= self.most_per_address and not self._is_proxy(host)
+        if is_full and not self._make_room(address):
+            self._note("address", address)
+            return False
+        if len(self._open) >= self.most and not self._make_room():
+            self._note("all", address)
+            return False
+        accepted.address, accepted.places = address, self
+        self._open[accepted.fileno()] = accepted
+        self._by_address[address] += 1
+        return True
+
+    def release(self, accepted: AcceptedSocket) -> None:
+        """Give the place of a connection back; once."""
+        if self._open.get(accepted.fileno()) is accepted:
+            del self._open[accepted.fileno()]
+            self._by_address[accepted.address] -= 1
+            if not self._by_address[accepted.address]:
+                del self._by_address[accepted.address]
+
+    def mark(self, number: int, *, is_waiting: bool) -> None:
+        """Note whether the connection of a file number waits for a request."""
+        if number in self._open:
+            self._open[number].is_waiting = is_waiting
+
+    def _make_room(self, address: str | None = None) -> bool:
+        """Close the oldest waiting connection: of an address, or of that with the most of them."""
+        mine = (one for one in self._open.values() if address in (None, one.address))
+        waiting = [one for one in mine if one.is_waiting]
+        if not waiting:
+            return False
+        counts = Counter(one.address for one in waiting)
+        victim = max(waiting, key=lambda one: counts[one.address])  # the first of the greatest
+        self.release(victim)
+        victim.shutdown(socket.SHUT_RDWR)
+        return True
+
+    def _is_proxy(self, host: str) -> bool:
+        if self._proxies is None:
+            return True
+        try:
+            address = ip_address(host.partition("%")[0])
+        except ValueError:
+            return False
+        return any(address in network for network in self._proxies)
+
+    def _note(self, limit: str, address: str) -> None:
+        """Write a line to the log, at most once a minute."""
+        now = time.monotonic()
+        if now - self._logged_at >= _LOG_SECONDS:
+            self._logged_at = now
+            log_line("connection-refused", limit=limit, address=address)
+
+
+def _networks(proxies: Iterable[str]) -> list[Any] | None:
+    """Return the networks of the trusted proxies; None where every address is one."""
+    found = []
+    for text in proxies:
+        if text == "*":
+            return None
+        try:
+            found.append(ip_network(text, strict=False))
+        except ValueError:
+            continue  # a name: uvicorn compares it as it is, and no address is equal to it
+    return found
+
+
+class ListeningSocket(socket.socket):
+    """A socket that listens and refuses connections for which there is no place."""
+
+    places: Connections | None = None
+
+    def accept(self) -> tuple[socket.socket, Any]:
+        """Return the next connection.
+
+        Raises
+        ------
+        ConnectionAbortedError
+            There is no place for it, and it was closed.
+        """
+        plain, address = super().accept()
+        accepted = AcceptedSocket(plain.family, plain.type, plain.proto, fileno=plain.detach())
+        if self.places is not None and not self.places.admit(accepted, str(address[0])):
+            accepted.close()
+            raise ConnectionAbortedError("there is no place for another connection")
+        return accepted, address
+
+
+class LimitedProtocol(H11Protocol):
+    """HTTP with a limit for everything that a client can keep the server waiting with.
+
+    `look` is called every second. A connection that serves no request is closed when it has not
+    sent the head of one in time, whatever it sends meanwhile; one whose reader takes no bytes of
+    an answer, or does not let itself be closed, is cut.
+    """
+
+    places: Connections
+    settings: ServiceSettings
+    _head_ends: float | None = None
+    _write_ends: float | None = None
+    _close_ends: float | None = None
+
+    @property
+    def _is_waiting(self) -> bool:
+        return self.cycle is None or self.cycle.response_complete
+
+    def connection_made(self, transport: Any) -> None:
+        """Begin to wait for the head of the first request."""
+        super().connection_made(transport)
+        self._head_ends = time.monotonic() + self.settings.header_seconds
+
+    def data_received(self, data: bytes) -> None:
+        """Take what came; the time for a head runs from its first byte."""
+        super().data_received(data)
+        self._watch()
+
+    def on_response_complete(self) -> None:
+        """Wait for the next request; uvicorn closes the connection if nothing at all comes."""
+        self._head_ends = None
+        super().on_response_complete()
+        if self.conn.their_state is h11.SEND_BODY:  # an answer came before the end of the body
+            self._watch()
+        self._mark()
+
+    def pause_writing(self) -> None:
+        """Begin to wait for a reader that does not keep up."""
+        super().pause_writing()
+        self._write_ends = self._time_to_flush()
+
+    def resume_writing(self) -> None:
+        """Go on writing."""
+        super().resume_writing()
+        self._write_ends = None
+
+    def look(self, now: float) -> None:
+        """Cut the connection if it has kept the server waiting for too long."""
+        if self.transport.is_closing():
+            if self._close_ends is None:
+                self._close_ends = self._time_to_flush()
+            elif now >= self._close_ends:
+                self.transport.abort()
+        elif self._write_ends is not None and now >= self._write_ends:
+            self.transport.abort()
+        elif self._head_ends is not None and now >= self._head_ends:
+            self.transport.close()
+
+    def _watch(self) -> None:
+        if not self._is_waiting:
+            self._head_ends = None
+        elif self._head_ends is None:
+            self._head_ends = time.monotonic() + self.settings.header_seconds
+        self._mark()
+
+    def _mark(self) -> None:
+        found = self.transport.get_extra_info("socket")
+        if found is not None:
+            self.places.mark(found.fileno(), is_waiting=self._is_waiting)
+
+    def _time_to_flush(self) -> float:
+        size = self.transport.get_write_buffer_size()
+        return time.monotonic() + self.settings.response_seconds + size / SLOWEST
+
+
+def protocol_for(places: Connections, settings: ServiceSettings) -> type[LimitedProtocol]:
+    """Return the protocol of a server with these places and limits."""
+    return type("Protocol", (LimitedProtocol,), {"places": places, "settings": settings})
+
+
+class LimitedServer(uvicorn.Server):
+    """A server that looks after its connections every second.
+
+    Attributes
+    ----------
+    at_stop : callable
+        Called when it begins to stop.
+    """
+
+    at_stop: Callable[[], None] = staticmethod(lambda: None)
+
+    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        """Stop: calls that are being served have some seconds to end."""
+        self.at_stop()
+        await super().shutdown(sockets)
+
+    async def on_tick(self, counter: int) -> bool:
+        """Look after the connections, and say whether to stop."""
+        if counter % 10 == 0:
+            now = time.monotonic()
+            for connection in list(self.server_state.connections):
+                if isinstance(connection, LimitedProtocol):
+                    connection.look(now)
+        return await super().on_tick(counter)

@@ -1,0 +1,308 @@
+"""A filled example ledger, for ``letheon serve --demo``: six weeks of a small company's requests.
+
+Everything in it is made by the calls that a real desk makes, under a clock that runs ahead of the
+story day by day and ends at the present moment. The people are made up.
+"""
+
+import threading
+import time
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from sklearn.linear_model import LogisticRegression
+from sklearn.naive_bayes import GaussianNB
+
+from letheon.forest import DaREForestClassifier
+from letheon.ledger import Ledger, Policy, Request
+from letheon.ledger.db.elapsed import proven_now
+from letheon.ledger.db.jobs import Jobs
+from letheon.ledger.db.tokens import ROLES, Tokens
+from letheon.linear import InfluenceClassifier
+from letheon.monitor import Monitor, Tolerances
+from letheon.naive import NaiveUnlearner
+from letheon.service.jobs import LONG, JobRunner
+from letheon.sharded import SISAClassifier
+
+__all__ = ["DemoInfo", "make_demo"]
+
+_DAY = 86_400
+_DAYS = 42
+OTHER = "acme"
+_SEED = 2026
+# Above so many rows a second person must approve.
+_APPROVE_ABOVE = 5
+
+
+@dataclass(frozen=True)
+class DemoInfo:
+    """What a visitor of the example needs.
+
+    Attributes
+    ----------
+    tokens : dict of str to str
+        Text of a token for each role; the last one sees the tenant ``acme`` only.
+    receipt_code : str
+        The code that a person of the story got when they asked.
+    """
+
+    tokens: dict[str, str]
+    receipt_code: str
+
+
+def make_demo(folder: Path) -> DemoInfo:
+    """Make the example in a folder that is new or empty; it takes some seconds.
+
+    Raises
+    ------
+    LedgerError
+        The folder holds a ledger already, or other files.
+    """
+    clock = _Clock(int(time.time()) - _DAYS * _DAY)
+    policy = Policy(pin_seconds=1, settle=False, approve_above=_APPROVE_ABOVE)
+    with Ledger.create(folder, name="demo", policy=policy, clock=clock) as ledger:
+        story = _Story(ledger, clock, *_tokens(ledger, clock))
+        _register(ledger)
+        _add_store(ledger, folder)
+        code = _weeks(story)
+        _side_states(story)
+        _present(story)
+        _audit(story)
+        proven_now(ledger._core)  # the clock of the machine goes on from here
+        return DemoInfo(story.tokens, code)
+
+
+class _Clock:
+    """A clock that the story moves; it never passes the present moment."""
+
+    def __init__(self, start: int) -> None:
+        self.start = self.now = start
+
+    def __call__(self) -> int:
+        return self.now
+
+    def reach(self, day: float) -> None:
+        """Go to a moment of the story, in days; it never goes back."""
+        wanted = self.start + int(day * _DAY)
+        self.now = max(self.now + 60, min(wanted, int(time.time()) - 1))
+
+
+@dataclass
+class _Story:
+    """A ledger whose people act one after the other."""
+
+    ledger: Ledger
+    clock: _Clock
+    tokens: dict[str, str]
+    ids: dict[str, str]
+    _next: dict[str, int] = field(default_factory=dict)
+
+    def people(self, model: str, n: int) -> list[str]:
+        """Return people of a model who have not asked yet."""
+        first = self._next.get(model, 1)
+        self._next[model] = first + n
+        return [_person(model, number) for number in range(first, first + n)]
+
+    def filed(self, model: str, n: int = 1, **given: Any) -> Request:
+        """Let somebody file a request for new people; nobody has vouched for them."""
+        tenant = _tenant(model)
+        with self.ledger.acting(self.ids["requester"]):
+            return self.ledger.request(self.people(model, n), model=model, tenant=tenant, **given)
+
+    def verified(self, request: Request) -> Request:
+        """Let the operator check who is asking."""
+        with self.ledger.acting(self.ids["operator"]):
+            return self.ledger.verify(request.id)
+
+    def queued(self, model: str, n: int = 1, **given: Any) -> Request:
+        """File and verify; what is large is approved by somebody else."""
+        request = self.verified(self.filed(model, n, **given))
+        if request.state == "verified":
+            with self.ledger.acting(self.ids["approver"]):
+                request = self.ledger.approve(request.id)
+        return request
+
+    def applied(self) -> None:
+        """Let the worker do everything that is queued."""
+        self.ledger.run_once(force=True)
+
+
+def _tokens(ledger: Ledger, clock: _Clock) -> tuple[dict[str, str], dict[str, str]]:
+    known = Tokens(ledger, clock)
+    texts, ids = {}, {}
+    for role in ROLES:
+        texts[role], token = known.mint(f"demo-{role}", role, days=365)
+        ids[role] = token.id
+    texts[f"operator of {OTHER}"], _ = known.mint(
+        f"{OTHER}-operator", "operator", tenant=OTHER, days=365
+    )
+    return texts, ids
+
+
+def _person(model: str, number: int) -> str:
+    return f"{model}-person-{number:04d}"
+
+
+def _tenant(model: str) -> str:
+    return OTHER if model in ("churn", "pilot") else "default"
+
+
+def _table(model: str, n_people: int) -> tuple[Any, Any, list[str]]:
+    """Return rows of people who are made up; every third has two."""
+    rng = np.random.default_rng([_SEED, len(model), n_people])
+    numbers = [number for number in range(1, n_people + 1) for _ in range(1 + (number % 3 == 0))]
+    X = rng.normal(size=(len(numbers), 6))
+    y = (X[:, 0] - 0.5 * X[:, 1] + 0.4 * rng.normal(size=len(numbers)) > 0).astype(int)
+    return X, y, [_person(model, number) for number in numbers]
+
+
+def _register(ledger: Ledger) -> None:
+    """Register an exact forest, exact shards, a certified model, and one that is very small."""
+    made: tuple[tuple[str, int, Any], ...] = (
+        ("credit", 600, DaREForestClassifier(n_estimators=20, max_depth=8, random_state=_SEED)),
+        (
+            "churn",
+            300,
+            SISAClassifier(LogisticRegression(), n_shards=5, random_state=_SEED),
+        ),
+        (
+            "marketing",
+            900,
+            InfluenceClassifier(l2=0.02, sigma=0.0125, bound="worst-case", random_state=_SEED),
+        ),
+        ("pilot", 12, NaiveUnlearner(GaussianNB(), random_state=_SEED)),
+    )
+    for name, n_people, estimator in made:
+        X, y, ids = _table(name, n_people)
+        model = estimator.fit(X, y, ids=ids)
+        test = _table(f"{name}-test", 150)[:2]
+        judged: dict[str, Any] = {"test": test}
+        if name == "marketing":
+            judged = {"monitor": _monitor(model, test, (X, y, ids))}
+        ledger.register(
+            model,
+            X,
+            y,
+            ids=ids,
+            name=name,
+            tenant=_tenant(name),
+            dataset=f"{name}-rows",
+            **judged,
+        )
+
+
+def _monitor(model: Any, test: tuple[Any, Any], rows: tuple[Any, Any, list[str]]) -> Monitor:
+    """Watch a model; without rehearsals, which take longer than a visitor waits."""
+    tolerances = Tolerances(effectiveness=0.05, certifiability=20.0)
+    return Monitor(
+        model,
+        *test,
+        tolerances=tolerances,
+        calibration=None,
+        retrain_with=rows,
+        random_state=_SEED,
+    )
+
+
+def _add_store(ledger: Ledger, folder: Path) -> None:
+    """Register a folder of exports; every purge searches it."""
+    exports = folder.resolve().with_name(f"{folder.name}-exports")
+    exports.mkdir(mode=0o700, exist_ok=True)
+    (exports / "README.txt").write_text("Exports of the demo lie here; there is none.\n", "utf-8")
+    ledger.add_store("exports", exports, owner="analytics", scope="exports")
+
+
+def _weeks(story: _Story) -> str:
+    """Let six weeks of requests be filed and applied; return a person's receipt code."""
+    story.clock.reach(0.2)
+    story.filed("credit")  # nobody looked after it: it will be overdue
+    first, code = _first_with_code(story)
+    for week in range(5):
+        story.clock.reach(3 + 7 * week)
+        wave = [
+            story.queued("credit", 1 + week % 2),
+            story.queued("credit", ground="gdpr.art17.1.a"),
+            story.queued("churn", regime="ccpa", ground="ccpa.1798.105"),
+            story.queued("churn", 2),
+            story.queued("marketing"),
+            story.queued("marketing", ground="gdpr.art17.1.c"),
+            story.queued("marketing", 2),
+        ]
+        story.clock.reach(3.1 + 7 * week)
+        story.applied()
+        if week < 4:
+            story.clock.reach(4 + 7 * week)
+            _answered(story, [*wave, *([first] if week == 0 else [])])
+        if week == 2:
+            story.clock.reach(5 + 7 * week)
+            story.queued("marketing")
+            story.ledger.retrain("marketing")
+    return code
+
+
+def _first_with_code(story: _Story) -> tuple[Request, str]:
+    with story.ledger.acting(story.ids["requester"]):
+        request, code = story.ledger.request_with_code(story.people("credit", 1), model="credit")
+    story.verified(request)
+    if code is None:
+        raise RuntimeError("a new request has no receipt code")
+    return request, code
+
+
+def _answered(story: _Story, requests: Iterable[Request]) -> None:
+    with story.ledger.acting(story.ids["operator"]):
+        for request in requests:
+            story.ledger.answer(request.id, recipients=1)
+
+
+def _side_states(story: _Story) -> None:
+    """Let things happen that are not the rule."""
+    ledger, operator = story.ledger, story.ids["operator"]
+    story.clock.reach(33)
+    large = story.queued("pilot", 12)  # nobody would be left to train on
+    ledger.run_once(force=True, model="pilot", tenant=large.tenant)
+    refused, withdrawn, held = (story.filed(name) for name in ("credit", "churn", "marketing"))
+    exempt, other = story.filed("churn"), story.filed("credit")
+    story.clock.reach(35)
+    with ledger.acting(operator):
+        ledger.reject(refused.id, "gdpr.art12.6")
+        ledger.reject(exempt.id, "gdpr.art17.3.b")
+        ledger.cancel(withdrawn.id)
+        ledger.cancel(other.id)
+        ledger.verify(held.id)
+        until = datetime.now(UTC) + timedelta(days=60)
+        ledger.hold(held.id, "litigation-hold", until)
+    story.clock.reach(36)
+    asked, longer = story.filed("marketing"), story.filed("churn", regime="ccpa", ground="internal")
+    with ledger.acting(operator):
+        ledger.await_identity(asked.id)
+        ledger.extend(longer.id)
+
+
+def _present(story: _Story) -> None:
+    """Let the last two days leave something to do."""
+    story.clock.reach(_DAYS - 2)
+    for name, n in (("credit", 6), ("marketing", 5)):
+        story.verified(story.filed(name, n))  # large: they wait for an approval
+    story.clock.reach(_DAYS - 1.2)
+    person = story.people("credit", 1)
+    for _ in range(2):  # the second is a duplicate
+        with story.ledger.acting(story.ids["operator"]):
+            story.ledger.request(person, model="credit", verified=True)
+    for name, n in (("credit", 1), ("churn", 2), ("marketing", 1), ("churn", 1), ("credit", 2)):
+        story.queued(name, n)
+    story.clock.reach(_DAYS - 0.3)
+    for name in ("credit", "churn", "marketing", "credit"):
+        story.filed(name)
+
+
+def _audit(story: _Story) -> None:
+    """Let the auditor look at everything."""
+    story.clock.reach(_DAYS)
+    Jobs(story.ledger).add(
+        "audit", asked={"levels": None, "drill": "none"}, by=story.ids["auditor"]
+    )
+    JobRunner(story.ledger, threading.Event()).do_all(LONG)

@@ -1,0 +1,106 @@
+"""Forms that were sent, to pages and to the API; files in them are kept in memory only."""
+
+import re
+import secrets
+from typing import Any, TypeVar
+
+from fastapi import Request
+from pydantic import BaseModel, ValidationError
+from starlette.datastructures import FormData
+from starlette.formparsers import FormParser, MultiPartException, MultiPartParser
+
+from letheon.service.errors import Problem
+
+_KEY = re.compile("[0-9a-f]{32}")
+
+M = TypeVar("M", bound=BaseModel)
+
+
+class MemoryParser(MultiPartParser):
+    """Keeps files in memory: rows and ids of people must not lie in a temporary file."""
+
+    spool_max_size = 1 << 40
+
+
+async def read_form(
+    request: Request, *, most_files: int = 8, most_fields: int = 2000, longest_field: int = 1 << 20
+) -> FormData:
+    """Return the form that was sent; an empty one for another kind of body.
+
+    The size of the body is limited before it comes here. A handler asks for the form after the
+    principal, so that a stranger's body is not even read.
+
+    Raises
+    ------
+    Problem
+        400: it cannot be read, or has too many parts.
+    """
+    kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
+    limits = {"max_files": most_files, "max_fields": most_fields, "max_part_size": longest_field}
+    try:
+        if kind == "multipart/form-data":
+            return await MemoryParser(request.headers, request.stream(), **limits).parse()
+        if kind == "application/x-www-form-urlencoded":
+            return await FormParser(request.headers, request.stream()).parse()
+    except (MultiPartException, UnicodeError) as error:
+        raise Problem(400, "form", "The form could not be read", "Load the page again.") from error
+    return FormData()
+
+
+async def read_parts(request: Request, *, most_fields: int = 8) -> FormData:
+    """Return the few parts of a multipart body that a program sent.
+
+    Raises
+    ------
+    Problem
+        422: it is no multipart body, cannot be read, or has too many parts.
+    """
+    if not request.headers.get("content-type", "").lower().startswith("multipart/form-data"):
+        raise malformed("the body is no multipart/form-data")
+    try:
+        return await read_form(
+            request, most_files=most_fields, most_fields=most_fields, longest_field=1024
+        )
+    except Problem as problem:
+        if problem.code != "form":
+            raise
+        raise malformed("the parts of the body cannot be read") from problem
+
+
+def malformed(why: str) -> Problem:
+    """Return the answer to a program whose form cannot be used."""
+    return Problem(
+        422,
+        "form",
+        "the form cannot be used",
+        f"{why[0].upper()}{why[1:]}; send multipart/form-data with the CSV in the part `file`.",
+    )
+
+
+def text_of(form: FormData, name: str) -> str:
+    """Return a field of a form, without space around it; nothing for one that is a file."""
+    value = form.get(name, "")
+    return value.strip() if isinstance(value, str) else ""
+
+
+def key_of(form: FormData) -> str:
+    """Return the idempotency key that a form carries, so that sending it twice has one effect."""
+    key = text_of(form, "key")
+    return key if _KEY.fullmatch(key) else secrets.token_hex(16)
+
+
+def check_form(kind: type[M], values: dict[str, Any]) -> M:
+    """Return what a form asks for; empty values are left out.
+
+    Raises
+    ------
+    Problem
+        422: a value cannot be; it is not repeated.
+    """
+    given = {name: value for name, value in values.items() if value not in (None, "", [])}
+    try:
+        return kind.model_validate(given)
+    except ValidationError as error:
+        names = [str(one["loc"][0]) for one in error.errors() if one["loc"]]
+        where = ", ".join(dict.fromkeys(names)) or "the form"
+        raise Problem(422, "invalid", "Some values cannot be used", f"Look at: {where}.") from error

@@ -1,0 +1,181 @@
+"""What is claimed about a model, in codes and in words; and when its budget will be spent."""
+
+from collections.abc import Mapping, Sequence
+from datetime import UTC, date, datetime, timedelta
+from typing import Any, Literal
+
+import numpy as np
+from pydantic import Field
+
+from letheon.ledger.certificates.claims import adds_up
+from letheon.ledger.certificates.explanations import ASSUMPTIONS, guarantee_words, words_of
+from letheon.service.schemas import Out
+
+Kind = Literal["exact", "certified", "empirical"]
+Basis = Literal["measured", "proxy", "by-proof", "not-measured"]
+_NOT_MEASURED = "not-measured"
+_BASES: Mapping[str, Basis] = {
+    "measured-vs-retrain": "measured",
+    "proxy-estimate": "proxy",
+    "by-proof": "by-proof",
+    _NOT_MEASURED: "not-measured",
+}
+_DAY = 86_400
+_FARTHEST_DAYS = 20 * 365
+
+
+class CodeOut(Out):
+    """A code of a certificate, and what it means."""
+
+    code: str
+    words: str
+
+
+class GuaranteeOut(Out):
+    """What is claimed about a model."""
+
+    kind: Kind
+    epsilon: float | None = Field(description="Of a certified guarantee.")
+    delta: float | None
+    requests: Literal["oblivious", "adaptive"]
+    releases: Literal["labels-only", "latest-only", "every-version"]
+    words: str = Field(description="What that means.")
+    assumptions: list[CodeOut] = Field(description="What must hold for it.")
+
+
+class BudgetOut(Out):
+    """The budget of a certified method; what was spent is coarse, and in no certificate."""
+
+    rule: str = Field(description="How it is counted.")
+    adds_up: bool = Field(description="Whether what is spent grows from request to request.")
+    spent: float | None = Field(description="In tenths of the budget; null in certificates.")
+    budget: float | None
+    share: float | None = Field(description="Spent, as a share of the budget.", ge=0)
+    deletions_since_retrain: int = Field(ge=0)
+
+
+class MeasureOut(Out):
+    """One of the four measures; a proxy is never called a measurement."""
+
+    metric: str = Field(description="What was computed, a code.")
+    value: float | None = Field(description="Null where nobody measured it.")
+    low: float | None
+    high: float | None
+    n: int = Field(ge=0, description="Rows or runs behind it; 0 by proof.")
+    basis: Basis
+
+
+class MeasuresOut(Out):
+    """The four measures of a version."""
+
+    efficiency: MeasureOut
+    effectiveness: MeasureOut
+    consistency: MeasureOut
+    certifiability: MeasureOut
+
+
+class ForecastOut(Out):
+    """When the next retrain is due."""
+
+    on: date | None
+    words: str
+
+
+def guarantee_out(section: Mapping[str, Any]) -> GuaranteeOut:
+    """Return the `guarantee` part of a certificate, with words; its numbers are texts."""
+    return GuaranteeOut(
+        kind=section["kind"],
+        epsilon=section.get("epsilon"),
+        delta=section.get("delta"),
+        requests=section["requests"],
+        releases=section["releases"],
+        words=guarantee_words(section),
+        assumptions=codes_out(section.get("assumptions", ()), ASSUMPTIONS),
+    )
+
+
+def budget_out(accounting: Mapping[str, Any]) -> BudgetOut:
+    """Return the account of a certificate."""
+    spent, budget = accounting.get("spent"), float(accounting.get("budget") or 0)
+    return BudgetOut(
+        rule=accounting["rule"],
+        adds_up=adds_up(accounting["rule"]),
+        spent=spent,
+        budget=accounting.get("budget"),
+        share=float(spent) / budget if spent is not None and budget > 0 else None,
+        deletions_since_retrain=accounting["deletionsSinceRetrain"],
+    )
+
+
+def measures_out(section: Mapping[str, Mapping[str, Any]]) -> MeasuresOut:
+    """Return the `measurements` of a certificate."""
+    return MeasuresOut(**{name: _measure(measure) for name, measure in section.items()})
+
+
+def _measure(measure: Mapping[str, Any]) -> MeasureOut:
+    known = {} if measure["metric"] == _NOT_MEASURED else measure
+    return MeasureOut(
+        metric=measure["metric"],
+        value=known.get("value"),
+        low=known.get("low"),
+        high=known.get("high"),
+        n=known.get("n", 0),
+        basis=_BASES[known.get("basis", _NOT_MEASURED)],
+    )
+
+
+def codes_out(codes: Any, table: Mapping[str, str]) -> list[CodeOut]:
+    """Return codes with their words."""
+    return [CodeOut(code=code, words=words) for code, words in words_of(codes, table)]
+
+
+def slope(points: Sequence[tuple[float, float]]) -> float | None:
+    """Return the Theil-Sen slope: the median over all pairs of ``(y_j - y_i) / (x_j - x_i)``.
+
+    A few large requests do not move it, as they would move a least squares line. Pairs of one time
+    are left out; None if there is no other.
+    """
+    x, y = (np.array(values, dtype=float) for values in zip(*points, strict=True))
+    left, right = np.triu_indices(len(x), k=1)
+    apart = x[right] != x[left]
+    if not apart.any():
+        return None
+    return float(np.median((y[right] - y[left])[apart] / (x[right] - x[left])[apart]))
+
+
+def forecast(spent: Sequence[tuple[int, float]], budget: float, now: int) -> ForecastOut:
+    """Return the day on which the budget is spent, at the rate of the time since the last retrain.
+
+    The rate is the Theil-Sen slope through what was spent after each version, beginning with the
+    retrain or registration, and through today: days without requests count. The day is that on
+    which the line from today's account reaches the budget.
+
+    Parameters
+    ----------
+    spent : sequence of (int, float)
+        When how much was spent in all; oldest first, at least one.
+    budget : float
+        What may be spent.
+    now : int
+        Seconds since 1970.
+    """
+    today, last = datetime.fromtimestamp(now, UTC).date(), spent[-1][1]
+    if last >= budget:
+        return ForecastOut(on=today, words="The budget is spent: the next batch is a retrain.")
+    if last <= 0:
+        return ForecastOut(on=None, words="Nothing was spent since the last retrain.")
+    start = spent[0][0]
+    points = [((at - start) / _DAY, value) for at, value in spent]
+    rate = slope([*points, ((max(now, spent[-1][0]) - start) / _DAY, last)])
+    if rate is None or rate <= 0:
+        return ForecastOut(on=None, words="It is too early to tell the rate of spending.")
+    days = (budget - last) / rate
+    if days > _FARTHEST_DAYS:
+        return ForecastOut(on=None, words="At the present rate not within twenty years.")
+    return ForecastOut(
+        on=today + timedelta(days=int(days)),
+        words=(
+            "At the present rate the budget is spent then; the rate is the median of all "
+            f"differences since the last retrain, {len(spent)} versions and today."
+        ),
+    )

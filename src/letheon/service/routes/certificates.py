@@ -1,0 +1,426 @@
+"""Certificates: what they say, their files, and whether they hold."""
+
+import hashlib
+from collections.abc import Callable
+from datetime import datetime
+from typing import Annotated, Any, Literal
+
+from fastapi import APIRouter, Depends, Path, Query, Request
+from fastapi.responses import Response
+from pydantic import Field
+
+from letheon import verifier
+from letheon.exceptions import LedgerMissingError
+from letheon.guarantee import KINDS
+from letheon.ledger import CertificateInfo, CertificatePage, Ledger
+from letheon.ledger.certificates.explanations import NOT_CLAIMED
+from letheon.ledger.models import history
+from letheon.ledger.models.history import CertificateRecord
+from letheon.service import guarantees
+from letheon.service._requests import ModelName
+from letheon.service.auth import Context, Principal, allows, context
+from letheon.service.errors import Problem
+from letheon.service.numbers import Numbers, unknown_certificate
+from letheon.service.schemas import Out, Page
+from letheon.verifier import MAX_INT, SMALL, Opened, Refused, parse_strict, require, search_gaps
+
+router = APIRouter(tags=["certificates"])
+
+Reader = Annotated[Principal, Depends(allows("certificates:read"))]
+Number = Annotated[int, Path(ge=1, le=MAX_INT, description="Number of the certificate.")]
+TenantFilter = Annotated[ModelName | None, Query(description="Of one tenant only.")]
+ModelFilter = Annotated[ModelName | None, Query(description="Of one model only.")]
+_FILE: dict[str, Any] = {
+    "response_class": Response,
+    "responses": {
+        200: {
+            "description": "The file, byte for byte as it was signed.",
+            "content": {"application/json": {"schema": {"type": "object"}}},
+        }
+    },
+}
+_GAPS = "What the purge did not search, in words; null if it searched everything."
+
+
+class CertificateOut(Out):
+    """A certificate in a list."""
+
+    sequence: int = Field(ge=1, description="Its number; for a tenant's token, among the tenant's.")
+    id: str = Field(description="SHA-256 of what was signed.")
+    model: str
+    tenant: str
+    version: int = Field(ge=0)
+    method: str
+    guarantee: Literal["exact", "certified", "empirical", "unreadable"]
+    rows: int = Field(ge=0, description="Rows that it certifies to be erased.")
+    certified_at: datetime
+    purged_at: datetime | None = Field(description="When the purge was attested.")
+    purge_gaps: str | None = Field(description=_GAPS)
+
+
+class CertificateDetail(Out):
+    """A certificate, decoded."""
+
+    sequence: int = Field(ge=1)
+    id: str
+    model: str
+    tenant: str
+    version: int = Field(ge=0)
+    batch: str
+    previous: str | None = Field(
+        description="Id of the certificate before, or `genesis`; null for a tenant's token."
+    )
+    subject: str = Field(description="SHA-256 of the model after the erasure.")
+    before: str = Field(description="SHA-256 of the version that it replaces.")
+    method: str
+    rows: int = Field(ge=0)
+    rows_left: int = Field(ge=0)
+    grounds: list[str]
+    applied_at: datetime
+    certified_at: datetime
+    purged_at: datetime | None
+    purge_gaps: str | None = Field(description=_GAPS)
+    guarantee: guarantees.GuaranteeOut
+    budget: guarantees.BudgetOut
+    measures: guarantees.MeasuresOut
+    monitor: Literal["keep", "retrain-due", "retrained"]
+    not_claimed: list[guarantees.CodeOut]
+    statement: dict[str, Any] = Field(
+        description="What was signed; for a tenant's token without its place in the ledger's chain."
+    )
+    envelope: str | None = Field(
+        description="The DSSE envelope, as it is downloaded; null for a tenant's token."
+    )
+
+
+class CheckOut(Out):
+    """One check of a certificate."""
+
+    check: Literal["schema", "signature", "chain", "line", "log", "proof", "purge"]
+    passed: bool | None = Field(description="Null: nothing to look at yet.")
+    words: str = Field(description="What it shows.")
+    reason: str
+
+
+class VerificationOut(Out):
+    """Whether a certificate holds, check by check."""
+
+    sequence: int = Field(ge=1)
+    verdict: Literal["passed", "failed", "incomplete"] = Field(
+        description="Incomplete: no check failed, and one had nothing to look at yet."
+    )
+    passed: bool = Field(description="Whether every check passed.")
+    key: str = Field(description="The public key that was pinned, in hexadecimal digits.")
+    checks: list[CheckOut]
+
+
+_CHECKS = {
+    "schema": "It says what a certificate may say, in the only accepted form.",
+    "signature": "The ledger's key signed these bytes.",
+    "chain": "It follows the certificate before it.",
+    "line": "It starts where the model's certificate before ended.",
+    "log": "It is in the signed log.",
+    "proof": "Exactly the stated number of slots became empty.",
+    "purge": "What was left of these rows was destroyed, and a search of all stores found nothing.",
+}
+"""Each check, in order, with what it shows."""
+
+
+@router.get("/api/v1/certificates", summary="List certificates")
+def list_certificates(
+    request: Request,
+    who: Reader,
+    tenant: TenantFilter = None,
+    model: ModelFilter = None,
+    after: Annotated[str | None, Query(max_length=400)] = None,
+    limit: Annotated[int, Query(ge=1, le=200)] = 50,
+) -> Page[CertificateOut]:
+    """Return certificates, newest first."""
+    desk, whose = context(request), who.tenant_filter(tenant)
+    page = find_certificates(desk, tenant=whose, model=model, after=after, limit=limit)
+    numbers = Numbers(desk, who)
+    items = [certificate_out(one, numbers) for one in page.items]
+    return Page(items=items, next=page.next, total=page.total)
+
+
+def find_certificates(desk: Context, **filters: Any) -> CertificatePage:
+    """Return a part of the list of certificates; a cursor that is none is a problem."""
+    try:
+        return desk.ledger.certificate_infos(**filters)
+    except ValueError as error:
+        words = "Give back `next` as it was given."
+        raise Problem(422, "cursor", "after cannot be used", words) from error
+
+
+def certificate_out(info: CertificateInfo, numbers: Numbers) -> CertificateOut:
+    """Return a certificate as lists show it; a damaged one may say anything, and is shown too."""
+    return CertificateOut.of(
+        info,
+        sequence=numbers.shown(info.sequence) or 0,
+        method=str(info.method),
+        guarantee=info.guarantee if info.guarantee in KINDS else "unreadable",
+        rows=max(info.n_rows, 0) if isinstance(info.n_rows, int) else 0,
+    )
+
+
+@router.get("/api/v1/certificates/{number}", summary="Show a certificate")
+def show_certificate(request: Request, who: Reader, number: Number) -> CertificateDetail:
+    """Return what a certificate says and does not claim, its statement and its envelope."""
+    desk = context(request)
+    record = _find_record(desk, who, number)
+    envelope = desk.ledger.certificate(record.sequence)
+    statement = statement_in(envelope)
+    claims, sees_all = statement["predicate"], who.tenant is None
+    attestation = _find_attestation(desk.ledger, record.sequence)
+    purge = None if attestation is None else statement_in(attestation)["predicate"]
+    return CertificateDetail.of(
+        record,
+        sequence=number,
+        previous=previous_id(claims) if sees_all else None,
+        subject=statement["subject"][0]["digest"]["sha256"],
+        before=claims["model"]["before"]["sha256"],
+        method=claims["method"]["name"],
+        rows=claims["erasure"]["rows"],
+        rows_left=claims["dataset"]["liveAfter"],
+        grounds=claims["erasure"]["grounds"],
+        applied_at=claims["times"]["appliedAt"],
+        certified_at=claims["times"]["certifiedAt"],
+        purged_at=None if purge is None else purge["times"]["purgedAt"],
+        purge_gaps=None if purge is None else search_gaps(purge) or None,
+        guarantee=guarantees.guarantee_out(claims["guarantee"]),
+        budget=guarantees.budget_out(claims["guarantee"]["accounting"]),
+        measures=guarantees.measures_out(claims["measurements"]),
+        monitor=claims["monitor"]["decision"],
+        not_claimed=guarantees.codes_out(claims["notClaimed"], NOT_CLAIMED),
+        statement=statement if sees_all else _without_place(statement, number),
+        envelope=envelope.decode() if sees_all else None,
+    )
+
+
+def _find_record(desk: Context, who: Principal, number: int) -> CertificateRecord:
+    """Return where a certificate stands; 404 for one of another tenant, as for none."""
+    record = history.certificate_record(desk.ledger, Numbers(desk, who).sequence(number))
+    if record is None or who.tenant not in (None, record.tenant):
+        raise unknown_certificate()
+    return record
+
+
+def previous_id(claims: dict[str, Any]) -> str:
+    """Return the id that a certificate names as that of the one before, or `genesis`."""
+    previous: str | dict[str, str] = claims["ledger"]["previousCertificate"]
+    return previous if isinstance(previous, str) else previous["sha256"]
+
+
+def _without_place(statement: dict[str, Any], number: int) -> dict[str, Any]:
+    """Return a statement without its place among the certificates of all tenants."""
+    subjects = [
+        {**one, "name": f"{one['name'].rpartition('@')[0]}@{number}"}
+        for one in statement["subject"]
+    ]
+    claims = statement["predicate"]
+    kept = {name: claims["ledger"][name] for name in ("id",) if name in claims["ledger"]}
+    return {**statement, "subject": subjects, "predicate": {**claims, "ledger": kept}}
+
+
+def statement_in(envelope: bytes) -> dict[str, Any]:
+    """Return what an envelope says, if its form is that of its schema; no signature is checked.
+
+    Raises
+    ------
+    Refused
+        It is no envelope of a statement.
+    """
+    verifier.certificate_id(envelope)  # its only accepted form
+    statement: dict[str, Any] = parse_strict(
+        verifier.from_base64(parse_strict(envelope)["payload"]), SMALL
+    )
+    verifier.check_schema(statement)
+    return statement
+
+
+def _find_attestation(ledger: Ledger, sequence: int) -> bytes | None:
+    try:
+        return ledger.purge_attestation(sequence)
+    except LedgerMissingError:
+        return None
+
+
+@router.get("/api/v1/certificates/{number}/envelope", summary="Download a certificate", **_FILE)
+def download_certificate(request: Request, who: Reader, number: Number) -> Response:
+    """Return the DSSE envelope, byte for byte."""
+    return _send_file(request, who, number, "certificate", Ledger.certificate)
+
+
+@router.get("/api/v1/certificates/{number}/proof", summary="Download a transition proof", **_FILE)
+def download_proof(request: Request, who: Reader, number: Number) -> Response:
+    """Return the proof that exactly the erased slots of the data set changed."""
+    return _send_file(request, who, number, "proof", Ledger.proof)
+
+
+@router.get("/api/v1/certificates/{number}/purge", summary="Download a purge attestation", **_FILE)
+def download_purge(request: Request, who: Reader, number: Number) -> Response:
+    """Return the signed attestation of the purge; 404 until it is done."""
+    return _send_file(request, who, number, "purge", _find_attestation)
+
+
+def _send_file(
+    request: Request,
+    who: Principal,
+    number: int,
+    name: str,
+    read: Callable[[Ledger, int], bytes | None],
+) -> Response:
+    desk = context(request)
+    data = read(desk.ledger, _find_record(desk, who, number).sequence)
+    if data is None:
+        words = "The purge is not done yet; look again later."
+        raise Problem(404, "not-purged-yet", "no attestation yet", words)
+    headers = {"Content-Disposition": f'attachment; filename="{name}-{number:06d}.json"'}
+    return Response(data, media_type="application/json", headers=headers)
+
+
+@router.get("/api/v1/certificates/{number}/verification", summary="Verify a certificate")
+def verify_certificate(request: Request, who: Reader, number: Number) -> VerificationOut:
+    """Check signature, schema, chain, log, transition proof and purge, as a stranger would."""
+    # That the model is what the remaining rows give is for an audit.
+    desk = context(request)
+    checks = _Checks(desk, _find_record(desk, who, number), Numbers(desk, who))
+    results = [checks.run(name) for name in _CHECKS]
+    verdict = verifier.overall((one.passed, True) for one in results)
+    return VerificationOut.model_validate(
+        {
+            "sequence": number,
+            "verdict": verdict,
+            "passed": verdict == "passed",
+            "key": desk.ledger.public_key,
+            "checks": results,
+        }
+    )
+
+
+class _Absent(Exception):  # noqa: N818 - says that there is nothing to look at
+    """There is nothing to look at yet."""
+
+
+class _Checks:
+    """The checks of one certificate, against the keys that follow from the ledger's first one.
+
+    Each returns what it found, or raises; sizes of the log tell of all tenants.
+    """
+
+    def __init__(self, desk: Context, record: CertificateRecord, numbers: Numbers) -> None:
+        self.ledger = desk.ledger
+        self.record = record
+        self.numbers = numbers
+        self.tells_sizes = numbers.tenant is None
+        self.trust = history.trust_of(desk.ledger)
+        self.envelope = desk.ledger.certificate(record.sequence)
+
+    def run(self, name: str) -> CheckOut:
+        """Return the result of one check."""
+        passed: bool | None = False
+        try:
+            passed, reason = True, getattr(self, name)()
+        except _Absent as error:
+            passed, reason = None, str(error)
+        except LedgerMissingError:
+            reason = "it is missing from the ledger"
+        except OSError as error:  # its text names files of the server
+            reason = f"a file cannot be read ({type(error).__name__})"
+        except Refused as error:
+            reason = str(error)
+        except (ValueError, LookupError, TypeError) as error:
+            reason = f"it cannot be read ({type(error).__name__})"
+        values = {"check": name, "passed": passed, "words": _CHECKS[name], "reason": reason}
+        return CheckOut.model_validate(values)
+
+    def opened(self, sequence: int | None = None) -> Opened:
+        envelope = self.envelope if sequence is None else self.ledger.certificate(sequence)
+        return verifier.open_envelope(envelope, self.trust)
+
+    def schema(self) -> str:
+        return f"a statement of type {statement_in(self.envelope)['predicateType']}"
+
+    def signature(self) -> str:
+        opened = self.opened()
+        require(opened.id == self.record.id, "the database has another id for it")
+        number = self.numbers.shown(opened.sequence)
+        return f"signed by key {opened.keyids[0][:16]}, which may sign number {number}"
+
+    def chain(self) -> str:
+        claims, number = self.opened().predicate["ledger"], self.record.sequence
+        before: Any = "genesis"
+        if number > 1:
+            before = {"sha256": verifier.certificate_id(self.ledger.certificate(number - 1))}
+        is_linked = claims["previousCertificate"] == before
+        if not self.tells_sizes:  # no word about the certificates of other tenants
+            is_linked &= claims["sequence"] == number
+            require(is_linked, "it does not name the certificate before it")
+            return "names the certificate before it"
+        require(claims["sequence"] == number, f"it has number {claims['sequence']}")
+        if number == 1:
+            require(is_linked, "it is not the first")
+            return "the first certificate of the ledger"
+        require(is_linked, f"previousCertificate is not the id of number {number - 1}")
+        return f"names {before['sha256'][:16]}…, the id of number {number - 1}"
+
+    def line(self) -> str:
+        record = self.record
+        if record.before is None:
+            return "the model's first certificate; the log says what was registered"
+        retrain = None if record.retrain is None else self.opened(record.retrain)
+        verifier.check_next(
+            self.opened(), self.opened(record.first), retrain, self.opened(record.before)
+        )
+        number = self.numbers.shown(record.before)
+        return f"continues number {number}: same data set, rows only left"
+
+    def log(self) -> str:
+        sequence, identity = self.record.sequence, self.opened().id
+        index = self.ledger.certificate_info(sequence).log_index
+        checkpoint = history.latest_checkpoint(self.ledger)
+        if index is None or checkpoint is None or checkpoint.size <= index:
+            raise _Absent("no checkpoint of the log covers it yet")
+        note = verifier.read_note(checkpoint.note)
+        verifier.check_note(note, self.trust)
+        require(note.size == checkpoint.size, f"the checkpoint is of size {note.size}")
+        body = history.event_at(self.ledger, index) or b""
+        event = parse_strict(body)
+        named = (event.get("kind"), event.get("sequence"), event.get("certificate"))
+        require(named == ("certificate", sequence, identity), "the event is not the certificate's")
+        path = self.ledger.log_inclusion(index, size=note.size).path
+        verifier.check_inclusion(
+            verifier.leaf_hash(body),
+            index,
+            note.size,
+            [verifier.from_hex(one) for one in path],
+            note.root,
+        )
+        if not self.tells_sizes:
+            return "it is an entry of the log that the ledger signed"
+        return f"entry {index} of the log of {note.size} that the ledger signed"
+
+    def proof(self) -> str:
+        claims = self.opened().predicate
+        data, rows = claims["dataset"], claims["erasure"]["rows"]
+        proof = self.ledger.proof(self.record.sequence)
+        digest = hashlib.sha256(proof).hexdigest()
+        require(digest == data["transitionProof"]["sha256"], "the proof is not the one certified")
+        before, after, n_erased = verifier.transition_roots(proof)
+        require(parse_strict(proof)["slots"] == data["slots"], "it is of another number of slots")
+        require(before.hex() == data["rootBefore"], "it does not start at rootBefore")
+        require(after.hex() == data["rootAfter"], "it does not end at rootAfter")
+        require(n_erased == rows, f"{n_erased} slots were erased, not {rows}")
+        return f"{n_erased} of {data['slots']} slots became empty, no other changed"
+
+    def purge(self) -> str:
+        attestation = _find_attestation(self.ledger, self.record.sequence)
+        if attestation is None:
+            raise _Absent("the purge is not attested yet")
+        claims = verifier.check_purge(attestation, self.opened(), self.trust).predicate
+        scanner = claims["scanner"]
+        searched = f"{scanner['markers']} markers"
+        searched += f" in {scanner['files']} files" if self.tells_sizes else ""
+        if gaps := search_gaps(claims):
+            raise _Absent(f"purged, not fully searched: {gaps}; looked for {searched}, none found")
+        return f"{len(claims['stores'])} stores; looked for {searched}, none found"

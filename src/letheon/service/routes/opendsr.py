@@ -1,0 +1,503 @@
+"""OpenDSR: erasures that a controller sends, for every model that knows the person.
+
+Hashed identities are compared with the hashes of the ids that are held, in memory; neither the
+hash nor which id it was is kept. What comes in becomes ordinary requests, one for each model, whose
+idempotency keys are derived from the controller's ``subject_request_id``. Answers are signed.
+"""
+
+import base64
+import hashlib
+import json
+import re
+from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
+from datetime import UTC, datetime
+from typing import Annotated, Any, Literal, NamedTuple
+from urllib.parse import urlsplit
+
+from fastapi import APIRouter, Depends, Path, Request, Response
+from fastapi.exceptions import RequestValidationError
+from fastapi.routing import APIRoute
+from pydantic import AwareDatetime, BaseModel, BeforeValidator, ConfigDict, Field, StrictStr
+
+from letheon.exceptions import (
+    IdempotencyError,
+    KeyFileError,
+    LetheonError,
+    RequestStateError,
+    UnknownIdError,
+    UnknownRequestError,
+)
+from letheon.ledger import Request as LedgerRequest
+from letheon.service._opendsr_keys import AnswerKey, load_answer_key
+from letheon.service._people import (
+    held_ids,
+    known_ids,
+    model_names,
+    requests_by_key,
+    webhook_addresses,
+)
+from letheon.service._requests import RequestOut, refusals, show_requests
+from letheon.service.auth import Context, Principal, allows, context
+from letheon.service.errors import Problem, problem_of
+from letheon.service.routes.filing import (
+    DEFAULT_GROUNDS,
+    RequestInput,
+    derive_key,
+    file_everywhere,
+    parse_number,
+)
+from letheon.service.routes.requests import read_timeline
+from letheon.service.schemas import Out
+
+VERSION = "2.0"
+_PEM = "application/x-pem-file"
+_UUID4 = "^[0-9a-f]{8}-[0-9a-f]{4}-4[0-9a-f]{3}-[89ab][0-9a-f]{3}-[0-9a-f]{12}$"
+_BEGINS_WITH_A_DAY = re.compile("[0-9]{4}-[0-9]{2}-[0-9]{2}[Tt ]")
+_PENDING = ("received", "verified", "queued", "retry_wait", "on_hold", "duplicate")
+_WITHDRAWN = ("rejected", "cancelled")
+
+IdentityType = Literal["controller_customer_id"]
+IdentityFormat = Literal["raw", "sha256", "sha1", "md5"]
+FORMATS: tuple[IdentityFormat, ...] = ("raw", "sha256", "sha1", "md5")
+RequestStatus = Literal["pending", "in_progress", "completed", "cancelled"]
+SubjectRequestId = Annotated[StrictStr, Field(pattern=_UUID4)]
+
+
+def _require_text(value: object) -> object:
+    """Refuse a time that is no text with a day in it: numbers would be taken for seconds."""
+    if not isinstance(value, str) or not _BEGINS_WITH_A_DAY.match(value):
+        raise ValueError("a time is written as RFC 3339 says")
+    return value
+
+
+class _Sent(BaseModel):
+    """What controllers send may hold more than what is looked at."""
+
+    model_config = ConfigDict(extra="ignore")
+
+
+class Identity(_Sent):
+    """By what a controller knows a person."""
+
+    identity_type: IdentityType
+    identity_value: Annotated[StrictStr, Field(min_length=1, max_length=10_000)]
+    identity_format: IdentityFormat = "raw"
+
+
+class OpenDsrIn(_Sent):
+    """An erasure that a controller sends."""
+
+    subject_request_id: SubjectRequestId
+    subject_request_type: Literal["erasure"]
+    subject_identities: list[Identity] = Field(min_length=1, max_length=50)
+    submitted_time: Annotated[AwareDatetime, BeforeValidator(_require_text)] = Field(
+        description="When the person asked the controller."
+    )
+    regulation: Literal["gdpr", "ccpa"] = "gdpr"
+    api_version: Annotated[StrictStr, Field(pattern=r"^[0-9]{1,3}(\.[0-9]{1,3}){0,2}$")] | None = (
+        None
+    )
+    status_callback_urls: list[Annotated[StrictStr, Field(max_length=2048)]] = Field(
+        default_factory=list,
+        max_length=10,
+        description="Addresses of webhooks of this desk; see its documentation.",
+    )
+    extensions: dict[str, Any] | None = None
+
+
+class IdentityKind(Out):
+    """A kind of identity that is understood."""
+
+    identity_type: IdentityType
+    identity_format: IdentityFormat
+
+
+class Discovery(Out):
+    """What this desk understands."""
+
+    api_version: str
+    supported_identities: list[IdentityKind]
+    supported_subject_request_types: list[Literal["erasure"]]
+    processor_certificate: str
+
+
+class Part(Out):
+    """What one model has to do with it."""
+
+    request: str
+    model: str
+    state: str
+    certificate: int | None
+    version: str | None
+
+
+class Received(Out):
+    """What was received."""
+
+    controller_id: str
+    expected_completion_time: datetime
+    received_time: datetime
+    encoded_request: str = Field(description="The body that was sent, in Base64.")
+    subject_request_id: str
+
+
+class Status(Out):
+    """How far an erasure is."""
+
+    controller_id: str
+    expected_completion_time: datetime
+    subject_request_id: str
+    request_status: RequestStatus
+    api_version: str
+    results_count: int | None = Field(
+        description="Rows that were the person's, in all models; null for who only files."
+    )
+    extensions: dict[str, list[Part]] = Field(description="By model: state and certificate.")
+
+
+class Cancelled(Out):
+    """What was withdrawn."""
+
+    controller_id: str
+    received_time: datetime
+    subject_request_id: str
+    api_version: str
+
+
+class _Route(APIRoute):
+    """Answers 400 where the rest of the desk answers 422: so says the specification."""
+
+    def get_route_handler(self) -> Callable[[Request], Coroutine[Any, Any, Response]]:
+        """Return the handler, with its refusals changed."""
+        handle = super().get_route_handler()
+
+        async def handle_as_specified(request: Request) -> Response:
+            try:
+                return await handle(request)
+            except (RequestValidationError, Problem, LetheonError) as error:
+                problem = problem_of(error)
+                if problem is None or problem.status_code != 422:
+                    raise
+                raise Problem(
+                    400, problem.code, problem.title, problem.detail, fields=problem.fields
+                ) from error
+
+        return handle_as_specified
+
+
+router = APIRouter(tags=["opendsr"], route_class=_Route)
+
+Filer = Annotated[Principal, Depends(allows("requests:file"))]
+Id = Annotated[SubjectRequestId, Path(description="As the controller chose it.")]
+
+
+async def _raw_body(request: Request) -> bytes:
+    return await request.body()
+
+
+@router.get("/opendsr/v2/discovery", summary="What this desk understands of OpenDSR")
+def discover_opendsr(request: Request, who: Filer) -> Discovery:  # noqa: ARG001  (the gate)
+    """Return versions, kinds of identities and of requests, and where the certificate lies."""
+    base = (context(request).settings.public_url or str(request.base_url)).rstrip("/")
+    return Discovery(
+        api_version=VERSION,
+        supported_identities=[
+            IdentityKind(identity_type="controller_customer_id", identity_format=one)
+            for one in FORMATS
+        ],
+        supported_subject_request_types=["erasure"],
+        processor_certificate=f"{base}/opendsr/v2/certificate",
+    )
+
+
+@router.get(
+    "/opendsr/v2/certificate",
+    summary="What answers are signed with",
+    response_class=Response,
+    responses={
+        200: {
+            "description": "An X.509 certificate.",
+            "content": {_PEM: {"schema": {"type": "string"}}},
+        }
+    },
+)
+def read_opendsr_certificate(request: Request, who: Filer) -> Response:  # noqa: ARG001  (the gate)
+    """Return the certificate, in PEM, of the key that signs answers."""
+    return Response(_answer_key(request).certificate, media_type=_PEM)
+
+
+@router.post(
+    "/opendsr/v2/requests", summary="Send an erasure", status_code=201, response_model=Received
+)
+def send_opendsr_request(
+    request: Request,
+    who: Annotated[Principal, Depends(allows("requests:file", is_long=True))],
+    body: OpenDsrIn,
+    raw: Annotated[bytes, Depends(_raw_body)],
+) -> Response:
+    """File the erasure of a person from every model that knows them; the answer is signed.
+
+    The same subject_request_id with the same person gives the same answer again.
+    """
+    # A repeat also completes what a crash left out. A token that may vouch for identities does so
+    # by sending: a controller has verified the person.
+    key, desk, tenant = _answer_key(request), context(request), who.tenant_for(None)
+    _require_callbacks(desk, tenant, body.status_callback_urls)
+    person = _Person(desk, who, tenant, body)
+    inputs, stored = person.inputs() if who.sees_all_requests else (person.blind_inputs(), [])
+    filed = file_everywhere(desk, who, inputs, stored=stored).requests
+    answer = Received(
+        controller_id=tenant,
+        expected_completion_time=_completion(desk, filed),
+        received_time=min(one.received_at for one in filed),
+        encoded_request=base64.b64encode(raw).decode(),
+        subject_request_id=body.subject_request_id,
+    )
+    return _sign(request, key, answer, 201)
+
+
+@router.get(
+    "/opendsr/v2/requests/{subject_request_id}",
+    summary="How far an erasure is",
+    response_model=Status,
+)
+def read_opendsr_request(request: Request, who: Filer, subject_request_id: Id) -> Response:
+    """Return the status over all models; the answer is signed."""
+    desk, tenant = context(request), who.tenant_for(None)
+    requests = _find_requests(desk, who, tenant, subject_request_id)
+    shown = show_requests(desk, who, requests)
+    if who.sees_all_requests:
+        statuses, n_rows = [_status(desk, one) for one in requests], sum(r.n_rows for r in requests)
+    else:
+        statuses, n_rows = [_coarse_status(request, who, one) for one in shown], None
+    answer = Status(
+        controller_id=tenant,
+        expected_completion_time=_completion(desk, shown),
+        subject_request_id=subject_request_id,
+        request_status=combine_statuses(statuses),
+        api_version=VERSION,
+        results_count=n_rows,
+        extensions={_domain(request): [Part.of(one, request=one.id) for one in shown]},
+    )
+    return _sign(request, _answer_key(request), answer, 200)
+
+
+@router.delete(
+    "/opendsr/v2/requests/{subject_request_id}",
+    summary="Withdraw an erasure",
+    status_code=202,
+    response_model=Cancelled,
+)
+def cancel_opendsr_request(request: Request, who: Filer, subject_request_id: Id) -> Response:
+    """Withdraw an erasure while it is pending; the answer is signed."""
+    key, desk, tenant = _answer_key(request), context(request), who.tenant_for(None)
+    requests = _find_requests(desk, who, tenant, subject_request_id)
+    if not who.may("requests:handle") and any(one.filed_by != who.token_id for one in requests):
+        raise Problem(
+            403, "not-allowed", "another token sent it", "Use that one, or requests:handle."
+        )
+    if not who.sees_all_requests:
+        # What became of those that the filer cannot withdraw is not theirs to know.
+        requests = [one for one in requests if not _has_withdrawn(request, who, one.id)]
+        if any(one.state != "received" for one in requests):
+            raise RequestStateError("the desk has taken it up; ask its operator to withdraw it")
+    waiting = [one for one in requests if one.state not in _WITHDRAWN]
+    if any(_status(desk, one) != "pending" for one in waiting):
+        raise RequestStateError("it is no longer pending; what is being erased stays erased")
+    with refusals(), desk.ledger.acting(who.token_id):
+        for one in waiting:
+            desk.ledger.cancel(one.id, tenant=tenant)
+    answer = Cancelled(
+        controller_id=tenant,
+        received_time=datetime.fromtimestamp(desk.clock(), UTC),
+        subject_request_id=subject_request_id,
+        api_version=VERSION,
+    )
+    return _sign(request, key, answer, 202)
+
+
+def _answer_key(request: Request) -> AnswerKey:
+    """Return what signs answers; loaded before anything is done that an answer must confirm."""
+    try:
+        return load_answer_key(context(request).ledger, _domain(request))
+    except KeyFileError as error:
+        raise Problem(
+            503,
+            "opendsr-key",
+            "answers cannot be signed",
+            "The operator has to look at key.pem and certificate.pem in the folder opendsr.",
+        ) from error
+
+
+def _sign(request: Request, key: AnswerKey, answer: BaseModel, status: int) -> Response:
+    body = answer.model_dump_json().encode()
+    values = {"Processor-Domain": _domain(request), "Signature": key.sign(body)}
+    headers = {
+        f"{prefix}-{name}": value
+        for prefix in ("X-OpenDSR", "X-OpenGDPR")
+        for name, value in values.items()
+    }
+    return Response(body, status, headers, media_type="application/json")
+
+
+def _domain(request: Request) -> str:
+    """Return the name by which the desk is reached; the server accepts known ones only."""
+    public_url = context(request).settings.public_url
+    name = request.url.hostname if public_url is None else urlsplit(public_url).hostname
+    return name or "localhost"
+
+
+class _Person(NamedTuple):
+    """The person of an erasure, as the models of a tenant know them."""
+
+    desk: Context
+    who: Principal
+    tenant: str
+    body: OpenDsrIn
+
+    def inputs(self) -> tuple[list[RequestInput], list[LedgerRequest]]:
+        """Return the requests to be filed, and those whose person was erased since."""
+        ledger, keys = self.desk.ledger, self._keys()
+        stored = requests_by_key(ledger, keys.values(), tenant=self.tenant)
+        inputs, kept = [], []
+        for model, key in keys.items():
+            named = self._named_in(model)
+            ids = known_ids(ledger, named, model=model, tenant=self.tenant) if named else []
+            if ids:
+                inputs.append(self._input(ids, model, key))
+            elif key in stored:
+                kept.append(self._require_erased(stored[key]))
+        kept = _only_visible(self.who, kept)
+        if not inputs and not kept:
+            raise UnknownIdError("no model knows a person of these identities")
+        return inputs, kept
+
+    def blind_inputs(self) -> list[RequestInput]:
+        """Return one request for every model: the sender may not know which one holds the person.
+
+        A hash that no id of a model has stands in the request as it came; what counts as the same
+        content is what was sent, whether its person is found or not.
+        """
+        identities = self.body.subject_identities
+        sent = sorted((one.identity_format, one.identity_value) for one in identities)
+        digest = hashlib.sha256(json.dumps(sent).encode()).hexdigest()
+        inputs = []
+        for model, key in self._keys().items():
+            ids = self._named_in(model) or [":".join(one) for one in sent]
+            one = self._input(ids, model, key)
+            inputs.append(one._replace(part_of=digest, ids_derived=True))
+        if not inputs:
+            raise UnknownIdError("this tenant has no model")
+        return inputs
+
+    def _keys(self) -> Mapping[str, str]:
+        return _keys_of(self.desk, self.tenant, self.body.subject_request_id)
+
+    def _input(self, ids: Sequence[int | str], model: str, key: str) -> RequestInput:
+        law = self.body.regulation
+        is_verified = self.who.may("requests:vouch")
+        return RequestInput(ids, model, self.tenant, law, DEFAULT_GROUNDS[law], is_verified, key)
+
+    def _require_erased(self, request: LedgerRequest) -> LedgerRequest:
+        """Return a request whose person the model no longer knows by the identities that were sent.
+
+        That is so after an erasure, where all identities are hashes. Else the first call was about
+        another person.
+        """
+        is_hashed = all(one.identity_format != "raw" for one in self.body.subject_identities)
+        if is_hashed and _status(self.desk, request) in ("in_progress", "completed"):
+            return request
+        raise IdempotencyError(
+            "this subject_request_id was used for another person; take a new one"
+        )
+
+    def _named_in(self, model: str) -> Sequence[int | str]:
+        """Return the ids that were sent, and those in the model whose hashes were sent."""
+        ledger, identities = self.desk.ledger, self.body.subject_identities
+        texts = [one.identity_value for one in identities if one.identity_format == "raw"]
+        hashed = {(one.identity_format, one.identity_value.lower()) for one in identities}
+        formats = {name for name, _ in hashed if name != "raw"}
+        if formats:
+            held = [str(one) for one in held_ids(ledger, model, tenant=self.tenant)]
+            texts += [
+                text
+                for text in held
+                if any((name, _hash(name, text)) in hashed for name in formats)
+            ]
+        if ledger.holds_numbers(model, tenant=self.tenant):
+            return [number for text in texts if (number := parse_number(text)) is not None]
+        return texts
+
+
+def _hash(name: str, text: str) -> str:
+    return hashlib.new(name, text.encode(), usedforsecurity=False).hexdigest()
+
+
+def _keys_of(desk: Context, tenant: str, subject_request_id: str) -> dict[str, str]:
+    """Return the idempotency keys of an erasure, by model."""
+    names = model_names(desk.ledger, tenant)
+    return {name: derive_key("opendsr", subject_request_id, name) for name in names}
+
+
+def _find_requests(
+    desk: Context, who: Principal, tenant: str, subject_request_id: str
+) -> list[LedgerRequest]:
+    keys = _keys_of(desk, tenant, subject_request_id).values()
+    stored = requests_by_key(desk.ledger, keys, tenant=tenant)
+    requests = _only_visible(who, [stored[key] for key in keys if key in stored])
+    if not requests:
+        raise UnknownRequestError("no erasure of that subject_request_id was received")
+    return requests
+
+
+def _only_visible(who: Principal, requests: Iterable[LedgerRequest]) -> list[LedgerRequest]:
+    return [one for one in requests if who.sees_all_requests or one.filed_by == who.token_id]
+
+
+def _has_withdrawn(request: Request, who: Principal, request_id: str) -> bool:
+    entries = read_timeline(request, who, request_id).items
+    return any(one.code == "cancelled" for one in entries)
+
+
+def _coarse_status(request: Request, who: Principal, shown: RequestOut) -> RequestStatus:
+    """Return how far a request is for a filer who may not know whom a model holds."""
+    if _has_withdrawn(request, who, shown.id):
+        return "cancelled"
+    return "completed" if shown.state == "closed" else "pending"
+
+
+def _status(desk: Context, request: LedgerRequest) -> RequestStatus:
+    """Return how far one request is, in the words of the specification."""
+    if request.state == "duplicate" and request.duplicate_of is not None:
+        return _status(desk, desk.ledger.request_of(request.duplicate_of))
+    if request.state in ("purged", "closed"):
+        return "completed"
+    if request.state in _WITHDRAWN:
+        return "cancelled"
+    is_waiting = request.state in _PENDING or (request.state == "stuck" and request.batch is None)
+    return "pending" if is_waiting else "in_progress"
+
+
+def combine_statuses(statuses: Sequence[RequestStatus]) -> RequestStatus:
+    """Return how far all are together: as far as the last of those that were not withdrawn."""
+    left = [one for one in statuses if one != "cancelled"]
+    if not left:
+        return "cancelled"
+    return left[0] if len(set(left)) == 1 else "in_progress"
+
+
+def _completion(desk: Context, shown: Sequence[RequestOut]) -> datetime:
+    last = max(one.due_on for one in shown)
+    return desk.ledger.settings.calendar.end_of(last).astimezone(UTC)
+
+
+def _require_callbacks(desk: Context, tenant: str, urls: Sequence[str]) -> None:
+    """Refuse addresses that no webhook of this desk goes to: a caller must not choose them."""
+    if urls and not set(urls) <= webhook_addresses(desk.ledger, tenant):
+        raise Problem(
+            400,
+            "callback",
+            "this desk calls only addresses that its operator allows",
+            "Have a webhook made for the address, or leave status_callback_urls out and ask for "
+            "the status.",
+        )

@@ -1,0 +1,357 @@
+"""Models that come to the desk: a saved one with its rows, or a small example."""
+
+import threading
+import warnings
+from collections.abc import AsyncIterator, Iterator
+from contextlib import contextmanager
+from typing import Annotated, Any, BinaryIO, Literal, NamedTuple
+
+from fastapi import APIRouter, Depends, Request
+from fastapi.exceptions import RequestValidationError
+from pydantic import Field, ValidationError
+from starlette.datastructures import FormData, UploadFile
+
+from letheon.exceptions import (
+    BlockedIdsError,
+    LetheonWarning,
+    MemoryLimitError,
+    NewerFormatError,
+    StateError,
+    UntrustedClassError,
+)
+from letheon.ledger.db.tokens import note_action
+from letheon.ledger.models.examine import ModelFiles
+from letheon.ledger.models.table_files import NoTableReaderError, TableFileError
+from letheon.sandbox import EndedError, StoppedError, TimeLimitError, protection
+from letheon.service.auth import Context, Principal, allows, context
+from letheon.service.errors import Problem
+from letheon.service.forms import read_parts
+from letheon.service.routes.models import ModelOut, Releases, show_model
+from letheon.service.schemas import In, Name
+
+router = APIRouter(tags=["models"])
+
+Writer = Annotated[Principal, Depends(allows("models:write", is_long=True))]
+Column = Annotated[str, Field(min_length=1, max_length=200)]
+Example = Literal["forest", "sisa", "certified"]
+
+EXAMPLES: dict[Example, str] = {
+    "forest": "a forest on tumours: exact removal, node by node",
+    "sisa": "SISA on wines: exact removal, shard by shard",
+    "certified": "logistic regression on tumours: certified removal with a budget",
+}
+"""Small models on data of scikit-learn, with what they show."""
+
+_MOST_EXAMPLES = 1000
+_TEST_SHARE = 5
+# What a library says about values may quote them, so only that it complained is passed on.
+_COMPLAINTS = (ValueError, TypeError, LookupError, ArithmeticError, AttributeError)
+# Filters of warnings are the whole process's. A call that waits for them keeps a thread.
+_quiet = threading.Lock()
+_uploading: set[str] = set()
+_uploads_lock = threading.Lock()
+_MOST_UPLOADS = 4
+_PATIENCE = 5.0
+
+
+class ExampleIn(In):
+    """An example that is wanted."""
+
+    kind: Example = "forest"
+    name: Name | None = Field(default=None, description="Default: example- and the kind.")
+    tenant: Name | None = None
+
+
+class ModelForm(In):
+    """What a form says about a model, beside its two files."""
+
+    name: Name = Field(description="Its name in the ledger.")
+    target: Column = Field(description="Column of the target.")
+    ids: Column | None = Field(default=None, description="Column of the ids; default: 0, 1, 2.")
+    tenant: Name | None = Field(default=None, description="Whose model it is.")
+    dataset: Name | None = Field(default=None, description="What its data are called.")
+    releases: Releases | None = Field(
+        default=None, description="What leaves the house; default: what its guarantee covers."
+    )
+
+
+class ModelUpload(NamedTuple):
+    """What `letheon.save` wrote, the training rows as CSV with a header line, and the form."""
+
+    model: BinaryIO
+    rows: BinaryIO
+    form: ModelForm
+
+
+def _form_schema() -> dict[str, Any]:
+    schema = ModelForm.model_json_schema()
+    binary = {"type": "string", "format": "binary"}
+    files = {
+        "model": binary | {"description": "What `letheon.save` wrote."},
+        "rows": binary | {"description": "Its training rows: CSV in UTF-8 with a header line."},
+    }
+    parts = {name: _part_schema(one) for name, one in schema["properties"].items()}
+    return {
+        "type": "object",
+        "required": [*files, *schema["required"]],
+        "additionalProperties": False,
+        "properties": files | parts,
+    }
+
+
+def _part_schema(schema: dict[str, Any]) -> dict[str, Any]:
+    """Return the schema of a part: it is there with a text, or not there."""
+    (only,) = [one for one in schema.pop("anyOf", [{}]) if one.get("type") != "null"]
+    return {name: value for name, value in (schema | only).items() if name != "default"}
+
+
+_BODY: dict[str, Any] = {
+    "requestBody": {
+        "required": True,
+        "content": {"multipart/form-data": {"schema": _form_schema()}},
+    }
+}
+
+
+async def _read_upload(request: Request) -> AsyncIterator[ModelUpload]:
+    """Yield what was sent; it is read after the token was checked, and kept in memory."""
+    form = await read_parts(request)
+    try:
+        yield _parse_upload(form)
+    finally:
+        await form.close()
+
+
+def _parse_upload(form: FormData) -> ModelUpload:
+    parts = dict(form.multi_items())
+    model, rows = parts.pop("model", None), parts.pop("rows", None)
+    if len(parts) + 2 < len(form.multi_items()):
+        raise Problem(422, "form", "the form cannot be used", "Send each part once.")
+    if not isinstance(model, UploadFile) or not isinstance(rows, UploadFile):
+        words = "Send the parts `model` and `rows` as files."
+        raise Problem(422, "form", "the form cannot be used", words)
+    try:
+        return ModelUpload(model.file, rows.file, ModelForm.model_validate(parts))
+    except ValidationError as error:
+        errors = [{**one, "loc": ("body", *one["loc"])} for one in error.errors()]
+        raise RequestValidationError(errors) from error
+
+
+@router.post(
+    "/api/v1/models", summary="Register a saved model", status_code=201, openapi_extra=_BODY
+)
+def register_model(
+    request: Request, who: Writer, upload: Annotated[ModelUpload, Depends(_read_upload)]
+) -> ModelOut:
+    """Register a model with the rows that it was fitted on.
+
+    An exact model is trained once more on the rows and compared. The file is no pickle, and may
+    name only classes of letheon and scikit-learn.
+    """
+    # A sandboxed process reads the files and trains: no file of the server, no network, limits.
+    desk, form = context(request), upload.form
+    tenant = who.tenant_for(form.tenant)
+    _require_protection(desk)
+    rows = ("rows.csv", upload.rows.read())
+    files = ModelFiles(model=upload.model.read(), rows=rows, target=form.target, ids=form.ids)
+    with _one_upload_of(tenant), _registration_problems(), _file_problems():
+        desk.ledger.register_files(
+            files,
+            name=form.name,
+            tenant=tenant,
+            dataset=form.dataset,
+            releases=form.releases,
+            seconds=desk.settings.model_seconds,
+            stop=desk.stopping,
+        )
+    return _note_registered(request, who, form.name, tenant)
+
+
+@router.post("/api/v1/models/example", summary="Register an example", status_code=201)
+def register_example(request: Request, who: Writer, wanted: ExampleIn) -> ModelOut:
+    """Train and register a small model; its people are `person-0001` and so on."""
+    # Its seed is derived from the ledger's log, so nobody chose it. Erased people are left out.
+    ledger, tenant = context(request).ledger, who.tenant_for(wanted.tenant)
+    estimator, X, y = _make_example(wanted.kind)
+    test = [place for place in range(len(y)) if place % _TEST_SHARE == 0]
+    kept = [place for place in range(len(y)) if place % _TEST_SHARE]
+    people = [f"person-{number:04d}" for number in range(1, len(kept) + 1)]
+    taken = {info.name for info in ledger.models(tenant=tenant)}
+    stem = f"example-{wanted.kind}"
+    free = (one for one in (stem, *(f"{stem}-{n}" for n in range(2, _MOST_EXAMPLES))))
+    name = wanted.name or next(one for one in free if one not in taken)
+    with _registration_problems(), _without_warnings():
+        rows, target, ids = ledger.without_blocked(X[kept], y[kept], people, tenant=tenant)
+        ledger.train(
+            estimator,
+            rows,
+            target,
+            ids=ids,
+            name=name,
+            tenant=tenant,
+            dataset="wines" if wanted.kind == "sisa" else "tumours",
+            test=(X[test], y[test]),
+        )
+    return _note_registered(request, who, name, tenant)
+
+
+def _note_registered(request: Request, who: Principal, name: str, tenant: str) -> ModelOut:
+    desk = context(request)
+    with desk.ledger._core.database.transaction() as conn:
+        note_action(conn, desk.clock(), who.token_id, "model-registered", f"{tenant}/{name}")
+    return show_model(request, who, name, tenant)
+
+
+def _require_protection(desk: Context) -> None:
+    """Refuse models from outside where the kernel cannot hold them; the operator may decide."""
+    if desk.settings.allow_partial_sandbox or protection().is_full:
+        return
+    raise Problem(
+        503,
+        "no-sandbox",
+        "this server takes no models from outside",
+        f"Its kernel protects only part: {protection()}. `letheon model add` on the server works; "
+        "allow_partial_sandbox in service.toml accepts the risk.",
+    )
+
+
+def _busy() -> Problem:
+    title, words = "another model is being registered", "Try again when it is done."
+    return Problem(503, "busy", title, words, headers={"Retry-After": "5"})
+
+
+@contextmanager
+def _one_upload_of(tenant: str) -> Iterator[None]:
+    """Let one upload of a tenant train at a time, and a few in all: each takes memory."""
+    with _uploads_lock:
+        if tenant in _uploading or len(_uploading) >= _MOST_UPLOADS:
+            raise _busy()
+        _uploading.add(tenant)
+    try:
+        yield
+    finally:
+        with _uploads_lock:
+            _uploading.discard(tenant)
+
+
+@contextmanager
+def _without_warnings() -> Iterator[None]:
+    """What they say about the guarantee stands in the model's page; one thread at a time."""
+    if not _quiet.acquire(timeout=_PATIENCE):
+        raise _busy()
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", LetheonWarning)
+            yield
+    finally:
+        _quiet.release()
+
+
+_NO_MODEL = "this is no model file that can be used"
+_CANNOT_TAKE = "the ledger cannot take this model"
+_TRAINING_FAILED = (
+    "Training on these rows failed ({}); give X, y and ids as they were given to fit, in "
+    "that order."
+)
+_UNTRUSTED = (
+    "It uses a class or a setting that this desk does not trust; `letheon inspect` names it. "
+    "An operator can add it with `letheon model add --trust`."
+)
+_TOO_MUCH = "Send a smaller one, or use `letheon model add` on the server, which has other limits."
+# What is wrong with the files of an upload; texts of libraries may quote rows. The first that fits.
+_FILE_PROBLEMS: tuple[tuple[type[Exception], Any, Any, Any, Any], ...] = (
+    (
+        UntrustedClassError,
+        422,
+        "model-file",
+        _NO_MODEL,
+        _UNTRUSTED,
+    ),
+    (NewerFormatError, 422, "model-file", _NO_MODEL, "A later letheon wrote it."),
+    (
+        MemoryLimitError,
+        422,
+        "model-file",
+        _NO_MODEL,
+        "Loading it would take too much memory: use `letheon model add --max-memory`.",
+    ),
+    (
+        StateError,
+        422,
+        "model-file",
+        _NO_MODEL,
+        "It is not a file that letheon.save wrote, or it was cut or altered.",
+    ),
+    (
+        NoTableReaderError,
+        422,
+        "rows",
+        "the server cannot read tables",
+        "The server has neither pandas nor polars; install one of them beside letheon.",
+    ),
+    (
+        TableFileError,
+        422,
+        "rows",
+        "the rows cannot be read",
+        "Send CSV in UTF-8 whose first line names the columns, those of target and ids too.",
+    ),
+    (StoppedError, 503, "stopping", "the server is stopping", "Try again later."),
+    (TimeLimitError, 422, "too-much", "training this model again takes too much time", _TOO_MUCH),
+)
+
+
+@contextmanager
+def _file_problems() -> Iterator[None]:
+    """Say what is wrong with the files of an upload."""
+    try:
+        yield
+    except EndedError as error:
+        if str(error) == "memory-limit":
+            title = "training this model again takes too much memory"
+            raise Problem(422, "too-much", title, _TOO_MUCH) from error
+        raise Problem(422, "model", _CANNOT_TAKE, _TRAINING_FAILED.format(error)) from error
+    except tuple(kind for kind, *_ in _FILE_PROBLEMS) as error:
+        _, *problem = next(one for one in _FILE_PROBLEMS if isinstance(error, one[0]))
+        raise Problem(*problem) from error
+
+
+@contextmanager
+def _registration_problems() -> Iterator[None]:
+    """Say that a model cannot be taken; what a library says may hold values of rows."""
+    try:
+        yield
+    except BlockedIdsError as error:
+        raise Problem(
+            409,
+            "blocked",
+            "people who asked to be erased are among the rows",
+            "Leave them out: `Ledger.without_blocked` does.",
+        ) from error
+    except StateError as error:
+        words = "Something in the model has no place in a file."
+        raise Problem(422, "model-file", _NO_MODEL, words) from error
+    except _COMPLAINTS as error:
+        # The ledger's own refusals are errors by name, with codes and counts only.
+        if type(error).__module__ == "letheon.exceptions":
+            raise
+        words = _TRAINING_FAILED.format(type(error).__name__)
+        raise Problem(422, "model", _CANNOT_TAKE, words) from error
+
+
+def _make_example(kind: Example) -> tuple[Any, Any, Any]:
+    from sklearn.datasets import load_breast_cancer, load_wine
+    from sklearn.linear_model import LogisticRegression
+
+    from letheon import DaREForestClassifier, InfluenceClassifier, SISAClassifier
+
+    X, y = (load_wine if kind == "sisa" else load_breast_cancer)(return_X_y=True)
+    if kind == "forest":
+        return DaREForestClassifier(n_estimators=20, max_depth=8), X, y
+    scaled = (X - X.mean(axis=0)) / X.std(axis=0)
+    if kind == "sisa":
+        return SISAClassifier(LogisticRegression(max_iter=500), n_shards=4), scaled, y
+    certified = InfluenceClassifier(
+        l2=0.01, epsilon=1.0, delta=1e-4, rows="normalize", row_norm=1.0
+    )
+    return certified, scaled, y

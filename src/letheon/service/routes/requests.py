@@ -1,0 +1,574 @@
+"""Requests: list, look at, export; verify, approve, hold, reject, answer and so on."""
+
+import contextlib
+import csv
+import io
+import math
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
+from datetime import UTC, date, datetime
+from itertools import islice
+from typing import Annotated, Any, Literal
+
+from fastapi import APIRouter, Depends, Query, Request
+from fastapi.responses import StreamingResponse
+from pydantic import Field, StrictInt, StrictStr
+
+from letheon.exceptions import RequestStateError, UnknownRequestError
+from letheon.ledger import Entry
+from letheon.ledger import Request as LedgerRequest
+from letheon.ledger.requests.deadlines import Regime
+from letheon.ledger.requests.grounds import HOLD_GROUNDS, REJECT_GROUNDS, REQUEST_GROUNDS
+from letheon.ledger.requests.states import FINAL, STATES
+from letheon.service._people import token_family
+from letheon.service._request_words import GROUND_WORDS, sentence
+from letheon.service._requests import (
+    ACTIONS,
+    MOST_ITEMS,
+    ActionName,
+    BulkOut,
+    Code,
+    Day,
+    ModelName,
+    RequestId,
+    RequestOut,
+    RequestPath,
+    State,
+    TenantName,
+    bulk_out,
+    find_visible,
+    refusals,
+    show_requests,
+)
+from letheon.service.auth import Context, Gate, Principal, allows, allows_any, context
+from letheon.service.errors import Problem
+from letheon.service.numbers import Numbers
+from letheon.service.schemas import In, Out, Page
+
+router = APIRouter(tags=["requests"])
+
+Reader = Annotated[Principal, Depends(allows("requests:read"))]
+Handler = Annotated[Principal, Depends(allows("requests:handle"))]
+OPEN = tuple(state for state in STATES if state not in FINAL)
+_CHUNK = 500
+_MOST_RECIPIENTS = 1_000_000
+_NOT_EXPORTED = ("days_left", "needs_approval", "actions")
+# What a spreadsheet takes for a formula.
+_FORMULA = ("=", "+", "-", "@", "\t", "\r")
+_BUCKETS = (
+    ("overdue", -math.inf, 0),
+    ("0 to 3 days", 0, 4),
+    ("4 to 7 days", 4, 8),
+    ("8 to 14 days", 8, 15),
+    ("15 to 30 days", 15, 31),
+    ("more than 30 days", 31, math.inf),
+)
+_CSV: dict[int | str, dict[str, Any]] = {
+    200: {
+        "description": "All these requests, as CSV.",
+        "content": {"text/csv": {"schema": {"type": "string"}}},
+    }
+}
+
+
+class RequestQuery(In):
+    """Which requests a list shows."""
+
+    model: ModelName | None = None
+    tenant: TenantName | None = None
+    state: list[State] = Field(default=[], max_length=15)
+    regime: Regime | None = None
+    overdue: bool = False
+    due_before: Day | None = None
+    search: Annotated[StrictStr, Field(max_length=64)] | None = Field(
+        default=None, description="Start of an id of a request or batch; certificate: #12."
+    )
+    order: Literal["due", "newest"] = "due"
+
+
+class RequestPageQuery(RequestQuery):
+    """Which part of a list is shown."""
+
+    after: Annotated[str, Field(max_length=512)] | None = Field(
+        default=None, description="What `next` of the part before said."
+    )
+    limit: int = Field(default=50, ge=1, le=200)
+
+
+class TimelineEntry(Out):
+    """One thing that happened to a request."""
+
+    at: datetime
+    code: str
+    words: str
+    by: str | None = Field(description="Id of the token that did it; null for the ledger itself.")
+    log_index: int | None = Field(
+        description="Place in the log; null until the next checkpoint, and for a token that is "
+        "bound to a tenant or only files."
+    )
+
+
+class Bucket(Out):
+    """How many open requests have so many days left."""
+
+    label: str
+    count: int
+
+
+class DueDay(Out):
+    """How many open requests have this last day."""
+
+    day: date
+    count: int
+
+
+class Summary(Out):
+    """How the requests stand."""
+
+    counts: dict[str, int] = Field(description="By state.")
+    n_open: int
+    n_overdue: int
+    n_due_soon: int = Field(description="Due within 7 days, and not overdue.")
+    by_days_left: list[Bucket]
+    due_days: list[DueDay] = Field(description="Open requests by their last day.")
+    earliest_due_on: date | None
+    oldest_received_at: datetime | None = Field(description="Of the one that is due first.")
+
+
+class Ground(Out):
+    """A code of law."""
+
+    code: str
+    words: str
+
+
+class GroundsOfRegime(Out):
+    """Why people may ask to be erased."""
+
+    gdpr: list[Ground]
+    ccpa: list[Ground]
+
+
+class Grounds(Out):
+    """All codes that a ground may be: there is no free text."""
+
+    request: GroundsOfRegime
+    reject: list[Ground]
+    hold: list[Ground]
+
+
+@router.get("/api/v1/requests", summary="List requests")
+def list_requests(
+    request: Request, who: Reader, query: Annotated[RequestPageQuery, Query()]
+) -> Page[RequestOut]:
+    """Return requests, earliest due first or newest first."""
+    desk = context(request)
+    try:
+        page = desk.ledger.find_requests(
+            **_filters(desk, who, query), order=query.order, after=query.after, limit=query.limit
+        )
+    except ValueError as error:
+        raise Problem(
+            422,
+            "cursor",
+            "`after` belongs to no list like this one",
+            "Give what `next` of the part before said, with the same filters and order.",
+        ) from error
+    items = show_requests(desk, who, page.items)
+    return Page[RequestOut](items=items, next=page.next, total=page.total)
+
+
+def find_first_requests(
+    desk: Context, who: Principal, query: RequestQuery, *, limit: int
+) -> list[RequestOut]:
+    """Return the first requests of a list; how many there are in all is not counted."""
+    filters = _filters(desk, who, query)
+    requests = desk.ledger.iter_requests(**filters, order=query.order, chunk=limit)
+    return show_requests(desk, who, list(islice(requests, limit)))
+
+
+def _filters(desk: Context, who: Principal, query: RequestQuery) -> dict[str, Any]:
+    return {
+        "tenant": who.tenant_filter(query.tenant),
+        "model": query.model,
+        "states": tuple(query.state),
+        "regime": query.regime,
+        "overdue": query.overdue,
+        "due_before": query.due_before,
+        "search": _search_text(desk, who, query.search),
+        **own_filter(who),
+    }
+
+
+def own_filter(who: Principal) -> dict[str, Any]:
+    """Return which requests a token sees in lists and counts, and in which states."""
+    sees_all = who.sees_all_requests
+    return {"filed_by": None if sees_all else who.token_id, "coarse": not sees_all}
+
+
+def _search_text(desk: Context, who: Principal, text: str | None) -> str | None:
+    """Return what is searched for; the number of a certificate as the ledger has it."""
+    if text is None or who.tenant is None or not text[1:].isdecimal() or text[0] != "#":
+        return text
+    try:
+        return f"#{Numbers(desk, who).sequence(int(text[1:]))}"
+    except Problem:
+        return "#0"  # none has it
+
+
+@router.get(
+    "/api/v1/requests.csv",
+    summary="Export requests",
+    response_class=StreamingResponse,
+    responses=_CSV,
+)
+def export_requests(
+    request: Request, who: Reader, query: Annotated[RequestQuery, Query()]
+) -> StreamingResponse:
+    """Return all requests that the filters leave, as CSV; no id of a person is in it."""
+    desk = context(request)
+    requests = desk.ledger.iter_requests(**_filters(desk, who, query), order=query.order)
+    return StreamingResponse(
+        _export_lines(desk, who, requests),
+        media_type="text/csv; charset=utf-8",
+        headers={"Content-Disposition": 'attachment; filename="requests.csv"'},
+    )
+
+
+def _export_lines(
+    desk: Context, who: Principal, requests: Iterator[LedgerRequest]
+) -> Iterator[str]:
+    names = [name for name in RequestOut.model_fields if name not in _NOT_EXPORTED]
+    yield _csv_text([names])
+    while part := list(islice(requests, _CHUNK)):
+        shown = show_requests(desk, who, part)
+        yield _csv_text([[export_cell(getattr(one, name)) for name in names] for one in shown])
+
+
+def _csv_text(rows: Sequence[Sequence[str]]) -> str:
+    text = io.StringIO()
+    csv.writer(text, lineterminator="\r\n").writerows(rows)
+    return text.getvalue()
+
+
+def export_cell(value: Any) -> str:
+    """Return a cell; one that a spreadsheet would take for a formula begins with an apostrophe."""
+    if value is None:
+        return ""
+    text = value.isoformat() if isinstance(value, date) else str(value)
+    return f"'{text}" if text.startswith(_FORMULA) else text
+
+
+@router.get("/api/v1/summary", summary="How the requests stand")
+def summarise_requests(
+    request: Request,
+    who: Reader,
+    tenant: Annotated[TenantName | None, Query()] = None,
+    model: Annotated[ModelName | None, Query()] = None,
+) -> Summary:
+    """Return counts by state and by days left."""
+    desk = context(request)
+    ledger, filters = desk.ledger, own_filter(who)
+    filters |= {"tenant": who.tenant_filter(tenant), "model": model}
+    counts, due_days = ledger.count_requests(**filters), ledger.count_due(**filters)
+    today = ledger.settings.calendar.day_of(datetime.fromtimestamp(desk.clock(), UTC))
+    left = [((day - today).days, count) for day, count in due_days.items()]
+    buckets = [
+        Bucket(label=label, count=sum(count for days, count in left if first <= days < end))
+        for label, first, end in _BUCKETS
+    ]
+    earliest = ledger.find_requests(**filters, states=OPEN, limit=1).items
+    return Summary(
+        counts=counts.by_state,
+        n_open=counts.n_open,
+        n_overdue=counts.overdue,
+        n_due_soon=sum(one.count for one in buckets[1:3]),
+        by_days_left=buckets,
+        due_days=[DueDay(day=day, count=count) for day, count in due_days.items()],
+        earliest_due_on=earliest[0].due_on if earliest else None,
+        oldest_received_at=earliest[0].received_at if earliest else None,
+    )
+
+
+@router.get("/api/v1/grounds", summary="Legal grounds")
+def list_grounds(who: Reader) -> Grounds:  # noqa: ARG001  (the gate)
+    """Return the codes of law that a request, a rejection or a hold may name."""
+    return GROUNDS
+
+
+def _in_words(codes: Sequence[str]) -> list[Ground]:
+    return [Ground(code=code, words=GROUND_WORDS[code]) for code in codes]
+
+
+GROUNDS = Grounds(
+    request=GroundsOfRegime(
+        gdpr=_in_words(REQUEST_GROUNDS["gdpr"]), ccpa=_in_words(REQUEST_GROUNDS["ccpa"])
+    ),
+    reject=_in_words(REJECT_GROUNDS),
+    hold=_in_words(HOLD_GROUNDS),
+)
+"""Every code with its words."""
+
+
+@router.get("/api/v1/requests/{request_id}", summary="One request")
+def read_request(request: Request, who: Reader, request_id: RequestPath) -> RequestOut:
+    """Return a request as it is now."""
+    desk = context(request)
+    return show_requests(desk, who, [find_visible(desk, who, request_id)])[0]
+
+
+@router.get("/api/v1/requests/{request_id}/timeline", summary="What happened to a request")
+def read_timeline(request: Request, who: Reader, request_id: RequestPath) -> Page[TimelineEntry]:
+    """Return what happened to a request and to its batch, oldest first."""
+    desk = context(request)
+    find_visible(desk, who, request_id)
+    entries, numbers = desk.ledger.timeline(request_id, tenant=who.tenant), Numbers(desk, who)
+    items = [
+        _entry_out(who, entry, numbers)
+        for entry in entries
+        if who.sees_all_requests or _is_for_filer(who, entry)
+    ]
+    return Page[TimelineEntry](items=items, total=len(items))
+
+
+def _is_for_filer(who: Principal, entry: Entry) -> bool:
+    """Whether an event is the filer's own, or one of which the person was told."""
+    is_withdrawn = entry.kind == "cancelled" and entry.details.get("by") == who.token_id
+    return entry.kind in ("received", "extended") or is_withdrawn
+
+
+def _entry_out(who: Principal, entry: Entry, numbers: Numbers) -> TimelineEntry:
+    by, details = entry.details.get("by"), numbers.in_json(entry.details)
+    if not who.sees_all_requests:
+        details = {key: value for key, value in details.items() if key != "people"}
+        by = by if by == who.token_id else None
+    # Places in the log of all tenants would tell how much the others do.
+    sees_log = who.tenant is None and who.sees_all_requests
+    return TimelineEntry(
+        at=entry.at,
+        code=entry.kind,
+        words=sentence(replace(entry, details=details)),
+        by=by,
+        log_index=entry.log_index if sees_log else None,
+    )
+
+
+class HoldIn(In):
+    """Why a request has to wait, and until when."""
+
+    ground: Code = Field(description="See /api/v1/grounds, hold.")
+    until: Day = Field(description="The day on whose beginning the hold ends.")
+
+
+class RejectIn(In):
+    """Why a request is refused."""
+
+    ground: Code = Field(description="See /api/v1/grounds, reject.")
+
+
+class TellIn(In):
+    """How many recipients of the data were told (GDPR, Article 19)."""
+
+    recipients: StrictInt = Field(ge=1, le=_MOST_RECIPIENTS)
+
+
+class AnswerIn(In):
+    """How many more recipients were told."""
+
+    recipients: StrictInt = Field(default=0, ge=0, le=_MOST_RECIPIENTS)
+
+
+class Details(In):
+    """What some actions need: a ground, a day, a number of recipients."""
+
+    ground: Code | None = Field(default=None, description="For hold and reject.")
+    until: Day | None = Field(default=None, description="For hold: the day on which it ends.")
+    recipients: StrictInt | None = Field(
+        default=None,
+        ge=0,
+        le=_MOST_RECIPIENTS,
+        description="For tell and answer: how many were told.",
+    )
+
+
+class ActionOnMany(Details):
+    """One action on many requests; each stands for itself."""
+
+    action: ActionName
+    requests: list[RequestId] = Field(min_length=1, max_length=MOST_ITEMS)
+
+
+@router.post("/api/v1/requests/actions", summary="Do one thing about many requests")
+def act_on_requests(
+    request: Request,
+    who: Annotated[Principal, Depends(allows("requests:read", is_long=True))],
+    body: ActionOnMany,
+) -> BulkOut:
+    """Do one thing about many requests, each for itself; it needs the scope of the action."""
+    # Only what is verified together is counted together: above `Policy.approve_above` rows all of
+    # it waits for an approval.
+    desk, details = context(request), body.model_dump()
+    _require_action(who, body.action, details)
+    needs_approval = _is_large_together(desk, who, body)
+    results: list[LedgerRequest | Exception] = []
+    for request_id in body.requests:
+        try:
+            changed = _change(
+                desk, who, request_id, body.action, details, needs_approval=needs_approval
+            )
+            results.append(changed)
+        except Exception as error:  # noqa: BLE001  (`bulk_out` raises what is no refusal)
+            results.append(error)
+    return bulk_out(desk, who, results)
+
+
+def act(
+    request: Request, who: Principal, request_id: str, name: ActionName, **details: Any
+) -> RequestOut:
+    """Do one thing about one request."""
+    desk = context(request)
+    with refusals():
+        return show_requests(desk, who, [_change(desk, who, request_id, name, details)])[0]
+
+
+def _change(
+    desk: Context,
+    who: Principal,
+    request_id: str,
+    name: ActionName,
+    details: dict[str, Any],
+    *,
+    needs_approval: bool = False,
+) -> LedgerRequest:
+    """Do one thing about one request, and return it as the ledger has it."""
+    _require_action(who, name, details)
+    request = find_visible(desk, who, request_id)
+    if name == "approve":
+        _require_other_eyes(desk, who, request)
+    given = {key: details[key] for key in ACTIONS[name].takes if details.get(key) is not None}
+    if needs_approval:  # it is to be verified, and no more
+        given["needs_approval"] = True
+    method = getattr(desk.ledger, name.replace("-", "_"))
+    with desk.ledger.acting(who.token_id):
+        changed: LedgerRequest = method(request.id, tenant=who.tenant, **given)
+        return changed
+
+
+def _require_action(who: Principal, name: ActionName, details: dict[str, Any]) -> None:
+    """Refuse an action to a token that has none of its scopes, and one without its details."""
+    action = ACTIONS[name]
+    if who.scopes.isdisjoint(action.scopes):
+        raise Problem(
+            403,
+            "not-allowed",
+            "this token may not do that",
+            f"It needs the scope {' or '.join(action.scopes)}; its role is {who.role}.",
+        )
+    missing = [key for key in action.takes if details.get(key) is None]
+    if missing and not action.is_optional:
+        raise Problem(
+            422,
+            "details-missing",
+            f"{name} needs {' and '.join(missing)}",
+            "Grounds are codes: see /api/v1/grounds. A day is written YYYY-MM-DD.",
+        )
+
+
+def _require_other_eyes(desk: Context, who: Principal, request: LedgerRequest) -> None:
+    """Refuse an approval by the person who filed or verified it, with whatever token.
+
+    Both are known for good once it is verified.
+    """
+    if request.state != "verified":
+        raise RequestStateError(
+            f"request {request.id} is {request.state}; it waits for no approval"
+        )
+    family = token_family(desk.ledger, who.token_id)
+    if not family.isdisjoint({request.filed_by, request.verified_by}):
+        raise RequestStateError(
+            f"request {request.id} was filed or verified with the token that would approve it, "
+            "with one that made it, or with one that it made; somebody else has to, with a token "
+            "of another line: `letheon token add` begins one"
+        )
+
+
+def _is_large_together(desk: Context, who: Principal, body: ActionOnMany) -> bool:
+    """Whether one call verifies so much together that all of it needs an approval."""
+    policy = desk.ledger.settings.policy
+    if body.action != "verify" or policy.approve_above is None:
+        return False
+    rows = {}
+    for request_id in body.requests:
+        with contextlib.suppress(UnknownRequestError):
+            request = find_visible(desk, who, request_id)
+            rows[request.id] = request.n_rows if request.state == "received" else 0
+    return policy.needs_approval(sum(rows.values()))
+
+
+@router.post("/api/v1/requests/{request_id}/hold", summary="Put a request on hold")
+def hold_request(
+    request: Request, who: Handler, request_id: RequestPath, body: HoldIn
+) -> RequestOut:
+    """Put a request off on a legal ground; its clock goes on."""
+    return act(request, who, request_id, "hold", ground=body.ground, until=body.until)
+
+
+@router.post("/api/v1/requests/{request_id}/reject", summary="Reject a request")
+def reject_request(
+    request: Request,
+    who: Annotated[Principal, Depends(allows_any("requests:handle", "requests:approve"))],
+    request_id: RequestPath,
+    body: RejectIn,
+) -> RequestOut:
+    """Refuse a request on a legal ground."""
+    return act(request, who, request_id, "reject", ground=body.ground)
+
+
+@router.post("/api/v1/requests/{request_id}/tell", summary="Recipients were told")
+def tell_recipients(
+    request: Request, who: Handler, request_id: RequestPath, body: TellIn
+) -> RequestOut:
+    """Record that recipients of the data were told; the purge attests their number."""
+    return act(request, who, request_id, "tell", recipients=body.recipients)
+
+
+@router.post("/api/v1/requests/{request_id}/answer", summary="The person was answered")
+def answer_request(
+    request: Request, who: Handler, request_id: RequestPath, body: AnswerIn | None = None
+) -> RequestOut:
+    """Close a purged request."""
+    recipients = 0 if body is None else body.recipients
+    return act(request, who, request_id, "answer", recipients=recipients)
+
+
+def _plain_handler(name: ActionName, gate: Gate) -> Callable[..., RequestOut]:
+    """Return the handler of an action that needs no details."""
+
+    def handle(
+        request: Request, who: Annotated[Principal, Depends(gate)], request_id: RequestPath
+    ) -> RequestOut:
+        return act(request, who, request_id, name)
+
+    return handle
+
+
+_PLAIN: dict[ActionName, tuple[str, str]] = {
+    "verify": ("verify_request", "The identity was verified; the request goes on."),
+    "await-identity": ("await_identity", "A proof of identity was asked for; GDPR's clock stands."),
+    "approve": ("approve_request", "Let a large request go on, as a second pair of eyes."),
+    "release": ("release_request", "End a hold."),
+    "extend": ("extend_request", "Put the due day off; the person was told why."),
+    "retry": ("retry_request", "Try a failed request again."),
+    "cancel": ("cancel_request", "Withdraw a request that no batch has taken up."),
+}
+
+for _name, (_operation, _about) in _PLAIN.items():
+    router.add_api_route(
+        f"/api/v1/requests/{{request_id}}/{_name}",
+        _plain_handler(_name, allows(ACTIONS[_name].scopes[0])),
+        methods=["POST"],
+        name=_operation,
+        summary=ACTIONS[_name].words,
+        description=_about,
+        response_model=RequestOut,
+    )

@@ -1,0 +1,152 @@
+"""``service.toml``: what an operator decides about the desk of a ledger; all of it is optional."""
+
+import difflib
+import tomllib
+from collections.abc import Mapping
+from dataclasses import dataclass, fields
+from pathlib import Path
+from typing import Any
+
+from letheon.exceptions import LedgerError
+from letheon.service.addresses import parse_hosts
+
+__all__ = ["FILE", "ServiceSettings"]
+
+FILE = "service.toml"
+
+_MIB = 1 << 20
+
+
+@dataclass(frozen=True, kw_only=True)
+class ServiceSettings:
+    """What an operator decides about the desk.
+
+    Parameters
+    ----------
+    public_url : str or None
+        Where people reach the desk, ``https://desk.example.org``; needed behind a proxy.
+    hosts : tuple of str
+        Further names by which the desk may be addressed.
+    trusted_proxies : tuple of str
+        Addresses of proxies whose ``X-Forwarded-For`` is believed.
+    session_hours, idle_minutes : int
+        How long a browser stays logged in, in all and without doing anything.
+    token_days : int
+        Default life of a token.
+    rate_per_token, rate_login, rate_failed, rate_receipt : str
+        Most calls: of one token; log-ins, wrong tokens and checks of receipts from one address.
+    max_body_bytes, max_upload_bytes, max_model_bytes : int
+        Largest body of a call, of a CSV upload, and of the upload of a model with its rows.
+    model_seconds : int
+        Longest time for reading an uploaded model and training it again.
+    allow_partial_sandbox : bool
+        Take models from outside although the kernel of the server cannot keep them from its files
+        or network; `letheon doctor` says what it can.
+    max_connections, connections_per_address : int
+        Most open connections, in all and from one address; of trusted proxies only all are counted.
+    header_seconds, body_seconds, response_seconds, idle_seconds : int
+        How long the head of a request may take; how long a body and a reader of an answer may,
+        beyond a second for every 10,000 bytes; how long a connection may stay open unused.
+    webhook_hosts : tuple of str or mapping
+        Where webhooks may go: ``hooks.example.org``, ``*.example.org``, with a port if needed, with
+        ``http://`` before it for plain HTTP; ``{host = ..., internal = true}`` for one in a private
+        network. Empty: nowhere.
+    """
+
+    public_url: str | None = None
+    hosts: tuple[str, ...] = ()
+    trusted_proxies: tuple[str, ...] = ()
+    session_hours: int = 12
+    idle_minutes: int = 60
+    token_days: int = 90
+    rate_per_token: str = "6000/minute"
+    rate_login: str = "10/minute"
+    rate_failed: str = "30/minute"
+    rate_receipt: str = "30/minute"
+    max_body_bytes: int = _MIB
+    max_upload_bytes: int = 8 * _MIB
+    max_model_bytes: int = 256 * _MIB
+    model_seconds: int = 300
+    allow_partial_sandbox: bool = False
+    max_connections: int = 1000
+    connections_per_address: int = 256
+    header_seconds: int = 10
+    body_seconds: int = 60
+    response_seconds: int = 60
+    idle_seconds: int = 15
+    webhook_hosts: tuple[str | Mapping[str, object], ...] = ()
+
+    def __post_init__(self) -> None:
+        """Refuse what cannot be."""
+        for entry in fields(self):
+            _require_kind(entry.name, getattr(self, entry.name), entry.default)
+        _require_rates(self)
+        if self.connections_per_address > self.max_connections:
+            raise ValueError(
+                f"connections_per_address={self.connections_per_address} must be at most "
+                f"max_connections={self.max_connections}"
+            )
+        parse_hosts(self.webhook_hosts)
+        if self.public_url is not None and not self.public_url.startswith(("http://", "https://")):
+            raise ValueError(f"public_url={self.public_url!r} must begin with https:// or http://")
+
+    @property
+    def is_https(self) -> bool:
+        """Whether people reach the desk by HTTPS."""
+        return self.public_url is not None and self.public_url.startswith("https://")
+
+    @staticmethod
+    def read(folder: Path) -> "ServiceSettings":
+        """Return what ``service.toml`` in the home of a ledger says; defaults without one.
+
+        Raises
+        ------
+        LedgerError
+            It says something that cannot be.
+        """
+        path = folder / FILE
+        try:
+            found = tomllib.loads(path.read_text("utf-8"))
+            return _made(found)
+        except FileNotFoundError:
+            return ServiceSettings()
+        except (ValueError, TypeError) as error:
+            raise LedgerError(f"{path}: {error}") from error
+
+
+def _made(found: Mapping[str, Any]) -> ServiceSettings:
+    known = [entry.name for entry in fields(ServiceSettings)]
+    for key in found:
+        if key not in known:
+            near = difflib.get_close_matches(key, known, n=1) or [", ".join(known)]
+            raise ValueError(f"{key} is no setting; meant is perhaps {near[0]}")
+    values: dict[str, Any] = {
+        key: tuple(value) if isinstance(value, list) else value for key, value in found.items()
+    }
+    return ServiceSettings(**values)
+
+
+def _require_kind(name: str, value: Any, default: Any) -> None:
+    if isinstance(default, bool):
+        if type(value) is not bool:
+            raise ValueError(f"{name}={value!r} must be true or false")
+    elif isinstance(default, int) and (type(value) is not int or value < 1):
+        raise ValueError(f"{name}={value!r} must be a whole number from 1 on")
+    if isinstance(default, str) and not isinstance(value, str):
+        raise ValueError(f"{name}={value!r} must be a text")
+    if isinstance(default, tuple) and not isinstance(value, tuple):
+        raise ValueError(f"{name}={value!r} must be a list")
+    if name in ("hosts", "trusted_proxies") and not all(isinstance(one, str) for one in value):
+        raise ValueError(f"{name}={value!r} must be a list of texts")
+
+
+def _require_rates(settings: ServiceSettings) -> None:
+    from limits import parse
+
+    for name in ("rate_per_token", "rate_login", "rate_failed", "rate_receipt"):
+        try:
+            parse(getattr(settings, name))
+        except ValueError as error:
+            raise ValueError(
+                f"{name}={getattr(settings, name)!r} is no rate; write for example 100/minute"
+            ) from error

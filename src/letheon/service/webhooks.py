@@ -1,0 +1,328 @@
+"""Messages on their way to webhooks: signed, at least once, each try later than the last.
+
+A message keeps its id through all tries, so that a receiver can drop what it has seen. Before
+a try the message is claimed for five minutes: of two couriers one sends, and what a killed one had
+in hand is sent again. Nothing of the environment decides where a connection goes.
+
+The secret of a webhook is derived, not stored: HKDF-SHA-256 of a key in the ledger's folder of
+keys and the webhook's id. Reading the database is not enough to sign.
+"""
+
+import base64
+import contextlib
+import hashlib
+import hmac
+import http.client
+import random
+import socket
+import ssl
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from typing import Literal, NamedTuple
+
+from cryptography.hazmat.primitives.hashes import SHA256
+from cryptography.hazmat.primitives.kdf.hkdf import HKDF
+
+import letheon
+from letheon.ledger import Ledger
+from letheon.ledger.db.webhooks import Message, Webhooks, read_service_key
+from letheon.service.addresses import (
+    AddressRefusedError,
+    AllowedHost,
+    Resolver,
+    Target,
+    parse_hosts,
+    parse_url,
+    resolve,
+)
+from letheon.service.settings import ServiceSettings
+
+__all__ = [
+    "TRIES",
+    "Answer",
+    "Courier",
+    "deliver_due",
+    "derive_secret",
+    "longest_pause",
+    "send",
+    "sign",
+    "sign_headers",
+]
+
+TRIES = 12
+_SHORTEST, _LONGEST = 5, 6 * 3600
+_GROWTH = 4
+# Longer than a round can take: 64 messages, four at a time, 15 seconds each.
+_CLAIM_SECONDS = 300
+_ROUND, _PER_WEBHOOK, _AT_ONCE = 64, 16, 4
+
+_CONNECT_SECONDS = 5.0
+_IN_ALL_SECONDS = 15.0
+_MOST_READ = 64 * 1024
+_GONE = 410
+_INFO = b"letheon/webhook/v1\n"
+
+Outcome = Literal["delivered", "answered", "unreachable", "refused"]
+
+
+def derive_secret(key: bytes, webhook_id: str) -> str:
+    """Return the secret of a webhook, ``whsec_`` and base64: HKDF(key, "webhook" | id).
+
+    Secrets of other webhooks tell nothing about it, and neither does the database.
+    """
+    info = _INFO + webhook_id.encode()
+    derived = HKDF(algorithm=SHA256(), length=32, salt=None, info=info).derive(key)
+    return "whsec_" + base64.b64encode(derived).decode()
+
+
+def sign(secret: str, message_id: str, at: int, body: bytes) -> str:
+    """Return the value of ``webhook-signature`` (Standard Webhooks, version 1).
+
+    It is ``v1,`` and the base64 of HMAC-SHA-256 over ``id.timestamp.body``.
+    """
+    key = base64.b64decode(secret.removeprefix("whsec_"))
+    signed = f"{message_id}.{at}.".encode() + body
+    return "v1," + base64.b64encode(hmac.new(key, signed, hashlib.sha256).digest()).decode()
+
+
+def sign_headers(secret: str, message_id: str, at: int, body: str) -> dict[str, str]:
+    """Return the headers of a message (Standard Webhooks)."""
+    return {
+        "Content-Type": "application/json",
+        "User-Agent": f"letheon/{letheon.__version__}",
+        "webhook-id": message_id,
+        "webhook-timestamp": str(at),
+        "webhook-signature": sign(secret, message_id, at, body.encode()),
+    }
+
+
+class Answer(NamedTuple):
+    """What came of one call.
+
+    Attributes
+    ----------
+    outcome : str
+        ``delivered``, ``answered`` (with another status than 2xx), ``unreachable`` or ``refused``
+        (by the operator's list, or for its address).
+    status : int or None
+        Status of the answer, if there was one.
+    """
+
+    outcome: Outcome
+    status: int | None = None
+
+
+def longest_pause(tries: int) -> int:
+    """Return the longest pause after so many tries: 5 s, four times as long each time, 6 h.
+
+    The pause itself is drawn from between 5 s and this, evenly: a receiver that came back is not
+    met by all senders at once.
+    """
+    return int(min(_LONGEST, _SHORTEST * _GROWTH ** (tries - 1)))
+
+
+def send(
+    url: str,
+    body: bytes,
+    headers: dict[str, str],
+    *,
+    allowed: Sequence[AllowedHost],
+    lookup: Resolver | None = None,
+) -> Answer:
+    """Post to an address that the operator's list permits; never raise.
+
+    Redirects are not followed, proxies not used, certificates checked. All of it takes 15 seconds
+    at most, and 64 KiB of the answer are read at most and thrown away.
+    """
+    try:
+        target = parse_url(url, allowed)
+        status = _post(target, resolve(target, lookup), body, headers)
+    except AddressRefusedError:
+        return Answer("refused")
+    except (OSError, http.client.HTTPException, UnicodeError):
+        return Answer("unreachable")
+    return Answer("delivered" if 200 <= status < 300 else "answered", status)
+
+
+def _post(target: Target, addresses: Sequence[str], body: bytes, headers: dict[str, str]) -> int:
+    connection = http.client.HTTPConnection(target.host, target.port, timeout=_CONNECT_SECONDS)
+    plain = _connect(addresses, target.port)
+    with contextlib.closing(connection), _time_limit(plain) as was_cut:
+        connection.sock = _wrap(plain, target)
+        connection.request("POST", target.path, body, {"Host": target.authority, **headers})
+        answer = connection.getresponse()
+        if was_cut.is_set():  # the end of a connection passes for the end of the headers
+            raise TimeoutError("the answer did not come in time")
+        with contextlib.suppress(OSError, http.client.HTTPException):
+            answer.read(_MOST_READ)
+        return answer.status
+
+
+def _connect(addresses: Sequence[str], port: int) -> socket.socket:
+    """Return a connection to the first address that answers, of those that were checked."""
+    last: OSError = OSError("no address")
+    for address in addresses[:2]:
+        try:
+            # An IP address is not resolved again.
+            return socket.create_connection((address, port), timeout=_CONNECT_SECONDS)
+        except OSError as error:
+            last = error
+    raise last
+
+
+def _wrap(plain: socket.socket, target: Target) -> socket.socket:
+    if target.scheme == "http":
+        return plain
+    try:
+        return ssl.create_default_context().wrap_socket(plain, server_hostname=target.host)
+    except BaseException:
+        plain.close()
+        raise
+
+
+@contextlib.contextmanager
+def _time_limit(plain: socket.socket) -> Iterator[threading.Event]:
+    """Cut a connection when all its time is over: a peer may send one byte every 4 seconds."""
+    twin = plain.dup()
+    was_cut = threading.Event()
+
+    def cut() -> None:
+        was_cut.set()
+        with contextlib.suppress(OSError):
+            twin.shutdown(socket.SHUT_RDWR)
+
+    timer = threading.Timer(_IN_ALL_SECONDS, cut)
+    timer.daemon = True
+    timer.start()
+    try:
+        yield was_cut
+    finally:
+        timer.cancel()
+        timer.join()
+        twin.close()
+
+
+def deliver_due(
+    ledger: Ledger,
+    settings: ServiceSettings,
+    *,
+    overdue: bool = True,
+    lookup: Resolver | None = None,
+) -> int:
+    """Do one round: write the messages that became due, and send those whose time has come.
+
+    Parameters
+    ----------
+    ledger : Ledger
+        Whose events are reported; its clock is used.
+    settings : ServiceSettings
+        Where messages may go.
+    overdue : bool, default=True
+        Whether to look for requests that are past their last day, too.
+    lookup : callable, optional
+        Used in place of the system's resolver.
+
+    Returns
+    -------
+    int
+        How many messages were tried.
+    """
+    hooks, clock = Webhooks(ledger), ledger._core.clock
+    allowed = parse_hosts(settings.webhook_hosts)
+    hooks.feed(overdue=overdue)
+    claimed = hooks.claim(_CLAIM_SECONDS, most=_ROUND, most_each=_PER_WEBHOOK)
+    if not claimed:
+        return 0
+    key = read_service_key(ledger.folder)
+
+    def deliver(message: Message) -> None:
+        secret = derive_secret(key, message.webhook_id)
+        headers = sign_headers(secret, message.id, clock(), message.body)
+        body = message.body.encode()
+        answer = send(message.url, body, headers, allowed=allowed, lookup=lookup)
+        _note(hooks, message, answer)
+
+    with ThreadPoolExecutor(_AT_ONCE) as pool:
+        list(pool.map(deliver, claimed))
+    return len(claimed)
+
+
+def _note(hooks: Webhooks, message: Message, answer: Answer) -> None:
+    """Write down what came of a try: done, later, or given up."""
+    tries = message.tries + 1
+    if answer.outcome == "delivered":
+        hooks.note_try(message, answer.status, outcome="delivered")
+    elif answer.status == _GONE:
+        hooks.note_try(message, answer.status, outcome="gone")
+    elif tries >= TRIES:
+        hooks.note_try(message, answer.status, outcome="given-up")
+    else:
+        pause = random.randint(_SHORTEST, longest_pause(tries))
+        hooks.note_try(message, answer.status, outcome="later", pause=pause)
+
+
+class Courier:
+    """A thread that delivers, round after round, beside the worker that applies batches.
+
+    Parameters
+    ----------
+    ledger : Ledger
+        Whose events are reported.
+    settings : ServiceSettings
+        Where messages may go.
+    pause : float, default=2.0
+        Seconds between two rounds that had nothing to do.
+    report : callable, optional
+        Given the error of a round that failed; the next round is tried all the same.
+    """
+
+    def __init__(
+        self,
+        ledger: Ledger,
+        settings: ServiceSettings,
+        *,
+        pause: float = 2.0,
+        report: Callable[[Exception], None] | None = None,
+    ) -> None:
+        self._ledger = ledger
+        self._settings = settings
+        self._pause = pause
+        self._report = report
+        self._is_leaving = False
+        self._awake = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="courier", daemon=True)
+
+    def start(self) -> None:
+        """Begin."""
+        self._thread.start()
+
+    def wake(self) -> None:
+        """Begin the next round at once."""
+        self._awake.set()
+
+    def stop(self) -> None:
+        """End after the round in hand, which takes some seconds at most."""
+        self._is_leaving = True
+        self.wake()
+        self._thread.join()
+
+    def _run(self) -> None:
+        minute = 0
+        while not self._is_leaving:
+            self._awake.clear()
+            now = self._ledger._core.clock() // 60
+            is_new_minute, minute = now != minute, now
+            if not self._round(is_new_minute=is_new_minute):
+                self._awake.wait(self._pause)
+
+    def _round(self, *, is_new_minute: bool) -> int:
+        """Deliver; what is overdue changes with the day, so it is searched once a minute."""
+        try:
+            if is_new_minute:
+                Webhooks(self._ledger).forget_old()
+            return deliver_due(self._ledger, self._settings, overdue=is_new_minute)
+        except Exception as error:  # noqa: BLE001 - the next round may go well
+            if self._report is not None:
+                self._report(error)
+            return 0

@@ -1,0 +1,260 @@
+"""What a batch would cost under each method, and what would be guaranteed, before it runs.
+
+Every method of letheon that serves the task is trained on the rows of the model and made to forget
+as many people as the batch has, through the very function that a worker calls. Of many rows a
+sample of people is taken; times and sizes are then scaled by ``rows / rows of the sample`` and
+called *extrapolated*. People are drawn at random: who waits in the queue is not looked at.
+
+Speed-ups are against training the present model afresh on the remaining rows:
+``speedup = seconds(retrain of the present model) / seconds(method)``. Against its own retrain a
+method that trains slowly would look quick.
+"""
+
+import warnings
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from sklearn.base import is_regressor
+
+from letheon import state
+from letheon.data import Rows
+from letheon.guarantee import Task
+from letheon.ledger.certificates.claims import published_account
+from letheon.ledger.certificates.explanations import guarantee_words
+from letheon.ledger.models.training import fresh_fit
+from letheon.ledger.worker.compute import ComputationFailed, Job, compute
+
+__all__ = ["RETRAIN", "SAMPLE_ROWS", "WhatIfOrder", "measure", "row_not_run"]
+
+RETRAIN = "retrain"
+SAMPLE_ROWS = 4000
+_SEED = 0
+_UNSEEDED = {"rule": "caller-seed-v1", "beacon": "none", "keyCommitment": "none"}
+# The first run of something short is slow for reasons of its own.
+_SHORT, _REPEATS = 0.5, 2
+_BASES = ("measured", "extrapolated")
+
+
+@dataclass(frozen=True)
+class WhatIfOrder:
+    """What the process is given: a model and its rows as bytes, and how many people leave.
+
+    `done` names the methods that need not be tried (again); `baseline` is what a retrain took.
+    """
+
+    model: bytes
+    rows: bytes
+    trusted: tuple[str, ...]
+    people: int
+    settle: bool = True
+    done: tuple[str, ...] = ()
+    baseline: float | None = None
+    sample_rows: int = SAMPLE_ROWS
+
+
+@dataclass(frozen=True)
+class _Scene:
+    """What is the same for every method."""
+
+    order: WhatIfOrder
+    present: Any
+    rows: Rows
+    leaving: NDArray[Any]
+    scale: float
+
+    def job(self, model: bytes, kind: Any, trusted: tuple[str, ...]) -> Job:
+        return Job(
+            kind=kind,
+            model=model,
+            rows=state.encode(self.rows),
+            ids=self.leaving,
+            trusted=trusted,
+            judged=None,
+            training=_UNSEEDED,
+            since_retrain=0,
+            retrain_seconds_per_row=None,
+            settle=self.order.settle,
+        )
+
+
+@dataclass(frozen=True)
+class _Method:
+    """Somebody to be tried, or why not."""
+
+    method: str
+    name: str
+    estimator: Any
+    is_current: bool = False
+    why_not: str = ""
+    kind: str = "erase"
+
+
+def measure(order: WhatIfOrder, tell: Callable[[Any], None]) -> None:
+    """Try every method; tell the scene, each name before it is tried, and each row after it."""
+    scene = _scene(order)
+    tell({"scene": _described(scene)})
+    baseline = order.baseline
+    for one in _methods(scene.present):
+        if one.name in order.done:
+            continue
+        tell({"begin": one.name, "method": one.method, "is_current": one.is_current})
+        row = _row(scene, one, baseline)
+        if one.method == RETRAIN:
+            baseline = row["seconds"]
+        tell({"row": row})
+
+
+def _scene(order: WhatIfOrder) -> _Scene:
+    present = state.decode(order.model, trusted=order.trusted, max_memory=state.UNLIMITED)
+    rows: Rows = state.decode(order.rows, max_memory=state.UNLIMITED)
+    people = rows.ids.distinct()
+    drawn = people.take(np.random.default_rng(_SEED).permutation(len(people)))
+    share = min(1.0, order.sample_rows / len(rows))
+    sampled = drawn.take(np.arange(min(len(people), max(2, round(share * len(people))))))
+    part = rows if share == 1.0 else rows.take(np.sort(rows.find(sampled).positions))
+    scale = len(rows) / len(part)
+    n_leaving = max(1, min(round(order.people / scale), len(sampled) // 2))
+    return _Scene(order, present, part, sampled.take(np.arange(n_leaving)).to_array(), scale)
+
+
+def _described(scene: _Scene) -> dict[str, Any]:
+    n_sample = len(scene.rows)
+    return {
+        "rows_held": round(n_sample * scene.scale),
+        "sample_rows": n_sample,
+        "people": scene.order.people,
+        "sample_people": len(scene.leaving),
+    }
+
+
+def _methods(present: Any) -> Iterator[_Method]:
+    """Yield a retrain, the method that is served, and all others of letheon."""
+    yield _Method(RETRAIN, "train afresh", present, kind="retrain")
+    yield _Method(present.facts.method, _name(present), present, is_current=True)
+    task: Task = "regression" if is_regressor(present) else "classification"
+    yield from _others(present, task)
+
+
+def _others(present: Any, task: Task) -> Iterator[_Method]:
+    from letheon.select import Need
+    from letheon.select._candidates import default_candidates
+
+    need = Need(task=task)
+    named, _ = default_candidates(need, task, _ordinary(present, task))
+    for name, candidate in named.items():
+        method = candidate.facts.method
+        if method == present.facts.method:
+            continue
+        why_not = need.why_not(candidate.estimator, candidate.facts)
+        yield _Method(method, name, candidate.estimator, why_not=why_not)
+
+
+def _ordinary(present: Any, task: Task) -> Any:
+    """Return what SISA is to wrap: the estimator inside the present model, or a linear one."""
+    from sklearn.linear_model import LogisticRegression, Ridge
+    from sklearn.pipeline import make_pipeline
+    from sklearn.preprocessing import StandardScaler
+
+    inner = present.get_params(deep=False).get("estimator")
+    if inner is not None:
+        return inner
+    linear = Ridge() if task == "regression" else LogisticRegression(max_iter=1000)
+    return make_pipeline(StandardScaler(), linear)
+
+
+def _name(model: Any) -> str:
+    from letheon.select._candidates import short_name
+
+    return short_name(model)
+
+
+def _row(scene: _Scene, one: _Method, baseline: float | None) -> dict[str, Any]:
+    if one.why_not:
+        return row_not_run(one.method, one.name, one.why_not, is_current=one.is_current)
+    try:
+        seconds, size, facts = _tried(scene, one)
+    except ComputationFailed as failure:
+        note = f"it could not forget these people: {failure}"
+        return row_not_run(one.method, one.name, note, is_current=one.is_current)
+    except Exception as error:  # noqa: BLE001  (a text may quote rows; its kind does not)
+        note = f"it does not serve these rows: {type(error).__name__}"
+        return row_not_run(one.method, one.name, note, is_current=one.is_current)
+    against = seconds if one.method == RETRAIN else baseline
+    return {
+        "method": one.method,
+        "name": one.name,
+        "is_current": one.is_current,
+        "seconds": _figure(seconds),
+        "speedup": _figure(against / seconds) if against else None,
+        "basis": _BASES[scene.scale > 1.0],
+        "storage_bytes": round(size * scene.scale),
+        "note": _note(scene.present, one),
+        **_claimed(facts["guarantee"]),
+    }
+
+
+def _tried(scene: _Scene, one: _Method) -> tuple[float, int, dict[str, Any]]:
+    """Train a method on the rows and let a batch go; return seconds, bytes, and what it claims."""
+    with warnings.catch_warnings():
+        # What they warn of stands in the guarantee.
+        warnings.simplefilter("ignore")
+        job = scene.job(_trained(scene, one), one.kind, scene.order.trusted)
+        product = compute(job)
+        seconds = product.seconds
+        for _ in range(_REPEATS if seconds < _SHORT else 0):
+            seconds = min(seconds, compute(job).seconds)
+    return max(seconds * scene.scale, 1e-6), len(product.model), product.facts
+
+
+def _trained(scene: _Scene, one: _Method) -> bytes:
+    """Return the model that a batch leaves: the one that is served, where all rows are there."""
+    if one.kind == "retrain" or (one.is_current and scene.scale == 1.0):
+        return scene.order.model
+    seed = None if one.is_current else _SEED
+    return state.encode(fresh_fit(one.estimator, scene.rows, seed=seed).model)
+
+
+def _note(present: Any, one: _Method) -> str:
+    if one.method == RETRAIN:
+        return "the present model, trained on the remaining rows"
+    if one.is_current:
+        return "the method that is served now"
+    families = set(one.estimator.facts.families) - {"any"}
+    mine = set(present.facts.families) - {"any"}
+    if not families or families & mine:
+        return "with its default settings"
+    return f"another kind of model ({', '.join(sorted(families))}), with its default settings"
+
+
+def row_not_run(method: str, name: str, note: str, *, is_current: bool = False) -> dict[str, Any]:
+    """Return the row of a method that gave no result."""
+    empty = ("seconds", "speedup", "storage_bytes", "kind", "epsilon", "delta")
+    rest = ("requests", "releases", "guarantee")
+    return {
+        "method": method,
+        "name": name,
+        "is_current": is_current,
+        "basis": "not-run",
+        "note": note[:300],
+        **dict.fromkeys((*empty, *rest)),
+    }
+
+
+def _claimed(guarantee: Mapping[str, Any]) -> dict[str, Any]:
+    shown = {**guarantee, "accounting": published_account(guarantee["accounting"])}
+    return {
+        "kind": shown["kind"],
+        "epsilon": shown.get("epsilon"),
+        "delta": shown.get("delta"),
+        "requests": shown["requests"],
+        "releases": shown["releases"],
+        "guarantee": guarantee_words(shown),
+    }
+
+
+def _figure(value: float) -> float:
+    """Return three digits: a time says no more."""
+    return float(f"{value:.3g}")

@@ -1,0 +1,214 @@
+"""The worker of a desk: ``python -m letheon.service.worker HOME [--parent PID | --poll SECONDS]``.
+
+It applies what is due, does the jobs that the desk was asked for, and delivers webhooks. Several
+may run at once. SIGTERM and SIGINT end it after the step that it is in; it also ends when the
+process that started it does. A kill at any moment loses nothing.
+"""
+
+import contextlib
+import ctypes
+import os
+import signal
+import sys
+import threading
+import time
+from collections.abc import Generator, Iterator
+from pathlib import Path
+from typing import Any, cast
+
+from sqlalchemy import func, select
+
+from letheon.ledger import Ledger, Step
+from letheon.ledger.tables import events
+from letheon.ledger.worker.compute import code_of
+from letheon.sandbox import StoppedError
+from letheon.service.jobs import LONG, SHORT, JobRunner
+from letheon.service.logs import configure, log_line
+from letheon.service.settings import ServiceSettings
+from letheon.service.temp_folders import sweep_temp_folders
+
+__all__ = ["DeskWorker", "main"]
+
+# Seconds.
+_LONGEST_POLL = 1.0
+_LOOK_EVERY = 10.0
+_TIDY_EVERY = 3600.0
+_AFTER_AN_ERROR = 5.0
+_ASK_TO_STOP = frozenset({signal.SIGTERM, signal.SIGINT})
+
+
+class DeskWorker:
+    """Does what is due, until somebody says stop.
+
+    Parameters
+    ----------
+    ledger : Ledger
+        Whose desk it works for.
+    settings : ServiceSettings, optional
+        Where webhooks may go; none are delivered without.
+    poll : float, default=0.5
+        Seconds between two looks for something new; at most 1.
+    parent : int, optional
+        The process that it ends with; it may be gone already. Default: the one that is there now.
+
+    Attributes
+    ----------
+    stop : Event
+        Set it, and the worker leaves after the step that it is in.
+    """
+
+    def __init__(
+        self,
+        ledger: Ledger,
+        settings: ServiceSettings | None = None,
+        *,
+        poll: float = 0.5,
+        parent: int | None = None,
+    ) -> None:
+        self.stop = threading.Event()
+        self._ledger = ledger
+        self._settings = settings
+        self._poll = min(max(poll, 0.01), _LONGEST_POLL)
+        self._runner = JobRunner(ledger, self.stop)
+        self._parent = os.getppid() if parent is None else parent
+        self._seen: int | None = None
+        self._look_at = self._tidy_at = 0.0
+
+    def run(self) -> None:
+        """Work until `stop` is set or the parent is gone."""
+        sweep_temp_folders(self._ledger)
+        looker = threading.Thread(target=self._look_long, name="letheon-long-jobs")
+        looker.start()
+        try:
+            with self._courier():
+                while not self._is_told_to_stop():
+                    self._safely(self._round)
+                    self.stop.wait(self._poll)
+        finally:
+            self.stop.set()
+            looker.join()
+
+    def _look_long(self) -> None:
+        """Do the jobs that only look, one after the other, beside everything else."""
+        while not self.stop.is_set():
+            self._safely(lambda: self._runner.do_all(LONG))
+            self.stop.wait(self._poll)
+
+    def _round(self) -> None:
+        done = self._runner.do_all(SHORT)
+        now = time.monotonic()
+        if done or now >= self._look_at or self._is_something_new():
+            self._look_at = now + _LOOK_EVERY
+            self._apply_due()
+        if now >= self._tidy_at:
+            self._tidy_at = now + _TIDY_EVERY
+            self._runner.jobs.forget_old()
+
+    def _is_something_new(self) -> bool:
+        """Whether anything was recorded since the last look: a request, a verification, a step."""
+        with self._ledger._core.database.reading() as conn:
+            newest = conn.scalar(select(func.max(events.c.id)))
+        is_new, self._seen = bool(newest != self._seen), newest
+        return is_new
+
+    def _apply_due(self) -> None:
+        # Closing it between two steps gives the lease back.
+        found = cast("Generator[Step, None, None]", self._ledger.steps(apart=True, stop=self.stop))
+        with contextlib.closing(found) as steps, contextlib.suppress(StoppedError):
+            for step in steps:
+                log_line("step", **_plain(step))
+                if self._is_told_to_stop():
+                    return
+
+    def _is_told_to_stop(self) -> bool:
+        if os.getppid() != self._parent:
+            self.stop.set()
+        return self.stop.is_set()
+
+    def _safely(self, work: Any) -> None:
+        """Do something; what is in the way now is tried again."""
+        try:
+            work()
+        except Exception as error:  # noqa: BLE001  (texts may name people; a kind does not)
+            log_line("worker-error", error=code_of(error))
+            self.stop.wait(_AFTER_AN_ERROR)
+
+    @contextlib.contextmanager
+    def _courier(self) -> Iterator[None]:
+        """Deliver webhooks beside the work."""
+        if self._settings is None:
+            yield
+            return
+        from letheon.service.webhooks import Courier
+
+        courier = Courier(
+            self._ledger,
+            self._settings,
+            report=lambda error: log_line("courier-error", error=code_of(error)),
+        )
+        courier.start()
+        try:
+            yield
+        finally:
+            courier.stop()
+
+
+def _plain(step: Step) -> dict[str, Any]:
+    """Return a step for the log; what failed may name a file of a store, so only its kind."""
+    detail = None if step.what == "failed" else step.detail
+    return {"what": step.what, "model": step.model, "sequence": step.sequence, "detail": detail}
+
+
+def main(arguments: list[str]) -> int:
+    """Run a worker over the ledger in a folder; return the exit status."""
+    home, parent, poll = _read(arguments)
+    configure()
+    # Blocked here and in every process started from here: a signal to the whole group must not end
+    # what computes, only ask this one to stop.
+    signal.pthread_sigmask(signal.SIG_BLOCK, _ASK_TO_STOP)
+    _end_with_parent()
+    with Ledger.open(home) as ledger:
+        worker = DeskWorker(ledger, ServiceSettings.read(home), poll=poll, parent=parent)
+        _listen(worker.stop)
+        log_line("worker-started")
+        worker.run()
+        log_line("worker-stopped")
+    return 0
+
+
+def _listen(stop: threading.Event) -> None:
+    """Set the event at a signal, whichever thread the kernel gives it to."""
+    # Threads that libraries began before the signals were blocked take them, too.
+    for number in _ASK_TO_STOP:
+        signal.signal(number, lambda *_: stop.set())
+
+    def wait() -> None:
+        signal.sigwait(_ASK_TO_STOP)
+        stop.set()
+
+    threading.Thread(target=wait, name="letheon-signals", daemon=True).start()
+
+
+def _read(arguments: list[str]) -> tuple[Path, int | None, float]:
+    match arguments:
+        case [home]:
+            return Path(home), None, 0.5
+        case [home, "--parent", number]:
+            return Path(home), int(number), 0.5
+        case [home, "--poll", seconds]:
+            return Path(home), None, float(seconds)
+        case _:
+            raise SystemExit(
+                "usage: python -m letheon.service.worker HOME [--parent PID | --poll SECONDS]"
+            )
+
+
+def _end_with_parent() -> None:
+    """Ask the kernel for a SIGTERM when the parent ends; elsewhere than on Linux `run` notices."""
+    set_death_signal = 1
+    with contextlib.suppress(OSError, AttributeError):
+        ctypes.CDLL(None).prctl(set_death_signal, signal.SIGTERM)
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
