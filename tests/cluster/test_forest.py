@@ -44,6 +44,7 @@ def test_ray_grows_regressors(ray_cluster: RayCluster) -> None:
     assert fit_and_forget(DaREForestRegressor, backend="ray", n_jobs=-1) == alone
 
 
+@pytest.mark.soak
 def test_rows_go_into_the_store_once(
     ray_cluster: RayCluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
