@@ -84,9 +84,9 @@ def two_tenants(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A ledger with a model from outside and one of another tenant, to be copied."""
     folder = tmp_path_factory.mktemp("tenants")
     with Ledger.create(folder / "home", name="test") as ledger:
-        ledger.register_files(files(folder), name="outside", tenant="rival")
+        ledger.models.register_files(files(folder), name="outside", tenant="rival")
         own = NaiveUnlearner(GaussianNB(), random_state=0).fit(X, Y)
-        ledger.register(own, X, Y, name="own")
+        ledger.models.register(own, X, Y, name="own")
     return folder / "home"
 
 
