@@ -29,8 +29,7 @@ from letheon.monitor._calibrate import Calibration
 from letheon.monitor._limits import Limit, Stretch
 from letheon.monitor._panel import Judge, Panel, judge_for
 from letheon.monitor._reading import History, Reading, Tolerances
-from letheon.state import Checkpoint, DirectoryStore
-from letheon.state._atomic import write_atomically
+from letheon.state import Checkpoint, DirectoryStore, write_atomically
 
 FORMAT = 1
 MANIFEST = "monitor.json"
