@@ -38,7 +38,7 @@ def make_frame(
 # What the names of attacks of the canary test begin with.
 CANARY = "canary "
 _NOTICEABLE = 1.25
-_COMPARED = (f"against the {SAME}", f"against the {ORDINARY}", "retrain against retrain")
+_COMPARED = (SAME, ORDINARY, "retrain against retrain")
 
 
 @dataclass(frozen=True, kw_only=True)
