@@ -146,7 +146,7 @@ def zip_folder(folder: Path, name: str) -> Iterator[bytes]:
         return data
 
     sink = SimpleNamespace(write=write, flush=lambda: None)  # it is only written, piece by piece
-    with zipfile.ZipFile(sink, "w", zipfile.ZIP_DEFLATED) as archive:  # type: ignore[call-overload]
+    with zipfile.ZipFile(sink, "w", zipfile.ZIP_DEFLATED) as archive:
         for path in sorted(folder.rglob("*")):
             if path.is_file() and not path.is_symlink():
                 inside = zipfile.ZipInfo(f"{name}/{path.relative_to(folder).as_posix()}", _EPOCH)
