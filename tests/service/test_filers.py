@@ -11,6 +11,7 @@ import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 from fastapi.testclient import TestClient
@@ -18,7 +19,6 @@ from hypothesis import Phase, assume, given, settings
 from hypothesis import strategies as st
 
 from letheon.service import Tokens
-from letheon.service._people import held_ids
 from letheon.service.auth import Principal
 from tests.service.desks import Desk, Secret, make_desk, person
 
@@ -248,7 +248,7 @@ def assert_case(
     desk: Desk, *, held: int, erased: int, unknown: int, way: Any, vouches: bool
 ) -> None:
     """File for one of each kind, handle the requests to their end, and compare all answers."""
-    still = held_ids(desk.ledger, "risk", tenant="default")
+    still = desk.ledger.models.ids("risk", tenant="default").distinct().to_list()
     assume(person(held) in still)  # an example before this one may have erased them
     people = dict(zip(KINDS, map(person, (held, erased, unknown)), strict=True))
     filers = {kind: make_filer(desk, who, vouches=vouches) for kind, who in people.items()}
@@ -350,7 +350,7 @@ def test_texts_for_a_model_of_numbers_are_unknown_people(desk: Desk) -> None:
 
 def test_who_may_know() -> None:
     def knows(role: str, *scopes: str) -> bool:
-        return Principal("t", "n", role, frozenset(scopes), None).sees_all_requests
+        return Principal("t", "n", role, frozenset(scopes), None, Mock()).sees_all_requests
 
     assert knows("operator", "requests:read")
     assert knows("operator", "requests:handle")

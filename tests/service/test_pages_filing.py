@@ -6,8 +6,7 @@ import pytest
 
 from letheon.ledger.purge.purge import _RESIDUE
 from letheon.ledger.worker.compute import BUDGET_SPENT, NO_MODEL, NOBODY_HELD
-from letheon.service._people import held_ids
-from letheon.service._request_words import stuck_words
+from letheon.service.request_words import stuck_words
 from tests.service.desks import Desk, person
 from tests.service.page_tools import csrf_of, file, filled, send
 
@@ -70,7 +69,7 @@ def test_an_action_that_is_refused_says_why_on_the_page(desk: Desk) -> None:
 
 
 def test_a_stuck_request_says_why_and_what_helps(desk: Desk) -> None:
-    everybody = held_ids(desk.ledger, "risk", tenant="default")
+    everybody = desk.ledger.models.ids("risk", tenant="default").distinct().to_list()
     found = desk.ledger.requests.submit(everybody, model="risk", verified=True)
     desk.ledger.requests.approve(found.id)
     desk.work()

@@ -105,6 +105,8 @@ class Principal:
         What it may do.
     tenant : str or None
         Whose things it sees; None for everybody's.
+    desk : Context
+        The desk that is asked.
     session : Session or None
         The browser that it came through.
     """
@@ -114,11 +116,23 @@ class Principal:
     role: str
     scopes: frozenset[str]
     tenant: str | None
+    desk: Context = field(repr=False, compare=False)
     session: Session | None = None
+
+    @property
+    def ledger(self) -> Ledger:
+        """The ledger of the desk."""
+        return self.desk.ledger
 
     def may(self, scope: str) -> bool:
         """Whether it has a scope."""
         return scope in self.scopes
+
+    def require(self, *scopes: str, title: str = "this token may not do that") -> None:
+        """Refuse what needs one of some scopes; none are needed where none is named."""
+        if scopes and self.scopes.isdisjoint(scopes):
+            words = f"It needs the scope {' or '.join(scopes)}; its role is {self.role}."
+            raise Problem(403, "not-allowed", title, words)
 
     @property
     def sees_all_requests(self) -> bool:
@@ -181,13 +195,7 @@ class Gate:
         who = _known(desk, request, credentials)
         request.scope["letheon_token"] = who.token_id
         desk.limiter.count_call(who.token_id)
-        if self.scopes and who.scopes.isdisjoint(self.scopes):
-            raise Problem(
-                403,
-                "not-allowed",
-                "this token may not do that",
-                f"It needs the scope {' or '.join(self.scopes)}; its role is {who.role}.",
-            )
+        who.require(*self.scopes)
         _require_known_query(request)
         _require_current_database(desk, request)
         self.enter(request, who)
@@ -231,7 +239,7 @@ def public() -> Gate:
 def principal_of_session(desk: Context, session: Session) -> Principal | None:
     """Return who a session belongs to; None when its token is no longer valid."""
     token = desk.tokens.of_id(session.token_id)
-    return None if token is None else _principal(token, session)
+    return None if token is None else _principal(desk, token, session)
 
 
 def address_of(request: Request) -> str:
@@ -297,12 +305,12 @@ def _by_token(
         # Only wrong ones are counted and slowed down: others behind one address must get in.
         desk.limiter.count("failed", address_of(request))
         raise _no_token("the token is not valid", "It is unknown, expired or revoked.")
-    return _principal(token, None)
+    return _principal(desk, token, None)
 
 
-def _principal(token: Token, session: Session | None) -> Principal:
+def _principal(desk: Context, token: Token, session: Session | None) -> Principal:
     return Principal(
-        token.id, token.name, token.role, frozenset(token.scopes), token.tenant, session
+        token.id, token.name, token.role, frozenset(token.scopes), token.tenant, desk, session
     )
 
 

@@ -30,7 +30,12 @@ from letheon.exceptions import (
 from letheon.ledger import Ledger, Step
 from letheon.ledger.db.jobs import LEASE_SECONDS, LONG, SHORT, JobRecord, Jobs, Kind
 from letheon.ledger.leases import owner_name
-from letheon.ledger.models.versions import VersionRow, content_of, find_model, read_head
+from letheon.ledger.models.versions import (
+    VersionRow,
+    content_of,
+    find_model,
+    read_head,
+)
 from letheon.ledger.worker.compute import code_of
 from letheon.sandbox import (
     EndedError,

@@ -3,7 +3,7 @@
 import os
 import threading
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, Literal
 
@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from sqlalchemy import Connection, Row, Select, func, select
 
 from letheon import state
-from letheon.data import IdIndex, Ids
+from letheon.data import IdIndex, Ids, as_ids
 from letheon.exceptions import LedgerMissingError
 from letheon.ledger.certificates.claims import claim_of, guarantee_section, published_account
 from letheon.ledger.core import Core
@@ -450,6 +450,11 @@ class Models:
         self.ids_index(row)
         return self._read[row.id][2]
 
+    def count_rows(self, ids: Iterable[int | str], model: str, *, tenant: str = "default") -> int:
+        """Return how many rows people own in the version that is served; ids may repeat."""
+        index, some = self.ids_index(self.row(model, tenant)), as_ids([*ids]).distinct()
+        return len(index.find(some).positions)
+
     def row(self, model: str, tenant: str) -> ModelRow:
         """Return what never changes about a model; it is read once."""
         for what, value in (("model", model), ("tenant", tenant)):
@@ -592,8 +597,7 @@ def _remember(known: dict[str, Any], key: str, value: Any) -> None:
 
 
 def _unpack_watch(row: ModelRow, packed: bytes) -> Watch:
-    from letheon.monitor._given import assumptions
-    from letheon.monitor._saved import read_calibration
+    from letheon.monitor import assumptions, read_calibration
 
     record = state.decode(packed, trusted=row.trusted, max_memory=state.UNLIMITED)["record"]
     limits = {

@@ -13,10 +13,10 @@ from fastapi import APIRouter, Depends, Request
 from pydantic import Field
 
 from letheon.ledger import Coverage
-from letheon.service._requests import RequestPath, find_visible
 from letheon.service.auth import Context, Principal, address_of, allows, context, public
 from letheon.service.errors import Problem
 from letheon.service.numbers import Numbers
+from letheon.service.request_views import RequestPath, find_visible
 from letheon.service.schemas import In, Out
 from letheon.verifier import SMALL, Refused, parse_strict
 
@@ -131,9 +131,9 @@ def _parse_receipt(text: str) -> bytes:
 
 
 def _verdict(desk: Context, coverage: Coverage) -> ReceiptVerdict:
-    record = desk.ledger.certificates.get(coverage.certificate)
     # Its number among those of its tenant: all that the tenant's people see.
-    number = Numbers(desk, record.tenant).shown(record.sequence)
+    tenant = desk.ledger.certificates.get(coverage.certificate).tenant
+    number = Numbers(desk, tenant).shown(coverage.certificate)
     certified = coverage.certified_at.astimezone(UTC).date()
     purged = None if coverage.purged_at is None else coverage.purged_at.astimezone(UTC).date()
     words = (
@@ -174,14 +174,12 @@ def fetch_sealed_receipt(request: Request, body: SealedIn) -> SealedOut:
     "/api/v1/requests/{request_id}/receipt-code", summary="Make a new receipt code", status_code=201
 )
 def make_receipt_code(
-    request: Request,
     who: Annotated[Principal, Depends(allows("requests:handle"))],
     request_id: RequestPath,
 ) -> ReceiptCodeOut:
     """Make a new code for a request of one person, until it is applied; older ones end."""
     # Filers get none: only a code of a person who was held is covered in the end.
-    desk = context(request)
-    find_visible(desk, who, request_id)
-    with desk.ledger.acting(who.token_id):
-        code = desk.ledger.certificates.receipts.new_code(request_id, tenant=who.tenant)
+    find_visible(who, request_id)
+    with who.ledger.acting(who.token_id):
+        code = who.ledger.certificates.receipts.new_code(request_id, tenant=who.tenant)
     return ReceiptCodeOut(code=code)
