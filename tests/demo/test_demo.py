@@ -27,8 +27,8 @@ from letheon import (
 from letheon.cli import app
 from letheon.demo import _judging, _models, _scene
 from letheon.exceptions import UnknownIdError
-from letheon.linear._noise import Sealed
 from letheon.measures.attacks import RMIA
+from letheon.noise import Sealed
 
 JUDGING = (
     _judging.choose_method,
@@ -43,6 +43,8 @@ def make_small(monkeypatch: pytest.MonkeyPatch) -> None:
     """Few people and few passes: the same acts in a second or two."""
     monkeypatch.setattr(_scene, "N_TRAIN", 200)
     monkeypatch.setattr(_scene, "PASSES", 9)
+    monkeypatch.setattr(_judging, "TREES", 10)
+    monkeypatch.setattr(_judging, "SEEDS", 2)
 
 
 @pytest.fixture(scope="module")
@@ -61,6 +63,7 @@ def play_small(monkeypatch: pytest.MonkeyPatch) -> tuple[bool, str]:
     return demo.play(3, Console(file=said, width=80)), said.getvalue()
 
 
+@pytest.mark.soak
 def test_the_real_demo_takes_less_than_a_minute() -> None:
     before = resource.getrusage(resource.RUSAGE_CHILDREN)
     command = [sys.executable, "-W", "error", "-c", "from letheon.cli import app; app()", "demo"]
@@ -302,7 +305,8 @@ def test_a_file_that_loses_something_fails_the_demo(monkeypatch: pytest.MonkeyPa
         return model
 
     monkeypatch.setattr(_models, "load", careless)
-    monkeypatch.setattr(demo, "ACTS", [act for act in demo.ACTS if act.play is not _models.deepen])
+    others = (_models.deepen, *JUDGING)
+    monkeypatch.setattr(demo, "ACTS", [act for act in demo.ACTS if act.play not in others])
     assert "a loaded model forgets alike" in play_small(monkeypatch)[1].partition("NOT TRUE")[2]
 
 

@@ -128,6 +128,12 @@ class Principal:
         """Whether it has a scope."""
         return scope in self.scopes
 
+    def require(self, *scopes: str, title: str = "this token may not do that") -> None:
+        """Refuse what needs one of some scopes; none are needed where none is named."""
+        if scopes and self.scopes.isdisjoint(scopes):
+            words = f"It needs the scope {' or '.join(scopes)}; its role is {self.role}."
+            raise Problem(403, "not-allowed", title, words)
+
     @property
     def sees_all_requests(self) -> bool:
         """Whether it sees requests that others filed, and who is held and who was erased.
@@ -189,13 +195,7 @@ class Gate:
         who = _known(desk, request, credentials)
         request.scope["letheon_token"] = who.token_id
         desk.limiter.count_call(who.token_id)
-        if self.scopes and who.scopes.isdisjoint(self.scopes):
-            raise Problem(
-                403,
-                "not-allowed",
-                "this token may not do that",
-                f"It needs the scope {' or '.join(self.scopes)}; its role is {who.role}.",
-            )
+        who.require(*self.scopes)
         _require_known_query(request)
         _require_current_database(desk, request)
         self.enter(request, who)

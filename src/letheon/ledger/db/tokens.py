@@ -8,14 +8,14 @@ import secrets
 import threading
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from datetime import UTC, datetime
+from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
 from sqlalchemy import Connection, Row, delete, func, insert, or_, select, update
 
 from letheon.exceptions import LedgerUnwritableError
 from letheon.ledger.db.events import TOLERATED_SECONDS
-from letheon.ledger.schemas import require_name
+from letheon.ledger.schemas import moment, require_name
 from letheon.ledger.tables import actions, sessions, tokens
 
 if TYPE_CHECKING:
@@ -31,7 +31,6 @@ __all__ = [
     "Tokens",
     "note_action",
     "require_scopes",
-    "to_datetime",
 ]
 
 PREFIX = "lth_"
@@ -225,9 +224,9 @@ class Tokens:
             role=row.role,
             scopes=tuple(json.loads(row.scopes)),
             tenant=row.tenant,
-            created_at=datetime.fromtimestamp(row.created_at, UTC),
-            expires_at=datetime.fromtimestamp(row.expires_at, UTC),
-            revoked_at=to_datetime(row.revoked_at),
+            created_at=moment(row.created_at),
+            expires_at=moment(row.expires_at),
+            revoked_at=moment(row.revoked_at),
             created_by=row.created_by,
             is_valid=row.revoked_at is None and self._clock() < row.expires_at,
         )
@@ -313,11 +312,6 @@ class Tokens:
 def note_action(conn: Any, at: int, token_id: str | None, action: str, about: str | None) -> None:
     """Note which token did what, in the transaction that does it."""
     conn.execute(insert(actions).values(at=at, token_id=token_id or "", action=action, about=about))
-
-
-def to_datetime(seconds: int | None) -> datetime | None:
-    """Return a time of the database."""
-    return None if seconds is None else datetime.fromtimestamp(seconds, UTC)
 
 
 def _is(token_id: str) -> Any:

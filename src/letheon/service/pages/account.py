@@ -53,7 +53,7 @@ def make_token(request: Request, who: TokenKeeper, form: SentForm) -> HTMLRespon
     typed = {name: text_of(form, name) for name in ("name", "role", "tenant", "days")}
     try:
         wanted = check_form(TokenIn, typed | {"scopes": scopes})
-        made = tokens.make_token(request, who, wanted)
+        made = tokens.make_token(who, wanted)
     except Problem as problem:
         if problem.status_code == 404:
             raise
@@ -64,7 +64,7 @@ def make_token(request: Request, who: TokenKeeper, form: SentForm) -> HTMLRespon
 @router.post("/tokens/{token_id}/revoke")
 def revoke(request: Request, who: TokenKeeper, token_id: str, form: SentForm) -> Response:
     """Take a token back."""
-    tokens.revoke_token(request, who, token_id, descendants="descendants" in form)
+    tokens.revoke_token(who, token_id, descendants="descendants" in form)
     return done(request, "/tokens", "token-revoked")
 
 
@@ -85,7 +85,7 @@ def _tokens(
         who,
         json="/api/v1/tokens",
         status=200 if problem is None else problem.status_code,
-        found=tokens.list_tokens(request, who, after=after or None),
+        found=tokens.list_tokens(who, after=after or None),
         after=after,
         made=made,
         problem=problem,
@@ -113,7 +113,7 @@ def make_webhook(request: Request, who: HookKeeper, form: SentForm) -> HTMLRespo
     typed = {name: text_of(form, name) for name in ("url", "tenant")}
     try:
         wanted = check_form(WebhookIn, typed | {"events": events})
-        made = webhooks.make_webhook(request, who, wanted)
+        made = webhooks.make_webhook(who, wanted)
     except Problem as problem:
         if problem.status_code == 404:
             raise
@@ -131,8 +131,8 @@ def show_webhook(
         "webhook.html",
         who,
         json=f"/api/v1/webhooks/{webhook_id}",
-        hook=webhooks.show_webhook(request, who, webhook_id),
-        found=webhooks.list_deliveries(request, who, webhook_id, after=after or None),
+        hook=webhooks.show_webhook(who, webhook_id),
+        found=webhooks.list_deliveries(who, webhook_id, after=after or None),
         after=after,
         event_words=_EVENT_WORDS,
     )
@@ -141,7 +141,7 @@ def show_webhook(
 @router.post("/webhooks/{webhook_id}/test")
 def try_webhook(request: Request, who: HookCaller, webhook_id: str) -> Response:
     """Send a test message now."""
-    came = webhooks.test_webhook(request, who, webhook_id)
+    came = webhooks.test_webhook(who, webhook_id)
     code = "webhook-delivered" if came.delivered else "webhook-failed"
     return done(request, f"/webhooks/{webhook_id}", code, came.status)
 
@@ -149,7 +149,7 @@ def try_webhook(request: Request, who: HookCaller, webhook_id: str) -> Response:
 @router.post("/webhooks/{webhook_id}/delete")
 def delete_webhook(request: Request, who: HookKeeper, webhook_id: str) -> Response:
     """Remove a webhook."""
-    webhooks.remove_webhook(request, who, webhook_id)
+    webhooks.remove_webhook(who, webhook_id)
     return done(request, "/webhooks", "webhook-removed")
 
 
@@ -169,7 +169,7 @@ def _webhooks(
         who,
         json="/api/v1/webhooks",
         status=200 if problem is None else problem.status_code,
-        found=webhooks.list_webhooks(request, who, after=after or None),
+        found=webhooks.list_webhooks(who, after=after or None),
         after=after,
         made=made,
         problem=problem,
