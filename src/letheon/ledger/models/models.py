@@ -597,8 +597,7 @@ def _remember(known: dict[str, Any], key: str, value: Any) -> None:
 
 
 def _unpack_watch(row: ModelRow, packed: bytes) -> Watch:
-    from letheon.monitor._given import assumptions
-    from letheon.monitor._saved import read_calibration
+    from letheon.monitor import assumptions, read_calibration
 
     record = state.decode(packed, trusted=row.trusted, max_memory=state.UNLIMITED)["record"]
     limits = {
