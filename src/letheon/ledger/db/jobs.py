@@ -27,25 +27,6 @@ from letheon.ledger.tables import jobs, log
 if TYPE_CHECKING:
     from letheon.ledger import Ledger
 
-__all__ = [
-    "CURSOR",
-    "JOB_ID",
-    "KINDS",
-    "LEASE_SECONDS",
-    "LONG",
-    "MOST_STARTS",
-    "SHORT",
-    "Job",
-    "JobPage",
-    "JobProblem",
-    "JobRecord",
-    "Jobs",
-    "JobsFullError",
-    "Kind",
-    "Line",
-    "State",
-    "Task",
-]
 
 Kind = Literal["apply", "retrain", "what-if", "audit"]
 State = Literal["queued", "running", "done", "failed"]

@@ -17,8 +17,13 @@ from pydantic import Field, StrictInt, StrictStr
 from letheon.exceptions import RequestStateError, UnknownRequestError
 from letheon.ledger import LogEntry, Request
 from letheon.ledger.requests.deadlines import Regime
-from letheon.ledger.requests.grounds import HOLD_GROUNDS, REJECT_GROUNDS, REQUEST_GROUNDS
-from letheon.ledger.requests.states import FINAL, STATES
+from letheon.ledger.requests.states import (
+    FINAL,
+    HOLD_GROUNDS,
+    REJECT_GROUNDS,
+    REQUEST_GROUNDS,
+    STATES,
+)
 from letheon.service._request_words import GROUND_WORDS, sentence
 from letheon.service._requests import (
     ACTIONS,
