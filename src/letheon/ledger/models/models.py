@@ -17,16 +17,15 @@ from letheon.exceptions import LedgerMissingError
 from letheon.ledger.certificates.claims import claim_of, guarantee_section, published_account
 from letheon.ledger.core import Core
 from letheon.ledger.leases import owner_name
-from letheon.ledger.models.examine import ModelFiles, examine_files, examine_model
+from letheon.ledger.models.examine import ModelFiles, examine_files, examine_model, held_rows
 from letheon.ledger.models.reader import Reader
-from letheon.ledger.models.register import Registration
-from letheon.ledger.models.registration import (
+from letheon.ledger.models.register import (
+    Registration,
     class_names,
     judged_by,
     register_fitted,
     register_trained,
 )
-from letheon.ledger.models.training import held_rows
 from letheon.ledger.models.versions import (
     ModelRow,
     VersionRow,
@@ -46,8 +45,6 @@ from letheon.ledger.tables import batches, blocked, certificates, heads, models,
 from letheon.ledger.worker.compute import computing
 from letheon.ledger.worker.worker import Step, retrain
 from letheon.verifier import parse_strict
-
-__all__ = ["Models"]
 
 _MOST_KNOWN = 256
 # Seconds for which the people of a model are remembered.

@@ -17,8 +17,6 @@ from letheon.exceptions import CorruptFileError, NewerFormatError
 from letheon.monitor import Monitor, Reading, judge_for, record_of, restore, same_people
 from letheon.receipt import Receipt
 
-__all__ = ["after_retrain", "forget_watched", "pack", "policy_digest", "unpack"]
-
 FORMAT = 1
 _PARTS = {"format", "record", "rows", "metric"}
 _DOMAIN = b"letheon/monitor-policy/v1\0"

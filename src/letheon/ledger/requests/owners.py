@@ -33,21 +33,6 @@ from letheon.ledger.requests.transitions import has_erased, move
 from letheon.ledger.tables import blocked, events, models, requests
 from letheon.ledger.worker.policy import Policy
 
-__all__ = [
-    "NEEDS_APPROVAL",
-    "Claimant",
-    "claim",
-    "hold_model",
-    "known_people",
-    "known_tags",
-    "lead_on",
-    "needing_approval",
-    "pass_on",
-    "require_none_leaving",
-    "settle_queue",
-    "wait_behind",
-]
-
 # The event of a request that waits for an approval however few rows it has.
 NEEDS_APPROVAL = "approval-needed"
 

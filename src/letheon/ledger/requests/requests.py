@@ -19,8 +19,8 @@ from letheon.ledger.certificates.receipt_codes import ReceiptCode, new_private_k
 from letheon.ledger.certificates.receipts import may_come, receipt_key_of
 from letheon.ledger.core import Core
 from letheon.ledger.db import events
-from letheon.ledger.db.actor import actor
 from letheon.ledger.db.cursor import cursor, place_of, require_limit
+from letheon.ledger.db.events import actor
 from letheon.ledger.requests import listing
 from letheon.ledger.requests.deadlines import (
     due_on,
@@ -33,12 +33,6 @@ from letheon.ledger.requests.encrypted_ids import (
     is_covered,
     person_tags,
     read_body,
-)
-from letheon.ledger.requests.grounds import (
-    HOLD_GROUNDS,
-    NO_DATA_HELD,
-    REJECT_GROUNDS,
-    require_ground,
 )
 from letheon.ledger.requests.intake import intake_group, prepare
 from letheon.ledger.requests.listing import Order, RequestFilter, find_request, list_requests
@@ -53,7 +47,14 @@ from letheon.ledger.requests.owners import (
     require_none_leaving,
     wait_behind,
 )
-from letheon.ledger.requests.states import FINAL, FINISHED
+from letheon.ledger.requests.states import (
+    FINAL,
+    FINISHED,
+    HOLD_GROUNDS,
+    NO_DATA_HELD,
+    REJECT_GROUNDS,
+    require_ground,
+)
 from letheon.ledger.requests.transitions import move
 from letheon.ledger.schemas import LogEntry, Page, Request, RequestCounts
 from letheon.ledger.tables import batches, requests
@@ -61,7 +62,6 @@ from letheon.ledger.tables import batches, requests
 if TYPE_CHECKING:
     from letheon.ledger.models.models import Models
 
-__all__ = ["Requests"]
 
 _ID = re.compile(r"[0-9a-f]{32}")
 _NO_BODY: dict[str, Any] = {"sealed": None, "intake_key": None}
