@@ -20,10 +20,10 @@ import letheon
 from letheon import SISANetClassifier, checks
 from letheon.data import SlotRows, as_ids
 from letheon.deep import MLP
+from letheon.deep._base import Workshop
 from letheon.deep._loop import Loop, Progress
 from letheon.deep._sisa import _Grid
 from letheon.deep._vault import VaultChange
-from letheon.deep._workshop import Workshop
 from letheon.exceptions import (
     ChangedParametersError,
     CheckpointError,
@@ -200,13 +200,16 @@ def test_scikit_learn(estimator: Any, check: Any) -> None:
     assert check(estimator) is None
 
 
-@checks.parametrize_with_checks(
-    [
-        SISANetClassifier(**{**TINY, "n_slices": 2}),
-        SISANetClassifier(**{**TINY, "lane_width": 3, "module": MLP(batch_norm=True)}),
-    ]
-)
+@checks.parametrize_with_checks([SISANetClassifier(**{**TINY, "n_slices": 2})])
 def test_letheon(estimator: Any, check: Any) -> None:
+    assert check(estimator) is None
+
+
+@pytest.mark.soak
+@checks.parametrize_with_checks(
+    [SISANetClassifier(**{**TINY, "lane_width": 3, "module": MLP(batch_norm=True)})]
+)
+def test_letheon_with_other_settings(estimator: Any, check: Any) -> None:
     assert check(estimator) is None
 
 

@@ -20,8 +20,8 @@ from letheon import checks, load, save
 from letheon.exceptions import EmptyModelError, UnknownIdError
 from letheon.linear import _deltagrad
 from letheon.linear._deltagrad import DeltaGradClassifier
+from letheon.linear._path import Trajectory
 from letheon.linear._replay import replayed_by_secants
-from letheon.linear._trajectory import Trajectory
 from letheon.state import encode
 from tests.linear.deltagrad_reference import Data, make_data
 
@@ -48,14 +48,27 @@ def weights(model: DeltaGradClassifier) -> Floats:
     return np.column_stack([model.coef_, model.intercept_])
 
 
-@parametrize_with_checks([make(**more) for more in VARIANTS])
+@parametrize_with_checks([make(**more) for more in VARIANTS[:1]])
 @pytest.mark.filterwarnings("ignore:Can't check dok sparse matrix:UserWarning")
 def test_scikit_learn_conventions(estimator: Any, check: Any) -> None:
     check(estimator)
 
 
-@checks.parametrize_with_checks([make(n_steps=60, **more) for more in VARIANTS])
+@pytest.mark.soak
+@parametrize_with_checks([make(**more) for more in VARIANTS[1:]])
+@pytest.mark.filterwarnings("ignore:Can't check dok sparse matrix:UserWarning")
+def test_scikit_learn_conventions_of_variants(estimator: Any, check: Any) -> None:
+    check(estimator)
+
+
+@checks.parametrize_with_checks([make(n_steps=60, **more) for more in VARIANTS[:1]])
 def test_forgetting_conventions(estimator: Any, check: Any) -> None:
+    check(estimator)
+
+
+@pytest.mark.soak
+@checks.parametrize_with_checks([make(n_steps=60, **more) for more in VARIANTS[1:]])
+def test_forgetting_conventions_of_variants(estimator: Any, check: Any) -> None:
     check(estimator)
 
 
@@ -242,7 +255,7 @@ def test_full_disk_is_an_error_and_no_crash(monkeypatch: pytest.MonkeyPatch) -> 
 _KILLED = """
 import os, signal, sys, tempfile
 import numpy as np
-from letheon.linear._trajectory import Trajectory
+from letheon.linear._path import Trajectory
 tempfile.tempdir = sys.argv[1]
 path = Trajectory.allocate(100, 100, 0)
 path.points[:] = 1.0

@@ -25,9 +25,9 @@ from letheon.linear import _descent_engines
 from letheon.linear._curvature import Curvature
 from letheon.linear._descent import DescentToDeleteClassifier
 from letheon.linear._descent_steps import Gain
-from letheon.linear._noise import Sealed
 from letheon.linear._problem import Problem, roots_of
 from letheon.linear._solve import newton
+from letheon.noise import Sealed
 from tests.sharded.people import examples
 
 Floats = NDArray[np.float64]
@@ -522,12 +522,13 @@ def test_scikit_learn_checks(estimator: Any, check: Any) -> None:
     assert isinstance(estimator, DescentToDeleteClassifier)
 
 
-@checks.parametrize_with_checks(
-    [
-        DescentToDeleteClassifier(l2=0.1),
-        DescentToDeleteClassifier(l2=0.1, state="published"),
-    ]
-)
+@checks.parametrize_with_checks([DescentToDeleteClassifier(l2=0.1)])
 def test_forgetting_checks(estimator: Any, check: Any) -> None:
     check(estimator)
     assert isinstance(estimator, DescentToDeleteClassifier)
+
+
+@pytest.mark.soak
+@checks.parametrize_with_checks([DescentToDeleteClassifier(l2=0.1, state="published")])
+def test_forgetting_checks_with_other_settings(estimator: Any, check: Any) -> None:
+    check(estimator)

@@ -24,8 +24,8 @@ from letheon.ledger.requests.states import (
     REQUEST_GROUNDS,
     STATES,
 )
-from letheon.service._request_words import GROUND_WORDS, sentence
-from letheon.service._requests import ACTIONS, ActionName, State
+from letheon.service.request_views import ACTIONS, ActionName, State
+from letheon.service.request_words import GROUND_WORDS, sentence
 from letheon.service.routes import filing
 from letheon.service.routes.requests import export_cell
 from tests.ledger.databases import NOON

@@ -14,8 +14,6 @@ from letheon.ledger.purge.markers import Markers
 from letheon.ledger.purge.scan import scan
 from letheon.ledger.requests.states import STATES
 
-__all__ = ["Stores", "check_requests", "check_residue"]
-
 # Verified, and the people are still in the model.
 _WAITING = frozenset({"verified", "queued", "applying", "retry_wait"})
 _DAY = 86_400

@@ -47,7 +47,7 @@ from letheon.ledger.models.versions import (
 )
 from letheon.ledger.schemas import Checkpoint
 from letheon.ledger.tables import certificates, checkpoints, events, purges, versions
-from letheon.state._atomic import sync_directory
+from letheon.state import sync_directory
 from letheon.verifier import (
     INDEX,
     INDEX_FILES,

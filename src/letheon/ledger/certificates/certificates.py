@@ -178,7 +178,9 @@ def list_sequences(conn: Connection, tenant: str | None = None) -> tuple[int, ..
     """Return the numbers of all certificates, or those of a tenant, the oldest first."""
     query = select(certificates.c.sequence).order_by(certificates.c.sequence)
     if tenant is not None:
-        query = query.join(versions).join(models).where(models.c.tenant == tenant)
+        query = query.join(versions, versions.c.id == certificates.c.version_id)
+        query = query.join(models, models.c.id == versions.c.model_id)
+        query = query.where(models.c.tenant == tenant)
     return tuple(conn.scalars(query))
 
 

@@ -15,10 +15,7 @@ from letheon.data import Ids, IntIds, Rows
 from letheon.exceptions import CorruptFileError, UnsupportedStateError
 from letheon.ledger.models.slot_tree import SlotTree, draw_slots
 from letheon.ledger.models.versions import Vault
-from letheon.state import to_tree
-from letheon.state._arrays import plain_descr
-from letheon.state._canonical import to_bytes
-from letheon.state._registry import codec_of
+from letheon.state import codec_of, plain_descr, to_bytes, to_tree
 from letheon.verifier import slot_leaf
 
 _MAGIC = b"letheon-row-v1\n"

@@ -21,6 +21,7 @@ from letheon.compose import unfitted_twin
 from letheon.data import Ids, Rows, hold_table, hold_target, row_ids, table_length
 from letheon.exceptions import CannotForgetError, LedgerError, LetheonError, NotFittedError
 from letheon.guarantee import MethodFacts
+from letheon.inner import fresh_copy
 from letheon.ledger.certificates.measures import test_metric
 from letheon.ledger.models.table_files import (
     Columns,
@@ -29,7 +30,6 @@ from letheon.ledger.models.table_files import (
     read_table_file,
 )
 from letheon.ledger.models.versions import Judged, memory_limit
-from letheon.measures._copies import fresh_copy
 from letheon.parallel import one_thread
 
 

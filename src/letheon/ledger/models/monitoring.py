@@ -15,10 +15,16 @@ from letheon import state
 from letheon.data import Ids, Rows, as_ids
 from letheon.exceptions import CorruptFileError, NewerFormatError
 from letheon.ledger.schemas import Watch
-from letheon.monitor import Monitor, Reading
-from letheon.monitor._given import assumptions, same_people
-from letheon.monitor._judge import judge_for
-from letheon.monitor._saved import read_calibration, record_of, restore
+from letheon.monitor import (
+    Monitor,
+    Reading,
+    assumptions,
+    judge_for,
+    read_calibration,
+    record_of,
+    restore,
+    same_people,
+)
 from letheon.receipt import Receipt
 
 FORMAT = 1

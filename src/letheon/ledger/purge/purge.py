@@ -61,7 +61,7 @@ from letheon.ledger.tables import batches, purge_steps, purges, requests, versio
 from letheon.ledger.worker.agreement import advance_mark, require_agreement
 from letheon.ledger.worker.policy import backoff
 from letheon.ledger.worker.recover import sweep_model
-from letheon.state._atomic import write_atomically
+from letheon.state import write_atomically
 from letheon.verifier import canonical, certificate_id, parse_strict, search_gaps
 
 _DONE, _FAILED = "done", "failed"
