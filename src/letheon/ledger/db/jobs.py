@@ -444,6 +444,6 @@ def _to_record(row: Row[Any]) -> JobRecord:
         result=outcome if row.state == "done" else None,
         problem=JobProblem(**outcome) if row.state == "failed" else None,
         asked=json.loads(row.asked),
-        findings=tuple(one["found"] for one in lines if one["found"] is not None),
+        findings=tuple(one["found"] for one in lines if one.get("found") is not None),
         owner=row.owner,
     )
