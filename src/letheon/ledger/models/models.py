@@ -300,17 +300,7 @@ class Models:
         after: int | None = None,
         limit: int | None = None,
     ) -> tuple[Version, ...]:
-        """Return the versions of a model, oldest first.
-
-        Parameters
-        ----------
-        model, tenant : str
-            The model.
-        after : int, optional
-            Versions with a higher number only.
-        limit : int, optional
-            So many at most.
-        """
+        """Return the versions of a model after a number, oldest first, at most `limit`."""
         with self._core.database.reading() as conn:
             row = find_model(conn, model, tenant)
             query = select(*_VERSION).where(versions.c.model_id == row.id)
@@ -330,16 +320,7 @@ class Models:
     ) -> tuple[Version, ...]:
         """Return versions of a model with what was found out about them, newest first.
 
-        Parameters
-        ----------
-        model, tenant : str
-            The model.
-        before : int, optional
-            Only versions with a lower number.
-        numbers : sequence of int, optional
-            Only these.
-        limit : int, default=50
-            At most so many.
+        Only those below the number `before`, or only these `numbers`; at most `limit`.
         """
         with self._core.database.reading() as conn:
             row = find_model(conn, model, tenant)

@@ -477,23 +477,10 @@ class Requests:
         """Return one page of requests; quick however many there are.
 
         Requests that are there while all pages are read come once each, whatever is filed
-        meanwhile. One whose last day is put off meanwhile may come again.
-
-        Parameters
-        ----------
-        order : {"due", "newest"}, default="due"
-            Earliest last day first, or latest receipt first.
-        after : str, optional
-            `next` of the page before.
-        limit : int, default=50
-            Requests of a page, up to 500.
-        **wanted
-            Which requests: the attributes of `RequestFilter`.
-
-        Raises
-        ------
-        ValueError
-            `after` is not a cursor of this list, or another value is not valid.
+        meanwhile. One whose last day is put off meanwhile may come again. `order` is the earliest
+        last day ("due") or the latest receipt ("newest") first, `after` the `next` of the page
+        before, `limit` at most 500, `wanted` the attributes of `RequestFilter`. A value that is
+        not valid, or a cursor of another list, raises `ValueError`.
         """
         require_limit(limit)
         name, chosen = listing.list_name(order), RequestFilter(**wanted)
