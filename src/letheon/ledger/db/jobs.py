@@ -28,24 +28,6 @@ from letheon.ledger.tables import events, jobs, log
 if TYPE_CHECKING:
     from letheon.ledger import Ledger
 
-__all__ = [
-    "CURSOR",
-    "JOB_ID",
-    "KINDS",
-    "LEASE_SECONDS",
-    "LONG",
-    "MOST_STARTS",
-    "SHORT",
-    "Job",
-    "JobProblem",
-    "JobRecord",
-    "Jobs",
-    "JobsFullError",
-    "Kind",
-    "Line",
-    "State",
-    "Task",
-]
 
 Kind = Literal["apply", "retrain", "what-if", "audit"]
 State = Literal["queued", "running", "done", "failed"]
