@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any, get_args
+from typing import Any
 
 import pytest
 from fastapi.testclient import TestClient
@@ -23,7 +23,7 @@ from letheon.ledger.requests.grounds import (
     REQUEST_GROUNDS,
 )
 from letheon.ledger.requests.states import ALLOWED, STATES
-from letheon.service.request_views import ACTIONS, ActionName, State
+from letheon.service.request_views import ACTIONS, ActionName, RequestOut
 from letheon.service.request_words import GROUND_WORDS, sentence
 from letheon.service.routes import filing
 from letheon.service.routes.requests import export_cell
@@ -537,8 +537,9 @@ def test_no_exported_cell_begins_a_formula(text: str) -> None:
 
 
 def test_states_and_grounds_are_the_ledgers() -> None:
-    assert get_args(State) == STATES
-    assert get_args(ActionName) == tuple(ACTIONS)
+    schema = RequestOut.model_json_schema()["properties"]
+    assert schema["state"]["enum"] == list(STATES)
+    assert schema["actions"]["items"]["enum"] == list(ACTIONS)
     codes = {
         *REJECT_GROUNDS,
         *HOLD_GROUNDS,

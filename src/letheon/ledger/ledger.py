@@ -26,7 +26,7 @@ from letheon.ledger.requests.calendar import Calendar
 from letheon.ledger.requests.requests import Requests
 from letheon.ledger.settings import Settings
 from letheon.ledger.worker.adopt import Adoption, adopt
-from letheon.ledger.worker.agreement import differences
+from letheon.ledger.worker.agreement import differences, require_mark
 from letheon.ledger.worker.batches import Batches
 from letheon.ledger.worker.compute import computing
 from letheon.ledger.worker.plan import BatchPlan, plan_all
@@ -304,6 +304,16 @@ class Ledger:
         requests remember who filed and who verified them, so that no one approves their own.
         """
         return acting(by)
+
+    @property
+    def clock(self) -> Callable[[], int]:
+        """The clock of the ledger: seconds since 1970."""
+        return self._core.clock
+
+    def require_current_database(self) -> None:
+        """Raise `OldDatabaseError` if the log lacks what the files rest on; one short reading."""
+        with self._core.database.reading() as conn:
+            require_mark(self._core.folder, conn)
 
     def database_differences(self) -> tuple[str, ...]:
         """Return in what the files are newer than the database; nothing if they agree.
