@@ -9,7 +9,8 @@ JOBS ?= 2
 VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
-PYTEST := $(BIN)/python -m pytest -n $(JOBS)
+# Bytecode is kept: every process that a test starts would compile the package again.
+PYTEST := PYTHONDONTWRITEBYTECODE= $(BIN)/python -m pytest -n $(JOBS)
 # cmake and ninja come from the package index: the machine's own may be missing or too old.
 BUILD_TOOLS := scikit-build-core nanobind cmake ninja
 CPP_SOURCES := $(shell find cpp -type f)
@@ -29,10 +30,10 @@ LETHEON_DATA ?= $(abspath $(wildcard ../shared/data))
 
 help:
 	@echo "make demo   set up and run the main job end to end"
-	@echo "make test   set up and run all tests"
+	@echo "make test   set up and run the tests, a few minutes"
 	@echo "make lint   ruff, mypy and the import rules"
 	@echo "make bench  every benchmark in benchmarks/"
-	@echo "make soak   the tests again, long, with fresh random examples"
+	@echo "make soak   all tests, the long ones too, with many fresh random examples"
 	@echo "make fuzz   damaged forests for FUZZ_SECONDS; needs Clang"
 	@echo "make fuzz-reader  FUZZ_INPUTS mutated files, blobs, manifests and bundles"
 	@echo "make clean  remove .venv, builds and caches"

@@ -17,8 +17,7 @@ from letheon.bench._recipes import Place, find_recipe
 from letheon.centroid import NearestCentroid, _average
 from letheon.exceptions import EmptyModelError
 from letheon.ledger import Ledger
-from letheon.select import Need
-from letheon.select._candidates import default_candidates
+from letheon.select import Need, default_candidates
 
 RNG = np.random.default_rng(5)
 X = RNG.normal(size=(60, 3)).round(3)

@@ -171,7 +171,7 @@ def test_no_changed_byte_of_a_models_files_is_accepted(scene: Scene, name: str) 
     bundle = copied(scene.bundle, f"changed-{name}")
     path = model_folder(bundle) / name
     honest = path.read_bytes()
-    places = np.linspace(0, len(honest) - 1, 24).astype(int).tolist()
+    places = np.linspace(0, len(honest) - 1, 8).astype(int).tolist()
     changed = [flipped(honest, place) for place in places]
     changed += [honest[:-1], honest + b"\0", honest[:32] + b"\0" + honest[32:]]
     for data in changed:

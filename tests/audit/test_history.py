@@ -33,7 +33,7 @@ def check_history(folder: Path, kind: str, n_requests: int) -> None:
 def test_every_certificate_verifies_at_issue_and_the_newest_after_purge(
     kind: str, tmp_path: Path
 ) -> None:
-    check_history(tmp_path, kind, 6)
+    check_history(tmp_path, kind, 3)
 
 
 @pytest.mark.soak

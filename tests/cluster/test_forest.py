@@ -38,11 +38,13 @@ def test_ray(ray_cluster: RayCluster, digest: str) -> None:
     assert eventually(lambda: ray_cluster.stored_bytes() == 0)
 
 
+@pytest.mark.soak
 def test_ray_grows_regressors(ray_cluster: RayCluster) -> None:
     alone = fit_and_forget(DaREForestRegressor, n_jobs=1)
     assert fit_and_forget(DaREForestRegressor, backend="ray", n_jobs=-1) == alone
 
 
+@pytest.mark.soak
 def test_rows_go_into_the_store_once(
     ray_cluster: RayCluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:

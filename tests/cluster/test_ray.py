@@ -101,6 +101,7 @@ def run_and_lose_the_node(cluster: RayCluster, folder: Path) -> list[Any]:
         return results.result(timeout=60)
 
 
+@pytest.mark.soak
 def test_a_lost_node_loses_nothing(ray_cluster: RayCluster, tmp_path: Path) -> None:
     found = run_and_lose_the_node(ray_cluster, tmp_path)
     expected = [train(*payload)["model"] for payload in payloads(4, tmp_path)]
@@ -109,6 +110,7 @@ def test_a_lost_node_loses_nothing(ray_cluster: RayCluster, tmp_path: Path) -> N
     assert eventually(lambda: ray_cluster.stored_bytes() == 0)
 
 
+@pytest.mark.soak
 def test_letheon_itself_runs_again_what_a_dying_node_lost(
     on_ray: RayCluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

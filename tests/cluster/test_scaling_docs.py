@@ -26,6 +26,7 @@ def connect_as_the_page_says(
     monkeypatch.setattr(dask.distributed, "Client", connected)
 
 
+@pytest.mark.soak
 def test_the_page_runs(
     ray_cluster: RayCluster, dask_client: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -60,6 +60,7 @@ def fit_while_the_node_is_lost(cluster: RayCluster, folder: Path) -> str:
         return found.result(timeout=300)
 
 
+@pytest.mark.soak
 def test_ray_loses_a_node_during_fit(ray_cluster: RayCluster, digest: str, tmp_path: Path) -> None:
     assert fit_while_the_node_is_lost(ray_cluster, tmp_path) == digest
     assert len(list(tmp_path.glob("started-*"))) > 4

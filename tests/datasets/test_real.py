@@ -60,6 +60,7 @@ def test_diabetes() -> None:
     assert np.isfinite(data.X).all()
 
 
+@pytest.mark.soak
 def test_census() -> None:
     data = real("census", encode="ordinal")
     assert data.X.shape == (199_523, 40)
@@ -91,6 +92,7 @@ def test_covtype() -> None:
     np.testing.assert_array_equal(pair.y, data.y == 1)
 
 
+@pytest.mark.soak
 def test_cifar() -> None:
     data = real("cifar-2")
     assert data.X.shape == (10_000, 3_072)

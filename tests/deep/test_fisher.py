@@ -23,6 +23,7 @@ from letheon.deep._nets import MLP
 from letheon.exceptions import EmptyModelError, TrainingError
 from letheon.noise import NoiseSource
 from tests.deep.test_fisher_information import dense
+from tests.marks import soak
 
 LINEAR = MLP(widths=())
 
@@ -104,9 +105,9 @@ def test_scikit_learn_conventions(estimator: Any, check: Any) -> None:
 # Noise
 
 
-@pytest.mark.parametrize("exponent", [0.25, 0.5])
+@pytest.mark.parametrize("exponent", [soak(0.25), 0.5])
 def test_the_law_of_the_noise(exponent: float) -> None:
-    model, n_runs = fitted(exponent=exponent, sigma=1e-2), 120
+    model, n_runs = fitted(exponent=exponent, sigma=1e-2), 40
     X, _ = table()
     start = flat(model)
     expected = 1e-2 * (information(model, X[1:]) + 1e-8) ** -exponent

@@ -324,7 +324,14 @@ def test_one_seed_has_intervals_over_rows_and_several_have_them_over_seeds() -> 
     assert trials[0].measures[SAME]["KL consistency"].low is None
 
 
-def test_intervals_hold_the_error_of_the_test_rows() -> None:
+@pytest.mark.parametrize(
+    ("runs", "least"),
+    [
+        (8, 7),
+        pytest.param(60, 53, marks=pytest.mark.soak),  # fewer by chance in 1 of 100
+    ],
+)
+def test_intervals_hold_the_error_of_the_test_rows(runs: int, least: int) -> None:
     """Models without randomness agree in all seeds; the truth is still only known by test rows.
 
     Other test rows are drawn; the interval of the score lost holds the loss on all of them, 0.05,
@@ -332,7 +339,7 @@ def test_intervals_hold_the_error_of_the_test_rows() -> None:
     """
     rng = np.random.default_rng(1)
     hits = 0
-    for _ in range(60):
+    for _ in range(runs):
         rows = rng.normal(size=(80, 3))
         truth = (rows[:, 0] > 0).astype(int)
         wrong = rng.random(80) < 0.05
@@ -343,7 +350,7 @@ def test_intervals_hold_the_error_of_the_test_rows() -> None:
         assert lost.low is not None
         assert lost.high is not None
         hits += lost.low <= 0.05 <= lost.high
-    assert hits >= 53  # 57 of 60 on average; fewer than 53 by chance in 1 of 100
+    assert hits >= least  # 19 of 20 on average
 
 
 class Constant(ClassifierMixin, BaseEstimator):

@@ -192,4 +192,4 @@ def raw_predictions(model: Any, X: NDArray[Any]) -> NDArray[np.float64]:
 
 def examples(count: int) -> settings:
     """`count` examples in `make test`, ten times as many in `make soak`."""
-    return settings(max_examples=count * settings().max_examples // 100)
+    return settings(max_examples=max(1, count * settings().max_examples // 100))

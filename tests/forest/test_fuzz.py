@@ -159,7 +159,7 @@ def test_a_damaged_state_is_refused_or_can_be_used(kind: str, each: list[Damage]
 
 
 @pytest.mark.parametrize("kind", ["classes", "numbers"])
-@pytest.mark.parametrize("change", [0x01, 0x80])
+@pytest.mark.parametrize("change", [0x01, pytest.param(0x80, marks=pytest.mark.soak)])
 def test_every_byte_of_the_state(kind: str, change: int) -> None:
     body = body_of(kind)
     taken = 0

@@ -187,8 +187,7 @@ def main(file: Path) -> None:
     outcome.n_changes, outcome.sites = len(notes), sorted(set(map(site_of, notes)))
     outcome.n_possible = sum(len(ways_of(note)) for note in notes)
     chosen = faults_of(notes, plan.per_site)
-    first, last = (len(chosen) * part // plan.parts for part in (plan.part, plan.part + 1))
-    faults = chosen[first:last]
+    faults = chosen[plan.part :: plan.parts]
     for number, (at, way) in enumerate(faults, start=1):
         suffer(base, number, at, way, outcome)
         outcome.faults[way] += 1

@@ -101,13 +101,13 @@ def test_a_damaged_certificate_does_not_hide_the_others(story: Ledger, data: st.
 
 
 def test_batches_say_what_became_of_them(story: Ledger) -> None:
-    found = all_of(story.batches)
+    found = all_of(story.batches.list)
     assert [one.certificate for one in found] == [4, 3, 2, 1]
     assert [one.kind for one in found] == ["retrain", "erase", "erase", "erase"]
     assert [one.n_rows for one in found] == [0, 2, 2, 2]
     assert [one.n_requests for one in found] == [0, 1, 1, 1]
     assert {one.state for one in found} == {"purged"}
-    assert [one.version for one in all_of(story.batches, tenant="default")] == [3, 2, 1]
+    assert [one.version for one in all_of(story.batches.list, tenant="default")] == [3, 2, 1]
     assert story.batches.get(found[0].id) == found[0]
     for wrong in ("", "g" * 64, found[1].id):
         with pytest.raises(LedgerMissingError):

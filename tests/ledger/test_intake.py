@@ -318,7 +318,7 @@ def test_a_cancel_waits_for_a_submission_that_counts_on_it(
     def hook(name: str) -> None:
         if name == "submit.before-commit":
             cancelled.start()
-            cancelled.join(1.5 if desk.kind == "postgresql" else 0.3)
+            cancelled.join(0.5 if desk.kind == "postgresql" else 0.2)
 
     faults.hook = hook
     try:

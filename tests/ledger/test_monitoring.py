@@ -33,8 +33,7 @@ from letheon.ledger.models.monitoring import (
     policy_digest,
     unpack,
 )
-from letheon.monitor import Calibration, Monitor, Tolerances
-from letheon.monitor._saved import record_of
+from letheon.monitor import Calibration, Monitor, Tolerances, record_of
 from tests.monitor.drifters import QUICK, Keeper, make_people, share_right
 from tests.sharded.people import examples
 

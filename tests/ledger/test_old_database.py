@@ -18,6 +18,7 @@ from letheon.ledger.worker.agreement import HIGH_WATER, Mark, read_mark, settle_
 from tests.ledger.databases import die, in_processes
 from tests.ledger.homes import IDS, X, Y, person
 from tests.ledger.old_copies import KINDS, STEPS, Story, copy_database, inventory, other_model
+from tests.marks import soak
 from tests.postgres import Server
 
 WRITES: dict[str, Callable[[Ledger], Any]] = {
@@ -47,7 +48,7 @@ def stories(
     return play
 
 
-@pytest.fixture(params=KINDS)
+@pytest.fixture(params=[soak(kind) if kind == "delete" else kind for kind in KINDS])
 def story(stories: Callable[[str], Story], request: pytest.FixtureRequest) -> Story:
     return stories(request.param)
 

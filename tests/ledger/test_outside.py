@@ -1,6 +1,7 @@
 """Models from outside in a ledger: what a process that was taken over can and cannot do."""
 
 import io
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -78,6 +79,17 @@ def forged(change: Any) -> Any:
     return call
 
 
+@pytest.fixture(scope="module")
+def two_tenants(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A ledger with a model from outside and one of another tenant, to be copied."""
+    folder = tmp_path_factory.mktemp("tenants")
+    with Ledger.create(folder / "home", name="test") as ledger:
+        ledger.models.register_files(files(folder), name="outside", tenant="rival")
+        own = NaiveUnlearner(GaussianNB(), random_state=0).fit(X, Y)
+        ledger.models.register(own, X, Y, name="own")
+    return folder / "home"
+
+
 @pytest.mark.parametrize(
     "change",
     [
@@ -92,12 +104,9 @@ def forged(change: Any) -> Any:
     ],
 )
 def test_a_forged_answer_holds_up_no_other_tenant(
-    change: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    change: Any, two_tenants: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    with Ledger.create(tmp_path / "home", name="test") as ledger:
-        ledger.models.register_files(files(tmp_path), name="outside", tenant="rival")
-        own = NaiveUnlearner(GaussianNB(), random_state=0).fit(X, Y)
-        ledger.models.register(own, X, Y, name="own")
+    with Ledger.open(Path(shutil.copytree(two_tenants, tmp_path / "home"))) as ledger:
         monkeypatch.setattr(sandbox, "call", forged(change))
         ledger.requests.submit([1], model="outside", tenant="rival", verified=True)
         wanted = ledger.requests.submit([1], model="own", verified=True).id
@@ -171,7 +180,7 @@ def test_a_model_from_outside_is_never_computed_here(
 
 
 def test_rows_that_a_process_sends_have_a_limit() -> None:
-    wide = np.array(["x"] * 20_000, dtype="<U50000")
+    wide = np.array(["x"] * 1_600, dtype="<U50000")
     with pytest.raises(MemoryLimitError):
         examine._decode_rows(state.encode(wide))
 

@@ -116,7 +116,8 @@ def put(connection: Any, rows: dict[str, list[dict[str, Any]]]) -> None:
             continue
         table = Table(name, there, autoload_with=connection)
         connection.execute(table.delete())
-        kept = [{key: row[key] for key in row if key in table.c} for row in rows[name]]
+        own = {one.name for one in table.c if one.computed is None}
+        kept = [{key: row[key] for key in row if key in own} for row in rows[name]]
         for row in kept:
             connection.execute(insert(table).values(row))
 

@@ -112,7 +112,7 @@ def longest(X: Any) -> float:
 
 def examples(count: int) -> settings:
     """`count` examples in `make test`, ten times as many in `make soak`."""
-    return settings(max_examples=count * settings().max_examples // 100)
+    return settings(max_examples=max(1, count * settings().max_examples // 100))
 
 
 def form_no_matrix(patch: pytest.MonkeyPatch, above: int) -> None:

@@ -36,7 +36,7 @@ def n_false_alarms(bound: Any, epsilon: float, delta: float, n_runs: int) -> int
 
 @pytest.mark.parametrize(("epsilon", "delta"), [(0.0, 0.0), (1.0, 0.0), (1.0, 0.05), (3.0, 0.01)])
 def test_bound_exceeds_the_truth_no_more_often_than_allowed(epsilon: float, delta: float) -> None:
-    n_runs = 400
+    n_runs = 100
     allowed = stats.binom.isf(1e-4, n_runs, 0.1)
     assert n_false_alarms(epsilon_lower_bound, epsilon, delta, n_runs) <= allowed
 

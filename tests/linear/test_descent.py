@@ -522,12 +522,13 @@ def test_scikit_learn_checks(estimator: Any, check: Any) -> None:
     assert isinstance(estimator, DescentToDeleteClassifier)
 
 
-@checks.parametrize_with_checks(
-    [
-        DescentToDeleteClassifier(l2=0.1),
-        DescentToDeleteClassifier(l2=0.1, state="published"),
-    ]
-)
+@checks.parametrize_with_checks([DescentToDeleteClassifier(l2=0.1)])
 def test_forgetting_checks(estimator: Any, check: Any) -> None:
     check(estimator)
     assert isinstance(estimator, DescentToDeleteClassifier)
+
+
+@pytest.mark.soak
+@checks.parametrize_with_checks([DescentToDeleteClassifier(l2=0.1, state="published")])
+def test_forgetting_checks_with_other_settings(estimator: Any, check: Any) -> None:
+    check(estimator)

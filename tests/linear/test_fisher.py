@@ -36,6 +36,7 @@ from tests.linear.reference import (
 )
 from tests.linear.test_fisher_law import log_ratios
 from tests.linear.test_fisher_noise import power
+from tests.marks import soak
 from tests.sharded.people import examples
 
 Floats = NDArray[np.float64]
@@ -77,9 +78,9 @@ def one_step(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.parametrize("m", [1, 20, 100])
+@pytest.mark.parametrize("m", [soak(1), 20, soak(100)])
 @pytest.mark.parametrize("reg", ["per_sample", "total"])
-@pytest.mark.parametrize("state", ["published", "secret"])
+@pytest.mark.parametrize("state", ["published", soak("secret")])
 def test_at_the_optimum_the_step_is_that_of_influence(
     monkeypatch: pytest.MonkeyPatch, kind: str, m: int, reg: str, state: str
 ) -> None:
@@ -631,13 +632,14 @@ def test_residual_state_names_what_is_kept() -> None:
         assert named <= set(vars(model))
 
 
-@parametrize_with_checks(
-    [
-        FisherClassifier(),
-        FisherClassifier(state="secret", multi_class="softmax"),
-    ]
-)
+@parametrize_with_checks([FisherClassifier()])
 def test_it_forgets_as_models_must(estimator: Any, check: Any) -> None:
+    check(estimator)
+
+
+@pytest.mark.soak
+@parametrize_with_checks([FisherClassifier(state="secret", multi_class="softmax")])
+def test_it_forgets_as_models_must_with_other_settings(estimator: Any, check: Any) -> None:
     check(estimator)
 
 

@@ -303,19 +303,29 @@ PUBLIC = [
 ]
 
 
-@sklearn_checks(PUBLIC)
+@sklearn_checks(PUBLIC[::2])
 def test_conventions_of_scikit_learn(estimator: Any, check: Any) -> None:
     assert check(estimator) is None
 
 
+@pytest.mark.soak
+@sklearn_checks(PUBLIC[1::2])
+def test_conventions_of_scikit_learn_of_variants(estimator: Any, check: Any) -> None:
+    assert check(estimator) is None
+
+
+@parametrize_with_checks([InfluenceClassifier(), InfluenceRegressor()])
+def test_promises_of_the_library(estimator: Any, check: Any) -> None:
+    assert check(estimator) is None
+
+
+@pytest.mark.soak
 @parametrize_with_checks(
     [
-        InfluenceClassifier(),
         InfluenceClassifier(multi_class="softmax"),
         InfluenceClassifier(reg="total", l2=5.0, delta=0.0, sigma=0.2),
-        InfluenceRegressor(),
         InfluenceRegressor(loss="pseudo_huber"),
     ]
 )
-def test_promises_of_the_library(estimator: Any, check: Any) -> None:
+def test_promises_of_the_library_with_other_settings(estimator: Any, check: Any) -> None:
     assert check(estimator) is None

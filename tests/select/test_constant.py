@@ -18,6 +18,7 @@ from letheon.exceptions import NoCandidateError
 from letheon.forest import tune_random_depth
 from letheon.scoring import UNBALANCED, balanced_accuracy, is_unbalanced
 from letheon.select import Candidate, Comparison, Tolerances, choose
+from tests.marks import soak
 
 
 class NearlyConstant(ClassifierMixin, BaseEstimator):
@@ -55,7 +56,9 @@ def compare(data: Any, *models: Any, **options: Any) -> Comparison:
     )
 
 
-@pytest.mark.parametrize("metric", [None, accuracy_score, partial(f1_score, zero_division=0)])
+@pytest.mark.parametrize(
+    "metric", [None, soak(accuracy_score), soak(partial(f1_score, zero_division=0))]
+)
 def test_a_nearly_constant_model_is_not_chosen(metric: Any) -> None:
     found = compare(visits(), NearlyConstant(), metric=metric)
     assert found.best is None

@@ -166,6 +166,7 @@ class Stage:
         self.seen: set[str] = set()
         self.watches: list[Watch] = []
         self._browser = browser
+        self._n_looks = 0
         self._pictures = os.environ.get("LETHEON_PICTURES")
 
     def page(self, *, is_watched: bool = True, **given: Any) -> Any:
@@ -184,15 +185,17 @@ class Stage:
         page.wait_for_url(f"{self.url}/")
 
     def look(self, page: Any, name: str) -> None:
-        """Look at the present page in both themes, wide and narrow; keep its pictures if asked."""
+        """Look at the present page, wide and narrow, in one theme each; in both for pictures."""
         self.seen.add(_path(page.url, self.url))
-        for width in (WIDE, NARROW):
+        self._n_looks += 1
+        for number, width in enumerate((WIDE, NARROW)):
             page.set_viewport_size({"width": width, "height": HEIGHT})
-            for theme in THEMES:
-                page.emulate_media(color_scheme=theme, reduced_motion="reduce")
+            theme = THEMES[(number + self._n_looks) % 2]
+            for each in THEMES if self._pictures else (theme,):
+                page.emulate_media(color_scheme=each, reduced_motion="reduce")
                 found = faults_of(page)
-                self.faults += [f"{name}, {theme}, {width}: {one}" for one in found]
-                self._keep(page, f"{name}-{theme}-{width}.png")
+                self.faults += [f"{name}, {each}, {width}: {one}" for one in found]
+                self._keep(page, f"{name}-{each}-{width}.png")
         page.emulate_media(color_scheme="light", reduced_motion="reduce")
         page.set_viewport_size({"width": WIDE, "height": HEIGHT})
 

@@ -41,7 +41,7 @@ CHECKS = [
 PARTS = 4
 MODES = (GenerationMode.POSITIVE, GenerationMode.NEGATIVE)
 # Cases per operation and mode; operations without a parameter have few different ones.
-IN_TEST, IN_SOAK = 17, 800
+IN_TEST, IN_SOAK = 4, 800
 
 
 @pytest.fixture(scope="module")
@@ -113,13 +113,13 @@ def _is_wrong_body(case: Any) -> bool:
 @pytest.mark.parametrize("part", range(PARTS))
 def test_the_api_keeps_its_document(filled: tuple[Desk, dict[str, str]], part: int) -> None:
     desk, things = filled
-    assert try_operations(desk, things, "admin", part, IN_TEST) >= 500
+    assert try_operations(desk, things, "admin", part, IN_TEST) >= 100
 
 
 def test_a_requester_breaks_nothing_either(filled: tuple[Desk, dict[str, str]]) -> None:
     desk, things = filled
-    cases = sum(try_operations(desk, things, "requester", part, 2) for part in range(PARTS))
-    assert cases >= 200
+    cases = sum(try_operations(desk, things, "requester", part, 1) for part in range(PARTS))
+    assert cases >= 100
 
 
 @pytest.mark.soak

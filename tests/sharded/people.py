@@ -27,4 +27,4 @@ def make_people(n_people: int = 20, *, seed: int = 0, n_classes: int = 3) -> Peo
 
 def examples(count: int) -> settings:
     """`count` examples in `make test`, ten times as many in `make soak`."""
-    return settings(max_examples=count * settings().max_examples // 100)
+    return settings(max_examples=max(1, count * settings().max_examples // 100))

@@ -1,12 +1,13 @@
 """Every byte changed, dropped or added: nothing is accepted, and a naive verifier accepts some.
 
-In `make test` each byte has all 8 bits flipped, is deleted, and gets two bytes put before it;
-in `make soak` every byte value is put in and every certificate of the bundle is looked at.
+In `make test` each byte has four of its bits flipped, is deleted, and gets two bytes put before it;
+in `make soak` all bits are flipped, every byte value is put in and every certificate of the bundle
+is looked at.
 """
 
 import base64
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import pytest
@@ -39,11 +40,15 @@ NOTES = {
 }
 CERTIFICATE = FILES["certificates/000001.json"]
 INSERTED = b" A"
+# Low bits end base64, bit 5 is upper or lower case, bit 7 leaves ASCII.
+BITS: Sequence[int] = (0, 1, 5, 7)
 
 
-def mutants(data: bytes, inserted: bytes = INSERTED, start: int = 0) -> Iterator[bytes]:
+def mutants(
+    data: bytes, inserted: bytes = INSERTED, start: int = 0, bits: Sequence[int] = BITS
+) -> Iterator[bytes]:
     for i, byte in enumerate(data[start:], start):
-        for bit in range(8):
+        for bit in bits:
             yield b"%b%c%b" % (data[:i], byte ^ 1 << bit, data[i + 1 :])
         yield data[:i] + data[i + 1 :]
     for i in range(start, len(data) + 1):
@@ -52,12 +57,16 @@ def mutants(data: bytes, inserted: bytes = INSERTED, start: int = 0) -> Iterator
 
 
 def survivors(
-    data: bytes, check: Callable[[bytes], object], inserted: bytes = INSERTED, start: int = 0
+    data: bytes,
+    check: Callable[[bytes], object],
+    inserted: bytes = INSERTED,
+    start: int = 0,
+    bits: Sequence[int] = BITS,
 ) -> tuple[int, list[bytes]]:
     """How many mutants differ from the data, and which of them the check accepts."""
     check(data)
     count, accepted = 0, []
-    for mutant in mutants(data, inserted, start):
+    for mutant in mutants(data, inserted, start, bits):
         if mutant == data:
             continue
         count += 1
@@ -110,14 +119,14 @@ def test_no_mutant_is_accepted(name: str) -> None:
     data, check = CHECKS[name]
     count, accepted = survivors(data, check)
     assert accepted == []
-    assert count > 10 * len(data)
+    assert count > 6 * len(data)
 
 
 @pytest.mark.soak
 @pytest.mark.parametrize("name", CHECKS)
 def test_no_mutant_with_any_byte_put_in_is_accepted(name: str) -> None:
     data, check = CHECKS[name]
-    count, accepted = survivors(data, check, bytes(range(256)))
+    count, accepted = survivors(data, check, bytes(range(256)), bits=range(8))
     assert accepted == []
     assert count > 200 * len(data)
 
@@ -126,7 +135,7 @@ def test_no_mutant_with_any_byte_put_in_is_accepted(name: str) -> None:
 @pytest.mark.parametrize("number", range(1, 7))
 def test_no_mutant_of_any_certificate_is_accepted(number: int) -> None:
     data = maker.honest_bundle()[f"certificates/{number:06d}.json"]
-    count, accepted = survivors(data, check_certificate)
+    count, accepted = survivors(data, check_certificate, bits=range(8))
     assert accepted == []
     assert count > 10 * len(data)
 

@@ -34,8 +34,6 @@ from letheon.data import Rows
 from letheon.linear import choose_noise_scale, plan_descent
 from letheon.methods import find_method
 
-__all__ = ["BOUNDS", "bound", "check_bound", "find_withdrawn"]
-
 # Certificates round what is spent and the budget up to two digits; formulas differ by rounding.
 _CLOSE = 1e-6
 _TWO_DIGITS = 0.11

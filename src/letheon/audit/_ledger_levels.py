@@ -10,10 +10,9 @@ from typing import Any
 
 from letheon.audit._reading import Bundle
 from letheon.audit._result import LevelResult
-from letheon.ledger.purge.scan import Markers, scan
+from letheon.ledger.purge.markers import Markers
+from letheon.ledger.purge.scan import scan
 from letheon.ledger.requests.states import STATES
-
-__all__ = ["Stores", "check_requests", "check_residue"]
 
 # Verified, and the people are still in the model.
 _WAITING = frozenset({"verified", "queued", "applying", "retry_wait"})

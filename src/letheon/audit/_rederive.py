@@ -29,21 +29,10 @@ from letheon.data import Rows
 from letheon.exceptions import LetheonError
 from letheon.inner import parts_of
 from letheon.ledger.certificates.claims import counted_part
-from letheon.ledger.certificates.execution import replay_of
+from letheon.ledger.certificates.facts import replay_of
 from letheon.linear import fingerprint_rows
 from letheon.parallel import one_thread
 from letheon.state import Instance, Items, Record, to_bytes
-
-__all__ = [
-    "FEATURES",
-    "Beside",
-    "CannotRederiveError",
-    "beside_the_model",
-    "check_rederivation",
-    "compare",
-    "rederive",
-    "unwrapped",
-]
 
 _SHOWN = 3
 _VERSION = re.compile(r"[0-9]{1,4}(\.[0-9]{1,5}){0,3}([a-z]{1,4}[0-9]{0,3})?")

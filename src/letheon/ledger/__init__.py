@@ -12,6 +12,7 @@ from letheon.ledger.models.examine import ModelFiles
 from letheon.ledger.models.reader import Reader
 from letheon.ledger.requests.calendar import Calendar
 from letheon.ledger.requests.requests import Requests
+from letheon.ledger.requests.states import REQUEST_STATES, RequestState
 from letheon.ledger.schemas import (
     Batch,
     Certificate,
@@ -38,6 +39,7 @@ from letheon.ledger.worker.policy import Decision, Policy
 from letheon.ledger.worker.worker import Step
 
 __all__ = [
+    "REQUEST_STATES",
     "Adoption",
     "Batch",
     "BatchPlan",
@@ -60,6 +62,7 @@ __all__ = [
     "Reader",
     "Request",
     "RequestCounts",
+    "RequestState",
     "Requests",
     "Settings",
     "Step",

@@ -19,31 +19,6 @@ from letheon.verifier import note_digest
 if TYPE_CHECKING:
     from letheon.ledger.requests.calendar import Calendar
 
-__all__ = [
-    "CODE",
-    "NAME",
-    "Batch",
-    "Certificate",
-    "CertificateLine",
-    "Checkpoint",
-    "Coverage",
-    "Key",
-    "LogConsistency",
-    "LogEntry",
-    "LogInclusion",
-    "Model",
-    "Page",
-    "Purge",
-    "Request",
-    "RequestCounts",
-    "Storage",
-    "Store",
-    "Version",
-    "Watch",
-    "is_code",
-    "moment",
-    "require_name",
-]
 
 NAME = re.compile(r"[a-z0-9][a-z0-9._:-]{0,62}")
 """What somebody may choose."""
@@ -312,8 +287,8 @@ class Batch:
     id: str
     model: str
     tenant: str
-    kind: str
-    state: str
+    kind: Literal["erase", "retrain"]
+    state: Literal["open", "published", "certified", "purged", "abandoned"]
     reason: str
     created_at: datetime
     n_requests: int
@@ -526,8 +501,9 @@ class Model:
         }
 
 
-class Storage(NamedTuple):
-    """Bytes of a model's own files.
+@dataclass(frozen=True)
+class Storage:
+    """Bytes that a model takes.
 
     Attributes
     ----------
@@ -535,10 +511,13 @@ class Storage(NamedTuple):
         Sealed models, rows, ids, salts and monitors of the versions that are still there.
     proofs : int
         Transition proofs, which are kept.
+    database : int or None
+        Its part of the database, by its part of all requests; None where that is not to be shown.
     """
 
     blobs: int
     proofs: int
+    database: int | None = None
 
 
 @dataclass(frozen=True)
@@ -578,13 +557,14 @@ class Key:
     state : {"current", "retired", "revoked"}
         What became of it.
     first, last : int or None
-        The certificates, by number, that it may sign; `last` is None for the current key.
+        The certificates, by number, that it may sign; `last` is None for the current key. Both
+        are None for a tenant's token: they count the certificates of all tenants.
     """
 
     keyid: str
     public: str
-    state: str
-    first: int
+    state: Literal["current", "retired", "revoked"]
+    first: int | None
     last: int | None
 
 

@@ -178,7 +178,7 @@ requests = Table(
     _words("verified_by", null=True),
     _words("receipt_key", null=True),
     Column("receipt", LargeBinary, nullable=True),
-    Column("last_day", Text, Computed("coalesce(extended_to, due_on)")),
+    Column("last_day", Text, Computed("coalesce(extended_to, due_on)", persisted=True)),
     UniqueConstraint("tenant", "key_tag"),
     Index(None, "model_id", "state"),
     Index(None, "batch_id"),

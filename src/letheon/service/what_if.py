@@ -24,7 +24,7 @@ from letheon.data import Rows
 from letheon.guarantee import Task
 from letheon.ledger.certificates.claims import published_account
 from letheon.ledger.certificates.explanations import guarantee_words
-from letheon.ledger.models.training import fresh_fit
+from letheon.ledger.models.examine import fresh_fit
 from letheon.ledger.worker.compute import ComputationFailed, Job, compute
 
 __all__ = ["RETRAIN", "SAMPLE_ROWS", "WhatIfOrder", "measure", "row_not_run"]
@@ -139,8 +139,7 @@ def _methods(present: Any) -> Iterator[_Method]:
 
 
 def _others(present: Any, task: Task) -> Iterator[_Method]:
-    from letheon.select import Need
-    from letheon.select._candidates import default_candidates
+    from letheon.select import Need, default_candidates
 
     need = Need(task=task)
     named, _ = default_candidates(need, task, _ordinary(present, task))
@@ -166,7 +165,7 @@ def _ordinary(present: Any, task: Task) -> Any:
 
 
 def _name(model: Any) -> str:
-    from letheon.select._candidates import short_name
+    from letheon.select import short_name
 
     return short_name(model)
 

@@ -31,7 +31,7 @@ from letheon.ledger.db.log_tree import LogTree
 from letheon.ledger.keys.blobs import NONCE_BYTES
 from letheon.ledger.keys.signing import sign
 from letheon.ledger.leases import owner_name
-from letheon.ledger.models.pins import Pins
+from letheon.ledger.models.reader import Pins
 from letheon.ledger.models.versions import (
     ModelRow,
     VersionRow,
@@ -47,7 +47,7 @@ from letheon.ledger.models.versions import (
 )
 from letheon.ledger.schemas import Checkpoint
 from letheon.ledger.tables import certificates, checkpoints, events, purges, versions
-from letheon.state._atomic import sync_directory
+from letheon.state import sync_directory
 from letheon.verifier import (
     INDEX,
     INDEX_FILES,
@@ -56,8 +56,6 @@ from letheon.verifier import (
     list_files,
     parse_strict,
 )
-
-__all__ = ["BUNDLE", "KEPT_DAYS", "Tier", "export"]
 
 Tier = Literal["public", "auditor"]
 

@@ -21,8 +21,6 @@ from letheon.ledger.tables import (
 )
 from letheon.verifier import parse_strict
 
-__all__ = ["Certificates", "is_of", "list_sequences"]
-
 _LIST = "certificates"
 _UNREADABLE = "unreadable"
 _MISSING = "there is no {} {} in this ledger yet"
@@ -180,7 +178,9 @@ def list_sequences(conn: Connection, tenant: str | None = None) -> tuple[int, ..
     """Return the numbers of all certificates, or those of a tenant, the oldest first."""
     query = select(certificates.c.sequence).order_by(certificates.c.sequence)
     if tenant is not None:
-        query = query.join(versions).join(models).where(models.c.tenant == tenant)
+        query = query.join(versions, versions.c.id == certificates.c.version_id)
+        query = query.join(models, models.c.id == versions.c.model_id)
+        query = query.where(models.c.tenant == tenant)
     return tuple(conn.scalars(query))
 
 

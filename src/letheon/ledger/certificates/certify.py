@@ -28,7 +28,7 @@ from letheon.ledger.requests.transitions import move
 from letheon.ledger.schemas import Checkpoint
 from letheon.ledger.tables import batches, certificates, checkpoints, events, requests, versions
 from letheon.ledger.worker.agreement import advance_mark, mark_at, write_mark
-from letheon.state._atomic import write_atomically
+from letheon.state import write_atomically
 from letheon.verifier import (
     PAYLOAD_TYPE,
     Opened,
@@ -44,14 +44,6 @@ from letheon.verifier import (
     parse_strict,
     transition_roots,
 )
-
-__all__ = [
-    "certificate_path",
-    "certify_next",
-    "sign_checkpoint",
-    "take_beacon",
-    "take_checkpoint",
-]
 
 _ED25519 = 1
 

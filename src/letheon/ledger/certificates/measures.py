@@ -12,22 +12,11 @@ import numpy as np
 from letheon.data import Rows, hold_table, hold_target, row_ids, table_length
 from letheon.exceptions import SignerRefusedError
 from letheon.guarantee import Guarantee
-from letheon.ledger.certificates.decimals import decimal, figure
+from letheon.ledger.certificates.parameters import decimal, figure
 
 if TYPE_CHECKING:
     from letheon.monitor import Reading
 
-__all__ = [
-    "METRIC_CODES",
-    "PROPERTIES",
-    "TestFigures",
-    "Timing",
-    "measurements",
-    "refuse_unproved",
-    "test_metric",
-    "unmeasured",
-    "without_times",
-]
 
 PROPERTIES = ("efficiency", "effectiveness", "consistency", "certifiability")
 NOT_MEASURED = "not-measured"
@@ -67,7 +56,7 @@ class Timing(NamedTuple):
 def test_metric(model: Any, X: Any, y: Any) -> tuple[str, float]:
     """Return the code of a model's metric and its value on test rows, as the monitor takes it."""
     # A second of imports, which few commands need.
-    from letheon.monitor._judge import judge_for, spread_of
+    from letheon.monitor import judge_for, spread_of
 
     judge, table, target = judge_for(model, None), hold_table(X), hold_target(y)
     rows = Rows(table, target, row_ids(None, table_length(table)))

@@ -8,31 +8,19 @@ import secrets
 import threading
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from datetime import UTC, datetime
+from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
 from sqlalchemy import Connection, Row, delete, func, insert, or_, select, update
 
 from letheon.exceptions import LedgerUnwritableError
 from letheon.ledger.db.events import TOLERATED_SECONDS
-from letheon.ledger.schemas import require_name
+from letheon.ledger.schemas import moment, require_name
 from letheon.ledger.tables import actions, sessions, tokens
 
 if TYPE_CHECKING:
     from letheon.ledger import Ledger
 
-__all__ = [
-    "PREFIX",
-    "ROLES",
-    "SCOPES",
-    "Session",
-    "Sessions",
-    "Token",
-    "Tokens",
-    "note_action",
-    "require_scopes",
-    "to_datetime",
-]
 
 PREFIX = "lth_"
 _DAY = 86_400
@@ -141,13 +129,13 @@ class Tokens:
     ----------
     ledger : Ledger
         Whose service it is.
-    clock : callable
-        Seconds since 1970.
+    clock : callable, optional
+        Seconds since 1970; the ledger's by default.
     """
 
-    def __init__(self, ledger: "Ledger", clock: Callable[[], int]) -> None:
+    def __init__(self, ledger: "Ledger", clock: Callable[[], int] | None = None) -> None:
         self._database = ledger._core.database
-        self._clock = clock
+        self._clock = clock or ledger._core.clock
 
     def mint(
         self,
@@ -225,9 +213,9 @@ class Tokens:
             role=row.role,
             scopes=tuple(json.loads(row.scopes)),
             tenant=row.tenant,
-            created_at=datetime.fromtimestamp(row.created_at, UTC),
-            expires_at=datetime.fromtimestamp(row.expires_at, UTC),
-            revoked_at=to_datetime(row.revoked_at),
+            created_at=moment(row.created_at),
+            expires_at=moment(row.expires_at),
+            revoked_at=moment(row.revoked_at),
             created_by=row.created_by,
             is_valid=row.revoked_at is None and self._clock() < row.expires_at,
         )
@@ -315,11 +303,6 @@ def note_action(conn: Any, at: int, token_id: str | None, action: str, about: st
     conn.execute(insert(actions).values(at=at, token_id=token_id or "", action=action, about=about))
 
 
-def to_datetime(seconds: int | None) -> datetime | None:
-    """Return a time of the database."""
-    return None if seconds is None else datetime.fromtimestamp(seconds, UTC)
-
-
 def _is(token_id: str) -> Any:
     return tokens.c.id == token_id
 
@@ -368,18 +351,14 @@ class Sessions:
     Parameters
     ----------
     ledger : Ledger
-        Whose service it is.
-    clock : callable
-        Seconds since 1970.
+        Whose service it is; its clock is used.
     session_seconds, idle_seconds : int
         How long a session lasts, in all and without a visit.
     """
 
-    def __init__(
-        self, ledger: "Ledger", clock: Callable[[], int], session_seconds: int, idle_seconds: int
-    ) -> None:
+    def __init__(self, ledger: "Ledger", session_seconds: int, idle_seconds: int) -> None:
         self._database = ledger._core.database
-        self._clock = clock
+        self._clock = ledger._core.clock
         self._longest = session_seconds
         self._idle = idle_seconds
         self._seen: dict[str, int] = {}

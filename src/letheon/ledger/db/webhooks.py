@@ -13,7 +13,7 @@ import os
 import secrets
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from datetime import UTC, datetime
+from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, get_args
 
@@ -25,11 +25,11 @@ from letheon.ledger.certificates.certificates import list_sequences
 from letheon.ledger.db.bulk import RowsIn
 from letheon.ledger.db.elapsed import proven_now
 from letheon.ledger.db.events import head, integrate
-from letheon.ledger.db.tokens import note_action, to_datetime
-from letheon.ledger.keys.key_files import KeyFiles
+from letheon.ledger.db.tokens import note_action
+from letheon.ledger.keys.keyring import KeyFiles
 from letheon.ledger.requests.listing import find_requests
 from letheon.ledger.requests.states import FINAL
-from letheon.ledger.schemas import Request
+from letheon.ledger.schemas import Request, moment
 from letheon.ledger.tables import (
     batches,
     certificates,
@@ -44,16 +44,6 @@ from letheon.ledger.tables import (
 if TYPE_CHECKING:
     from letheon.ledger import Ledger
 
-__all__ = [
-    "EVENTS",
-    "Delivery",
-    "EventName",
-    "Message",
-    "Webhook",
-    "Webhooks",
-    "read_service_key",
-    "write_body",
-]
 
 EventName = Literal["received", "certified", "overdue", "retrained"]
 EVENTS: tuple[EventName, ...] = get_args(EventName)
@@ -352,7 +342,7 @@ class Webhooks:
             if not _has_work(conn, overdue=overdue):
                 return 0
         now = self._clock()
-        today = self._core.settings.calendar.day_of(datetime.fromtimestamp(now, UTC)).isoformat()
+        today = self._core.settings.calendar.day_of(moment(now)).isoformat()
 
         def work(conn: Connection) -> int:
             # In one order, so that two who feed at once wait for each other and do not cross.
@@ -383,9 +373,9 @@ def _webhook(row: Row[Any]) -> Webhook:
         url=row.url,
         events=tuple(json.loads(row.events)),
         tenant=row.tenant,
-        created_at=datetime.fromtimestamp(row.created_at, UTC),
+        created_at=moment(row.created_at),
         created_by=row.created_by,
-        disabled_at=to_datetime(row.disabled_at),
+        disabled_at=moment(row.disabled_at),
         waiting=row.waiting,
         given_up=row.given_up,
     )
@@ -398,11 +388,11 @@ def _delivery(row: Row[Any]) -> Delivery:
         kind=row.kind,
         about=row.about,
         state="waiting" if is_open else "given-up" if row.delivered_at is None else "delivered",
-        created_at=datetime.fromtimestamp(row.created_at, UTC),
+        created_at=moment(row.created_at),
         tries=row.tries,
-        next_try_at=to_datetime(row.not_before) if is_open else None,
-        delivered_at=to_datetime(row.delivered_at),
-        given_up_at=to_datetime(row.given_up_at),
+        next_try_at=moment(row.not_before) if is_open else None,
+        delivered_at=moment(row.delivered_at),
+        given_up_at=moment(row.given_up_at),
         last_status=row.last_status,
     )
 
@@ -418,7 +408,7 @@ class _Event(NamedTuple):
 
 def write_body(message_id: str, kind: str, at: int, data: dict[str, Any]) -> str:
     """Return the JSON that is sent: id, type, created_at and data; nothing of a person."""
-    when = datetime.fromtimestamp(at, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+    when = moment(at).strftime("%Y-%m-%dT%H:%M:%SZ")
     fields = {"id": message_id, "type": kind, "created_at": when, "data": data}
     return json.dumps(fields, separators=(",", ":"))
 

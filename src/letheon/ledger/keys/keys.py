@@ -1,5 +1,7 @@
 """`Ledger.keys`: the signing keys, their rotation and revocation."""
 
+from typing import Literal
+
 from sqlalchemy import func, select
 
 from letheon.exceptions import LedgerError
@@ -12,8 +14,6 @@ from letheon.ledger.tables import certificates
 from letheon.ledger.worker.agreement import advance_mark
 from letheon.ledger.worker.apply import last_sequence
 from letheon.verifier import MAX_INT, Trust
-
-__all__ = ["Keys"]
 
 
 class Keys:
@@ -32,7 +32,7 @@ class Keys:
         """Return the signing keys, the one that strangers pin first."""
         trust = self._core.keys.trust()
 
-        def state_of(keyid: str) -> str:
+        def state_of(keyid: str) -> Literal["current", "retired", "revoked"]:
             if trust.keys[keyid].revoked:
                 return "revoked"
             return "current" if keyid == trust.current else "retired"

@@ -19,9 +19,7 @@ from letheon.ledger.requests.transitions import move
 from letheon.ledger.tables import batches, certificates, checkpoints, purges, requests
 from letheon.ledger.worker.agreement import differences, mark_at, numbers_in, read_mark, write_mark
 from letheon.ledger.worker.recover import unnamed_files
-from letheon.state._atomic import sync_directory, write_atomically
-
-__all__ = ["Adoption", "adopt"]
+from letheon.state import sync_directory, write_atomically
 
 SUPERSEDED = "superseded"
 

@@ -46,17 +46,8 @@ from letheon.ledger.requests.transitions import move
 from letheon.ledger.tables import batches, heads, meta, requests, versions
 from letheon.ledger.worker.compute import FORGED, ComputationFailed, Job, Product
 from letheon.ledger.worker.plan import beside_a_hold
-from letheon.state._atomic import write_atomically
+from letheon.state import write_atomically
 from letheon.verifier import canonical, parse_strict
-
-__all__ = [
-    "Batch",
-    "Compute",
-    "apply",
-    "last_sequence",
-    "open_batch",
-    "seal",
-]
 
 Compute = Callable[[Job], Product]
 

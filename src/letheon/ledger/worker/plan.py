@@ -21,16 +21,16 @@ from letheon.ledger.worker.policy import (
     should_seal,
 )
 
-__all__ = ["BatchPlan", "beside_a_hold", "plan", "plan_all"]
-
 _RECENT_VERSIONS = 100
-_QUEUED = tuple(requests.c[name] for name in ("received_at", "last_day", "n_rows", "id", "tries"))
+_COLUMNS = ("received_at", "last_day", "n_rows", "id", "tries", "n_ids")
+_QUEUED = tuple(requests.c[name] for name in _COLUMNS)
 
 
 @dataclass(frozen=True)
 class _Member(Queued):
     id: str
     tries: int
+    n_ids: int
 
 
 @dataclass(frozen=True)
@@ -51,6 +51,8 @@ class BatchPlan:
         The requests, earliest due first.
     waits_for : str
         What seals it, in words: "50 rows or 72 h". Empty unless it waits.
+    n_people : int
+        People that the requests name.
     """
 
     model: str
@@ -61,6 +63,7 @@ class BatchPlan:
     earliest_due_on: date | None
     request_ids: tuple[str, ...]
     waits_for: str = ""
+    n_people: int = 0
 
 
 def plan(core: Core, conn: Connection, model: ModelRow, *, forced: bool = False) -> BatchPlan:
@@ -87,6 +90,7 @@ def plan(core: Core, conn: Connection, model: ModelRow, *, forced: bool = False)
         earliest_due_on=queue[0].due_on if queue else None,
         request_ids=tuple(member.id for member in queue),
         waits_for=describe_wait(queue, core.settings.policy, decision, releases=model.releases),
+        n_people=sum(member.n_ids for member in queue),
     )
 
 
@@ -112,6 +116,7 @@ def _queued(core: Core, conn: Connection, model: ModelRow) -> list[_Member]:
             row.n_rows,
             row.id,
             row.tries,
+            row.n_ids,
         )
         for row in conn.execute(select(*_QUEUED).where(wanted))
     ]

@@ -18,7 +18,6 @@ from starlette.exceptions import HTTPException
 
 from letheon.ledger.db.jobs import CURSOR, JOB_ID
 from letheon.ledger.schemas import NAME
-from letheon.service._request_words import GROUND_WORDS, stuck_words
 from letheon.service.auth import (
     COOKIE,
     SAFE,
@@ -30,6 +29,7 @@ from letheon.service.auth import (
 )
 from letheon.service.errors import Problem
 from letheon.service.forms import read_form
+from letheon.service.request_words import GROUND_WORDS, stuck_words
 from letheon.service.routes.requests import GROUNDS
 
 Model = Annotated[str, Path(pattern=f"^{NAME.pattern}$")]
@@ -136,13 +136,7 @@ class PageGate(Gate):
             raise _to_login(request)
         request.scope["letheon_token"] = who.token_id
         context(request).limiter.count_call(who.token_id)
-        if self.scopes and who.scopes.isdisjoint(self.scopes):
-            raise Problem(
-                403,
-                "not-allowed",
-                "Your token may not do that",
-                f"It needs the scope {' or '.join(self.scopes)}; its role is {who.role}.",
-            )
+        who.require(*self.scopes, title="Your token may not do that")
         self.enter(request, who)
         if request.method not in SAFE:  # last: what is sent may be large, and is read for this
             require_csrf(request, who.session, await _sent_token(request))

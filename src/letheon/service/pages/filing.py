@@ -7,11 +7,11 @@ from fastapi import APIRouter, Depends, Request
 from fastapi.responses import HTMLResponse, Response
 from starlette.datastructures import FormData, UploadFile
 
-from letheon.service._requests import refusals
 from letheon.service.auth import Principal
 from letheon.service.errors import Problem
 from letheon.service.forms import check_form, key_of, text_of
 from letheon.service.pages._shared import SentForm, done, page, page_allows, tenant_choices
+from letheon.service.request_views import refusals
 from letheon.service.routes.filing import EVERY_MODEL, Filed, RequestIn, file_one, parse_number
 from letheon.service.routes.uploads import COLUMNS, MOST_ROWS, Upload, file_upload, read_rows
 

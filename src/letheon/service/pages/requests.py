@@ -7,7 +7,6 @@ from fastapi import APIRouter, Depends, Path, Request
 from fastapi.responses import HTMLResponse, Response
 from starlette.datastructures import QueryParams
 
-from letheon.service._requests import ACTIONS, ActionName, RequestOut, refusals
 from letheon.service.auth import Principal
 from letheon.service.errors import Problem
 from letheon.service.forms import check_form, text_of
@@ -19,6 +18,7 @@ from letheon.service.pages._shared import (
     safe_path,
     tenant_choices,
 )
+from letheon.service.request_views import ACTIONS, ActionName, RequestOut, refusals
 from letheon.service.routes import receipts
 from letheon.service.routes import requests as routes
 from letheon.service.routes.filing import parse_number

@@ -6,16 +6,15 @@ from datetime import date, datetime
 from statistics import median
 from typing import Annotated, Any, Literal
 
-from fastapi import APIRouter, Depends, Path, Query, Request
+from fastapi import APIRouter, Depends, Path, Query
 from pydantic import Field
 
 from letheon.exceptions import LedgerMissingError
-from letheon.ledger import Batch, BatchPlan, Model
+from letheon.ledger import Batch, BatchPlan, Ledger, Model
 from letheon.ledger.certificates.claims import adds_up, published_account
-from letheon.ledger.certificates.decimals import figure
+from letheon.ledger.certificates.parameters import figure
 from letheon.ledger.db.jobs import Job, Jobs
-from letheon.ledger.tables import requests
-from letheon.service.auth import Principal, allows, context
+from letheon.service.auth import Principal, allows
 from letheon.service.errors import Problem, cursor_problem
 from letheon.service.guarantees import GuaranteeOut, budget_out, guarantee_out
 from letheon.service.numbers import Numbers
@@ -89,7 +88,6 @@ class PlanOut(Out):
 
 @router.get("/api/v1/batches", summary="List batches")
 def list_batches(
-    request: Request,
     who: Reader,
     tenant: TenantFilter = None,
     model: ModelFilter = None,
@@ -97,7 +95,7 @@ def list_batches(
     limit: Limit = 50,
 ) -> Page[Batch]:
     """Return batches, newest first."""
-    desk, whose = context(request), who.tenant_filter(tenant)
+    desk, whose = who.desk, who.tenant_filter(tenant)
     try:
         page = desk.ledger.batches.list(tenant=whose, model=model, after=after, limit=limit)
     except ValueError:
@@ -108,11 +106,9 @@ def list_batches(
 
 
 @router.get("/api/v1/batches/{batch_id}", summary="Show a batch")
-def show_batch(
-    request: Request, who: Reader, batch_id: Annotated[str, Path(pattern="^[0-9a-f]{64}$")]
-) -> Batch:
+def show_batch(who: Reader, batch_id: Annotated[str, Path(pattern="^[0-9a-f]{64}$")]) -> Batch:
     """Return one batch."""
-    desk = context(request)
+    desk = who.desk
     try:
         batch = desk.ledger.batches.get(batch_id, tenant=who.tenant)
     except LedgerMissingError as error:
@@ -123,14 +119,14 @@ def show_batch(
 
 
 @router.get("/api/v1/models/{model}/plan", summary="Show the next batch of a model")
-def show_plan(request: Request, who: Reader, model: ModelName, tenant: Tenant = None) -> PlanOut:
+def show_plan(who: Reader, model: ModelName, tenant: Tenant = None) -> PlanOut:
     """Return what the next batch would be, when and why, its cost, and the guarantee after it."""
-    info, ledger = read_model(request, who, model, tenant), context(request).ledger
+    info, ledger = read_model(who, model, tenant), who.ledger
     plan = ledger.plan(info.name, tenant=info.tenant)[0]
     decision = plan.decision
     now = ledger.models.claims(info.name, tenant=info.tenant)
     is_retrain = decision.kind == "retrain"
-    after = _claim_retrained(now) if is_retrain else _claim_erased(request, info, now, plan.n_rows)
+    after = _claim_retrained(now) if is_retrain else _claim_erased(ledger, info, now, plan.n_rows)
     unfinished = Jobs(ledger).unfinished(
         ("apply", "retrain", "what-if"), tenant=info.tenant, model=info.name
     )
@@ -140,7 +136,7 @@ def show_plan(request: Request, who: Reader, model: ModelName, tenant: Tenant = 
         method=info.method,
         live_rows=info.n_rows,
         requests=plan.n_requests,
-        people=_count_people(request, plan),
+        people=plan.n_people,
         rows=plan.n_rows,
         earliest_due_on=plan.earliest_due_on,
         seal=decision.seal,
@@ -148,7 +144,7 @@ def show_plan(request: Request, who: Reader, model: ModelName, tenant: Tenant = 
         reason=decision.reason,
         reason_words=_WORDS[decision.reason],
         when_next=decision.when_next,
-        cost=_cost(request, info),
+        cost=_cost(ledger, info),
         now=_to_claim(now),
         after=_to_claim(after),
         retrain_due=is_retrain,
@@ -161,7 +157,6 @@ def show_plan(request: Request, who: Reader, model: ModelName, tenant: Tenant = 
     "/api/v1/models/{model}/what-if", summary="Compare methods for a batch", status_code=202
 )
 def ask_what_if(
-    request: Request,
     who: Operator,
     model: ModelName,
     tenant: Tenant = None,
@@ -177,50 +172,35 @@ def ask_what_if(
     Every method is trained on the rows of the model and made to forget people drawn at random.
     Nothing is changed.
     """
-    info = read_model(request, who, model, tenant)
-    queued = context(request).ledger.plan(info.name, tenant=info.tenant)[0]
-    n_people = min(people or max(_count_people(request, queued), 1), _MOST_PEOPLE)
-    return start_job(request, who, "what-if", model, tenant, people=n_people)
+    info = read_model(who, model, tenant)
+    queued = who.ledger.plan(info.name, tenant=info.tenant)[0]
+    n_people = min(people or max(queued.n_people, 1), _MOST_PEOPLE)
+    return start_job(who, "what-if", model, tenant, people=n_people)
 
 
 @router.post("/api/v1/models/{model}/apply", summary="Apply what is queued", status_code=202)
-def ask_apply(request: Request, who: Operator, model: ModelName, tenant: Tenant = None) -> Job:
+def ask_apply(who: Operator, model: ModelName, tenant: Tenant = None) -> Job:
     """Ask that what is queued for a model be applied now, however little it is."""
-    return start_job(request, who, "apply", model, tenant)
+    return start_job(who, "apply", model, tenant)
 
 
 @router.post("/api/v1/models/{model}/retrain", summary="Train a model afresh", status_code=202)
-def ask_retrain(request: Request, who: Operator, model: ModelName, tenant: Tenant = None) -> Job:
+def ask_retrain(who: Operator, model: ModelName, tenant: Tenant = None) -> Job:
     """Ask that a model be trained afresh, with everything queued for it."""
-    return start_job(request, who, "retrain", model, tenant)
+    return start_job(who, "retrain", model, tenant)
 
 
-def start_job(
-    request: Request, who: Principal, kind: Work, model: str, tenant: str | None, **asked: int
-) -> Job:
+def start_job(who: Principal, kind: Work, model: str, tenant: str | None, **asked: int) -> Job:
     """Ask for work on a model that the caller sees."""
-    info = read_model(request, who, model, tenant)
-    return add_job(request, who, kind, tenant=info.tenant, model=info.name, asked=asked)
+    info = read_model(who, model, tenant)
+    return add_job(who, kind, tenant=info.tenant, model=info.name, asked=asked)
 
 
-def _count_people(request: Request, plan: BatchPlan) -> int:
-    """Return how many people the requests of a batch name."""
-    from sqlalchemy import func, select
-
-    total = 0
-    with context(request).ledger._core.database.reading() as conn:
-        for begin in range(0, len(plan.request_ids), 500):
-            wanted = requests.c.id.in_(plan.request_ids[begin : begin + 500])
-            total += conn.scalar(select(func.sum(requests.c.n_ids)).where(wanted)) or 0
-    return int(total)
-
-
-def _cost(request: Request, info: Model) -> CostOut:
-    ledger = context(request).ledger
+def _cost(ledger: Ledger, info: Model) -> CostOut:
     records = ledger.models.history(info.name, tenant=info.tenant, limit=_RECENT_VERSIONS)
     taken = [one.seconds for one in records if one.kind == "erase"]
     seconds = median(taken) if taken else None
-    retrain, basis = _retrain_seconds(request, info)
+    retrain, basis = _retrain_seconds(ledger, info)
     return CostOut(
         seconds=_digits(seconds),
         basis="measured" if taken else "unknown",
@@ -231,9 +211,9 @@ def _cost(request: Request, info: Model) -> CostOut:
     )
 
 
-def _retrain_seconds(request: Request, info: Model) -> tuple[float | None, Basis]:
+def _retrain_seconds(ledger: Ledger, info: Model) -> tuple[float | None, Basis]:
     """Return what the last training took, scaled by the rows that are left."""
-    run = context(request).ledger.models.run_facts(info.name, tenant=info.tenant)
+    run = ledger.models.run_facts(info.name, tenant=info.tenant)
     if not run["retrain_seconds"]:
         return None, "unknown"
     then = int(run["retrain_rows"])
@@ -242,7 +222,7 @@ def _retrain_seconds(request: Request, info: Model) -> tuple[float | None, Basis
 
 
 def _claim_erased(
-    request: Request, info: Model, now: Mapping[str, Any], n_rows: int
+    ledger: Ledger, info: Model, now: Mapping[str, Any], n_rows: int
 ) -> dict[str, Any]:
     """Return the claim after a batch: what is spent grows at the rate of the rows so far.
 
@@ -254,7 +234,7 @@ def _claim_erased(
     grows = adds_up(account["rule"]) and "budget" in account and removed > 0
     if not grows or n_rows == 0:
         return dict(now)
-    spent = context(request).ledger.models.spending(info.name, tenant=info.tenant)[-1][1]
+    spent = ledger.models.spending(info.name, tenant=info.tenant)[-1][1]
     later = min(spent + spent / removed * n_rows, float(account["budget"]))
     grown = {"deletionsSinceRetrain": removed + n_rows, "spent": figure(later, "up")}
     return {**now, "accounting": published_account({**account, **grown})}

@@ -17,19 +17,17 @@ from letheon.ledger import Page as LedgerPage
 from letheon.ledger.certificates.certificates import Certificates
 from letheon.ledger.certificates.explanations import NOT_CLAIMED
 from letheon.service import guarantees
-from letheon.service._requests import ModelName
 from letheon.service.auth import Principal, allows
 from letheon.service.errors import Problem
 from letheon.service.numbers import Numbers, unknown_certificate
-from letheon.service.schemas import Out, Page
+from letheon.service.schemas import Limit, ModelFilter, Out, Page, TenantFilter
 from letheon.verifier import MAX_INT, SMALL, Opened, Refused, parse_strict, require, search_gaps
 
 router = APIRouter(tags=["certificates"])
 
 Reader = Annotated[Principal, Depends(allows("certificates:read"))]
 Number = Annotated[int, Path(ge=1, le=MAX_INT, description="Number of the certificate.")]
-TenantFilter = Annotated[ModelName | None, Query(description="Of one tenant only.")]
-ModelFilter = Annotated[ModelName | None, Query(description="Of one model only.")]
+After = Annotated[str | None, Query(max_length=400)]
 _FILE: dict[str, Any] = {
     "response_class": Response,
     "responses": {
@@ -131,8 +129,8 @@ def list_certificates(
     who: Reader,
     tenant: TenantFilter = None,
     model: ModelFilter = None,
-    after: Annotated[str | None, Query(max_length=400)] = None,
-    limit: Annotated[int, Query(ge=1, le=200)] = 50,
+    after: After = None,
+    limit: Limit = 50,
 ) -> Page[CertificateOut]:
     """Return certificates, newest first."""
     whose = who.tenant_filter(tenant)

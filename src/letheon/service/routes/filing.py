@@ -19,7 +19,9 @@ from letheon.exceptions import IdempotencyError, LetheonError, UnknownIdError
 from letheon.ledger import Request
 from letheon.ledger.requests.deadlines import Regime
 from letheon.ledger.requests.intake import LONGEST_ID, MOST_IDS
-from letheon.service._requests import (
+from letheon.service.auth import Principal, allows
+from letheon.service.errors import Problem
+from letheon.service.request_views import (
     MOST_ITEMS,
     NAME,
     BulkOut,
@@ -31,8 +33,6 @@ from letheon.service._requests import (
     refusals,
     show_requests,
 )
-from letheon.service.auth import Principal, allows
-from letheon.service.errors import Problem
 from letheon.service.schemas import In, Out
 
 router = APIRouter(tags=["requests"])
@@ -210,10 +210,7 @@ def file_one(who: Principal, body: RequestIn, *, key: str | None = None) -> File
 
 
 def file_everywhere(
-    who: Principal,
-    inputs: Sequence[RequestInput],
-    *,
-    stored: Sequence[Request] = (),
+    who: Principal, inputs: Sequence[RequestInput], *, stored: Sequence[Request] = ()
 ) -> Filed:
     """File what one person asks of several models; `stored` are what a repeat finds done."""
     with refusals():

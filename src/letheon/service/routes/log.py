@@ -11,13 +11,14 @@ from letheon.service.auth import Principal, require_unbound
 from letheon.service.errors import Problem
 from letheon.service.numbers import Numbers
 from letheon.service.routes.certificates import (
+    After,
     CertificateOut,
     Reader,
     certificate_out,
     find_certificates,
     previous_id,
 )
-from letheon.service.schemas import Out
+from letheon.service.schemas import Limit, Out
 from letheon.verifier import MAX_INT, Refused, Trust, certificate_id, open_envelope, parse_strict
 
 router = APIRouter(tags=["certificates"])
@@ -64,11 +65,7 @@ class InclusionOut(Out):
 
 
 @router.get("/api/v1/chain", summary="Show the chain of certificates")
-def show_chain(
-    who: Reader,
-    after: Annotated[str | None, Query(max_length=400)] = None,
-    limit: Annotated[int, Query(ge=1, le=200)] = 50,
-) -> ChainOut:
+def show_chain(who: Reader, after: After = None, limit: Limit = 50) -> ChainOut:
     """Return certificates, newest first, with every link and signature checked."""
     require_unbound(who)
     page = find_certificates(who, after=after, limit=limit)

@@ -29,10 +29,10 @@ from letheon.exceptions import (
 )
 from letheon.ledger import Request as LedgerRequest
 from letheon.ledger.db.webhooks import Webhooks
-from letheon.service._opendsr_keys import AnswerKey, load_answer_key
-from letheon.service._requests import RequestOut, refusals, show_requests
 from letheon.service.auth import Principal, allows, context
 from letheon.service.errors import Problem, problem_of
+from letheon.service.opendsr_keys import AnswerKey, load_answer_key
+from letheon.service.request_views import RequestOut, refusals, show_requests
 from letheon.service.routes.filing import (
     DEFAULT_GROUNDS,
     RequestInput,

@@ -13,10 +13,10 @@ from fastapi import APIRouter, Depends, Request
 from pydantic import Field
 
 from letheon.ledger import Coverage
-from letheon.service._requests import RequestPath, find_visible
 from letheon.service.auth import Context, Principal, address_of, allows, context, public
 from letheon.service.errors import Problem
 from letheon.service.numbers import Numbers
+from letheon.service.request_views import RequestPath, find_visible
 from letheon.service.schemas import In, Out
 from letheon.verifier import SMALL, Refused, parse_strict
 

@@ -22,7 +22,7 @@ from letheon.exceptions import (
 from letheon.ledger.models.examine import ModelFiles
 from letheon.ledger.models.table_files import NoTableReaderError, TableFileError
 from letheon.sandbox import EndedError, StoppedError, TimeLimitError, protection
-from letheon.service.auth import Context, Principal, allows, context
+from letheon.service.auth import Context, Principal, allows
 from letheon.service.errors import Problem
 from letheon.service.forms import read_parts
 from letheon.service.routes.models import ModelOut, Releases, show_model
@@ -139,16 +139,14 @@ def _parse_upload(form: FormData) -> ModelUpload:
 @router.post(
     "/api/v1/models", summary="Register a saved model", status_code=201, openapi_extra=_BODY
 )
-def register_model(
-    request: Request, who: Writer, upload: Annotated[ModelUpload, Depends(_read_upload)]
-) -> ModelOut:
+def register_model(who: Writer, upload: Annotated[ModelUpload, Depends(_read_upload)]) -> ModelOut:
     """Register a model with the rows that it was fitted on.
 
     An exact model is trained once more on the rows and compared. The file is no pickle, and may
     name only classes of letheon and scikit-learn.
     """
     # A sandboxed process reads the files and trains: no file of the server, no network, limits.
-    desk, form = context(request), upload.form
+    desk, form = who.desk, upload.form
     tenant = who.tenant_for(form.tenant)
     _require_protection(desk)
     rows = ("rows.csv", upload.rows.read())
@@ -163,14 +161,14 @@ def register_model(
             seconds=desk.settings.model_seconds,
             stop=desk.stopping,
         )
-    return _note_registered(request, who, form.name, tenant)
+    return _note_registered(who, form.name, tenant)
 
 
 @router.post("/api/v1/models/example", summary="Register an example", status_code=201)
-def register_example(request: Request, who: Writer, wanted: ExampleIn) -> ModelOut:
+def register_example(who: Writer, wanted: ExampleIn) -> ModelOut:
     """Train and register a small model; its people are `person-0001` and so on."""
     # Its seed is derived from the ledger's log, so nobody chose it. Erased people are left out.
-    ledger, tenant = context(request).ledger, who.tenant_for(wanted.tenant)
+    ledger, tenant = who.ledger, who.tenant_for(wanted.tenant)
     estimator, X, y = _make_example(wanted.kind)
     test = [place for place in range(len(y)) if place % _TEST_SHARE == 0]
     kept = [place for place in range(len(y)) if place % _TEST_SHARE]
@@ -191,12 +189,12 @@ def register_example(request: Request, who: Writer, wanted: ExampleIn) -> ModelO
             dataset="wines" if wanted.kind == "sisa" else "tumours",
             test=(X[test], y[test]),
         )
-    return _note_registered(request, who, name, tenant)
+    return _note_registered(who, name, tenant)
 
 
-def _note_registered(request: Request, who: Principal, name: str, tenant: str) -> ModelOut:
+def _note_registered(who: Principal, name: str, tenant: str) -> ModelOut:
     who.desk.tokens.note(who.token_id, "model-registered", f"{tenant}/{name}")
-    return show_model(request, who, name, tenant)
+    return show_model(who, name, tenant)
 
 
 def _require_protection(desk: Context) -> None:

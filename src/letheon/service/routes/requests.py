@@ -17,10 +17,17 @@ from pydantic import Field, StrictInt, StrictStr
 from letheon.exceptions import RequestStateError, UnknownRequestError
 from letheon.ledger import LogEntry, Request
 from letheon.ledger.requests.deadlines import Regime
-from letheon.ledger.requests.grounds import HOLD_GROUNDS, REJECT_GROUNDS, REQUEST_GROUNDS
-from letheon.ledger.requests.states import FINAL, STATES
-from letheon.service._request_words import GROUND_WORDS, sentence
-from letheon.service._requests import (
+from letheon.ledger.requests.states import (
+    FINAL,
+    HOLD_GROUNDS,
+    REJECT_GROUNDS,
+    REQUEST_GROUNDS,
+    STATES,
+)
+from letheon.service.auth import Gate, Principal, allows, allows_any
+from letheon.service.errors import Problem
+from letheon.service.numbers import Numbers
+from letheon.service.request_views import (
     ACTIONS,
     MOST_ITEMS,
     ActionName,
@@ -38,9 +45,7 @@ from letheon.service._requests import (
     refusals,
     show_requests,
 )
-from letheon.service.auth import Gate, Principal, allows, allows_any
-from letheon.service.errors import Problem
-from letheon.service.numbers import Numbers
+from letheon.service.request_words import GROUND_WORDS, sentence
 from letheon.service.schemas import In, Out, Page
 
 router = APIRouter(tags=["requests"])
@@ -438,13 +443,7 @@ def _change(
 def _require_action(who: Principal, name: ActionName, details: dict[str, Any]) -> None:
     """Refuse an action to a token that has none of its scopes, and one without its details."""
     action = ACTIONS[name]
-    if who.scopes.isdisjoint(action.scopes):
-        raise Problem(
-            403,
-            "not-allowed",
-            "this token may not do that",
-            f"It needs the scope {' or '.join(action.scopes)}; its role is {who.role}.",
-        )
+    who.require(*action.scopes)
     missing = [key for key in action.takes if details.get(key) is None]
     if missing and not action.is_optional:
         raise Problem(

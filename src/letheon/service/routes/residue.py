@@ -10,8 +10,8 @@ from letheon.ledger import Purge, Store
 from letheon.ledger.certificates.explanations import PURGE_NOT_CLAIMED
 from letheon.service.guarantees import CodeOut, codes_out
 from letheon.service.numbers import Numbers
-from letheon.service.routes.certificates import ModelFilter, Reader, TenantFilter, statement_in
-from letheon.service.schemas import Out
+from letheon.service.routes.certificates import Reader, statement_in
+from letheon.service.schemas import Limit, ModelFilter, Out, TenantFilter
 from letheon.verifier import search_gaps
 
 router = APIRouter(tags=["certificates"])
@@ -92,7 +92,7 @@ def show_residue(
     tenant: TenantFilter = None,
     model: ModelFilter = None,
     after: Annotated[str | None, Query(pattern="^[0-9]{1,15}$")] = None,
-    limit: Annotated[int, Query(ge=1, le=200)] = 50,
+    limit: Limit = 50,
 ) -> ResidueOut:
     """Return stores by purges, from the signed attestations; the newest purge first."""
     numbers = Numbers(who.desk, who)

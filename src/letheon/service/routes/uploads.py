@@ -18,10 +18,10 @@ from starlette.datastructures import UploadFile
 from letheon.exceptions import UnknownModelError
 from letheon.ledger.requests.deadlines import REGIMES
 from letheon.ledger.requests.intake import LONGEST_ID
-from letheon.service._requests import NAME, BulkOut
 from letheon.service.auth import Principal, allows
 from letheon.service.errors import Problem
 from letheon.service.forms import malformed, read_parts
+from letheon.service.request_views import NAME, BulkOut
 from letheon.service.routes.filing import (
     BulkItem,
     Key,
